@@ -1,0 +1,2 @@
+//! Measurements of ekbatan beside hand-written SQL.
+fn main() {}

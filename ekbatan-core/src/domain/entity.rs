@@ -1,0 +1,77 @@
+//! What the framework needs to know of a user's struct.
+
+use super::{EntityId, Event, Field, FieldError, State, Table, Value};
+
+/// A struct that is one row of one table, versioned by the framework.
+///
+/// Derive `Entity` for rows without events, `Model` for rows with events and dates. The
+/// struct holds what the business speaks about; version, dates and pending events live
+/// beside it, in [`Stored`](super::Stored), [`Changed`](super::Changed) and
+/// [`New`](super::New).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a row that the framework knows",
+    note = "derive `Model`, or `Entity` for rows without events"
+)]
+pub trait Entity: Clone + Send + Sync + 'static {
+    /// The type of the id.
+    type Id: EntityId<Entity = Self>;
+    /// The type of `state`.
+    type State: State;
+    /// The events; [`NoEvent`](super::NoEvent) for a mere entity.
+    type Event: Event;
+
+    /// The table.
+    const TABLE: &'static Table;
+
+    /// The id.
+    fn id(&self) -> Self::Id;
+
+    /// The state.
+    fn state(&self) -> &Self::State;
+
+    /// Replaces the state.
+    fn set_state(&mut self, state: Self::State);
+
+    /// The struct's fields, in the order of the table's columns.
+    fn to_values(&self) -> Result<Vec<Value>, FieldError>;
+
+    /// The struct from a row, whose values stand in the order of the table's columns.
+    fn from_row(row: &mut RowReader<'_>) -> Result<Self, FieldError>;
+
+    /// Makes every field what it will be once it was stored and read again.
+    fn normalize(&mut self);
+}
+
+/// An entity that emits events and has dates.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a model",
+    note = "derive `Model`; an `Entity` has neither events nor dates"
+)]
+pub trait Model: Entity {}
+
+/// Hands out the values of a row, one column after another.
+#[derive(Debug)]
+pub struct RowReader<'a> {
+    table: &'static Table,
+    values: &'a mut [Value],
+    next: usize,
+}
+
+impl<'a> RowReader<'a> {
+    /// A reader over a row of `table`.
+    pub fn new(table: &'static Table, values: &'a mut [Value]) -> Self {
+        Self { table, values, next: 0 }
+    }
+
+    /// The next column's field.
+    pub fn read<F: Field>(&mut self) -> Result<F, FieldError> {
+        let column = self.table.columns.get(self.next).map_or("?", |column| column.name);
+        let value = self
+            .values
+            .get_mut(self.next)
+            .map(|value| std::mem::replace(value, Value::Null))
+            .ok_or_else(|| FieldError::new("the row has no such column").at(column))?;
+        self.next += 1;
+        F::from_value(value).map_err(|error| error.at(column))
+    }
+}

@@ -1,0 +1,156 @@
+//! What a model says about its changes.
+
+use serde::Serialize;
+
+/// The name and version under which an event is stored, as written in the derive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EventName {
+    /// The name in `event_type`.
+    pub name: &'static str,
+    /// The version of the payload's shape, 1 unless written otherwise.
+    pub version: i32,
+}
+
+/// The events of a model, as an enum. Derive it beside serde's `Serialize`:
+///
+/// ```
+/// use ekbatan_core::domain::Event;
+/// use ekbatan_macros::Event;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Debug, Clone, Serialize, Deserialize, Event)]
+/// pub enum WalletEvent {
+///     #[event(name = "WalletMoneyDeposited", version = 2)]
+///     MoneyDeposited { amount: i64 },
+///     #[event(name = "WalletClosed")]
+///     Closed,
+/// }
+/// let event = WalletEvent::MoneyDeposited { amount: 5 };
+/// assert_eq!(event.event_name().name, "WalletMoneyDeposited");
+/// assert_eq!(event.payload().unwrap().to_string(), r#"{"amount":5}"#);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an event",
+    note = "derive `Event` for the enum that lists the model's events"
+)]
+pub trait Event: Clone + Send + Sync + 'static {
+    /// Every name that this type may store.
+    const NAMES: &'static [EventName];
+
+    /// The name of this one.
+    fn event_name(&self) -> EventName;
+
+    /// What is stored: the variant's fields, as a JSON object.
+    fn payload(&self) -> Result<serde_json::Value, PayloadError>;
+}
+
+/// A payload that is not a JSON object.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PayloadError {
+    /// serde refused.
+    #[error("`{name}` does not serialize: {source}")]
+    Serialize {
+        /// The event or the action.
+        name: String,
+        /// What serde said.
+        source: serde_json::Error,
+    },
+    /// It is JSON, but no object.
+    #[error("`{name}` serializes to {found}, not to a JSON object; use a struct with named fields")]
+    NotAnObject {
+        /// The event or the action.
+        name: String,
+        /// What it is instead.
+        found: &'static str,
+    },
+}
+
+impl PayloadError {
+    /// `value`, if it is an object.
+    pub(crate) fn require_object(
+        name: &str,
+        value: serde_json::Value,
+    ) -> Result<serde_json::Value, PayloadError> {
+        let found = match &value {
+            serde_json::Value::Object(_) => return Ok(value),
+            serde_json::Value::Null => "null",
+            serde_json::Value::Bool(_) => "a truth value",
+            serde_json::Value::Number(_) => "a number",
+            serde_json::Value::String(_) => "a text",
+            serde_json::Value::Array(_) => "a list",
+        };
+        Err(PayloadError::NotAnObject { name: name.to_owned(), found })
+    }
+}
+
+/// The payload of an enum that serde tags from outside: what is inside the tag. The derive
+/// calls it; it refuses serde's other ways of tagging at compile time.
+#[doc(hidden)]
+pub fn payload_of<E: Serialize>(
+    name: EventName,
+    event: &E,
+) -> Result<serde_json::Value, PayloadError> {
+    let value = serde_json::to_value(event)
+        .map_err(|source| PayloadError::Serialize { name: name.name.to_owned(), source })?;
+    let inner = match value {
+        serde_json::Value::String(_) => serde_json::Value::Object(serde_json::Map::new()),
+        serde_json::Value::Object(map) if map.len() == 1 => {
+            map.into_iter().next().map_or(serde_json::Value::Null, |(_, inner)| inner)
+        }
+        other => other,
+    };
+    PayloadError::require_object(name.name, inner)
+}
+
+/// The events of an entity: there are none.
+#[derive(Debug, Clone, Copy)]
+pub enum NoEvent {}
+
+impl Event for NoEvent {
+    const NAMES: &'static [EventName] = &[];
+
+    fn event_name(&self) -> EventName {
+        match *self {}
+    }
+
+    fn payload(&self) -> Result<serde_json::Value, PayloadError> {
+        match *self {}
+    }
+}
+
+/// What a change may answer: one event, an option or a vector of them, or `()` for none.
+pub trait IntoEvents<E> {
+    /// The events, in order.
+    fn into_events(self) -> Vec<E>;
+}
+
+impl<E: Event> IntoEvents<E> for E {
+    fn into_events(self) -> Vec<E> {
+        vec![self]
+    }
+}
+
+impl<E: Event> IntoEvents<E> for Option<E> {
+    fn into_events(self) -> Vec<E> {
+        self.into_iter().collect()
+    }
+}
+
+impl<E: Event> IntoEvents<E> for Vec<E> {
+    fn into_events(self) -> Vec<E> {
+        self
+    }
+}
+
+impl<E: Event, const N: usize> IntoEvents<E> for [E; N] {
+    fn into_events(self) -> Vec<E> {
+        self.into()
+    }
+}
+
+impl<E: Event> IntoEvents<E> for () {
+    fn into_events(self) -> Vec<E> {
+        Vec::new()
+    }
+}

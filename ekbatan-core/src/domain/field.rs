@@ -1,0 +1,305 @@
+//! Which Rust types can be a column, and how they become a [`Value`].
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use chrono::{DateTime, NaiveDate, Utc};
+use rust_decimal::Decimal;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Value, ValueType};
+use crate::clock::to_micros;
+
+/// A type that fits one column.
+///
+/// Implemented for booleans, integers, floats, text, bytes, UUIDs, decimals, dates,
+/// timestamps, JSON, and options of all of them. Derive it for an enum without data (stored
+/// as text) and for a newtype (stored as what it wraps).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be stored in a column",
+    note = "derive `Field` for an enum or a newtype, or mark the field `#[column(json)]` to store any serde type as JSON"
+)]
+pub trait Field: Sized + Send + Sync {
+    /// What the column holds.
+    const TYPE: ValueType;
+    /// Whether the column may be null.
+    const NULLABLE: bool = false;
+
+    /// The value to store.
+    fn to_value(&self) -> Result<Value, FieldError>;
+
+    /// The field from what was stored.
+    fn from_value(value: Value) -> Result<Self, FieldError>;
+
+    /// Makes the field what it will be once it was stored and read again.
+    fn normalize(&mut self) {}
+}
+
+/// A field that a database can compare. JSON is not one: equality of documents means
+/// something else in every database.
+#[diagnostic::on_unimplemented(message = "a column of `{Self}` cannot be compared in a condition")]
+pub trait Comparable: Field {}
+
+/// A field that could not be stored or read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("column `{column}`: {reason}")]
+pub struct FieldError {
+    /// The column, once it is known.
+    pub column: String,
+    /// What is wrong, with the value.
+    pub reason: String,
+}
+
+impl FieldError {
+    /// An error about a value, whose column is named later by [`FieldError::at`].
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { column: String::new(), reason: reason.into() }
+    }
+
+    /// The same error, about this column.
+    #[must_use]
+    pub fn at(mut self, column: &str) -> Self {
+        self.column = column.to_owned();
+        self
+    }
+
+    /// The database held something else than the code expects.
+    pub fn mismatch(expected: ValueType, found: &Value) -> Self {
+        match found {
+            Value::Null => Self::new(format!(
+                "the database holds NULL where the code expects {}; make the field an Option or the column NOT NULL",
+                expected.name()
+            )),
+            found => Self::new(format!(
+                "the database holds {} where the code expects {}",
+                found.kind(),
+                expected.name()
+            )),
+        }
+    }
+}
+
+macro_rules! field {
+    ($($ty:ty => $variant:ident),* $(,)?) => {$(
+        impl Field for $ty {
+            const TYPE: ValueType = ValueType::$variant;
+
+            fn to_value(&self) -> Result<Value, FieldError> {
+                Ok(Value::$variant(self.clone()))
+            }
+
+            fn from_value(value: Value) -> Result<Self, FieldError> {
+                match value {
+                    Value::$variant(value) => Ok(value),
+                    other => Err(FieldError::mismatch(Self::TYPE, &other)),
+                }
+            }
+        }
+        impl Comparable for $ty {}
+    )*};
+}
+
+field! {
+    bool => Bool,
+    String => Text,
+    Vec<u8> => Bytes,
+    Uuid => Uuid,
+    Decimal => Decimal,
+    NaiveDate => Date,
+    f64 => Float,
+}
+
+macro_rules! integer {
+    ($($ty:ty),*) => {$(
+        impl Field for $ty {
+            const TYPE: ValueType = ValueType::Int;
+
+            fn to_value(&self) -> Result<Value, FieldError> {
+                i64::try_from(*self).map(Value::Int).map_err(|_| {
+                    FieldError::new(format!("{self} is beyond 64 signed bits, the largest integer of every database; use Decimal"))
+                })
+            }
+
+            fn from_value(value: Value) -> Result<Self, FieldError> {
+                match value {
+                    Value::Int(value) => Self::try_from(value).map_err(|_| {
+                        FieldError::new(format!("the database holds {value}, which does not fit {}", stringify!($ty)))
+                    }),
+                    other => Err(FieldError::mismatch(Self::TYPE, &other)),
+                }
+            }
+        }
+        impl Comparable for $ty {}
+    )*};
+}
+
+integer!(i8, i16, i32, i64, u8, u16, u32, u64);
+
+impl Field for f32 {
+    const TYPE: ValueType = ValueType::Float;
+
+    fn to_value(&self) -> Result<Value, FieldError> {
+        Ok(Value::Float(f64::from(*self)))
+    }
+
+    fn from_value(value: Value) -> Result<Self, FieldError> {
+        match value {
+            // What was stored came from an f32, so nothing is rounded here.
+            Value::Float(value) => Ok(value as f32),
+            other => Err(FieldError::mismatch(Self::TYPE, &other)),
+        }
+    }
+}
+
+impl Comparable for f32 {}
+
+impl Field for DateTime<Utc> {
+    const TYPE: ValueType = ValueType::Timestamp;
+
+    fn to_value(&self) -> Result<Value, FieldError> {
+        Ok(Value::Timestamp(to_micros(*self)))
+    }
+
+    fn from_value(value: Value) -> Result<Self, FieldError> {
+        match value {
+            Value::Timestamp(value) => Ok(value),
+            other => Err(FieldError::mismatch(Self::TYPE, &other)),
+        }
+    }
+
+    fn normalize(&mut self) {
+        *self = to_micros(*self);
+    }
+}
+
+impl Comparable for DateTime<Utc> {}
+
+impl<F: Field> Field for Option<F> {
+    const TYPE: ValueType = F::TYPE;
+    const NULLABLE: bool = true;
+
+    fn to_value(&self) -> Result<Value, FieldError> {
+        self.as_ref().map_or(Ok(Value::Null), F::to_value)
+    }
+
+    fn from_value(value: Value) -> Result<Self, FieldError> {
+        match value {
+            Value::Null => Ok(None),
+            value => F::from_value(value).map(Some),
+        }
+    }
+
+    fn normalize(&mut self) {
+        if let Some(field) = self {
+            field.normalize();
+        }
+    }
+}
+
+impl<F: Comparable> Comparable for Option<F> {}
+
+impl Field for serde_json::Value {
+    const TYPE: ValueType = ValueType::Json;
+
+    fn to_value(&self) -> Result<Value, FieldError> {
+        Ok(Value::Json(self.to_string()))
+    }
+
+    fn from_value(value: Value) -> Result<Self, FieldError> {
+        Json::from_value(value).map(|Json(value)| value)
+    }
+}
+
+/// Any serde type as one JSON column. `#[column(json)]` on a field does the same without
+/// showing in its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Json<T>(pub T);
+
+impl<T> Deref for Json<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Json<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: Serialize + DeserializeOwned + Send + Sync> Field for Json<T> {
+    const TYPE: ValueType = ValueType::Json;
+
+    fn to_value(&self) -> Result<Value, FieldError> {
+        Self::encode(&self.0)
+    }
+
+    fn from_value(value: Value) -> Result<Self, FieldError> {
+        match value {
+            Value::Json(text) => serde_json::from_str(&text)
+                .map(Json)
+                .map_err(|e| FieldError::new(format!("its JSON does not fit the type: {e}"))),
+            other => Err(FieldError::mismatch(Self::TYPE, &other)),
+        }
+    }
+}
+
+impl<T: Serialize> Json<T> {
+    /// A reference's JSON: what a `#[column(json)]` field stores, without cloning it.
+    pub fn encode(value: &T) -> Result<Value, FieldError> {
+        serde_json::to_string(value)
+            .map(Value::Json)
+            .map_err(|e| FieldError::new(format!("does not serialize to JSON: {e}")))
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Json<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_refuse_what_does_not_fit() {
+        assert!(u64::MAX.to_value().unwrap_err().reason.contains("18446744073709551615"));
+        assert_eq!(i64::MAX.to_value().unwrap(), Value::Int(i64::MAX));
+        let error = u8::from_value(Value::Int(256)).unwrap_err().at("age");
+        assert_eq!(
+            error.to_string(),
+            "column `age`: the database holds 256, which does not fit u8"
+        );
+    }
+
+    #[test]
+    fn timestamps_are_truncated_never_rounded() {
+        let instant = DateTime::from_timestamp(1, 999_999_999).unwrap();
+        let stored = DateTime::from_timestamp(1, 999_999_000).unwrap();
+        assert_eq!(instant.to_value().unwrap(), Value::Timestamp(stored));
+        let mut normal = instant;
+        normal.normalize();
+        assert_eq!(normal, stored);
+    }
+
+    #[test]
+    fn null_is_only_for_options() {
+        assert_eq!(Option::<String>::from_value(Value::Null), Ok(None));
+        assert!(String::from_value(Value::Null).unwrap_err().reason.contains("NULL"));
+    }
+
+    #[test]
+    fn json_holds_any_serde_type() {
+        let tags = Json(vec!["a".to_owned(), "ü".to_owned()]);
+        let value = tags.to_value().unwrap();
+        assert_eq!(value, Value::Json(r#"["a","ü"]"#.into()));
+        assert_eq!(Json::<Vec<String>>::from_value(value).unwrap(), tags);
+    }
+}

@@ -1,0 +1,24 @@
+//! What a user's model is made of: ids, fields, states, events, and the wrappers
+//! that carry what the framework keeps about a row.
+//!
+//! Nothing here knows a database. A [`Value`] is the neutral form in which a field
+//! travels; the dialects turn it into what their server takes.
+
+mod entity;
+mod event;
+mod field;
+mod id;
+mod state;
+mod stored;
+mod table;
+mod value;
+
+pub use entity::{Entity, Model, RowReader};
+pub use event::{Event, EventName, IntoEvents, NoEvent, PayloadError, payload_of};
+pub use field::{Comparable, Field, FieldError, Json};
+pub use id::{EntityId, Id, IdGenerator};
+pub use state::{SoftDelete, State};
+pub use stored::{Changed, Deletable, New, Stored};
+pub(crate) use stored::{Dates, Deletion};
+pub use table::{ColumnDef, Table};
+pub use value::{Value, ValueType};

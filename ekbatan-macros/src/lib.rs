@@ -1,0 +1,1 @@
+//! The derives of ekbatan.

@@ -1,0 +1,212 @@
+//! What depends on the process: how it ends, and its environment.
+//!
+//! The tests run other, ignored ones of this binary, each in a process of its
+//! own.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use ekbatan_testkit::{PostgresServer, ServerError, drop_at_poll};
+use sqlx::{Connection, PgConnection};
+use tempfile::TempDir;
+
+/// How long to wait for what happens in moments unless it never does.
+const PATIENCE: Duration = Duration::from_secs(120);
+const MARK: &str = "server: ";
+
+/// A process that runs one ignored test.
+fn alone(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
+    command
+}
+
+fn lines_of(child: &mut Child) -> Lines<BufReader<ChildStdout>> {
+    BufReader::new(child.stdout.take().unwrap()).lines()
+}
+
+/// The address of the server that another process says it has started.
+fn said(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
+    lines
+        .find_map(|line| Some(line.unwrap().split_once(MARK)?.1.to_owned()))
+        .expect("the test says where its server is")
+}
+
+async fn postmaster_and_folder(url: &str) -> (String, PathBuf) {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    let data: String =
+        sqlx::query_scalar("SHOW data_directory").fetch_one(&mut connection).await.unwrap();
+    let lock = fs::read_to_string(Path::new(&data).join("postmaster.pid")).unwrap();
+    let folder = Path::new(&data).parent().unwrap().to_owned();
+    (lock.lines().next().unwrap().to_owned(), folder)
+}
+
+/// Whether a process runs; one that only waits to be collected does not.
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let wait = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{what}");
+}
+
+/// A temporary folder for another process's temporary folders, which the user
+/// that runs servers may enter.
+fn folder_for_folders() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).unwrap().next().is_none()
+}
+
+/// Whether any process that runs was told of `folder` when it was started.
+fn is_in_use(folder: &Path) -> bool {
+    fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let pid = entry.file_name();
+        String::from_utf8_lossy(&arguments).contains(folder.to_str().unwrap())
+            && runs(pid.to_str().unwrap())
+    })
+}
+
+#[tokio::test]
+#[ignore = "started by other tests, which kill it"]
+async fn starts_a_server_and_waits_to_be_killed() {
+    let server = PostgresServer::start().await.unwrap();
+    println!("{MARK}{}", server.url("postgres"));
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn a_killed_process_leaves_nothing() {
+    let mut child =
+        alone("starts_a_server_and_waits_to_be_killed").stdout(Stdio::piped()).spawn().unwrap();
+    let url = said(&mut lines_of(&mut child));
+    let (postmaster, folder) = postmaster_and_folder(&url).await;
+    assert!(runs(&postmaster));
+    assert!(folder.exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the server ends", || !runs(&postmaster)).await;
+    until("its folder goes", || !folder.exists()).await;
+}
+
+#[tokio::test]
+async fn a_process_killed_while_it_starts_a_server_leaves_nothing() {
+    // Each of these appears later than the one before.
+    for sign in ["", "data", "data/global/pg_control", "log", "data/postmaster.pid"] {
+        let folders = folder_for_folders();
+        let mut child = alone("starts_a_server_and_waits_to_be_killed")
+            .env("TMPDIR", folders.path())
+            .spawn()
+            .unwrap();
+        until(sign, || {
+            let mut servers = fs::read_dir(folders.path()).unwrap().flatten();
+            servers.any(|server| server.path().join(sign).exists())
+        })
+        .await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        until("the folder goes", || is_empty(folders.path())).await;
+        until("the processes end", || !is_in_use(folders.path())).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "started by another test, with TMPDIR"]
+async fn gives_up_starting_servers() {
+    let folders = std::env::temp_dir();
+    for polls in [1, 2, 3, 5] {
+        drop(drop_at_poll(polls, PostgresServer::start()).await);
+        until("the folder goes", || is_empty(&folders)).await;
+        until("the processes end", || !is_in_use(&folders)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_is_given_up_leaves_nothing() {
+    let folders = folder_for_folders();
+    let mut alone = alone("gives_up_starting_servers");
+    let status = alone.env("TMPDIR", folders.path()).status();
+    assert!(status.unwrap().success());
+}
+
+#[tokio::test]
+#[ignore = "started by another test"]
+async fn starts_the_shared_server_and_returns() {
+    let server = PostgresServer::shared().await.unwrap();
+    println!("{MARK}{}", server.url("postgres"));
+    // So that the other test can have a look before this process ends.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[tokio::test]
+async fn the_shared_server_ends_with_its_process() {
+    let mut child = alone("starts_the_shared_server_and_returns")
+        .env_remove("EKBATAN_TEST_POSTGRES_URL")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = lines_of(&mut child);
+    let url = said(&mut lines);
+    let (postmaster, folder) = postmaster_and_folder(&url).await;
+    drop(child.stdin.take());
+    // Nothing that we started keeps the output open.
+    assert_eq!(lines.filter(Result::is_err).count(), 0);
+    assert!(child.wait().unwrap().success());
+    until("the server ends", || !runs(&postmaster)).await;
+    until("its folder goes", || !folder.exists()).await;
+}
+
+#[tokio::test]
+#[ignore = "started by another test, with EKBATAN_TEST_POSTGRES_URL"]
+async fn uses_the_given_server() {
+    let given = std::env::var("EKBATAN_TEST_POSTGRES_URL").unwrap();
+    let server = PostgresServer::shared().await.unwrap();
+    assert_eq!(server.url("postgres"), given);
+    let url = server.create_database().await.unwrap();
+    PgConnection::connect(&url).await.unwrap();
+    assert!(matches!(server.kill().await, Err(ServerError::NotOurs)));
+    assert!(matches!(server.restart().await, Err(ServerError::NotOurs)));
+}
+
+#[tokio::test]
+async fn a_given_server_is_used_and_left_alone() {
+    let server = PostgresServer::start().await.unwrap();
+    let url = server.url("postgres");
+    let mut alone = alone("uses_the_given_server");
+    let status = alone.env("EKBATAN_TEST_POSTGRES_URL", &url).status();
+    assert!(status.unwrap().success());
+    PgConnection::connect(&url).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "started by another test, with EKBATAN_POSTGRES_BIN"]
+async fn finds_no_server() {
+    let error = PostgresServer::start().await.unwrap_err();
+    assert!(matches!(error, ServerError::NoProgramsIn(_)), "{error}");
+    assert!(error.to_string().contains("EKBATAN_POSTGRES_BIN"));
+}
+
+#[test]
+fn a_missing_server_is_an_error() {
+    let empty = tempfile::tempdir().unwrap();
+    let mut alone = alone("finds_no_server");
+    let status = alone.env("EKBATAN_POSTGRES_BIN", empty.path()).status();
+    assert!(status.unwrap().success());
+}

@@ -1,0 +1,259 @@
+//! Private servers start, crash and come back as told, and leave nothing.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ekbatan_testkit::{PostgresServer, Proxy, ServerError};
+use sqlx::{Connection, PgConnection};
+
+async fn connect(url: &str) -> PgConnection {
+    PgConnection::connect(url).await.unwrap()
+}
+
+async fn run(connection: &mut PgConnection, sql: &'static str) {
+    sqlx::raw_sql(sql).execute(connection).await.unwrap();
+}
+
+async fn text(connection: &mut PgConnection, sql: &'static str) -> String {
+    sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
+}
+
+async fn count(connection: &mut PgConnection) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(connection).await.unwrap()
+}
+
+/// The folder of a server that was started here.
+async fn data_of(server: &PostgresServer) -> PathBuf {
+    let mut connection = connect(&server.url("postgres")).await;
+    PathBuf::from(text(&mut connection, "SHOW data_directory").await)
+}
+
+/// Whether a process runs; one that only waits to be collected does not.
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+fn postmaster_of(data: &Path) -> String {
+    let file = fs::read_to_string(data.join("postmaster.pid")).unwrap();
+    file.lines().next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_server_is_private_and_quick_by_default() {
+    let server = PostgresServer::start().await.unwrap();
+    let mut connection = connect(&server.url("postgres")).await;
+    for (show, expected) in [
+        ("SHOW listen_addresses", "127.0.0.1"),
+        ("SHOW max_connections", "200"),
+        ("SHOW fsync", "off"),
+        ("SHOW synchronous_commit", "on"),
+        ("SHOW timezone", "UTC"),
+        ("SHOW server_encoding", "UTF8"),
+    ] {
+        assert_eq!(text(&mut connection, show).await, expected, "{show}");
+    }
+    assert_eq!(text(&mut connection, "SHOW port").await, server.port().to_string());
+}
+
+#[tokio::test]
+async fn settings_win_over_defaults_and_later_ones_over_earlier() {
+    let server = PostgresServer::builder()
+        .setting("max_connections", "10")
+        .setting("max_connections", "20")
+        .setting("port", "1")
+        .setting("application_name", "it's a test")
+        .durable()
+        .start()
+        .await
+        .unwrap();
+    let mut connection = connect(&server.url("postgres")).await;
+    for (show, expected) in [
+        ("SHOW max_connections", "20"),
+        ("SHOW fsync", "on"),
+        ("SHOW full_page_writes", "on"),
+        ("SHOW synchronous_commit", "on"),
+    ] {
+        assert_eq!(text(&mut connection, show).await, expected, "{show}");
+    }
+    assert_eq!(text(&mut connection, "SHOW port").await, server.port().to_string());
+}
+
+#[tokio::test]
+async fn an_impossible_setting_is_reported_with_what_the_server_said() {
+    let error =
+        PostgresServer::builder().setting("max_connections", "lots").start().await.unwrap_err();
+    assert!(error.to_string().contains("max_connections"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn databases_are_created_side_by_side() {
+    let server = PostgresServer::shared().await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        tasks.spawn(async move {
+            let url = server.create_database().await.unwrap();
+            let mut connection = connect(&url).await;
+            // Fails if another database is the same.
+            run(&mut connection, "CREATE TABLE t (n int)").await;
+            url
+        });
+    }
+    let urls: HashSet<String> = tasks.join_all().await.into_iter().collect();
+    assert_eq!(urls.len(), 8);
+}
+
+#[test]
+fn the_shared_server_outlives_the_runtime_that_started_it() {
+    let port = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = PostgresServer::shared().await.unwrap();
+            connect(&server.url("postgres")).await;
+            server.port()
+        })
+    };
+    assert_eq!(port(), port());
+}
+
+#[tokio::test]
+async fn a_kill_loses_what_was_not_committed_and_nothing_else() {
+    let server = PostgresServer::start().await.unwrap();
+    let port = server.port();
+    let url = server.create_database().await.unwrap();
+    run(&mut connect(&url).await, "CREATE TABLE t (n int)").await;
+    for round in 1..=3 {
+        let mut committed = connect(&url).await;
+        run(&mut committed, "INSERT INTO t VALUES (1)").await;
+        let mut open = connect(&url).await;
+        run(&mut open, "BEGIN; INSERT INTO t VALUES (2)").await;
+
+        server.kill().await.unwrap();
+        PgConnection::connect(&url).await.expect_err("nobody listens");
+        sqlx::raw_sql("COMMIT").execute(&mut open).await.expect_err("its server is gone");
+
+        server.restart().await.unwrap();
+        assert_eq!(server.port(), port);
+        assert_eq!(count(&mut connect(&url).await).await, round);
+    }
+}
+
+#[tokio::test]
+async fn a_kill_takes_busy_backends_along() {
+    let server = PostgresServer::start().await.unwrap();
+    let postmaster = postmaster_of(&data_of(&server).await);
+    let mut pids = vec![postmaster];
+    let mut busy = tokio::task::JoinSet::new();
+    for sql in ["SELECT pg_sleep(100000)", "SELECT count(*) FROM generate_series(1, 1000000000000)"]
+    {
+        let mut connection = connect(&server.url("postgres")).await;
+        pids.push(text(&mut connection, "SELECT pg_backend_pid()::text").await);
+        busy.spawn(async move { sqlx::raw_sql(sql).execute(&mut connection).await });
+    }
+    let mut watcher = connect(&server.url("postgres")).await;
+    let started = "SELECT count(*)::text FROM pg_stat_activity \
+                   WHERE state = 'active' AND pid <> pg_backend_pid()";
+    while text(&mut watcher, started).await != "2" {}
+    assert!(pids.iter().all(|pid| runs(pid)), "{pids:?}");
+
+    server.kill().await.unwrap();
+    assert!(!pids.iter().any(|pid| runs(pid)), "{pids:?}");
+    for outcome in busy.join_all().await {
+        outcome.expect_err("cut off in the middle");
+    }
+    // Killing what does not run changes nothing.
+    server.kill().await.unwrap();
+    server.restart().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_running_server_restarts_in_good_order() {
+    let server = PostgresServer::start().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    run(&mut connect(&url).await, "CREATE TABLE t (n int)").await;
+    let before = postmaster_of(&data_of(&server).await);
+    server.restart().await.unwrap();
+    assert_ne!(postmaster_of(&data_of(&server).await), before);
+    assert!(!runs(&before));
+    assert_eq!(count(&mut connect(&url).await).await, 0);
+}
+
+#[tokio::test]
+async fn a_kill_in_the_middle_of_a_start_ends_the_waiting() {
+    let server = PostgresServer::start().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    // Whichever is first: the kill finds nothing, a server that is just starting,
+    // or one that was handed out already.
+    let (restarted, killed) = tokio::join!(server.restart(), server.kill());
+    killed.unwrap();
+    assert!(matches!(restarted, Ok(()) | Err(ServerError::Stopped)), "{restarted:?}");
+    server.restart().await.unwrap();
+    connect(&url).await;
+}
+
+#[tokio::test]
+async fn servers_do_not_know_of_each_other() {
+    let (one, other) = tokio::join!(PostgresServer::start(), PostgresServer::start());
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert_ne!(one.port(), other.port());
+    assert_ne!(data_of(&one).await, data_of(&other).await);
+    one.kill().await.unwrap();
+    connect(&other.create_database().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_stopped_server_leaves_nothing() {
+    let server = PostgresServer::start().await.unwrap();
+    let data = data_of(&server).await;
+    let postmaster = postmaster_of(&data);
+    let mut connection = connect(&server.url("postgres")).await;
+    server.stop().await.unwrap();
+    assert!(!runs(&postmaster));
+    assert!(!data.parent().unwrap().exists());
+    connection.ping().await.expect_err("its server is gone");
+}
+
+#[tokio::test]
+async fn a_killed_server_leaves_nothing_once_dropped() {
+    let server = PostgresServer::start().await.unwrap();
+    let data = data_of(&server).await;
+    // Key and number of its shared memory.
+    let lock = fs::read_to_string(data.join("postmaster.pid")).unwrap();
+    let segment = lock.lines().nth(6).unwrap().split_whitespace().nth(1).unwrap();
+    let segments = || {
+        let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+        let numbers = table.lines().filter_map(|line| line.split_whitespace().nth(1));
+        numbers.map(str::to_owned).collect::<Vec<_>>()
+    };
+    server.kill().await.unwrap();
+    assert!(segments().iter().any(|number| number == segment));
+    assert!(data.exists());
+    drop(server);
+    assert!(!segments().iter().any(|number| number == segment));
+    assert!(!data.parent().unwrap().exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_clock_does_not_matter() {
+    let server = PostgresServer::start().await.unwrap();
+    server.kill().await.unwrap();
+    server.restart().await.unwrap();
+    connect(&server.create_database().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_proxy_counts_what_a_statement_costs() {
+    let server = PostgresServer::start().await.unwrap();
+    let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
+    let mut connection = connect(&proxy.url_for(&server.url("postgres"))).await;
+    proxy.reset();
+    for _ in 0..10 {
+        run(&mut connection, "SELECT 1").await;
+    }
+    assert_eq!(proxy.round_trips(), 10);
+    proxy.reset();
+    run(&mut connection, "BEGIN; SELECT 1; SELECT 2; COMMIT").await;
+    assert_eq!(proxy.round_trips(), 1);
+}
