@@ -1,7 +1,24 @@
 //! The core of ekbatan. Users add the facade crate `ekbatan`, whose prelude names what
 //! everyday code needs; this crate holds what is behind it.
+//!
+//! Who knows whom: `action` and `repository` speak to [`db::Driver`] through the registry in
+//! `shard`; dialects implement it; `domain` knows nobody.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+// The derives write `::ekbatan_core`, also in this crate's own tests.
+extern crate self as ekbatan_core;
+
 pub mod clock;
+pub mod config;
+pub mod db;
 pub mod domain;
+pub mod repository;
+pub mod shard;
+
+/// What the derives' code needs and users do not.
+#[doc(hidden)]
+pub mod __private {
+    pub use chrono;
+    pub use serde_json;
+}

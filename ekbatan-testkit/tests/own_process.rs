@@ -1,7 +1,7 @@
 //! What depends on the process: how it ends, and its environment.
 //!
-//! The tests run other, ignored ones of this binary, each in a process of its
-//! own.
+//! Each test here has two parts. It runs itself again in a process of its own,
+//! [`alone`], where it plays the second one.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
@@ -17,12 +17,30 @@ use tempfile::TempDir;
 /// How long to wait for what happens in moments unless it never does.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MARK: &str = "server: ";
+/// What a second part says when it has come to its end.
+const PLAYED: &str = "played to its end";
+/// Names, in a process that a test has started, that test.
+const ALONE: &str = "EKBATAN_TEST_ALONE";
 
-/// A process that runs one ignored test.
+/// A process that runs one test of this binary, for its second part.
 fn alone(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(ALONE, test);
     command
+}
+
+/// Whether this process is one that `test` has started for its second part.
+fn is_alone(test: &str) -> bool {
+    std::env::var_os(ALONE).is_some_and(|alone| alone == test)
+}
+
+/// Waits for a second part that ends by itself.
+fn plays(mut alone: Command) {
+    let output = alone.output().unwrap();
+    let [said, complained] =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    // A process that found no test to run would be a success too.
+    assert!(output.status.success() && said.contains(PLAYED), "{said}{complained}");
 }
 
 fn lines_of(child: &mut Child) -> Lines<BufReader<ChildStdout>> {
@@ -83,9 +101,7 @@ fn is_in_use(folder: &Path) -> bool {
     })
 }
 
-#[tokio::test]
-#[ignore = "started by other tests, which kill it"]
-async fn starts_a_server_and_waits_to_be_killed() {
+async fn start_a_server_and_wait_to_be_killed() {
     let server = PostgresServer::start().await.unwrap();
     println!("{MARK}{}", server.url("postgres"));
     std::future::pending::<()>().await;
@@ -93,8 +109,11 @@ async fn starts_a_server_and_waits_to_be_killed() {
 
 #[tokio::test]
 async fn a_killed_process_leaves_nothing() {
-    let mut child =
-        alone("starts_a_server_and_waits_to_be_killed").stdout(Stdio::piped()).spawn().unwrap();
+    const TEST: &str = "a_killed_process_leaves_nothing";
+    if is_alone(TEST) {
+        return start_a_server_and_wait_to_be_killed().await;
+    }
+    let mut child = alone(TEST).stdout(Stdio::piped()).spawn().unwrap();
     let url = said(&mut lines_of(&mut child));
     let (postmaster, folder) = postmaster_and_folder(&url).await;
     assert!(runs(&postmaster));
@@ -107,13 +126,15 @@ async fn a_killed_process_leaves_nothing() {
 
 #[tokio::test]
 async fn a_process_killed_while_it_starts_a_server_leaves_nothing() {
+    const TEST: &str = "a_process_killed_while_it_starts_a_server_leaves_nothing";
+    if is_alone(TEST) {
+        return start_a_server_and_wait_to_be_killed().await;
+    }
     // Each of these appears later than the one before.
     for sign in ["", "data", "data/global/pg_control", "log", "data/postmaster.pid"] {
         let folders = folder_for_folders();
-        let mut child = alone("starts_a_server_and_waits_to_be_killed")
-            .env("TMPDIR", folders.path())
-            .spawn()
-            .unwrap();
+        let mut child =
+            alone(TEST).env("TMPDIR", folders.path()).stdout(Stdio::null()).spawn().unwrap();
         until(sign, || {
             let mut servers = fs::read_dir(folders.path()).unwrap().flatten();
             servers.any(|server| server.path().join(sign).exists())
@@ -127,36 +148,35 @@ async fn a_process_killed_while_it_starts_a_server_leaves_nothing() {
 }
 
 #[tokio::test]
-#[ignore = "started by another test, with TMPDIR"]
-async fn gives_up_starting_servers() {
+async fn a_start_that_is_given_up_leaves_nothing() {
+    const TEST: &str = "a_start_that_is_given_up_leaves_nothing";
+    if is_alone(TEST) {
+        return give_up_starting_servers().await;
+    }
+    let folders = folder_for_folders();
+    let mut alone = alone(TEST);
+    alone.env("TMPDIR", folders.path());
+    plays(alone);
+}
+
+/// Expects a folder for temporary folders of its own.
+async fn give_up_starting_servers() {
     let folders = std::env::temp_dir();
     for polls in [1, 2, 3, 5] {
         drop(drop_at_poll(polls, PostgresServer::start()).await);
         until("the folder goes", || is_empty(&folders)).await;
         until("the processes end", || !is_in_use(&folders)).await;
     }
-}
-
-#[tokio::test]
-async fn a_start_that_is_given_up_leaves_nothing() {
-    let folders = folder_for_folders();
-    let mut alone = alone("gives_up_starting_servers");
-    let status = alone.env("TMPDIR", folders.path()).status();
-    assert!(status.unwrap().success());
-}
-
-#[tokio::test]
-#[ignore = "started by another test"]
-async fn starts_the_shared_server_and_returns() {
-    let server = PostgresServer::shared().await.unwrap();
-    println!("{MARK}{}", server.url("postgres"));
-    // So that the other test can have a look before this process ends.
-    std::io::stdin().read_line(&mut String::new()).unwrap();
+    println!("{PLAYED}");
 }
 
 #[tokio::test]
 async fn the_shared_server_ends_with_its_process() {
-    let mut child = alone("starts_the_shared_server_and_returns")
+    const TEST: &str = "the_shared_server_ends_with_its_process";
+    if is_alone(TEST) {
+        return start_the_shared_server_and_return().await;
+    }
+    let mut child = alone(TEST)
         .env_remove("EKBATAN_TEST_POSTGRES_URL")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -173,9 +193,28 @@ async fn the_shared_server_ends_with_its_process() {
     until("its folder goes", || !folder.exists()).await;
 }
 
+async fn start_the_shared_server_and_return() {
+    let server = PostgresServer::shared().await.unwrap();
+    println!("{MARK}{}", server.url("postgres"));
+    // So that the first part can have a look before this process ends.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
 #[tokio::test]
-#[ignore = "started by another test, with EKBATAN_TEST_POSTGRES_URL"]
-async fn uses_the_given_server() {
+async fn a_given_server_is_used_and_left_alone() {
+    const TEST: &str = "a_given_server_is_used_and_left_alone";
+    if is_alone(TEST) {
+        return use_the_given_server().await;
+    }
+    let server = PostgresServer::start().await.unwrap();
+    let url = server.url("postgres");
+    let mut alone = alone(TEST);
+    alone.env("EKBATAN_TEST_POSTGRES_URL", &url);
+    plays(alone);
+    PgConnection::connect(&url).await.unwrap();
+}
+
+async fn use_the_given_server() {
     let given = std::env::var("EKBATAN_TEST_POSTGRES_URL").unwrap();
     let server = PostgresServer::shared().await.unwrap();
     assert_eq!(server.url("postgres"), given);
@@ -183,30 +222,24 @@ async fn uses_the_given_server() {
     PgConnection::connect(&url).await.unwrap();
     assert!(matches!(server.kill().await, Err(ServerError::NotOurs)));
     assert!(matches!(server.restart().await, Err(ServerError::NotOurs)));
+    println!("{PLAYED}");
 }
 
 #[tokio::test]
-async fn a_given_server_is_used_and_left_alone() {
-    let server = PostgresServer::start().await.unwrap();
-    let url = server.url("postgres");
-    let mut alone = alone("uses_the_given_server");
-    let status = alone.env("EKBATAN_TEST_POSTGRES_URL", &url).status();
-    assert!(status.unwrap().success());
-    PgConnection::connect(&url).await.unwrap();
+async fn a_missing_server_is_an_error() {
+    const TEST: &str = "a_missing_server_is_an_error";
+    if is_alone(TEST) {
+        return find_no_server().await;
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let mut alone = alone(TEST);
+    alone.env("EKBATAN_POSTGRES_BIN", empty.path());
+    plays(alone);
 }
 
-#[tokio::test]
-#[ignore = "started by another test, with EKBATAN_POSTGRES_BIN"]
-async fn finds_no_server() {
+async fn find_no_server() {
     let error = PostgresServer::start().await.unwrap_err();
     assert!(matches!(error, ServerError::NoProgramsIn(_)), "{error}");
     assert!(error.to_string().contains("EKBATAN_POSTGRES_BIN"));
-}
-
-#[test]
-fn a_missing_server_is_an_error() {
-    let empty = tempfile::tempdir().unwrap();
-    let mut alone = alone("finds_no_server");
-    let status = alone.env("EKBATAN_POSTGRES_BIN", empty.path()).status();
-    assert!(status.unwrap().success());
+    println!("{PLAYED}");
 }

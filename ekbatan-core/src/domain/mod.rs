@@ -20,5 +20,6 @@ pub use id::{EntityId, Id, IdGenerator};
 pub use state::{SoftDelete, State};
 pub use stored::{Changed, Deletable, New, Stored};
 pub(crate) use stored::{Dates, Deletion};
+pub(crate) use table::TableKey;
 pub use table::{ColumnDef, Table};
 pub use value::{Value, ValueType};

@@ -25,6 +25,9 @@ impl ColumnDef {
     }
 }
 
+/// A table's schema and name.
+pub(crate) type TableKey = (Option<&'static str>, &'static str);
+
 /// A table as the code sees it. The id is always the first column; the columns that the
 /// framework keeps (`version`, and the dates of a model) are the last ones.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,6 +55,11 @@ impl Table {
             Some(schema) => format!("{schema}.{}", self.name),
             None => self.name.to_owned(),
         }
+    }
+
+    /// What tells tables apart.
+    pub(crate) fn key(&self) -> TableKey {
+        (self.schema, self.name)
     }
 
     /// The columns that the user's struct declares.

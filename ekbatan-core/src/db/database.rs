@@ -1,0 +1,141 @@
+//! One database: its pools, its lanes, and what is known of its tables.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::driver::Driver;
+use super::{ActionId, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes, Pool, Query, Route, SchemaError, TableInfo};
+use crate::config::EkbatanConfig;
+use crate::domain::{Table, TableKey, Value};
+
+/// The rows of a query.
+pub(crate) type Rows = Vec<Vec<Value>>;
+
+pub(crate) struct Database {
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) primary: Pool,
+    pub(crate) replica: Option<Pool>,
+    lanes: Lanes,
+    tables: RwLock<HashMap<TableKey, Arc<TableInfo>>>,
+}
+
+impl Database {
+    pub(crate) async fn connect(config: &EkbatanConfig) -> Result<Self, DbError> {
+        let driver = driver(config)?;
+        let source = &config.primary;
+        for (name, value) in
+            [("maximum_pool_size", source.maximum_pool_size), ("lanes", source.lanes), ("fold_limit", source.fold_limit)]
+        {
+            if value == 0 {
+                return Err(DbError::new(DbErrorKind::Other, format!("{name} is 0; it must be at least 1")));
+            }
+        }
+        let timeout = source.connection_timeout;
+        let primary = Pool::new(driver.clone(), Route::Primary, source.maximum_pool_size, timeout)?;
+        let replica = config
+            .replica
+            .as_ref()
+            .map(|replica| Pool::new(driver.clone(), Route::Replica, replica.maximum_pool_size, replica.connection_timeout))
+            .transpose()?;
+        // Whoever starts wants to know now that the database is not there.
+        drop(primary.checkout("start").await?);
+        let lanes = Lanes::start(driver.clone(), source);
+        Ok(Self { driver, primary, replica, lanes, tables: RwLock::default() })
+    }
+
+    pub(crate) fn pool(&self, route: Route) -> &Pool {
+        match route {
+            Route::Replica => self.replica.as_ref().unwrap_or(&self.primary),
+            Route::Primary => &self.primary,
+        }
+    }
+
+    /// Runs a read. A pooled connection may have died since its last use; as nothing but a
+    /// read is lost with it, the read is made again on the next one.
+    pub(crate) async fn fetch(&self, query: &Query, route: Route, holder: &str) -> Result<Rows, DbError> {
+        loop {
+            let mut loan = self.pool(route).checkout(holder).await?;
+            match loan.begin()?.fetch(query).await {
+                Err(error) if error.is_connection_lost() => {
+                    if !loan.is_used() {
+                        return Err(error);
+                    }
+                }
+                answer => {
+                    loan.done();
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// Hands a batch to a lane and waits for what becomes of it. Dropping the future leaves
+    /// the batch to the lane.
+    pub(crate) async fn commit(&self, mut batch: CommitBatch) -> Result<Committed, CommitError> {
+        batch.sort();
+        self.lanes.submit(batch).await
+    }
+
+    /// Waits until no lane works for this action any more.
+    pub(crate) async fn settled(&self, action: ActionId) {
+        self.lanes.settled(action).await;
+    }
+
+    /// What the database says about a table, asked once.
+    pub(crate) async fn table(&self, table: &'static Table) -> Result<Arc<TableInfo>, TableError> {
+        if let Some(info) = self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&table.key()) {
+            return Ok(info.clone());
+        }
+        let mut loan = self.primary.checkout("describe").await?;
+        let found = loan.begin()?.describe(table).await?;
+        loan.done();
+        let syntax = self.driver.syntax();
+        let info = TableInfo::check(table, found, |column, ty| syntax.misfit(column, ty), self.driver.address())?;
+        let info = Arc::new(info);
+        self.tables.write().unwrap_or_else(PoisonError::into_inner).insert(table.key(), info.clone());
+        Ok(info)
+    }
+
+    pub(crate) fn forget_tables(&self) {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub(crate) async fn close(&self) {
+        self.lanes.close().await;
+        self.primary.close();
+        if let Some(replica) = &self.replica {
+            replica.close();
+        }
+    }
+}
+
+/// A table could not be looked at, or is not what the code believes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TableError {
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    #[error(transparent)]
+    Database(#[from] DbError),
+}
+
+fn driver(config: &EkbatanConfig) -> Result<Arc<dyn Driver>, DbError> {
+    let url = &config.primary.url;
+    let scheme = url.split(':').next().unwrap_or_default();
+    #[allow(unreachable_patterns)] // with every feature on, nothing is left out
+    match scheme {
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Ok(Arc::new(super::sqlite::SqliteDriver::new(&config.primary)?)),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            Ok(Arc::new(super::postgres::PostgresDriver::new(&config.primary, config.replica.as_ref())?))
+        }
+        "postgres" | "postgresql" | "sqlite" => Err(DbError::new(
+            DbErrorKind::Other,
+            format!("this build leaves out `{scheme}`; enable the feature of that name of the crate `ekbatan`"),
+        )),
+        other => Err(DbError::new(
+            DbErrorKind::Other,
+            format!("`{other}:` is no database that is known here; write sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE"),
+        )),
+    }
+}

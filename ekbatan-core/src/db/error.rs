@@ -1,0 +1,129 @@
+//! What a database can answer instead of an answer.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// Why a statement or a connection failed, told apart by SQLSTATE or result code and
+/// never by the text of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DbErrorKind {
+    /// A unique constraint or primary key already has this value.
+    UniqueViolation,
+    /// A row refers to one that is not there, or is still referred to.
+    ForeignKeyViolation,
+    /// A required column got no value.
+    NotNullViolation,
+    /// A check or exclusion constraint refused the row.
+    CheckViolation,
+    /// The database chose this transaction to end a deadlock.
+    Deadlock,
+    /// The transaction could not be put in order with its neighbours.
+    Serialization,
+    /// A lock was not to be had in time; SQLite's "busy" is one.
+    LockTimeout,
+    /// The statement ran longer than it may, or was cancelled.
+    StatementTimeout,
+    /// A value does not fit its column.
+    ValueOutOfRange,
+    /// The table is not there.
+    UndefinedTable,
+    /// The column is not there.
+    UndefinedColumn,
+    /// The database or the transaction takes no writes.
+    ReadOnly,
+    /// No connection came free in the pool in time.
+    PoolTimeout,
+    /// The database is not to be reached, or the connection broke.
+    Unavailable,
+    /// A value read does not fit what the code expects.
+    Decode,
+    /// Wrong credentials, or no right to do this.
+    Denied,
+    /// Anything else; the code and the message say more.
+    Other,
+}
+
+/// A failure of the database, classified.
+#[derive(Debug)]
+pub struct DbError {
+    kind: DbErrorKind,
+    message: String,
+    code: Option<String>,
+    constraint: Option<String>,
+    table: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl DbError {
+    /// An error of this kind.
+    pub fn new(kind: DbErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), code: None, constraint: None, table: None, source: None }
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> DbErrorKind {
+        self.kind
+    }
+
+    /// The SQLSTATE or result code, where the database gave one.
+    pub fn code(&self) -> Option<&str> {
+        self.code.as_deref()
+    }
+
+    /// The constraint that was violated: its name where the database names it, otherwise
+    /// `table.column`.
+    pub fn constraint(&self) -> Option<&str> {
+        self.constraint.as_deref()
+    }
+
+    /// The table, where the database names it.
+    pub fn table(&self) -> Option<&str> {
+        self.table.as_deref()
+    }
+
+    /// Whether the connection can no longer be used.
+    pub fn is_connection_lost(&self) -> bool {
+        self.kind == DbErrorKind::Unavailable
+    }
+
+    pub(crate) fn with_code(mut self, code: impl Into<String>) -> Self {
+        self.code = Some(code.into());
+        self
+    }
+
+    pub(crate) fn with_constraint(mut self, constraint: Option<impl Into<String>>) -> Self {
+        self.constraint = constraint.map(Into::into);
+        self
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn with_table(mut self, table: Option<impl Into<String>>) -> Self {
+        self.table = table.map(Into::into);
+        self
+    }
+
+    pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+}
+
+impl fmt::Display for DbError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if let Some(constraint) = &self.constraint {
+            write!(f, " (constraint `{constraint}`)")?;
+        }
+        if let Some(code) = &self.code {
+            write!(f, " [{code}]")?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for DbError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+    }
+}

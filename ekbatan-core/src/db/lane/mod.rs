@@ -1,0 +1,218 @@
+//! Lanes: tasks that own a connection each and commit what is handed to them.
+//!
+//! What always holds: from the moment a lane takes a batch, nobody but the lane can stop
+//! it, so a caller that is dropped leaves neither half a commit nor a broken connection
+//! behind. A lane commits together whatever waits, and never waits for company. A batch
+//! that updates a row which is on its way in another batch is parked until that one is
+//! answered: if it committed, the parked one is stale and never makes the trip.
+
+mod queue;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use self::queue::{Flight, Job, Queue};
+use super::driver::{Connection, Driver, Route};
+use super::{ActionId, CommitBatch, CommitError, Committed, DbError, DbErrorKind};
+use crate::config::DataSourceConfig;
+
+/// How many rows one statement carries before the rest waits for the next.
+const MAX_ROWS: usize = 2_000;
+
+/// The lanes of one database.
+pub(crate) struct Lanes {
+    queue: Arc<Queue>,
+    tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Lanes {
+    pub(crate) fn start(driver: Arc<dyn Driver>, config: &DataSourceConfig) -> Self {
+        let queue = Arc::new(Queue::default());
+        let count = driver.capabilities().max_lanes.map_or(config.lanes, |most| config.lanes.min(most));
+        let tasks = (0..count)
+            .map(|_| {
+                let lane = Lane {
+                    driver: driver.clone(),
+                    queue: queue.clone(),
+                    fold_limit: config.fold_limit,
+                    settle_timeout: config.settle_timeout,
+                };
+                tokio::spawn(lane.run())
+            })
+            .collect();
+        Self { queue, tasks: std::sync::Mutex::new(tasks) }
+    }
+
+    /// Hands over a batch and waits for the answer.
+    pub(crate) async fn submit(&self, batch: CommitBatch) -> Result<Committed, CommitError> {
+        let action = batch.action;
+        let (answer, answered) = oneshot::channel();
+        if !self.queue.push(batch, answer) {
+            return Err(CommitError::Refused(closed()));
+        }
+        answered
+            .await
+            .unwrap_or_else(|_| Err(CommitError::Unknown(action, "the task that committed it was stopped".to_owned())))
+    }
+
+    pub(crate) async fn settled(&self, action: ActionId) {
+        self.queue.settled(action).await;
+    }
+
+    /// Commits what still waits, and ends.
+    pub(crate) async fn close(&self) {
+        self.queue.close();
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        for task in tasks {
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+fn closed() -> DbError {
+    DbError::new(DbErrorKind::Unavailable, "the databases were closed; nothing was sent")
+}
+
+struct Lane {
+    driver: Arc<dyn Driver>,
+    queue: Arc<Queue>,
+    fold_limit: usize,
+    settle_timeout: Duration,
+}
+
+/// A connection, or the identity of the one that broke.
+#[derive(Default)]
+struct Line {
+    connection: Option<Box<dyn Connection>>,
+}
+
+impl Lane {
+    async fn run(self) {
+        let mut line = Line::default();
+        while let Some(flight) = Queue::next(&self.queue, self.fold_limit, MAX_ROWS).await {
+            self.serve(&mut line, flight).await;
+        }
+    }
+
+    async fn serve(&self, line: &mut Line, mut flight: Flight) {
+        // A connection may have died while nobody used it. What is then known not to have
+        // committed is sent once more; a second loss is reported.
+        for last in [false, true] {
+            let connection = match line.connection.take() {
+                Some(connection) => connection,
+                None => match self.driver.connect(Route::Primary).await {
+                    Ok(connection) => connection,
+                    Err(error) => return flight.refuse_all(&error),
+                },
+            };
+            match self.send(connection, &mut flight).await {
+                Ok(connection) => {
+                    line.connection = Some(connection);
+                    return;
+                }
+                Err((identity, error)) => {
+                    line.connection = self.settle(identity.as_deref(), &mut flight, &error).await;
+                    if last {
+                        flight.refuse_all(&error);
+                    }
+                    if flight.is_empty() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One trip. On a loss, the flight still holds every job.
+    async fn send(
+        &self,
+        mut connection: Box<dyn Connection>,
+        flight: &mut Flight,
+    ) -> Result<Box<dyn Connection>, (Option<String>, DbError)> {
+        let taken = Instant::now();
+        let trips = connection.round_trips();
+        let answers = {
+            let batches: Vec<&CommitBatch> = flight.jobs().iter().map(|job| &job.batch).collect();
+            connection.commit(&batches).await
+        };
+        let answers = match answers {
+            Ok(answers) => answers,
+            Err(error) => return Err((connection.identity().map(str::to_owned), error)),
+        };
+        let round_trips = u32::try_from(connection.round_trips() - trips).unwrap_or(u32::MAX);
+        let folded = answers.len();
+        let mut answers = answers.into_iter();
+        flight.answer_each(|job: &Job| match answers.next() {
+            Some(answer) => Some(answer.map(|()| Committed {
+                action: job.batch.action,
+                round_trips,
+                folded,
+                lane_wait: taken.saturating_duration_since(job.since),
+            })),
+            None => None,
+        });
+        Ok(connection)
+    }
+
+    /// Learns what became of a flight whose connection broke, and answers all of it that is
+    /// known. What stays in the flight did not commit.
+    async fn settle(&self, broken: Option<&str>, flight: &mut Flight, cause: &DbError) -> Option<Box<dyn Connection>> {
+        flight.answer_each(|job| {
+            (!job.batch.traceable).then(|| {
+                let why = format!("{cause}; the write left no action id by which to look it up");
+                Err(CommitError::Unknown(job.batch.action, why))
+            })
+        });
+        let actions: Vec<ActionId> = flight.jobs().iter().map(|job| job.batch.action).collect();
+        if actions.is_empty() {
+            return None;
+        }
+        match tokio::time::timeout(self.settle_timeout, self.look(broken, &actions)).await {
+            Ok((connection, found)) => {
+                flight.answer_each(|job| {
+                    found.contains(&job.batch.action).then(|| {
+                        Ok(Committed {
+                            action: job.batch.action,
+                            round_trips: 1,
+                            folded: actions.len(),
+                            lane_wait: Duration::ZERO,
+                        })
+                    })
+                });
+                Some(connection)
+            }
+            Err(_) => {
+                let timeout = self.settle_timeout;
+                flight.answer_each(|job| {
+                    let why = format!("{cause}; and the database could not be asked within {timeout:?}");
+                    Some(Err(CommitError::Unknown(job.batch.action, why)))
+                });
+                None
+            }
+        }
+    }
+
+    async fn look(&self, broken: Option<&str>, actions: &[ActionId]) -> (Box<dyn Connection>, Vec<ActionId>) {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match self.driver.connect(Route::Primary).await {
+                Ok(mut connection) => match connection.settle(broken, actions).await {
+                    Ok(found) => return (connection, found),
+                    Err(error) => tracing::debug!(%error, "asking what committed failed; trying again"),
+                },
+                Err(error) => tracing::debug!(%error, "connecting to ask what committed failed; trying again"),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! The databases: one contract ([`Driver`] and [`Connection`]), one dialect a folder, and
+//! what all dialects share: the pool, the lanes that commit, transactions, migrations.
+
+mod batch;
+mod database;
+mod driver;
+mod error;
+mod lane;
+mod migration;
+mod pool;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod query;
+mod schema;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+mod transaction;
+
+pub use batch::{ActionId, ChangeKind, CommitBatch, CommitError, Committed, FenceCheck, RowChange, RowRef};
+pub(crate) use database::{Database, TableError};
+pub use driver::{Capabilities, Connection, Driver, Isolation, Route, Syntax, TransactionOptions};
+pub use error::{DbError, DbErrorKind};
+pub(crate) use lane::Lanes;
+pub use migration::{AppliedMigration, MigrationError, Migrations};
+pub(crate) use migration::{applied, migrate};
+pub(crate) use pool::{Pool, PooledConnection};
+pub use pool::PoolStatus;
+pub use query::{Arg, Query};
+pub use schema::{ColumnInfo, SchemaError, TableInfo};
+pub use transaction::{RawConnection, Transaction, TransactionConnection, TransactionError, TransactionManager};

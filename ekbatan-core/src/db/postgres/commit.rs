@@ -1,0 +1,147 @@
+//! Batches into one statement, and the statement's answer back to the batches.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sqlx::postgres::PgArguments;
+use sqlx::{Arguments, AssertSqlSafe, Row};
+
+use super::decode::{bind, bind_many};
+use super::error::classify;
+use super::statement::{folded, single, written};
+use super::{PostgresConnection, statement};
+use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
+
+/// Rows of one table and kind, from all batches; each with its batch and its ordinal.
+struct Group<'b> {
+    table: &'b Arc<TableInfo>,
+    kind: ChangeKind,
+    rows: Vec<(i32, i32, &'b RowChange)>,
+}
+
+impl PostgresConnection {
+    /// Writes the batches in one round trip. `Err` leaves nothing written by any of them.
+    pub(super) async fn apply(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        if let [batch] = batches
+            && let ([change], [record], None) = (&batch.changes[..], &batch.records[..], &batch.fence)
+        {
+            return Ok(vec![self.apply_single(change, record).await?]);
+        }
+        self.apply_folded(batches).await
+    }
+
+    async fn apply_single(&mut self, change: &RowChange, record: &RowChange) -> Result<Result<(), CommitError>, DbError> {
+        let key = (change.table.table.key(), change.kind, record.table.table.key());
+        let sql = self.singles.entry(key).or_insert_with(|| single(change, record).into()).clone();
+        let mut arguments = PgArguments::default();
+        for row in [change, record] {
+            for (position, _) in written(&row.table, row.kind) {
+                bind(&mut arguments, row.table.table.columns[position].ty, &row.values[position])?;
+            }
+        }
+        let done = self.execute(sql, arguments).await?;
+        Ok(if done == 1 { Ok(()) } else { Err(CommitError::Stale(vec![change.row_ref()])) })
+    }
+
+    async fn apply_folded(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        let groups = group(batches);
+        let fenced = batches.iter().any(|batch| batch.fence.is_some());
+        let key = (groups.iter().map(|group| (group.table.table.key(), group.kind)).collect::<Vec<_>>(), fenced);
+        let sql = match self.folds.get(&key) {
+            Some(sql) => sql.clone(),
+            None => {
+                let tables: Vec<(&TableInfo, ChangeKind)> =
+                    groups.iter().map(|group| (&**group.table, group.kind)).collect();
+                let sql: Arc<str> = folded(&tables, fenced).into();
+                self.folds.insert(key, sql.clone());
+                sql
+            }
+        };
+        let mut arguments = PgArguments::default();
+        let wanted: Vec<i32> = batches
+            .iter()
+            .map(|batch| batch.updates().count() as i32 + i32::from(batch.fence.is_some()))
+            .collect();
+        add(&mut arguments, wanted)?;
+        for group in &groups {
+            add(&mut arguments, group.rows.iter().map(|(batch, ..)| *batch).collect::<Vec<i32>>())?;
+            if group.kind == ChangeKind::Update {
+                add(&mut arguments, group.rows.iter().map(|(_, ordinal, _)| *ordinal).collect::<Vec<i32>>())?;
+            }
+            for (position, _) in statement::written(group.table, group.kind) {
+                let ty = group.table.table.columns[position].ty;
+                bind_many(&mut arguments, ty, group.rows.iter().map(|(.., row)| &row.values[position]))?;
+            }
+        }
+        if fenced {
+            let fences = || (1..).zip(batches).filter_map(|(n, batch)| batch.fence.as_ref().map(|fence| (n, fence)));
+            add(&mut arguments, fences().map(|(n, _)| n).collect::<Vec<i32>>())?;
+            add(&mut arguments, fences().map(|(_, fence)| fence.key.as_str()).collect::<Vec<&str>>())?;
+            add(&mut arguments, fences().map(|(_, fence)| fence.token).collect::<Vec<i64>>())?;
+        }
+        self.trips += 1;
+        let row = sqlx::query_with(AssertSqlSafe(sql), arguments)
+            .fetch_one(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        let ok: Vec<bool> = row.try_get(0).map_err(classify)?;
+        let found: HashSet<i32> = row.try_get::<Option<Vec<i32>>, _>(1).map_err(classify)?.unwrap_or_default().into_iter().collect();
+        let held: HashSet<i32> = row.try_get::<Option<Vec<i32>>, _>(2).map_err(classify)?.unwrap_or_default().into_iter().collect();
+        Ok((1..)
+            .zip(batches)
+            .zip(ok)
+            .map(|((n, batch), ok)| {
+                if ok {
+                    return Ok(());
+                }
+                let missing: Vec<RowRef> = groups
+                    .iter()
+                    .filter(|group| group.kind == ChangeKind::Update)
+                    .flat_map(|group| &group.rows)
+                    .filter(|(of, ordinal, _)| *of == n && !found.contains(ordinal))
+                    .map(|(.., row)| row.row_ref())
+                    .collect();
+                match &batch.fence {
+                    Some(fence) if !held.contains(&n) => Err(CommitError::FenceLost(fence.key.clone())),
+                    _ => Err(CommitError::Stale(missing)),
+                }
+            })
+            .collect())
+    }
+
+    async fn execute(&mut self, sql: Arc<str>, arguments: PgArguments) -> Result<u64, DbError> {
+        self.trips += 1;
+        sqlx::query_with(AssertSqlSafe(sql), arguments)
+            .execute(&mut self.inner)
+            .await
+            .map(|done| done.rows_affected())
+            .map_err(classify)
+    }
+}
+
+fn add<'q, T>(arguments: &mut PgArguments, value: T) -> Result<(), DbError>
+where
+    T: sqlx::Encode<'q, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + 'q,
+{
+    arguments
+        .add(value)
+        .map_err(|e| DbError::new(crate::db::DbErrorKind::ValueOutOfRange, format!("a value cannot be sent: {e}")))
+}
+
+/// Every row of every batch, by table and kind, in the order in which rows are locked.
+fn group<'b>(batches: &[&'b CommitBatch]) -> Vec<Group<'b>> {
+    let mut groups: Vec<Group<'b>> = Vec::new();
+    let mut ordinal = 0;
+    for (n, batch) in (1..).zip(batches) {
+        for row in batch.changes.iter().chain(&batch.records) {
+            ordinal += 1;
+            let same = |group: &Group<'_>| group.table.table.key() == row.table.table.key() && group.kind == row.kind;
+            match groups.iter_mut().find(|group| same(group)) {
+                Some(group) => group.rows.push((n, ordinal, row)),
+                None => groups.push(Group { table: &row.table, kind: row.kind, rows: vec![(n, ordinal, row)] }),
+            }
+        }
+    }
+    groups.sort_by_key(|group| (group.table.table.schema, group.table.table.name, group.kind));
+    groups
+}

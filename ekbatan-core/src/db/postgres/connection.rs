@@ -1,0 +1,179 @@
+//! One session on a PostgreSQL server.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgArguments, PgConnection};
+use sqlx::{AssertSqlSafe, Row};
+use uuid::Uuid;
+
+use super::decode::{bind_arg, decode};
+use super::error::classify;
+use crate::db::{
+    ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, Isolation, Query,
+    TransactionOptions,
+};
+use crate::domain::{Table, TableKey, Value};
+
+pub(crate) struct PostgresConnection {
+    pub(crate) inner: PgConnection,
+    identity: String,
+    pub(super) trips: u64,
+    /// Texts of committing statements, by what they write.
+    pub(super) singles: HashMap<(TableKey, ChangeKind, TableKey), Arc<str>>,
+    pub(super) folds: HashMap<(Vec<(TableKey, ChangeKind)>, bool), Arc<str>>,
+}
+
+impl PostgresConnection {
+    pub(super) fn new(inner: PgConnection, identity: String) -> Self {
+        Self { inner, identity, trips: 0, singles: HashMap::new(), folds: HashMap::new() }
+    }
+}
+
+#[async_trait]
+impl Connection for PostgresConnection {
+    async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
+        let mut arguments = PgArguments::default();
+        for arg in &query.args {
+            bind_arg(&mut arguments, arg)?;
+        }
+        self.trips += 1;
+        let rows = sqlx::query_with(AssertSqlSafe(query.sql.as_str()), arguments)
+            .fetch_all(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        rows.iter().map(|row| decode(row, &query.columns)).collect()
+    }
+
+    async fn commit(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        match self.apply(batches).await {
+            Ok(answers) => Ok(answers),
+            Err(error) if error.is_connection_lost() => Err(error),
+            Err(error) if batches.len() == 1 => Ok(vec![Err(CommitError::Refused(error))]),
+            // One of the company failed for a reason of its own, and took the others with
+            // it: each alone shows which one it was.
+            Err(_) => {
+                let mut answers = Vec::with_capacity(batches.len());
+                for batch in batches {
+                    answers.push(match self.apply(&[batch]).await {
+                        Ok(mut answer) => answer.remove(0),
+                        Err(error) if error.is_connection_lost() => return Err(error),
+                        Err(error) => Err(CommitError::Refused(error)),
+                    });
+                }
+                Ok(answers)
+            }
+        }
+    }
+
+    async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
+        match self.apply(&[batch]).await {
+            Ok(mut answers) => answers.remove(0),
+            Err(error) => Err(CommitError::Refused(error)),
+        }
+    }
+
+    async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
+        let isolation = match options.isolation {
+            None => "",
+            Some(Isolation::ReadCommitted) => " ISOLATION LEVEL READ COMMITTED",
+            Some(Isolation::RepeatableRead) => " ISOLATION LEVEL REPEATABLE READ",
+            Some(Isolation::Serializable) => " ISOLATION LEVEL SERIALIZABLE",
+        };
+        let access = if options.read_only { " READ ONLY" } else { "" };
+        self.script(&format!("BEGIN{isolation}{access}")).await
+    }
+
+    async fn end(&mut self, commit: bool) -> Result<(), DbError> {
+        if !commit {
+            return self.script("ROLLBACK").await;
+        }
+        // A COMMIT of a failed transaction answers ROLLBACK and no error. The SELECT before
+        // it does fail there, so what was not committed cannot look as if it were.
+        self.script("SELECT 1; COMMIT").await
+    }
+
+    async fn script(&mut self, sql: &str) -> Result<(), DbError> {
+        self.trips += 1;
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await.map(drop).map_err(classify)
+    }
+
+    async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError> {
+        self.trips += 1;
+        let rows = sqlx::query(
+            "SELECT a.attname::text, t.typname::text, t.typtype = 'e', a.atttypmod \
+             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+             WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+        )
+        .bind(crate::db::Syntax::table(&super::syntax::PostgresSyntax, table))
+        .fetch_all(&mut self.inner)
+        .await
+        .map_err(classify)?;
+        rows.iter()
+            .map(|row| {
+                let modifier: i32 = row.try_get(3)?;
+                let db_type: String = row.try_get(1)?;
+                let numeric = (db_type == "numeric" && modifier >= 4).then(|| {
+                    let packed = modifier - 4;
+                    (((packed >> 16) & 0xffff) as u32, (packed & 0x7ff) as u32)
+                });
+                Ok(ColumnInfo { name: row.try_get(0)?, db_type, numeric, is_enum: row.try_get(2)? })
+            })
+            .collect::<Result<_, sqlx::Error>>()
+            .map_err(classify)
+    }
+
+    async fn settle(&mut self, broken: Option<&str>, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError> {
+        // As long as the old session lives, the statement that it was given may still
+        // commit. It is ended, and only then is looked.
+        if let Some((pid, started)) = broken.and_then(|identity| identity.split_once(' ')) {
+            loop {
+                self.trips += 1;
+                let alive: Option<bool> = sqlx::query_scalar(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                     WHERE pid = $1::int4 AND extract(epoch FROM backend_start)::text = $2",
+                )
+                .bind(pid.parse::<i32>().unwrap_or_default())
+                .bind(started)
+                .fetch_optional(&mut self.inner)
+                .await
+                .map_err(classify)?;
+                if alive.is_none() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        let ids: Vec<Uuid> = actions.iter().map(|action| action.0).collect();
+        self.trips += 1;
+        sqlx::query_scalar::<_, Uuid>("SELECT DISTINCT action_id FROM eventlog.events WHERE action_id = ANY($1)")
+            .bind(ids)
+            .fetch_all(&mut self.inner)
+            .await
+            .map(|found| found.into_iter().map(ActionId).collect())
+            .map_err(classify)
+    }
+
+    fn identity(&self) -> Option<&str> {
+        Some(&self.identity)
+    }
+
+    fn round_trips(&self) -> u64 {
+        self.trips
+    }
+
+    async fn reset(&mut self) -> Result<(), DbError> {
+        self.script(
+            "ROLLBACK; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES",
+        )
+        .await
+        .map_err(|error| DbError::new(DbErrorKind::Unavailable, format!("the session could not be reset: {error}")))
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}

@@ -1,0 +1,59 @@
+//! SQLSTATE, once.
+
+use sqlx::postgres::PgDatabaseError;
+
+use crate::db::{DbError, DbErrorKind};
+
+fn kind(code: &str) -> DbErrorKind {
+    use DbErrorKind as K;
+    match code {
+        "23505" => K::UniqueViolation,
+        "23503" => K::ForeignKeyViolation,
+        "23502" => K::NotNullViolation,
+        "23514" | "23P01" => K::CheckViolation,
+        "40P01" => K::Deadlock,
+        "40001" => K::Serialization,
+        "55P03" => K::LockTimeout,
+        "57014" => K::StatementTimeout,
+        "22001" | "22003" | "22007" | "22008" | "22021" => K::ValueOutOfRange,
+        "42P01" | "3F000" => K::UndefinedTable,
+        "42703" => K::UndefinedColumn,
+        "25006" => K::ReadOnly,
+        "42501" => K::Denied,
+        // Shutting down, starting up, crashed, no connections left, terminated.
+        "57P01" | "57P02" | "57P03" | "53300" | "57P05" | "25P03" => K::Unavailable,
+        code if code.starts_with("08") => K::Unavailable,
+        code if code.starts_with("28") => K::Denied,
+        _ => K::Other,
+    }
+}
+
+pub(super) fn classify(error: sqlx::Error) -> DbError {
+    match error {
+        sqlx::Error::Database(error) => {
+            let (constraint, table) = match error.try_downcast_ref::<PgDatabaseError>() {
+                Some(error) => (error.constraint().map(str::to_owned), error.table().map(str::to_owned)),
+                None => (None, None),
+            };
+            let code = error.code().unwrap_or_default().into_owned();
+            DbError::new(kind(&code), error.message()).with_code(code).with_constraint(constraint).with_table(table)
+        }
+        error @ (sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed) => {
+            DbError::new(DbErrorKind::Unavailable, format!("the connection broke: {error}")).with_source(error)
+        }
+        error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => {
+            DbError::new(DbErrorKind::Decode, error.to_string()).with_source(error)
+        }
+        error => DbError::new(DbErrorKind::Other, error.to_string()).with_source(error),
+    }
+}
+
+pub(super) fn at_connect(error: sqlx::Error, address: &str) -> DbError {
+    match error {
+        sqlx::Error::Database(_) => {
+            let error = classify(error);
+            DbError::new(error.kind(), format!("{address} refused the connection: {error}")).with_source(error)
+        }
+        error => DbError::new(DbErrorKind::Unavailable, format!("{address} is not to be reached: {error}")).with_source(error),
+    }
+}

@@ -1,0 +1,181 @@
+//! The statements that commit, as text. Each depends on which tables are written and how,
+//! never on how many rows there are, so that the server plans each one once.
+
+use std::fmt::Write as _;
+
+use super::syntax::{PostgresSyntax, assigned, wire_type};
+use crate::db::{ChangeKind, ColumnInfo, RowChange, Syntax, TableInfo};
+
+/// The columns that a change binds: an update leaves the date of creation alone.
+pub(super) fn written(table: &TableInfo, kind: ChangeKind) -> impl Iterator<Item = (usize, &ColumnInfo)> {
+    let skipped = match kind {
+        ChangeKind::Update => table.table.dates,
+        ChangeKind::Insert => None,
+    };
+    table.columns.iter().enumerate().filter(move |(position, _)| Some(*position) != skipped)
+}
+
+fn is_key_or_version(table: &TableInfo, position: usize) -> bool {
+    position == 0 || Some(position) == table.table.version
+}
+
+/// One changed row and one record, with plain parameters: the text for the everyday action.
+///
+/// ```sql
+/// WITH u AS (UPDATE wallets SET .. WHERE id = $1 AND version = $9 RETURNING 1)
+/// INSERT INTO eventlog.events (..) SELECT $10, .. FROM u
+/// ```
+///
+/// A stale update feeds no row to the insert, so the whole statement writes nothing.
+pub(super) fn single(change: &RowChange, record: &RowChange) -> String {
+    let mut next = 0;
+    let mut parameter = |table: &TableInfo, position: usize, column: &ColumnInfo| {
+        next += 1;
+        let ty = table.table.columns[position].ty;
+        (next, assigned(&format!("${next}::{}", wire_type(ty)), column))
+    };
+    let table = &change.table;
+    let target = PostgresSyntax.table(table.table);
+    let values: Vec<(usize, &ColumnInfo, (usize, String))> = written(table, change.kind)
+        .map(|(position, column)| (position, column, parameter(table, position, column)))
+        .collect();
+    let mut sql = String::from("WITH c AS (");
+    match change.kind {
+        ChangeKind::Insert => insert_into(&mut sql, table),
+        ChangeKind::Update => {
+            let _ = write!(sql, "UPDATE {target} SET ");
+            let mut guard = String::new();
+            let mut set = Vec::new();
+            for (position, column, (n, value)) in &values {
+                let name = PostgresSyntax.quote(&column.name);
+                if is_key_or_version(table, *position) {
+                    let _ = write!(guard, "{}{name} = {value}", if guard.is_empty() { "" } else { " AND " });
+                }
+                if Some(*position) == table.table.version {
+                    set.push(format!("{name} = ${n}::int8 + 1"));
+                } else if *position != 0 {
+                    set.push(format!("{name} = {value}"));
+                }
+            }
+            let _ = write!(sql, "{} WHERE {guard}", set.join(", "));
+        }
+    }
+    if change.kind == ChangeKind::Insert {
+        let list: Vec<&str> = values.iter().map(|(_, _, (_, value))| value.as_str()).collect();
+        let _ = write!(sql, " VALUES ({})", list.join(", "));
+    }
+    sql.push_str(" RETURNING 1) ");
+    insert_into(&mut sql, &record.table);
+    let list: Vec<String> = written(&record.table, ChangeKind::Insert)
+        .map(|(position, column)| parameter(&record.table, position, column).1)
+        .collect();
+    let _ = write!(sql, " SELECT {} FROM c", list.join(", "));
+    sql
+}
+
+fn insert_into(sql: &mut String, table: &TableInfo) {
+    let names: Vec<String> =
+        written(table, ChangeKind::Insert).map(|(_, column)| PostgresSyntax.quote(&column.name)).collect();
+    let _ = write!(sql, "INSERT INTO {} ({})", PostgresSyntax.table(table.table), names.join(", "));
+}
+
+/// Any number of batches, each all or nothing, in one statement over arrays.
+///
+/// `$1` says how many rows each batch must find (its updates, and its fence). `l0`, `l1`, ..
+/// lock the rows that still have their version, in key order; `g` holds, per batch, whether
+/// all were found; the writes join only batches that `g` admits. A row that somebody changed
+/// since the snapshot is looked at again when it is locked, so its batch drops out by itself.
+///
+/// The statement answers the ordinals of the rows found and the batches whose fence held.
+pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> String {
+    let mut next = 1;
+    let mut parameter = |ty: &str| {
+        next += 1;
+        format!("${next}::{ty}[]")
+    };
+    let mut locks = Vec::new();
+    let mut writes = Vec::new();
+    for (n, (table, kind)) in groups.iter().enumerate() {
+        let target = PostgresSyntax.table(table.table);
+        let batch = parameter("int4");
+        let ordinal = (*kind == ChangeKind::Update).then(|| parameter("int4"));
+        let arrays: Vec<(usize, &ColumnInfo, String)> = written(table, *kind)
+            .map(|(position, column)| (position, column, parameter(wire_type(table.table.columns[position].ty))))
+            .collect();
+        let names: Vec<String> = arrays.iter().map(|(position, ..)| format!("c{position}")).collect();
+        let columns: Vec<&str> = arrays.iter().map(|(.., array)| array.as_str()).collect();
+        let source = format!("unnest({batch}, {}) AS v(batch, {})", columns.join(", "), names.join(", "));
+        match kind {
+            ChangeKind::Insert => {
+                let mut sql = String::new();
+                insert_into(&mut sql, table);
+                let values: Vec<String> = arrays
+                    .iter()
+                    .map(|(position, column, _)| assigned(&format!("v.c{position}"), column))
+                    .collect();
+                let _ = write!(sql, " SELECT {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch]", values.join(", "));
+                writes.push(format!("w{n} AS ({sql})"));
+            }
+            ChangeKind::Update => {
+                let mut set = Vec::new();
+                let mut guard = Vec::new();
+                let mut keys = Vec::new();
+                for (position, column, array) in &arrays {
+                    let name = PostgresSyntax.quote(&column.name);
+                    let value = assigned(&format!("v.c{position}"), column);
+                    if is_key_or_version(table, *position) {
+                        guard.push(format!("t.{name} = {value}"));
+                        keys.push((format!("c{position}"), array.clone()));
+                    }
+                    if Some(*position) == table.table.version {
+                        set.push(format!("{name} = v.c{position} + 1"));
+                    } else if *position != 0 {
+                        set.push(format!("{name} = {value}"));
+                    }
+                }
+                let guard = guard.join(" AND ");
+                let ordinal = ordinal.unwrap_or_default();
+                let key_names: Vec<&str> = keys.iter().map(|(name, _)| name.as_str()).collect();
+                let key_arrays: Vec<&str> = keys.iter().map(|(_, array)| array.as_str()).collect();
+                let id = PostgresSyntax.quote(&table.columns[0].name);
+                locks.push(format!(
+                    "l{n} AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest({batch}, {ordinal}, {}) AS v(batch, ord, {}) \
+                     JOIN {target} t ON {guard} ORDER BY t.{id} FOR UPDATE OF t)",
+                    key_arrays.join(", "),
+                    key_names.join(", "),
+                ));
+                writes.push(format!(
+                    "w{n} AS (UPDATE {target} t SET {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch] AND {guard})",
+                    set.join(", ")
+                ));
+            }
+        }
+    }
+    if fenced {
+        let (batch, key, token) = (parameter("int4"), parameter("text"), parameter("int8"));
+        locks.push(format!(
+            "f AS MATERIALIZED (SELECT v.batch, -1 AS ord FROM unnest({batch}, {key}, {token}) AS v(batch, key, token) \
+             JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = v.key AND t.token = v.token \
+             AND t.until > clock_timestamp() AT TIME ZONE 'UTC' ORDER BY t.lock_key FOR SHARE OF t)"
+        ));
+    }
+    let found: Vec<String> = locks
+        .iter()
+        .filter_map(|lock| lock.split_once(' ').map(|(name, _)| format!("SELECT batch, ord FROM {name}")))
+        .collect();
+    let found = if found.is_empty() { "SELECT 0 AS batch, 0 AS ord WHERE false".to_owned() } else { found.join(" UNION ALL ") };
+    let mut parts = locks;
+    parts.push(format!("n AS MATERIALIZED ({found})"));
+    parts.push(
+        "g AS MATERIALIZED (SELECT array_agg(w.wanted = coalesce(c.found, 0) ORDER BY w.batch) AS ok \
+         FROM unnest($1::int4[]) WITH ORDINALITY AS w(wanted, batch) \
+         LEFT JOIN (SELECT batch, count(*) AS found FROM n GROUP BY batch) c ON c.batch = w.batch)"
+            .to_owned(),
+    );
+    parts.extend(writes);
+    let fences = if fenced { "(SELECT array_agg(batch) FROM f)" } else { "NULL::int4[]" };
+    format!(
+        "WITH {} SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), {fences}",
+        parts.join(", ")
+    )
+}

@@ -1,0 +1,90 @@
+//! How PostgreSQL writes what differs between dialects.
+
+use crate::db::{ColumnInfo, Syntax};
+use crate::domain::{Table, ValueType};
+
+pub(super) struct PostgresSyntax;
+
+/// The type as which a value of ours travels.
+pub(super) fn wire_type(ty: ValueType) -> &'static str {
+    match ty {
+        ValueType::Bool => "bool",
+        ValueType::Int => "int8",
+        ValueType::Float => "float8",
+        ValueType::Text | ValueType::Json => "text",
+        ValueType::Bytes => "bytea",
+        ValueType::Uuid => "uuid",
+        ValueType::Decimal => "numeric",
+        ValueType::Date => "date",
+        ValueType::Timestamp => "timestamp",
+    }
+}
+
+/// `expression`, of the wire's type, as the column takes it. Lengths and scales are left to
+/// assignment, which refuses what a cast would cut short.
+pub(super) fn assigned(expression: &str, column: &ColumnInfo) -> String {
+    match column.db_type.as_str() {
+        "json" | "jsonb" => format!("{expression}::{}", column.db_type),
+        "timestamptz" => format!("({expression} AT TIME ZONE 'UTC')"),
+        _ if column.is_enum => format!("{expression}::{}", PostgresSyntax.quote(&column.db_type)),
+        _ => expression.to_owned(),
+    }
+}
+
+impl Syntax for PostgresSyntax {
+    fn table(&self, table: &Table) -> String {
+        match table.schema {
+            Some(schema) => format!("{}.{}", self.quote(schema), self.quote(table.name)),
+            None => self.quote(table.name),
+        }
+    }
+
+    fn argument(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
+        assigned(&format!("${n}::{}", wire_type(ty)), column)
+    }
+
+    fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
+        let name = self.quote(&column.name);
+        match column.db_type.as_str() {
+            "timestamptz" => format!("({name} AT TIME ZONE 'UTC') = ANY(${n}::timestamp[])"),
+            _ if column.is_enum => format!("{name} = ANY(${n}::text[]::{}[])", self.quote(&column.db_type)),
+            _ => format!("{name} = ANY(${n}::{}[])", wire_type(ty)),
+        }
+    }
+
+    fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String> {
+        let fits = match ty {
+            ValueType::Bool => column.db_type == "bool",
+            ValueType::Int => matches!(column.db_type.as_str(), "int2" | "int4" | "int8"),
+            ValueType::Float => matches!(column.db_type.as_str(), "float4" | "float8"),
+            ValueType::Text => {
+                column.is_enum || matches!(column.db_type.as_str(), "text" | "varchar" | "bpchar" | "citext")
+            }
+            ValueType::Bytes => column.db_type == "bytea",
+            ValueType::Uuid => column.db_type == "uuid",
+            ValueType::Decimal => column.db_type == "numeric",
+            ValueType::Date => column.db_type == "date",
+            ValueType::Timestamp => matches!(column.db_type.as_str(), "timestamp" | "timestamptz"),
+            ValueType::Json => matches!(column.db_type.as_str(), "json" | "jsonb"),
+        };
+        (!fits).then(|| {
+            format!("column `{}` is of type {}, which does not hold a field of type {}", column.name, column.db_type, ty.name())
+        })
+    }
+
+    fn migration_lock(&self) -> Option<&'static str> {
+        // The number is "ekbatan" in ASCII.
+        Some("SELECT pg_advisory_xact_lock(28545284254495086)")
+    }
+
+    fn create_eventlog(&self) -> &'static str {
+        "CREATE SCHEMA IF NOT EXISTS eventlog; \
+         CREATE TABLE IF NOT EXISTS eventlog.migrations (source varchar(64) NOT NULL, version bigint NOT NULL, \
+         name varchar(255) NOT NULL, checksum varchar(64) NOT NULL, applied_date timestamp NOT NULL, \
+         PRIMARY KEY (source, version))"
+    }
+
+    fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
+        self.quote(&column.name)
+    }
+}

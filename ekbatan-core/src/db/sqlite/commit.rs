@@ -1,0 +1,175 @@
+//! Batches into one transaction of the one writer.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sqlx::sqlite::SqliteArguments;
+use sqlx::{AssertSqlSafe, Row};
+use uuid::Uuid;
+
+use super::SqliteLink;
+use super::decode::bind;
+use super::error::classify;
+use super::statement::{chained, chunk, find_stale, guard_positions, set_positions, write_rows, written};
+use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
+
+/// The everyday batch: one row, its records, no fence. It needs no look before it writes.
+fn simple(batch: &CommitBatch) -> Option<&RowChange> {
+    match (&batch.changes[..], &batch.fence) {
+        ([change], None) => Some(change),
+        _ => None,
+    }
+}
+
+impl SqliteLink {
+    /// Commits all batches in one transaction. `Err` leaves nothing of any of them.
+    pub(super) async fn commit_together(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        let gate = self.gate.clone().lock_owned().await;
+        let answers = self.commit_in_gate(batches).await;
+        if answers.is_err() {
+            // Nothing may be open any more, after some errors; then this one says so.
+            let _ = self.run("ROLLBACK", SqliteArguments::default()).await;
+        }
+        drop(gate);
+        answers
+    }
+
+    async fn commit_in_gate(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        if let [batch] = batches
+            && let Some(change) = simple(batch)
+        {
+            // One call is one trip to SQLite's thread, which costs as much as the work.
+            let sql = self.chained_text(change, &batch.records, true);
+            return Ok(vec![self.write_chained(sql, change, batch).await?]);
+        }
+        self.run("BEGIN IMMEDIATE; PRAGMA defer_foreign_keys = ON", SqliteArguments::default()).await?;
+        let mut answers = Vec::with_capacity(batches.len());
+        for batch in batches {
+            answers.push(self.write_batch(batch).await?);
+        }
+        self.run("COMMIT", SqliteArguments::default()).await?;
+        Ok(answers)
+    }
+
+    /// Writes a batch into the open transaction, whole or, when it is refused, not at all.
+    /// After an `Err` the caller undoes what there may be of it.
+    pub(super) async fn write_batch(&mut self, batch: &CommitBatch) -> Result<Result<(), CommitError>, DbError> {
+        if let Some(change) = simple(batch) {
+            let sql = self.chained_text(change, &batch.records, false);
+            return self.write_chained(sql, change, batch).await;
+        }
+        if let Some(fence) = &batch.fence {
+            let held: Option<i64> = {
+                self.trips += 1;
+                sqlx::query_scalar(
+                    "SELECT 1 FROM eventlog_lock_fences WHERE lock_key = ? AND token = ? \
+                     AND until > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')",
+                )
+                .bind(&fence.key)
+                .bind(fence.token)
+                .fetch_optional(&mut self.inner)
+                .await
+                .map_err(classify)?
+            };
+            if held.is_none() {
+                return Ok(Err(CommitError::FenceLost(fence.key.clone())));
+            }
+        }
+        let stale = self.stale_rows(batch).await?;
+        if !stale.is_empty() {
+            return Ok(Err(CommitError::Stale(stale)));
+        }
+        let rows = batch.changes.iter().chain(&batch.records).collect::<Vec<_>>();
+        for group in rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind) {
+            let (table, kind) = (&group[0].table, group[0].kind);
+            for rows in group.chunks(chunk(table)) {
+                let mut arguments = SqliteArguments::default();
+                for row in rows {
+                    for position in written(table, kind) {
+                        bind(&mut arguments, &row.values[position])?;
+                    }
+                }
+                self.run(write_rows(table, kind, rows.len()), arguments).await?;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The rows to update that are gone or at another version. As this is the one writer,
+    /// what it finds stays true until the commit.
+    async fn stale_rows(&mut self, batch: &CommitBatch) -> Result<Vec<RowRef>, DbError> {
+        let updates: Vec<&RowChange> = batch.updates().collect();
+        let mut stale = Vec::new();
+        for group in updates.chunk_by(|a, b| a.table.table.key() == b.table.table.key()) {
+            let table: &Arc<TableInfo> = &group[0].table;
+            for rows in group.chunks(chunk(table)) {
+                let mut arguments = SqliteArguments::default();
+                for row in rows {
+                    for position in guard_positions(table) {
+                        bind(&mut arguments, &row.values[position])?;
+                    }
+                }
+                self.trips += 1;
+                let found = sqlx::query_with(AssertSqlSafe(find_stale(table, rows.len())), arguments)
+                    .fetch_all(&mut self.inner)
+                    .await
+                    .map_err(classify)?;
+                let ids: HashSet<Uuid> =
+                    found.iter().filter_map(|row| row.try_get::<String, _>(0).ok()?.parse().ok()).collect();
+                stale.extend(rows.iter().filter(|row| ids.contains(&row.id)).map(|row| row.row_ref()));
+            }
+        }
+        Ok(stale)
+    }
+
+    fn chained_text(&mut self, change: &RowChange, records: &[RowChange], whole: bool) -> Arc<str> {
+        let tables = std::iter::once(change).chain(records);
+        let key = (change.kind, whole, tables.map(|row| row.table.table.key()).collect());
+        self.chained
+            .entry(key)
+            .or_insert_with(|| {
+                let sql = chained(change, records);
+                if whole { format!("BEGIN IMMEDIATE; {sql}; COMMIT").into() } else { sql.into() }
+            })
+            .clone()
+    }
+
+    async fn write_chained(
+        &mut self,
+        sql: Arc<str>,
+        change: &RowChange,
+        batch: &CommitBatch,
+    ) -> Result<Result<(), CommitError>, DbError> {
+        let mut arguments = SqliteArguments::default();
+        match change.kind {
+            ChangeKind::Insert => bind_all(&mut arguments, change)?,
+            ChangeKind::Update => {
+                for position in set_positions(&change.table).chain(guard_positions(&change.table)) {
+                    bind(&mut arguments, &change.values[position])?;
+                }
+            }
+        }
+        for record in &batch.records {
+            bind_all(&mut arguments, record)?;
+        }
+        self.trips += 1;
+        let written = sqlx::query_with(AssertSqlSafe(sql), arguments)
+            .fetch_all(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        Ok(if written.is_empty() { Err(CommitError::Stale(vec![change.row_ref()])) } else { Ok(()) })
+    }
+
+    pub(super) async fn run(&mut self, sql: impl Into<Arc<str>>, arguments: SqliteArguments) -> Result<(), DbError> {
+        self.trips += 1;
+        sqlx::query_with(AssertSqlSafe(sql.into()), arguments)
+            .execute(&mut self.inner)
+            .await
+            .map(drop)
+            .map_err(classify)
+    }
+}
+
+fn bind_all(arguments: &mut SqliteArguments, row: &RowChange) -> Result<(), DbError> {
+    written(&row.table, row.kind).try_for_each(|position| bind(arguments, &row.values[position]))
+}

@@ -1,0 +1,167 @@
+//! One connection to a database file.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sqlx::sqlite::{SqliteArguments, SqliteConnection};
+use sqlx::{AssertSqlSafe, Row};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::decode::{bind_arg, decode};
+use super::error::classify;
+use crate::db::{
+    ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, Query, Syntax,
+    TransactionOptions,
+};
+use crate::domain::{Table, TableKey, Value};
+
+/// What the text of a chained write depends on: kind, whether it is a whole transaction,
+/// and the tables.
+type ChainKey = (ChangeKind, bool, Vec<TableKey>);
+
+pub(crate) struct SqliteLink {
+    pub(crate) inner: SqliteConnection,
+    pub(super) gate: Arc<Mutex<()>>,
+    /// Held while a writing transaction of the transaction manager is open.
+    writing: Option<OwnedMutexGuard<()>>,
+    pub(super) trips: u64,
+    pub(super) chained: HashMap<ChainKey, Arc<str>>,
+}
+
+impl SqliteLink {
+    pub(super) fn new(inner: SqliteConnection, gate: Arc<Mutex<()>>) -> Self {
+        Self { inner, gate, writing: None, trips: 0, chained: HashMap::new() }
+    }
+}
+
+#[async_trait]
+impl Connection for SqliteLink {
+    async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
+        let mut arguments = SqliteArguments::default();
+        for arg in &query.args {
+            bind_arg(&mut arguments, arg)?;
+        }
+        self.trips += 1;
+        let rows = sqlx::query_with(AssertSqlSafe(query.sql.as_str()), arguments)
+            .fetch_all(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        rows.iter().map(|row| decode(row, &query.columns)).collect()
+    }
+
+    async fn commit(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        match self.commit_together(batches).await {
+            Ok(answers) => Ok(answers),
+            Err(error) if error.is_connection_lost() => Err(error),
+            Err(error) if batches.len() == 1 => Ok(vec![Err(CommitError::Refused(error))]),
+            Err(_) => {
+                let mut answers = Vec::with_capacity(batches.len());
+                for batch in batches {
+                    answers.push(match self.commit_together(&[batch]).await {
+                        Ok(mut answer) => answer.remove(0),
+                        Err(error) if error.is_connection_lost() => return Err(error),
+                        Err(error) => Err(CommitError::Refused(error)),
+                    });
+                }
+                Ok(answers)
+            }
+        }
+    }
+
+    async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
+        let run = |error| CommitError::Refused(error);
+        self.script("SAVEPOINT batch").await.map_err(run)?;
+        let answer = match self.write_batch(batch).await {
+            Ok(answer) => answer,
+            Err(error) => Err(CommitError::Refused(error)),
+        };
+        let end = if answer.is_ok() { "RELEASE batch" } else { "ROLLBACK TO batch; RELEASE batch" };
+        self.script(end).await.map_err(run)?;
+        answer
+    }
+
+    async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
+        if options.isolation.is_some_and(|isolation| isolation != crate::db::Isolation::Serializable) {
+            return Err(DbError::new(
+                DbErrorKind::Other,
+                "every transaction of SQLite is serializable; leave the isolation out, or choose Serializable",
+            ));
+        }
+        if options.read_only {
+            return self.script("PRAGMA query_only = ON; BEGIN").await;
+        }
+        self.writing = Some(self.gate.clone().lock_owned().await);
+        let begun = self.script("BEGIN IMMEDIATE").await;
+        if begun.is_err() {
+            self.writing = None;
+        }
+        begun
+    }
+
+    async fn end(&mut self, commit: bool) -> Result<(), DbError> {
+        let ended = self.script(if commit { "COMMIT" } else { "ROLLBACK" }).await;
+        if ended.is_ok() {
+            if self.writing.take().is_none() {
+                self.script("PRAGMA query_only = OFF").await?;
+            }
+        }
+        ended
+    }
+
+    async fn script(&mut self, sql: &str) -> Result<(), DbError> {
+        self.trips += 1;
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await.map(drop).map_err(classify)
+    }
+
+    async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError> {
+        self.trips += 1;
+        let name = super::syntax::SqliteSyntax.table(table);
+        let rows = sqlx::query("SELECT name, type FROM pragma_table_info(?)")
+            .bind(name.trim_matches('"'))
+            .fetch_all(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        rows.iter()
+            .map(|row| {
+                Ok(ColumnInfo { name: row.try_get(0)?, db_type: row.try_get(1)?, numeric: None, is_enum: false })
+            })
+            .collect::<Result<_, sqlx::Error>>()
+            .map_err(classify)
+    }
+
+    async fn settle(&mut self, _: Option<&str>, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError> {
+        // The broken connection lived in this process: when its call failed, it had ended.
+        let ids: Vec<String> = actions.iter().map(ActionId::to_string).collect();
+        self.trips += 1;
+        let found: Vec<String> = sqlx::query_scalar(
+            "SELECT DISTINCT action_id FROM eventlog_events WHERE action_id IN (SELECT value FROM json_each(?))",
+        )
+        .bind(serde_json::Value::from(ids).to_string())
+        .fetch_all(&mut self.inner)
+        .await
+        .map_err(classify)?;
+        Ok(found.iter().filter_map(|id| id.parse().ok().map(ActionId)).collect())
+    }
+
+    fn identity(&self) -> Option<&str> {
+        None
+    }
+
+    fn round_trips(&self) -> u64 {
+        self.trips
+    }
+
+    async fn reset(&mut self) -> Result<(), DbError> {
+        self.writing = None;
+        let _ = self.script("ROLLBACK").await; // fails when nothing is open, which is well
+        self.script("PRAGMA query_only = OFF; PRAGMA foreign_keys = ON")
+            .await
+            .map_err(|error| DbError::new(DbErrorKind::Unavailable, format!("the session could not be reset: {error}")))
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}

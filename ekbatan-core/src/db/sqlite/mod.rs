@@ -1,0 +1,99 @@
+//! SQLite, the embedded default: one writer, many readers, one file.
+//!
+//! What writes takes a gate of the process before it begins, so that writers queue fairly
+//! in memory and only other processes are met by SQLite's busy timeout.
+
+mod commit;
+mod connection;
+mod decode;
+mod error;
+mod statement;
+mod syntax;
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rust_decimal::Decimal;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection as _};
+use tokio::sync::Mutex;
+
+use super::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
+use crate::config::{DataSourceConfig, Durability};
+pub(crate) use connection::SqliteLink;
+
+const CAPABILITIES: Capabilities =
+    Capabilities { name: "sqlite", max_lanes: Some(1), isolation_levels: false, names_constraints: false };
+
+/// The collation that orders decimals, which are kept as text, by their value.
+const DECIMAL: &str = "ekbatan_decimal";
+
+/// Opens connections to a database file.
+pub(crate) struct SqliteDriver {
+    options: SqliteConnectOptions,
+    address: String,
+    gate: Arc<Mutex<()>>,
+}
+
+impl SqliteDriver {
+    pub(crate) fn new(config: &DataSourceConfig) -> Result<Self, DbError> {
+        if config.url.contains(":memory:") || config.url.contains("mode=memory") {
+            return Err(DbError::new(
+                DbErrorKind::Other,
+                format!(
+                    "`{}` would be a separate, empty database for every connection of the pool; name a file, as in `sqlite:wallet.db`",
+                    config.url
+                ),
+            ));
+        }
+        let options = SqliteConnectOptions::from_str(&config.url)
+            .map_err(|e| DbError::new(DbErrorKind::Other, format!("`{}` is not understood: {e}", config.url)))?
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(match config.durability {
+                Durability::Full => SqliteSynchronous::Full,
+                Durability::Wal => SqliteSynchronous::Normal,
+            })
+            .busy_timeout(config.connection_timeout)
+            .foreign_keys(true)
+            .statement_cache_capacity(1_000)
+            .collation(DECIMAL, by_value)
+            .disable_statement_logging();
+        let address = format!("sqlite:{}", options.get_filename().display());
+        Ok(Self { options, address, gate: Arc::default() })
+    }
+}
+
+fn by_value(left: &str, right: &str) -> std::cmp::Ordering {
+    match (Decimal::from_str_exact(left), Decimal::from_str_exact(right)) {
+        (Ok(left), Ok(right)) => left.cmp(&right),
+        _ => left.cmp(right),
+    }
+}
+
+#[async_trait]
+impl Driver for SqliteDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn syntax(&self) -> &dyn Syntax {
+        &syntax::SqliteSyntax
+    }
+
+    async fn connect(&self, _: Route) -> Result<Box<dyn Connection>, DbError> {
+        match SqliteConnection::connect_with(&self.options).await {
+            Ok(connection) => Ok(Box::new(SqliteLink::new(connection, self.gate.clone()))),
+            Err(error) => Err(DbError::new(
+                DbErrorKind::Unavailable,
+                format!("{} cannot be opened: {error}; does its folder exist, and may it be written?", self.address),
+            )
+            .with_source(error)),
+        }
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}

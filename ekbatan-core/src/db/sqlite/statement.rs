@@ -1,0 +1,135 @@
+//! The statements that commit, as text. Parameters are `?`, taken in order across all the
+//! statements of one call.
+
+use std::fmt::Write as _;
+
+use super::syntax::SqliteSyntax;
+use crate::db::{ChangeKind, RowChange, Syntax, TableInfo};
+
+/// SQLite's bound on parameters in a statement.
+const MAX_PARAMETERS: usize = 32_766;
+
+/// How many rows of this table fit one statement.
+pub(super) fn chunk(table: &TableInfo) -> usize {
+    (MAX_PARAMETERS / table.columns.len().max(1)).min(500)
+}
+
+/// The positions that a change binds: an update leaves the date of creation alone.
+pub(super) fn written(table: &TableInfo, kind: ChangeKind) -> impl Iterator<Item = usize> {
+    let skipped = match kind {
+        ChangeKind::Update => table.table.dates,
+        ChangeKind::Insert => None,
+    };
+    (0..table.columns.len()).filter(move |position| Some(*position) != skipped)
+}
+
+fn name(table: &TableInfo, position: usize) -> String {
+    SqliteSyntax.quote(&table.columns[position].name)
+}
+
+fn insert_into(sql: &mut String, table: &TableInfo) {
+    let names: Vec<String> = written(table, ChangeKind::Insert).map(|position| name(table, position)).collect();
+    let _ = write!(sql, "INSERT INTO {} ({})", SqliteSyntax.table(table.table), names.join(", "));
+}
+
+/// A row of `?`, as many as the table's change binds.
+fn marks(table: &TableInfo, kind: ChangeKind) -> String {
+    vec!["?"; written(table, kind).count()].join(", ")
+}
+
+/// One changed row and its records, each written only if the one before it was: a stale
+/// update changes no row, and so nothing after it is written either.
+pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
+    let mut sql = String::new();
+    match change.kind {
+        ChangeKind::Insert => {
+            insert_into(&mut sql, &change.table);
+            let _ = write!(sql, " VALUES ({})", marks(&change.table, ChangeKind::Insert));
+        }
+        ChangeKind::Update => {
+            let table = &change.table;
+            // The values of the key and of the version are bound behind the others.
+            let set: Vec<String> = set_positions(table).map(|position| format!("{} = ?", name(table, position))).collect();
+            let guard: Vec<String> = guard_positions(table).map(|position| format!("{} = ?", name(table, position))).collect();
+            let version = table.table.version.map(|position| name(table, position));
+            let bump = version.map(|version| format!("{version} = {version} + 1"));
+            let set: Vec<String> = set.into_iter().chain(bump).collect();
+            let _ = write!(
+                sql,
+                "UPDATE {} SET {} WHERE {}",
+                SqliteSyntax.table(table.table),
+                set.join(", "),
+                guard.join(" AND ")
+            );
+        }
+    }
+    for record in records {
+        sql.push_str("; ");
+        insert_into(&mut sql, &record.table);
+        let _ = write!(sql, " SELECT {} WHERE changes() = 1", marks(&record.table, ChangeKind::Insert));
+    }
+    // The count of changed rows that the library reports is that of whichever statement
+    // changed rows last, so the last link itself says whether the chain held.
+    sql.push_str(" RETURNING 1");
+    sql
+}
+
+/// What an update sets: all but the key, the version and the date of creation.
+pub(super) fn set_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
+    let version = table.table.version;
+    written(table, ChangeKind::Update).filter(move |position| *position != 0 && Some(*position) != version)
+}
+
+/// What guards an update: the key and the version.
+pub(super) fn guard_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
+    std::iter::once(0).chain(table.table.version)
+}
+
+/// Asks for the rows of an update that are no longer at their version.
+pub(super) fn find_stale(table: &TableInfo, rows: usize) -> String {
+    let guard = guard_positions(table);
+    let join: Vec<String> =
+        guard.enumerate().map(|(n, position)| format!("t.{} = v.g{n}", name(table, position))).collect();
+    let names: Vec<String> = (0..join.len()).map(|n| format!("g{n}")).collect();
+    let marks = format!("({})", vec!["?"; join.len()].join(", "));
+    format!(
+        "WITH v({}) AS (VALUES {}) SELECT v.g0 FROM v LEFT JOIN {} t ON {} WHERE t.{} IS NULL",
+        names.join(", "),
+        vec![marks.as_str(); rows].join(", "),
+        SqliteSyntax.table(table.table),
+        join.join(" AND "),
+        name(table, 0),
+    )
+}
+
+/// Writes rows of one table that are known to be at their version.
+pub(super) fn write_rows(table: &TableInfo, kind: ChangeKind, rows: usize) -> String {
+    let marks = format!("({})", marks(table, kind));
+    let values = vec![marks.as_str(); rows].join(", ");
+    let mut sql = String::new();
+    match kind {
+        ChangeKind::Insert => {
+            insert_into(&mut sql, table);
+            let _ = write!(sql, " VALUES {values}");
+        }
+        ChangeKind::Update => {
+            let names: Vec<String> = written(table, kind).map(|position| format!("c{position}")).collect();
+            let set: Vec<String> = written(table, kind)
+                .filter(|position| *position != 0)
+                .map(|position| {
+                    let bump = if Some(position) == table.table.version { " + 1" } else { "" };
+                    format!("{} = v.c{position}{bump}", name(table, position))
+                })
+                .collect();
+            let _ = write!(
+                sql,
+                "WITH v({}) AS (VALUES {values}) UPDATE {} AS t SET {} FROM v WHERE t.{} = v.c0",
+                names.join(", "),
+                SqliteSyntax.table(table.table),
+                set.join(", "),
+                name(table, 0),
+            );
+        }
+    }
+    sql
+}

@@ -1,0 +1,83 @@
+//! How SQLite writes what differs between dialects.
+
+use super::DECIMAL;
+use crate::db::{ColumnInfo, Syntax};
+use crate::domain::{Table, ValueType};
+
+pub(super) struct SqliteSyntax;
+
+/// The affinity of a column, by the rules of SQLite's manual.
+fn affinity(db_type: &str) -> &'static str {
+    let ty = db_type.to_uppercase();
+    if ty.contains("INT") {
+        "INTEGER"
+    } else if ty.contains("CHAR") || ty.contains("CLOB") || ty.contains("TEXT") {
+        "TEXT"
+    } else if ty.contains("BLOB") || ty.is_empty() {
+        "BLOB"
+    } else if ty.contains("REAL") || ty.contains("FLOA") || ty.contains("DOUB") {
+        "REAL"
+    } else {
+        "NUMERIC"
+    }
+}
+
+impl Syntax for SqliteSyntax {
+    /// A schema becomes a prefix: SQLite's schemas are other files.
+    fn table(&self, table: &Table) -> String {
+        match table.schema {
+            Some(schema) => self.quote(&format!("{schema}_{}", table.name)),
+            None => self.quote(table.name),
+        }
+    }
+
+    fn argument(&self, n: usize, _: ValueType, _: &ColumnInfo) -> String {
+        format!("${n}")
+    }
+
+    /// One JSON text stands for the list, so that a list of any length is one parameter.
+    fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
+        let element = if ty == ValueType::Bytes { "unhex(value)" } else { "value" };
+        format!("{} IN (SELECT {element} FROM json_each(${n}))", self.operand(column, ty))
+    }
+
+    /// A column of numeric affinity turns text that looks like a number into a number, and
+    /// with it `10.50` into a float and `007` into 7.
+    fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String> {
+        let affinity = affinity(&column.db_type);
+        let unsafe_for_text = matches!(affinity, "NUMERIC" | "INTEGER" | "REAL");
+        match ty {
+            ValueType::Decimal | ValueType::Text | ValueType::Json | ValueType::Uuid | ValueType::Bytes if unsafe_for_text => {
+                Some(format!(
+                    "column `{}` is declared {}, which SQLite turns into a number; declare it {} to keep a {} exactly",
+                    column.name,
+                    column.db_type,
+                    if ty == ValueType::Bytes { "BLOB" } else { "TEXT" },
+                    ty.name()
+                ))
+            }
+            ValueType::Int | ValueType::Bool | ValueType::Float if affinity == "TEXT" => Some(format!(
+                "column `{}` is declared {}, which SQLite turns into text; declare it {} to keep a {}",
+                column.name,
+                column.db_type,
+                if ty == ValueType::Float { "REAL" } else { "INTEGER" },
+                ty.name()
+            )),
+            _ => None,
+        }
+    }
+
+    fn migration_lock(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn create_eventlog(&self) -> &'static str {
+        "CREATE TABLE IF NOT EXISTS eventlog_migrations (source TEXT NOT NULL, version INTEGER NOT NULL, \
+         name TEXT NOT NULL, checksum TEXT NOT NULL, applied_date TEXT NOT NULL, PRIMARY KEY (source, version))"
+    }
+
+    fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
+        let name = self.quote(&column.name);
+        if ty == ValueType::Decimal { format!("{name} COLLATE {DECIMAL}") } else { name }
+    }
+}

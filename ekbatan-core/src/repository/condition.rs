@@ -1,0 +1,202 @@
+//! Conditions, as values: typed by the column, rendered by the dialect.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{BitAnd, BitOr, Not};
+
+use crate::db::{Arg, Syntax, TableInfo};
+use crate::domain::{Comparable, Field, FieldError, Value, ValueType};
+
+/// A column of `T` that holds an `F`. The derives make one per field: `Wallet::OWNER_ID`.
+pub struct Column<T, F> {
+    name: &'static str,
+    of: PhantomData<fn() -> (T, F)>,
+}
+
+impl<T, F> Column<T, F> {
+    /// The column of this name.
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, of: PhantomData }
+    }
+
+    /// The name in the database.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl<T, F> Clone for Column<T, F> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, F> Copy for Column<T, F> {}
+
+impl<T, F> fmt::Debug for Column<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What rows of `T` must fulfil. Combine conditions by `&`, `|` and `!`:
+///
+/// ```
+/// # use ekbatan_core::repository::{Column, Condition};
+/// # struct Wallet;
+/// # const CURRENCY: Column<Wallet, String> = Column::new("currency");
+/// # const VERSION: Column<Wallet, i64> = Column::new("version");
+/// let condition: Condition<Wallet> = CURRENCY.eq("EUR") & !VERSION.lt(2);
+/// ```
+pub struct Condition<T> {
+    expression: Expression,
+    of: PhantomData<fn() -> T>,
+}
+
+#[derive(Clone)]
+enum Expression {
+    True,
+    Compare(&'static str, &'static str, Result<Value, FieldError>),
+    In(&'static str, ValueType, Result<Vec<Value>, FieldError>),
+    Null(&'static str),
+    And(Box<Expression>, Box<Expression>),
+    Or(Box<Expression>, Box<Expression>),
+    Not(Box<Expression>),
+}
+
+impl<T, F: Comparable> Column<T, F> {
+    fn compare(self, operator: &'static str, value: impl Into<F>) -> Condition<T> {
+        Condition::of(Expression::Compare(self.name, operator, value.into().to_value()))
+    }
+
+    /// Equal to `value`; `None` means null.
+    pub fn eq(self, value: impl Into<F>) -> Condition<T> {
+        match value.into().to_value() {
+            Ok(Value::Null) => Condition::of(Expression::Null(self.name)),
+            value => Condition::of(Expression::Compare(self.name, "=", value)),
+        }
+    }
+
+    /// Not equal to `value`. As in SQL, a null is neither equal nor unequal to a value;
+    /// `ne(None)` means not null.
+    pub fn ne(self, value: impl Into<F>) -> Condition<T> {
+        match value.into().to_value() {
+            Ok(Value::Null) => !Condition::of(Expression::Null(self.name)),
+            value => Condition::of(Expression::Compare(self.name, "<>", value)),
+        }
+    }
+
+    /// Less than `value`.
+    pub fn lt(self, value: impl Into<F>) -> Condition<T> {
+        self.compare("<", value)
+    }
+
+    /// At most `value`.
+    pub fn le(self, value: impl Into<F>) -> Condition<T> {
+        self.compare("<=", value)
+    }
+
+    /// Greater than `value`.
+    pub fn gt(self, value: impl Into<F>) -> Condition<T> {
+        self.compare(">", value)
+    }
+
+    /// At least `value`.
+    pub fn ge(self, value: impl Into<F>) -> Condition<T> {
+        self.compare(">=", value)
+    }
+
+    /// One of `values`; never true for none of them.
+    pub fn is_in<V: Into<F>>(self, values: impl IntoIterator<Item = V>) -> Condition<T> {
+        let values = values.into_iter().map(|value| value.into().to_value()).collect();
+        Condition::of(Expression::In(self.name, F::TYPE, values))
+    }
+}
+
+impl<T, F: Field> Column<T, Option<F>> {
+    /// Null.
+    pub fn is_null(self) -> Condition<T> {
+        Condition::of(Expression::Null(self.name))
+    }
+}
+
+impl<T> Condition<T> {
+    /// Every row.
+    pub fn all() -> Self {
+        Self::of(Expression::True)
+    }
+
+    fn of(expression: Expression) -> Self {
+        Self { expression, of: PhantomData }
+    }
+
+    /// As SQL, with its arguments behind those that there are.
+    pub(super) fn render(&self, syntax: &dyn Syntax, table: &TableInfo, args: &mut Vec<Arg>) -> Result<String, FieldError> {
+        render(&self.expression, syntax, table, args)
+    }
+}
+
+fn render(expression: &Expression, syntax: &dyn Syntax, table: &TableInfo, args: &mut Vec<Arg>) -> Result<String, FieldError> {
+    let find = |name: &'static str| {
+        let position = table.table.columns.iter().position(|column| column.name == name);
+        position
+            .map(|position| (&table.columns[position], table.table.columns[position].ty))
+            .ok_or_else(|| FieldError::new(format!("`{}` has no such column", table.table.full_name())).at(name))
+    };
+    Ok(match expression {
+        Expression::True => "true".to_owned(),
+        Expression::Compare(name, operator, value) => {
+            let (column, ty) = find(name)?;
+            args.push(Arg::One(ty, value.clone().map_err(|error| error.at(name))?));
+            format!("{} {operator} {}", syntax.operand(column, ty), syntax.argument(args.len(), ty, column))
+        }
+        Expression::In(name, ty, values) => {
+            let (column, _) = find(name)?;
+            args.push(Arg::Many(*ty, values.clone().map_err(|error| error.at(name))?));
+            syntax.any(args.len(), *ty, column)
+        }
+        Expression::Null(name) => format!("{} IS NULL", syntax.quote(&find(name)?.0.name)),
+        Expression::And(a, b) => format!("({} AND {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?),
+        Expression::Or(a, b) => format!("({} OR {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?),
+        Expression::Not(inner) => format!("NOT ({})", render(inner, syntax, table, args)?),
+    })
+}
+
+impl<T> Clone for Condition<T> {
+    fn clone(&self) -> Self {
+        Self::of(self.expression.clone())
+    }
+}
+
+impl<T> fmt::Debug for Condition<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Condition").finish_non_exhaustive()
+    }
+}
+
+impl<T> BitAnd for Condition<T> {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        match (self.expression, other.expression) {
+            (Expression::True, kept) | (kept, Expression::True) => Self::of(kept),
+            (a, b) => Self::of(Expression::And(Box::new(a), Box::new(b))),
+        }
+    }
+}
+
+impl<T> BitOr for Condition<T> {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self::of(Expression::Or(Box::new(self.expression), Box::new(other.expression)))
+    }
+}
+
+impl<T> Not for Condition<T> {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        Self::of(Expression::Not(Box::new(self.expression)))
+    }
+}

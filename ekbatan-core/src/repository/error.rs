@@ -1,0 +1,133 @@
+//! What reading and direct writing can answer instead.
+
+use uuid::Uuid;
+
+use crate::db::{CommitError, DbError, RowRef, SchemaError, TableError};
+use crate::domain::FieldError;
+
+/// A read that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// No such row, or it is deleted.
+    #[error("there is no {model} {id}")]
+    NotFound {
+        /// The model.
+        model: &'static str,
+        /// The id that was asked for.
+        id: Uuid,
+    },
+    /// One row was asked for and the condition fits several.
+    #[error("the condition fits more than one {model}")]
+    NotUnique {
+        /// The model.
+        model: &'static str,
+    },
+    /// A row does not fit the code.
+    #[error("{model} {id}: {source}")]
+    Row {
+        /// The model.
+        model: &'static str,
+        /// The row's id, or what stands in its place.
+        id: String,
+        /// Which column, and why.
+        source: FieldError,
+    },
+    /// The condition cannot be asked.
+    #[error("a condition on {model} cannot be asked: {source}")]
+    Condition {
+        /// The model.
+        model: &'static str,
+        /// Why.
+        source: FieldError,
+    },
+    /// The table is not what the code believes.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] DbError),
+}
+
+/// A direct write that failed. Nothing of it was written, unless it says "unknown".
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// Rows were no longer at the version that was read, or were gone.
+    #[error("stale: {}", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
+    Stale(Vec<RowRef>),
+    /// The rows carry events, which only an action stores.
+    #[error("{model} {id} carries {count} event(s), which a repository does not store; stage it on an action's plan, or make it without events")]
+    CarriesEvents {
+        /// The model.
+        model: &'static str,
+        /// The row.
+        id: Uuid,
+        /// How many.
+        count: usize,
+    },
+    /// A change moved the row's id.
+    #[error("a change of {model} {id} changed its id; add a new one and delete the old one instead")]
+    IdChanged {
+        /// The model.
+        model: &'static str,
+        /// The id under which it was read.
+        id: Uuid,
+    },
+    /// One row is written twice.
+    #[error("{model} {id} is written twice at once")]
+    Twice {
+        /// The model.
+        model: &'static str,
+        /// The row.
+        id: Uuid,
+    },
+    /// A field cannot be stored.
+    #[error("{model} {id}: {source}")]
+    Field {
+        /// The model.
+        model: &'static str,
+        /// The row.
+        id: Uuid,
+        /// Which column, and why.
+        source: FieldError,
+    },
+    /// The table is not what the code believes.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The database refused; its kind says why, its constraint which.
+    #[error(transparent)]
+    Database(DbError),
+    /// The connection broke while the write was on its way.
+    #[error("whether the write went through is unknown: {0}")]
+    Unknown(String),
+}
+
+impl From<TableError> for ReadError {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Schema(error) => ReadError::Schema(error),
+            TableError::Database(error) => ReadError::Database(error),
+        }
+    }
+}
+
+impl From<TableError> for WriteError {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Schema(error) => WriteError::Schema(error),
+            TableError::Database(error) => WriteError::Database(error),
+        }
+    }
+}
+
+impl From<CommitError> for WriteError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Stale(rows) => WriteError::Stale(rows),
+            CommitError::Refused(error) => WriteError::Database(error),
+            CommitError::Unknown(_, why) => WriteError::Unknown(why),
+            CommitError::FenceLost(key) => WriteError::Unknown(format!("the fence of `{key}` was lost")),
+        }
+    }
+}

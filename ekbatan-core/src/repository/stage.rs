@@ -1,0 +1,86 @@
+//! From a user's value to a row to write.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::clock::to_micros;
+use crate::db::{ChangeKind, Database, RowChange, TableError};
+use crate::domain::{Changed, Dates, Entity, EntityId, FieldError, New, Stored, Table, Value};
+
+/// A row to write, before its table was looked at.
+#[derive(Debug, Clone)]
+pub(crate) struct Staged {
+    pub(crate) table: &'static Table,
+    pub(crate) kind: ChangeKind,
+    pub(crate) id: Uuid,
+    pub(crate) values: Vec<Value>,
+}
+
+/// A value that cannot become a row.
+#[derive(Debug)]
+pub(crate) enum StageError {
+    IdChanged { model: &'static str, id: Uuid },
+    Field { model: &'static str, id: Uuid, source: FieldError },
+    Table(TableError),
+}
+
+/// A new value as a row, and as it will be once stored.
+pub(crate) fn stage_new<T: Entity>(new: New<T>, now: DateTime<Utc>) -> Result<(Staged, Stored<T>, Vec<T::Event>), StageError> {
+    let now = to_micros(now);
+    let dates = T::TABLE.dates.map(|_| Dates { created: now, updated: now });
+    let (staged, stored) = stage::<T>(new.value, ChangeKind::Insert, 1, 1, dates)?;
+    Ok((staged, stored, new.events))
+}
+
+/// A changed value as a row, and as it will be once stored.
+pub(crate) fn stage_changed<T: Entity>(
+    changed: Changed<T>,
+    now: DateTime<Utc>,
+) -> Result<(Staged, Stored<T>, Vec<T::Event>), StageError> {
+    if changed.value.id().uuid() != changed.id.uuid() {
+        return Err(StageError::IdChanged { model: T::TABLE.model, id: changed.id.uuid() });
+    }
+    let dates = changed.dates.map(|dates| Dates { updated: to_micros(now), ..dates });
+    let (staged, stored) = stage::<T>(changed.value, ChangeKind::Update, changed.version, changed.version + 1, dates)?;
+    Ok((staged, stored, changed.events))
+}
+
+fn stage<T: Entity>(
+    mut value: T,
+    kind: ChangeKind,
+    guard: i64,
+    version: i64,
+    dates: Option<Dates>,
+) -> Result<(Staged, Stored<T>), StageError> {
+    value.normalize();
+    let id = value.id().uuid();
+    let mut values =
+        value.to_values().map_err(|source| StageError::Field { model: T::TABLE.model, id, source })?;
+    values.push(Value::Int(guard));
+    if let Some(dates) = dates {
+        values.extend([Value::Timestamp(dates.created), Value::Timestamp(dates.updated)]);
+    }
+    Ok((Staged { table: T::TABLE, kind, id, values }, Stored { value, version, dates }))
+}
+
+/// The row with what the database says about its table, if its values fit.
+pub(crate) async fn resolve(staged: Staged, database: &Database) -> Result<RowChange, StageError> {
+    let Staged { table, kind, id, values } = staged;
+    let info = database.table(table).await.map_err(StageError::Table)?;
+    for (column, value) in info.columns.iter().zip(&values) {
+        // A database would round the surplus digits away without a word.
+        if let (Some((precision, scale)), Value::Decimal(decimal)) = (column.numeric, value) {
+            let exact = decimal.normalize();
+            let digits = exact.mantissa().unsigned_abs().checked_ilog10().map_or(0, |digits| digits + 1);
+            let whole = digits.saturating_sub(exact.scale());
+            if exact.scale() > scale || whole > precision.saturating_sub(scale) {
+                let reason = format!(
+                    "{decimal} does not fit numeric({precision},{scale}) without losing digits; round it in the code, or widen the column"
+                );
+                let source = FieldError::new(reason).at(&column.name);
+                return Err(StageError::Field { model: table.model, id, source });
+            }
+        }
+    }
+    Ok(RowChange { table: info, kind, id, values })
+}

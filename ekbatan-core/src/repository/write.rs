@@ -1,0 +1,104 @@
+//! Writing outside of actions: for imports, fixtures and scripts.
+//!
+//! Each call is all or nothing, whether it stands alone or within a transaction. Nothing
+//! is told to the outbox, and so rows that carry events are refused.
+
+use std::collections::HashSet;
+
+use tracing::Instrument;
+use uuid::Uuid;
+
+use super::{Repository, StageError, Staged, WriteError, resolve, stage_changed, stage_new};
+use crate::db::{ActionId, CommitBatch};
+use crate::domain::{Changed, Deletable, Entity, EntityId, New, Stored};
+
+impl<T: Entity> Repository<T> {
+    /// Adds a row.
+    pub async fn add(&self, new: New<T>) -> Result<Stored<T>, WriteError> {
+        let mut added = self.add_all([new]).await?;
+        Ok(added.remove(0))
+    }
+
+    /// Adds rows, all or none; the answer stands in their order.
+    pub async fn add_all(&self, new: impl IntoIterator<Item = New<T>>) -> Result<Vec<Stored<T>>, WriteError> {
+        let now = self.clock.now();
+        let staged = new.into_iter().map(|new| {
+            no_events::<T>(new.value.id().uuid(), new.events.len())?;
+            Ok(stage_new(new, now).map(|(staged, stored, _)| (staged, stored))?)
+        });
+        self.write("BATCH_INSERT", staged.collect::<Result<_, WriteError>>()?).await
+    }
+
+    /// Updates a row that is still at the version that was read.
+    pub async fn update(&self, changed: Changed<T>) -> Result<Stored<T>, WriteError> {
+        let mut updated = self.update_all([changed]).await?;
+        Ok(updated.remove(0))
+    }
+
+    /// Updates rows, all or none: one that is stale makes the whole call fail.
+    pub async fn update_all(&self, changed: impl IntoIterator<Item = Changed<T>>) -> Result<Vec<Stored<T>>, WriteError> {
+        let now = self.clock.now();
+        let staged = changed.into_iter().map(|changed| {
+            no_events::<T>(changed.id.uuid(), changed.events.len())?;
+            Ok(stage_changed(changed, now).map(|(staged, stored, _)| (staged, stored))?)
+        });
+        self.write("BATCH_UPDATE", staged.collect::<Result<_, WriteError>>()?).await
+    }
+
+    /// Soft-deletes a row that is still at the version that was read.
+    pub async fn delete(&self, row: impl Deletable<T>) -> Result<Stored<T>, WriteError> {
+        self.update(row.into_deletion()).await
+    }
+
+    async fn write(&self, operation: &'static str, rows: Vec<(Staged, Stored<T>)>) -> Result<Vec<Stored<T>>, WriteError> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let span = tracing::info_span!(
+            "ekbatan.repository",
+            db.operation.name = operation,
+            ekbatan.entity.type = T::TABLE.model,
+            ekbatan.batch.size = rows.len(),
+        );
+        self.write_batch(rows).instrument(span).await
+    }
+
+    async fn write_batch(&self, rows: Vec<(Staged, Stored<T>)>) -> Result<Vec<Stored<T>>, WriteError> {
+        let mut seen = HashSet::new();
+        let mut changes = Vec::with_capacity(rows.len());
+        let mut answers = Vec::with_capacity(rows.len());
+        for (staged, stored) in rows {
+            if !seen.insert(staged.id) {
+                return Err(WriteError::Twice { model: T::TABLE.model, id: staged.id });
+            }
+            changes.push(resolve(staged, &self.database).await?);
+            answers.push(stored);
+        }
+        let batch = CommitBatch {
+            action: ActionId(Uuid::now_v7()),
+            changes,
+            records: Vec::new(),
+            fence: None,
+            traceable: false,
+        };
+        match &self.within {
+            Some(transaction) => transaction.write(batch).await?,
+            None => drop(self.database.commit(batch).await?),
+        }
+        Ok(answers)
+    }
+}
+
+fn no_events<T: Entity>(id: Uuid, count: usize) -> Result<(), WriteError> {
+    if count == 0 { Ok(()) } else { Err(WriteError::CarriesEvents { model: T::TABLE.model, id, count }) }
+}
+
+impl From<StageError> for WriteError {
+    fn from(error: StageError) -> Self {
+        match error {
+            StageError::IdChanged { model, id } => WriteError::IdChanged { model, id },
+            StageError::Field { model, id, source } => WriteError::Field { model, id, source },
+            StageError::Table(error) => error.into(),
+        }
+    }
+}

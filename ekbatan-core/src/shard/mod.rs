@@ -1,0 +1,5 @@
+//! The databases that an application has.
+
+mod databases;
+
+pub use databases::{CheckError, ConnectError, Databases};
