@@ -1,0 +1,152 @@
+//! The derives' own attributes: `#[model(..)]`, `#[column(..)]`, `#[event(..)]` and so on.
+//!
+//! Each is a list of keys, `key = value` or a bare `key`. A key that the attribute does not
+//! know is refused together with those that it knows, so that a slip of the pen never
+//! silently means "default".
+
+use syn::punctuated::Punctuated;
+use syn::{DeriveInput, Expr, ExprLit, Lit, LitInt, LitStr, Meta, Path, Token};
+
+use crate::errors::Errors;
+
+/// The longest name that the framework's tables hold.
+const LONGEST_NAME: usize = 255;
+
+/// The keys of one attribute, as they were written.
+pub(crate) struct Keys(Vec<Meta>);
+
+impl Keys {
+    /// The keys of every `#[attribute(..)]` among `attributes`.
+    pub(crate) fn read(
+        attributes: &[syn::Attribute],
+        attribute: &str,
+        known: &[&str],
+        errors: &mut Errors,
+    ) -> Self {
+        let mut keys: Vec<Meta> = Vec::new();
+        for written in attributes.iter().filter(|a| a.path().is_ident(attribute)) {
+            let metas =
+                match written.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated) {
+                    Ok(metas) => metas,
+                    Err(error) => {
+                        errors.push(error);
+                        continue;
+                    }
+                };
+            for meta in metas {
+                let path = meta.path();
+                if !known.iter().any(|key| path.is_ident(key)) {
+                    errors.at(path, unknown(attribute, path, known));
+                } else if keys.iter().any(|key| key.path().get_ident() == path.get_ident()) {
+                    errors.at(path, format!("`{}` is given twice", name_of(path)));
+                } else {
+                    keys.push(meta);
+                }
+            }
+        }
+        Self(keys)
+    }
+
+    /// Where a key is written, if it is.
+    pub(crate) fn get(&self, key: &str) -> Option<&Meta> {
+        self.0.iter().find(|meta| meta.path().is_ident(key))
+    }
+
+    /// `key = "text"`, which may not be blank.
+    pub(crate) fn text(&self, key: &str, errors: &mut Errors) -> Option<LitStr> {
+        let meta = self.get(key)?;
+        match literal(meta) {
+            Some(Lit::Str(text)) if text.value().trim().is_empty() => {
+                errors.at(text, format!("`{key}` is blank"));
+                None
+            }
+            Some(Lit::Str(text)) => Some(text.clone()),
+            _ => {
+                errors.at(meta, format!("`{key}` is a text: `{key} = \"..\"`"));
+                None
+            }
+        }
+    }
+
+    /// `key = "name"`, under which something is stored in a table of the framework.
+    pub(crate) fn name(&self, key: &str, errors: &mut Errors) -> Option<LitStr> {
+        let text = self.text(key, errors)?;
+        let bytes = text.value().len();
+        if bytes > LONGEST_NAME {
+            errors
+                .at(&text, format!("the name has {bytes} bytes; its column holds {LONGEST_NAME}"));
+        }
+        Some(text)
+    }
+
+    /// `key = 1`.
+    pub(crate) fn integer(&self, key: &str, errors: &mut Errors) -> Option<LitInt> {
+        let meta = self.get(key)?;
+        match literal(meta) {
+            Some(Lit::Int(integer)) => Some(integer.clone()),
+            _ => {
+                errors.at(meta, format!("`{key}` is a positive integer: `{key} = 2`"));
+                None
+            }
+        }
+    }
+
+    /// `key = SomeType`.
+    pub(crate) fn ty(&self, key: &str, errors: &mut Errors) -> Option<Path> {
+        let meta = self.get(key)?;
+        if let Meta::NameValue(pair) = meta
+            && let Expr::Path(path) = &pair.value
+            && path.qself.is_none()
+        {
+            return Some(path.path.clone());
+        }
+        errors.at(meta, format!("`{key}` is a type, without quotes: `{key} = SomeType`"));
+        None
+    }
+
+    /// Whether a bare `key` is there.
+    pub(crate) fn flag(&self, key: &str, errors: &mut Errors) -> bool {
+        let Some(meta) = self.get(key) else { return false };
+        if !matches!(meta, Meta::Path(_)) {
+            errors.at(meta, format!("`{key}` takes no value: write `{key}` alone"));
+        }
+        true
+    }
+}
+
+/// Generated code names the type without parameters.
+pub(crate) fn refuse_generics(derive: &str, input: &DeriveInput, errors: &mut Errors) {
+    if !input.generics.params.is_empty() {
+        errors.at(
+            &input.generics,
+            format!(
+                "`derive({derive})` does not support generics; write `{}` for one concrete type",
+                input.ident
+            ),
+        );
+    }
+}
+
+fn unknown(attribute: &str, path: &Path, known: &[&str]) -> String {
+    let found = name_of(path);
+    if known.is_empty() {
+        return format!("`#[{attribute}(..)]` takes no `{found}` here, nor any other key");
+    }
+    let known: Vec<String> = known.iter().map(|key| format!("`{key}`")).collect();
+    format!("`#[{attribute}(..)]` does not know `{found}`; it takes {}", known.join(", "))
+}
+
+fn name_of(path: &Path) -> String {
+    let names: Vec<String> = path.segments.iter().map(|s| s.ident.to_string()).collect();
+    names.join("::")
+}
+
+fn literal(meta: &Meta) -> Option<&Lit> {
+    match meta {
+        Meta::NameValue(pair) => match &pair.value {
+            Expr::Lit(ExprLit { lit, .. }) => Some(lit),
+            _ => None,
+        },
+        _ => None,
+    }
+}

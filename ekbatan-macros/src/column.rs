@@ -1,0 +1,152 @@
+//! One field of a row: the column it is stored in, and the code that carries it there and
+//! back.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Field, GenericArgument, Ident, PathArguments, Type, Visibility};
+
+use crate::attributes::Keys;
+use crate::errors::Errors;
+
+/// A field and its column.
+pub(crate) struct Column<'a> {
+    /// The field's name.
+    pub(crate) field: &'a Ident,
+    /// The field's type.
+    pub(crate) ty: &'a Type,
+    /// The column's name.
+    pub(crate) name: String,
+    visibility: &'a Visibility,
+    storage: Storage<'a>,
+}
+
+/// How the field becomes a value.
+enum Storage<'a> {
+    /// By its own `Field`.
+    Field,
+    /// As JSON.
+    Json,
+    /// An option of what is stored as JSON: `None` is NULL, not the text `null`.
+    OptionalJson(&'a Type),
+}
+
+impl<'a> Column<'a> {
+    /// Reads `#[column(..)]`. `ident` is the field's name.
+    pub(crate) fn read(field: &'a Field, ident: &'a Ident, errors: &mut Errors) -> Self {
+        let keys = Keys::read(&field.attrs, "column", &["name", "json"], errors);
+        let name = match keys.text("name", errors) {
+            Some(name) => name.value(),
+            None => ident.unraw().to_string(),
+        };
+        let storage = match (keys.flag("json", errors), inside_option(&field.ty)) {
+            (false, _) => Storage::Field,
+            (true, None) => Storage::Json,
+            (true, Some(inside)) => Storage::OptionalJson(inside),
+        };
+        if let Some(json) = keys.get("json").filter(|_| ident == "id" || ident == "state") {
+            errors.at(json, format!("`{ident}` is read by the framework and cannot be JSON"));
+        }
+        Self { field: ident, ty: &field.ty, name, visibility: &field.vis, storage }
+    }
+
+    /// The `ColumnDef`.
+    pub(crate) fn definition(&self, root: &TokenStream) -> TokenStream {
+        let Self { name, ty, .. } = self;
+        match self.storage {
+            Storage::Field => {
+                let field = self.spanned(quote!(#root::domain::Field));
+                quote! {
+                    #root::domain::ColumnDef {
+                        name: #name,
+                        ty: <#ty as #field>::TYPE,
+                        nullable: <#ty as #field>::NULLABLE,
+                    }
+                }
+            }
+            Storage::Json => {
+                quote!(#root::domain::ColumnDef::new(#name, #root::domain::ValueType::Json))
+            }
+            Storage::OptionalJson(_) => {
+                quote!(#root::domain::ColumnDef::nullable(#name, #root::domain::ValueType::Json))
+            }
+        }
+    }
+
+    /// The `Value` of `self`'s field, in a function that returns a `FieldError`.
+    pub(crate) fn to_value(&self, root: &TokenStream) -> TokenStream {
+        let Self { field, name, .. } = self;
+        let value = match self.storage {
+            Storage::Field => quote!(#root::domain::Field::to_value(&self.#field)),
+            Storage::Json => quote!(#root::domain::Json::encode(&self.#field)),
+            Storage::OptionalJson(_) => quote! {
+                self.#field.as_ref().map_or(
+                    ::core::result::Result::Ok(#root::domain::Value::Null),
+                    #root::domain::Json::encode,
+                )
+            },
+        };
+        quote!(#value.map_err(|error| error.at(#name))?)
+    }
+
+    /// The field, read from `row`.
+    pub(crate) fn from_row(&self, root: &TokenStream) -> TokenStream {
+        let Self { ty, .. } = self;
+        match self.storage {
+            Storage::Field => quote!(row.read::<#ty>()?),
+            Storage::Json => quote!(row.read::<#root::domain::Json<#ty>>()?.0),
+            Storage::OptionalJson(inside) => quote! {
+                row.read::<::core::option::Option<#root::domain::Json<#inside>>>()?
+                    .map(|json| json.0)
+            },
+        }
+    }
+
+    /// The statement that normalizes the field. JSON comes back as it was written.
+    pub(crate) fn normalize(&self, root: &TokenStream) -> Option<TokenStream> {
+        let field = self.field;
+        matches!(self.storage, Storage::Field)
+            .then(|| quote!(#root::domain::Field::normalize(&mut self.#field);))
+    }
+
+    /// The constant that names the column in conditions.
+    pub(crate) fn constant(&self, row: &Ident, root: &TokenStream) -> TokenStream {
+        let Self { ty, name, visibility, .. } = self;
+        let constant =
+            Ident::new(&self.field.unraw().to_string().to_uppercase(), self.field.span());
+        let stored = match self.storage {
+            Storage::Field => quote!(#ty),
+            Storage::Json => quote!(#root::domain::Json<#ty>),
+            Storage::OptionalJson(inside) => {
+                quote!(::core::option::Option<#root::domain::Json<#inside>>)
+            }
+        };
+        let doc = format!("The column `{name}`.");
+        quote! {
+            #[doc = #doc]
+            #visibility const #constant: #root::repository::Column<#row, #stored> =
+                #root::repository::Column::new(#name);
+        }
+    }
+
+    /// The tokens at the field's type, so that the compiler points there when it is none
+    /// that a column can hold.
+    fn spanned(&self, tokens: TokenStream) -> TokenStream {
+        let span = Span::call_site().located_at(self.ty.span());
+        quote_spanned!(span=> #tokens)
+    }
+}
+
+/// The `X` of an `Option<X>`. A macro sees only how the type is written.
+fn inside_option(ty: &Type) -> Option<&Type> {
+    let Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last().filter(|last| last.ident == "Option")?;
+    match &last.arguments {
+        PathArguments::AngleBracketed(arguments) => match arguments.args.first()? {
+            GenericArgument::Type(inside) => Some(inside),
+            _ => None,
+        },
+        _ => None,
+    }
+}

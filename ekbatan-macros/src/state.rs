@@ -1,0 +1,54 @@
+//! `derive(State)`: the life of a row, as text in a column of 24 characters.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{Data, DeriveInput};
+
+use crate::attributes::refuse_generics;
+use crate::errors::Errors;
+use crate::text_enum::TextEnum;
+
+/// What `state varchar(24)` holds.
+const LONGEST_STATE: usize = 24;
+
+/// The text that means "deleted" to the framework.
+const DELETED: &str = "DELETED";
+
+pub(crate) fn derive(input: &DeriveInput, root: &TokenStream) -> syn::Result<TokenStream> {
+    let ident = &input.ident;
+    let mut errors = Errors::default();
+    let Data::Enum(data) = &input.data else {
+        errors.at(
+            ident,
+            format!("a state is an enum without data: `enum {ident} {{ Open, Deleted }}`"),
+        );
+        return errors.finish(TokenStream::new());
+    };
+    refuse_generics("State", input, &mut errors);
+    let states = TextEnum::read(ident, data, "state", Some(LONGEST_STATE), &mut errors);
+
+    let field_impls = states.field_impls(root);
+    let text_of_self = states.text_of_self();
+    let soft_delete = states.variant(DELETED).map(|deleted| {
+        quote! {
+            #[automatically_derived]
+            impl #root::domain::SoftDelete for #ident {
+                fn deleted() -> Self {
+                    Self::#deleted
+                }
+            }
+        }
+    });
+    errors.finish(quote! {
+        #field_impls
+
+        #[automatically_derived]
+        impl #root::domain::State for #ident {
+            fn as_str(&self) -> &'static ::core::primitive::str {
+                #text_of_self
+            }
+        }
+
+        #soft_delete
+    })
+}
