@@ -129,6 +129,9 @@ pub(crate) fn refuse_generics(derive: &str, input: &DeriveInput, errors: &mut Er
 
 fn unknown(attribute: &str, path: &Path, known: &[&str]) -> String {
     let found = name_of(path);
+    if (attribute, found.as_str()) == ("entity", "event") {
+        return "an entity emits no events; use `#[derive(Model)]` for rows with events".to_owned();
+    }
     if known.is_empty() {
         return format!("`#[{attribute}(..)]` takes no `{found}` here, nor any other key");
     }

@@ -1,14 +1,14 @@
 //! One field of a row: the column it is stored in, and the code that carries it there and
 //! back.
 
-use proc_macro2::{Span, TokenStream};
-use quote::{quote, quote_spanned};
+use proc_macro2::TokenStream;
+use quote::quote;
 use syn::ext::IdentExt;
-use syn::spanned::Spanned;
 use syn::{Field, GenericArgument, Ident, PathArguments, Type, Visibility};
 
 use crate::attributes::Keys;
 use crate::errors::Errors;
+use crate::field::field_trait;
 
 /// A field and its column.
 pub(crate) struct Column<'a> {
@@ -56,7 +56,7 @@ impl<'a> Column<'a> {
         let Self { name, ty, .. } = self;
         match self.storage {
             Storage::Field => {
-                let field = self.spanned(quote!(#root::domain::Field));
+                let field = field_trait(ty, root);
                 quote! {
                     #root::domain::ColumnDef {
                         name: #name,
@@ -76,9 +76,12 @@ impl<'a> Column<'a> {
 
     /// The `Value` of `self`'s field, in a function that returns a `FieldError`.
     pub(crate) fn to_value(&self, root: &TokenStream) -> TokenStream {
-        let Self { field, name, .. } = self;
+        let Self { field, ty, name, .. } = self;
         let value = match self.storage {
-            Storage::Field => quote!(#root::domain::Field::to_value(&self.#field)),
+            Storage::Field => {
+                let field_trait = field_trait(ty, root);
+                quote!(<#ty as #field_trait>::to_value(&self.#field))
+            }
             Storage::Json => quote!(#root::domain::Json::encode(&self.#field)),
             Storage::OptionalJson(_) => quote! {
                 self.#field.as_ref().map_or(
@@ -91,7 +94,7 @@ impl<'a> Column<'a> {
     }
 
     /// The field, read from `row`.
-    pub(crate) fn from_row(&self, root: &TokenStream) -> TokenStream {
+    pub(crate) fn read_from_row(&self, root: &TokenStream) -> TokenStream {
         let Self { ty, .. } = self;
         match self.storage {
             Storage::Field => quote!(row.read::<#ty>()?),
@@ -105,9 +108,10 @@ impl<'a> Column<'a> {
 
     /// The statement that normalizes the field. JSON comes back as it was written.
     pub(crate) fn normalize(&self, root: &TokenStream) -> Option<TokenStream> {
-        let field = self.field;
+        let Self { field, ty, .. } = self;
+        let field_trait = field_trait(ty, root);
         matches!(self.storage, Storage::Field)
-            .then(|| quote!(#root::domain::Field::normalize(&mut self.#field);))
+            .then(|| quote!(<#ty as #field_trait>::normalize(&mut self.#field);))
     }
 
     /// The constant that names the column in conditions.
@@ -128,13 +132,6 @@ impl<'a> Column<'a> {
             #visibility const #constant: #root::repository::Column<#row, #stored> =
                 #root::repository::Column::new(#name);
         }
-    }
-
-    /// The tokens at the field's type, so that the compiler points there when it is none
-    /// that a column can hold.
-    fn spanned(&self, tokens: TokenStream) -> TokenStream {
-        let span = Span::call_site().located_at(self.ty.span());
-        quote_spanned!(span=> #tokens)
     }
 }
 

@@ -1,8 +1,9 @@
 //! `derive(Field)`: an enum without data is stored as text, a newtype as what it wraps.
 
-use proc_macro2::TokenStream;
-use quote::quote;
-use syn::{Data, DataStruct, DeriveInput, Member};
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::spanned::Spanned;
+use syn::{Data, DataStruct, DeriveInput, Member, Type};
 
 use crate::attributes::{Keys, refuse_generics};
 use crate::errors::Errors;
@@ -46,26 +47,27 @@ fn newtype(
     };
     Keys::read(&field.attrs, "field", &[], errors);
     let wrapped = &field.ty;
+    let field_trait = field_trait(wrapped, root);
     quote! {
         #[automatically_derived]
         impl #root::domain::Field for #ident {
-            const TYPE: #root::domain::ValueType = <#wrapped as #root::domain::Field>::TYPE;
-            const NULLABLE: ::core::primitive::bool = <#wrapped as #root::domain::Field>::NULLABLE;
+            const TYPE: #root::domain::ValueType = <#wrapped as #field_trait>::TYPE;
+            const NULLABLE: ::core::primitive::bool = <#wrapped as #field_trait>::NULLABLE;
 
             fn to_value(
                 &self,
             ) -> ::core::result::Result<#root::domain::Value, #root::domain::FieldError> {
-                #root::domain::Field::to_value(&self.#member)
+                <#wrapped as #field_trait>::to_value(&self.#member)
             }
 
             fn from_value(
                 value: #root::domain::Value,
             ) -> ::core::result::Result<Self, #root::domain::FieldError> {
-                ::core::result::Result::Ok(Self { #member: #root::domain::Field::from_value(value)? })
+                ::core::result::Result::Ok(Self { #member: <#wrapped as #field_trait>::from_value(value)? })
             }
 
             fn normalize(&mut self) {
-                #root::domain::Field::normalize(&mut self.#member);
+                <#wrapped as #field_trait>::normalize(&mut self.#member);
             }
         }
 
@@ -78,4 +80,10 @@ fn newtype(
         {
         }
     }
+}
+
+/// The path of `Field`, placed at `ty`: the compiler points there, once, if `ty` is none.
+pub(crate) fn field_trait(ty: &Type, root: &TokenStream) -> TokenStream {
+    let span = Span::call_site().located_at(ty.span());
+    quote_spanned!(span=> #root::domain::Field)
 }

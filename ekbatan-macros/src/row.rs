@@ -6,49 +6,12 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
-use syn::{Data, DeriveInput, Fields, FieldsNamed, Ident, LitStr, Path};
+use syn::{Data, DeriveInput, Fields, FieldsNamed, Ident};
 
-use crate::attributes::{Keys, refuse_generics};
+use crate::attributes::refuse_generics;
 use crate::column::Column;
 use crate::errors::Errors;
-
-/// Which of the two derives it is.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
-    /// With events and dates.
-    Model,
-    /// With neither.
-    Entity,
-}
-
-impl Kind {
-    fn derive(self) -> &'static str {
-        match self {
-            Kind::Model => "Model",
-            Kind::Entity => "Entity",
-        }
-    }
-
-    fn attribute(self) -> &'static str {
-        match self {
-            Kind::Model => "model",
-            Kind::Entity => "entity",
-        }
-    }
-
-    /// The columns that a struct may not declare, and where to read them instead.
-    fn kept(self) -> &'static [(&'static str, &'static str)] {
-        const KEPT: [(&str, &str); 3] = [
-            ("version", "Stored::version()"),
-            ("created_date", "Stored::created_date()"),
-            ("updated_date", "Stored::updated_date()"),
-        ];
-        match self {
-            Kind::Model => &KEPT,
-            Kind::Entity => &KEPT[..1],
-        }
-    }
-}
+use crate::header::{Header, Kind};
 
 pub(crate) fn derive(
     kind: Kind,
@@ -69,7 +32,7 @@ pub(crate) fn derive(
     refuse_generics(kind.derive(), input, &mut errors);
     let header = Header::read(kind, input, &mut errors);
     let columns = read_columns(kind, &input.ident, fields, &mut errors);
-    // What is missing was told: an empty value stands in only until `finish` refuses.
+    // Whatever is missing here was told to `errors`, so that `finish` refuses.
     let code = match (&header, position(&columns, "id"), position(&columns, "state")) {
         (Some(header), Some(_), Some(state)) => {
             code(kind, &input.ident, header, &columns, state, root)
@@ -91,63 +54,6 @@ fn named_fields(input: &DeriveInput) -> Option<&FieldsNamed> {
 
 fn position(columns: &[Column], field: &str) -> Option<usize> {
     columns.iter().position(|column| column.field == field)
-}
-
-/// What `#[model(..)]` or `#[entity(..)]` says.
-struct Header {
-    schema: Option<String>,
-    table: String,
-    name: String,
-    /// The type of the events; none for an entity.
-    event: Option<Path>,
-}
-
-impl Header {
-    fn read(kind: Kind, input: &DeriveInput, errors: &mut Errors) -> Option<Self> {
-        let attribute = kind.attribute();
-        let keys = Keys::read(&input.attrs, attribute, &["table", "name", "event"], errors);
-        if keys.get("table").is_none() {
-            errors.at(
-                &input.ident,
-                format!("`{}` has no table; add `#[{attribute}(table = \"..\")]`", input.ident),
-            );
-        }
-        match (kind, keys.get("event")) {
-            (Kind::Model, None) => errors.at(
-                &input.ident,
-                format!(
-                    "`{}` has no events; add `#[model(event = ..)]`, or use `#[derive(Entity)]` for rows without events",
-                    input.ident
-                ),
-            ),
-            (Kind::Entity, Some(event)) => {
-                errors.at(event, "an entity emits no events; use `#[derive(Model)]` for rows with events");
-            }
-            _ => {}
-        }
-        let table = keys.text("table", errors);
-        let name = keys.name("name", errors);
-        let event = keys.ty("event", errors);
-        let (schema, table) = schema_and_table(&table?, errors)?;
-        let name = name.map_or_else(|| table.clone(), |name| name.value());
-        Some(Self { schema, table, name, event })
-    }
-}
-
-/// `wallets`, or `accounting.wallets` as its two parts.
-fn schema_and_table(written: &LitStr, errors: &mut Errors) -> Option<(Option<String>, String)> {
-    let text = written.value();
-    let parts: Vec<&str> = text.split('.').collect();
-    match parts[..] {
-        [table] => Some((None, table.to_owned())),
-        [schema, table] if !schema.is_empty() && !table.is_empty() => {
-            Some((Some(schema.to_owned()), table.to_owned()))
-        }
-        _ => {
-            errors.at(written, "a table is written `table` or `schema.table`");
-            None
-        }
-    }
 }
 
 /// The columns of the struct's fields, the id first.
@@ -203,7 +109,7 @@ fn code(
     };
     let fields = columns.iter().map(|column| column.field);
     let values = columns.iter().map(|column| column.to_value(root));
-    let reads = columns.iter().map(|column| column.from_row(root));
+    let reads = columns.iter().map(|column| column.read_from_row(root));
     let normalized = columns.iter().filter_map(|column| column.normalize(root));
     let model = (kind == Kind::Model).then(|| {
         quote! {

@@ -26,8 +26,10 @@ impl<'a> TextEnum<'a> {
     ) -> Self {
         let mut variants: Vec<(&Ident, String)> = Vec::new();
         if data.variants.is_empty() {
-            errors
-                .at(ident, format!("`{ident}` has no variant, so no row could hold one; add one"));
+            errors.at(
+                ident,
+                format!("`{ident}` has no variant to store; add one, for example `Active`"),
+            );
         }
         for variant in &data.variants {
             let text = text_of(variant, attribute, errors);
@@ -42,7 +44,7 @@ impl<'a> TextEnum<'a> {
             }
             if let Some(longest) = longest.filter(|longest| text.chars().count() > *longest) {
                 errors.at(
-                    variant,
+                    &variant.ident,
                     format!(
                         "`{text}` has {} characters; the column holds {longest}: shorten it with `#[{attribute}(name = \"..\")]`",
                         text.chars().count()
@@ -50,7 +52,7 @@ impl<'a> TextEnum<'a> {
                 );
             }
             if let Some((earlier, _)) = variants.iter().find(|(_, earlier)| *earlier == text) {
-                errors.at(variant, format!("`{text}` is already the text of `{earlier}`"));
+                errors.at(&variant.ident, format!("`{text}` is already the text of `{earlier}`"));
             }
             variants.push((&variant.ident, text));
         }

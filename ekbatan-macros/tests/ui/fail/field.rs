@@ -1,0 +1,29 @@
+//! What `derive(Field)` refuses.
+
+use ekbatan_macros::Field;
+
+#[derive(Field)]
+enum Currency {
+    Euro,
+    #[field(name = "EURO")]
+    AlsoEuro,
+    Other(String),
+}
+
+#[derive(Field)]
+struct Money {
+    amount: i64,
+    currency: String,
+}
+
+#[derive(Field)]
+struct Nothing;
+
+#[derive(Field)]
+#[field(name = "cents")]
+struct Cents(i64);
+
+#[derive(Field)]
+struct Wrapped<T>(T);
+
+fn main() {}

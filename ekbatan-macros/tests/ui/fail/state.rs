@@ -1,0 +1,30 @@
+//! What `derive(State)` refuses.
+
+use ekbatan_macros::State;
+
+#[derive(Clone, State)]
+enum Variants {
+    Frozen { since: u8 },
+    Locked(u8),
+    WaitingForTheSecondSignature,
+    Open,
+    #[state(name = "OPEN")]
+    Opened,
+    #[state(name = "")]
+    Blank,
+    #[state(rename = "X")]
+    Renamed,
+}
+
+#[derive(Clone, State)]
+enum Empty {}
+
+#[derive(Clone, State)]
+struct Open;
+
+#[derive(State)]
+enum Generic<const N: usize> {
+    Open,
+}
+
+fn main() {}
