@@ -1,2 +1,37 @@
 //! Business operations on SQL databases: versioned rows and their events in one durable
-//! commit. This crate is the facade; `ekbatan-core` holds what is behind it.
+//! commit. The README shows what that looks like, the guide in `docs/` explains it.
+//!
+//! This crate is the facade; `ekbatan-core` holds what is behind it.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+// The derives write `::ekbatan`, also in this crate's own tests and examples.
+extern crate self as ekbatan;
+
+pub use ekbatan_core::{action, clock, config, db, domain, repository, shard};
+#[doc(inline)]
+pub use ekbatan_macros::{Entity, Event, Field, Model, State};
+
+#[doc(hidden)]
+pub use ekbatan_core::__private;
+
+/// What everyday code names.
+pub mod prelude {
+    pub use chrono::{DateTime, NaiveDate, Utc};
+    pub use ekbatan_core::action::{
+        Action, ActionContext, ActionExecutor, ActionPlan, Effect, ErrorKind, ExecuteError,
+        Outcome, RetryPolicy,
+    };
+    pub use ekbatan_core::config::{DataSourceConfig, EkbatanConfig};
+    pub use ekbatan_core::db::{ActionId, Committed, Migrations};
+    pub use ekbatan_core::domain::{
+        Changed, Entity, Event, Field, Id, Json, Model, New, SoftDelete, State, Stored,
+    };
+    pub use ekbatan_core::repository::{
+        Column, Condition, Direction, PageRequest, ReadError, Repository,
+    };
+    pub use ekbatan_core::shard::Databases;
+    pub use ekbatan_macros::{Entity, Event, Field, Model, State};
+    pub use rust_decimal::Decimal;
+    pub use uuid::Uuid;
+}

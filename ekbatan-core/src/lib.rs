@@ -9,10 +9,12 @@
 // The derives write `::ekbatan_core`, also in this crate's own tests.
 extern crate self as ekbatan_core;
 
+pub mod action;
 pub mod clock;
 pub mod config;
 pub mod db;
 pub mod domain;
+mod outbox;
 pub mod repository;
 pub mod shard;
 

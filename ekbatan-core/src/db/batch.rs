@@ -57,7 +57,11 @@ impl RowChange {
     }
 
     pub(crate) fn row_ref(&self) -> RowRef {
-        RowRef { model: self.table.table.model, id: self.id, expected_version: self.expected_version() }
+        RowRef {
+            model: self.table.table.model,
+            id: self.id,
+            expected_version: self.expected_version(),
+        }
     }
 }
 
@@ -106,8 +110,12 @@ impl CommitBatch {
     /// Puts the rows into the order in which every batch locks.
     pub(crate) fn sort(&mut self) {
         self.changes.sort_by(|a, b| {
-            (a.table.table.schema, a.table.table.name, a.kind, a.id)
-                .cmp(&(b.table.table.schema, b.table.table.name, b.kind, b.id))
+            (a.table.table.schema, a.table.table.name, a.kind, a.id).cmp(&(
+                b.table.table.schema,
+                b.table.table.name,
+                b.kind,
+                b.id,
+            ))
         });
     }
 

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::driver::Driver;
-use super::{ActionId, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes, Pool, Query, Route, SchemaError, TableInfo};
+use super::{
+    ActionId, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes, Pool, Query, Route,
+    SchemaError, TableInfo,
+};
 use crate::config::EkbatanConfig;
 use crate::domain::{Table, TableKey, Value};
 
@@ -23,11 +26,16 @@ impl Database {
     pub(crate) async fn connect(config: &EkbatanConfig) -> Result<Self, DbError> {
         let driver = driver(config)?;
         let source = &config.primary;
-        for (name, value) in
-            [("maximum_pool_size", source.maximum_pool_size), ("lanes", source.lanes), ("fold_limit", source.fold_limit)]
-        {
+        for (name, value) in [
+            ("maximum_pool_size", source.maximum_pool_size),
+            ("lanes", source.lanes),
+            ("fold_limit", source.fold_limit),
+        ] {
             if value == 0 {
-                return Err(DbError::new(DbErrorKind::Other, format!("{name} is 0; it must be at least 1")));
+                return Err(DbError::new(
+                    DbErrorKind::Other,
+                    format!("{name} is 0; it must be at least 1"),
+                ));
             }
         }
         let timeout = source.connection_timeout;
@@ -35,7 +43,14 @@ impl Database {
         let replica = config
             .replica
             .as_ref()
-            .map(|replica| Pool::new(driver.clone(), Route::Replica, replica.maximum_pool_size, replica.connection_timeout))
+            .map(|replica| {
+                Pool::new(
+                    driver.clone(),
+                    Route::Replica,
+                    replica.maximum_pool_size,
+                    replica.connection_timeout,
+                )
+            })
             .transpose()?;
         // Whoever starts wants to know now that the database is not there.
         drop(primary.checkout("start").await?);
@@ -52,7 +67,12 @@ impl Database {
 
     /// Runs a read. A pooled connection may have died since its last use; as nothing but a
     /// read is lost with it, the read is made again on the next one.
-    pub(crate) async fn fetch(&self, query: &Query, route: Route, holder: &str) -> Result<Rows, DbError> {
+    pub(crate) async fn fetch(
+        &self,
+        query: &Query,
+        route: Route,
+        holder: &str,
+    ) -> Result<Rows, DbError> {
         loop {
             let mut loan = self.pool(route).checkout(holder).await?;
             match loan.begin()?.fetch(query).await {
@@ -76,6 +96,11 @@ impl Database {
         self.lanes.submit(batch).await
     }
 
+    /// Takes an action's batch back, if nothing of it was sent yet.
+    pub(crate) fn withdraw(&self, action: ActionId) -> bool {
+        self.lanes.withdraw(action)
+    }
+
     /// Waits until no lane works for this action any more.
     pub(crate) async fn settled(&self, action: ActionId) {
         self.lanes.settled(action).await;
@@ -83,16 +108,26 @@ impl Database {
 
     /// What the database says about a table, asked once.
     pub(crate) async fn table(&self, table: &'static Table) -> Result<Arc<TableInfo>, TableError> {
-        if let Some(info) = self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&table.key()) {
+        if let Some(info) =
+            self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&table.key())
+        {
             return Ok(info.clone());
         }
         let mut loan = self.primary.checkout("describe").await?;
         let found = loan.begin()?.describe(table).await?;
         loan.done();
         let syntax = self.driver.syntax();
-        let info = TableInfo::check(table, found, |column, ty| syntax.misfit(column, ty), self.driver.address())?;
+        let info = TableInfo::check(
+            table,
+            found,
+            |column, ty| syntax.misfit(column, ty),
+            self.driver.address(),
+        )?;
         let info = Arc::new(info);
-        self.tables.write().unwrap_or_else(PoisonError::into_inner).insert(table.key(), info.clone());
+        self.tables
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(table.key(), info.clone());
         Ok(info)
     }
 
@@ -126,16 +161,21 @@ fn driver(config: &EkbatanConfig) -> Result<Arc<dyn Driver>, DbError> {
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(Arc::new(super::sqlite::SqliteDriver::new(&config.primary)?)),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => {
-            Ok(Arc::new(super::postgres::PostgresDriver::new(&config.primary, config.replica.as_ref())?))
-        }
+        "postgres" | "postgresql" => Ok(Arc::new(super::postgres::PostgresDriver::new(
+            &config.primary,
+            config.replica.as_ref(),
+        )?)),
         "postgres" | "postgresql" | "sqlite" => Err(DbError::new(
             DbErrorKind::Other,
-            format!("this build leaves out `{scheme}`; enable the feature of that name of the crate `ekbatan`"),
+            format!(
+                "this build leaves out `{scheme}`; enable the feature of that name of the crate `ekbatan`"
+            ),
         )),
         other => Err(DbError::new(
             DbErrorKind::Other,
-            format!("`{other}:` is no database that is known here; write sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE"),
+            format!(
+                "`{other}:` is no database that is known here; write sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+            ),
         )),
     }
 }

@@ -79,7 +79,10 @@ pub trait Connection: Send + 'static {
     /// answers stand in the order of the batches. No two of them update the same row.
     ///
     /// `Err` means that the connection broke and that any of them may have committed.
-    async fn commit(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError>;
+    async fn commit(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Result<(), CommitError>>, DbError>;
 
     /// Writes a batch within the transaction that is open.
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError>;
@@ -99,7 +102,11 @@ pub trait Connection: Send + 'static {
     /// Makes sure that nothing sent over a broken connection can still commit, and answers
     /// which of the actions did. Called on a fresh connection, with what
     /// [`Connection::identity`] said of the broken one.
-    async fn settle(&mut self, broken: Option<&str>, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError>;
+    async fn settle(
+        &mut self,
+        broken: Option<&str>,
+        actions: &[ActionId],
+    ) -> Result<Vec<ActionId>, DbError>;
 
     /// Who this connection is at the server, where that can be known.
     fn identity(&self) -> Option<&str>;
@@ -139,6 +146,10 @@ pub trait Syntax: Send + Sync {
 
     /// Makes the place for the framework's tables, if it is not there.
     fn create_eventlog(&self) -> &'static str;
+
+    /// Raises the fence of key `$1` to token `$2` for `$3` microseconds, unless a later token
+    /// stands there; answers the token if it did.
+    fn raise_fence(&self) -> &'static str;
 
     /// The column where it is compared or ordered.
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String;

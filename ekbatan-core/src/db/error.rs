@@ -58,7 +58,14 @@ pub struct DbError {
 impl DbError {
     /// An error of this kind.
     pub fn new(kind: DbErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), code: None, constraint: None, table: None, source: None }
+        Self {
+            kind,
+            message: message.into(),
+            code: None,
+            constraint: None,
+            table: None,
+            source: None,
+        }
     }
 
     /// The kind.

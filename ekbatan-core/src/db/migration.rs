@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 
-use super::{Arg, Connection, Database, DbError, Driver, PooledConnection, Query, TransactionOptions};
+use super::{
+    Arg, Connection, Database, DbError, Driver, PooledConnection, Query, TransactionOptions,
+};
 use crate::clock::Clock;
 use crate::domain::{ColumnDef, Field, FieldError, RowReader, Table, Value, ValueType};
 
@@ -81,7 +83,9 @@ pub enum MigrationError {
         dialect: &'static str,
     },
     /// A script was changed after it had run.
-    #[error("migration {version} `{name}` was changed after it had run on {database}; restore its text and add a new migration instead")]
+    #[error(
+        "migration {version} `{name}` was changed after it had run on {database}; restore its text and add a new migration instead"
+    )]
     Edited {
         /// The number.
         version: i64,
@@ -127,14 +131,29 @@ impl Migrations {
 
     /// Adds the text of a script for one dialect, `postgres` or `sqlite`.
     #[must_use]
-    pub fn script_for(self, dialect: &str, version: i64, name: impl Into<String>, sql: impl Into<String>) -> Self {
+    pub fn script_for(
+        self,
+        dialect: &str,
+        version: i64,
+        name: impl Into<String>,
+        sql: impl Into<String>,
+    ) -> Self {
         self.add(version, name.into(), Some(dialect.to_owned()), sql.into())
     }
 
     fn add(mut self, version: i64, name: String, dialect: Option<String>, sql: String) -> Self {
-        match self.scripts.iter_mut().find(|script| script.version == version && script.name == name) {
+        match self
+            .scripts
+            .iter_mut()
+            .find(|script| script.version == version && script.name == name)
+        {
             Some(script) => script.texts.push((dialect, sql)),
-            None => self.scripts.push(Migration { source: "application", version, name, texts: vec![(dialect, sql)] }),
+            None => self.scripts.push(Migration {
+                source: "application",
+                version,
+                name,
+                texts: vec![(dialect, sql)],
+            }),
         }
         self
     }
@@ -166,10 +185,19 @@ fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), Migration
             continue;
         }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let (number, name) = stem.split_once('_').ok_or_else(|| MigrationError::Name(path.clone()))?;
-        let version = number.trim_start_matches(['v', 'V']).parse().map_err(|_| MigrationError::Name(path.clone()))?;
+        let (number, name) =
+            stem.split_once('_').ok_or_else(|| MigrationError::Name(path.clone()))?;
+        let version = number
+            .trim_start_matches(['v', 'V'])
+            .parse()
+            .map_err(|_| MigrationError::Name(path.clone()))?;
         let text = std::fs::read_to_string(&path).map_err(unreadable)?;
-        into.push(Migration { source: "application", version, name: name.to_owned(), texts: vec![(None, text)] });
+        into.push(Migration {
+            source: "application",
+            version,
+            name: name.to_owned(),
+            texts: vec![(None, text)],
+        });
     }
     Ok(())
 }
@@ -181,8 +209,14 @@ fn framework() -> Vec<Migration> {
         version: 1,
         name: "eventlog".to_owned(),
         texts: vec![
-            (Some("postgres".to_owned()), include_str!("../outbox/migrations/postgres/0001_eventlog.sql").to_owned()),
-            (Some("sqlite".to_owned()), include_str!("../outbox/migrations/sqlite/0001_eventlog.sql").to_owned()),
+            (
+                Some("postgres".to_owned()),
+                include_str!("../outbox/migrations/postgres/0001_eventlog.sql").to_owned(),
+            ),
+            (
+                Some("sqlite".to_owned()),
+                include_str!("../outbox/migrations/sqlite/0001_eventlog.sql").to_owned(),
+            ),
         ],
     }]
 }
@@ -193,7 +227,11 @@ fn checksum(text: &str) -> String {
 
 /// Applies what has not been applied. Every step is a transaction that excludes other
 /// starters and looks again what they did, so that any number may start at once.
-pub(crate) async fn migrate(database: &Database, migrations: &Migrations, clock: &dyn Clock) -> Result<(), MigrationError> {
+pub(crate) async fn migrate(
+    database: &Database,
+    migrations: &Migrations,
+    clock: &dyn Clock,
+) -> Result<(), MigrationError> {
     let dialect = database.driver.capabilities().name;
     let application = migrations.resolve(dialect)?;
     let mut loan = database.primary.checkout("migrate").await?;
@@ -237,12 +275,14 @@ pub(crate) async fn migrate(database: &Database, migrations: &Migrations, clock:
     Ok(())
 }
 
-fn text_for<'m>(migration: &'m Migration, dialect: &'static str) -> Result<&'m str, MigrationError> {
-    let of = |wanted: Option<&str>| migration.texts.iter().find(|(name, _)| name.as_deref() == wanted);
-    of(Some(dialect)).or_else(|| of(None)).map(|(_, text)| text.as_str()).ok_or_else(|| MigrationError::NoText {
-        version: migration.version,
-        name: migration.name.clone(),
-        dialect,
+fn text_for<'m>(
+    migration: &'m Migration,
+    dialect: &'static str,
+) -> Result<&'m str, MigrationError> {
+    let of =
+        |wanted: Option<&str>| migration.texts.iter().find(|(name, _)| name.as_deref() == wanted);
+    of(Some(dialect)).or_else(|| of(None)).map(|(_, text)| text.as_str()).ok_or_else(|| {
+        MigrationError::NoText { version: migration.version, name: migration.name.clone(), dialect }
     })
 }
 
@@ -287,7 +327,10 @@ static HISTORY: Table = Table {
 };
 
 /// What has been applied, in order.
-pub(crate) async fn applied(connection: &mut dyn Connection, driver: &dyn Driver) -> Result<Vec<AppliedMigration>, MigrationError> {
+pub(crate) async fn applied(
+    connection: &mut dyn Connection,
+    driver: &dyn Driver,
+) -> Result<Vec<AppliedMigration>, MigrationError> {
     let query = Query {
         sql: format!(
             "SELECT source, version, name, checksum, applied_date FROM {} ORDER BY source DESC, version",

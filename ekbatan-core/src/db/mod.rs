@@ -16,15 +16,19 @@ mod schema;
 pub mod sqlite;
 mod transaction;
 
-pub use batch::{ActionId, ChangeKind, CommitBatch, CommitError, Committed, FenceCheck, RowChange, RowRef};
+pub use batch::{
+    ActionId, ChangeKind, CommitBatch, CommitError, Committed, FenceCheck, RowChange, RowRef,
+};
 pub(crate) use database::{Database, TableError};
 pub use driver::{Capabilities, Connection, Driver, Isolation, Route, Syntax, TransactionOptions};
 pub use error::{DbError, DbErrorKind};
 pub(crate) use lane::Lanes;
 pub use migration::{AppliedMigration, MigrationError, Migrations};
 pub(crate) use migration::{applied, migrate};
-pub(crate) use pool::{Pool, PooledConnection};
 pub use pool::PoolStatus;
+pub(crate) use pool::{Pool, PooledConnection};
 pub use query::{Arg, Query};
 pub use schema::{ColumnInfo, SchemaError, TableInfo};
-pub use transaction::{RawConnection, Transaction, TransactionConnection, TransactionError, TransactionManager};
+pub use transaction::{
+    RawConnection, Transaction, TransactionConnection, TransactionError, TransactionManager,
+};

@@ -68,7 +68,12 @@ pub struct PoolStatus {
 }
 
 impl Pool {
-    pub(crate) fn new(driver: Arc<dyn Driver>, route: Route, size: usize, timeout: Duration) -> Result<Self, DbError> {
+    pub(crate) fn new(
+        driver: Arc<dyn Driver>,
+        route: Route,
+        size: usize,
+        timeout: Duration,
+    ) -> Result<Self, DbError> {
         let address = driver.address().into();
         let inner = managed::Pool::builder(Manager { driver, route })
             .max_size(size)
@@ -85,7 +90,10 @@ impl Pool {
             Ok(object) => object,
             Err(PoolError::Backend(error)) => return Err(error),
             Err(PoolError::Closed) => {
-                return Err(DbError::new(DbErrorKind::Unavailable, format!("the pool of {} is closed", self.address)));
+                return Err(DbError::new(
+                    DbErrorKind::Unavailable,
+                    format!("the pool of {} is closed", self.address),
+                ));
             }
             Err(_) => return Err(self.timed_out()),
         };
@@ -94,7 +102,8 @@ impl Pool {
 
     fn timed_out(&self) -> DbError {
         let status = self.status();
-        let holders: Vec<String> = status.holders.iter().map(|(name, held)| format!("{name} for {held:.1?}")).collect();
+        let holders: Vec<String> =
+            status.holders.iter().map(|(name, held)| format!("{name} for {held:.1?}")).collect();
         DbError::new(
             DbErrorKind::PoolTimeout,
             format!(
@@ -102,7 +111,11 @@ impl Pool {
                 self.address,
                 self.timeout,
                 status.max_size,
-                if holders.is_empty() { "callers that are connecting".to_owned() } else { holders.join(", ") },
+                if holders.is_empty() {
+                    "callers that are connecting".to_owned()
+                } else {
+                    holders.join(", ")
+                },
             ),
         )
     }
@@ -115,7 +128,10 @@ impl Pool {
             size: status.size,
             idle: status.available,
             waiting: status.waiting,
-            holders: holders.values().map(|(name, since)| (name.clone(), since.elapsed())).collect(),
+            holders: holders
+                .values()
+                .map(|(name, since)| (name.clone(), since.elapsed()))
+                .collect(),
         }
     }
 

@@ -29,7 +29,9 @@ pub struct TableInfo {
 #[non_exhaustive]
 pub enum SchemaError {
     /// The table is missing.
-    #[error("{model}: there is no table `{table}` in {database}; has its migration run? (`databases.migrate(..)`)")]
+    #[error(
+        "{model}: there is no table `{table}` in {database}; has its migration run? (`databases.migrate(..)`)"
+    )]
     NoTable {
         /// The model.
         model: &'static str,
@@ -79,13 +81,22 @@ impl TableInfo {
                     "column `{}` ({}) is missing; the table has {}",
                     wanted.name,
                     wanted.ty.name(),
-                    found.iter().map(|column| format!("`{}`", column.name)).collect::<Vec<_>>().join(", ")
+                    found
+                        .iter()
+                        .map(|column| format!("`{}`", column.name))
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 )),
             }
         }
         if problems.is_empty() {
             return Ok(Self { table, columns });
         }
-        Err(SchemaError::Columns { model: table.model, table: table.full_name(), database: database.to_owned(), problems })
+        Err(SchemaError::Columns {
+            model: table.model,
+            table: table.full_name(),
+            database: database.to_owned(),
+            problems,
+        })
     }
 }

@@ -8,7 +8,10 @@ use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 use tracing::Instrument;
 
-use super::{CommitBatch, CommitError, Connection, Database, DbError, DbErrorKind, PooledConnection, Query, Route, TransactionOptions};
+use super::{
+    CommitBatch, CommitError, Connection, Database, DbError, DbErrorKind, PooledConnection, Query,
+    Route, TransactionOptions,
+};
 use crate::db::database::Rows;
 
 tokio::task_local! {
@@ -24,7 +27,9 @@ pub enum TransactionError<E> {
     #[error(transparent)]
     Inner(E),
     /// A transaction of the same database is already open in this task.
-    #[error("a transaction of this database is already open in this task, and a second one would commit by itself; pass the first one on")]
+    #[error(
+        "a transaction of this database is already open in this task, and a second one would commit by itself; pass the first one on"
+    )]
     Nested,
     /// It ran longer than its options allow, and was rolled back.
     #[error("the transaction was rolled back after {0:?}")]
@@ -50,7 +55,10 @@ impl TransactionManager {
     }
 
     /// Runs a closure in a transaction with the database's defaults.
-    pub async fn in_transaction<T, E, F>(&self, work: impl FnOnce(Transaction) -> F) -> Result<T, TransactionError<E>>
+    pub async fn in_transaction<T, E, F>(
+        &self,
+        work: impl FnOnce(Transaction) -> F,
+    ) -> Result<T, TransactionError<E>>
     where
         F: Future<Output = Result<T, E>>,
     {
@@ -79,7 +87,11 @@ impl TransactionManager {
         OPEN.scope(open, self.run(options, work).instrument(span)).await
     }
 
-    async fn run<T, E, F>(&self, options: TransactionOptions, work: impl FnOnce(Transaction) -> F) -> Result<T, TransactionError<E>>
+    async fn run<T, E, F>(
+        &self,
+        options: TransactionOptions,
+        work: impl FnOnce(Transaction) -> F,
+    ) -> Result<T, TransactionError<E>>
     where
         F: Future<Output = Result<T, E>>,
     {
@@ -103,7 +115,8 @@ impl TransactionManager {
         match worked {
             Some(Ok(value)) if !broken => commit(loan).await.map(|()| value),
             Some(Ok(_)) => {
-                let why = "a use of the transaction's connection was cut short, so it was not committed";
+                let why =
+                    "a use of the transaction's connection was cut short, so it was not committed";
                 Err(DbError::new(DbErrorKind::Unavailable, why).into())
             }
             Some(Err(error)) => {
@@ -138,9 +151,10 @@ async fn commit<E>(mut loan: PooledConnection) -> Result<(), TransactionError<E>
         Ok(Ok(())) => Ok(()),
         Ok(Err(Ok(lost))) => Err(TransactionError::CommitUnknown(lost)),
         Ok(Err(Err(refused))) => Err(TransactionError::Database(refused)),
-        Err(stopped) => {
-            Err(TransactionError::CommitUnknown(DbError::new(DbErrorKind::Unavailable, stopped.to_string())))
-        }
+        Err(stopped) => Err(TransactionError::CommitUnknown(DbError::new(
+            DbErrorKind::Unavailable,
+            stopped.to_string(),
+        ))),
     }
 }
 
@@ -200,18 +214,31 @@ impl Transaction {
     /// transaction by hand.
     #[cfg(feature = "postgres")]
     pub async fn postgres(&self) -> Result<TransactionConnection<'_, sqlx::PgConnection>, DbError> {
-        self.raw(|connection| connection.as_any().downcast_mut::<super::postgres::PostgresConnection>().map(|c| &mut c.inner))
-            .await
+        self.raw(|connection| {
+            connection
+                .as_any()
+                .downcast_mut::<super::postgres::PostgresConnection>()
+                .map(|c| &mut c.inner)
+        })
+        .await
     }
 
     /// The connection itself, for raw SQL within the transaction. Do not end the
     /// transaction by hand.
     #[cfg(feature = "sqlite")]
-    pub async fn sqlite(&self) -> Result<TransactionConnection<'_, sqlx::SqliteConnection>, DbError> {
-        self.raw(|connection| connection.as_any().downcast_mut::<super::sqlite::SqliteLink>().map(|c| &mut c.inner)).await
+    pub async fn sqlite(
+        &self,
+    ) -> Result<TransactionConnection<'_, sqlx::SqliteConnection>, DbError> {
+        self.raw(|connection| {
+            connection.as_any().downcast_mut::<super::sqlite::SqliteLink>().map(|c| &mut c.inner)
+        })
+        .await
     }
 
-    async fn raw<C>(&self, cast: fn(&mut dyn Connection) -> Option<&mut C>) -> Result<TransactionConnection<'_, C>, DbError> {
+    async fn raw<C>(
+        &self,
+        cast: fn(&mut dyn Connection) -> Option<&mut C>,
+    ) -> Result<TransactionConnection<'_, C>, DbError> {
         let mut session = self.session.lock().await;
         let connection = match &mut session.loan {
             Some(loan) => loan.begin()?,
@@ -225,17 +252,26 @@ impl Transaction {
 }
 
 fn over() -> DbError {
-    DbError::new(DbErrorKind::Other, "the transaction is over; its handle was used after the closure had ended")
+    DbError::new(
+        DbErrorKind::Other,
+        "the transaction is over; its handle was used after the closure had ended",
+    )
 }
 
 fn wrong_dialect() -> DbError {
-    DbError::new(DbErrorKind::Other, "this database is of another dialect than the connection that was asked for")
+    DbError::new(
+        DbErrorKind::Other,
+        "this database is of another dialect than the connection that was asked for",
+    )
 }
 
 impl Session {
     fn open(&mut self) -> Result<&mut dyn Connection, DbError> {
         if self.broken {
-            return Err(DbError::new(DbErrorKind::Unavailable, "an earlier use of the transaction was cut short"));
+            return Err(DbError::new(
+                DbErrorKind::Unavailable,
+                "an earlier use of the transaction was cut short",
+            ));
         }
         // Until `close` says otherwise, this use may have been dropped.
         self.broken = true;

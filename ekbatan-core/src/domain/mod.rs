@@ -18,8 +18,8 @@ pub use event::{Event, EventName, IntoEvents, NoEvent, PayloadError, payload_of}
 pub use field::{Comparable, Field, FieldError, Json};
 pub use id::{EntityId, Id, IdGenerator};
 pub use state::{SoftDelete, State};
+pub(crate) use stored::Dates;
 pub use stored::{Changed, Deletable, New, Stored};
-pub(crate) use stored::{Dates, Deletion};
 pub(crate) use table::TableKey;
 pub use table::{ColumnDef, Table};
 pub use value::{Value, ValueType};

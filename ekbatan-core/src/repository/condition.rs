@@ -131,24 +131,41 @@ impl<T> Condition<T> {
     }
 
     /// As SQL, with its arguments behind those that there are.
-    pub(super) fn render(&self, syntax: &dyn Syntax, table: &TableInfo, args: &mut Vec<Arg>) -> Result<String, FieldError> {
+    pub(super) fn render(
+        &self,
+        syntax: &dyn Syntax,
+        table: &TableInfo,
+        args: &mut Vec<Arg>,
+    ) -> Result<String, FieldError> {
         render(&self.expression, syntax, table, args)
     }
 }
 
-fn render(expression: &Expression, syntax: &dyn Syntax, table: &TableInfo, args: &mut Vec<Arg>) -> Result<String, FieldError> {
+fn render(
+    expression: &Expression,
+    syntax: &dyn Syntax,
+    table: &TableInfo,
+    args: &mut Vec<Arg>,
+) -> Result<String, FieldError> {
     let find = |name: &'static str| {
         let position = table.table.columns.iter().position(|column| column.name == name);
         position
             .map(|position| (&table.columns[position], table.table.columns[position].ty))
-            .ok_or_else(|| FieldError::new(format!("`{}` has no such column", table.table.full_name())).at(name))
+            .ok_or_else(|| {
+                FieldError::new(format!("`{}` has no such column", table.table.full_name()))
+                    .at(name)
+            })
     };
     Ok(match expression {
         Expression::True => "true".to_owned(),
         Expression::Compare(name, operator, value) => {
             let (column, ty) = find(name)?;
             args.push(Arg::One(ty, value.clone().map_err(|error| error.at(name))?));
-            format!("{} {operator} {}", syntax.operand(column, ty), syntax.argument(args.len(), ty, column))
+            format!(
+                "{} {operator} {}",
+                syntax.operand(column, ty),
+                syntax.argument(args.len(), ty, column)
+            )
         }
         Expression::In(name, ty, values) => {
             let (column, _) = find(name)?;
@@ -156,8 +173,12 @@ fn render(expression: &Expression, syntax: &dyn Syntax, table: &TableInfo, args:
             syntax.any(args.len(), *ty, column)
         }
         Expression::Null(name) => format!("{} IS NULL", syntax.quote(&find(name)?.0.name)),
-        Expression::And(a, b) => format!("({} AND {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?),
-        Expression::Or(a, b) => format!("({} OR {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?),
+        Expression::And(a, b) => {
+            format!("({} AND {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?)
+        }
+        Expression::Or(a, b) => {
+            format!("({} OR {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?)
+        }
         Expression::Not(inner) => format!("NOT ({})", render(inner, syntax, table, args)?),
     })
 }

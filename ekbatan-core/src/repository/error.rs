@@ -57,7 +57,9 @@ pub enum WriteError {
     #[error("stale: {}", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
     Stale(Vec<RowRef>),
     /// The rows carry events, which only an action stores.
-    #[error("{model} {id} carries {count} event(s), which a repository does not store; stage it on an action's plan, or make it without events")]
+    #[error(
+        "{model} {id} carries {count} event(s), which a repository does not store; stage it on an action's plan, or make it without events"
+    )]
     CarriesEvents {
         /// The model.
         model: &'static str,
@@ -67,7 +69,9 @@ pub enum WriteError {
         count: usize,
     },
     /// A change moved the row's id.
-    #[error("a change of {model} {id} changed its id; add a new one and delete the old one instead")]
+    #[error(
+        "a change of {model} {id} changed its id; add a new one and delete the old one instead"
+    )]
     IdChanged {
         /// The model.
         model: &'static str,
@@ -127,7 +131,9 @@ impl From<CommitError> for WriteError {
             CommitError::Stale(rows) => WriteError::Stale(rows),
             CommitError::Refused(error) => WriteError::Database(error),
             CommitError::Unknown(_, why) => WriteError::Unknown(why),
-            CommitError::FenceLost(key) => WriteError::Unknown(format!("the fence of `{key}` was lost")),
+            CommitError::FenceLost(key) => {
+                WriteError::Unknown(format!("the fence of `{key}` was lost"))
+            }
         }
     }
 }

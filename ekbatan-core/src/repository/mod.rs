@@ -17,7 +17,7 @@ use crate::domain::Entity;
 pub use condition::{Column, Condition};
 pub use error::{ReadError, WriteError};
 pub use page::{Direction, Page, PageRequest};
-pub(crate) use stage::{Staged, StageError, resolve, stage_changed, stage_new};
+pub(crate) use stage::{StageError, Staged, resolve, stage_changed, stage_new};
 
 /// The rows of one table.
 ///
@@ -33,7 +33,11 @@ pub struct Repository<T> {
 }
 
 impl<T: Entity> Repository<T> {
-    pub(crate) fn new(database: Arc<Database>, clock: Arc<dyn Clock>, holder: &'static str) -> Self {
+    pub(crate) fn new(
+        database: Arc<Database>,
+        clock: Arc<dyn Clock>,
+        holder: &'static str,
+    ) -> Self {
         Self { database, clock, route: Route::Primary, within: None, holder, of: PhantomData }
     }
 

@@ -33,7 +33,13 @@ pub struct PageRequest<T> {
 impl<T: Entity> PageRequest<T> {
     /// The first page of all rows, by id: for UUID v7 in the order of their making.
     pub fn first(size: usize) -> Self {
-        Self { condition: Condition::all(), order: None, direction: Direction::Ascending, size: size.max(1), after: None }
+        Self {
+            condition: Condition::all(),
+            order: None,
+            direction: Direction::Ascending,
+            size: size.max(1),
+            after: None,
+        }
     }
 
     /// Only rows that fulfil this.
@@ -45,7 +51,11 @@ impl<T: Entity> PageRequest<T> {
 
     /// Ordered by a column that is never null, and by id where it is equal.
     #[must_use]
-    pub fn order_by<F: Field + crate::domain::Comparable>(mut self, column: Column<T, F>, direction: Direction) -> Self {
+    pub fn order_by<F: Field + crate::domain::Comparable>(
+        mut self,
+        column: Column<T, F>,
+        direction: Direction,
+    ) -> Self {
         self.order = Some((column.name(), F::TYPE));
         self.direction = direction;
         self

@@ -6,7 +6,9 @@ use uuid::Uuid;
 use super::page::Position;
 use super::{Condition, Direction, Page, PageRequest, ReadError, Repository};
 use crate::db::{Arg, DbError, Query, Syntax, TableInfo};
-use crate::domain::{ColumnDef, Dates, Entity, EntityId, FieldError, RowReader, Stored, Value, ValueType};
+use crate::domain::{
+    ColumnDef, Dates, Entity, EntityId, FieldError, RowReader, Stored, Value, ValueType,
+};
 
 /// How many rows a stream asks for at a time.
 const STREAM_PAGE: usize = 500;
@@ -77,8 +79,14 @@ impl<T: Entity> Repository<T> {
     pub async fn count_where(&self, condition: Condition<T>) -> Result<u64, ReadError> {
         let info = self.database.table(T::TABLE).await?;
         let (filter, args) = self.render(&info, &condition)?;
-        let sql = format!("SELECT count(*) FROM {}{}", self.syntax().table(T::TABLE), self.visible(&filter));
-        let rows = self.fetch(Query { sql, args, columns: vec![ColumnDef::new("count", ValueType::Int)] }).await?;
+        let sql = format!(
+            "SELECT count(*) FROM {}{}",
+            self.syntax().table(T::TABLE),
+            self.visible(&filter)
+        );
+        let rows = self
+            .fetch(Query { sql, args, columns: vec![ColumnDef::new("count", ValueType::Int)] })
+            .await?;
         match rows.first().and_then(|row| row.first()) {
             Some(Value::Int(count)) => Ok((*count).unsigned_abs()),
             _ => Ok(0),
@@ -109,8 +117,10 @@ impl<T: Entity> Repository<T> {
             Direction::Ascending => (">", "ASC"),
             Direction::Descending => ("<", "DESC"),
         };
-        let operands: Vec<String> =
-            keys.iter().map(|(position, ty)| syntax.operand(&info.columns[*position], *ty)).collect();
+        let operands: Vec<String> = keys
+            .iter()
+            .map(|(position, ty)| syntax.operand(&info.columns[*position], *ty))
+            .collect();
         let mut filter = filter;
         if let Some(after) = &request.after {
             let values = after.key.iter().chain(std::iter::once(&after.id));
@@ -128,7 +138,8 @@ impl<T: Entity> Repository<T> {
             };
             filter = format!("({filter}) AND {beyond}");
         }
-        let order: Vec<String> = operands.iter().map(|operand| format!("{operand} {order}")).collect();
+        let order: Vec<String> =
+            operands.iter().map(|operand| format!("{operand} {order}")).collect();
         let tail = format!(" ORDER BY {} LIMIT {}", order.join(", "), request.size);
         let sql = self.select_sql(&info, &filter, &tail);
         let found = self.fetch(Query { sql, args, columns: info.table.columns.to_vec() }).await?;
@@ -146,7 +157,10 @@ impl<T: Entity> Repository<T> {
     ///
     /// No connection is held between pages, and so the stream is not one snapshot: a row
     /// that changes while the stream runs is seen as it is when its page is read.
-    pub fn stream(&self, condition: Condition<T>) -> impl Stream<Item = Result<Stored<T>, ReadError>> + Send + 'static {
+    pub fn stream(
+        &self,
+        condition: Condition<T>,
+    ) -> impl Stream<Item = Result<Stored<T>, ReadError>> + Send + 'static {
         let repository = self.clone();
         let first = Some(PageRequest::first(STREAM_PAGE).filter(condition));
         let state = (repository, first, Vec::new().into_iter());
@@ -167,7 +181,11 @@ impl<T: Entity> Repository<T> {
         self.database.driver.syntax()
     }
 
-    fn render(&self, info: &TableInfo, condition: &Condition<T>) -> Result<(String, Vec<Arg>), ReadError> {
+    fn render(
+        &self,
+        info: &TableInfo,
+        condition: &Condition<T>,
+    ) -> Result<(String, Vec<Arg>), ReadError> {
         let mut args = Vec::new();
         let sql = condition.render(self.syntax(), info, &mut args).map_err(condition_error::<T>)?;
         Ok((sql, args))
@@ -185,20 +203,43 @@ impl<T: Entity> Repository<T> {
     }
 
     fn select_sql(&self, info: &TableInfo, filter: &str, tail: &str) -> String {
-        let columns: Vec<String> = info.columns.iter().map(|column| self.syntax().quote(&column.name)).collect();
-        format!("SELECT {} FROM {}{}{tail}", columns.join(", "), self.syntax().table(T::TABLE), self.visible(filter))
+        let columns: Vec<String> =
+            info.columns.iter().map(|column| self.syntax().quote(&column.name)).collect();
+        format!(
+            "SELECT {} FROM {}{}{tail}",
+            columns.join(", "),
+            self.syntax().table(T::TABLE),
+            self.visible(filter)
+        )
     }
 
-    async fn select(&self, info: &TableInfo, filter: String, args: Vec<Arg>, tail: &str) -> Result<Vec<Stored<T>>, ReadError> {
+    async fn select(
+        &self,
+        info: &TableInfo,
+        filter: String,
+        args: Vec<Arg>,
+        tail: &str,
+    ) -> Result<Vec<Stored<T>>, ReadError> {
         let sql = self.select_sql(info, &filter, tail);
         let rows = self.fetch(Query { sql, args, columns: info.table.columns.to_vec() }).await?;
         rows.into_iter().map(stored).collect()
     }
 
-    async fn exists_rendered(&self, _: &TableInfo, filter: String, args: Vec<Arg>) -> Result<bool, ReadError> {
-        let sql = format!("SELECT 1 FROM {}{} LIMIT 1", self.syntax().table(T::TABLE), self.visible(&filter));
+    async fn exists_rendered(
+        &self,
+        _: &TableInfo,
+        filter: String,
+        args: Vec<Arg>,
+    ) -> Result<bool, ReadError> {
+        let sql = format!(
+            "SELECT 1 FROM {}{} LIMIT 1",
+            self.syntax().table(T::TABLE),
+            self.visible(&filter)
+        );
         // PostgreSQL answers a bare 1 as int4, which an integer column may be.
-        let rows = self.fetch(Query { sql, args, columns: vec![ColumnDef::new("one", ValueType::Int)] }).await?;
+        let rows = self
+            .fetch(Query { sql, args, columns: vec![ColumnDef::new("one", ValueType::Int)] })
+            .await?;
         Ok(!rows.is_empty())
     }
 
@@ -215,7 +256,11 @@ fn by_ids(syntax: &dyn Syntax, info: &TableInfo, ids: &[Uuid], args: &mut Vec<Ar
     match ids {
         [id] => {
             args.push(Arg::One(ValueType::Uuid, Value::Uuid(*id)));
-            format!("{} = {}", syntax.quote(&column.name), syntax.argument(1, ValueType::Uuid, column))
+            format!(
+                "{} = {}",
+                syntax.quote(&column.name),
+                syntax.argument(1, ValueType::Uuid, column)
+            )
         }
         ids => {
             args.push(Arg::Many(ValueType::Uuid, ids.iter().copied().map(Value::Uuid).collect()));

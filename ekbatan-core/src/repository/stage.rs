@@ -25,7 +25,10 @@ pub(crate) enum StageError {
 }
 
 /// A new value as a row, and as it will be once stored.
-pub(crate) fn stage_new<T: Entity>(new: New<T>, now: DateTime<Utc>) -> Result<(Staged, Stored<T>, Vec<T::Event>), StageError> {
+pub(crate) fn stage_new<T: Entity>(
+    new: New<T>,
+    now: DateTime<Utc>,
+) -> Result<(Staged, Stored<T>, Vec<T::Event>), StageError> {
     let now = to_micros(now);
     let dates = T::TABLE.dates.map(|_| Dates { created: now, updated: now });
     let (staged, stored) = stage::<T>(new.value, ChangeKind::Insert, 1, 1, dates)?;
@@ -41,7 +44,8 @@ pub(crate) fn stage_changed<T: Entity>(
         return Err(StageError::IdChanged { model: T::TABLE.model, id: changed.id.uuid() });
     }
     let dates = changed.dates.map(|dates| Dates { updated: to_micros(now), ..dates });
-    let (staged, stored) = stage::<T>(changed.value, ChangeKind::Update, changed.version, changed.version + 1, dates)?;
+    let (staged, stored) =
+        stage::<T>(changed.value, ChangeKind::Update, changed.version, changed.version + 1, dates)?;
     Ok((staged, stored, changed.events))
 }
 
@@ -54,8 +58,11 @@ fn stage<T: Entity>(
 ) -> Result<(Staged, Stored<T>), StageError> {
     value.normalize();
     let id = value.id().uuid();
-    let mut values =
-        value.to_values().map_err(|source| StageError::Field { model: T::TABLE.model, id, source })?;
+    let mut values = value.to_values().map_err(|source| StageError::Field {
+        model: T::TABLE.model,
+        id,
+        source,
+    })?;
     values.push(Value::Int(guard));
     if let Some(dates) = dates {
         values.extend([Value::Timestamp(dates.created), Value::Timestamp(dates.updated)]);
@@ -71,7 +78,8 @@ pub(crate) async fn resolve(staged: Staged, database: &Database) -> Result<RowCh
         // A database would round the surplus digits away without a word.
         if let (Some((precision, scale)), Value::Decimal(decimal)) = (column.numeric, value) {
             let exact = decimal.normalize();
-            let digits = exact.mantissa().unsigned_abs().checked_ilog10().map_or(0, |digits| digits + 1);
+            let digits =
+                exact.mantissa().unsigned_abs().checked_ilog10().map_or(0, |digits| digits + 1);
             let whole = digits.saturating_sub(exact.scale());
             if exact.scale() > scale || whole > precision.saturating_sub(scale) {
                 let reason = format!(

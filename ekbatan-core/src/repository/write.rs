@@ -20,7 +20,10 @@ impl<T: Entity> Repository<T> {
     }
 
     /// Adds rows, all or none; the answer stands in their order.
-    pub async fn add_all(&self, new: impl IntoIterator<Item = New<T>>) -> Result<Vec<Stored<T>>, WriteError> {
+    pub async fn add_all(
+        &self,
+        new: impl IntoIterator<Item = New<T>>,
+    ) -> Result<Vec<Stored<T>>, WriteError> {
         let now = self.clock.now();
         let staged = new.into_iter().map(|new| {
             no_events::<T>(new.value.id().uuid(), new.events.len())?;
@@ -36,7 +39,10 @@ impl<T: Entity> Repository<T> {
     }
 
     /// Updates rows, all or none: one that is stale makes the whole call fail.
-    pub async fn update_all(&self, changed: impl IntoIterator<Item = Changed<T>>) -> Result<Vec<Stored<T>>, WriteError> {
+    pub async fn update_all(
+        &self,
+        changed: impl IntoIterator<Item = Changed<T>>,
+    ) -> Result<Vec<Stored<T>>, WriteError> {
         let now = self.clock.now();
         let staged = changed.into_iter().map(|changed| {
             no_events::<T>(changed.id.uuid(), changed.events.len())?;
@@ -50,7 +56,11 @@ impl<T: Entity> Repository<T> {
         self.update(row.into_deletion()).await
     }
 
-    async fn write(&self, operation: &'static str, rows: Vec<(Staged, Stored<T>)>) -> Result<Vec<Stored<T>>, WriteError> {
+    async fn write(
+        &self,
+        operation: &'static str,
+        rows: Vec<(Staged, Stored<T>)>,
+    ) -> Result<Vec<Stored<T>>, WriteError> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
@@ -63,7 +73,10 @@ impl<T: Entity> Repository<T> {
         self.write_batch(rows).instrument(span).await
     }
 
-    async fn write_batch(&self, rows: Vec<(Staged, Stored<T>)>) -> Result<Vec<Stored<T>>, WriteError> {
+    async fn write_batch(
+        &self,
+        rows: Vec<(Staged, Stored<T>)>,
+    ) -> Result<Vec<Stored<T>>, WriteError> {
         let mut seen = HashSet::new();
         let mut changes = Vec::with_capacity(rows.len());
         let mut answers = Vec::with_capacity(rows.len());
@@ -90,7 +103,11 @@ impl<T: Entity> Repository<T> {
 }
 
 fn no_events<T: Entity>(id: Uuid, count: usize) -> Result<(), WriteError> {
-    if count == 0 { Ok(()) } else { Err(WriteError::CarriesEvents { model: T::TABLE.model, id, count }) }
+    if count == 0 {
+        Ok(())
+    } else {
+        Err(WriteError::CarriesEvents { model: T::TABLE.model, id, count })
+    }
 }
 
 impl From<StageError> for WriteError {

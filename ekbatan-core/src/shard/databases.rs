@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::clock::{Clock, SystemClock};
 use crate::config::EkbatanConfig;
 use crate::db::{
-    AppliedMigration, Capabilities, Database, DbError, MigrationError, Migrations, PoolStatus, Route, SchemaError,
-    TableError, TransactionManager,
+    AppliedMigration, Capabilities, Database, DbError, MigrationError, Migrations, PoolStatus,
+    Route, SchemaError, TableError, TransactionManager,
 };
 use crate::domain::Entity;
 use crate::repository::Repository;
@@ -27,7 +27,10 @@ impl Databases {
     /// Opens what the configuration names. A database that is not to be reached is an error
     /// now, not at the first action.
     pub async fn connect(config: &EkbatanConfig) -> Result<Self, ConnectError> {
-        Ok(Self { database: Arc::new(Database::connect(config).await?), clock: Arc::new(SystemClock) })
+        Ok(Self {
+            database: Arc::new(Database::connect(config).await?),
+            clock: Arc::new(SystemClock),
+        })
     }
 
     /// One database by its address: `sqlite:FILE` or `postgres://..`.
@@ -85,16 +88,24 @@ impl Databases {
     #[cfg(feature = "postgres")]
     pub async fn postgres(&self) -> Result<crate::db::RawConnection<sqlx::PgConnection>, DbError> {
         crate::db::RawConnection::checkout(&self.database, |connection| {
-            connection.as_any().downcast_mut::<crate::db::postgres::PostgresConnection>().map(|c| &mut c.inner)
+            connection
+                .as_any()
+                .downcast_mut::<crate::db::postgres::PostgresConnection>()
+                .map(|c| &mut c.inner)
         })
         .await
     }
 
     /// A connection for raw SQL on SQLite.
     #[cfg(feature = "sqlite")]
-    pub async fn sqlite(&self) -> Result<crate::db::RawConnection<sqlx::SqliteConnection>, DbError> {
+    pub async fn sqlite(
+        &self,
+    ) -> Result<crate::db::RawConnection<sqlx::SqliteConnection>, DbError> {
         crate::db::RawConnection::checkout(&self.database, |connection| {
-            connection.as_any().downcast_mut::<crate::db::sqlite::SqliteLink>().map(|c| &mut c.inner)
+            connection
+                .as_any()
+                .downcast_mut::<crate::db::sqlite::SqliteLink>()
+                .map(|c| &mut c.inner)
         })
         .await
     }

@@ -31,7 +31,8 @@ pub(crate) struct Lanes {
 impl Lanes {
     pub(crate) fn start(driver: Arc<dyn Driver>, config: &DataSourceConfig) -> Self {
         let queue = Arc::new(Queue::default());
-        let count = driver.capabilities().max_lanes.map_or(config.lanes, |most| config.lanes.min(most));
+        let count =
+            driver.capabilities().max_lanes.map_or(config.lanes, |most| config.lanes.min(most));
         let tasks = (0..count)
             .map(|_| {
                 let lane = Lane {
@@ -53,9 +54,14 @@ impl Lanes {
         if !self.queue.push(batch, answer) {
             return Err(CommitError::Refused(closed()));
         }
-        answered
-            .await
-            .unwrap_or_else(|_| Err(CommitError::Unknown(action, "the task that committed it was stopped".to_owned())))
+        answered.await.unwrap_or_else(|_| {
+            Err(CommitError::Unknown(action, "the task that committed it was stopped".to_owned()))
+        })
+    }
+
+    /// Takes an action's batch back, if nothing of it was sent yet.
+    pub(crate) fn withdraw(&self, action: ActionId) -> bool {
+        self.queue.withdraw(action)
     }
 
     pub(crate) async fn settled(&self, action: ActionId) {
@@ -65,7 +71,9 @@ impl Lanes {
     /// Commits what still waits, and ends.
     pub(crate) async fn close(&self) {
         self.queue.close();
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let tasks = std::mem::take(
+            &mut *self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
         for task in tasks {
             let _ = task.await;
         }
@@ -165,7 +173,12 @@ impl Lane {
 
     /// Learns what became of a flight whose connection broke, and answers all of it that is
     /// known. What stays in the flight did not commit.
-    async fn settle(&self, broken: Option<&str>, flight: &mut Flight, cause: &DbError) -> Option<Box<dyn Connection>> {
+    async fn settle(
+        &self,
+        broken: Option<&str>,
+        flight: &mut Flight,
+        cause: &DbError,
+    ) -> Option<Box<dyn Connection>> {
         flight.answer_each(|job| {
             (!job.batch.traceable).then(|| {
                 let why = format!("{cause}; the write left no action id by which to look it up");
@@ -193,7 +206,8 @@ impl Lane {
             Err(_) => {
                 let timeout = self.settle_timeout;
                 flight.answer_each(|job| {
-                    let why = format!("{cause}; and the database could not be asked within {timeout:?}");
+                    let why =
+                        format!("{cause}; and the database could not be asked within {timeout:?}");
                     Some(Err(CommitError::Unknown(job.batch.action, why)))
                 });
                 None
@@ -201,15 +215,23 @@ impl Lane {
         }
     }
 
-    async fn look(&self, broken: Option<&str>, actions: &[ActionId]) -> (Box<dyn Connection>, Vec<ActionId>) {
+    async fn look(
+        &self,
+        broken: Option<&str>,
+        actions: &[ActionId],
+    ) -> (Box<dyn Connection>, Vec<ActionId>) {
         let mut pause = Duration::from_millis(20);
         loop {
             match self.driver.connect(Route::Primary).await {
                 Ok(mut connection) => match connection.settle(broken, actions).await {
                     Ok(found) => return (connection, found),
-                    Err(error) => tracing::debug!(%error, "asking what committed failed; trying again"),
+                    Err(error) => {
+                        tracing::debug!(%error, "asking what committed failed; trying again")
+                    }
                 },
-                Err(error) => tracing::debug!(%error, "connecting to ask what committed failed; trying again"),
+                Err(error) => {
+                    tracing::debug!(%error, "connecting to ask what committed failed; trying again")
+                }
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));

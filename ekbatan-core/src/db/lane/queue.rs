@@ -24,7 +24,6 @@ pub(super) struct Job {
     pub(super) batch: CommitBatch,
     pub(super) since: Instant,
     answer: Answer,
-    #[expect(dead_code, reason = "held for its drop, which says that the action is settled")]
     open: OpenAction,
 }
 
@@ -139,7 +138,8 @@ impl Queue {
         for change in batch.updates() {
             for job in state.in_flight.remove(&key(change)).unwrap_or_default() {
                 let same_row = job.batch.updates().find(|parked| key(parked) == key(change));
-                let still_valid = |parked: &RowChange| parked.expected_version() == change.expected_version() + 1;
+                let still_valid =
+                    |parked: &RowChange| parked.expected_version() == change.expected_version() + 1;
                 match same_row {
                     Some(parked) if committed && !still_valid(parked) => {
                         let row = parked.row_ref();
@@ -154,6 +154,23 @@ impl Queue {
         for (job, row) in stale {
             let _ = job.answer.send(Err(CommitError::Stale(vec![row])));
         }
+    }
+
+    /// Takes an action's batch out of the queue, if no lane has taken it.
+    pub(super) fn withdraw(&self, action: ActionId) -> bool {
+        let mut state = lock(&self.state);
+        let State { waiting, in_flight, .. } = &mut *state;
+        let mut withdrawn = None;
+        if let Some(at) = waiting.iter().position(|job| job.batch.action == action) {
+            withdrawn = waiting.remove(at);
+        }
+        for parked in in_flight.values_mut() {
+            if let Some(at) = parked.iter().position(|job| job.batch.action == action) {
+                withdrawn = Some(parked.remove(at));
+            }
+        }
+        drop(state);
+        withdrawn.is_some()
     }
 
     pub(super) async fn settled(&self, action: ActionId) {
@@ -189,7 +206,10 @@ impl Flight {
     }
 
     /// Answers every job for which there is an answer; the others stay, in their order.
-    pub(super) fn answer_each(&mut self, mut answer: impl FnMut(&Job) -> Option<Result<Committed, CommitError>>) {
+    pub(super) fn answer_each(
+        &mut self,
+        mut answer: impl FnMut(&Job) -> Option<Result<Committed, CommitError>>,
+    ) {
         for job in std::mem::take(&mut self.jobs) {
             match answer(&job) {
                 Some(answer) => self.finish(job, answer),

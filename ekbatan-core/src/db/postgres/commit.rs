@@ -21,16 +21,24 @@ struct Group<'b> {
 
 impl PostgresConnection {
     /// Writes the batches in one round trip. `Err` leaves nothing written by any of them.
-    pub(super) async fn apply(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+    pub(super) async fn apply(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         if let [batch] = batches
-            && let ([change], [record], None) = (&batch.changes[..], &batch.records[..], &batch.fence)
+            && let ([change], [record], None) =
+                (&batch.changes[..], &batch.records[..], &batch.fence)
         {
             return Ok(vec![self.apply_single(change, record).await?]);
         }
         self.apply_folded(batches).await
     }
 
-    async fn apply_single(&mut self, change: &RowChange, record: &RowChange) -> Result<Result<(), CommitError>, DbError> {
+    async fn apply_single(
+        &mut self,
+        change: &RowChange,
+        record: &RowChange,
+    ) -> Result<Result<(), CommitError>, DbError> {
         let key = (change.table.table.key(), change.kind, record.table.table.key());
         let sql = self.singles.entry(key).or_insert_with(|| single(change, record).into()).clone();
         let mut arguments = PgArguments::default();
@@ -43,10 +51,16 @@ impl PostgresConnection {
         Ok(if done == 1 { Ok(()) } else { Err(CommitError::Stale(vec![change.row_ref()])) })
     }
 
-    async fn apply_folded(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+    async fn apply_folded(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         let groups = group(batches);
         let fenced = batches.iter().any(|batch| batch.fence.is_some());
-        let key = (groups.iter().map(|group| (group.table.table.key(), group.kind)).collect::<Vec<_>>(), fenced);
+        let key = (
+            groups.iter().map(|group| (group.table.table.key(), group.kind)).collect::<Vec<_>>(),
+            fenced,
+        );
         let sql = match self.folds.get(&key) {
             Some(sql) => sql.clone(),
             None => {
@@ -66,17 +80,31 @@ impl PostgresConnection {
         for group in &groups {
             add(&mut arguments, group.rows.iter().map(|(batch, ..)| *batch).collect::<Vec<i32>>())?;
             if group.kind == ChangeKind::Update {
-                add(&mut arguments, group.rows.iter().map(|(_, ordinal, _)| *ordinal).collect::<Vec<i32>>())?;
+                add(
+                    &mut arguments,
+                    group.rows.iter().map(|(_, ordinal, _)| *ordinal).collect::<Vec<i32>>(),
+                )?;
             }
             for (position, _) in statement::written(group.table, group.kind) {
                 let ty = group.table.table.columns[position].ty;
-                bind_many(&mut arguments, ty, group.rows.iter().map(|(.., row)| &row.values[position]))?;
+                bind_many(
+                    &mut arguments,
+                    ty,
+                    group.rows.iter().map(|(.., row)| &row.values[position]),
+                )?;
             }
         }
         if fenced {
-            let fences = || (1..).zip(batches).filter_map(|(n, batch)| batch.fence.as_ref().map(|fence| (n, fence)));
+            let fences = || {
+                (1..)
+                    .zip(batches)
+                    .filter_map(|(n, batch)| batch.fence.as_ref().map(|fence| (n, fence)))
+            };
             add(&mut arguments, fences().map(|(n, _)| n).collect::<Vec<i32>>())?;
-            add(&mut arguments, fences().map(|(_, fence)| fence.key.as_str()).collect::<Vec<&str>>())?;
+            add(
+                &mut arguments,
+                fences().map(|(_, fence)| fence.key.as_str()).collect::<Vec<&str>>(),
+            )?;
             add(&mut arguments, fences().map(|(_, fence)| fence.token).collect::<Vec<i64>>())?;
         }
         self.trips += 1;
@@ -85,8 +113,18 @@ impl PostgresConnection {
             .await
             .map_err(classify)?;
         let ok: Vec<bool> = row.try_get(0).map_err(classify)?;
-        let found: HashSet<i32> = row.try_get::<Option<Vec<i32>>, _>(1).map_err(classify)?.unwrap_or_default().into_iter().collect();
-        let held: HashSet<i32> = row.try_get::<Option<Vec<i32>>, _>(2).map_err(classify)?.unwrap_or_default().into_iter().collect();
+        let found: HashSet<i32> = row
+            .try_get::<Option<Vec<i32>>, _>(1)
+            .map_err(classify)?
+            .unwrap_or_default()
+            .into_iter()
+            .collect();
+        let held: HashSet<i32> = row
+            .try_get::<Option<Vec<i32>>, _>(2)
+            .map_err(classify)?
+            .unwrap_or_default()
+            .into_iter()
+            .collect();
         Ok((1..)
             .zip(batches)
             .zip(ok)
@@ -102,7 +140,9 @@ impl PostgresConnection {
                     .map(|(.., row)| row.row_ref())
                     .collect();
                 match &batch.fence {
-                    Some(fence) if !held.contains(&n) => Err(CommitError::FenceLost(fence.key.clone())),
+                    Some(fence) if !held.contains(&n) => {
+                        Err(CommitError::FenceLost(fence.key.clone()))
+                    }
                     _ => Err(CommitError::Stale(missing)),
                 }
             })
@@ -123,9 +163,12 @@ fn add<'q, T>(arguments: &mut PgArguments, value: T) -> Result<(), DbError>
 where
     T: sqlx::Encode<'q, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + 'q,
 {
-    arguments
-        .add(value)
-        .map_err(|e| DbError::new(crate::db::DbErrorKind::ValueOutOfRange, format!("a value cannot be sent: {e}")))
+    arguments.add(value).map_err(|e| {
+        DbError::new(
+            crate::db::DbErrorKind::ValueOutOfRange,
+            format!("a value cannot be sent: {e}"),
+        )
+    })
 }
 
 /// Every row of every batch, by table and kind, in the order in which rows are locked.
@@ -135,10 +178,16 @@ fn group<'b>(batches: &[&'b CommitBatch]) -> Vec<Group<'b>> {
     for (n, batch) in (1..).zip(batches) {
         for row in batch.changes.iter().chain(&batch.records) {
             ordinal += 1;
-            let same = |group: &Group<'_>| group.table.table.key() == row.table.table.key() && group.kind == row.kind;
+            let same = |group: &Group<'_>| {
+                group.table.table.key() == row.table.table.key() && group.kind == row.kind
+            };
             match groups.iter_mut().find(|group| same(group)) {
                 Some(group) => group.rows.push((n, ordinal, row)),
-                None => groups.push(Group { table: &row.table, kind: row.kind, rows: vec![(n, ordinal, row)] }),
+                None => groups.push(Group {
+                    table: &row.table,
+                    kind: row.kind,
+                    rows: vec![(n, ordinal, row)],
+                }),
             }
         }
     }

@@ -13,8 +13,8 @@ use uuid::Uuid;
 use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::{
-    ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, Isolation, Query,
-    TransactionOptions,
+    ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
+    Isolation, Query, TransactionOptions,
 };
 use crate::domain::{Table, TableKey, Value};
 
@@ -48,7 +48,10 @@ impl Connection for PostgresConnection {
         rows.iter().map(|row| decode(row, &query.columns)).collect()
     }
 
-    async fn commit(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+    async fn commit(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         match self.apply(batches).await {
             Ok(answers) => Ok(answers),
             Err(error) if error.is_connection_lost() => Err(error),
@@ -126,7 +129,11 @@ impl Connection for PostgresConnection {
             .map_err(classify)
     }
 
-    async fn settle(&mut self, broken: Option<&str>, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError> {
+    async fn settle(
+        &mut self,
+        broken: Option<&str>,
+        actions: &[ActionId],
+    ) -> Result<Vec<ActionId>, DbError> {
         // As long as the old session lives, the statement that it was given may still
         // commit. It is ended, and only then is looked.
         if let Some((pid, started)) = broken.and_then(|identity| identity.split_once(' ')) {
@@ -149,12 +156,14 @@ impl Connection for PostgresConnection {
         }
         let ids: Vec<Uuid> = actions.iter().map(|action| action.0).collect();
         self.trips += 1;
-        sqlx::query_scalar::<_, Uuid>("SELECT DISTINCT action_id FROM eventlog.events WHERE action_id = ANY($1)")
-            .bind(ids)
-            .fetch_all(&mut self.inner)
-            .await
-            .map(|found| found.into_iter().map(ActionId).collect())
-            .map_err(classify)
+        sqlx::query_scalar::<_, Uuid>(
+            "SELECT DISTINCT action_id FROM eventlog.events WHERE action_id = ANY($1)",
+        )
+        .bind(ids)
+        .fetch_all(&mut self.inner)
+        .await
+        .map(|found| found.into_iter().map(ActionId).collect())
+        .map_err(classify)
     }
 
     fn identity(&self) -> Option<&str> {

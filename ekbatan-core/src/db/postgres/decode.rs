@@ -12,7 +12,11 @@ use crate::db::{Arg, DbError, DbErrorKind};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// Adds one value, as the wire's type for `ty`.
-pub(super) fn bind(arguments: &mut PgArguments, ty: ValueType, value: &Value) -> Result<(), DbError> {
+pub(super) fn bind(
+    arguments: &mut PgArguments,
+    ty: ValueType,
+    value: &Value,
+) -> Result<(), DbError> {
     let added = match (ty, value) {
         (ValueType::Bool, Value::Bool(v)) => arguments.add(v),
         (ValueType::Bool, Value::Null) => arguments.add(None::<bool>),
@@ -20,7 +24,9 @@ pub(super) fn bind(arguments: &mut PgArguments, ty: ValueType, value: &Value) ->
         (ValueType::Int, Value::Null) => arguments.add(None::<i64>),
         (ValueType::Float, Value::Float(v)) => arguments.add(v),
         (ValueType::Float, Value::Null) => arguments.add(None::<f64>),
-        (ValueType::Text, Value::Text(v)) | (ValueType::Json, Value::Json(v)) => arguments.add(v.as_str()),
+        (ValueType::Text, Value::Text(v)) | (ValueType::Json, Value::Json(v)) => {
+            arguments.add(v.as_str())
+        }
         (ValueType::Text | ValueType::Json, Value::Null) => arguments.add(None::<&str>),
         (ValueType::Bytes, Value::Bytes(v)) => arguments.add(v.as_slice()),
         (ValueType::Bytes, Value::Null) => arguments.add(None::<&[u8]>),
@@ -85,8 +91,11 @@ pub(super) fn decode(row: &PgRow, columns: &[ColumnDef]) -> Result<Vec<Value>, D
         .enumerate()
         .map(|(position, column)| {
             value(row, position, column.ty).map_err(|error| {
-                DbError::new(DbErrorKind::Decode, format!("column `{}` does not fit the code: {error}", column.name))
-                    .with_source(error)
+                DbError::new(
+                    DbErrorKind::Decode,
+                    format!("column `{}` does not fit the code: {error}", column.name),
+                )
+                .with_source(error)
             })
         })
         .collect()
@@ -118,7 +127,9 @@ fn value(row: &PgRow, at: usize, ty: ValueType) -> Result<Value, sqlx::Error> {
             "TIMESTAMPTZ" => row.try_get(at)?,
             _ => row.try_get::<NaiveDateTime, _>(at)?.and_utc(),
         }),
-        ValueType::Json => Value::Json(row.try_get::<Json<Box<RawValue>>, _>(at)?.0.get().to_owned()),
+        ValueType::Json => {
+            Value::Json(row.try_get::<Json<Box<RawValue>>, _>(at)?.0.get().to_owned())
+        }
     })
 }
 
@@ -130,7 +141,11 @@ fn text(row: &PgRow, at: usize, _: &PgTypeInfo) -> Result<String, sqlx::Error> {
 fn confused(ty: ValueType, value: &Value) -> DbError {
     DbError::new(
         DbErrorKind::ValueOutOfRange,
-        format!("a field that says it is {} gave {}; mend its `Field` implementation", ty.name(), value.kind()),
+        format!(
+            "a field that says it is {} gave {}; mend its `Field` implementation",
+            ty.name(),
+            value.kind()
+        ),
     )
 }
 

@@ -32,14 +32,23 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
     match error {
         sqlx::Error::Database(error) => {
             let (constraint, table) = match error.try_downcast_ref::<PgDatabaseError>() {
-                Some(error) => (error.constraint().map(str::to_owned), error.table().map(str::to_owned)),
+                Some(error) => {
+                    (error.constraint().map(str::to_owned), error.table().map(str::to_owned))
+                }
                 None => (None, None),
             };
             let code = error.code().unwrap_or_default().into_owned();
-            DbError::new(kind(&code), error.message()).with_code(code).with_constraint(constraint).with_table(table)
+            DbError::new(kind(&code), error.message())
+                .with_code(code)
+                .with_constraint(constraint)
+                .with_table(table)
         }
-        error @ (sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed) => {
-            DbError::new(DbErrorKind::Unavailable, format!("the connection broke: {error}")).with_source(error)
+        error @ (sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::WorkerCrashed) => {
+            DbError::new(DbErrorKind::Unavailable, format!("the connection broke: {error}"))
+                .with_source(error)
         }
         error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => {
             DbError::new(DbErrorKind::Decode, error.to_string()).with_source(error)
@@ -52,8 +61,13 @@ pub(super) fn at_connect(error: sqlx::Error, address: &str) -> DbError {
     match error {
         sqlx::Error::Database(_) => {
             let error = classify(error);
-            DbError::new(error.kind(), format!("{address} refused the connection: {error}")).with_source(error)
+            DbError::new(error.kind(), format!("{address} refused the connection: {error}"))
+                .with_source(error)
         }
-        error => DbError::new(DbErrorKind::Unavailable, format!("{address} is not to be reached: {error}")).with_source(error),
+        error => DbError::new(
+            DbErrorKind::Unavailable,
+            format!("{address} is not to be reached: {error}"),
+        )
+        .with_source(error),
     }
 }

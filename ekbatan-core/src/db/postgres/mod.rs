@@ -18,8 +18,12 @@ use super::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Synta
 use crate::config::DataSourceConfig;
 pub(crate) use connection::PostgresConnection;
 
-const CAPABILITIES: Capabilities =
-    Capabilities { name: "postgres", max_lanes: None, isolation_levels: true, names_constraints: true };
+const CAPABILITIES: Capabilities = Capabilities {
+    name: "postgres",
+    max_lanes: None,
+    isolation_levels: true,
+    names_constraints: true,
+};
 
 /// Opens connections to a PostgreSQL server, and to its replica if there is one.
 pub(crate) struct PostgresDriver {
@@ -30,9 +34,17 @@ pub(crate) struct PostgresDriver {
 }
 
 impl PostgresDriver {
-    pub(crate) fn new(primary: &DataSourceConfig, replica: Option<&DataSourceConfig>) -> Result<Self, DbError> {
+    pub(crate) fn new(
+        primary: &DataSourceConfig,
+        replica: Option<&DataSourceConfig>,
+    ) -> Result<Self, DbError> {
         let options = options(primary)?;
-        let address = format!("postgres://{}:{}/{}", options.get_host(), options.get_port(), options.get_database().unwrap_or(""));
+        let address = format!(
+            "postgres://{}:{}/{}",
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or("")
+        );
         Ok(Self {
             primary: options,
             replica: replica.map(self::options).transpose()?,
@@ -44,7 +56,12 @@ impl PostgresDriver {
 
 fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
     let mut options = PgConnectOptions::from_str(&config.url)
-        .map_err(|e| DbError::new(DbErrorKind::Other, format!("the url of the database is not understood: {e}")))?
+        .map_err(|e| {
+            DbError::new(
+                DbErrorKind::Other,
+                format!("the url of the database is not understood: {e}"),
+            )
+        })?
         .application_name(&config.application_name)
         .statement_cache_capacity(1_000)
         // Without generic plans a statement over arrays is planned anew on every call and
@@ -82,7 +99,9 @@ impl Driver for PostgresDriver {
             Ok((connection, identity))
         };
         match tokio::time::timeout(self.connect_timeout, connecting).await {
-            Ok(Ok((connection, identity))) => Ok(Box::new(PostgresConnection::new(connection, identity))),
+            Ok(Ok((connection, identity))) => {
+                Ok(Box::new(PostgresConnection::new(connection, identity)))
+            }
             Ok(Err(error)) => Err(error::at_connect(error, &self.address)),
             Err(_) => Err(DbError::new(
                 DbErrorKind::Unavailable,

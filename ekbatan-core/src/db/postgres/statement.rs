@@ -7,7 +7,10 @@ use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{ChangeKind, ColumnInfo, RowChange, Syntax, TableInfo};
 
 /// The columns that a change binds: an update leaves the date of creation alone.
-pub(super) fn written(table: &TableInfo, kind: ChangeKind) -> impl Iterator<Item = (usize, &ColumnInfo)> {
+pub(super) fn written(
+    table: &TableInfo,
+    kind: ChangeKind,
+) -> impl Iterator<Item = (usize, &ColumnInfo)> {
     let skipped = match kind {
         ChangeKind::Update => table.table.dates,
         ChangeKind::Insert => None,
@@ -49,7 +52,11 @@ pub(super) fn single(change: &RowChange, record: &RowChange) -> String {
             for (position, column, (n, value)) in &values {
                 let name = PostgresSyntax.quote(&column.name);
                 if is_key_or_version(table, *position) {
-                    let _ = write!(guard, "{}{name} = {value}", if guard.is_empty() { "" } else { " AND " });
+                    let _ = write!(
+                        guard,
+                        "{}{name} = {value}",
+                        if guard.is_empty() { "" } else { " AND " }
+                    );
                 }
                 if Some(*position) == table.table.version {
                     set.push(format!("{name} = ${n}::int8 + 1"));
@@ -74,8 +81,9 @@ pub(super) fn single(change: &RowChange, record: &RowChange) -> String {
 }
 
 fn insert_into(sql: &mut String, table: &TableInfo) {
-    let names: Vec<String> =
-        written(table, ChangeKind::Insert).map(|(_, column)| PostgresSyntax.quote(&column.name)).collect();
+    let names: Vec<String> = written(table, ChangeKind::Insert)
+        .map(|(_, column)| PostgresSyntax.quote(&column.name))
+        .collect();
     let _ = write!(sql, "INSERT INTO {} ({})", PostgresSyntax.table(table.table), names.join(", "));
 }
 
@@ -100,11 +108,15 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
         let batch = parameter("int4");
         let ordinal = (*kind == ChangeKind::Update).then(|| parameter("int4"));
         let arrays: Vec<(usize, &ColumnInfo, String)> = written(table, *kind)
-            .map(|(position, column)| (position, column, parameter(wire_type(table.table.columns[position].ty))))
+            .map(|(position, column)| {
+                (position, column, parameter(wire_type(table.table.columns[position].ty)))
+            })
             .collect();
-        let names: Vec<String> = arrays.iter().map(|(position, ..)| format!("c{position}")).collect();
+        let names: Vec<String> =
+            arrays.iter().map(|(position, ..)| format!("c{position}")).collect();
         let columns: Vec<&str> = arrays.iter().map(|(.., array)| array.as_str()).collect();
-        let source = format!("unnest({batch}, {}) AS v(batch, {})", columns.join(", "), names.join(", "));
+        let source =
+            format!("unnest({batch}, {}) AS v(batch, {})", columns.join(", "), names.join(", "));
         match kind {
             ChangeKind::Insert => {
                 let mut sql = String::new();
@@ -113,7 +125,11 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
                     .iter()
                     .map(|(position, column, _)| assigned(&format!("v.c{position}"), column))
                     .collect();
-                let _ = write!(sql, " SELECT {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch]", values.join(", "));
+                let _ = write!(
+                    sql,
+                    " SELECT {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch]",
+                    values.join(", ")
+                );
                 writes.push(format!("w{n} AS ({sql})"));
             }
             ChangeKind::Update => {
@@ -161,9 +177,15 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
     }
     let found: Vec<String> = locks
         .iter()
-        .filter_map(|lock| lock.split_once(' ').map(|(name, _)| format!("SELECT batch, ord FROM {name}")))
+        .filter_map(|lock| {
+            lock.split_once(' ').map(|(name, _)| format!("SELECT batch, ord FROM {name}"))
+        })
         .collect();
-    let found = if found.is_empty() { "SELECT 0 AS batch, 0 AS ord WHERE false".to_owned() } else { found.join(" UNION ALL ") };
+    let found = if found.is_empty() {
+        "SELECT 0 AS batch, 0 AS ord WHERE false".to_owned()
+    } else {
+        found.join(" UNION ALL ")
+    };
     let mut parts = locks;
     parts.push(format!("n AS MATERIALIZED ({found})"));
     parts.push(

@@ -47,7 +47,9 @@ impl Syntax for PostgresSyntax {
         let name = self.quote(&column.name);
         match column.db_type.as_str() {
             "timestamptz" => format!("({name} AT TIME ZONE 'UTC') = ANY(${n}::timestamp[])"),
-            _ if column.is_enum => format!("{name} = ANY(${n}::text[]::{}[])", self.quote(&column.db_type)),
+            _ if column.is_enum => {
+                format!("{name} = ANY(${n}::text[]::{}[])", self.quote(&column.db_type))
+            }
             _ => format!("{name} = ANY(${n}::{}[])", wire_type(ty)),
         }
     }
@@ -58,7 +60,8 @@ impl Syntax for PostgresSyntax {
             ValueType::Int => matches!(column.db_type.as_str(), "int2" | "int4" | "int8"),
             ValueType::Float => matches!(column.db_type.as_str(), "float4" | "float8"),
             ValueType::Text => {
-                column.is_enum || matches!(column.db_type.as_str(), "text" | "varchar" | "bpchar" | "citext")
+                column.is_enum
+                    || matches!(column.db_type.as_str(), "text" | "varchar" | "bpchar" | "citext")
             }
             ValueType::Bytes => column.db_type == "bytea",
             ValueType::Uuid => column.db_type == "uuid",
@@ -68,7 +71,12 @@ impl Syntax for PostgresSyntax {
             ValueType::Json => matches!(column.db_type.as_str(), "json" | "jsonb"),
         };
         (!fits).then(|| {
-            format!("column `{}` is of type {}, which does not hold a field of type {}", column.name, column.db_type, ty.name())
+            format!(
+                "column `{}` is of type {}, which does not hold a field of type {}",
+                column.name,
+                column.db_type,
+                ty.name()
+            )
         })
     }
 
@@ -82,6 +90,13 @@ impl Syntax for PostgresSyntax {
          CREATE TABLE IF NOT EXISTS eventlog.migrations (source varchar(64) NOT NULL, version bigint NOT NULL, \
          name varchar(255) NOT NULL, checksum varchar(64) NOT NULL, applied_date timestamp NOT NULL, \
          PRIMARY KEY (source, version))"
+    }
+
+    fn raise_fence(&self) -> &'static str {
+        "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
+         VALUES ($1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond') \
+         ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, until = excluded.until \
+         WHERE f.token <= excluded.token RETURNING token"
     }
 
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {

@@ -10,7 +10,9 @@ use uuid::Uuid;
 use super::SqliteLink;
 use super::decode::bind;
 use super::error::classify;
-use super::statement::{chained, chunk, find_stale, guard_positions, set_positions, write_rows, written};
+use super::statement::{
+    chained, chunk, find_stale, guard_positions, set_positions, write_rows, written,
+};
 use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
 
 /// The everyday batch: one row, its records, no fence. It needs no look before it writes.
@@ -23,7 +25,10 @@ fn simple(batch: &CommitBatch) -> Option<&RowChange> {
 
 impl SqliteLink {
     /// Commits all batches in one transaction. `Err` leaves nothing of any of them.
-    pub(super) async fn commit_together(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+    pub(super) async fn commit_together(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         let gate = self.gate.clone().lock_owned().await;
         let answers = self.commit_in_gate(batches).await;
         if answers.is_err() {
@@ -34,7 +39,10 @@ impl SqliteLink {
         answers
     }
 
-    async fn commit_in_gate(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+    async fn commit_in_gate(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         if let [batch] = batches
             && let Some(change) = simple(batch)
         {
@@ -42,7 +50,8 @@ impl SqliteLink {
             let sql = self.chained_text(change, &batch.records, true);
             return Ok(vec![self.write_chained(sql, change, batch).await?]);
         }
-        self.run("BEGIN IMMEDIATE; PRAGMA defer_foreign_keys = ON", SqliteArguments::default()).await?;
+        self.run("BEGIN IMMEDIATE; PRAGMA defer_foreign_keys = ON", SqliteArguments::default())
+            .await?;
         let mut answers = Vec::with_capacity(batches.len());
         for batch in batches {
             answers.push(self.write_batch(batch).await?);
@@ -53,7 +62,10 @@ impl SqliteLink {
 
     /// Writes a batch into the open transaction, whole or, when it is refused, not at all.
     /// After an `Err` the caller undoes what there may be of it.
-    pub(super) async fn write_batch(&mut self, batch: &CommitBatch) -> Result<Result<(), CommitError>, DbError> {
+    pub(super) async fn write_batch(
+        &mut self,
+        batch: &CommitBatch,
+    ) -> Result<Result<(), CommitError>, DbError> {
         if let Some(change) = simple(batch) {
             let sql = self.chained_text(change, &batch.records, false);
             return self.write_chained(sql, change, batch).await;
@@ -80,7 +92,9 @@ impl SqliteLink {
             return Ok(Err(CommitError::Stale(stale)));
         }
         let rows = batch.changes.iter().chain(&batch.records).collect::<Vec<_>>();
-        for group in rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind) {
+        for group in
+            rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind)
+        {
             let (table, kind) = (&group[0].table, group[0].kind);
             for rows in group.chunks(chunk(table)) {
                 let mut arguments = SqliteArguments::default();
@@ -110,13 +124,18 @@ impl SqliteLink {
                     }
                 }
                 self.trips += 1;
-                let found = sqlx::query_with(AssertSqlSafe(find_stale(table, rows.len())), arguments)
-                    .fetch_all(&mut self.inner)
-                    .await
-                    .map_err(classify)?;
-                let ids: HashSet<Uuid> =
-                    found.iter().filter_map(|row| row.try_get::<String, _>(0).ok()?.parse().ok()).collect();
-                stale.extend(rows.iter().filter(|row| ids.contains(&row.id)).map(|row| row.row_ref()));
+                let found =
+                    sqlx::query_with(AssertSqlSafe(find_stale(table, rows.len())), arguments)
+                        .fetch_all(&mut self.inner)
+                        .await
+                        .map_err(classify)?;
+                let ids: HashSet<Uuid> = found
+                    .iter()
+                    .filter_map(|row| row.try_get::<String, _>(0).ok()?.parse().ok())
+                    .collect();
+                stale.extend(
+                    rows.iter().filter(|row| ids.contains(&row.id)).map(|row| row.row_ref()),
+                );
             }
         }
         Ok(stale)
@@ -157,10 +176,18 @@ impl SqliteLink {
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;
-        Ok(if written.is_empty() { Err(CommitError::Stale(vec![change.row_ref()])) } else { Ok(()) })
+        Ok(if written.is_empty() {
+            Err(CommitError::Stale(vec![change.row_ref()]))
+        } else {
+            Ok(())
+        })
     }
 
-    pub(super) async fn run(&mut self, sql: impl Into<Arc<str>>, arguments: SqliteArguments) -> Result<(), DbError> {
+    pub(super) async fn run(
+        &mut self,
+        sql: impl Into<Arc<str>>,
+        arguments: SqliteArguments,
+    ) -> Result<(), DbError> {
         self.trips += 1;
         sqlx::query_with(AssertSqlSafe(sql.into()), arguments)
             .execute(&mut self.inner)

@@ -12,8 +12,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::{
-    ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, Query, Syntax,
-    TransactionOptions,
+    ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
+    Query, Syntax, TransactionOptions,
 };
 use crate::domain::{Table, TableKey, Value};
 
@@ -51,7 +51,10 @@ impl Connection for SqliteLink {
         rows.iter().map(|row| decode(row, &query.columns)).collect()
     }
 
-    async fn commit(&mut self, batches: &[&CommitBatch]) -> Result<Vec<Result<(), CommitError>>, DbError> {
+    async fn commit(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         match self.commit_together(batches).await {
             Ok(answers) => Ok(answers),
             Err(error) if error.is_connection_lost() => Err(error),
@@ -83,7 +86,10 @@ impl Connection for SqliteLink {
     }
 
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
-        if options.isolation.is_some_and(|isolation| isolation != crate::db::Isolation::Serializable) {
+        if options
+            .isolation
+            .is_some_and(|isolation| isolation != crate::db::Isolation::Serializable)
+        {
             return Err(DbError::new(
                 DbErrorKind::Other,
                 "every transaction of SQLite is serializable; leave the isolation out, or choose Serializable",
@@ -125,13 +131,22 @@ impl Connection for SqliteLink {
             .map_err(classify)?;
         rows.iter()
             .map(|row| {
-                Ok(ColumnInfo { name: row.try_get(0)?, db_type: row.try_get(1)?, numeric: None, is_enum: false })
+                Ok(ColumnInfo {
+                    name: row.try_get(0)?,
+                    db_type: row.try_get(1)?,
+                    numeric: None,
+                    is_enum: false,
+                })
             })
             .collect::<Result<_, sqlx::Error>>()
             .map_err(classify)
     }
 
-    async fn settle(&mut self, _: Option<&str>, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError> {
+    async fn settle(
+        &mut self,
+        _: Option<&str>,
+        actions: &[ActionId],
+    ) -> Result<Vec<ActionId>, DbError> {
         // The broken connection lived in this process: when its call failed, it had ended.
         let ids: Vec<String> = actions.iter().map(ActionId::to_string).collect();
         self.trips += 1;
@@ -156,9 +171,12 @@ impl Connection for SqliteLink {
     async fn reset(&mut self) -> Result<(), DbError> {
         self.writing = None;
         let _ = self.script("ROLLBACK").await; // fails when nothing is open, which is well
-        self.script("PRAGMA query_only = OFF; PRAGMA foreign_keys = ON")
-            .await
-            .map_err(|error| DbError::new(DbErrorKind::Unavailable, format!("the session could not be reset: {error}")))
+        self.script("PRAGMA query_only = OFF; PRAGMA foreign_keys = ON").await.map_err(|error| {
+            DbError::new(
+                DbErrorKind::Unavailable,
+                format!("the session could not be reset: {error}"),
+            )
+        })
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

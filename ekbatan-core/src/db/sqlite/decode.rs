@@ -45,7 +45,9 @@ pub(super) fn bind(arguments: &mut SqliteArguments, value: &Value) -> Result<(),
         Value::Date(v) => arguments.add(date(v)?),
         Value::Timestamp(v) => arguments.add(timestamp(v)?),
     };
-    added.map_err(|e| DbError::new(DbErrorKind::ValueOutOfRange, format!("a value cannot be sent: {e}")))
+    added.map_err(|e| {
+        DbError::new(DbErrorKind::ValueOutOfRange, format!("a value cannot be sent: {e}"))
+    })
 }
 
 pub(super) fn bind_arg(arguments: &mut SqliteArguments, arg: &Arg) -> Result<(), DbError> {
@@ -87,7 +89,10 @@ pub(super) fn decode(row: &SqliteRow, columns: &[ColumnDef]) -> Result<Vec<Value
         .enumerate()
         .map(|(position, column)| {
             value(row, position, column.ty).map_err(|reason| {
-                DbError::new(DbErrorKind::Decode, format!("column `{}` does not fit the code: {reason}", column.name))
+                DbError::new(
+                    DbErrorKind::Decode,
+                    format!("column `{}` does not fit the code: {reason}", column.name),
+                )
             })
         })
         .collect()
@@ -104,7 +109,9 @@ fn value(row: &SqliteRow, at: usize, ty: ValueType) -> Result<Value, String> {
     let is_text = class == "TEXT" || class == "DATE" || class == "DATETIME" || class == "TIME";
     let expected = |what: &str| format!("the database holds {class} where the code expects {what}");
     match ty {
-        ValueType::Bool | ValueType::Int if class != "INTEGER" && class != "BOOLEAN" => Err(expected("an integer")),
+        ValueType::Bool | ValueType::Int if class != "INTEGER" && class != "BOOLEAN" => {
+            Err(expected("an integer"))
+        }
         ValueType::Bool => integer().map(|v| Value::Bool(v != 0)),
         ValueType::Int => integer().map(Value::Int),
         ValueType::Float if class == "INTEGER" => integer().map(|v| Value::Float(v as f64)),
@@ -120,17 +127,21 @@ fn value(row: &SqliteRow, at: usize, ty: ValueType) -> Result<Value, String> {
         }
         ValueType::Decimal => {
             let text = text()?;
-            Decimal::from_str_exact(&text).map(Value::Decimal).map_err(|e| format!("`{text}` is no decimal that fits: {e}"))
+            Decimal::from_str_exact(&text)
+                .map(Value::Decimal)
+                .map_err(|e| format!("`{text}` is no decimal that fits: {e}"))
         }
         ValueType::Date => {
             let text = text()?;
-            text.parse::<NaiveDate>().map(Value::Date).map_err(|e| format!("`{text}` is no date: {e}"))
+            text.parse::<NaiveDate>()
+                .map(Value::Date)
+                .map_err(|e| format!("`{text}` is no date: {e}"))
         }
         ValueType::Timestamp => {
             let text = text()?;
-            DateTime::parse_from_rfc3339(&text)
-                .map(|v| Value::Timestamp(v.to_utc()))
-                .map_err(|e| format!("`{text}` is no timestamp such as 2026-01-31T12:00:00.000000Z: {e}"))
+            DateTime::parse_from_rfc3339(&text).map(|v| Value::Timestamp(v.to_utc())).map_err(|e| {
+                format!("`{text}` is no timestamp such as 2026-01-31T12:00:00.000000Z: {e}")
+            })
         }
     }
 }

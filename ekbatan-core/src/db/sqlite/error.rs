@@ -29,7 +29,9 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
             // SQLite has no field for the constraint: it is the part of the message behind
             // the colon, in `UNIQUE constraint failed: wallets.email`.
             let constraint = match kind {
-                DbErrorKind::UniqueViolation | DbErrorKind::NotNullViolation | DbErrorKind::CheckViolation => {
+                DbErrorKind::UniqueViolation
+                | DbErrorKind::NotNullViolation
+                | DbErrorKind::CheckViolation => {
                     message.split_once("failed: ").map(|(_, name)| name.to_owned())
                 }
                 _ => None,

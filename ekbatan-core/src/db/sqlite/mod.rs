@@ -23,8 +23,12 @@ use super::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Synta
 use crate::config::{DataSourceConfig, Durability};
 pub(crate) use connection::SqliteLink;
 
-const CAPABILITIES: Capabilities =
-    Capabilities { name: "sqlite", max_lanes: Some(1), isolation_levels: false, names_constraints: false };
+const CAPABILITIES: Capabilities = Capabilities {
+    name: "sqlite",
+    max_lanes: Some(1),
+    isolation_levels: false,
+    names_constraints: false,
+};
 
 /// The collation that orders decimals, which are kept as text, by their value.
 const DECIMAL: &str = "ekbatan_decimal";
@@ -48,7 +52,9 @@ impl SqliteDriver {
             ));
         }
         let options = SqliteConnectOptions::from_str(&config.url)
-            .map_err(|e| DbError::new(DbErrorKind::Other, format!("`{}` is not understood: {e}", config.url)))?
+            .map_err(|e| {
+                DbError::new(DbErrorKind::Other, format!("`{}` is not understood: {e}", config.url))
+            })?
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(match config.durability {
@@ -87,7 +93,10 @@ impl Driver for SqliteDriver {
             Ok(connection) => Ok(Box::new(SqliteLink::new(connection, self.gate.clone()))),
             Err(error) => Err(DbError::new(
                 DbErrorKind::Unavailable,
-                format!("{} cannot be opened: {error}; does its folder exist, and may it be written?", self.address),
+                format!(
+                    "{} cannot be opened: {error}; does its folder exist, and may it be written?",
+                    self.address
+                ),
             )
             .with_source(error)),
         }

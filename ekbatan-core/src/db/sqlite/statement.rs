@@ -28,7 +28,8 @@ fn name(table: &TableInfo, position: usize) -> String {
 }
 
 fn insert_into(sql: &mut String, table: &TableInfo) {
-    let names: Vec<String> = written(table, ChangeKind::Insert).map(|position| name(table, position)).collect();
+    let names: Vec<String> =
+        written(table, ChangeKind::Insert).map(|position| name(table, position)).collect();
     let _ = write!(sql, "INSERT INTO {} ({})", SqliteSyntax.table(table.table), names.join(", "));
 }
 
@@ -49,8 +50,12 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
         ChangeKind::Update => {
             let table = &change.table;
             // The values of the key and of the version are bound behind the others.
-            let set: Vec<String> = set_positions(table).map(|position| format!("{} = ?", name(table, position))).collect();
-            let guard: Vec<String> = guard_positions(table).map(|position| format!("{} = ?", name(table, position))).collect();
+            let set: Vec<String> = set_positions(table)
+                .map(|position| format!("{} = ?", name(table, position)))
+                .collect();
+            let guard: Vec<String> = guard_positions(table)
+                .map(|position| format!("{} = ?", name(table, position)))
+                .collect();
             let version = table.table.version.map(|position| name(table, position));
             let bump = version.map(|version| format!("{version} = {version} + 1"));
             let set: Vec<String> = set.into_iter().chain(bump).collect();
@@ -66,7 +71,8 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
     for record in records {
         sql.push_str("; ");
         insert_into(&mut sql, &record.table);
-        let _ = write!(sql, " SELECT {} WHERE changes() = 1", marks(&record.table, ChangeKind::Insert));
+        let _ =
+            write!(sql, " SELECT {} WHERE changes() = 1", marks(&record.table, ChangeKind::Insert));
     }
     // The count of changed rows that the library reports is that of whichever statement
     // changed rows last, so the last link itself says whether the chain held.
@@ -77,7 +83,8 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
 /// What an update sets: all but the key, the version and the date of creation.
 pub(super) fn set_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
     let version = table.table.version;
-    written(table, ChangeKind::Update).filter(move |position| *position != 0 && Some(*position) != version)
+    written(table, ChangeKind::Update)
+        .filter(move |position| *position != 0 && Some(*position) != version)
 }
 
 /// What guards an update: the key and the version.
@@ -88,8 +95,10 @@ pub(super) fn guard_positions(table: &TableInfo) -> impl Iterator<Item = usize> 
 /// Asks for the rows of an update that are no longer at their version.
 pub(super) fn find_stale(table: &TableInfo, rows: usize) -> String {
     let guard = guard_positions(table);
-    let join: Vec<String> =
-        guard.enumerate().map(|(n, position)| format!("t.{} = v.g{n}", name(table, position))).collect();
+    let join: Vec<String> = guard
+        .enumerate()
+        .map(|(n, position)| format!("t.{} = v.g{n}", name(table, position)))
+        .collect();
     let names: Vec<String> = (0..join.len()).map(|n| format!("g{n}")).collect();
     let marks = format!("({})", vec!["?"; join.len()].join(", "));
     format!(
@@ -113,7 +122,8 @@ pub(super) fn write_rows(table: &TableInfo, kind: ChangeKind, rows: usize) -> St
             let _ = write!(sql, " VALUES {values}");
         }
         ChangeKind::Update => {
-            let names: Vec<String> = written(table, kind).map(|position| format!("c{position}")).collect();
+            let names: Vec<String> =
+                written(table, kind).map(|position| format!("c{position}")).collect();
             let set: Vec<String> = written(table, kind)
                 .filter(|position| *position != 0)
                 .map(|position| {

@@ -47,7 +47,13 @@ impl Syntax for SqliteSyntax {
         let affinity = affinity(&column.db_type);
         let unsafe_for_text = matches!(affinity, "NUMERIC" | "INTEGER" | "REAL");
         match ty {
-            ValueType::Decimal | ValueType::Text | ValueType::Json | ValueType::Uuid | ValueType::Bytes if unsafe_for_text => {
+            ValueType::Decimal
+            | ValueType::Text
+            | ValueType::Json
+            | ValueType::Uuid
+            | ValueType::Bytes
+                if unsafe_for_text =>
+            {
                 Some(format!(
                     "column `{}` is declared {}, which SQLite turns into a number; declare it {} to keep a {} exactly",
                     column.name,
@@ -56,13 +62,15 @@ impl Syntax for SqliteSyntax {
                     ty.name()
                 ))
             }
-            ValueType::Int | ValueType::Bool | ValueType::Float if affinity == "TEXT" => Some(format!(
-                "column `{}` is declared {}, which SQLite turns into text; declare it {} to keep a {}",
-                column.name,
-                column.db_type,
-                if ty == ValueType::Float { "REAL" } else { "INTEGER" },
-                ty.name()
-            )),
+            ValueType::Int | ValueType::Bool | ValueType::Float if affinity == "TEXT" => {
+                Some(format!(
+                    "column `{}` is declared {}, which SQLite turns into text; declare it {} to keep a {}",
+                    column.name,
+                    column.db_type,
+                    if ty == ValueType::Float { "REAL" } else { "INTEGER" },
+                    ty.name()
+                ))
+            }
             _ => None,
         }
     }
@@ -74,6 +82,13 @@ impl Syntax for SqliteSyntax {
     fn create_eventlog(&self) -> &'static str {
         "CREATE TABLE IF NOT EXISTS eventlog_migrations (source TEXT NOT NULL, version INTEGER NOT NULL, \
          name TEXT NOT NULL, checksum TEXT NOT NULL, applied_date TEXT NOT NULL, PRIMARY KEY (source, version))"
+    }
+
+    fn raise_fence(&self) -> &'static str {
+        "INSERT INTO eventlog_lock_fences AS f (lock_key, token, until) \
+         VALUES ($1, $2, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ($3 / 1000000.0) || ' seconds')) \
+         ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, until = excluded.until \
+         WHERE f.token <= excluded.token RETURNING token"
     }
 
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String {

@@ -1,0 +1,37 @@
+//! The trait that users write.
+
+use std::error::Error;
+use std::future::Future;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::ActionContext;
+
+/// A business operation: reads state, decides, and stages what is to change.
+///
+/// No transaction is open while it runs, and nothing that it does is visible before the
+/// executor commits its plan. It may run several times: once per attempt. What it needs
+/// besides its parameters are its fields.
+///
+/// Write `perform` as an `async fn`.
+pub trait Action: Send + Sync {
+    /// The name in the database and in telemetry. Never change it once it is stored.
+    const NAME: &'static str;
+
+    /// What it is told. It serializes to a JSON object, which is stored with the events.
+    type Params: Serialize + DeserializeOwned + Send + Sync;
+
+    /// What it answers once its plan is committed.
+    type Output: Send;
+
+    /// How it refuses.
+    type Error: Error + Send + Sync + 'static;
+
+    /// Reads through the context and stages on its plan.
+    fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Self::Params,
+    ) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
+}

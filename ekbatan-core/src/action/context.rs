@@ -1,0 +1,89 @@
+//! What an action sees while it runs.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use super::ActionPlan;
+use crate::clock::to_micros;
+use crate::db::ActionId;
+use crate::domain::{Entity, EntityId, Id, IdGenerator, Stored};
+use crate::repository::{ReadError, Repository};
+use crate::shard::Databases;
+
+/// One attempt of one execution: reads, the plan, and who asks for it.
+///
+/// The plan is reached through the context alone, so that an action has one plan and one
+/// writer of it by the rules of borrowing.
+pub struct ActionContext<'a> {
+    pub(super) databases: &'a Databases,
+    pub(super) ids: &'a IdGenerator,
+    pub(super) name: &'static str,
+    pub(super) action: ActionId,
+    pub(super) principal: Option<&'a str>,
+    pub(super) reason: Option<&'a str>,
+    pub(super) attempt: u32,
+    pub(super) now: DateTime<Utc>,
+    pub(super) plan: ActionPlan,
+}
+
+impl ActionContext<'_> {
+    /// The row with this id, as the primary has it; an error if there is none.
+    pub async fn get<I: EntityId>(&self, id: I) -> Result<Stored<I::Entity>, ReadError> {
+        self.repository::<I::Entity>().get(id).await
+    }
+
+    /// The row with this id, as the primary has it, if there is one.
+    pub async fn find<I: EntityId>(&self, id: I) -> Result<Option<Stored<I::Entity>>, ReadError> {
+        self.repository::<I::Entity>().find(id).await
+    }
+
+    /// Every read there is, on the primary.
+    pub fn repository<T: Entity>(&self) -> Repository<T> {
+        Repository::new(
+            Arc::clone(&self.databases.database),
+            Arc::clone(&self.databases.clock),
+            self.name,
+        )
+    }
+
+    /// Every read there is, on the replica, which may lag.
+    pub fn replica<T: Entity>(&self) -> Repository<T> {
+        self.repository().on_replica()
+    }
+
+    /// Where changes are staged.
+    pub fn plan(&mut self) -> &mut ActionPlan {
+        &mut self.plan
+    }
+
+    /// A new id, by the executor's clock.
+    pub fn new_id<M>(&self) -> Id<M> {
+        self.ids.generate()
+    }
+
+    /// When this attempt began, to the microsecond, by the executor's clock.
+    pub fn now(&self) -> DateTime<Utc> {
+        to_micros(self.now)
+    }
+
+    /// The identity of the execution, the same in every attempt.
+    pub fn action_id(&self) -> ActionId {
+        self.action
+    }
+
+    /// Who asks, if the caller said so.
+    pub fn principal(&self) -> Option<&str> {
+        self.principal
+    }
+
+    /// Why, if the caller said so.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason
+    }
+
+    /// Which attempt this is, the first being 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+}

@@ -1,0 +1,144 @@
+//! A call of an action: what the caller says about it before awaiting it.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use uuid::Uuid;
+
+use super::{Action, ActionExecutor, AsFence, ExecuteError, Fence, RetryPolicy};
+use crate::db::ActionId;
+
+/// How an output is kept under an idempotency key.
+pub(super) struct Codec<O> {
+    pub(super) encode: fn(&O) -> Result<String, serde_json::Error>,
+    pub(super) decode: fn(&str) -> Result<O, serde_json::Error>,
+}
+
+/// What a caller may say of a call.
+#[derive(Default)]
+pub(super) struct Options {
+    pub(super) principal: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) trace_parent: Option<String>,
+    pub(super) retry: Option<RetryPolicy>,
+    pub(super) deadline: Option<Duration>,
+    pub(super) fence: Option<Fence>,
+    pub(super) allow_cross_shard: bool,
+}
+
+type RetryIf<E> = Box<dyn Fn(&E) -> bool + Send + Sync>;
+
+/// A call that runs when it is awaited.
+///
+/// Dropping the future before the commit has begun leaves nothing; dropping it later does
+/// not stop the commit. Either way `executor.outcome(id)` tells which it was.
+#[must_use = "a call does nothing until it is awaited"]
+pub struct Execution<'a, A: Action> {
+    pub(super) executor: &'a ActionExecutor,
+    pub(super) action: &'a A,
+    pub(super) params: A::Params,
+    pub(super) id: ActionId,
+    pub(super) options: Options,
+    pub(super) key: Option<(String, Codec<A::Output>)>,
+    pub(super) retry_if: Option<RetryIf<A::Error>>,
+}
+
+impl<'a, A: Action> Execution<'a, A> {
+    pub(super) fn new(executor: &'a ActionExecutor, action: &'a A, params: A::Params) -> Self {
+        Self {
+            executor,
+            action,
+            params,
+            id: ActionId(executor.new_uuid()),
+            options: Options::default(),
+            key: None,
+            retry_if: None,
+        }
+    }
+
+    /// The identity under which the outcome can be asked later.
+    pub fn action_id(&self) -> ActionId {
+        self.id
+    }
+
+    /// Chooses the identity, for callers that must know it before anything runs. It must
+    /// never have been used.
+    pub fn with_action_id(mut self, id: Uuid) -> Self {
+        self.id = ActionId(id);
+        self
+    }
+
+    /// Who asks; stored with the events.
+    pub fn principal(mut self, principal: impl Into<String>) -> Self {
+        self.options.principal = Some(principal.into());
+        self
+    }
+
+    /// Why; stored with the events.
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.options.reason = Some(reason.into());
+        self
+    }
+
+    /// The W3C trace context to store with the events.
+    pub fn trace_parent(mut self, trace_parent: impl Into<String>) -> Self {
+        self.options.trace_parent = Some(trace_parent.into());
+        self
+    }
+
+    /// Which failures are tried again, instead of the executor's own policy.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.options.retry = Some(policy);
+        self
+    }
+
+    /// Which of the action's own errors are tried again, within the policy's budget for
+    /// [`ErrorKind::Domain`](super::ErrorKind::Domain).
+    pub fn retry_if(mut self, retry: impl Fn(&A::Error) -> bool + Send + Sync + 'static) -> Self {
+        self.retry_if = Some(Box::new(retry));
+        self
+    }
+
+    /// How long it all may take, retries and waits included.
+    pub fn deadline(mut self, after: Duration) -> Self {
+        self.options.deadline = Some(after);
+        self
+    }
+
+    /// Lets the commit go through only while this lease holds.
+    pub fn fenced_by(mut self, lease: &impl AsFence) -> Self {
+        self.options.fence = Some(lease.as_fence());
+        self
+    }
+
+    /// Lets the plan touch several shards, which then commit one by one.
+    pub fn allow_cross_shard(mut self) -> Self {
+        self.options.allow_cross_shard = true;
+        self
+    }
+
+    /// Makes the call safe to repeat: the first one with this key commits, and every later
+    /// one with the same parameters gets its output without running. Other parameters are
+    /// an error. The key counts within the executor's namespace.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self
+    where
+        A::Output: Serialize + DeserializeOwned,
+    {
+        let codec =
+            Codec { encode: serde_json::to_string, decode: |text| serde_json::from_str(text) };
+        self.key = Some((key.into(), codec));
+        self
+    }
+}
+
+impl<'a, A: Action> IntoFuture for Execution<'a, A> {
+    type Output = Result<A::Output, ExecuteError<A::Error>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}

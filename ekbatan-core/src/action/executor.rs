@@ -1,0 +1,247 @@
+//! The executor: runs actions and commits what they stage.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::gate::Gate;
+use super::{Action, BuildError, Execution, RetryPolicy};
+use crate::db::{ActionId, Arg, DbError, Query, Route, SchemaError, TableError};
+use crate::domain::{ColumnDef, Entity, Event, IdGenerator, Table, Value, ValueType};
+use crate::outbox::{EVENTS, KEYS};
+use crate::shard::Databases;
+
+/// Runs actions: attempt, commit, retry. Cheap to clone.
+#[derive(Clone)]
+pub struct ActionExecutor {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) databases: Databases,
+    pub(super) namespace: String,
+    pub(super) retry: RetryPolicy,
+    pub(super) ids: IdGenerator,
+    pub(super) gate: Gate,
+    pub(super) log_principal: bool,
+    pub(super) record_reads: bool,
+    random: Mutex<fastrand::Rng>,
+    effect_failures: AtomicU64,
+}
+
+impl Inner {
+    /// Full jitter: anything up to the bound.
+    pub(super) fn jitter(&self, bound: Duration) -> Duration {
+        let share = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
+        bound.mul_f64(share)
+    }
+
+    pub(super) fn count_effect_failures(&self, failures: u64) {
+        self.effect_failures.fetch_add(failures, Ordering::Relaxed);
+    }
+}
+
+/// What became of an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything that it staged is in the database.
+    Committed,
+    /// Nothing of it is, and nothing ever will be.
+    NotCommitted,
+}
+
+impl ActionExecutor {
+    /// An executor with every default. Tables are looked at when they are first used;
+    /// [`ActionExecutor::builder`] looks at once.
+    pub fn new(databases: &Databases, namespace: &str) -> Result<Self, BuildError> {
+        Self::builder(databases, namespace).finish()
+    }
+
+    /// An executor to be set up: which models it knows, how it retries.
+    pub fn builder(databases: &Databases, namespace: &str) -> ActionExecutorBuilder {
+        ActionExecutorBuilder {
+            databases: databases.clone(),
+            namespace: namespace.to_owned(),
+            retry: RetryPolicy::default(),
+            log_principal: false,
+            record_reads: false,
+            seed: None,
+            models: Vec::new(),
+        }
+    }
+
+    /// A call of an action, which runs when it is awaited:
+    ///
+    /// ```ignore
+    /// let wallet = executor.execute(&DepositMoney, params).principal("alice").await?;
+    /// ```
+    pub fn execute<'a, A: Action>(&'a self, action: &'a A, params: A::Params) -> Execution<'a, A> {
+        Execution::new(self, action, params)
+    }
+
+    /// Whether an execution committed.
+    ///
+    /// While a lane of this process still works for it, this waits. For an execution of
+    /// another process that is still running, "not committed" is only true of now.
+    pub async fn outcome(&self, action: ActionId) -> Result<Outcome, DbError> {
+        let database = &self.inner.databases.database;
+        database.settled(action).await;
+        let query = Query {
+            sql: format!(
+                "SELECT action_id FROM {} WHERE action_id = $1 LIMIT 1",
+                database.driver.syntax().table(&EVENTS)
+            ),
+            args: vec![Arg::One(ValueType::Uuid, Value::Uuid(action.0))],
+            columns: vec![ColumnDef::new("action_id", ValueType::Uuid)],
+        };
+        let found = database.fetch(&query, Route::Primary, "outcome").await?;
+        Ok(if found.is_empty() { Outcome::NotCommitted } else { Outcome::Committed })
+    }
+
+    /// The databases.
+    pub fn databases(&self) -> &Databases {
+        &self.inner.databases
+    }
+
+    /// How many effects have failed after their commit, since the executor was built.
+    pub fn effect_failures(&self) -> u64 {
+        self.inner.effect_failures.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn new_uuid(&self) -> Uuid {
+        self.inner.ids.next_uuid()
+    }
+}
+
+/// Sets up an [`ActionExecutor`].
+#[must_use = "call `build`"]
+pub struct ActionExecutorBuilder {
+    databases: Databases,
+    namespace: String,
+    retry: RetryPolicy,
+    log_principal: bool,
+    record_reads: bool,
+    seed: Option<u64>,
+    models: Vec<Known>,
+}
+
+/// A model that was named to the builder.
+struct Known {
+    table: &'static Table,
+    events: &'static [crate::domain::EventName],
+}
+
+impl ActionExecutorBuilder {
+    /// Names a model or entity: its table is held against the code when the executor is
+    /// built, and the names of its events against those of the others.
+    pub fn model<T: Entity>(mut self) -> Self {
+        self.models.push(Known { table: T::TABLE, events: T::Event::NAMES });
+        self
+    }
+
+    /// Which failures are tried again, unless a call says otherwise.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// Shows who asks in the spans. Off by default: a principal may be personal data.
+    pub fn log_principal(mut self, show: bool) -> Self {
+        self.log_principal = show;
+        self
+    }
+
+    /// Leaves a row in the outbox also for actions that change nothing. Off by default.
+    pub fn record_reads(mut self, record: bool) -> Self {
+        self.record_reads = record;
+        self
+    }
+
+    /// Seeds what is random, so that a run's waits can be repeated.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// The executor, after its tables and the framework's were held against the code.
+    pub async fn build(self) -> Result<ActionExecutor, BuildError> {
+        let database = self.databases.database.clone();
+        let mut problems: Vec<SchemaError> = Vec::new();
+        for table in [&EVENTS, &KEYS].into_iter().chain(self.models.iter().map(|known| known.table))
+        {
+            match database.table(table).await {
+                Ok(_) => {}
+                Err(TableError::Schema(problem)) => problems.push(problem),
+                Err(TableError::Database(error)) => return Err(error.into()),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(BuildError::Schema(problems));
+        }
+        self.finish()
+    }
+
+    fn finish(self) -> Result<ActionExecutor, BuildError> {
+        if !is_dotted_identifier(&self.namespace) {
+            return Err(BuildError::Namespace(self.namespace));
+        }
+        let mut names: HashMap<&'static str, &'static Table> = HashMap::new();
+        for known in &self.models {
+            for event in known.events {
+                match names.insert(event.name, known.table) {
+                    Some(other) if other.key() != known.table.key() => {
+                        return Err(BuildError::EventName {
+                            name: event.name,
+                            first: other.model,
+                            second: known.table.model,
+                        });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let ids = IdGenerator::new(self.databases.clock.clone());
+        let random = self.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        Ok(ActionExecutor {
+            inner: Arc::new(Inner {
+                databases: self.databases,
+                namespace: self.namespace,
+                retry: self.retry,
+                ids,
+                gate: Gate::default(),
+                log_principal: self.log_principal,
+                record_reads: self.record_reads,
+                random: Mutex::new(random),
+                effect_failures: AtomicU64::new(0),
+            }),
+        })
+    }
+}
+
+fn is_dotted_identifier(namespace: &str) -> bool {
+    namespace.split('.').all(|part| {
+        let mut characters = part.chars();
+        characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+            && characters.all(|character| character.is_ascii_alphanumeric() || character == '_')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_dotted_identifier;
+
+    #[test]
+    fn namespaces_are_dotted_identifiers() {
+        for good in ["a", "com.example.wallet", "_x.y_1", "default"] {
+            assert!(is_dotted_identifier(good), "{good}");
+        }
+        for bad in
+            ["", " ", "my-service", "a..b", ".a", "a.", "1a", "com.example wallet", "com.example!"]
+        {
+            assert!(!is_dotted_identifier(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Business operations: the trait that users write, the plan that they stage on, and the
+//! executor that commits it.
+
+#[allow(clippy::module_inception)] // a file per type, named after the type
+mod action;
+mod commit;
+mod context;
+mod effect;
+mod error;
+mod execution;
+mod executor;
+mod fence;
+mod gate;
+mod plan;
+mod retry;
+
+pub use action::Action;
+pub use context::ActionContext;
+pub use effect::Effect;
+pub use error::{BuildError, ErrorKind, ExecuteError, PlanError};
+pub use execution::Execution;
+pub use executor::{ActionExecutor, ActionExecutorBuilder, Outcome};
+pub use fence::{AsFence, Fence};
+pub use plan::{ActionPlan, StagedChange, StagedEvent};
+pub use retry::{Budget, RetryPolicy};

@@ -1,0 +1,225 @@
+//! The plan: what an action wants changed, as data.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::PlanError;
+use super::effect::{Closure, Effect};
+use crate::db::{ChangeKind, Committed};
+use crate::domain::{Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Value};
+use crate::outbox::EventRecord;
+use crate::repository::{StageError, Staged, stage_changed, stage_new};
+
+/// What an action has staged so far. It is made anew for every attempt and committed whole.
+///
+/// Staging answers the value as it will be once committed. A mistake made here, such as
+/// staging one row twice, is kept and fails the execution before anything is sent.
+pub struct ActionPlan {
+    now: DateTime<Utc>,
+    rows: Vec<Staged>,
+    events: Vec<EventRecord>,
+    /// Effects need not be `Sync`, and a context must be, to be read across an await.
+    effects: Mutex<Vec<Box<dyn Effect>>>,
+    seen: HashSet<(TableKey, Uuid)>,
+    defect: Option<PlanError>,
+}
+
+/// A staged change, to look at.
+#[derive(Debug, Clone, Copy)]
+pub struct StagedChange<'p>(&'p Staged);
+
+/// A staged event, to look at.
+#[derive(Debug, Clone, Copy)]
+pub struct StagedEvent<'p>(&'p EventRecord);
+
+impl ActionPlan {
+    pub(super) fn new(now: DateTime<Utc>) -> Self {
+        Self {
+            now,
+            rows: Vec::new(),
+            events: Vec::new(),
+            effects: Mutex::default(),
+            seen: HashSet::new(),
+            defect: None,
+        }
+    }
+
+    /// Stages a new row.
+    pub fn add<T: Entity>(&mut self, new: New<T>) -> Stored<T> {
+        let fallback = Stored { value: new.value.clone(), version: 1, dates: None };
+        let staged = stage_new(new, self.now);
+        self.stage(staged, fallback)
+    }
+
+    /// Stages new rows.
+    pub fn add_all<T: Entity>(&mut self, new: impl IntoIterator<Item = New<T>>) -> Vec<Stored<T>> {
+        new.into_iter().map(|new| self.add(new)).collect()
+    }
+
+    /// Stages a change of a row, which must still be at the version that was read.
+    pub fn update<T: Entity>(&mut self, changed: Changed<T>) -> Stored<T> {
+        let fallback = Stored {
+            value: changed.value.clone(),
+            version: changed.version + 1,
+            dates: changed.dates,
+        };
+        let staged = stage_changed(changed, self.now);
+        self.stage(staged, fallback)
+    }
+
+    /// Stages changes of rows.
+    pub fn update_all<T: Entity>(
+        &mut self,
+        changed: impl IntoIterator<Item = Changed<T>>,
+    ) -> Vec<Stored<T>> {
+        changed.into_iter().map(|changed| self.update(changed)).collect()
+    }
+
+    /// Stages a soft delete: the row stays, in the state that means deleted, and no read of
+    /// a repository finds it. A changed row's events say why.
+    pub fn delete<T: Entity>(&mut self, row: impl Deletable<T>) -> Stored<T> {
+        self.update(row.into_deletion())
+    }
+
+    /// Stages soft deletes.
+    pub fn delete_all<T: Entity, D: Deletable<T>>(
+        &mut self,
+        rows: impl IntoIterator<Item = D>,
+    ) -> Vec<Stored<T>> {
+        rows.into_iter().map(|row| self.delete(row)).collect()
+    }
+
+    /// Stages something to do once the commit is known. Effects run in the order of their
+    /// staging; none runs when the action fails.
+    pub fn after_commit<F, Fut, E>(&mut self, name: impl Into<String>, run: F)
+    where
+        F: FnOnce(Committed) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>> + 'static,
+    {
+        self.effect(Closure { name: name.into(), run });
+    }
+
+    /// Stages an [`Effect`].
+    pub fn effect(&mut self, effect: impl Effect) {
+        self.effects.get_mut().unwrap_or_else(PoisonError::into_inner).push(Box::new(effect));
+    }
+
+    /// Every staged change, in order.
+    pub fn changes(&self) -> impl ExactSizeIterator<Item = StagedChange<'_>> {
+        self.rows.iter().map(StagedChange)
+    }
+
+    /// Every staged event, in order.
+    pub fn events(&self) -> impl ExactSizeIterator<Item = StagedEvent<'_>> {
+        self.events.iter().map(StagedEvent)
+    }
+
+    fn stage<T: Entity>(
+        &mut self,
+        staged: Result<(Staged, Stored<T>, Vec<T::Event>), StageError>,
+        fallback: Stored<T>,
+    ) -> Stored<T> {
+        match staged {
+            Ok((row, stored, events)) => {
+                if !self.seen.insert((row.table.key(), row.id)) {
+                    self.fail(PlanError::StagedTwice { model: row.table.model, id: row.id });
+                    return stored;
+                }
+                for event in events {
+                    self.record(&row, stored.version, &event);
+                }
+                self.rows.push(row);
+                stored
+            }
+            Err(error) => {
+                self.fail(error.into());
+                fallback
+            }
+        }
+    }
+
+    fn record<E: Event>(&mut self, row: &Staged, model_version: i64, event: &E) {
+        let name = event.event_name();
+        match event.payload() {
+            Ok(payload) => self.events.push(EventRecord {
+                model_id: row.id,
+                model: row.table.model,
+                model_version,
+                name: name.name,
+                version: name.version,
+                payload: payload.to_string(),
+            }),
+            Err(error) => self.fail(PlanError::Payload(error)),
+        }
+    }
+
+    /// Keeps the first mistake; those after it may follow from it.
+    fn fail(&mut self, defect: PlanError) {
+        self.defect.get_or_insert(defect);
+    }
+
+    pub(super) fn into_parts(
+        self,
+    ) -> Result<(Vec<Staged>, Vec<EventRecord>, Vec<Box<dyn Effect>>), PlanError> {
+        match self.defect {
+            Some(defect) => Err(defect),
+            None => {
+                let effects = self.effects.into_inner().unwrap_or_else(PoisonError::into_inner);
+                Ok((self.rows, self.events, effects))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for ActionPlan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ActionPlan")
+            .field("changes", &self.rows.len())
+            .field("events", &self.events.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'p> StagedChange<'p> {
+    /// The table.
+    pub fn table(&self) -> &'static Table {
+        self.0.table
+    }
+
+    /// Whether the row is added or updated.
+    pub fn kind(&self) -> ChangeKind {
+        self.0.kind
+    }
+
+    /// The row's id.
+    pub fn id(&self) -> Uuid {
+        self.0.id
+    }
+
+    /// A column's value. In an update the version is the expected one.
+    pub fn value(&self, column: &str) -> Option<&'p Value> {
+        let position = self.0.table.columns.iter().position(|known| known.name == column)?;
+        self.0.values.get(position)
+    }
+}
+
+impl<'p> StagedEvent<'p> {
+    /// The event's name.
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// Whose event it is.
+    pub fn model_id(&self) -> Uuid {
+        self.0.model_id
+    }
+
+    /// The payload, as JSON.
+    pub fn payload(&self) -> &'p str {
+        &self.0.payload
+    }
+}

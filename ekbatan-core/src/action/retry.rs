@@ -1,0 +1,127 @@
+//! Which failures are tried again, how often and how soon.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::ErrorKind;
+
+/// How often one kind of failure is tried again, and how long to wait before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// How many retries; an action runs once more than that.
+    pub retries: u32,
+    /// The upper bound of the first wait; it doubles with each retry.
+    pub base: Duration,
+    /// The upper bound of every wait.
+    pub cap: Duration,
+}
+
+impl Budget {
+    /// This many retries, from 10 ms, capped at 1 s.
+    pub const fn new(retries: u32) -> Self {
+        Self { retries, base: Duration::from_millis(10), cap: Duration::from_secs(1) }
+    }
+
+    /// With this bound of the first wait.
+    #[must_use]
+    pub const fn base(mut self, base: Duration) -> Self {
+        self.base = base;
+        self
+    }
+
+    /// With this bound of every wait.
+    #[must_use]
+    pub const fn cap(mut self, cap: Duration) -> Self {
+        self.cap = cap;
+        self
+    }
+
+    /// The bound of the wait before retry `n`, the first being 0.
+    pub fn bound(&self, n: u32) -> Duration {
+        self.base.saturating_mul(2_u32.saturating_pow(n)).min(self.cap)
+    }
+}
+
+/// Which failures are tried again. Each kind has a budget of its own.
+///
+/// The default: stale rows, deadlocks and serialization failures, three retries each, from
+/// 10 ms, capped at 1 s. Each wait is drawn between nothing and its bound, so that those who
+/// met once do not meet again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    budgets: BTreeMap<ErrorKind, Budget>,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self::none()
+            .with(ErrorKind::Stale, Budget::new(3))
+            .with(ErrorKind::Deadlock, Budget::new(3))
+            .with(ErrorKind::Serialization, Budget::new(3))
+    }
+}
+
+impl RetryPolicy {
+    /// One attempt, whatever happens.
+    pub fn none() -> Self {
+        Self { budgets: BTreeMap::new() }
+    }
+
+    /// Sets one kind's budget and leaves the others.
+    #[must_use]
+    pub fn with(mut self, kind: ErrorKind, budget: Budget) -> Self {
+        self.budgets.insert(kind, budget);
+        self
+    }
+
+    /// Takes one kind's budget away.
+    #[must_use]
+    pub fn without(mut self, kind: ErrorKind) -> Self {
+        self.budgets.remove(&kind);
+        self
+    }
+
+    /// One kind's budget.
+    pub fn budget(&self, kind: ErrorKind) -> Option<Budget> {
+        // A lost lease means that somebody else may be at work; a doubtful commit may have
+        // happened. Neither is ever done again blindly.
+        match kind {
+            ErrorKind::FenceLost | ErrorKind::CommitUnknown | ErrorKind::Deadline => None,
+            kind => self.budgets.get(&kind).copied(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_cap_and_never_overflow() {
+        let budget = Budget::new(9);
+        assert_eq!(budget.bound(0), Duration::from_millis(10));
+        assert_eq!(budget.bound(3), Duration::from_millis(80));
+        assert_eq!(budget.bound(u32::MAX), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn the_default_retries_conflicts_and_nothing_else() {
+        let policy = RetryPolicy::default();
+        for kind in [ErrorKind::Stale, ErrorKind::Deadlock, ErrorKind::Serialization] {
+            assert_eq!(policy.budget(kind).map(|budget| budget.retries), Some(3));
+        }
+        for kind in [ErrorKind::Domain, ErrorKind::Unique, ErrorKind::Unavailable] {
+            assert_eq!(policy.budget(kind), None);
+        }
+        assert_eq!(RetryPolicy::none().budget(ErrorKind::Stale), None);
+    }
+
+    #[test]
+    fn doubtful_commits_and_lost_leases_are_never_retried() {
+        let policy = RetryPolicy::none()
+            .with(ErrorKind::CommitUnknown, Budget::new(5))
+            .with(ErrorKind::FenceLost, Budget::new(5));
+        assert_eq!(policy.budget(ErrorKind::CommitUnknown), None);
+        assert_eq!(policy.budget(ErrorKind::FenceLost), None);
+    }
+}

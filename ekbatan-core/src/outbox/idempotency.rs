@@ -1,0 +1,145 @@
+//! The keys of idempotent calls: which call a key stood for, and what it answered.
+
+use chrono::{DateTime, Utc};
+use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::clock::to_micros;
+use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, DbErrorKind, Query, Route};
+use crate::domain::{ColumnDef, Table, Value, ValueType};
+use crate::repository::Staged;
+
+pub(crate) static KEYS: Table = Table {
+    schema: Some("eventlog"),
+    name: "idempotency_keys",
+    model: "idempotency keys",
+    columns: &[
+        ColumnDef::new("namespace", ValueType::Text),
+        ColumnDef::new("idempotency_key", ValueType::Text),
+        ColumnDef::new("action_name", ValueType::Text),
+        ColumnDef::new("fingerprint", ValueType::Text),
+        ColumnDef::new("action_id", ValueType::Uuid),
+        ColumnDef::new("output", ValueType::Json),
+        ColumnDef::new("created_date", ValueType::Timestamp),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// A key and its answer, to be stored with the commit that earned it.
+pub(crate) struct KeyRecord<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) action_name: &'static str,
+    pub(crate) fingerprint: &'a str,
+    pub(crate) action: ActionId,
+    pub(crate) output: String,
+    pub(crate) created: DateTime<Utc>,
+}
+
+impl KeyRecord<'_> {
+    pub(crate) fn stage(self) -> Staged {
+        let values = vec![
+            Value::Text(self.namespace.to_owned()),
+            Value::Text(self.key.to_owned()),
+            Value::Text(self.action_name.to_owned()),
+            Value::Text(self.fingerprint.to_owned()),
+            Value::Uuid(self.action.0),
+            Value::Json(self.output),
+            Value::Timestamp(to_micros(self.created)),
+        ];
+        Staged { table: &KEYS, kind: ChangeKind::Insert, id: Uuid::nil(), values }
+    }
+}
+
+/// What a key was used for.
+pub(crate) struct Answered {
+    pub(crate) action_name: String,
+    pub(crate) fingerprint: String,
+    pub(crate) output: String,
+}
+
+/// Whether a commit failed because the key had been used, by a call at the same time.
+pub(crate) fn is_key_taken(error: &DbError) -> bool {
+    error.kind() == DbErrorKind::UniqueViolation
+        && error.constraint().is_some_and(|constraint| constraint.contains("idempotency_keys"))
+}
+
+pub(crate) async fn look_up(
+    database: &Database,
+    namespace: &str,
+    key: &str,
+    holder: &str,
+) -> Result<Option<Answered>, DbError> {
+    let query = Query {
+        sql: format!(
+            "SELECT action_name, fingerprint, output FROM {} WHERE namespace = $1 AND idempotency_key = $2",
+            database.driver.syntax().table(&KEYS)
+        ),
+        args: [namespace, key]
+            .map(|text| Arg::One(ValueType::Text, Value::Text(text.to_owned())))
+            .into(),
+        columns: vec![KEYS.columns[2], KEYS.columns[3], KEYS.columns[5]],
+    };
+    let rows = database.fetch(&query, Route::Primary, holder).await?;
+    Ok(rows.into_iter().next().and_then(|row| match <[Value; 3]>::try_from(row) {
+        Ok([Value::Text(action_name), Value::Text(fingerprint), Value::Json(output)]) => {
+            Some(Answered { action_name, fingerprint, output })
+        }
+        _ => None,
+    }))
+}
+
+/// What tells calls apart: the action and its parameters, whatever the order of their keys.
+pub(crate) fn fingerprint(action: &str, params: &Json) -> String {
+    let mut hash = Sha256::new();
+    hash.update(action.as_bytes());
+    hash.update([0]);
+    digest(params, &mut hash);
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn digest(value: &Json, hash: &mut Sha256) {
+    match value {
+        Json::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| *key);
+            hash.update([b'{']);
+            for (key, value) in entries {
+                hash.update(Json::from(key.as_str()).to_string());
+                digest(value, hash);
+            }
+            hash.update([b'}']);
+        }
+        Json::Array(list) => {
+            hash.update([b'[']);
+            list.iter().for_each(|value| digest(value, hash));
+            hash.update([b']']);
+        }
+        scalar => {
+            hash.update(scalar.to_string());
+            hash.update([b',']);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fingerprint;
+    use serde_json::json;
+
+    #[test]
+    fn a_fingerprint_tells_actions_and_values_apart_but_not_the_order_of_keys() {
+        let first = fingerprint("a", &json!({"x": 1, "y": [1, 2]}));
+        assert_eq!(first, fingerprint("a", &json!({"y": [1, 2], "x": 1})));
+        assert_ne!(first, fingerprint("b", &json!({"x": 1, "y": [1, 2]})));
+        assert_ne!(first, fingerprint("a", &json!({"x": 1, "y": [12]})));
+        assert_ne!(fingerprint("a", &json!({"x": "1"})), fingerprint("a", &json!({"x": 1})));
+        assert_ne!(
+            fingerprint("a", &json!({"x": [[1], 2]})),
+            fingerprint("a", &json!({"x": [1, [2]]}))
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! The rows of `eventlog.events`, in the reference's shape with our columns behind.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::clock::to_micros;
+use crate::db::{ActionId, ChangeKind};
+use crate::domain::{ColumnDef, IdGenerator, Table, Value, ValueType};
+use crate::repository::Staged;
+
+pub(crate) static EVENTS: Table = Table {
+    schema: Some("eventlog"),
+    name: "events",
+    model: "outbox",
+    columns: &[
+        ColumnDef::new("id", ValueType::Uuid),
+        ColumnDef::new("namespace", ValueType::Text),
+        ColumnDef::new("action_id", ValueType::Uuid),
+        ColumnDef::new("action_name", ValueType::Text),
+        ColumnDef::new("action_params", ValueType::Json),
+        ColumnDef::new("started_date", ValueType::Timestamp),
+        ColumnDef::new("completion_date", ValueType::Timestamp),
+        ColumnDef::nullable("model_id", ValueType::Text),
+        ColumnDef::nullable("model_type", ValueType::Text),
+        ColumnDef::nullable("event_type", ValueType::Text),
+        ColumnDef::nullable("payload", ValueType::Json),
+        ColumnDef::new("event_date", ValueType::Timestamp),
+        ColumnDef::new("delivered", ValueType::Bool),
+        ColumnDef::nullable("principal", ValueType::Text),
+        ColumnDef::nullable("reason", ValueType::Text),
+        ColumnDef::nullable("trace_parent", ValueType::Text),
+        ColumnDef::nullable("model_version", ValueType::Int),
+        ColumnDef::nullable("event_index", ValueType::Int),
+        ColumnDef::nullable("event_version", ValueType::Int),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// What every event row of an action repeats.
+#[derive(Debug, Clone)]
+pub(crate) struct ActionRecord {
+    pub(crate) namespace: String,
+    pub(crate) action: ActionId,
+    pub(crate) name: &'static str,
+    pub(crate) params: String,
+    pub(crate) started: DateTime<Utc>,
+    pub(crate) completed: DateTime<Utc>,
+    pub(crate) principal: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) trace_parent: Option<String>,
+}
+
+/// One event of one model.
+#[derive(Debug, Clone)]
+pub(crate) struct EventRecord {
+    pub(crate) model_id: Uuid,
+    pub(crate) model: &'static str,
+    pub(crate) model_version: i64,
+    pub(crate) name: &'static str,
+    pub(crate) version: i32,
+    pub(crate) payload: String,
+}
+
+/// A row per event; for an action without events one sentinel row, so that the action can
+/// be found.
+pub(crate) fn records(
+    action: &ActionRecord,
+    events: &[EventRecord],
+    ids: &IdGenerator,
+) -> Vec<Staged> {
+    if events.is_empty() {
+        return vec![row(action, None, 0, ids)];
+    }
+    events.iter().enumerate().map(|(index, event)| row(action, Some(event), index, ids)).collect()
+}
+
+fn row(
+    action: &ActionRecord,
+    event: Option<&EventRecord>,
+    index: usize,
+    ids: &IdGenerator,
+) -> Staged {
+    let id = ids.next_uuid();
+    let text = |text: &Option<String>| text.clone().map_or(Value::Null, Value::Text);
+    let of_event = |value: fn(&EventRecord) -> Value| event.map_or(Value::Null, value);
+    let completed = to_micros(action.completed);
+    let values = vec![
+        Value::Uuid(id),
+        Value::Text(action.namespace.clone()),
+        Value::Uuid(action.action.0),
+        Value::Text(action.name.to_owned()),
+        Value::Json(action.params.clone()),
+        Value::Timestamp(to_micros(action.started)),
+        Value::Timestamp(completed),
+        of_event(|event| Value::Text(event.model_id.to_string())),
+        of_event(|event| Value::Text(event.model.to_owned())),
+        of_event(|event| Value::Text(event.name.to_owned())),
+        of_event(|event| Value::Json(event.payload.clone())),
+        Value::Timestamp(completed),
+        Value::Bool(false),
+        text(&action.principal),
+        text(&action.reason),
+        text(&action.trace_parent),
+        of_event(|event| Value::Int(event.model_version)),
+        event.map_or(Value::Null, |_| Value::Int(index as i64)),
+        of_event(|event| Value::Int(event.version.into())),
+    ];
+    Staged { table: &EVENTS, kind: ChangeKind::Insert, id, values }
+}

@@ -1,0 +1,203 @@
+//! Wallets that take deposits: on an embedded SQLite file, or on the PostgreSQL server that
+//! `--database` names. The code is the same.
+//!
+//! It opens wallets, deposits from many tasks at once, provokes a version conflict, is
+//! refused a deposit, repeats a call under one idempotency key, and then prints what the
+//! database holds, so that you can see that state and events agree.
+
+mod report;
+mod wallet;
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Parser;
+use ekbatan::prelude::*;
+use tokio::sync::Barrier;
+use wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations};
+
+/// Wallets that take deposits, on an embedded SQLite file or on PostgreSQL.
+///
+/// RUST_LOG=ekbatan=debug shows every step and every retry of an action.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    /// sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE.
+    /// Without it: a SQLite file in a temporary folder, removed at the end.
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+
+    /// How many tasks deposit at the same time.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    tasks: u32,
+
+    /// How many deposits each of them makes.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    deposits: u32,
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+#[tokio::main]
+async fn main() -> std::process::ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    match run(Options::parse()).await {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("wallet: {error}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<(), Failure> {
+    let folder = tempfile::tempdir()?;
+    let url = options
+        .database
+        .unwrap_or_else(|| format!("sqlite:{}", folder.path().join("wallets.db").display()));
+    let databases = Databases::open(&url).await?;
+    databases.migrate(&migrations()).await?;
+    let executor =
+        ActionExecutor::builder(&databases, "com.example.wallet").model::<Wallet>().build().await?;
+    println!("Database: {}", databases.capabilities().name);
+
+    println!("\n1. Two wallets are opened.");
+    let alice = open(&executor, "alice").await?;
+    let bob = open(&executor, "bob").await?;
+
+    println!(
+        "\n2. {} tasks make {} deposits of 1.50 each, into either wallet.",
+        options.tasks, options.deposits
+    );
+    deposit_concurrently(&executor, [alice.id, bob.id], options.tasks, options.deposits).await?;
+    println!(
+        "   Every one of them committed; rows that had changed meanwhile were read and changed again."
+    );
+
+    println!(
+        "\n3. Two deposits read the same version of alice's wallet; one of them has to try again."
+    );
+    conflict(&executor, alice.id).await?;
+
+    println!("\n4. A deposit that the wallet refuses:");
+    let refused = executor
+        .execute(&DepositMoney, Deposit { wallet: bob.id, amount: Decimal::from(-5) })
+        .await;
+    match refused {
+        Err(ExecuteError::Domain(WalletError::AmountNotPositive(amount))) => {
+            println!("   refused, because {amount} is not positive; nothing was written");
+        }
+        other => return Err(format!("the deposit should have been refused, but: {other:?}").into()),
+    }
+
+    println!("\n5. One deposit, sent twice under one idempotency key:");
+    for call in ["first ", "second"] {
+        let deposit = Deposit { wallet: bob.id, amount: Decimal::from(100) };
+        let wallet = executor
+            .execute(&DepositMoney, deposit)
+            .principal("bob")
+            .idempotency_key("top-up-1")
+            .await?;
+        println!("   {call} answer: balance {}, version {}", wallet.balance, wallet.version());
+    }
+
+    println!("\n6. What the database holds:\n");
+    let agree = report::print(&databases, &url, &[alice.id, bob.id]).await?;
+    databases.close().await;
+    if !agree {
+        return Err("state and events do not agree".into());
+    }
+    println!(
+        "\nEach wallet's balance is the sum of its deposits, and each of its versions has one event."
+    );
+    Ok(())
+}
+
+async fn open(executor: &ActionExecutor, owner: &str) -> Result<Stored<Wallet>, Failure> {
+    let opening = Opening { owner: owner.to_owned(), currency: "EUR".to_owned() };
+    let wallet = executor.execute(&OpenWallet, opening).principal(owner).await?;
+    println!("   {owner}: {} at version {}", wallet.id, wallet.version());
+    Ok(wallet)
+}
+
+async fn deposit_concurrently(
+    executor: &ActionExecutor,
+    wallets: [Id<Wallet>; 2],
+    tasks: u32,
+    deposits: u32,
+) -> Result<(), Failure> {
+    // With many tasks on two rows, a few retries would not always do.
+    let patient =
+        RetryPolicy::default().with(ErrorKind::Stale, ekbatan::action::Budget::new(1_000));
+    let mut running = tokio::task::JoinSet::new();
+    for task in 0..tasks {
+        let (executor, retry) = (executor.clone(), patient.clone());
+        running.spawn(async move {
+            for _ in 0..deposits {
+                let deposit =
+                    Deposit { wallet: wallets[task as usize % 2], amount: Decimal::new(150, 2) };
+                executor
+                    .execute(&DepositMoney, deposit)
+                    .principal("teller")
+                    .retry(retry.clone())
+                    .await?;
+            }
+            Ok::<(), ExecuteError<WalletError>>(())
+        });
+    }
+    while let Some(task) = running.join_next().await {
+        task??;
+    }
+    Ok(())
+}
+
+/// A deposit that, at its first attempt, waits until another one has read the same version.
+struct MeetingDeposit {
+    both_have_read: Arc<Barrier>,
+    met: AtomicBool,
+}
+
+impl Action for MeetingDeposit {
+    const NAME: &'static str = "wallet.meeting_deposit";
+    type Params = Deposit;
+    type Output = (u32, Stored<Wallet>);
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<Self::Output, WalletError> {
+        let wallet = ctx.get(params.wallet).await?;
+        let read = wallet.version();
+        if !self.met.swap(true, Ordering::Relaxed) {
+            self.both_have_read.wait().await;
+        }
+        println!("   attempt {}: read version {read}", ctx.attempt());
+        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
+        Ok((ctx.attempt(), ctx.plan().update(wallet)))
+    }
+}
+
+async fn conflict(executor: &ActionExecutor, wallet: Id<Wallet>) -> Result<(), Failure> {
+    let both_have_read = Arc::new(Barrier::new(2));
+    let deposit =
+        || MeetingDeposit { both_have_read: both_have_read.clone(), met: AtomicBool::new(false) };
+    let (first, second) = (deposit(), deposit());
+    let amount = Decimal::from(10);
+    let (first, second) = tokio::join!(
+        executor.execute(&first, Deposit { wallet, amount }).into_future(),
+        executor.execute(&second, Deposit { wallet, amount }).into_future(),
+    );
+    for (attempts, wallet) in [first?, second?] {
+        println!(
+            "   committed version {} at attempt {attempts}: balance {}",
+            wallet.version(),
+            wallet.balance
+        );
+    }
+    Ok(())
+}
