@@ -1,0 +1,101 @@
+//! Many tasks on few rows, and on many.
+
+use std::sync::Arc;
+
+use ekbatan::prelude::*;
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+use crate::harness::{Kind, Ledger, on_every_database};
+use crate::wallet::{Wallet, WalletError};
+
+on_every_database!(
+    deposits_on_one_wallet_add_up,
+    deposits_on_500_wallets_add_up,
+    overlapping_transfers_do_not_deadlock
+);
+
+const TASKS: usize = 64;
+const DEPOSITS: usize = 50;
+
+async fn deposits_on_one_wallet_add_up(kind: Kind) {
+    deposits_add_up(kind, 1).await;
+}
+
+async fn deposits_on_500_wallets_add_up(kind: Kind) {
+    deposits_add_up(kind, 500).await;
+}
+
+async fn deposits_add_up(kind: Kind, wallets: usize) {
+    let ledger = Arc::new(Ledger::new(kind).await);
+    let ids = Arc::new(ledger.open_wallets(wallets).await);
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (ledger, ids) = (ledger.clone(), ids.clone());
+        tasks.spawn(async move {
+            let mut random = fastrand::Rng::with_seed(task as u64);
+            for _ in 0..DEPOSITS {
+                ledger.deposit(ids[random.usize(..ids.len())]).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    ledger.assert_sound(TASKS * DEPOSITS).await;
+    ledger.assert_nothing_held();
+}
+
+/// Moves one unit from the first wallet to the last and back, over all of them.
+struct Rotate;
+
+#[derive(Serialize, Deserialize)]
+struct Rotation {
+    wallets: Vec<Id<Wallet>>,
+}
+
+impl Action for Rotate {
+    const NAME: &'static str = "wallet.rotate";
+    type Params = Rotation;
+    type Output = ();
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Rotation,
+    ) -> Result<(), WalletError> {
+        for id in &params.wallets {
+            let wallet = ctx.get(*id).await?.change(|wallet| wallet.deposit(Decimal::ONE))?;
+            ctx.plan().update(wallet);
+        }
+        Ok(())
+    }
+}
+
+async fn overlapping_transfers_do_not_deadlock(kind: Kind) {
+    let ledger = Ledger::new(kind).await;
+    // Two sets of lanes: what one process keeps apart in memory, two leave to the database.
+    let neighbour = ledger.neighbour().await;
+    let ids = ledger.open_wallets(6).await;
+    let mut tasks = JoinSet::new();
+    for task in 0..16_u64 {
+        let executor =
+            if task % 2 == 0 { ledger.executor.clone() } else { neighbour.executor.clone() };
+        let mut wallets = ids.clone();
+        tasks.spawn(async move {
+            let mut random = fastrand::Rng::with_seed(task);
+            for _ in 0..20 {
+                random.shuffle(&mut wallets);
+                // The policy retries stale rows only: a deadlock would fail the test.
+                executor
+                    .execute(&Rotate, Rotation { wallets: wallets[..4].to_vec() })
+                    .await
+                    .unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    let wallets = ledger.databases.repository::<Wallet>().find_all().await.unwrap();
+    let total: Decimal = wallets.iter().map(|wallet| wallet.balance).sum();
+    assert_eq!(total, Decimal::from(16 * 20 * 4));
+    assert!(wallets.iter().all(|wallet| wallet.balance == Decimal::from(wallet.version() - 1)));
+}

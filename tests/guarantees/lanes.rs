@@ -1,0 +1,91 @@
+//! Lanes whose connections break, idle or in the middle of a commit.
+
+use ekbatan::prelude::*;
+use ekbatan_testkit::{PostgresServer, Proxy};
+use sqlx::{Connection, PgConnection};
+
+use crate::harness::Ledger;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_that_died_while_idle_are_not_noticed_by_callers() {
+    let server = PostgresServer::shared().await.unwrap();
+    let ledger = Ledger::open(&server.create_database().await.unwrap(), None).await;
+    let id = ledger.open_wallets(1).await[0];
+    let mut admin = PgConnection::connect(&ledger.url).await.unwrap();
+    for deposits in 1..=3 {
+        sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+            .execute(&mut admin)
+            .await
+            .unwrap();
+        ledger.deposit(id).await.unwrap();
+        ledger.assert_sound(deposits).await;
+    }
+}
+
+/// The line is cut while the server still works at the statement: the server may yet commit
+/// it, so the lane must end that session before it decides anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_line_is_cut_is_carried_through_exactly_once() {
+    let server = PostgresServer::shared().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
+    let ledger = Ledger::open(&proxy.url_for(&url), None).await;
+    let id = ledger.open_wallets(1).await[0];
+    let mut admin = PgConnection::connect(&url).await.unwrap();
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    for deposits in 1..=10 {
+        let mut held = holder.begin().await.unwrap();
+        sqlx::query("SELECT 1 FROM wallets FOR UPDATE").execute(&mut *held).await.unwrap();
+        let cutting = async {
+            wait_for_blocked(&mut admin).await;
+            proxy.cut();
+            proxy.restore();
+            // The second sending blocks in the same place: the first one is gone.
+            wait_for_blocked(&mut admin).await;
+            held.commit().await.unwrap();
+        };
+        let (deposited, ()) = tokio::join!(ledger.deposit(id), cutting);
+        assert_eq!(deposited.unwrap().balance, Decimal::from(deposits));
+        ledger.assert_sound(deposits).await;
+    }
+}
+
+/// Waits until exactly one session waits for the lock, and was not seen here before.
+async fn wait_for_blocked(admin: &mut PgConnection) {
+    loop {
+        let blocked: i64 = sqlx::query_scalar(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        )
+        .fetch_one(&mut *admin)
+        .await
+        .unwrap();
+        if blocked == 1 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later() {
+    let server = PostgresServer::shared().await.unwrap();
+    let ledger = Ledger::open(&server.create_database().await.unwrap(), None).await;
+    let id = ledger.open_wallets(1).await[0];
+    let mut holder = PgConnection::connect(&ledger.url).await.unwrap();
+    let mut held = holder.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM wallets FOR UPDATE").execute(&mut *held).await.unwrap();
+    let deposit = crate::wallet::Deposit { wallet: id, amount: Decimal::ONE };
+    let call = ledger.executor.execute(&crate::wallet::DepositMoney, deposit);
+    let action = call.action_id();
+    let answer = call.deadline(std::time::Duration::from_millis(300)).await;
+    match answer {
+        Err(ExecuteError::CommitUnknown { action: unknown, .. }) => assert_eq!(unknown, action),
+        // A slow machine may pass the deadline before the commit is sent.
+        Err(ExecuteError::Deadline { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    held.commit().await.unwrap();
+    let outcome = ledger.executor.outcome(action).await.unwrap();
+    let committed = usize::from(outcome == Outcome::Committed);
+    ledger.assert_sound(committed).await;
+}

@@ -1,0 +1,13 @@
+//! What must hold whatever happens: many tasks at once, callers that go away, servers and
+//! processes that are killed. Each guarantee is shown on every database.
+
+mod cancellation;
+mod concurrency;
+mod crash;
+mod harness;
+mod lanes;
+mod process;
+mod round_trips;
+#[path = "../../examples/wallet/wallet.rs"]
+#[allow(dead_code)] // the example uses what the tests do not
+mod wallet;

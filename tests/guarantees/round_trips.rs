@@ -1,0 +1,81 @@
+//! How many trips to the server an action makes, counted on the wire.
+
+use ekbatan::prelude::*;
+use ekbatan_testkit::{PostgresServer, Proxy};
+use serde::{Deserialize, Serialize};
+
+use crate::harness::Ledger;
+use crate::wallet::{Wallet, WalletError};
+
+struct DepositEverywhere;
+
+#[derive(Serialize, Deserialize)]
+struct Everywhere {
+    wallets: Vec<Id<Wallet>>,
+}
+
+impl Action for DepositEverywhere {
+    const NAME: &'static str = "wallet.deposit_everywhere";
+    type Params = Everywhere;
+    type Output = usize;
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Everywhere,
+    ) -> Result<usize, WalletError> {
+        let wallets = ctx.repository::<Wallet>().find_by_ids(&params.wallets).await?;
+        for wallet in wallets {
+            let wallet = wallet.change(|wallet| wallet.deposit(Decimal::ONE))?;
+            ctx.plan().update(wallet);
+        }
+        Ok(ctx.plan().changes().len())
+    }
+}
+
+/// A ledger behind a proxy that counts, on the one connection that each pool and lane has.
+async fn counted() -> (Ledger, Proxy) {
+    let server = PostgresServer::shared().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
+    let config = DataSourceConfig::new(proxy.url_for(&url)).lanes(1).maximum_pool_size(1);
+    (Ledger::with_config(config, None).await, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_model_with_one_event_takes_two_trips() {
+    let (ledger, proxy) = counted().await;
+    let id = ledger.open_wallets(1).await[0];
+    ledger.deposit(id).await.unwrap(); // prepares the statements
+    proxy.reset();
+    for _ in 0..10 {
+        ledger.deposit(id).await.unwrap();
+    }
+    assert_eq!(proxy.round_trips(), 20, "a read and a commit each");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_rows_of_one_type_take_two_trips() {
+    let (ledger, proxy) = counted().await;
+    let wallets = ledger.open_wallets(100).await;
+    for round in 0..3 {
+        proxy.reset();
+        let params = Everywhere { wallets: wallets.clone() };
+        assert_eq!(ledger.executor.execute(&DepositEverywhere, params).await.unwrap(), 100);
+        if round > 0 {
+            assert_eq!(proxy.round_trips(), 2, "a read and a commit");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_that_changes_nothing_makes_no_trip_to_commit() {
+    let (ledger, proxy) = counted().await;
+    ledger.open_wallets(1).await;
+    let nobody = || Everywhere { wallets: Vec::new() };
+    ledger.executor.execute(&DepositEverywhere, nobody()).await.unwrap();
+    proxy.reset();
+    ledger.executor.execute(&DepositEverywhere, nobody()).await.unwrap();
+    assert_eq!(proxy.round_trips(), 0);
+}
