@@ -1,7 +1,7 @@
 //! A PostgreSQL server that is killed while many tasks commit.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
@@ -30,13 +30,15 @@ async fn a_killed_server_loses_nothing_and_doubles_nothing() {
     let mut answers: Vec<(ActionId, Answer)> = Vec::new();
     for round in 0..ROUNDS {
         let committed = Arc::new(AtomicUsize::new(0));
+        let restarted = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for task in 0..TASKS {
-            let (ledger, wallets, committed) = (ledger.clone(), wallets.clone(), committed.clone());
+            let (ledger, wallets) = (ledger.clone(), wallets.clone());
+            let (committed, restarted) = (committed.clone(), restarted.clone());
             let seed = (round * TASKS + task) as u64;
-            tasks.spawn(
-                async move { deposit_until_failure(&ledger, &wallets, seed, &committed).await },
-            );
+            tasks.spawn(async move {
+                deposit_through_the_kill(&ledger, &wallets, seed, &committed, &restarted).await
+            });
         }
         // Killed in full flight, at another moment in every round.
         while committed.load(Ordering::Relaxed) < 50 + round * 7 {
@@ -44,6 +46,7 @@ async fn a_killed_server_loses_nothing_and_doubles_nothing() {
         }
         server.kill().await.unwrap();
         server.restart().await.unwrap();
+        restarted.store(true, Ordering::Relaxed);
         answers.extend(tasks.join_all().await.into_iter().flatten());
     }
     let stored = ledger.rows_per_action().await;
@@ -70,11 +73,14 @@ async fn a_killed_server_loses_nothing_and_doubles_nothing() {
     assert!(answers.len() > ROUNDS * 50, "{} answers, {unknown} unknown", answers.len());
 }
 
-async fn deposit_until_failure(
+/// Deposits until a call fails, or until the server that was killed is back: whoever's commit
+/// was carried over the kill never sees a failure.
+async fn deposit_through_the_kill(
     ledger: &Ledger,
     wallets: &[Id<Wallet>],
     seed: u64,
     committed: &AtomicUsize,
+    restarted: &AtomicBool,
 ) -> Vec<(ActionId, Answer)> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut answers = Vec::new();
@@ -89,10 +95,8 @@ async fn deposit_until_failure(
             Err(_) => Answer::NotCommitted,
         };
         answers.push((id, answer));
-        if answer != Answer::Committed {
-            return answers;
-        }
-        if committed.fetch_add(1, Ordering::Relaxed) > 100_000 {
+        committed.fetch_add(1, Ordering::Relaxed);
+        if answer != Answer::Committed || restarted.load(Ordering::Relaxed) {
             return answers;
         }
     }

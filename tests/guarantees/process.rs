@@ -51,10 +51,7 @@ async fn a_killed_process_loses_nothing_and_doubles_nothing() {
         child.kill().unwrap();
         child.wait().unwrap();
         // What it had said before it died counts, too; its last line may be cut short.
-        lines
-            .map_while(Result::ok)
-            .filter(|line| line.len() >= 39)
-            .for_each(|line| drop(note(line)));
+        lines.map_while(Result::ok).filter(|line| line.len() >= 39).for_each(|line| _ = note(line));
     }
     let stored = ledger.rows_per_action().await;
     for id in &acknowledged {
