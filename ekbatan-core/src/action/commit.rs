@@ -9,14 +9,13 @@ use tracing::{Instrument, Span, field};
 
 use super::effect::{Effect, run_all};
 use super::execution::Codec;
+use super::plan::PlanParts;
 use super::{
     Action, ActionContext, ActionPlan, ErrorKind, ExecuteError, Execution, Fence, PlanError,
 };
 use crate::db::{Arg, CommitBatch, CommitError, Committed, FenceCheck, Query, Route};
 use crate::domain::{ColumnDef, PayloadError, Value, ValueType};
-use crate::outbox::{
-    ActionRecord, Answered, KeyRecord, fingerprint, is_key_taken, look_up, records,
-};
+use crate::outbox::{ActionRecord, Answered, KeyRecord, fingerprint, look_up, records};
 use crate::repository::{Staged, resolve};
 
 type Answer<A> = Result<<A as Action>::Output, ExecuteError<<A as Action>::Error>>;
@@ -109,17 +108,20 @@ impl<A: Action> Execution<'_, A> {
         let mut spent = std::collections::BTreeMap::<ErrorKind, u32>::new();
         let mut attempt = 1;
         loop {
+            Span::current().record("ekbatan.action.retry.count", attempt - 1);
             let error = match self.attempt(params, keyed, deadline, attempt).await {
                 Ok(output) => return Ok(output),
                 Err(error) => error,
             };
-            if let (ExecuteError::Unique(taken), Some(keyed)) = (&error, keyed)
-                && is_key_taken(taken)
-                && let Some(answered) = self.find_answer(keyed.key).await?
+            let kind = error.kind();
+            // Another process may have committed this very call meanwhile, and what failed
+            // here may have failed because of it.
+            if let Some(keyed) = keyed
+                && !matches!(kind, ErrorKind::Plan | ErrorKind::Deadline | ErrorKind::CommitUnknown)
+                && let Ok(Ok(Some(answered))) = deadline.bound(self.find_answer(keyed.key)).await
             {
                 return keyed.replay::<A>(answered);
             }
-            let kind = error.kind();
             let wanted = match (&error, &self.retry_if) {
                 (ExecuteError::Domain(error), Some(retry_if)) => retry_if(error),
                 (ExecuteError::Domain(_), None) => false,
@@ -133,7 +135,6 @@ impl<A: Action> Execution<'_, A> {
             };
             let wait = inner.jitter(budget.bound(*used));
             *used += 1;
-            Span::current().record("ekbatan.action.retry.count", attempt);
             tracing::debug!(name: "retry", attempt, ?kind, ?wait, "retry");
             deadline.bound(tokio::time::sleep(wait)).await.map_err(|_| error)?;
             attempt += 1;
@@ -176,7 +177,7 @@ impl<A: Action> Execution<'_, A> {
             .await
             .map_err(|after| ExecuteError::Deadline { after })?
             .map_err(ExecuteError::Domain)?;
-        let (rows, events, effects) = ctx.plan.into_parts()?;
+        let PlanParts { rows, events, effects } = ctx.plan.into_parts()?;
         let batch = if rows.is_empty() && keyed.is_none() && !inner.record_reads {
             None
         } else {

@@ -75,8 +75,11 @@ impl ActionExecutor {
 
     /// A call of an action, which runs when it is awaited:
     ///
-    /// ```ignore
-    /// let wallet = executor.execute(&DepositMoney, params).principal("alice").await?;
+    /// ```
+    /// # use ekbatan_core::action::{Action, ActionExecutor, ExecuteError};
+    /// # async fn run<A: Action>(executor: &ActionExecutor, action: A, params: A::Params) -> Result<A::Output, ExecuteError<A::Error>> {
+    /// let output = executor.execute(&action, params).principal("alice").await?;
+    /// # Ok(output) }
     /// ```
     pub fn execute<'a, A: Action>(&'a self, action: &'a A, params: A::Params) -> Execution<'a, A> {
         Execution::new(self, action, params)

@@ -11,7 +11,7 @@ use super::effect::{Closure, Effect};
 use crate::db::{ChangeKind, Committed};
 use crate::domain::{Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Value};
 use crate::outbox::EventRecord;
-use crate::repository::{StageError, Staged, stage_changed, stage_new};
+use crate::repository::{StageResult, Staged, stage_changed, stage_new};
 
 /// What an action has staged so far. It is made anew for every attempt and committed whole.
 ///
@@ -25,6 +25,13 @@ pub struct ActionPlan {
     effects: Mutex<Vec<Box<dyn Effect>>>,
     seen: HashSet<(TableKey, Uuid)>,
     defect: Option<PlanError>,
+}
+
+/// What a plan without a mistake comes to.
+pub(super) struct PlanParts {
+    pub(super) rows: Vec<Staged>,
+    pub(super) events: Vec<EventRecord>,
+    pub(super) effects: Vec<Box<dyn Effect>>,
 }
 
 /// A staged change, to look at.
@@ -118,11 +125,7 @@ impl ActionPlan {
         self.events.iter().map(StagedEvent)
     }
 
-    fn stage<T: Entity>(
-        &mut self,
-        staged: Result<(Staged, Stored<T>, Vec<T::Event>), StageError>,
-        fallback: Stored<T>,
-    ) -> Stored<T> {
+    fn stage<T: Entity>(&mut self, staged: StageResult<T>, fallback: Stored<T>) -> Stored<T> {
         match staged {
             Ok((row, stored, events)) => {
                 if !self.seen.insert((row.table.key(), row.id)) {
@@ -162,14 +165,12 @@ impl ActionPlan {
         self.defect.get_or_insert(defect);
     }
 
-    pub(super) fn into_parts(
-        self,
-    ) -> Result<(Vec<Staged>, Vec<EventRecord>, Vec<Box<dyn Effect>>), PlanError> {
+    pub(super) fn into_parts(self) -> Result<PlanParts, PlanError> {
         match self.defect {
             Some(defect) => Err(defect),
             None => {
                 let effects = self.effects.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Ok((self.rows, self.events, effects))
+                Ok(PlanParts { rows: self.rows, events: self.events, effects })
             }
         }
     }

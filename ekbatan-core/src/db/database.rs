@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use super::driver::Driver;
 use super::{
-    ActionId, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes, Pool, Query, Route,
-    SchemaError, TableInfo,
+    ActionId, ColumnInfo, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes, Pool,
+    PooledConnection, Query, Route, SchemaError, TableInfo, TransactionOptions,
 };
 use crate::config::EkbatanConfig;
 use crate::domain::{Table, TableKey, Value};
@@ -53,7 +54,7 @@ impl Database {
             })
             .transpose()?;
         // Whoever starts wants to know now that the database is not there.
-        drop(primary.checkout("start").await?);
+        first_connection(&primary, timeout).await?;
         let lanes = Lanes::start(driver.clone(), source);
         Ok(Self { driver, primary, replica, lanes, tables: RwLock::default() })
     }
@@ -111,11 +112,10 @@ impl Database {
         if let Some(info) =
             self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&table.key())
         {
+            info.check_same(table, self.driver.address())?;
             return Ok(info.clone());
         }
-        let mut loan = self.primary.checkout("describe").await?;
-        let found = loan.begin()?.describe(table).await?;
-        loan.done();
+        let found = self.describe(table).await?;
         let syntax = self.driver.syntax();
         let info = TableInfo::check(
             table,
@@ -131,6 +131,35 @@ impl Database {
         Ok(info)
     }
 
+    async fn describe(&self, table: &'static Table) -> Result<Vec<ColumnInfo>, DbError> {
+        loop {
+            let mut loan = self.primary.checkout("describe").await?;
+            match loan.begin()?.describe(table).await {
+                Err(error) if error.is_connection_lost() && loan.is_used() => {}
+                answer => {
+                    loan.done();
+                    return answer;
+                }
+            }
+        }
+    }
+
+    /// A connection with a transaction open. One that had died in the pool is not the
+    /// caller's business: nothing was begun on it.
+    pub(crate) async fn begin(
+        &self,
+        options: &TransactionOptions,
+    ) -> Result<PooledConnection, DbError> {
+        loop {
+            let mut loan = self.primary.checkout("transaction").await?;
+            match loan.begin()?.begin(options).await {
+                Ok(()) => return Ok(loan),
+                Err(error) if error.is_connection_lost() && loan.is_used() => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     pub(crate) fn forget_tables(&self) {
         self.tables.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -142,6 +171,29 @@ impl Database {
             replica.close();
         }
     }
+}
+
+/// Tries until the timeout: a server that starts beside us may need a moment.
+async fn first_connection(pool: &Pool, timeout: Duration) -> Result<(), DbError> {
+    let started = Instant::now();
+    let mut pause = Duration::from_millis(50);
+    for attempt in 1.. {
+        let error = match pool.checkout("start").await {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        if !error.is_connection_lost() || started.elapsed() + pause > timeout {
+            let waited = started.elapsed();
+            return Err(DbError::new(
+                error.kind(),
+                format!("{error} (tried {attempt} time(s) in {waited:.1?})"),
+            ));
+        }
+        tracing::info!(%error, attempt, "the database is not there yet; trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+    }
+    Ok(())
 }
 
 /// A table could not be looked at, or is not what the code believes.

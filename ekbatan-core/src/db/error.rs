@@ -44,9 +44,12 @@ pub enum DbErrorKind {
     Other,
 }
 
-/// A failure of the database, classified.
+/// A failure of the database, classified. One word wide, as it rides in many results.
 #[derive(Debug)]
-pub struct DbError {
+pub struct DbError(Box<Failure>);
+
+#[derive(Debug)]
+struct Failure {
     kind: DbErrorKind,
     message: String,
     code: Option<String>,
@@ -58,71 +61,71 @@ pub struct DbError {
 impl DbError {
     /// An error of this kind.
     pub fn new(kind: DbErrorKind, message: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Failure {
             kind,
             message: message.into(),
             code: None,
             constraint: None,
             table: None,
             source: None,
-        }
+        }))
     }
 
     /// The kind.
     pub fn kind(&self) -> DbErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// The SQLSTATE or result code, where the database gave one.
     pub fn code(&self) -> Option<&str> {
-        self.code.as_deref()
+        self.0.code.as_deref()
     }
 
     /// The constraint that was violated: its name where the database names it, otherwise
     /// `table.column`.
     pub fn constraint(&self) -> Option<&str> {
-        self.constraint.as_deref()
+        self.0.constraint.as_deref()
     }
 
     /// The table, where the database names it.
     pub fn table(&self) -> Option<&str> {
-        self.table.as_deref()
+        self.0.table.as_deref()
     }
 
     /// Whether the connection can no longer be used.
     pub fn is_connection_lost(&self) -> bool {
-        self.kind == DbErrorKind::Unavailable
+        self.0.kind == DbErrorKind::Unavailable
     }
 
     pub(crate) fn with_code(mut self, code: impl Into<String>) -> Self {
-        self.code = Some(code.into());
+        self.0.code = Some(code.into());
         self
     }
 
     pub(crate) fn with_constraint(mut self, constraint: Option<impl Into<String>>) -> Self {
-        self.constraint = constraint.map(Into::into);
+        self.0.constraint = constraint.map(Into::into);
         self
     }
 
     #[cfg(feature = "postgres")]
     pub(crate) fn with_table(mut self, table: Option<impl Into<String>>) -> Self {
-        self.table = table.map(Into::into);
+        self.0.table = table.map(Into::into);
         self
     }
 
     pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
-        self.source = Some(Box::new(source));
+        self.0.source = Some(Box::new(source));
         self
     }
 }
 
 impl fmt::Display for DbError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        if let Some(constraint) = &self.constraint {
+        f.write_str(&self.0.message)?;
+        if let Some(constraint) = &self.0.constraint {
             write!(f, " (constraint `{constraint}`)")?;
         }
-        if let Some(code) = &self.code {
+        if let Some(code) = &self.0.code {
             write!(f, " [{code}]")?;
         }
         Ok(())
@@ -131,6 +134,6 @@ impl fmt::Display for DbError {
 
 impl StdError for DbError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+        self.0.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
     }
 }

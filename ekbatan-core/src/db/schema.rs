@@ -55,6 +55,24 @@ pub enum SchemaError {
 }
 
 impl TableInfo {
+    /// Statements are kept per table, so that one table has one shape in the code.
+    pub(crate) fn check_same(
+        &self,
+        table: &'static Table,
+        database: &str,
+    ) -> Result<(), SchemaError> {
+        if self.table == table {
+            return Ok(());
+        }
+        let other = self.table.model;
+        Err(SchemaError::Columns {
+            model: table.model,
+            table: table.full_name(),
+            database: database.to_owned(),
+            problems: vec![format!("`{other}` has this table with other columns; map it once")],
+        })
+    }
+
     /// Holds what `found` says against `table`.
     pub(crate) fn check(
         table: &'static Table,

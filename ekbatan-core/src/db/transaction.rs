@@ -95,11 +95,14 @@ impl TransactionManager {
     where
         F: Future<Output = Result<T, E>>,
     {
-        let mut loan = self.database.primary.checkout("transaction").await?;
-        loan.begin()?.begin(&options).await?;
+        let loan = self.database.begin(&options).await?;
         let transaction = Transaction {
             database: self.database.clone(),
-            session: Arc::new(Mutex::new(Session { loan: Some(loan), broken: false })),
+            session: Arc::new(Mutex::new(Session {
+                loan: Some(loan),
+                broken: false,
+                touched: false,
+            })),
         };
         let worked = match options.timeout {
             None => Some(work(transaction.clone()).await),
@@ -107,24 +110,24 @@ impl TransactionManager {
         };
         // Whatever handle the closure leaked finds the transaction over from here on.
         let mut session = transaction.session.lock().await;
-        let (loan, broken) = (session.loan.take(), session.broken);
+        let (loan, broken, touched) = (session.loan.take(), session.broken, session.touched);
         drop(session);
         let Some(loan) = loan else {
             return Err(DbError::new(DbErrorKind::Other, "the transaction is over").into());
         };
         match worked {
-            Some(Ok(value)) if !broken => commit(loan).await.map(|()| value),
+            Some(Ok(value)) if !broken => commit(loan, touched).await.map(|()| value),
             Some(Ok(_)) => {
                 let why =
                     "a use of the transaction's connection was cut short, so it was not committed";
                 Err(DbError::new(DbErrorKind::Unavailable, why).into())
             }
             Some(Err(error)) => {
-                roll_back(loan, broken).await;
+                roll_back(loan, broken, touched).await;
                 Err(TransactionError::Inner(error))
             }
             None => {
-                roll_back(loan, broken).await;
+                roll_back(loan, broken, touched).await;
                 Err(TransactionError::TimedOut(options.timeout.unwrap_or_default()))
             }
         }
@@ -132,17 +135,17 @@ impl TransactionManager {
 }
 
 /// Commits on a task of its own, which a dropped caller does not stop.
-async fn commit<E>(mut loan: PooledConnection) -> Result<(), TransactionError<E>> {
+async fn commit<E>(mut loan: PooledConnection, touched: bool) -> Result<(), TransactionError<E>> {
     let committing = tokio::spawn(async move {
         let connection = loan.begin().map_err(Err)?;
         match connection.end(true).await {
             Ok(()) => {
-                loan.done();
+                give_back(loan, touched).await;
                 Ok(())
             }
             Err(error) if error.is_connection_lost() => Err(Ok(error)),
             Err(error) => {
-                roll_back(loan, false).await;
+                roll_back(loan, false, touched).await;
                 Err(Err(error))
             }
         }
@@ -160,7 +163,7 @@ async fn commit<E>(mut loan: PooledConnection) -> Result<(), TransactionError<E>
 
 /// Rolls back. If that fails, the connection stays marked busy and is closed with it: a
 /// failed rollback can then never turn into a commit.
-async fn roll_back(mut loan: PooledConnection, broken: bool) {
+async fn roll_back(mut loan: PooledConnection, broken: bool, touched: bool) {
     if broken {
         return;
     }
@@ -169,8 +172,22 @@ async fn roll_back(mut loan: PooledConnection, broken: bool) {
         Err(error) => Err(error),
     };
     match ended {
-        Ok(()) => loan.done(),
+        Ok(()) => give_back(loan, touched).await,
         Err(error) => tracing::warn!(%error, "the rollback failed; the connection is closed"),
+    }
+}
+
+/// Gives a connection back whose transaction has ended. Raw SQL may have left settings behind,
+/// which the next one must not meet.
+async fn give_back(mut loan: PooledConnection, touched: bool) {
+    let reset = match loan.begin() {
+        Ok(connection) if touched => connection.reset().await,
+        Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    };
+    match reset {
+        Ok(()) => loan.done(),
+        Err(error) => tracing::warn!(%error, "the connection is closed"),
     }
 }
 
@@ -188,6 +205,8 @@ struct Session {
     loan: Option<PooledConnection>,
     /// A use was dropped in the middle.
     broken: bool,
+    /// Raw SQL was run on the connection.
+    touched: bool,
 }
 
 impl Transaction {
@@ -247,6 +266,7 @@ impl Transaction {
         if cast(connection).is_none() {
             return Err(wrong_dialect());
         }
+        session.touched = true;
         Ok(TransactionConnection { session, cast })
     }
 }
@@ -273,12 +293,10 @@ impl Session {
                 "an earlier use of the transaction was cut short",
             ));
         }
+        let loan = self.loan.as_mut().ok_or_else(over)?;
         // Until `close` says otherwise, this use may have been dropped.
         self.broken = true;
-        match &mut self.loan {
-            Some(loan) => loan.begin(),
-            None => Err(over()),
-        }
+        loan.begin()
     }
 
     fn close(&mut self) {

@@ -31,6 +31,7 @@ pub struct New<T: Entity> {
 impl<T: Entity> New<T> {
     /// A new value and what is to be told about it: an event, an option or a vector of
     /// them, or `()`.
+    #[allow(clippy::self_named_constructors)] // `New::new` is what everyone will try first
     pub fn new(value: T, events: impl IntoEvents<T::Event>) -> Self {
         Self { value, events: events.into_events() }
     }

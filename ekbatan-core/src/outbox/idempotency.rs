@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::clock::to_micros;
-use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, DbErrorKind, Query, Route};
+use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route};
 use crate::domain::{ColumnDef, Table, Value, ValueType};
 use crate::repository::Staged;
 
@@ -59,12 +59,6 @@ pub(crate) struct Answered {
     pub(crate) action_name: String,
     pub(crate) fingerprint: String,
     pub(crate) output: String,
-}
-
-/// Whether a commit failed because the key had been used, by a call at the same time.
-pub(crate) fn is_key_taken(error: &DbError) -> bool {
-    error.kind() == DbErrorKind::UniqueViolation
-        && error.constraint().is_some_and(|constraint| constraint.contains("idempotency_keys"))
 }
 
 pub(crate) async fn look_up(

@@ -3,5 +3,5 @@
 mod idempotency;
 mod records;
 
-pub(crate) use idempotency::{Answered, KEYS, KeyRecord, fingerprint, is_key_taken, look_up};
+pub(crate) use idempotency::{Answered, KEYS, KeyRecord, fingerprint, look_up};
 pub(crate) use records::{ActionRecord, EVENTS, EventRecord, records};

@@ -17,7 +17,7 @@ use crate::domain::Entity;
 pub use condition::{Column, Condition};
 pub use error::{ReadError, WriteError};
 pub use page::{Direction, Page, PageRequest};
-pub(crate) use stage::{StageError, Staged, resolve, stage_changed, stage_new};
+pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
 
 /// The rows of one table.
 ///

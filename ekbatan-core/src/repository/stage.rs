@@ -24,11 +24,11 @@ pub(crate) enum StageError {
     Table(TableError),
 }
 
+/// A row, the value as it will be once stored, and the events to store with it.
+pub(crate) type StageResult<T> = Result<(Staged, Stored<T>, Vec<<T as Entity>::Event>), StageError>;
+
 /// A new value as a row, and as it will be once stored.
-pub(crate) fn stage_new<T: Entity>(
-    new: New<T>,
-    now: DateTime<Utc>,
-) -> Result<(Staged, Stored<T>, Vec<T::Event>), StageError> {
+pub(crate) fn stage_new<T: Entity>(new: New<T>, now: DateTime<Utc>) -> StageResult<T> {
     let now = to_micros(now);
     let dates = T::TABLE.dates.map(|_| Dates { created: now, updated: now });
     let (staged, stored) = stage::<T>(new.value, ChangeKind::Insert, 1, 1, dates)?;
@@ -36,10 +36,7 @@ pub(crate) fn stage_new<T: Entity>(
 }
 
 /// A changed value as a row, and as it will be once stored.
-pub(crate) fn stage_changed<T: Entity>(
-    changed: Changed<T>,
-    now: DateTime<Utc>,
-) -> Result<(Staged, Stored<T>, Vec<T::Event>), StageError> {
+pub(crate) fn stage_changed<T: Entity>(changed: Changed<T>, now: DateTime<Utc>) -> StageResult<T> {
     if changed.value.id().uuid() != changed.id.uuid() {
         return Err(StageError::IdChanged { model: T::TABLE.model, id: changed.id.uuid() });
     }

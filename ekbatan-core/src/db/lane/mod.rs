@@ -128,6 +128,7 @@ impl Lane {
                     return;
                 }
                 Err((identity, error)) => {
+                    tracing::warn!(%error, batches = flight.jobs().len(), "a lane lost its connection in a commit");
                     line.connection = self.settle(identity.as_deref(), &mut flight, &error).await;
                     if last {
                         flight.refuse_all(&error);
@@ -159,14 +160,14 @@ impl Lane {
         let round_trips = u32::try_from(connection.round_trips() - trips).unwrap_or(u32::MAX);
         let folded = answers.len();
         let mut answers = answers.into_iter();
-        flight.answer_each(|job: &Job| match answers.next() {
-            Some(answer) => Some(answer.map(|()| Committed {
+        flight.answer_each(|job: &Job| {
+            let committed = Committed {
                 action: job.batch.action,
                 round_trips,
                 folded,
                 lane_wait: taken.saturating_duration_since(job.since),
-            })),
-            None => None,
+            };
+            answers.next().map(|answer| answer.map(|()| committed))
         });
         Ok(connection)
     }

@@ -18,13 +18,19 @@ use crate::db::{
 };
 use crate::domain::{Table, TableKey, Value};
 
+/// A changed row's table and kind, and its record's table.
+type SingleKey = (TableKey, ChangeKind, TableKey);
+
+/// Every table that is written and how, and whether a fence is looked at.
+type FoldKey = (Vec<(TableKey, ChangeKind)>, bool);
+
 pub(crate) struct PostgresConnection {
     pub(crate) inner: PgConnection,
     identity: String,
     pub(super) trips: u64,
     /// Texts of committing statements, by what they write.
-    pub(super) singles: HashMap<(TableKey, ChangeKind, TableKey), Arc<str>>,
-    pub(super) folds: HashMap<(Vec<(TableKey, ChangeKind)>, bool), Arc<str>>,
+    pub(super) singles: HashMap<SingleKey, Arc<str>>,
+    pub(super) folds: HashMap<FoldKey, Arc<str>>,
 }
 
 impl PostgresConnection {

@@ -201,3 +201,106 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
         parts.join(", ")
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{ColumnDef, Table, ValueType};
+    use uuid::Uuid;
+
+    static WALLETS: Table = Table {
+        schema: None,
+        name: "wallets",
+        model: "Wallet",
+        columns: &[
+            ColumnDef::new("id", ValueType::Uuid),
+            ColumnDef::new("balance", ValueType::Decimal),
+            ColumnDef::new("version", ValueType::Int),
+            ColumnDef::new("created_date", ValueType::Timestamp),
+            ColumnDef::new("updated_date", ValueType::Timestamp),
+        ],
+        version: Some(2),
+        dates: Some(3),
+        state: None,
+    };
+
+    static EVENTS: Table = Table {
+        schema: Some("eventlog"),
+        name: "events",
+        model: "outbox",
+        columns: &[
+            ColumnDef::new("id", ValueType::Uuid),
+            ColumnDef::new("payload", ValueType::Json),
+        ],
+        version: None,
+        dates: None,
+        state: None,
+    };
+
+    fn info(table: &'static Table, types: &[&str]) -> Arc<TableInfo> {
+        let columns = table.columns.iter().zip(types).map(|(column, ty)| ColumnInfo {
+            name: column.name.to_owned(),
+            db_type: (*ty).to_owned(),
+            numeric: None,
+            is_enum: false,
+        });
+        Arc::new(TableInfo { table, columns: columns.collect() })
+    }
+
+    fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
+        RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new() }
+    }
+
+    fn wallets() -> Arc<TableInfo> {
+        info(&WALLETS, &["uuid", "numeric", "int8", "timestamp", "timestamptz"])
+    }
+
+    fn events() -> Arc<TableInfo> {
+        info(&EVENTS, &["uuid", "jsonb"])
+    }
+
+    #[test]
+    fn one_update_and_its_event_are_one_statement() {
+        let sql =
+            single(&change(&wallets(), ChangeKind::Update), &change(&events(), ChangeKind::Insert));
+        assert_eq!(
+            sql,
+            "WITH c AS (UPDATE \"wallets\" SET \"balance\" = $2::numeric, \"version\" = $3::int8 + 1, \
+             \"updated_date\" = ($4::timestamp AT TIME ZONE 'UTC') WHERE \"id\" = $1::uuid AND \"version\" = $3::int8 RETURNING 1) \
+             INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT $5::uuid, $6::text::jsonb FROM c"
+        );
+    }
+
+    #[test]
+    fn many_batches_are_one_statement_whose_text_does_not_tell_how_many() {
+        let (wallets, events) = (wallets(), events());
+        let sql = folded(&[(&events, ChangeKind::Insert), (&wallets, ChangeKind::Update)], false);
+        assert_eq!(
+            sql,
+            "WITH l1 AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest($5::int4[], $6::int4[], $7::uuid[], $9::int8[]) \
+             AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = v.c0 AND t.\"version\" = v.c2 ORDER BY t.\"id\" FOR UPDATE OF t), \
+             n AS MATERIALIZED (SELECT batch, ord FROM l1), \
+             g AS MATERIALIZED (SELECT array_agg(w.wanted = coalesce(c.found, 0) ORDER BY w.batch) AS ok \
+             FROM unnest($1::int4[]) WITH ORDINALITY AS w(wanted, batch) \
+             LEFT JOIN (SELECT batch, count(*) AS found FROM n GROUP BY batch) c ON c.batch = w.batch), \
+             w0 AS (INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT v.c0, v.c1::jsonb \
+             FROM unnest($2::int4[], $3::uuid[], $4::text[]) AS v(batch, c0, c1) WHERE ((SELECT ok FROM g))[v.batch]), \
+             w1 AS (UPDATE \"wallets\" t SET \"balance\" = v.c1, \"version\" = v.c2 + 1, \
+             \"updated_date\" = (v.c4 AT TIME ZONE 'UTC') \
+             FROM unnest($5::int4[], $7::uuid[], $8::numeric[], $9::int8[], $10::timestamp[]) AS v(batch, c0, c1, c2, c4) \
+             WHERE ((SELECT ok FROM g))[v.batch] AND t.\"id\" = v.c0 AND t.\"version\" = v.c2) \
+             SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), NULL::int4[]"
+        );
+    }
+
+    #[test]
+    fn a_fence_is_locked_and_not_only_looked_at() {
+        let sql = folded(&[(&events(), ChangeKind::Insert)], true);
+        assert!(sql.contains(
+            "JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = v.key AND t.token = v.token"
+        ));
+        assert!(sql.contains("FOR SHARE OF t"));
+    }
+}

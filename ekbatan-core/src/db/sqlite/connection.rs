@@ -108,10 +108,9 @@ impl Connection for SqliteLink {
 
     async fn end(&mut self, commit: bool) -> Result<(), DbError> {
         let ended = self.script(if commit { "COMMIT" } else { "ROLLBACK" }).await;
-        if ended.is_ok() {
-            if self.writing.take().is_none() {
-                self.script("PRAGMA query_only = OFF").await?;
-            }
+        // Only a reading transaction holds no gate.
+        if ended.is_ok() && self.writing.take().is_none() {
+            self.script("PRAGMA query_only = OFF").await?;
         }
         ended
     }

@@ -91,8 +91,9 @@ impl Driver for SqliteDriver {
     async fn connect(&self, _: Route) -> Result<Box<dyn Connection>, DbError> {
         match SqliteConnection::connect_with(&self.options).await {
             Ok(connection) => Ok(Box::new(SqliteLink::new(connection, self.gate.clone()))),
+            // Not "unavailable": a file that cannot be opened is not mended by waiting.
             Err(error) => Err(DbError::new(
-                DbErrorKind::Unavailable,
+                DbErrorKind::Other,
                 format!(
                     "{} cannot be opened: {error}; does its folder exist, and may it be written?",
                     self.address

@@ -143,3 +143,89 @@ pub(super) fn write_rows(table: &TableInfo, kind: ChangeKind, rows: usize) -> St
     }
     sql
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::db::ColumnInfo;
+    use crate::domain::{ColumnDef, Table, ValueType};
+    use uuid::Uuid;
+
+    static WALLETS: Table = Table {
+        schema: None,
+        name: "wallets",
+        model: "Wallet",
+        columns: &[
+            ColumnDef::new("id", ValueType::Uuid),
+            ColumnDef::new("balance", ValueType::Decimal),
+            ColumnDef::new("version", ValueType::Int),
+            ColumnDef::new("created_date", ValueType::Timestamp),
+            ColumnDef::new("updated_date", ValueType::Timestamp),
+        ],
+        version: Some(2),
+        dates: Some(3),
+        state: None,
+    };
+
+    static EVENTS: Table = Table {
+        schema: Some("eventlog"),
+        name: "events",
+        model: "outbox",
+        columns: &[
+            ColumnDef::new("id", ValueType::Uuid),
+            ColumnDef::new("payload", ValueType::Json),
+        ],
+        version: None,
+        dates: None,
+        state: None,
+    };
+
+    fn info(table: &'static Table, types: &[&str]) -> Arc<TableInfo> {
+        let columns = table.columns.iter().zip(types).map(|(column, ty)| ColumnInfo {
+            name: column.name.to_owned(),
+            db_type: (*ty).to_owned(),
+            numeric: None,
+            is_enum: false,
+        });
+        Arc::new(TableInfo { table, columns: columns.collect() })
+    }
+
+    fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
+        RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new() }
+    }
+
+    fn wallets() -> Arc<TableInfo> {
+        info(&WALLETS, &["TEXT", "TEXT", "INTEGER", "TEXT", "TEXT"])
+    }
+
+    #[test]
+    fn an_event_is_written_only_behind_the_row_that_it_tells_of() {
+        let events = info(&EVENTS, &["TEXT", "TEXT"]);
+        let sql = chained(
+            &change(&wallets(), ChangeKind::Update),
+            &[change(&events, ChangeKind::Insert)],
+        );
+        assert_eq!(
+            sql,
+            "UPDATE \"wallets\" SET \"balance\" = ?, \"updated_date\" = ?, \"version\" = \"version\" + 1 \
+             WHERE \"id\" = ? AND \"version\" = ?; \
+             INSERT INTO \"eventlog_events\" (\"id\", \"payload\") SELECT ?, ? WHERE changes() = 1 RETURNING 1"
+        );
+    }
+
+    #[test]
+    fn rows_of_one_table_are_looked_at_and_written_by_one_statement_each() {
+        assert_eq!(
+            find_stale(&wallets(), 2),
+            "WITH v(g0, g1) AS (VALUES (?, ?), (?, ?)) SELECT v.g0 FROM v LEFT JOIN \"wallets\" t \
+             ON t.\"id\" = v.g0 AND t.\"version\" = v.g1 WHERE t.\"id\" IS NULL"
+        );
+        assert_eq!(
+            write_rows(&wallets(), ChangeKind::Update, 1),
+            "WITH v(c0, c1, c2, c4) AS (VALUES (?, ?, ?, ?)) UPDATE \"wallets\" AS t SET \"balance\" = v.c1, \
+             \"version\" = v.c2 + 1, \"updated_date\" = v.c4 FROM v WHERE t.\"id\" = v.c0"
+        );
+    }
+}
