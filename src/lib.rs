@@ -8,6 +8,9 @@
 // The derives write `::ekbatan`, also in this crate's own tests and examples.
 extern crate self as ekbatan;
 
+#[cfg(doctest)]
+mod guide;
+
 pub use ekbatan_core::{action, clock, config, db, domain, repository, shard};
 #[doc(inline)]
 pub use ekbatan_macros::{Entity, Event, Field, Model, State};

@@ -1,9 +1,11 @@
 //! What must hold whatever happens: many tasks at once, callers that go away, servers and
 //! processes that are killed. Each guarantee is shown on every database.
 
+mod calls;
 mod cancellation;
 mod concurrency;
 mod crash;
+mod fence;
 mod harness;
 mod lanes;
 mod process;

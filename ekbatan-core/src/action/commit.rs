@@ -2,27 +2,21 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use serde_json::Value as Json;
 use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
-use super::effect::{Effect, run_all};
 use super::execution::Codec;
 use super::plan::PlanParts;
-use super::{
-    Action, ActionContext, ActionPlan, ErrorKind, ExecuteError, Execution, Fence, PlanError,
-};
-use crate::db::{Arg, CommitBatch, CommitError, Committed, FenceCheck, Query, Route};
-use crate::domain::{ColumnDef, PayloadError, Value, ValueType};
-use crate::outbox::{ActionRecord, Answered, KeyRecord, fingerprint, look_up, records};
-use crate::repository::{Staged, resolve};
+use super::{Action, ActionContext, ActionPlan, ErrorKind, ExecuteError, Execution, PlanError};
+use crate::domain::PayloadError;
+use crate::outbox::{Answered, fingerprint, look_up, records};
 
 type Answer<A> = Result<<A as Action>::Output, ExecuteError<<A as Action>::Error>>;
 
 /// When it all has to be over.
 #[derive(Clone, Copy)]
-struct Deadline(Option<(Instant, Duration)>);
+pub(super) struct Deadline(Option<(Instant, Duration)>);
 
 impl Deadline {
     fn new(after: Option<Duration>) -> Self {
@@ -30,7 +24,7 @@ impl Deadline {
     }
 
     /// The future's answer, or how long the deadline was if it has passed.
-    async fn bound<T>(self, future: impl Future<Output = T>) -> Result<T, Duration> {
+    pub(super) async fn bound<T>(self, future: impl Future<Output = T>) -> Result<T, Duration> {
         match self.0 {
             None => Ok(future.await),
             Some((at, after)) => tokio::time::timeout_at(at, future).await.map_err(|_| after),
@@ -39,10 +33,10 @@ impl Deadline {
 }
 
 /// What a call with an idempotency key knows of itself.
-struct Keyed<'k, O> {
-    key: &'k str,
-    codec: &'k Codec<O>,
-    fingerprint: String,
+pub(super) struct Keyed<'k, O> {
+    pub(super) key: &'k str,
+    pub(super) codec: &'k Codec<O>,
+    pub(super) fingerprint: String,
 }
 
 impl<A: Action> Execution<'_, A> {
@@ -62,7 +56,10 @@ impl<A: Action> Execution<'_, A> {
                 self.options.principal.as_deref().unwrap_or_default(),
             );
         }
+        // Until this ends, whoever asks for the outcome waits.
+        let open = self.executor.inner.databases.database.open_action(self.id);
         let answer = self.run_keyed().instrument(span.clone()).await;
+        drop(open);
         match &answer {
             Ok(_) => span.record("ekbatan.action.outcome", "success"),
             Err(error) => span
@@ -151,9 +148,9 @@ impl<A: Action> Execution<'_, A> {
     ) -> Answer<A> {
         let inner = &self.executor.inner;
         let started = inner.databases.clock.now();
-        if let Some(fence) = &self.options.fence {
+        if let Some((fence, until)) = &self.options.fence {
             deadline
-                .bound(self.raise(fence))
+                .bound(self.raise(fence, *until))
                 .await
                 .map_err(|after| ExecuteError::Deadline { after })??;
         }
@@ -186,152 +183,11 @@ impl<A: Action> Execution<'_, A> {
             if let Some(keyed) = keyed {
                 staged_records.push(self.key_record(keyed, &output, action.completed)?);
             }
-            Some(self.batch(rows, staged_records).await?)
+            let batch = deadline.bound(self.batch(rows, staged_records)).await;
+            Some(batch.map_err(|after| ExecuteError::Deadline { after })??)
         };
         self.commit(batch, effects, deadline, attempt, events.len()).await?;
         Ok(output)
-    }
-
-    fn record(&self, params: &Json, started: DateTime<Utc>) -> ActionRecord {
-        let inner = &self.executor.inner;
-        ActionRecord {
-            namespace: inner.namespace.clone(),
-            action: self.id,
-            name: A::NAME,
-            params: params.to_string(),
-            started,
-            completed: inner.databases.clock.now(),
-            principal: self.options.principal.clone(),
-            reason: self.options.reason.clone(),
-            trace_parent: self.options.trace_parent.clone(),
-        }
-    }
-
-    fn key_record(
-        &self,
-        keyed: &Keyed<'_, A::Output>,
-        output: &A::Output,
-        created: DateTime<Utc>,
-    ) -> Result<Staged, PlanError> {
-        let record = KeyRecord {
-            namespace: &self.executor.inner.namespace,
-            key: keyed.key,
-            action_name: A::NAME,
-            fingerprint: &keyed.fingerprint,
-            action: self.id,
-            output: (keyed.codec.encode)(output).map_err(PlanError::Output)?,
-            created,
-        };
-        Ok(record.stage())
-    }
-
-    async fn batch(
-        &self,
-        rows: Vec<Staged>,
-        records: Vec<Staged>,
-    ) -> Result<CommitBatch, ExecuteError<A::Error>> {
-        let database = &self.executor.inner.databases.database;
-        let mut batch = CommitBatch {
-            action: self.id,
-            changes: Vec::with_capacity(rows.len()),
-            records: Vec::with_capacity(records.len()),
-            fence: self
-                .options
-                .fence
-                .as_ref()
-                .map(|fence| FenceCheck { key: fence.key.clone(), token: fence.token }),
-            traceable: true,
-        };
-        for row in rows {
-            batch.changes.push(resolve(row, database).await?);
-        }
-        for record in records {
-            batch.records.push(resolve(record, database).await?);
-        }
-        Ok(batch)
-    }
-
-    async fn commit(
-        &self,
-        batch: Option<CommitBatch>,
-        effects: Vec<Box<dyn Effect>>,
-        deadline: Deadline,
-        attempt: u32,
-        events: usize,
-    ) -> Result<(), ExecuteError<A::Error>> {
-        let span = tracing::info_span!(
-            "ekbatan.action.persist",
-            ekbatan.action.attempt = attempt,
-            ekbatan.batch.size = batch.as_ref().map_or(0, |batch| batch.changes.len()),
-            ekbatan.event.count = events,
-            ekbatan.commit.round_trips = field::Empty,
-            ekbatan.commit.folded = field::Empty,
-            ekbatan.commit.lane_wait_us = field::Empty,
-        );
-        let committing = self.start_commit(batch, effects, span.clone()).instrument(span);
-        match deadline.bound(committing).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(ExecuteError::from_commit(error, attempt)),
-            Err(after) if self.executor.inner.databases.database.withdraw(self.id) => {
-                Err(ExecuteError::Deadline { after })
-            }
-            Err(after) => Err(ExecuteError::CommitUnknown {
-                action: self.id,
-                why: format!("the deadline of {after:?} passed while the commit was on its way"),
-            }),
-        }
-    }
-
-    async fn start_commit(
-        &self,
-        batch: Option<CommitBatch>,
-        effects: Vec<Box<dyn Effect>>,
-        span: Span,
-    ) -> Result<(), CommitError> {
-        let inner = self.executor.inner.clone();
-        let action = self.id;
-        let has_effects = !effects.is_empty();
-        let working = async move {
-            let committed = match batch {
-                Some(batch) => inner.databases.database.commit(batch).await?,
-                None => Committed { action, round_trips: 0, folded: 0, lane_wait: Duration::ZERO },
-            };
-            span.record("ekbatan.commit.round_trips", committed.round_trips)
-                .record("ekbatan.commit.folded", committed.folded)
-                .record("ekbatan.commit.lane_wait_us", committed.lane_wait.as_micros() as u64);
-            if !effects.is_empty() {
-                inner.count_effect_failures(run_all(effects, committed).await);
-            }
-            Ok(())
-        };
-        // Without effects the lane alone carries the commit through. Effects need a task that
-        // outlives a caller who is dropped.
-        if !has_effects {
-            return working.await;
-        }
-        match tokio::spawn(working.in_current_span()).await {
-            Ok(answer) => answer,
-            Err(stopped) => Err(CommitError::Unknown(action, stopped.to_string())),
-        }
-    }
-
-    /// Raises the fence to this lease's token, so that no earlier lease can commit any more.
-    async fn raise(&self, fence: &Fence) -> Result<(), ExecuteError<A::Error>> {
-        let database = &self.executor.inner.databases.database;
-        let micros = i64::try_from(fence.remaining.as_micros()).unwrap_or(i64::MAX);
-        let query = Query {
-            sql: database.driver.syntax().raise_fence().to_owned(),
-            args: vec![
-                Arg::One(ValueType::Text, Value::Text(fence.key.clone())),
-                Arg::One(ValueType::Int, Value::Int(fence.token)),
-                Arg::One(ValueType::Int, Value::Int(micros)),
-            ],
-            columns: vec![ColumnDef::new("token", ValueType::Int)],
-        };
-        match database.fetch(&query, Route::Primary, A::NAME).await?.is_empty() {
-            true => Err(ExecuteError::FenceLost { key: fence.key.clone() }),
-            false => Ok(()),
-        }
     }
 }
 

@@ -112,6 +112,10 @@ pub enum ExecuteError<E> {
     /// The commit could not be put in order with others, in every attempt.
     #[error("{0}")]
     Serialization(#[source] DbError),
+    /// A lock of the database was not to be had in time, or SQLite was busy with another
+    /// process. Nothing was written.
+    #[error("{0}")]
+    Busy(#[source] DbError),
     /// The database refused for another reason; [`DbError::kind`] says which.
     #[error("{0}")]
     Refused(#[source] DbError),
@@ -178,6 +182,7 @@ pub enum ErrorKind {
     ForeignKey,
     Deadlock,
     Serialization,
+    Busy,
     Refused,
     Unavailable,
     FenceLost,
@@ -199,6 +204,7 @@ impl<E> ExecuteError<E> {
             ExecuteError::ForeignKey(_) => ErrorKind::ForeignKey,
             ExecuteError::Deadlock(_) => ErrorKind::Deadlock,
             ExecuteError::Serialization(_) => ErrorKind::Serialization,
+            ExecuteError::Busy(_) => ErrorKind::Busy,
             ExecuteError::Refused(_) => ErrorKind::Refused,
             ExecuteError::Unavailable(_) => ErrorKind::Unavailable,
             ExecuteError::FenceLost { .. } => ErrorKind::FenceLost,
@@ -218,6 +224,7 @@ impl<E> ExecuteError<E> {
             ErrorKind::Stale
                 | ErrorKind::Deadlock
                 | ErrorKind::Serialization
+                | ErrorKind::Busy
                 | ErrorKind::Unavailable
         )
     }
@@ -239,6 +246,7 @@ impl<E> ExecuteError<E> {
             | ExecuteError::ForeignKey(error)
             | ExecuteError::Deadlock(error)
             | ExecuteError::Serialization(error)
+            | ExecuteError::Busy(error)
             | ExecuteError::Refused(error)
             | ExecuteError::Unavailable(error) => Some(error),
             _ => None,
@@ -262,6 +270,7 @@ impl<E> From<DbError> for ExecuteError<E> {
             DbErrorKind::ForeignKeyViolation => ExecuteError::ForeignKey(error),
             DbErrorKind::Deadlock => ExecuteError::Deadlock(error),
             DbErrorKind::Serialization => ExecuteError::Serialization(error),
+            DbErrorKind::LockTimeout => ExecuteError::Busy(error),
             DbErrorKind::Unavailable | DbErrorKind::PoolTimeout => ExecuteError::Unavailable(error),
             _ => ExecuteError::Refused(error),
         }

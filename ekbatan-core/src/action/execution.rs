@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Action, ActionExecutor, AsFence, ExecuteError, Fence, RetryPolicy};
@@ -25,7 +26,8 @@ pub(super) struct Options {
     pub(super) trace_parent: Option<String>,
     pub(super) retry: Option<RetryPolicy>,
     pub(super) deadline: Option<Duration>,
-    pub(super) fence: Option<Fence>,
+    /// The fence, and when its lease ends.
+    pub(super) fence: Option<(Fence, Instant)>,
     pub(super) allow_cross_shard: bool,
 }
 
@@ -110,7 +112,9 @@ impl<'a, A: Action> Execution<'a, A> {
 
     /// Lets the commit go through only while this lease holds.
     pub fn fenced_by(mut self, lease: &impl AsFence) -> Self {
-        self.options.fence = Some(lease.as_fence());
+        let fence = lease.as_fence();
+        let until = Instant::now() + fence.remaining;
+        self.options.fence = Some((fence, until));
         self
     }
 

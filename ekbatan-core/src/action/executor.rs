@@ -96,9 +96,10 @@ impl ActionExecutor {
             sql: format!(
                 "SELECT action_id FROM {} WHERE action_id = $1 LIMIT 1",
                 database.driver.syntax().table(&EVENTS)
-            ),
+            )
+            .into(),
             args: vec![Arg::One(ValueType::Uuid, Value::Uuid(action.0))],
-            columns: vec![ColumnDef::new("action_id", ValueType::Uuid)],
+            columns: vec![ColumnDef::new("action_id", ValueType::Uuid)].into(),
         };
         let found = database.fetch(&query, Route::Primary, "outcome").await?;
         Ok(if found.is_empty() { Outcome::NotCommitted } else { Outcome::Committed })

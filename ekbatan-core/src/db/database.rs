@@ -5,9 +5,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::driver::Driver;
+use super::transaction::is_writing;
 use super::{
-    ActionId, ColumnInfo, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes, Pool,
-    PooledConnection, Query, Route, SchemaError, TableInfo, TransactionOptions,
+    ActionId, ColumnInfo, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes,
+    OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo, TransactionOptions,
 };
 use crate::config::EkbatanConfig;
 use crate::domain::{Table, TableKey, Value};
@@ -72,7 +73,7 @@ impl Database {
         &self,
         query: &Query,
         route: Route,
-        holder: &str,
+        holder: &'static str,
     ) -> Result<Rows, DbError> {
         loop {
             let mut loan = self.pool(route).checkout(holder).await?;
@@ -93,8 +94,18 @@ impl Database {
     /// Hands a batch to a lane and waits for what becomes of it. Dropping the future leaves
     /// the batch to the lane.
     pub(crate) async fn commit(&self, mut batch: CommitBatch) -> Result<Committed, CommitError> {
+        if self.driver.capabilities().single_writer && is_writing(self) {
+            let why = "this task holds the one writer of the database in an open transaction, and would wait for itself; \
+                       write within the transaction, or end it first";
+            return Err(CommitError::Refused(DbError::new(DbErrorKind::LockTimeout, why)));
+        }
         batch.sort();
         self.lanes.submit(batch).await
+    }
+
+    /// Marks an action as being worked for, so that whoever asks for its outcome waits.
+    pub(crate) fn open_action(&self, action: ActionId) -> OpenAction {
+        self.lanes.open_action(action)
     }
 
     /// Takes an action's batch back, if nothing of it was sent yet.
@@ -109,21 +120,34 @@ impl Database {
 
     /// What the database says about a table, asked once.
     pub(crate) async fn table(&self, table: &'static Table) -> Result<Arc<TableInfo>, TableError> {
-        if let Some(info) =
-            self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&table.key())
-        {
-            info.check_same(table, self.driver.address())?;
-            return Ok(info.clone());
+        match self.known_table(table)? {
+            Some(info) => Ok(info),
+            None => Ok(self.learn_table(table, self.describe(table).await?)?),
         }
-        let found = self.describe(table).await?;
+    }
+
+    /// What the database said about a table, if it was asked before.
+    pub(crate) fn known_table(
+        &self,
+        table: &'static Table,
+    ) -> Result<Option<Arc<TableInfo>>, SchemaError> {
+        let known =
+            self.tables.read().unwrap_or_else(PoisonError::into_inner).get(&table.key()).cloned();
+        if let Some(info) = &known {
+            info.check_same(table, self.driver.address())?;
+        }
+        Ok(known)
+    }
+
+    /// Holds what the database says about a table against the code, and keeps it.
+    pub(crate) fn learn_table(
+        &self,
+        table: &'static Table,
+        found: Vec<ColumnInfo>,
+    ) -> Result<Arc<TableInfo>, SchemaError> {
         let syntax = self.driver.syntax();
-        let info = TableInfo::check(
-            table,
-            found,
-            |column, ty| syntax.misfit(column, ty),
-            self.driver.address(),
-        )?;
-        let info = Arc::new(info);
+        let misfit = |column: &ColumnInfo, ty| syntax.misfit(column, ty);
+        let info = Arc::new(TableInfo::check(table, found, misfit, self.driver.address())?);
         self.tables
             .write()
             .unwrap_or_else(PoisonError::into_inner)
@@ -207,6 +231,16 @@ pub(crate) enum TableError {
 
 fn driver(config: &EkbatanConfig) -> Result<Arc<dyn Driver>, DbError> {
     let url = &config.primary.url;
+    if config.replica.is_some() && url.starts_with("sqlite") {
+        let why = "SQLite has no replicas; leave the replica out: readers of the file have connections of their own";
+        return Err(DbError::new(DbErrorKind::Other, why));
+    }
+    if config.replica.as_ref().is_some_and(|replica| replica.maximum_pool_size == 0) {
+        return Err(DbError::new(
+            DbErrorKind::Other,
+            "the replica's maximum_pool_size is 0; it must be at least 1",
+        ));
+    }
     let scheme = url.split(':').next().unwrap_or_default();
     #[allow(unreachable_patterns)] // with every feature on, nothing is left out
     match scheme {

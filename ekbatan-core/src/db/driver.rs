@@ -25,6 +25,8 @@ pub struct Capabilities {
     pub name: &'static str,
     /// How many lanes may commit at a time, where the dialect sets a bound.
     pub max_lanes: Option<usize>,
+    /// Whether one open write keeps every other one of the database waiting.
+    pub single_writer: bool,
     /// Whether a transaction may choose its isolation; where it may not, all are serializable.
     pub isolation_levels: bool,
     /// Whether violations name the constraint; otherwise they name `table.column`.

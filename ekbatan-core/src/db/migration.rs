@@ -335,9 +335,9 @@ pub(crate) async fn applied(
         sql: format!(
             "SELECT source, version, name, checksum, applied_date FROM {} ORDER BY source DESC, version",
             driver.syntax().table(&HISTORY)
-        ),
+        ).into(),
         args: Vec::<Arg>::new(),
-        columns: HISTORY.columns.to_vec(),
+        columns: HISTORY.columns.into(),
     };
     connection.fetch(&query).await?.into_iter().map(read).collect()
 }

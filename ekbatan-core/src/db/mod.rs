@@ -22,7 +22,7 @@ pub use batch::{
 pub(crate) use database::{Database, TableError};
 pub use driver::{Capabilities, Connection, Driver, Isolation, Route, Syntax, TransactionOptions};
 pub use error::{DbError, DbErrorKind};
-pub(crate) use lane::Lanes;
+pub(crate) use lane::{Lanes, OpenAction};
 pub use migration::{AppliedMigration, MigrationError, Migrations};
 pub(crate) use migration::{applied, migrate};
 pub use pool::PoolStatus;

@@ -41,7 +41,7 @@ impl managed::Manager for Manager {
     }
 }
 
-type Holders = Arc<Mutex<BTreeMap<u64, (String, Instant)>>>;
+type Holders = Arc<Mutex<BTreeMap<u64, (&'static str, Instant)>>>;
 
 /// Connections to one database, by one route.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ pub struct PoolStatus {
     /// How many callers wait for one.
     pub waiting: usize,
     /// Who holds one, and for how long.
-    pub holders: Vec<(String, Duration)>,
+    pub holders: Vec<(&'static str, Duration)>,
 }
 
 impl Pool {
@@ -85,7 +85,7 @@ impl Pool {
     }
 
     /// A connection, whose holder is shown to whoever waits in vain.
-    pub(crate) async fn checkout(&self, holder: &str) -> Result<PooledConnection, DbError> {
+    pub(crate) async fn checkout(&self, holder: &'static str) -> Result<PooledConnection, DbError> {
         let object = match self.inner.get().await {
             Ok(object) => object,
             Err(PoolError::Backend(error)) => return Err(error),
@@ -128,10 +128,7 @@ impl Pool {
             size: status.size,
             idle: status.available,
             waiting: status.waiting,
-            holders: holders
-                .values()
-                .map(|(name, since)| (name.clone(), since.elapsed()))
-                .collect(),
+            holders: holders.values().map(|(name, since)| (*name, since.elapsed())).collect(),
         }
     }
 
@@ -147,10 +144,10 @@ struct Ticket {
 }
 
 impl Ticket {
-    fn new(holders: &Holders, holder: &str) -> Self {
+    fn new(holders: &Holders, holder: &'static str) -> Self {
         let mut list = holders.lock().unwrap_or_else(PoisonError::into_inner);
         let number = list.last_key_value().map_or(0, |(last, _)| last + 1);
-        list.insert(number, (holder.to_owned(), Instant::now()));
+        list.insert(number, (holder, Instant::now()));
         drop(list);
         Self { holders: holders.clone(), number }
     }

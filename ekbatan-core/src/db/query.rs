@@ -1,5 +1,8 @@
 //! A read on its way to a database.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// An argument of a query.
@@ -15,9 +18,9 @@ pub enum Arg {
 #[derive(Debug, Clone)]
 pub struct Query {
     /// The statement.
-    pub sql: String,
+    pub sql: Arc<str>,
     /// Its arguments, `$1` first.
     pub args: Vec<Arg>,
     /// What it answers.
-    pub columns: Vec<ColumnDef>,
+    pub columns: Cow<'static, [ColumnDef]>,
 }

@@ -1,5 +1,7 @@
 //! What the database says about a table, held against what the code believes.
 
+use std::sync::{Arc, OnceLock};
+
 use crate::domain::Table;
 
 /// A column as the database has it.
@@ -22,6 +24,8 @@ pub struct TableInfo {
     pub table: &'static Table,
     /// Each column of `table.columns`, as the database has it.
     pub columns: Vec<ColumnInfo>,
+    /// The text of the read by id: the one that every action makes.
+    pub(crate) by_id: OnceLock<Arc<str>>,
 }
 
 /// A table that is not as the code believes. Every difference is listed.
@@ -108,7 +112,7 @@ impl TableInfo {
             }
         }
         if problems.is_empty() {
-            return Ok(Self { table, columns });
+            return Ok(Self { table, columns, by_id: OnceLock::new() });
         }
         Err(SchemaError::Columns {
             model: table.model,

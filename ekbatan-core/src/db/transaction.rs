@@ -12,11 +12,13 @@ use super::{
     CommitBatch, CommitError, Connection, Database, DbError, DbErrorKind, PooledConnection, Query,
     Route, TransactionOptions,
 };
-use crate::db::database::Rows;
+use crate::db::TableInfo;
+use crate::db::database::{Rows, TableError};
+use crate::domain::Table;
 
 tokio::task_local! {
-    /// The managers whose transaction this task is in.
-    static OPEN: Vec<usize>;
+    /// The databases that this task has a transaction open on, and whether it writes.
+    static OPEN: Vec<(usize, bool)>;
 }
 
 /// Why a transaction did not commit. Nothing of it was written, unless it says "unknown".
@@ -40,6 +42,12 @@ pub enum TransactionError<E> {
     /// The connection broke while the commit was on its way.
     #[error("whether the transaction committed is unknown: {0}")]
     CommitUnknown(DbError),
+}
+
+/// Whether this task has a writing transaction of the database open.
+pub(super) fn is_writing(database: &Database) -> bool {
+    let me = std::ptr::from_ref(database) as usize;
+    OPEN.try_with(|open| open.contains(&(me, true))).unwrap_or_default()
 }
 
 /// Opens transactions on one database. Inner failures roll back; a connection whose state is
@@ -79,10 +87,10 @@ impl TransactionManager {
     {
         let me = Arc::as_ptr(&self.database) as usize;
         let mut open = OPEN.try_with(Clone::clone).unwrap_or_default();
-        if open.contains(&me) {
+        if open.iter().any(|(other, _)| *other == me) {
             return Err(TransactionError::Nested);
         }
-        open.push(me);
+        open.push((me, !options.read_only));
         let span = tracing::info_span!("ekbatan.transaction");
         OPEN.scope(open, self.run(options, work).instrument(span)).await
     }
@@ -212,6 +220,19 @@ struct Session {
 impl Transaction {
     pub(crate) fn database(&self) -> &Arc<Database> {
         &self.database
+    }
+
+    /// What the database says about a table. It is asked over the transaction's own
+    /// connection: with a second one, a pool full of transactions would wait for itself.
+    pub(crate) async fn table(&self, table: &'static Table) -> Result<Arc<TableInfo>, TableError> {
+        if let Some(info) = self.database.known_table(table)? {
+            return Ok(info);
+        }
+        let mut session = self.session.lock().await;
+        let found = session.open()?.describe(table).await;
+        session.close();
+        drop(session);
+        Ok(self.database.learn_table(table, found?)?)
     }
 
     pub(crate) async fn fetch(&self, query: &Query) -> Result<Rows, DbError> {

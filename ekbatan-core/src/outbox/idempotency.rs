@@ -65,17 +65,17 @@ pub(crate) async fn look_up(
     database: &Database,
     namespace: &str,
     key: &str,
-    holder: &str,
+    holder: &'static str,
 ) -> Result<Option<Answered>, DbError> {
     let query = Query {
         sql: format!(
             "SELECT action_name, fingerprint, output FROM {} WHERE namespace = $1 AND idempotency_key = $2",
             database.driver.syntax().table(&KEYS)
-        ),
+        ).into(),
         args: [namespace, key]
             .map(|text| Arg::One(ValueType::Text, Value::Text(text.to_owned())))
             .into(),
-        columns: vec![KEYS.columns[2], KEYS.columns[3], KEYS.columns[5]],
+        columns: vec![KEYS.columns[2], KEYS.columns[3], KEYS.columns[5]].into(),
     };
     let rows = database.fetch(&query, Route::Primary, holder).await?;
     Ok(rows.into_iter().next().and_then(|row| match <[Value; 3]>::try_from(row) {

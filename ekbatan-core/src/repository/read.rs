@@ -1,11 +1,13 @@
 //! Every read.
 
+use std::sync::Arc;
+
 use futures_core::Stream;
 use uuid::Uuid;
 
 use super::page::Position;
 use super::{Condition, Direction, Page, PageRequest, ReadError, Repository};
-use crate::db::{Arg, DbError, Query, Syntax, TableInfo};
+use crate::db::{Arg, DbError, Query, Syntax, TableError, TableInfo};
 use crate::domain::{
     ColumnDef, Dates, Entity, EntityId, FieldError, RowReader, Stored, Value, ValueType,
 };
@@ -21,15 +23,18 @@ impl<T: Entity> Repository<T> {
 
     /// The row with this id, if there is one.
     pub async fn find(&self, id: T::Id) -> Result<Option<Stored<T>>, ReadError> {
-        let info = self.database.table(T::TABLE).await?;
-        let mut args = Vec::new();
-        let by_id = by_ids(self.syntax(), &info, &[id.uuid()], &mut args);
-        Ok(self.select(&info, by_id, args, "").await?.pop())
+        let info = self.table().await?;
+        let mut args = Vec::with_capacity(1);
+        let by_id = || by_ids(self.syntax(), &info, &[id.uuid()], &mut Vec::new());
+        let sql = info.by_id.get_or_init(|| self.select_sql(&info, &by_id(), "").into()).clone();
+        args.push(Arg::One(ValueType::Uuid, Value::Uuid(id.uuid())));
+        let mut rows = self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?;
+        rows.pop().map(stored).transpose()
     }
 
     /// Whether there is a row with this id.
     pub async fn exists(&self, id: T::Id) -> Result<bool, ReadError> {
-        let info = self.database.table(T::TABLE).await?;
+        let info = self.table().await?;
         let mut args = Vec::new();
         let by_id = by_ids(self.syntax(), &info, &[id.uuid()], &mut args);
         self.exists_rendered(&info, by_id, args).await
@@ -40,7 +45,7 @@ impl<T: Entity> Repository<T> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let info = self.database.table(T::TABLE).await?;
+        let info = self.table().await?;
         let ids: Vec<Uuid> = ids.iter().map(EntityId::uuid).collect();
         let mut args = Vec::new();
         let by_id = by_ids(self.syntax(), &info, &ids, &mut args);
@@ -54,14 +59,14 @@ impl<T: Entity> Repository<T> {
 
     /// The rows that fulfil a condition.
     pub async fn find_where(&self, condition: Condition<T>) -> Result<Vec<Stored<T>>, ReadError> {
-        let info = self.database.table(T::TABLE).await?;
+        let info = self.table().await?;
         let (filter, args) = self.render(&info, &condition)?;
         self.select(&info, filter, args, "").await
     }
 
     /// The one row that fulfils a condition, if there is one; several are an error.
     pub async fn find_one(&self, condition: Condition<T>) -> Result<Option<Stored<T>>, ReadError> {
-        let info = self.database.table(T::TABLE).await?;
+        let info = self.table().await?;
         let (filter, args) = self.render(&info, &condition)?;
         let mut rows = self.select(&info, filter, args, " LIMIT 2").await?;
         if rows.len() > 1 {
@@ -77,7 +82,7 @@ impl<T: Entity> Repository<T> {
 
     /// How many rows fulfil a condition.
     pub async fn count_where(&self, condition: Condition<T>) -> Result<u64, ReadError> {
-        let info = self.database.table(T::TABLE).await?;
+        let info = self.table().await?;
         let (filter, args) = self.render(&info, &condition)?;
         let sql = format!(
             "SELECT count(*) FROM {}{}",
@@ -85,7 +90,11 @@ impl<T: Entity> Repository<T> {
             self.visible(&filter)
         );
         let rows = self
-            .fetch(Query { sql, args, columns: vec![ColumnDef::new("count", ValueType::Int)] })
+            .fetch(Query {
+                sql: sql.into(),
+                args,
+                columns: vec![ColumnDef::new("count", ValueType::Int)].into(),
+            })
             .await?;
         match rows.first().and_then(|row| row.first()) {
             Some(Value::Int(count)) => Ok((*count).unsigned_abs()),
@@ -95,14 +104,14 @@ impl<T: Entity> Repository<T> {
 
     /// Whether a row fulfils a condition.
     pub async fn exists_where(&self, condition: Condition<T>) -> Result<bool, ReadError> {
-        let info = self.database.table(T::TABLE).await?;
+        let info = self.table().await?;
         let (filter, args) = self.render(&info, &condition)?;
         self.exists_rendered(&info, filter, args).await
     }
 
     /// One page of rows, in order.
     pub async fn page(&self, request: PageRequest<T>) -> Result<Page<T>, ReadError> {
-        let info = self.database.table(T::TABLE).await?;
+        let info = self.table().await?;
         let (filter, mut args) = self.render(&info, &request.condition)?;
         let syntax = self.syntax();
         let find = |name: &str| info.table.columns.iter().position(|column| column.name == name);
@@ -142,7 +151,8 @@ impl<T: Entity> Repository<T> {
             operands.iter().map(|operand| format!("{operand} {order}")).collect();
         let tail = format!(" ORDER BY {} LIMIT {}", order.join(", "), request.size);
         let sql = self.select_sql(&info, &filter, &tail);
-        let found = self.fetch(Query { sql, args, columns: info.table.columns.to_vec() }).await?;
+        let found =
+            self.fetch(Query { sql: sql.into(), args, columns: info.table.columns.into() }).await?;
         let next = match found.last() {
             Some(last) if found.len() == request.size => Some(request.from(Position {
                 key: (keys.len() == 2).then(|| last[keys[0].0].clone()),
@@ -175,6 +185,14 @@ impl<T: Entity> Repository<T> {
                 next = page.next;
             }
         })
+    }
+
+    /// What the database says about the table.
+    pub(super) async fn table(&self) -> Result<Arc<TableInfo>, TableError> {
+        match &self.within {
+            Some(transaction) => transaction.table(T::TABLE).await,
+            None => self.database.table(T::TABLE).await,
+        }
     }
 
     fn syntax(&self) -> &dyn Syntax {
@@ -221,7 +239,8 @@ impl<T: Entity> Repository<T> {
         tail: &str,
     ) -> Result<Vec<Stored<T>>, ReadError> {
         let sql = self.select_sql(info, &filter, tail);
-        let rows = self.fetch(Query { sql, args, columns: info.table.columns.to_vec() }).await?;
+        let rows =
+            self.fetch(Query { sql: sql.into(), args, columns: info.table.columns.into() }).await?;
         rows.into_iter().map(stored).collect()
     }
 
@@ -238,7 +257,11 @@ impl<T: Entity> Repository<T> {
         );
         // PostgreSQL answers a bare 1 as int4, which an integer column may be.
         let rows = self
-            .fetch(Query { sql, args, columns: vec![ColumnDef::new("one", ValueType::Int)] })
+            .fetch(Query {
+                sql: sql.into(),
+                args,
+                columns: vec![ColumnDef::new("one", ValueType::Int)].into(),
+            })
             .await?;
         Ok(!rows.is_empty())
     }

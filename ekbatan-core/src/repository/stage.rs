@@ -1,10 +1,12 @@
 //! From a user's value to a row to write.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::to_micros;
-use crate::db::{ChangeKind, Database, RowChange, TableError};
+use crate::db::{ChangeKind, RowChange, TableError, TableInfo};
 use crate::domain::{Changed, Dates, Entity, EntityId, FieldError, New, Stored, Table, Value};
 
 /// A row to write, before its table was looked at.
@@ -68,9 +70,8 @@ fn stage<T: Entity>(
 }
 
 /// The row with what the database says about its table, if its values fit.
-pub(crate) async fn resolve(staged: Staged, database: &Database) -> Result<RowChange, StageError> {
+pub(crate) fn resolve(staged: Staged, info: Arc<TableInfo>) -> Result<RowChange, StageError> {
     let Staged { table, kind, id, values } = staged;
-    let info = database.table(table).await.map_err(StageError::Table)?;
     for (column, value) in info.columns.iter().zip(&values) {
         // A database would round the surplus digits away without a word.
         if let (Some((precision, scale)), Value::Decimal(decimal)) = (column.numeric, value) {

@@ -77,6 +77,7 @@ impl<T: Entity> Repository<T> {
         &self,
         rows: Vec<(Staged, Stored<T>)>,
     ) -> Result<Vec<Stored<T>>, WriteError> {
+        let info = self.table().await?;
         let mut seen = HashSet::new();
         let mut changes = Vec::with_capacity(rows.len());
         let mut answers = Vec::with_capacity(rows.len());
@@ -84,7 +85,7 @@ impl<T: Entity> Repository<T> {
             if !seen.insert(staged.id) {
                 return Err(WriteError::Twice { model: T::TABLE.model, id: staged.id });
             }
-            changes.push(resolve(staged, &self.database).await?);
+            changes.push(resolve(staged, info.clone())?);
             answers.push(stored);
         }
         let batch = CommitBatch {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+pub(crate) use self::queue::OpenAction;
 use self::queue::{Flight, Job, Queue};
 use super::driver::{Connection, Driver, Route};
 use super::{ActionId, CommitBatch, CommitError, Committed, DbError, DbErrorKind};
@@ -57,6 +58,11 @@ impl Lanes {
         answered.await.unwrap_or_else(|_| {
             Err(CommitError::Unknown(action, "the task that committed it was stopped".to_owned()))
         })
+    }
+
+    /// Marks an action as being worked for, so that whoever asks for its outcome waits.
+    pub(crate) fn open_action(&self, action: ActionId) -> OpenAction {
+        self.queue.open(action)
     }
 
     /// Takes an action's batch back, if nothing of it was sent yet.

@@ -1,6 +1,6 @@
 //! What waits for a lane, and what is on its way.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -28,21 +28,29 @@ pub(super) struct Job {
 }
 
 /// Marks an action as being worked for, until it is dropped.
-struct OpenAction {
+pub(crate) struct OpenAction {
     queue: Arc<Actions>,
     action: ActionId,
 }
 
 impl Drop for OpenAction {
     fn drop(&mut self) {
-        lock(&self.queue.open).remove(&self.action);
+        let mut open = lock(&self.queue.open);
+        if let Some(count) = open.get_mut(&self.action) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.action);
+            }
+        }
+        drop(open);
         self.queue.settled.notify_waiters();
     }
 }
 
 #[derive(Default)]
 struct Actions {
-    open: Mutex<HashSet<ActionId>>,
+    /// Actions that somebody works for, and how many do.
+    open: Mutex<HashMap<ActionId, usize>>,
     settled: Notify,
 }
 
@@ -68,11 +76,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queue {
+    /// Marks an action as being worked for.
+    pub(super) fn open(&self, action: ActionId) -> OpenAction {
+        *lock(&self.actions.open).entry(action).or_default() += 1;
+        OpenAction { queue: self.actions.clone(), action }
+    }
+
     /// Lines a batch up; `false` when the lanes are closed.
     pub(super) fn push(&self, batch: CommitBatch, answer: Answer) -> bool {
-        let action = batch.action;
-        lock(&self.actions.open).insert(action);
-        let open = OpenAction { queue: self.actions.clone(), action };
+        let open = self.open(batch.action);
         let job = Job { batch, since: Instant::now(), answer, open };
         let mut state = lock(&self.state);
         if state.closed {
@@ -80,7 +92,8 @@ impl Queue {
         }
         state.waiting.push_back(job);
         drop(state);
-        self.wake.notify_one();
+        // The lane that slept last is the one whose session is warm.
+        self.wake.notify_last();
         true
     }
 
@@ -149,8 +162,12 @@ impl Queue {
                 }
             }
         }
+        // An idle lane is woken for work only: the one that answers looks by itself.
+        let more = !state.waiting.is_empty() || state.closed;
         drop(state);
-        self.wake.notify_one();
+        if more {
+            self.wake.notify_one();
+        }
         for (job, row) in stale {
             let _ = job.answer.send(Err(CommitError::Stale(vec![row])));
         }
@@ -175,8 +192,9 @@ impl Queue {
 
     pub(super) async fn settled(&self, action: ActionId) {
         loop {
+            // Created before looking, it hears every end that comes after the look.
             let settled = self.actions.settled.notified();
-            if !lock(&self.actions.open).contains(&action) {
+            if !lock(&self.actions.open).contains_key(&action) {
                 return;
             }
             settled.await;

@@ -47,7 +47,7 @@ impl Connection for PostgresConnection {
             bind_arg(&mut arguments, arg)?;
         }
         self.trips += 1;
-        let rows = sqlx::query_with(AssertSqlSafe(query.sql.as_str()), arguments)
+        let rows = sqlx::query_with(AssertSqlSafe(query.sql.clone()), arguments)
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;

@@ -21,6 +21,7 @@ pub(crate) use connection::PostgresConnection;
 const CAPABILITIES: Capabilities = Capabilities {
     name: "postgres",
     max_lanes: None,
+    single_writer: false,
     isolation_levels: true,
     names_constraints: true,
 };

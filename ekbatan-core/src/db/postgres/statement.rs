@@ -246,7 +246,7 @@ mod tests {
             numeric: None,
             is_enum: false,
         });
-        Arc::new(TableInfo { table, columns: columns.collect() })
+        Arc::new(TableInfo { table, columns: columns.collect(), by_id: Default::default() })
     }
 
     fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {

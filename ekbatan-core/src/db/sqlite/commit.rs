@@ -29,7 +29,7 @@ impl SqliteLink {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        let gate = self.gate.clone().lock_owned().await;
+        let gate = self.gate.pass().await?;
         let answers = self.commit_in_gate(batches).await;
         if answers.is_err() {
             // Nothing may be open any more, after some errors; then this one says so.

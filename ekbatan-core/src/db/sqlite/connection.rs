@@ -7,8 +7,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection};
 use sqlx::{AssertSqlSafe, Row};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::OwnedMutexGuard;
 
+use super::Gate;
 use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::{
@@ -23,7 +24,7 @@ type ChainKey = (ChangeKind, bool, Vec<TableKey>);
 
 pub(crate) struct SqliteLink {
     pub(crate) inner: SqliteConnection,
-    pub(super) gate: Arc<Mutex<()>>,
+    pub(super) gate: Gate,
     /// Held while a writing transaction of the transaction manager is open.
     writing: Option<OwnedMutexGuard<()>>,
     pub(super) trips: u64,
@@ -31,7 +32,7 @@ pub(crate) struct SqliteLink {
 }
 
 impl SqliteLink {
-    pub(super) fn new(inner: SqliteConnection, gate: Arc<Mutex<()>>) -> Self {
+    pub(super) fn new(inner: SqliteConnection, gate: Gate) -> Self {
         Self { inner, gate, writing: None, trips: 0, chained: HashMap::new() }
     }
 }
@@ -44,7 +45,7 @@ impl Connection for SqliteLink {
             bind_arg(&mut arguments, arg)?;
         }
         self.trips += 1;
-        let rows = sqlx::query_with(AssertSqlSafe(query.sql.as_str()), arguments)
+        let rows = sqlx::query_with(AssertSqlSafe(query.sql.clone()), arguments)
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;
@@ -98,7 +99,7 @@ impl Connection for SqliteLink {
         if options.read_only {
             return self.script("PRAGMA query_only = ON; BEGIN").await;
         }
-        self.writing = Some(self.gate.clone().lock_owned().await);
+        self.writing = Some(self.gate.pass().await?);
         let begun = self.script("BEGIN IMMEDIATE").await;
         if begun.is_err() {
             self.writing = None;

@@ -12,12 +12,13 @@ mod syntax;
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rust_decimal::Decimal;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection as _};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
 use crate::config::{DataSourceConfig, Durability};
@@ -26,6 +27,7 @@ pub(crate) use connection::SqliteLink;
 const CAPABILITIES: Capabilities = Capabilities {
     name: "sqlite",
     max_lanes: Some(1),
+    single_writer: true,
     isolation_levels: false,
     names_constraints: false,
 };
@@ -37,7 +39,28 @@ const DECIMAL: &str = "ekbatan_decimal";
 pub(crate) struct SqliteDriver {
     options: SqliteConnectOptions,
     address: String,
-    gate: Arc<Mutex<()>>,
+    gate: Gate,
+}
+
+/// What every writer of the process passes, one at a time.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    mutex: Arc<Mutex<()>>,
+    patience: Duration,
+}
+
+impl Gate {
+    pub(super) async fn pass(&self) -> Result<OwnedMutexGuard<()>, DbError> {
+        tokio::time::timeout(self.patience, self.mutex.clone().lock_owned()).await.map_err(|_| {
+            DbError::new(
+                DbErrorKind::LockTimeout,
+                format!(
+                    "another writer of this process, perhaps an open transaction, held the database for {:?}",
+                    self.patience
+                ),
+            )
+        })
+    }
 }
 
 impl SqliteDriver {
@@ -67,7 +90,11 @@ impl SqliteDriver {
             .collation(DECIMAL, by_value)
             .disable_statement_logging();
         let address = format!("sqlite:{}", options.get_filename().display());
-        Ok(Self { options, address, gate: Arc::default() })
+        Ok(Self {
+            options,
+            address,
+            gate: Gate { mutex: Arc::default(), patience: config.connection_timeout },
+        })
     }
 }
 

@@ -1,0 +1,230 @@
+//! A durable PostgreSQL server, and deposits written by hand for it.
+
+use ekbatan::prelude::*;
+use ekbatan_testkit::{PostgresServer, Proxy};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
+use sqlx::query::Query;
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres as Dialect};
+
+use crate::model::{EventRow, NAMESPACE, PRINCIPAL, Totals, WalletRow, migrations};
+use crate::worker::{self, Worker};
+use crate::{Failure, Mode};
+
+/// The most connections of the pool in [`Mode::SqlxTransaction`].
+const MAX_POOL: u32 = 64;
+
+const SELECT: &str = "SELECT id, owner, currency, balance, state, version, created_date, updated_date \
+                      FROM wallets WHERE id = $1 AND state <> 'DELETED'";
+
+const UPDATE: &str = "UPDATE wallets SET owner = $3, currency = $4, balance = $5, state = $6, \
+                      version = $2 + 1, updated_date = $7 WHERE id = $1 AND version = $2";
+
+const INSERT: &str = "INSERT INTO eventlog.events (id, namespace, action_id, action_name, action_params, \
+                      started_date, completion_date, model_id, model_type, event_type, payload, event_date, \
+                      delivered, principal, reason, trace_parent, model_version, event_index, event_version) \
+                      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)";
+
+const BOTH: &str = "WITH u AS (UPDATE wallets SET owner = $3, currency = $4, balance = $5, state = $6, \
+                    version = $2 + 1, updated_date = $7 WHERE id = $1 AND version = $2 RETURNING 1) \
+                    INSERT INTO eventlog.events (id, namespace, action_id, action_name, action_params, \
+                    started_date, completion_date, model_id, model_type, event_type, payload, event_date, \
+                    delivered, principal, reason, trace_parent, model_version, event_index, event_version) \
+                    SELECT $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, \
+                    $25, $26 FROM u";
+
+/// The server and its one database.
+pub struct Postgres {
+    server: PostgresServer,
+    url: String,
+}
+
+impl Postgres {
+    pub async fn start(tasks: u32, wallets: &[Uuid]) -> Result<Self, Failure> {
+        let server = PostgresServer::builder()
+            .durable()
+            .setting("max_connections", (tasks + 40).to_string())
+            .setting("shared_buffers", "128MB")
+            // Checkpoints happen between measurements, not in some of them.
+            .setting("max_wal_size", "8GB")
+            .setting("checkpoint_timeout", "1h")
+            .start()
+            .await?;
+        let url = server.create_database().await?;
+        let databases = Databases::open(&url).await?;
+        databases.migrate(&migrations()).await?;
+        databases.close().await;
+        let postgres = Self { server, url };
+        let mut connection = postgres.connect().await?;
+        sqlx::query(
+            "INSERT INTO wallets SELECT id, 'owner of ' || id, 'EUR', 0, 'OPEN', 1, now(), now() \
+             FROM unnest($1::uuid[]) AS id",
+        )
+        .bind(wallets)
+        .execute(&mut connection)
+        .await?;
+        sqlx::raw_sql("ANALYZE").execute(&mut connection).await?;
+        Ok(postgres)
+    }
+
+    /// Ends the server.
+    pub async fn stop(self) -> Result<(), Failure> {
+        Ok(self.server.stop().await?)
+    }
+
+    /// A proxy that counts what goes to the server.
+    pub async fn proxy(&self) -> Result<Proxy, Failure> {
+        Ok(Proxy::start(("127.0.0.1", self.server.port())).await?)
+    }
+
+    /// Gives every measurement the same start.
+    pub async fn tidy(&self) -> Result<(), Failure> {
+        let mut connection = self.connect().await?;
+        for sql in ["VACUUM (ANALYZE) wallets", "VACUUM (ANALYZE) eventlog.events", "CHECKPOINT"] {
+            sqlx::raw_sql(sql).execute(&mut connection).await?;
+        }
+        Ok(connection.close().await?)
+    }
+
+    pub async fn totals(&self) -> Result<Totals, Failure> {
+        let mut connection = self.connect().await?;
+        let (balance, changes, events, deposited) = sqlx::query_as(
+            "SELECT * FROM (SELECT sum(balance * 100)::int8, sum(version - 1)::int8 FROM wallets) w, \
+             (SELECT count(*), coalesce(sum((payload ->> 'amount')::numeric * 100), 0)::int8 \
+              FROM eventlog.events) e",
+        )
+        .fetch_one(&mut connection)
+        .await?;
+        connection.close().await?;
+        Ok(Totals { balance, changes, events, deposited })
+    }
+
+    /// So many workers, directly or through a proxy.
+    pub async fn workers(
+        &self,
+        mode: Mode,
+        tasks: u32,
+        proxy: Option<&Proxy>,
+    ) -> Result<Vec<Worker>, Failure> {
+        let url = proxy.map_or_else(|| self.url.clone(), |proxy| proxy.url_for(&self.url));
+        match mode {
+            Mode::Ekbatan => worker::ekbatan(DataSourceConfig::new(url), tasks as usize).await,
+            Mode::SqlxTransaction => {
+                let pool =
+                    PgPoolOptions::new().max_connections(tasks.min(MAX_POOL)).connect(&url).await?;
+                Ok((0..tasks).map(|_| Worker::PostgresPool(pool.clone())).collect())
+            }
+            Mode::SingleStatement => {
+                let options = url.parse::<PgConnectOptions>()?.disable_statement_logging();
+                let mut workers = Vec::new();
+                for _ in 0..tasks {
+                    workers.push(Worker::PostgresOwn(Box::new(options.connect().await?)));
+                }
+                Ok(workers)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<PgConnection, Failure> {
+        Ok(PgConnection::connect(&self.url).await?)
+    }
+}
+
+/// As usually written: a pool and a transaction.
+pub async fn transaction(pool: &PgPool, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
+    let started = Utc::now();
+    loop {
+        let mut transaction = pool.begin().await?;
+        let mut row = read(&mut transaction, wallet).await?;
+        row.balance += amount;
+        let event = EventRow::new(started, wallet, amount, row.balance);
+        let updated = bind_row(sqlx::query(UPDATE), wallet, &row, &event)
+            .execute(&mut *transaction)
+            .await?
+            .rows_affected();
+        if updated == 0 {
+            transaction.rollback().await?;
+            continue;
+        }
+        bind_event(sqlx::query(INSERT), wallet, &row, &event).execute(&mut *transaction).await?;
+        return Ok(transaction.commit().await?);
+    }
+}
+
+/// As quick as it gets: all that is written in one statement.
+pub async fn statement(
+    connection: &mut PgConnection,
+    wallet: Uuid,
+    amount: Decimal,
+) -> Result<(), Failure> {
+    let started = Utc::now();
+    loop {
+        let mut row = read(connection, wallet).await?;
+        row.balance += amount;
+        let event = EventRow::new(started, wallet, amount, row.balance);
+        let query = bind_row(sqlx::query(BOTH), wallet, &row, &event);
+        let query = bind_event(query, wallet, &row, &event);
+        if query.execute(&mut *connection).await?.rows_affected() == 1 {
+            return Ok(());
+        }
+    }
+}
+
+type Dates = (chrono::NaiveDateTime, chrono::NaiveDateTime);
+
+async fn read(connection: &mut PgConnection, wallet: Uuid) -> Result<WalletRow, Failure> {
+    use sqlx::Row;
+    let row = sqlx::query(SELECT).bind(wallet).fetch_one(connection).await?;
+    let _: Uuid = row.try_get(0)?;
+    let _: Dates = (row.try_get(6)?, row.try_get(7)?);
+    Ok(WalletRow {
+        owner: row.try_get(1)?,
+        currency: row.try_get(2)?,
+        balance: row.try_get(3)?,
+        state: row.try_get(4)?,
+        version: row.try_get(5)?,
+    })
+}
+
+fn bind_row<'q>(
+    query: Query<'q, Dialect, PgArguments>,
+    wallet: Uuid,
+    row: &'q WalletRow,
+    event: &EventRow,
+) -> Query<'q, Dialect, PgArguments> {
+    query
+        .bind(wallet)
+        .bind(row.version)
+        .bind(&row.owner)
+        .bind(&row.currency)
+        .bind(row.balance)
+        .bind(&row.state)
+        .bind(event.completed.naive_utc())
+}
+
+fn bind_event<'q>(
+    query: Query<'q, Dialect, PgArguments>,
+    wallet: Uuid,
+    row: &WalletRow,
+    event: &'q EventRow,
+) -> Query<'q, Dialect, PgArguments> {
+    query
+        .bind(event.id)
+        .bind(NAMESPACE)
+        .bind(event.action)
+        .bind("wallet.deposit_money")
+        .bind(&event.params)
+        .bind(event.started.naive_utc())
+        .bind(event.completed.naive_utc())
+        .bind(wallet.to_string())
+        .bind("Wallet")
+        .bind("WalletMoneyDeposited")
+        .bind(&event.payload)
+        .bind(event.completed.naive_utc())
+        .bind(false)
+        .bind(PRINCIPAL)
+        .bind(None::<String>)
+        .bind(None::<String>)
+        .bind(row.version + 1)
+        .bind(0_i32)
+        .bind(1_i32)
+}

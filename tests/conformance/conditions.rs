@@ -1,0 +1,198 @@
+//! Conditions on every type of column.
+
+use std::fmt::Debug;
+
+use ekbatan::domain::Comparable;
+use ekbatan::prelude::*;
+
+use crate::database::TestDatabase;
+use crate::models::{Cents, Color, Thing, quiet, thing};
+
+on_every_database! {
+    integers_are_compared,
+    decimals_are_compared_by_value,
+    floats_are_compared,
+    texts_are_compared,
+    booleans_are_compared,
+    bytes_are_compared,
+    dates_are_compared,
+    timestamps_are_compared,
+    uuids_and_ids_are_compared,
+    enums_and_newtypes_are_compared,
+    nulls_are_neither_equal_nor_unequal_to_a_value,
+    conditions_are_combined,
+    a_list_may_be_empty_or_long,
+}
+
+/// The labels of the things that fulfil a condition, which every other read agrees about.
+async fn labels(db: &TestDatabase, condition: Condition<Thing>) -> String {
+    let things = db.things();
+    let found = things.find_where(condition.clone()).await.unwrap();
+    assert_eq!(things.count_where(condition.clone()).await.unwrap(), found.len() as u64);
+    assert_eq!(things.exists_where(condition.clone()).await.unwrap(), !found.is_empty());
+    let page = things.page(PageRequest::first(100).filter(condition)).await.unwrap();
+    assert_eq!(page.rows.len(), found.len());
+    let mut labels: Vec<String> = found.into_iter().map(|thing| thing.label.clone()).collect();
+    labels.sort();
+    labels.concat()
+}
+
+/// Adds things labelled 0, 1, 2, with these values in ascending order, and compares.
+async fn assert_compared<F>(
+    db: &TestDatabase,
+    column: Column<Thing, F>,
+    values: [F; 3],
+    set: impl Fn(&mut Thing, F),
+) where
+    F: Comparable + Clone + Debug,
+{
+    let things = values.iter().enumerate().map(|(n, value)| {
+        let mut thing = thing(&n.to_string());
+        set(&mut thing, value.clone());
+        quiet(thing)
+    });
+    db.things().add_all(things).await.unwrap();
+    let middle = || values[1].clone();
+    for (condition, expected) in [
+        (column.eq(middle()), "1"),
+        (column.ne(middle()), "02"),
+        (column.lt(middle()), "0"),
+        (column.le(middle()), "01"),
+        (column.gt(middle()), "2"),
+        (column.ge(middle()), "12"),
+        (column.is_in([values[2].clone(), values[0].clone()]), "02"),
+        (!column.is_in([middle()]), "02"),
+    ] {
+        assert_eq!(labels(db, condition).await, expected, "{column:?} {values:?}");
+    }
+}
+
+async fn integers_are_compared(db: &TestDatabase) {
+    assert_compared(db, Thing::SMALL, [i32::MIN, 9, 10], |thing, n| thing.small = n).await;
+    db.execute("DELETE FROM things").await;
+    assert_compared(db, Thing::BIG, [i64::MIN, i64::MAX - 1, i64::MAX], |thing, n| thing.big = n)
+        .await;
+}
+
+async fn decimals_are_compared_by_value(db: &TestDatabase) {
+    let decimals = ["-1.5", "9", "10.5"].map(|text| text.parse::<Decimal>().unwrap());
+    assert_compared(db, Thing::PRICE, decimals, |thing, price| thing.price = price).await;
+    // What differs in its scale alone is equal.
+    let nine = Decimal::new(900, 2);
+    assert_eq!(labels(db, Thing::PRICE.eq(nine)).await, "1");
+    assert_eq!(labels(db, Thing::PRICE.is_in([nine])).await, "1");
+    assert_eq!(labels(db, Thing::PRICE.ne(nine)).await, "02");
+}
+
+async fn floats_are_compared(db: &TestDatabase) {
+    let floats = [-1e300, 0.1 + 0.2, 1e300];
+    assert_compared(db, Thing::RATIO, floats, |thing, ratio| thing.ratio = ratio).await;
+}
+
+async fn texts_are_compared(db: &TestDatabase) {
+    let texts = ["", "a'%_\\", "b"].map(|text| Some(text.to_owned()));
+    assert_compared(db, Thing::NOTE, texts, |thing, note| thing.note = note).await;
+    assert_eq!(labels(db, Thing::LABEL.eq("2")).await, "2");
+}
+
+async fn booleans_are_compared(db: &TestDatabase) {
+    let [no, yes] = [false, true].map(|active| Thing { active, ..thing(&active.to_string()) });
+    db.things().add_all([quiet(no), quiet(yes)]).await.unwrap();
+    for (condition, expected) in [
+        (Thing::ACTIVE.eq(true), "true"),
+        (Thing::ACTIVE.ne(true), "false"),
+        (Thing::ACTIVE.is_in([false]), "false"),
+        (Thing::ACTIVE.is_in([false, true]), "falsetrue"),
+    ] {
+        assert_eq!(labels(db, condition).await, expected);
+    }
+}
+
+async fn bytes_are_compared(db: &TestDatabase) {
+    let bytes = [vec![], vec![0, 255], vec![1]];
+    assert_compared(db, Thing::RAW, bytes, |thing, raw| thing.raw = raw).await;
+}
+
+async fn dates_are_compared(db: &TestDatabase) {
+    let dates = ["0999-12-31", "1970-01-01", "9999-12-31"].map(|day| day.parse().unwrap());
+    assert_compared(db, Thing::DAY, dates, |thing, day| thing.day = day).await;
+}
+
+async fn timestamps_are_compared(db: &TestDatabase) {
+    let instants = [-1, 0, 1].map(|micros| DateTime::from_timestamp_micros(micros).unwrap());
+    assert_compared(db, Thing::AT, instants, |thing, at| thing.at = at).await;
+    db.execute("DELETE FROM things").await;
+    assert_compared(db, Thing::SEEN_AT, instants.map(Some), |thing, at| thing.seen_at = at).await;
+}
+
+async fn uuids_and_ids_are_compared(db: &TestDatabase) {
+    let uuids = [1, 2, u128::MAX].map(Uuid::from_u128);
+    assert_compared(db, Thing::OWNER, uuids, |thing, owner| thing.owner = owner).await;
+    db.execute("DELETE FROM things").await;
+    assert_compared(db, Thing::ID, uuids.map(Id::from_uuid), |thing, id| thing.id = id).await;
+}
+
+async fn enums_and_newtypes_are_compared(db: &TestDatabase) {
+    let [red, green] = [Color::Red, Color::Green].map(|color| Thing {
+        cents: Cents(color.clone() as i64),
+        color,
+        ..thing("")
+    });
+    let [red, green] = [Thing { label: "r".into(), ..red }, Thing { label: "g".into(), ..green }];
+    db.things().add_all([quiet(red), quiet(green)]).await.unwrap();
+    for (condition, expected) in [
+        (Thing::COLOR.eq(Color::Red), "r"),
+        (Thing::COLOR.ne(Color::Red), "g"),
+        (Thing::COLOR.is_in([Color::Red, Color::Green]), "gr"),
+        (Thing::CENTS.lt(Cents(1)), "r"),
+        (Thing::CENTS.is_in([Cents(1)]), "g"),
+    ] {
+        assert_eq!(labels(db, condition).await, expected);
+    }
+}
+
+async fn nulls_are_neither_equal_nor_unequal_to_a_value(db: &TestDatabase) {
+    let null = Thing { weight: None, ..thing("n") };
+    let one = Thing { weight: Some(Decimal::ONE), ..thing("1") };
+    db.things().add_all([quiet(null), quiet(one)]).await.unwrap();
+    for (condition, expected) in [
+        (Thing::WEIGHT.is_null(), "n"),
+        (!Thing::WEIGHT.is_null(), "1"),
+        (Thing::WEIGHT.eq(None), "n"),
+        (Thing::WEIGHT.ne(None), "1"),
+        (Thing::WEIGHT.eq(Decimal::ONE), "1"),
+        (Thing::WEIGHT.ne(Decimal::ONE), ""),
+        (Thing::WEIGHT.ne(Decimal::TWO), "1"),
+        (!Thing::WEIGHT.lt(Decimal::ONE), "1"),
+        (!Thing::WEIGHT.is_in([Decimal::TWO]), "1"),
+    ] {
+        assert_eq!(labels(db, condition).await, expected);
+    }
+}
+
+async fn conditions_are_combined(db: &TestDatabase) {
+    let things = (0..4).map(|n| quiet(Thing { small: n, ..thing(&n.to_string()) }));
+    db.things().add_all(things).await.unwrap();
+    let is = |n: i32| Thing::SMALL.eq(n);
+    for (condition, expected) in [
+        (is(0) | is(1) & is(2), "0"),
+        ((is(0) | is(1)) & !is(1), "0"),
+        (!(is(0) | is(1)), "23"),
+        (!!is(3), "3"),
+        (Condition::all() & is(2), "2"),
+        (Condition::all() | is(2), "0123"),
+        (!Condition::all(), ""),
+        (Thing::SMALL.ge(1) & Thing::SMALL.lt(3) & Thing::ACTIVE.eq(true), "12"),
+    ] {
+        assert_eq!(labels(db, condition).await, expected);
+    }
+}
+
+async fn a_list_may_be_empty_or_long(db: &TestDatabase) {
+    let things = (0..3).map(|n| quiet(Thing { small: n, ..thing(&n.to_string()) }));
+    db.things().add_all(things).await.unwrap();
+    let none: [i32; 0] = [];
+    assert_eq!(labels(db, Thing::SMALL.is_in(none)).await, "");
+    assert_eq!(labels(db, !Thing::SMALL.is_in(none)).await, "012");
+    assert_eq!(labels(db, Thing::SMALL.is_in(1..70_000)).await, "12");
+}

@@ -1,0 +1,195 @@
+//! Values and plans: behaviours 2 to 12.
+
+use ekbatan::action::PlanError;
+use ekbatan::db::ChangeKind;
+use ekbatan::prelude::*;
+
+use crate::actions::run;
+use crate::database::{TestDatabase, instant, stored_instant};
+use crate::models::{Thing, ThingEvent, ThingState, as_stored, quiet, thing, zone};
+use crate::wallet::Wallet;
+
+on_every_database! {
+    dates_are_kept_to_the_microsecond_and_begin_equal,
+    events_of_a_copy_are_its_own,
+    stored_values_differ_by_value_version_and_dates,
+    an_update_adds_one_to_the_version_and_leaves_what_was_read,
+    ids_come_back_equal_and_travel_as_text,
+    events_name_the_model_and_its_id,
+    a_row_staged_twice_is_a_defect_of_the_plan,
+    a_change_that_moves_the_id_is_a_defect_of_the_plan,
+    empty_collections_stage_nothing,
+    one_id_in_two_tables_is_two_rows,
+    the_plan_shows_what_is_staged,
+}
+
+async fn dates_are_kept_to_the_microsecond_and_begin_equal(db: &TestDatabase) {
+    let value = thing("a");
+    let added = db.things().add(quiet(value.clone())).await.unwrap();
+    assert_eq!(added.created_date(), stored_instant(0));
+    assert_eq!(added.updated_date(), added.created_date());
+    assert_eq!(added.clone().into_value(), as_stored(value));
+    assert_eq!(db.things().get(added.id).await.unwrap(), added);
+
+    db.clock.set(instant(9));
+    let updated = db.things().update(added.apply(|thing| thing.small = 8)).await.unwrap();
+    assert_eq!(updated.created_date(), stored_instant(0));
+    assert_eq!(updated.updated_date(), stored_instant(9));
+    assert_eq!(db.things().get(updated.id).await.unwrap(), updated);
+}
+
+async fn events_of_a_copy_are_its_own(db: &TestDatabase) {
+    let added = db.things().add(quiet(thing("a"))).await.unwrap();
+    let changed = added.apply(|_| ThingEvent::Touched);
+    let copy = changed.clone().apply(|_| [ThingEvent::Touched, ThingEvent::Touched]);
+    assert_eq!(changed.events().len(), 1);
+    assert_eq!(copy.events().len(), 3);
+}
+
+async fn stored_values_differ_by_value_version_and_dates(db: &TestDatabase) {
+    let added = db.things().add(quiet(thing("a"))).await.unwrap();
+    assert_eq!(added, added.clone());
+    db.clock.set(instant(1));
+    let touched = db.things().update(added.clone().apply(|_| ())).await.unwrap();
+    assert_eq!(*touched, *added, "the values are equal");
+    assert_ne!(touched, added, "version and date are not");
+    let other = db.things().add(quiet(Thing { id: Id::new(), ..thing("b") })).await.unwrap();
+    assert_ne!(other, touched);
+}
+
+async fn an_update_adds_one_to_the_version_and_leaves_what_was_read(db: &TestDatabase) {
+    let read = db.things().add(quiet(thing("a"))).await.unwrap();
+    let staged = run(&db.executor().await, |ctx| {
+        Ok(ctx.plan().update(read.clone().apply(|thing| thing.big = 1)))
+    })
+    .await
+    .unwrap();
+    assert_eq!((read.version(), read.big), (1, i64::MAX));
+    assert_eq!((staged.version(), staged.big), (2, 1));
+    assert_eq!(db.things().get(read.id).await.unwrap(), staged);
+}
+
+async fn ids_come_back_equal_and_travel_as_text(db: &TestDatabase) {
+    let added = db.things().add(quiet(thing("a"))).await.unwrap();
+    let id: Id<Thing> = added.id.to_string().parse().unwrap();
+    assert_eq!(db.things().get(id).await.unwrap().id, id);
+    assert!("no uuid".parse::<Id<Thing>>().is_err());
+}
+
+async fn events_name_the_model_and_its_id(db: &TestDatabase) {
+    let value = thing("a");
+    run(&db.executor().await, |ctx| {
+        Ok(ctx.plan().add(New::new(value.clone(), ThingEvent::Touched)))
+    })
+    .await
+    .unwrap();
+    let events =
+        db.select(&["model_type", "model_id"], &format!("FROM {}", db.eventlog("events"))).await;
+    assert_eq!(events, [[Some("Thing".to_owned()), Some(value.id.to_string())]]);
+}
+
+async fn a_row_staged_twice_is_a_defect_of_the_plan(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let stored = db.things().add(quiet(thing("stored"))).await.unwrap();
+    let fresh = thing("fresh");
+    let add = |ctx: &mut ActionContext<'_>, value: &Thing| {
+        ctx.plan().add(quiet(value.clone()));
+    };
+    let update = |ctx: &mut ActionContext<'_>| {
+        ctx.plan().update(stored.clone().apply(|thing| thing.big = 2));
+    };
+    for (id, answer) in [
+        (fresh.id, run(&executor, |ctx| Ok([(); 2].map(|()| add(ctx, &fresh)))).await.map(drop)),
+        (
+            stored.id,
+            run(&executor, |ctx| {
+                add(ctx, &stored);
+                update(ctx);
+                Ok(())
+            })
+            .await,
+        ),
+        (
+            stored.id,
+            run(&executor, |ctx| {
+                update(ctx);
+                add(ctx, &stored);
+                Ok(())
+            })
+            .await,
+        ),
+        (stored.id, run(&executor, |ctx| Ok([(); 2].map(|()| update(ctx)))).await.map(drop)),
+    ] {
+        match answer.unwrap_err() {
+            ExecuteError::Plan(PlanError::StagedTwice { model: "Thing", id: found }) => {
+                assert_eq!(found, id.uuid());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(db.things().find_all().await.unwrap(), [stored]);
+    assert_eq!(db.count_events().await, 0);
+}
+
+async fn a_change_that_moves_the_id_is_a_defect_of_the_plan(db: &TestDatabase) {
+    let stored = db.things().add(quiet(thing("a"))).await.unwrap();
+    let error = run(&db.executor().await, |ctx| {
+        Ok(ctx.plan().update(stored.clone().apply(|thing| thing.id = Id::new())))
+    })
+    .await
+    .unwrap_err();
+    assert!(
+        matches!(error, ExecuteError::Plan(PlanError::IdChanged { id, .. }) if id == stored.id.uuid())
+    );
+    assert_eq!(db.things().find_all().await.unwrap(), [stored]);
+}
+
+async fn empty_collections_stage_nothing(db: &TestDatabase) {
+    run(&db.executor().await, |ctx| {
+        let plan = ctx.plan();
+        assert_eq!(plan.add_all::<Thing>([]), []);
+        assert_eq!(plan.update_all::<Thing>([]), []);
+        assert_eq!(plan.delete_all::<Thing, Stored<Thing>>([]), []);
+        assert_eq!((plan.changes().len(), plan.events().len()), (0, 0));
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(db.count_events().await, 0);
+}
+
+async fn one_id_in_two_tables_is_two_rows(db: &TestDatabase) {
+    let value = thing("a");
+    let id = value.id.uuid();
+    run(&db.executor().await, |ctx| {
+        ctx.plan().add(quiet(value.clone()));
+        ctx.plan().add(Wallet::open(Id::from_uuid(id), "alice", "EUR"));
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(db.things().get(Id::from_uuid(id)).await.unwrap().label, "a");
+    assert_eq!(
+        db.databases.repository::<Wallet>().get(Id::from_uuid(id)).await.unwrap().owner,
+        "alice"
+    );
+}
+
+async fn the_plan_shows_what_is_staged(db: &TestDatabase) {
+    let stored = db.databases.repository().add(New::new(zone("a"), ())).await.unwrap();
+    run(&db.executor().await, |ctx| {
+        ctx.plan().add(New::new(thing("a"), ThingEvent::Made { label: "a".to_owned() }));
+        let deleted = ctx.plan().delete(stored.clone());
+        assert_eq!((deleted.state, deleted.version()), (ThingState::Deleted, 2));
+        let plan = ctx.plan();
+        let changes: Vec<_> =
+            plan.changes().map(|change| (change.table().name, change.kind())).collect();
+        assert_eq!(changes, [("things", ChangeKind::Insert), ("zones", ChangeKind::Update)]);
+        let events: Vec<_> = plan.events().map(|event| (event.name(), event.payload())).collect();
+        assert_eq!(events, [("ThingMade", r#"{"label":"a"}"#)]);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(db.count_events().await, 1);
+}

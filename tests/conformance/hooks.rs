@@ -1,0 +1,145 @@
+//! What runs after a commit, and only after it.
+
+use std::future::IntoFuture;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ekbatan::action::Budget;
+use ekbatan::prelude::*;
+use tokio::sync::oneshot;
+
+use crate::actions::{Nothing, Refused, stage};
+use crate::database::TestDatabase;
+use crate::models::{quiet, thing};
+
+on_every_database! {
+    effects_run_after_the_commit_in_their_order,
+    effects_of_an_action_that_changes_nothing_run,
+    effects_do_not_run_when_the_action_or_the_commit_fails,
+    effects_run_once_when_a_retry_commits,
+    a_failing_effect_is_counted_and_changes_nothing,
+    an_effect_ends_though_its_caller_was_dropped,
+}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+fn note(plan: &mut ActionPlan, log: &Log, text: impl Into<String>) {
+    let (log, text) = (log.clone(), text.into());
+    plan.after_commit(text.clone(), move |_| async move {
+        log.lock().unwrap().push(text);
+        Ok::<_, io::Error>(())
+    });
+}
+
+async fn effects_run_after_the_commit_in_their_order(db: &TestDatabase) {
+    let log = Log::default();
+    let things = db.things();
+    let action = stage(|ctx| {
+        let stored = ctx.plan().add(quiet(thing("a")));
+        let (log_of_first, things, id) = (log.clone(), things.clone(), stored.id);
+        ctx.plan().after_commit("first", move |committed| async move {
+            let found = things.exists(id).await.unwrap();
+            log_of_first.lock().unwrap().push(format!("{} {found}", committed.action));
+            Ok::<_, io::Error>(())
+        });
+        note(ctx.plan(), &log, "second");
+        note(ctx.plan(), &log, "third");
+        Ok(())
+    });
+    let executor = db.executor().await;
+    let call = executor.execute(&action, Nothing {});
+    let first = format!("{} true", call.action_id());
+    call.await.unwrap();
+    assert_eq!(*log.lock().unwrap(), [first.as_str(), "second", "third"]);
+    assert_eq!(executor.effect_failures(), 0);
+}
+
+async fn effects_of_an_action_that_changes_nothing_run(db: &TestDatabase) {
+    let log = Log::default();
+    let action = stage(|ctx| {
+        note(ctx.plan(), &log, "ran");
+        Ok(())
+    });
+    db.executor().await.execute(&action, Nothing {}).await.unwrap();
+    assert_eq!(*log.lock().unwrap(), ["ran"]);
+    assert_eq!(db.count_events().await, 0);
+}
+
+async fn effects_do_not_run_when_the_action_or_the_commit_fails(db: &TestDatabase) {
+    db.things().add(quiet(thing("taken"))).await.unwrap();
+    let log = Log::default();
+    let executor = db.executor().await;
+    for refuses in [true, false] {
+        let action = stage(|ctx| {
+            note(ctx.plan(), &log, "ran");
+            ctx.plan().add(quiet(thing("taken")));
+            if refuses { Err(Refused) } else { Ok(()) }
+        });
+        executor.execute(&action, Nothing {}).await.unwrap_err();
+    }
+    // An effect would have run before the answer.
+    assert_eq!(*log.lock().unwrap(), [""; 0]);
+}
+
+async fn effects_run_once_when_a_retry_commits(db: &TestDatabase) {
+    let old = db.things().add(quiet(thing("a"))).await.unwrap();
+    let new = db.things().update(old.clone().apply(|_| ())).await.unwrap();
+    let log = Log::default();
+    let action = stage(|ctx| {
+        let attempt = ctx.attempt();
+        note(ctx.plan(), &log, attempt.to_string());
+        let read = if attempt == 1 { &old } else { &new };
+        Ok(ctx.plan().update(read.clone().apply(|_| ())))
+    });
+    let policy = RetryPolicy::none().with(ErrorKind::Stale, Budget::new(1).base(Duration::ZERO));
+    db.executor().await.execute(&action, Nothing {}).retry(policy).await.unwrap();
+    assert_eq!(*log.lock().unwrap(), ["2"]);
+}
+
+async fn a_failing_effect_is_counted_and_changes_nothing(db: &TestDatabase) {
+    let log = Log::default();
+    let action = stage(|ctx| {
+        ctx.plan().after_commit("fails", |_| async { Err(io::Error::other("the mail is down")) });
+        ctx.plan().after_commit("panics", |committed| async move {
+            assert_eq!(committed.folded, usize::MAX, "this effect panics");
+            Ok::<_, io::Error>(())
+        });
+        note(ctx.plan(), &log, "after them");
+        Ok(ctx.plan().add(quiet(thing("a"))))
+    });
+    let executor = db.executor().await;
+    let stored = executor.execute(&action, Nothing {}).await.unwrap();
+    assert_eq!(executor.effect_failures(), 2);
+    assert_eq!(*log.lock().unwrap(), ["after them"]);
+    assert_eq!(db.things().get(stored.id).await.unwrap(), stored);
+}
+
+async fn an_effect_ends_though_its_caller_was_dropped(db: &TestDatabase) {
+    let (has_begun, begun) = oneshot::channel();
+    let (go_on, may_go_on) = oneshot::channel::<()>();
+    let (has_ended, ended) = oneshot::channel();
+    let channels = Mutex::new(Some((has_begun, may_go_on, has_ended)));
+    let action = stage(|ctx| {
+        let (has_begun, may_go_on, has_ended) = channels.lock().unwrap().take().unwrap();
+        ctx.plan().after_commit("waits", move |committed| async move {
+            has_begun.send(()).unwrap();
+            may_go_on.await?;
+            has_ended.send(committed.action).unwrap();
+            Ok::<_, oneshot::error::RecvError>(())
+        });
+        Ok(ctx.plan().add(quiet(thing("a"))))
+    });
+    let executor = db.executor().await;
+    let call = executor.execute(&action, Nothing {});
+    let id = call.action_id();
+    let mut running = call.into_future();
+    tokio::select! {
+        answer = &mut running => panic!("answered before its effect ended: {answer:?}"),
+        answer = begun => answer.unwrap(),
+    }
+    drop(running);
+    go_on.send(()).unwrap();
+    assert_eq!(ended.await.unwrap(), id);
+    assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
+}

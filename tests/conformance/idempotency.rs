@@ -1,0 +1,232 @@
+//! Calls that are safe to repeat.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ekbatan::action::PlanError;
+use ekbatan::prelude::*;
+use tokio::sync::Barrier;
+
+use crate::actions::{Number, Refused, Stage};
+use crate::database::{TestDatabase, executor_on};
+use crate::models::{Thing, as_stored, quiet, thing};
+
+on_every_database! {
+    a_repeated_call_gets_the_stored_output_and_does_not_run,
+    a_repeated_call_is_recognized_by_every_process,
+    a_key_that_stood_for_other_parameters_is_refused,
+    a_key_that_stood_for_another_action_is_refused,
+    a_key_counts_within_its_namespace,
+    two_calls_at_once_in_one_process_commit_once,
+    two_calls_at_once_in_two_processes_commit_once,
+    a_call_that_was_overtaken_and_now_refuses_gets_the_stored_output,
+    a_failed_call_leaves_its_key_unused,
+    a_call_that_changes_nothing_is_remembered,
+    a_key_has_1_to_255_bytes,
+}
+
+type AddNumbered = fn(&mut ActionContext<'_>, &Number) -> Result<Stored<Thing>, Refused>;
+
+/// Adds one thing, whose label is the number.
+fn add_numbered(ctx: &mut ActionContext<'_>, params: &Number) -> Result<Stored<Thing>, Refused> {
+    let value = Thing { id: ctx.new_id(), ..thing(&params.number.to_string()) };
+    Ok(ctx.plan().add(quiet(value)))
+}
+
+fn adding() -> Stage<AddNumbered, Stored<Thing>, Number> {
+    Stage::with_params(add_numbered as AddNumbered)
+}
+
+async fn assert_one_commit(db: &TestDatabase) {
+    assert_eq!((db.count("things").await, db.count_events().await), (1, 1));
+    assert_eq!(db.count(&db.eventlog("idempotency_keys")).await, 1);
+}
+
+async fn a_repeated_call_gets_the_stored_output_and_does_not_run(db: &TestDatabase) {
+    let (executor, action) = (db.executor().await, adding());
+    let call = || executor.execute(&action, Number { number: 1 }).idempotency_key("k");
+    let first = call().await.unwrap();
+    assert_eq!(call().await.unwrap(), first);
+    assert_eq!(as_stored(thing("1")).settings, first.settings);
+    assert_eq!(action.runs(), 1);
+    assert_one_commit(db).await;
+}
+
+async fn a_repeated_call_is_recognized_by_every_process(db: &TestDatabase) {
+    let (first, second) = (adding(), adding());
+    let elsewhere = executor_on(&db.open_again().await).await;
+    let params = Number { number: 1 };
+    let stored = db.executor().await.execute(&first, params.clone()).idempotency_key("k").await;
+    let repeated = elsewhere.execute(&second, params).idempotency_key("k").await;
+    assert_eq!(repeated.unwrap(), stored.unwrap());
+    assert_eq!(second.runs(), 0);
+    assert_one_commit(db).await;
+}
+
+async fn a_key_that_stood_for_other_parameters_is_refused(db: &TestDatabase) {
+    let (executor, action) = (db.executor().await, adding());
+    let call = |number| executor.execute(&action, Number { number }).idempotency_key("k");
+    call(1).await.unwrap();
+    match call(2).await.unwrap_err() {
+        ExecuteError::KeyReused { key, action } => {
+            assert_eq!((&*key, &*action), ("k", "conformance.stage"));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(action.runs(), 1);
+    assert_one_commit(db).await;
+}
+
+struct Other;
+
+impl Action for Other {
+    const NAME: &'static str = "conformance.other";
+    type Params = Number;
+    type Output = ();
+    type Error = Refused;
+
+    async fn perform(&self, _: &mut ActionContext<'_>, _: &Number) -> Result<(), Refused> {
+        panic!("it must not run")
+    }
+}
+
+async fn a_key_that_stood_for_another_action_is_refused(db: &TestDatabase) {
+    let (executor, action) = (db.executor().await, adding());
+    executor.execute(&action, Number { number: 1 }).idempotency_key("k").await.unwrap();
+    match executor.execute(&Other, Number { number: 1 }).idempotency_key("k").await.unwrap_err() {
+        ExecuteError::KeyReused { action, .. } => assert_eq!(action, "conformance.stage"),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_key_counts_within_its_namespace(db: &TestDatabase) {
+    let action = adding();
+    for (number, namespace) in [(1, "a"), (2, "b")] {
+        let executor = ActionExecutor::new(&db.databases, namespace).unwrap();
+        executor.execute(&action, Number { number }).idempotency_key("k").await.unwrap();
+    }
+    assert_eq!((action.runs(), db.count("things").await), (2, 2));
+}
+
+async fn two_calls_at_once_in_one_process_commit_once(db: &TestDatabase) {
+    let (executor, action) = (db.executor().await, adding());
+    let call = || executor.execute(&action, Number { number: 1 }).idempotency_key("k");
+    let (one, other) = tokio::join!(call().into_future(), call().into_future());
+    assert_eq!(one.unwrap(), other.unwrap());
+    assert_eq!(action.runs(), 1);
+    assert_one_commit(db).await;
+}
+
+/// Adds a thing once as many calls as the barrier holds are at work.
+struct MeetAndAdd {
+    barrier: Barrier,
+    runs: AtomicU32,
+}
+
+impl Action for MeetAndAdd {
+    const NAME: &'static str = "conformance.meet_and_add";
+    type Params = Number;
+    type Output = Stored<Thing>;
+    type Error = Refused;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Number,
+    ) -> Result<Stored<Thing>, Refused> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        self.barrier.wait().await;
+        Ok(ctx.plan().add(quiet(thing(&params.number.to_string()))))
+    }
+}
+
+/// The second one fails by the key or by the label, whichever is looked at first.
+async fn two_calls_at_once_in_two_processes_commit_once(db: &TestDatabase) {
+    let here = db.executor().await;
+    let there = executor_on(&db.open_again().await).await;
+    let action = MeetAndAdd { barrier: Barrier::new(2), runs: AtomicU32::new(0) };
+    let call = |executor: &ActionExecutor| {
+        let (executor, action) = (executor.clone(), &action);
+        async move { executor.execute(action, Number { number: 1 }).idempotency_key("k").await }
+    };
+    let (one, other) = tokio::join!(call(&here), call(&there));
+    assert_eq!(one.unwrap(), other.unwrap());
+    assert_eq!(action.runs.load(Ordering::SeqCst), 2, "both were at work");
+    assert_one_commit(db).await;
+}
+
+/// Refuses once there is a thing, and so refuses whoever comes second.
+struct AddTheOnlyOne {
+    overtaken_by: Option<ActionExecutor>,
+}
+
+impl Action for AddTheOnlyOne {
+    const NAME: &'static str = "conformance.add_the_only_one";
+    type Params = Number;
+    type Output = Stored<Thing>;
+    type Error = Refused;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Number,
+    ) -> Result<Stored<Thing>, Refused> {
+        if let Some(quicker) = &self.overtaken_by {
+            let action = AddTheOnlyOne { overtaken_by: None };
+            let call = quicker.execute(&action, params.clone()).idempotency_key("k");
+            call.await.map_err(|_| Refused)?;
+        }
+        if ctx.repository::<Thing>().count().await.map_err(|_| Refused)? > 0 {
+            return Err(Refused);
+        }
+        Ok(ctx.plan().add(quiet(thing("the only one"))))
+    }
+}
+
+async fn a_call_that_was_overtaken_and_now_refuses_gets_the_stored_output(db: &TestDatabase) {
+    let elsewhere = executor_on(&db.open_again().await).await;
+    let action = AddTheOnlyOne { overtaken_by: Some(elsewhere) };
+    let executor = db.executor().await;
+    let answer = executor.execute(&action, Number { number: 1 }).idempotency_key("k").await;
+    assert_eq!(answer.unwrap(), db.things().find_all().await.unwrap()[0]);
+    assert_one_commit(db).await;
+}
+
+async fn a_failed_call_leaves_its_key_unused(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let refusing =
+        Stage::with_params(|_: &mut ActionContext<'_>, _: &Number| Err::<(), _>(Refused));
+    let error = executor.execute(&refusing, Number { number: 2 }).idempotency_key("k").await;
+    assert!(matches!(error, Err(ExecuteError::Domain(Refused))));
+    let taken = db.things().add(quiet(thing("2"))).await.unwrap();
+    let action = adding();
+    let error = executor.execute(&action, Number { number: 2 }).idempotency_key("k").await;
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Unique);
+    db.things().update(taken.apply(|thing| thing.label = "free".to_owned())).await.unwrap();
+    executor.execute(&action, Number { number: 2 }).idempotency_key("k").await.unwrap();
+    assert_eq!(db.count_events().await, 1);
+}
+
+async fn a_call_that_changes_nothing_is_remembered(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = Stage::with_params(|_: &mut ActionContext<'_>, params: &Number| Ok(params.number));
+    let call = || executor.execute(&action, Number { number: 42 }).idempotency_key("k");
+    assert_eq!((call().await.unwrap(), call().await.unwrap(), action.runs()), (42, 42, 1));
+}
+
+async fn a_key_has_1_to_255_bytes(db: &TestDatabase) {
+    let (executor, action) = (db.executor().await, adding());
+    let longest = "ü".repeat(127) + "k";
+    for (key, bytes) in [(String::new(), 0), ("ü".repeat(128), 256)] {
+        let call = executor.execute(&action, Number { number: 1 }).idempotency_key(key.clone());
+        match call.await.unwrap_err() {
+            ExecuteError::Plan(PlanError::Key(named, length)) => {
+                assert_eq!((named, length), (key, bytes));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(action.runs(), 0);
+    let call = || executor.execute(&action, Number { number: 1 }).idempotency_key(longest.clone());
+    assert_eq!(call().await.unwrap(), call().await.unwrap());
+    assert_eq!(action.runs(), 1);
+}

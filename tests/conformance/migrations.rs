@@ -1,0 +1,158 @@
+//! Migrations: applied once, in order, whole or not at all.
+
+use std::path::Path;
+
+use ekbatan::db::MigrationError;
+use ekbatan::prelude::*;
+use futures_util::future::join_all;
+
+use crate::database::{TestDatabase, stored_instant};
+use crate::models::migrations;
+
+on_every_database! {
+    migrations_are_applied_once_and_recorded,
+    any_number_of_starters_may_migrate_at_once,
+    an_edited_migration_is_refused,
+    a_failing_script_names_itself_and_leaves_nothing,
+    a_folder_is_read_in_the_order_of_its_numbers,
+    a_folder_may_hold_a_folder_per_dialect,
+    a_missing_folder_is_named,
+    a_file_without_a_number_is_named,
+    two_migrations_with_one_number_are_refused,
+    a_script_without_a_text_for_the_dialect_is_refused,
+}
+
+const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
+
+async fn applied(db: &TestDatabase) -> Vec<(String, i64, String)> {
+    let applied = db.databases.migrations().await.unwrap();
+    applied.into_iter().map(|done| (done.source, done.version, done.name)).collect()
+}
+
+async fn migrations_are_applied_once_and_recorded(db: &TestDatabase) {
+    let before = db.databases.migrations().await.unwrap();
+    assert!(before.iter().all(|done| done.applied_date == stored_instant(0)));
+    db.databases.migrate(&migrations()).await.unwrap();
+    assert_eq!(db.databases.migrations().await.unwrap(), before);
+    let known = |source: &str, version, name: &str| (source.to_owned(), version, name.to_owned());
+    let application =
+        [known("application", 1, "create_wallets"), known("application", 2, "create_things")];
+    let applied = applied(db).await;
+    assert!(applied[..applied.len() - 2].iter().all(|(source, ..)| source == "ekbatan"));
+    assert_eq!(applied[applied.len() - 2..], application);
+}
+
+async fn any_number_of_starters_may_migrate_at_once(db: &TestDatabase) {
+    let empty = TestDatabase::start_empty(db.dialect).await;
+    let starts = (0..4).map(|_| async {
+        let databases = empty.open_again().await;
+        databases.migrate(&migrations()).await
+    });
+    for started in join_all(starts).await {
+        started.unwrap();
+    }
+    assert_eq!(applied(&empty).await, applied(db).await);
+    assert_eq!(empty.count("things").await, 0);
+}
+
+async fn an_edited_migration_is_refused(db: &TestDatabase) {
+    let first = Migrations::none().script(10, "list", LIST);
+    db.databases.migrate(&first).await.unwrap();
+    let edited = Migrations::none().script(10, "list", format!("{LIST} ")).script(
+        11,
+        "later",
+        "CREATE TABLE later (n integer)",
+    );
+    match db.databases.migrate(&edited).await.unwrap_err() {
+        MigrationError::Edited { version: 10, name, .. } => assert_eq!(name, "list"),
+        other => panic!("{other:?}"),
+    }
+    assert!(applied(db).await.iter().all(|(_, version, _)| *version != 11));
+}
+
+async fn a_failing_script_names_itself_and_leaves_nothing(db: &TestDatabase) {
+    let broken = |last: &str| {
+        Migrations::none().script(10, "list", LIST).script(
+            11,
+            "broken",
+            format!("CREATE TABLE other (n integer); {last}"),
+        )
+    };
+    let error = db.databases.migrate(&broken("INSERT INTO nowhere VALUES (1)")).await.unwrap_err();
+    match &error {
+        MigrationError::Failed { version: 11, name, .. } => assert_eq!(name, "broken"),
+        other => panic!("{other:?}"),
+    }
+    assert!(error.to_string().contains("nowhere"), "{error}");
+    assert_eq!(applied(db).await.last().map(|(_, version, _)| *version), Some(10));
+    // Had the table stayed, it could not be created again.
+    db.databases.migrate(&broken("INSERT INTO other VALUES (1)")).await.unwrap();
+    assert_eq!((db.count("other").await, db.count("list").await), (1, 0));
+}
+
+fn write(folder: &Path, name: &str, text: &str) {
+    std::fs::write(folder.join(name), text).unwrap();
+}
+
+async fn a_folder_is_read_in_the_order_of_its_numbers(db: &TestDatabase) {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "0020_fill_list.sql", "INSERT INTO list VALUES (20)");
+    write(folder.path(), "3_create_list.sql", LIST);
+    write(folder.path(), "notes.txt", "not a migration");
+    db.databases.migrate(&Migrations::dir(folder.path())).await.unwrap();
+    assert_eq!(db.select(&["n"], "FROM list").await, [[Some("20".to_owned())]]);
+    let names: Vec<_> = applied(db).await.into_iter().map(|(.., name)| name).collect();
+    assert!(names.ends_with(&["create_list".to_owned(), "fill_list".to_owned()]), "{names:?}");
+}
+
+async fn a_folder_may_hold_a_folder_per_dialect(db: &TestDatabase) {
+    let folder = tempfile::tempdir().unwrap();
+    for (dialect, n) in [("sqlite", 1), ("postgres", 2)] {
+        let own = folder.path().join(dialect);
+        std::fs::create_dir(&own).unwrap();
+        write(&own, "0010_list.sql", &format!("{LIST}; INSERT INTO list VALUES ({n})"));
+    }
+    db.databases.migrate(&Migrations::dir(folder.path())).await.unwrap();
+    let expected = if db.is_postgres() { "2" } else { "1" };
+    assert_eq!(db.select(&["n"], "FROM list").await, [[Some(expected.to_owned())]]);
+}
+
+async fn a_missing_folder_is_named(db: &TestDatabase) {
+    let missing = tempfile::tempdir().unwrap().path().join("missing");
+    match db.databases.migrate(&Migrations::dir(&missing)).await.unwrap_err() {
+        MigrationError::Folder { folder, .. } => assert_eq!(folder, missing),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_file_without_a_number_is_named(db: &TestDatabase) {
+    for name in ["create_list.sql", "10.sql", "x1_list.sql"] {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), name, LIST);
+        match db.databases.migrate(&Migrations::dir(folder.path())).await.unwrap_err() {
+            MigrationError::Name(path) => assert_eq!(path, folder.path().join(name)),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+async fn two_migrations_with_one_number_are_refused(db: &TestDatabase) {
+    let twice = Migrations::none().script(10, "one", LIST).script(10, "other", LIST);
+    match db.databases.migrate(&twice).await.unwrap_err() {
+        MigrationError::Twice { version: 10, first, second } => {
+            assert_eq!((&*first, &*second), ("one", "other"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_script_without_a_text_for_the_dialect_is_refused(db: &TestDatabase) {
+    let other = if db.is_postgres() { "sqlite" } else { "postgres" };
+    let script = Migrations::none().script_for(other, 10, "list", LIST);
+    match db.databases.migrate(&script).await.unwrap_err() {
+        MigrationError::NoText { version: 10, name, dialect } => {
+            assert_eq!((&*name, dialect), ("list", db.databases.capabilities().name));
+        }
+        other => panic!("{other:?}"),
+    }
+}

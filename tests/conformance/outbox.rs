@@ -1,0 +1,153 @@
+//! The rows of the outbox: behaviours 25, 26, 83 and 85, and what is stored beyond them.
+
+use ekbatan::prelude::*;
+
+use crate::actions::{Number, Refused, Stage, run};
+use crate::database::{TestDatabase, TextRow, executor_on};
+use crate::models::{Thing, ThingEvent, quiet, thing};
+use crate::wallet::Wallet;
+
+on_every_database! {
+    each_event_is_a_row_with_the_actions_context,
+    a_change_without_events_leaves_one_row_with_four_nulls,
+    new_rows_are_not_delivered,
+    who_why_and_the_trace_are_stored_and_null_when_unsaid,
+    an_action_that_changes_nothing_writes_nothing,
+    an_action_that_changes_nothing_leaves_a_row_where_reads_are_recorded,
+    many_events_of_one_row_keep_their_order,
+}
+
+async fn events(db: &TestDatabase, columns: &[&str]) -> Vec<TextRow> {
+    db.select(columns, &format!("FROM {} ORDER BY event_index, id", db.eventlog("events"))).await
+}
+
+fn some(texts: &[&str]) -> TextRow {
+    texts.iter().map(|text| Some((*text).to_owned())).collect()
+}
+
+/// One row per event, in whatever spelling the database keeps JSON.
+fn payload(row: &TextRow, at: usize) -> serde_json::Value {
+    serde_json::from_str(row[at].as_deref().unwrap()).unwrap()
+}
+
+async fn each_event_is_a_row_with_the_actions_context(db: &TestDatabase) {
+    let stored = db.things().add(quiet(thing("old"))).await.unwrap();
+    let action = Stage::with_params(|ctx: &mut ActionContext<'_>, number: &Number| {
+        let renamed = |label: &str| ThingEvent::Renamed { from: "old".into(), to: label.into() };
+        ctx.plan().update(stored.clone().apply(|_| [renamed("x"), renamed("y")]));
+        let id = Id::from_uuid(Uuid::from_u128(number.number.unsigned_abs().into()));
+        ctx.plan().add(Wallet::open(id, "alice", "EUR"));
+        Ok(())
+    });
+    let executor = db.executor().await;
+    let call = executor.execute(&action, Number { number: 7 });
+    let action_id = call.action_id().to_string();
+    call.await.unwrap();
+
+    let wallet = Uuid::from_u128(7).to_string();
+    let thing = stored.id.to_string();
+    let context = ["namespace", "action_id", "action_name"];
+    let of_event = ["model_type", "model_id", "event_type"];
+    let versions = ["event_index", "model_version", "event_version"];
+    let mut expected = Vec::new();
+    for (model, id, event, versions) in [
+        ("Thing", &thing, "ThingRenamed", ["0", "2", "2"]),
+        ("Thing", &thing, "ThingRenamed", ["1", "2", "2"]),
+        ("Wallet", &wallet, "WalletOpened", ["2", "1", "1"]),
+    ] {
+        let context = ["com.example.conformance", &action_id, "conformance.stage"];
+        expected.push(some(&[&context[..], &[model, id, event], &versions].concat()));
+    }
+    assert_eq!(events(db, &[&context[..], &of_event, &versions].concat()).await, expected);
+
+    let payloads = events(db, &["action_params", "payload"]).await;
+    assert!(payloads.iter().all(|row| payload(row, 0) == serde_json::json!({"number": 7})));
+    assert_eq!(payload(&payloads[1], 1), serde_json::json!({"from": "old", "to": "y"}));
+    let ids: std::collections::HashSet<TextRow> = events(db, &["id"]).await.into_iter().collect();
+    assert_eq!(ids.len(), 3);
+}
+
+async fn a_change_without_events_leaves_one_row_with_four_nulls(db: &TestDatabase) {
+    run(&db.executor().await, |ctx| Ok(ctx.plan().add_all([quiet(thing("a")), quiet(thing("b"))])))
+        .await
+        .unwrap();
+    assert_eq!(
+        events(db, &["model_id", "model_type", "event_type", "payload", "action_name"]).await,
+        [[None, None, None, None, Some("conformance.stage".to_owned())]]
+    );
+    assert_eq!(
+        events(db, &["model_version", "event_index", "event_version"]).await,
+        [[None, None, None]]
+    );
+}
+
+async fn new_rows_are_not_delivered(db: &TestDatabase) {
+    let executor = db.executor().await;
+    run(&executor, |ctx| Ok(ctx.plan().add(New::new(thing("a"), ThingEvent::Touched))))
+        .await
+        .unwrap();
+    run(&executor, |ctx| Ok(ctx.plan().add(quiet(thing("b"))))).await.unwrap();
+    let delivered = events(db, &["CASE WHEN delivered THEN 1 ELSE 0 END"]).await;
+    assert_eq!(delivered, [some(&["0"]), some(&["0"])]);
+}
+
+async fn who_why_and_the_trace_are_stored_and_null_when_unsaid(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let said = ["principal", "reason", "trace_parent"];
+    run(&executor, |ctx| Ok(ctx.plan().add(quiet(thing("a"))))).await.unwrap();
+    assert_eq!(events(db, &said).await, [[None, None, None]]);
+
+    let action = Stage::with_params(|ctx: &mut ActionContext<'_>, _: &Number| {
+        assert_eq!((ctx.principal(), ctx.reason()), (Some("alice"), Some("a reason")));
+        Ok(ctx.plan().add(New::new(thing("b"), ThingEvent::Touched)))
+    });
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    executor
+        .execute(&action, Number { number: 1 })
+        .principal("alice")
+        .reason("a reason")
+        .trace_parent(trace)
+        .await
+        .unwrap();
+    let rows = events(db, &said).await;
+    assert!(rows.contains(&some(&["alice", "a reason", trace])), "{rows:?}");
+}
+
+async fn an_action_that_changes_nothing_writes_nothing(db: &TestDatabase) {
+    let read = db.things().add(quiet(thing("a"))).await.unwrap();
+    let executor = db.executor().await;
+    let answer = run(&executor, |_| Ok(read.clone())).await.unwrap();
+    assert_eq!(answer, read);
+    run(&executor, |_| Err::<(), _>(Refused)).await.unwrap_err();
+    assert_eq!(db.count_events().await, 0);
+}
+
+async fn an_action_that_changes_nothing_leaves_a_row_where_reads_are_recorded(db: &TestDatabase) {
+    let executor = ActionExecutor::builder(&db.databases, "com.example.conformance")
+        .record_reads(true)
+        .build()
+        .await
+        .unwrap();
+    run(&executor, |_| Ok(())).await.unwrap();
+    run(&executor, |_| Err::<(), _>(Refused)).await.unwrap_err();
+    assert_eq!(
+        events(db, &["action_name", "event_type"]).await,
+        [[Some("conformance.stage".to_owned()), None]]
+    );
+}
+
+async fn many_events_of_one_row_keep_their_order(db: &TestDatabase) {
+    let labels: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+    run(&executor_on(&db.databases).await, |ctx| {
+        let made: Vec<_> =
+            labels.iter().map(|label| ThingEvent::Made { label: label.clone() }).collect();
+        Ok(ctx.plan().add::<Thing>(New::new(thing("a"), made)))
+    })
+    .await
+    .unwrap();
+    let rows = events(db, &["payload"]).await;
+    let stored: Vec<_> = rows.iter().map(|row| payload(row, 0)).collect();
+    let expected: Vec<_> =
+        labels.iter().map(|label| serde_json::json!({ "label": label })).collect();
+    assert_eq!(stored, expected);
+}

@@ -1,0 +1,64 @@
+//! What became of an execution, asked later by its id.
+
+use ekbatan::prelude::*;
+
+use crate::actions::{Nothing, Refused, stage};
+use crate::database::{TestDatabase, executor_on};
+use crate::models::{quiet, thing};
+
+on_every_database! {
+    what_committed_is_known_to_every_process,
+    what_failed_did_not_commit,
+    what_never_ran_did_not_commit,
+    a_chosen_id_is_the_one_that_is_stored,
+}
+
+async fn what_committed_is_known_to_every_process(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = stage(|ctx| Ok(ctx.plan().add(quiet(thing("a")))));
+    let call = executor.execute(&action, Nothing {});
+    let id = call.action_id();
+    assert_eq!(executor.outcome(id).await.unwrap(), Outcome::NotCommitted, "it has not run");
+    call.await.unwrap();
+    assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
+    let elsewhere = executor_on(&db.open_again().await).await;
+    assert_eq!(elsewhere.outcome(id).await.unwrap(), Outcome::Committed);
+}
+
+async fn what_failed_did_not_commit(db: &TestDatabase) {
+    db.things().add(quiet(thing("taken"))).await.unwrap();
+    let executor = db.executor().await;
+    for refuses in [true, false] {
+        let action = stage(move |ctx| {
+            ctx.plan().add(quiet(thing("taken")));
+            if refuses { Err(Refused) } else { Ok(()) }
+        });
+        let call = executor.execute(&action, Nothing {});
+        let id = call.action_id();
+        let expected = if refuses { ErrorKind::Domain } else { ErrorKind::Unique };
+        assert_eq!(call.await.unwrap_err().kind(), expected);
+        assert_eq!(executor.outcome(id).await.unwrap(), Outcome::NotCommitted);
+    }
+}
+
+async fn what_never_ran_did_not_commit(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = stage(|ctx| Ok(ctx.plan().add(quiet(thing("a")))));
+    let id = executor.execute(&action, Nothing {}).action_id();
+    assert_eq!(action.runs(), 0);
+    assert_eq!(executor.outcome(id).await.unwrap(), Outcome::NotCommitted);
+    assert_eq!(executor.outcome(ActionId(Uuid::nil())).await.unwrap(), Outcome::NotCommitted);
+}
+
+async fn a_chosen_id_is_the_one_that_is_stored(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let id = Uuid::now_v7();
+    let action = stage(|ctx| {
+        assert_eq!(ctx.action_id(), ActionId(id));
+        Ok(ctx.plan().add(quiet(thing("a"))))
+    });
+    executor.execute(&action, Nothing {}).with_action_id(id).await.unwrap();
+    assert_eq!(executor.outcome(ActionId(id)).await.unwrap(), Outcome::Committed);
+    let stored = db.select(&["action_id"], &format!("FROM {}", db.eventlog("events"))).await;
+    assert_eq!(stored, [[Some(id.to_string())]]);
+}

@@ -1,0 +1,99 @@
+//! Pages by key: every row once, whatever the order and however many rows are equal in it.
+
+use ekbatan::domain::Comparable;
+use ekbatan::prelude::*;
+
+use crate::database::TestDatabase;
+use crate::models::{Thing, quiet, thing};
+
+on_every_database! {
+    pages_by_id_have_every_row_once,
+    pages_by_decimal_have_every_row_once,
+    pages_by_timestamp_have_every_row_once,
+    pages_by_text_have_every_row_once,
+    pages_keep_their_filter,
+    rows_added_behind_the_last_page_are_not_repeated,
+}
+
+const ROWS: i64 = 23;
+
+/// Adds things of which several are equal in every order but that of their ids.
+async fn add(db: &TestDatabase) {
+    let things = (0..ROWS).map(|n| {
+        quiet(Thing {
+            price: Decimal::new((n % 7) * 45 - 90, 1),
+            at: DateTime::from_timestamp_micros(n % 5).unwrap(),
+            code: Some(["", "a", "aa", "b"][usize::try_from(n % 4).unwrap()].to_owned()),
+            small: i32::try_from(n).unwrap(),
+            ..thing(&n.to_string())
+        })
+    });
+    db.things().add_all(things).await.unwrap();
+}
+
+async fn collect(db: &TestDatabase, first: PageRequest<Thing>, size: usize) -> Vec<Stored<Thing>> {
+    let mut rows = Vec::new();
+    let mut next = Some(first);
+    while let Some(request) = next {
+        let page = db.things().page(request).await.unwrap();
+        assert!(page.rows.len() <= size);
+        assert_eq!(page.next.is_some(), page.rows.len() == size);
+        rows.extend(page.rows);
+        next = page.next;
+    }
+    rows
+}
+
+/// Every row once, in both directions, in pages of one, of a few and of all.
+async fn assert_pages<F: Comparable, K: Ord>(
+    db: &TestDatabase,
+    column: Column<Thing, F>,
+    key: impl Fn(&Thing) -> K,
+) {
+    add(db).await;
+    let mut expected = db.things().find_all().await.unwrap();
+    expected.sort_by_key(|thing| (key(thing), thing.id));
+    for direction in [Direction::Ascending, Direction::Descending] {
+        for size in [1, 4, 23, 100] {
+            let first = PageRequest::first(size).order_by(column, direction);
+            assert_eq!(collect(db, first, size).await, expected, "{column:?} {direction:?} {size}");
+        }
+        expected.reverse();
+    }
+}
+
+async fn pages_by_id_have_every_row_once(db: &TestDatabase) {
+    assert_pages(db, Thing::ID, |_| ()).await;
+}
+
+async fn pages_by_decimal_have_every_row_once(db: &TestDatabase) {
+    assert_pages(db, Thing::PRICE, |thing| thing.price).await;
+}
+
+async fn pages_by_timestamp_have_every_row_once(db: &TestDatabase) {
+    assert_pages(db, Thing::AT, |thing| thing.at).await;
+}
+
+async fn pages_by_text_have_every_row_once(db: &TestDatabase) {
+    assert_pages(db, Thing::CODE, |thing| thing.code.clone()).await;
+}
+
+async fn pages_keep_their_filter(db: &TestDatabase) {
+    add(db).await;
+    let odd = (1..i32::try_from(ROWS).unwrap()).step_by(2);
+    let first = PageRequest::first(3)
+        .filter(Thing::SMALL.is_in(odd.clone()) | Thing::SMALL.eq(0))
+        .order_by(Thing::SMALL, Direction::Descending);
+    let small: Vec<i32> = collect(db, first, 3).await.iter().map(|thing| thing.small).collect();
+    assert_eq!(small, odd.rev().chain([0]).collect::<Vec<_>>());
+}
+
+async fn rows_added_behind_the_last_page_are_not_repeated(db: &TestDatabase) {
+    add(db).await;
+    let by_small = || PageRequest::first(10).order_by(Thing::SMALL, Direction::Ascending);
+    let page = db.things().page(by_small()).await.unwrap();
+    db.things().add(quiet(Thing { small: -1, ..thing("before") })).await.unwrap();
+    let next = db.things().page(page.next.unwrap()).await.unwrap();
+    let small: Vec<i32> = next.rows.iter().map(|thing| thing.small).collect();
+    assert_eq!(small, (10..20).collect::<Vec<_>>());
+}

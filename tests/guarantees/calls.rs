@@ -1,0 +1,115 @@
+//! Calls in awkward places: within a transaction, with a deadline, asked about while they run.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ekbatan::prelude::*;
+use ekbatan_testkit::drop_at_poll;
+use tokio::sync::Notify;
+
+use crate::harness::{Kind, Ledger, on_every_database};
+use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+
+on_every_database!(
+    whoever_asks_for_the_outcome_of_a_running_call_waits_for_it,
+    a_deadline_that_passes_during_an_effect_changes_nothing_about_the_commit,
+);
+
+/// A deposit that begins, says so, and goes on when it is told.
+struct Slow {
+    began: Arc<Notify>,
+    go_on: Arc<Notify>,
+}
+
+impl Action for Slow {
+    const NAME: &'static str = "wallet.slow_deposit";
+    type Params = Deposit;
+    type Output = Stored<Wallet>;
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<Stored<Wallet>, WalletError> {
+        let wallet =
+            ctx.get(params.wallet).await?.change(|wallet| wallet.deposit(params.amount))?;
+        self.began.notify_one();
+        self.go_on.notified().await;
+        Ok(ctx.plan().update(wallet))
+    }
+}
+
+async fn whoever_asks_for_the_outcome_of_a_running_call_waits_for_it(kind: Kind) {
+    let ledger = Ledger::new(kind).await;
+    let id = ledger.open_wallets(1).await[0];
+    let slow = Slow { began: Arc::default(), go_on: Arc::default() };
+    let call = ledger.executor.execute(&slow, Deposit { wallet: id, amount: Decimal::ONE });
+    let action = call.action_id();
+    let asking = async {
+        slow.began.notified().await;
+        let impatient = drop_at_poll(1, ledger.executor.outcome(action)).await;
+        assert!(impatient.finished().is_none(), "nothing can be known yet");
+        slow.go_on.notify_one();
+        ledger.executor.outcome(action).await.unwrap()
+    };
+    let (answer, outcome) = tokio::join!(call.into_future(), asking);
+    answer.unwrap();
+    assert_eq!(outcome, Outcome::Committed);
+}
+
+/// A deposit with an effect that never ends.
+struct WithEndlessEffect;
+
+impl Action for WithEndlessEffect {
+    const NAME: &'static str = "wallet.deposit_with_endless_effect";
+    type Params = Deposit;
+    type Output = Stored<Wallet>;
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<Stored<Wallet>, WalletError> {
+        let wallet =
+            ctx.get(params.wallet).await?.change(|wallet| wallet.deposit(params.amount))?;
+        ctx.plan()
+            .after_commit("endless", |_| std::future::pending::<Result<(), std::io::Error>>());
+        Ok(ctx.plan().update(wallet))
+    }
+}
+
+async fn a_deadline_that_passes_during_an_effect_changes_nothing_about_the_commit(kind: Kind) {
+    let ledger = Ledger::new(kind).await;
+    let id = ledger.open_wallets(1).await[0];
+    ledger.deposit(id).await.unwrap();
+    let deposit = Deposit { wallet: id, amount: Decimal::ONE };
+    let wallet = ledger
+        .executor
+        .execute(&WithEndlessEffect, deposit)
+        .deadline(Duration::from_secs(5))
+        .await
+        .unwrap();
+    assert_eq!(wallet.version(), 3);
+    ledger.assert_sound(2).await;
+}
+
+/// SQLite has one writer: an action inside of a transaction of the same task would wait for
+/// itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_within_a_transaction_of_the_one_writer_is_refused_at_once() {
+    let ledger = Ledger::new(Kind::Sqlite).await;
+    let id = ledger.open_wallets(1).await[0];
+    let answer = ledger
+        .databases
+        .transactions()
+        .in_transaction(async |_| ledger.deposit(id).await.map(drop))
+        .await;
+    let error = answer.unwrap_err().to_string();
+    assert!(error.contains("this task holds the one writer"), "{error}");
+    ledger.assert_sound(0).await;
+    let deposit = Deposit { wallet: id, amount: Decimal::ONE };
+    ledger.executor.execute(&DepositMoney, deposit).await.expect("the transaction is over");
+}
