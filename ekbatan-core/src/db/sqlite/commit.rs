@@ -14,13 +14,18 @@ use super::statement::{
     chained, chunk, find_stale, guard_positions, set_positions, write_rows, written,
 };
 use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
+use crate::domain::{TableKey, Value};
 
 /// The everyday batch: one row, its records, no fence. It needs no look before it writes.
-fn simple(batch: &CommitBatch) -> Option<&RowChange> {
-    match (&batch.changes[..], &batch.fence) {
-        ([change], None) => Some(change),
-        _ => None,
-    }
+fn is_simple(batch: &CommitBatch) -> bool {
+    batch.changes.len() == 1 && batch.fence.is_none()
+}
+
+/// What the text of a simple batch depends on.
+fn chain_tables(batch: &CommitBatch) -> Option<(ChangeKind, Vec<TableKey>)> {
+    let rows = batch.changes.iter().chain(&batch.records);
+    is_simple(batch)
+        .then(|| (batch.changes[0].kind, rows.map(|row| row.table.table.key()).collect()))
 }
 
 impl SqliteLink {
@@ -43,18 +48,30 @@ impl SqliteLink {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        // One call is one trip to SQLite's thread, which costs as much as the work.
         if let [batch] = batches
-            && let Some(change) = simple(batch)
+            && is_simple(batch)
         {
-            // One call is one trip to SQLite's thread, which costs as much as the work.
-            let sql = self.chained_text(change, &batch.records, true);
-            return Ok(vec![self.write_chained(sql, change, batch).await?]);
+            return self.write_chains(batches, true).await;
         }
         self.run("BEGIN IMMEDIATE; PRAGMA defer_foreign_keys = ON", SqliteArguments::default())
             .await?;
         let mut answers = Vec::with_capacity(batches.len());
-        for batch in batches {
-            answers.push(self.write_batch(batch).await?);
+        for alike in
+            batches.chunk_by(|a, b| chain_tables(a).is_some() && chain_tables(a) == chain_tables(b))
+        {
+            let mut rest = alike;
+            while !rest.is_empty() {
+                // Few lengths, so that few texts are prepared.
+                let length =
+                    [16, 8, 4, 2, 1].into_iter().find(|length| *length <= rest.len()).unwrap_or(1);
+                let (now, later) = rest.split_at(length);
+                match now {
+                    [batch] => answers.push(self.write_batch(batch).await?),
+                    chains => answers.extend(self.write_chains(chains, false).await?),
+                }
+                rest = later;
+            }
         }
         self.run("COMMIT", SqliteArguments::default()).await?;
         Ok(answers)
@@ -66,9 +83,8 @@ impl SqliteLink {
         &mut self,
         batch: &CommitBatch,
     ) -> Result<Result<(), CommitError>, DbError> {
-        if let Some(change) = simple(batch) {
-            let sql = self.chained_text(change, &batch.records, false);
-            return self.write_chained(sql, change, batch).await;
+        if is_simple(batch) {
+            return Ok(self.write_chains(&[batch], false).await?.remove(0));
         }
         if let Some(fence) = &batch.fence {
             let held: Option<i64> = {
@@ -141,46 +157,56 @@ impl SqliteLink {
         Ok(stale)
     }
 
-    fn chained_text(&mut self, change: &RowChange, records: &[RowChange], whole: bool) -> Arc<str> {
-        let tables = std::iter::once(change).chain(records);
-        let key = (change.kind, whole, tables.map(|row| row.table.table.key()).collect());
-        self.chained
-            .entry(key)
-            .or_insert_with(|| {
-                let sql = chained(change, records);
-                if whole { format!("BEGIN IMMEDIATE; {sql}; COMMIT").into() } else { sql.into() }
-            })
-            .clone()
-    }
-
-    async fn write_chained(
+    /// Writes simple batches over the same tables in one call. Each chain answers its number
+    /// if it held; a stale one answers nothing.
+    async fn write_chains(
         &mut self,
-        sql: Arc<str>,
-        change: &RowChange,
-        batch: &CommitBatch,
-    ) -> Result<Result<(), CommitError>, DbError> {
+        batches: &[&CommitBatch],
+        whole: bool,
+    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        let sql = self.chains_text(batches, whole);
         let mut arguments = SqliteArguments::default();
-        match change.kind {
-            ChangeKind::Insert => bind_all(&mut arguments, change)?,
-            ChangeKind::Update => {
-                for position in set_positions(&change.table).chain(guard_positions(&change.table)) {
-                    bind(&mut arguments, &change.values[position])?;
+        for (number, batch) in (0..).zip(batches) {
+            let change = &batch.changes[0];
+            match change.kind {
+                ChangeKind::Insert => bind_all(&mut arguments, change)?,
+                ChangeKind::Update => {
+                    for position in
+                        set_positions(&change.table).chain(guard_positions(&change.table))
+                    {
+                        bind(&mut arguments, &change.values[position])?;
+                    }
                 }
             }
-        }
-        for record in &batch.records {
-            bind_all(&mut arguments, record)?;
+            batch.records.iter().try_for_each(|record| bind_all(&mut arguments, record))?;
+            bind(&mut arguments, &Value::Int(number))?;
         }
         self.trips += 1;
-        let written = sqlx::query_with(AssertSqlSafe(sql), arguments)
+        let held = sqlx::query_with(AssertSqlSafe(sql), arguments)
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;
-        Ok(if written.is_empty() {
-            Err(CommitError::Stale(vec![change.row_ref()]))
-        } else {
-            Ok(())
-        })
+        let held: HashSet<i64> =
+            held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(classify)?;
+        let answer = |(number, batch): (i64, &&CommitBatch)| match held.contains(&number) {
+            true => Ok(()),
+            false => Err(CommitError::Stale(vec![batch.changes[0].row_ref()])),
+        };
+        Ok((0..).zip(batches).map(answer).collect())
+    }
+
+    fn chains_text(&mut self, batches: &[&CommitBatch], whole: bool) -> Arc<str> {
+        let first = batches[0];
+        let tables = first.changes.iter().chain(&first.records).map(|row| row.table.table.key());
+        let key = (first.changes[0].kind, whole, batches.len(), tables.collect());
+        self.chains
+            .entry(key)
+            .or_insert_with(|| {
+                let chain = chained(&first.changes[0], &first.records);
+                let sql = vec![chain.as_str(); batches.len()].join("; ");
+                if whole { format!("BEGIN IMMEDIATE; {sql}; COMMIT").into() } else { sql.into() }
+            })
+            .clone()
     }
 
     pub(super) async fn run(

@@ -18,9 +18,9 @@ use crate::db::{
 };
 use crate::domain::{Table, TableKey, Value};
 
-/// What the text of a chained write depends on: kind, whether it is a whole transaction,
-/// and the tables.
-type ChainKey = (ChangeKind, bool, Vec<TableKey>);
+/// What the text of chained writes depends on: kind, whether it is a whole transaction, how
+/// many chains, and the tables.
+type ChainKey = (ChangeKind, bool, usize, Vec<TableKey>);
 
 pub(crate) struct SqliteLink {
     pub(crate) inner: SqliteConnection,
@@ -28,12 +28,12 @@ pub(crate) struct SqliteLink {
     /// Held while a writing transaction of the transaction manager is open.
     writing: Option<OwnedMutexGuard<()>>,
     pub(super) trips: u64,
-    pub(super) chained: HashMap<ChainKey, Arc<str>>,
+    pub(super) chains: HashMap<ChainKey, Arc<str>>,
 }
 
 impl SqliteLink {
     pub(super) fn new(inner: SqliteConnection, gate: Gate) -> Self {
-        Self { inner, gate, writing: None, trips: 0, chained: HashMap::new() }
+        Self { inner, gate, writing: None, trips: 0, chains: HashMap::new() }
     }
 }
 

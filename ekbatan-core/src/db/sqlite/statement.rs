@@ -75,8 +75,8 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
             write!(sql, " SELECT {} WHERE changes() = 1", marks(&record.table, ChangeKind::Insert));
     }
     // The count of changed rows that the library reports is that of whichever statement
-    // changed rows last, so the last link itself says whether the chain held.
-    sql.push_str(" RETURNING 1");
+    // changed rows last, so the last link itself says, by the chain's number, that it held.
+    sql.push_str(" RETURNING ?");
     sql
 }
 
@@ -211,7 +211,7 @@ mod tests {
             sql,
             "UPDATE \"wallets\" SET \"balance\" = ?, \"updated_date\" = ?, \"version\" = \"version\" + 1 \
              WHERE \"id\" = ? AND \"version\" = ?; \
-             INSERT INTO \"eventlog_events\" (\"id\", \"payload\") SELECT ?, ? WHERE changes() = 1 RETURNING 1"
+             INSERT INTO \"eventlog_events\" (\"id\", \"payload\") SELECT ?, ? WHERE changes() = 1 RETURNING ?"
         );
     }
 
