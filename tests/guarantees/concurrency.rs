@@ -44,12 +44,12 @@ async fn deposits_add_up(kind: Kind, wallets: usize) {
     ledger.assert_nothing_held();
 }
 
-/// Moves one unit from the first wallet to the last and back, over all of them.
-struct Rotate;
+/// Adds one unit to each of several wallets, in the order in which they are given.
+pub struct Rotate;
 
 #[derive(Serialize, Deserialize)]
-struct Rotation {
-    wallets: Vec<Id<Wallet>>,
+pub struct Rotation {
+    pub wallets: Vec<Id<Wallet>>,
 }
 
 impl Action for Rotate {

@@ -1,5 +1,7 @@
 //! Lanes whose connections break, idle or in the middle of a commit.
 
+use std::future::IntoFuture;
+
 use ekbatan::prelude::*;
 use ekbatan_testkit::{PostgresServer, Proxy};
 use sqlx::{Connection, PgConnection};
@@ -88,4 +90,36 @@ async fn a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later() {
     let outcome = ledger.executor.outcome(action).await.unwrap();
     let committed = usize::from(outcome == Outcome::Committed);
     ledger.assert_sound(committed).await;
+}
+
+/// A neighbour locks the rows in the opposite order, and the database ends the commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadlock_is_told_apart_and_retried_by_policy() {
+    let server = PostgresServer::shared().await.unwrap();
+    let ledger = Ledger::open(&server.create_database().await.unwrap(), None).await;
+    let ids = ledger.open_wallets(2).await;
+    let mut admin = PgConnection::connect(&ledger.url).await.unwrap();
+    for (policy, expected) in [(RetryPolicy::none(), false), (RetryPolicy::default(), true)] {
+        let mut neighbour = PgConnection::connect(&ledger.url).await.unwrap();
+        // The neighbour is patient, so that the lane's session is the one that finds out.
+        sqlx::query("SET deadlock_timeout = '10min'").execute(&mut neighbour).await.unwrap();
+        let mut held = neighbour.begin().await.unwrap();
+        let lock = "SELECT 1 FROM wallets WHERE id = $1 FOR UPDATE";
+        sqlx::query(lock).bind(ids[1].uuid()).execute(&mut *held).await.unwrap();
+        let crossing = async {
+            wait_for_blocked(&mut admin).await;
+            sqlx::query(lock).bind(ids[0].uuid()).execute(&mut *held).await.unwrap();
+            held.commit().await.unwrap();
+        };
+        let params = crate::concurrency::Rotation { wallets: ids.clone() };
+        let call = ledger.executor.execute(&crate::concurrency::Rotate, params).retry(policy);
+        let (answer, ()) = tokio::join!(call.into_future(), crossing);
+        match answer {
+            Ok(()) => assert!(expected),
+            Err(error) => {
+                assert!(!expected, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+            }
+        }
+    }
 }

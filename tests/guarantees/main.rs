@@ -10,6 +10,7 @@ mod harness;
 mod lanes;
 mod process;
 mod round_trips;
+mod startup;
 #[path = "../../examples/wallet/wallet.rs"]
 #[allow(dead_code)] // the example uses what the tests do not
 mod wallet;

@@ -1,0 +1,57 @@
+//! Databases that are not there, and addresses that make no sense.
+
+use std::time::Duration;
+
+use ekbatan::prelude::*;
+
+async fn error_of(config: DataSourceConfig) -> String {
+    let config = config.connection_timeout(Duration::from_millis(300));
+    match Databases::connect(&config.into()).await {
+        Ok(_) => panic!("there is nothing to connect to"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_named_with_the_time_and_the_tries_but_without_the_password() {
+    let port = {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        taken.local_addr().unwrap().port()
+    };
+    let url = format!("postgres://app:secret@127.0.0.1:{port}/bank");
+    let error = error_of(DataSourceConfig::new(&url)).await;
+    assert!(error.contains(&format!("127.0.0.1:{port}/bank")), "{error}");
+    assert!(error.contains("tried") && error.contains("time(s) in"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+    assert!(!format!("{:?}", DataSourceConfig::new(&url)).contains("secret"));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_given_up_in_time() {
+    // It accepts connections in its backlog, and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let error =
+        error_of(DataSourceConfig::new(format!("postgres://app@127.0.0.1:{port}/bank"))).await;
+    assert!(error.contains("did not answer within 300ms"), "{error}");
+}
+
+#[tokio::test]
+async fn addresses_that_make_no_sense_say_what_to_write() {
+    for (url, hint) in [
+        ("wallet.db", "write sqlite:FILE or postgres://"),
+        ("mysql://localhost/bank", "write sqlite:FILE or postgres://"),
+        ("sqlite::memory:", "name a file"),
+        ("sqlite:/no/such/folder/wallet.db", "does its folder exist"),
+    ] {
+        let error = error_of(DataSourceConfig::new(url)).await;
+        assert!(error.contains(hint), "{url}: {error}");
+    }
+    for config in [
+        DataSourceConfig::new("sqlite:wallet.db").lanes(0),
+        DataSourceConfig::new("sqlite:wallet.db").maximum_pool_size(0),
+        DataSourceConfig::new("sqlite:wallet.db").fold_limit(0),
+    ] {
+        assert!(error_of(config).await.contains("must be at least 1"));
+    }
+}
