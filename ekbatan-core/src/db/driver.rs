@@ -80,7 +80,8 @@ pub trait Connection: Send + 'static {
     /// Commits batches, each whole or not at all and independent of its neighbours. The
     /// answers stand in the order of the batches. No two of them update the same row.
     ///
-    /// `Err` means that the connection broke and that any of them may have committed.
+    /// `Err` is about all of them: nothing was written, unless the connection broke, when any
+    /// of them may have been.
     async fn commit(
         &mut self,
         batches: &[&CommitBatch],

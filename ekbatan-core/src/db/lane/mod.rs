@@ -157,7 +157,7 @@ impl Lane {
         let trips = connection.round_trips();
         let answers = {
             let batches: Vec<&CommitBatch> = flight.jobs().iter().map(|job| &job.batch).collect();
-            connection.commit(&batches).await
+            commit_apart_if_need_be(&mut *connection, &batches).await
         };
         let answers = match answers {
             Ok(answers) => answers,
@@ -243,5 +243,29 @@ impl Lane {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
         }
+    }
+}
+
+/// Commits batches together. If one of the company fails for a reason of its own, and takes the
+/// others with it, each alone shows which one it was.
+async fn commit_apart_if_need_be(
+    connection: &mut dyn Connection,
+    batches: &[&CommitBatch],
+) -> Result<Vec<Result<(), CommitError>>, DbError> {
+    match connection.commit(batches).await {
+        Err(error) if error.is_connection_lost() => Err(error),
+        Err(error) if batches.len() == 1 => Ok(vec![Err(CommitError::Refused(error))]),
+        Err(_) => {
+            let mut answers = Vec::with_capacity(batches.len());
+            for batch in batches {
+                match connection.commit(&[batch]).await {
+                    Ok(alone) => answers.extend(alone),
+                    Err(error) if error.is_connection_lost() => return Err(error),
+                    Err(error) => answers.push(Err(CommitError::Refused(error))),
+                }
+            }
+            Ok(answers)
+        }
+        answers => answers,
     }
 }

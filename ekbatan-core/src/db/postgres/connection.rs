@@ -58,24 +58,7 @@ impl Connection for PostgresConnection {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        match self.apply(batches).await {
-            Ok(answers) => Ok(answers),
-            Err(error) if error.is_connection_lost() => Err(error),
-            Err(error) if batches.len() == 1 => Ok(vec![Err(CommitError::Refused(error))]),
-            // One of the company failed for a reason of its own, and took the others with
-            // it: each alone shows which one it was.
-            Err(_) => {
-                let mut answers = Vec::with_capacity(batches.len());
-                for batch in batches {
-                    answers.push(match self.apply(&[batch]).await {
-                        Ok(mut answer) => answer.remove(0),
-                        Err(error) if error.is_connection_lost() => return Err(error),
-                        Err(error) => Err(CommitError::Refused(error)),
-                    });
-                }
-                Ok(answers)
-            }
-        }
+        self.apply(batches).await
     }
 
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {

@@ -56,22 +56,7 @@ impl Connection for SqliteLink {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        match self.commit_together(batches).await {
-            Ok(answers) => Ok(answers),
-            Err(error) if error.is_connection_lost() => Err(error),
-            Err(error) if batches.len() == 1 => Ok(vec![Err(CommitError::Refused(error))]),
-            Err(_) => {
-                let mut answers = Vec::with_capacity(batches.len());
-                for batch in batches {
-                    answers.push(match self.commit_together(&[batch]).await {
-                        Ok(mut answer) => answer.remove(0),
-                        Err(error) if error.is_connection_lost() => return Err(error),
-                        Err(error) => Err(CommitError::Refused(error)),
-                    });
-                }
-                Ok(answers)
-            }
-        }
+        self.commit_together(batches).await
     }
 
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
