@@ -1,6 +1,7 @@
 //! Lanes whose connections break, idle or in the middle of a commit.
 
 use std::future::IntoFuture;
+use std::time::Duration;
 
 use ekbatan::prelude::*;
 use ekbatan_testkit::{PostgresServer, Proxy};
@@ -122,4 +123,74 @@ async fn a_deadlock_is_told_apart_and_retried_by_policy() {
             }
         }
     }
+}
+
+/// A commit waits for a row that somebody else holds only so long, and its company does not
+/// wait with it for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_somebody_holds_makes_one_commit_busy_and_no_other() {
+    let server = PostgresServer::shared().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let config = DataSourceConfig::new(&url).lanes(1).connection_timeout(Duration::from_secs(2));
+    let ledger = Ledger::with_config(config, None).await;
+    let ids = ledger.open_wallets(3).await;
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut held = holder.begin().await.unwrap();
+    let lock = "SELECT 1 FROM wallets WHERE id = $1 FOR UPDATE";
+    sqlx::query(lock).bind(ids[0].uuid()).execute(&mut *held).await.unwrap();
+    let (blocked, first, second) =
+        tokio::join!(ledger.deposit(ids[0]), ledger.deposit(ids[1]), ledger.deposit(ids[2]));
+    assert_eq!(blocked.unwrap_err().kind(), ErrorKind::Busy);
+    first.unwrap();
+    second.unwrap();
+    held.rollback().await.unwrap();
+    ledger.deposit(ids[0]).await.unwrap();
+    ledger.assert_sound(3).await;
+}
+
+/// A deposit whose line goes silent between its read and its commit.
+struct OverASilentLine<'p>(&'p Proxy);
+
+impl Action for OverASilentLine<'_> {
+    const NAME: &'static str = "wallet.deposit_over_a_silent_line";
+    type Params = crate::wallet::Deposit;
+    type Output = Stored<crate::wallet::Wallet>;
+    type Error = crate::wallet::WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &crate::wallet::Deposit,
+    ) -> Result<Self::Output, crate::wallet::WalletError> {
+        let wallet = ctx.get(params.wallet).await?;
+        self.0.stall();
+        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
+        Ok(ctx.plan().update(wallet))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_over_a_line_that_goes_silent_is_settled_once_it_speaks_again() {
+    let server = PostgresServer::shared().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
+    let config = DataSourceConfig::new(proxy.url_for(&url))
+        .commit_timeout(Duration::from_millis(200))
+        .settle_timeout(Duration::from_millis(300))
+        .connection_timeout(Duration::from_secs(2));
+    let ledger = Ledger::with_config(config, None).await;
+    let id = ledger.open_wallets(1).await[0];
+    let deposit = crate::wallet::Deposit { wallet: id, amount: Decimal::ONE };
+    let silent = OverASilentLine(&proxy);
+    let call = ledger.executor.execute(&silent, deposit);
+    let action = call.action_id();
+    let answer = call.await.unwrap_err();
+    assert_eq!(answer.kind(), ErrorKind::CommitUnknown, "{answer}");
+    // The statement still lies in the line: nobody may say yet that it did not commit.
+    let early = tokio::time::timeout(Duration::from_secs(1), ledger.executor.outcome(action)).await;
+    assert!(early.is_err(), "{early:?}");
+    proxy.resume();
+    let outcome = ledger.executor.outcome(action).await.unwrap();
+    ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
+    ledger.deposit(id).await.unwrap();
 }

@@ -1,5 +1,6 @@
 //! The steps of an execution, from the first attempt to the last answer.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use serde_json::Value as Json;
@@ -58,8 +59,9 @@ impl<A: Action> Execution<'_, A> {
         }
         // Until this ends, whoever asks for the outcome waits.
         let open = self.executor.inner.databases.database.open_action(self.id);
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
         let answer = self.run_keyed().instrument(span.clone()).await;
-        drop(open);
+        drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
         match &answer {
             Ok(_) => span.record("ekbatan.action.outcome", "success"),
             Err(error) => span

@@ -2,6 +2,7 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,7 +11,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Action, ActionExecutor, AsFence, ExecuteError, Fence, RetryPolicy};
-use crate::db::ActionId;
+use crate::db::{ActionId, OpenAction};
 
 /// How an output is kept under an idempotency key.
 pub(super) struct Codec<O> {
@@ -46,6 +47,8 @@ pub struct Execution<'a, A: Action> {
     pub(super) options: Options,
     pub(super) key: Option<(String, Codec<A::Output>)>,
     pub(super) retry_if: Option<RetryIf<A::Error>>,
+    /// While it is there, whoever asks for the outcome waits.
+    pub(super) open: Mutex<Option<OpenAction>>,
 }
 
 impl<'a, A: Action> Execution<'a, A> {
@@ -58,6 +61,7 @@ impl<'a, A: Action> Execution<'a, A> {
             options: Options::default(),
             key: None,
             retry_if: None,
+            open: Mutex::default(),
         }
     }
 

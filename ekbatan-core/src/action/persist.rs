@@ -1,5 +1,6 @@
 //! From a plan to its commit: the batch, the fence, and what follows once it is known.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -104,6 +105,9 @@ impl<A: Action> Execution<'_, A> {
                 .map(drop);
         }
         // Effects need a task that outlives a caller who is dropped.
+        if batch.is_some() {
+            self.executor.inner.databases.database.check_not_writing()?;
+        }
         let (tell, told) = oneshot::channel();
         let (inner, action) = (self.executor.inner.clone(), self.id);
         let open = inner.databases.database.open_action(action);
@@ -121,6 +125,8 @@ impl<A: Action> Execution<'_, A> {
             told.unwrap_or_else(|stopped| Err(CommitError::Unknown(action, stopped.to_string())))
         });
         self.answer(committed, attempt)?;
+        // The outcome is known, also to effects that ask for it.
+        drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
         // The commit is known: a deadline that passes now ends the waiting, not the effects.
         let _ = deadline.bound(effects_done).await;
         Ok(())
@@ -154,6 +160,7 @@ impl<A: Action> Execution<'_, A> {
         if remaining.is_zero() {
             return Err(ExecuteError::FenceLost { key: fence.key.clone() });
         }
+        database.check_not_writing()?;
         let micros = i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX);
         let query = Query {
             sql: database.driver.syntax().raise_fence().into(),

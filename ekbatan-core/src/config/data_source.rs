@@ -35,6 +35,9 @@ pub struct DataSourceConfig {
     pub fold_limit: usize,
     /// How long to wait for a connection: to the server, and from the pool. Default 10 s.
     pub connection_timeout: Duration,
+    /// How long a server may take to answer a commit before its connection counts as lost.
+    /// Default 60 s.
+    pub commit_timeout: Duration,
     /// How long a lane that lost its connection in a commit tries to learn what became of
     /// it, before the answer is "unknown". Default 30 s.
     pub settle_timeout: Duration,
@@ -55,6 +58,7 @@ impl DataSourceConfig {
             lanes: 2,
             fold_limit: 64,
             connection_timeout: Duration::from_secs(10),
+            commit_timeout: Duration::from_secs(60),
             settle_timeout: Duration::from_secs(30),
             statement_timeout: None,
             application_name: "ekbatan".to_owned(),
@@ -87,6 +91,13 @@ impl DataSourceConfig {
     #[must_use]
     pub fn connection_timeout(mut self, timeout: Duration) -> Self {
         self.connection_timeout = timeout;
+        self
+    }
+
+    /// Sets [`commit_timeout`](Self::commit_timeout).
+    #[must_use]
+    pub fn commit_timeout(mut self, timeout: Duration) -> Self {
+        self.commit_timeout = timeout;
         self
     }
 

@@ -94,11 +94,7 @@ impl Database {
     /// Hands a batch to a lane and waits for what becomes of it. Dropping the future leaves
     /// the batch to the lane.
     pub(crate) async fn commit(&self, mut batch: CommitBatch) -> Result<Committed, CommitError> {
-        if self.driver.capabilities().single_writer && is_writing(self) {
-            let why = "this task holds the one writer of the database in an open transaction, and would wait for itself; \
-                       write within the transaction, or end it first";
-            return Err(CommitError::Refused(DbError::new(DbErrorKind::LockTimeout, why)));
-        }
+        self.check_not_writing().map_err(CommitError::Refused)?;
         batch.sort();
         self.lanes.submit(batch).await
     }
@@ -106,6 +102,16 @@ impl Database {
     /// Marks an action as being worked for, so that whoever asks for its outcome waits.
     pub(crate) fn open_action(&self, action: ActionId) -> OpenAction {
         self.lanes.open_action(action)
+    }
+
+    /// Refuses to wait for a writer that this very task is.
+    pub(crate) fn check_not_writing(&self) -> Result<(), DbError> {
+        if self.driver.capabilities().single_writer && is_writing(self) {
+            let why = "this task holds the one writer of the database in an open transaction, and would wait for itself; \
+                       write within the transaction, or end it first";
+            return Err(DbError::new(DbErrorKind::LockTimeout, why));
+        }
+        Ok(())
     }
 
     /// Takes an action's batch back, if nothing of it was sent yet.
@@ -160,6 +166,7 @@ impl Database {
             let mut loan = self.primary.checkout("describe").await?;
             match loan.begin()?.describe(table).await {
                 Err(error) if error.is_connection_lost() && loan.is_used() => {}
+                Err(error) if error.is_connection_lost() => return Err(error),
                 answer => {
                     loan.done();
                     return answer;

@@ -90,6 +90,10 @@ pub trait Connection: Send + 'static {
     /// Writes a batch within the transaction that is open.
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError>;
 
+    /// Readies the connection for committing, where no commit may wait for somebody else's
+    /// row longer than this: those that share its statement wait with it.
+    async fn become_lane(&mut self, patience: Duration) -> Result<(), DbError>;
+
     /// Opens a transaction.
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError>;
 

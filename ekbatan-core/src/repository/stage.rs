@@ -72,6 +72,15 @@ fn stage<T: Entity>(
 /// The row with what the database says about its table, if its values fit.
 pub(crate) fn resolve(staged: Staged, info: Arc<TableInfo>) -> Result<RowChange, StageError> {
     let Staged { table, kind, id, values } = staged;
+    if values.len() != info.columns.len() {
+        let reason =
+            format!("`to_values` gave {} values for {} columns", values.len(), info.columns.len());
+        return Err(StageError::Field {
+            model: table.model,
+            id,
+            source: FieldError::new(reason).at("?"),
+        });
+    }
     for (column, value) in info.columns.iter().zip(&values) {
         // A database would round the surplus digits away without a word.
         if let (Some((precision, scale)), Value::Decimal(decimal)) = (column.numeric, value) {

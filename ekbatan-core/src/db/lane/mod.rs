@@ -40,6 +40,8 @@ impl Lanes {
                     driver: driver.clone(),
                     queue: queue.clone(),
                     fold_limit: config.fold_limit,
+                    patience: config.connection_timeout,
+                    commit_timeout: config.commit_timeout,
                     settle_timeout: config.settle_timeout,
                 };
                 tokio::spawn(lane.run())
@@ -100,6 +102,8 @@ struct Lane {
     driver: Arc<dyn Driver>,
     queue: Arc<Queue>,
     fold_limit: usize,
+    patience: Duration,
+    commit_timeout: Duration,
     settle_timeout: Duration,
 }
 
@@ -123,7 +127,7 @@ impl Lane {
         for last in [false, true] {
             let connection = match line.connection.take() {
                 Some(connection) => connection,
-                None => match self.driver.connect(Route::Primary).await {
+                None => match self.connect().await {
                     Ok(connection) => connection,
                     Err(error) => return flight.refuse_all(&error),
                 },
@@ -147,6 +151,12 @@ impl Lane {
         }
     }
 
+    async fn connect(&self) -> Result<Box<dyn Connection>, DbError> {
+        let mut connection = self.driver.connect(Route::Primary).await?;
+        connection.become_lane(self.patience).await?;
+        Ok(connection)
+    }
+
     /// One trip. On a loss, the flight still holds every job.
     async fn send(
         &self,
@@ -157,7 +167,18 @@ impl Lane {
         let trips = connection.round_trips();
         let answers = {
             let batches: Vec<&CommitBatch> = flight.jobs().iter().map(|job| &job.batch).collect();
-            commit_apart_if_need_be(&mut *connection, &batches).await
+            let single_writer = self.driver.capabilities().single_writer;
+            let committing = commit_apart_if_need_be(&mut *connection, &batches, single_writer);
+            // A dead line may stay silent for ever. What is in this process answers by itself.
+            match single_writer {
+                true => committing.await,
+                false => tokio::time::timeout(self.commit_timeout, committing)
+                    .await
+                    .unwrap_or_else(|_| {
+                        let why = format!("no answer to a commit within {:?}", self.commit_timeout);
+                        Err(DbError::new(DbErrorKind::Unavailable, why))
+                    }),
+            }
         };
         let answers = match answers {
             Ok(answers) => answers,
@@ -196,7 +217,8 @@ impl Lane {
         if actions.is_empty() {
             return None;
         }
-        match tokio::time::timeout(self.settle_timeout, self.look(broken, &actions)).await {
+        match tokio::time::timeout(self.settle_timeout, look(&*self.driver, broken, &actions)).await
+        {
             Ok((connection, found)) => {
                 flight.answer_each(|job| {
                     found.contains(&job.batch.action).then(|| {
@@ -211,6 +233,7 @@ impl Lane {
                 Some(connection)
             }
             Err(_) => {
+                self.keep_looking(broken, &actions);
                 let timeout = self.settle_timeout;
                 flight.answer_each(|job| {
                     let why =
@@ -222,27 +245,49 @@ impl Lane {
         }
     }
 
-    async fn look(
-        &self,
-        broken: Option<&str>,
-        actions: &[ActionId],
-    ) -> (Box<dyn Connection>, Vec<ActionId>) {
-        let mut pause = Duration::from_millis(20);
-        loop {
-            match self.driver.connect(Route::Primary).await {
-                Ok(mut connection) => match connection.settle(broken, actions).await {
-                    Ok(found) => return (connection, found),
-                    Err(error) => {
-                        tracing::debug!(%error, "asking what committed failed; trying again")
-                    }
-                },
-                Err(error) => {
-                    tracing::debug!(%error, "connecting to ask what committed failed; trying again")
+    /// Goes on asking behind the callers who were told "unknown". Until the old session is
+    /// known to have ended, its actions count as open, so that nobody is told "not committed"
+    /// of what may yet commit.
+    fn keep_looking(&self, broken: Option<&str>, actions: &[ActionId]) {
+        let open: Vec<OpenAction> = actions.iter().map(|action| self.queue.open(*action)).collect();
+        let (driver, queue) = (self.driver.clone(), Arc::downgrade(&self.queue));
+        let (broken, actions) = (broken.map(str::to_owned), actions.to_vec());
+        tokio::spawn(async move {
+            let closed = async {
+                while queue.upgrade().is_some_and(|queue| !queue.is_closed()) {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
                 }
+            };
+            tokio::select! {
+                _ = look(&*driver, broken.as_deref(), &actions) => {}
+                () = closed => {}
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+            drop(open);
+        });
+    }
+}
+
+/// Connects and asks, again and again, until there is an answer.
+async fn look(
+    driver: &dyn Driver,
+    broken: Option<&str>,
+    actions: &[ActionId],
+) -> (Box<dyn Connection>, Vec<ActionId>) {
+    let mut pause = Duration::from_millis(20);
+    loop {
+        match driver.connect(Route::Primary).await {
+            Ok(mut connection) => match connection.settle(broken, actions).await {
+                Ok(found) => return (connection, found),
+                Err(error) => {
+                    tracing::debug!(%error, "asking what committed failed; trying again")
+                }
+            },
+            Err(error) => {
+                tracing::debug!(%error, "connecting to ask what committed failed; trying again")
+            }
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
     }
 }
 
@@ -251,10 +296,16 @@ impl Lane {
 async fn commit_apart_if_need_be(
     connection: &mut dyn Connection,
     batches: &[&CommitBatch],
+    single_writer: bool,
 ) -> Result<Vec<Result<(), CommitError>>, DbError> {
     match connection.commit(batches).await {
         Err(error) if error.is_connection_lost() => Err(error),
         Err(error) if batches.len() == 1 => Ok(vec![Err(CommitError::Refused(error))]),
+        // The one writer was not to be had: each alone would only wait as long again.
+        Err(error) if single_writer && error.kind() == DbErrorKind::LockTimeout => {
+            let refused = || CommitError::Refused(DbError::new(error.kind(), error.to_string()));
+            Ok(batches.iter().map(|_| Err(refused())).collect())
+        }
         Err(_) => {
             let mut answers = Vec::with_capacity(batches.len());
             for batch in batches {

@@ -201,6 +201,10 @@ impl Queue {
         }
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.state).closed
+    }
+
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
         self.wake.notify_waiters();

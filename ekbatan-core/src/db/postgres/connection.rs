@@ -68,6 +68,10 @@ impl Connection for PostgresConnection {
         }
     }
 
+    async fn become_lane(&mut self, patience: Duration) -> Result<(), DbError> {
+        self.script(&format!("SET lock_timeout = {}", patience.as_millis().max(1))).await
+    }
+
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
         let isolation = match options.isolation {
             None => "",
@@ -165,7 +169,7 @@ impl Connection for PostgresConnection {
 
     async fn reset(&mut self) -> Result<(), DbError> {
         self.script(
-            "ROLLBACK; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES",
+            "ROLLBACK; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES",
         )
         .await
         .map_err(|error| DbError::new(DbErrorKind::Unavailable, format!("the session could not be reset: {error}")))

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection};
@@ -27,13 +28,16 @@ pub(crate) struct SqliteLink {
     pub(super) gate: Gate,
     /// Held while a writing transaction of the transaction manager is open.
     writing: Option<OwnedMutexGuard<()>>,
+    /// The open transaction was rolled back under its user: whatever it writes from here on
+    /// would commit by itself.
+    lost: bool,
     pub(super) trips: u64,
     pub(super) chains: HashMap<ChainKey, Arc<str>>,
 }
 
 impl SqliteLink {
     pub(super) fn new(inner: SqliteConnection, gate: Gate) -> Self {
-        Self { inner, gate, writing: None, trips: 0, chains: HashMap::new() }
+        Self { inner, gate, writing: None, lost: false, trips: 0, chains: HashMap::new() }
     }
 }
 
@@ -61,14 +65,24 @@ impl Connection for SqliteLink {
 
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
         let run = |error| CommitError::Refused(error);
+        if self.lost {
+            return Err(run(rolled_back()));
+        }
         self.script("SAVEPOINT batch").await.map_err(run)?;
         let answer = match self.write_batch(batch).await {
             Ok(answer) => answer,
             Err(error) => Err(CommitError::Refused(error)),
         };
         let end = if answer.is_ok() { "RELEASE batch" } else { "ROLLBACK TO batch; RELEASE batch" };
-        self.script(end).await.map_err(run)?;
+        if let Err(error) = self.script(end).await {
+            self.lost = true;
+            return answer.and(Err(run(error)));
+        }
         answer
+    }
+
+    async fn become_lane(&mut self, _: Duration) -> Result<(), DbError> {
+        Ok(()) // the gate and the busy timeout have bounds of their own
     }
 
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
@@ -81,6 +95,7 @@ impl Connection for SqliteLink {
                 "every transaction of SQLite is serializable; leave the isolation out, or choose Serializable",
             ));
         }
+        self.lost = false;
         if options.read_only {
             return self.script("PRAGMA query_only = ON; BEGIN").await;
         }
@@ -93,6 +108,9 @@ impl Connection for SqliteLink {
     }
 
     async fn end(&mut self, commit: bool) -> Result<(), DbError> {
+        if commit && self.lost {
+            return Err(rolled_back());
+        }
         let ended = self.script(if commit { "COMMIT" } else { "ROLLBACK" }).await;
         // Only a reading transaction holds no gate.
         if ended.is_ok() && self.writing.take().is_none() {
@@ -167,4 +185,11 @@ impl Connection for SqliteLink {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
+}
+
+fn rolled_back() -> DbError {
+    DbError::new(
+        DbErrorKind::Other,
+        "SQLite rolled the transaction back after an earlier error; begin anew",
+    )
 }
