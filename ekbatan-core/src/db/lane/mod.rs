@@ -219,7 +219,7 @@ impl Lane {
         }
         match tokio::time::timeout(self.settle_timeout, look(&*self.driver, broken, &actions)).await
         {
-            Ok((connection, found)) => {
+            Ok((mut connection, found)) => {
                 flight.answer_each(|job| {
                     found.contains(&job.batch.action).then(|| {
                         Ok(Committed {
@@ -230,7 +230,7 @@ impl Lane {
                         })
                     })
                 });
-                Some(connection)
+                connection.become_lane(self.patience).await.ok().map(|()| connection)
             }
             Err(_) => {
                 self.keep_looking(broken, &actions);
@@ -250,17 +250,12 @@ impl Lane {
     /// of what may yet commit.
     fn keep_looking(&self, broken: Option<&str>, actions: &[ActionId]) {
         let open: Vec<OpenAction> = actions.iter().map(|action| self.queue.open(*action)).collect();
-        let (driver, queue) = (self.driver.clone(), Arc::downgrade(&self.queue));
+        let (driver, queue) = (self.driver.clone(), self.queue.clone());
         let (broken, actions) = (broken.map(str::to_owned), actions.to_vec());
         tokio::spawn(async move {
-            let closed = async {
-                while queue.upgrade().is_some_and(|queue| !queue.is_closed()) {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
-            };
             tokio::select! {
                 _ = look(&*driver, broken.as_deref(), &actions) => {}
-                () = closed => {}
+                () = queue.closed() => {}
             }
             drop(open);
         });

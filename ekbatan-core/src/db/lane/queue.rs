@@ -66,6 +66,7 @@ struct State {
 pub(super) struct Queue {
     state: Mutex<State>,
     wake: Notify,
+    closing: Notify,
     actions: Arc<Actions>,
 }
 
@@ -201,12 +202,20 @@ impl Queue {
         }
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        lock(&self.state).closed
+    /// Waits until the lanes are to end.
+    pub(super) async fn closed(&self) {
+        loop {
+            let closing = self.closing.notified();
+            if lock(&self.state).closed {
+                return;
+            }
+            closing.await;
+        }
     }
 
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;
+        self.closing.notify_waiters();
         self.wake.notify_waiters();
         self.wake.notify_one();
     }
