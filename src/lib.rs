@@ -26,14 +26,14 @@ pub mod prelude {
         Outcome, RetryPolicy,
     };
     pub use ekbatan_core::config::{DataSourceConfig, EkbatanConfig};
-    pub use ekbatan_core::db::{ActionId, Committed, Migrations};
+    pub use ekbatan_core::db::{ActionId, CommitToken, Committed, Migrations};
     pub use ekbatan_core::domain::{
         Changed, Entity, Event, Field, Id, Json, Model, New, SoftDelete, State, Stored,
     };
     pub use ekbatan_core::repository::{
         Column, Condition, Direction, PageRequest, ReadError, Repository,
     };
-    pub use ekbatan_core::shard::Databases;
+    pub use ekbatan_core::shard::{Databases, ShardIdentifier, ShardedId, Sharding};
     pub use ekbatan_macros::{Entity, Event, Field, Model, State};
     pub use rust_decimal::Decimal;
     pub use uuid::Uuid;

@@ -10,10 +10,14 @@ use tracing::{Instrument, Span, field};
 use super::execution::Codec;
 use super::plan::PlanParts;
 use super::{Action, ActionContext, ActionPlan, ErrorKind, ExecuteError, Execution, PlanError};
+use crate::db::Committed;
 use crate::domain::PayloadError;
-use crate::outbox::{Answered, fingerprint, look_up, records};
+use crate::outbox::{Answered, fingerprint, look_up};
+use crate::shard::visit;
 
-type Answer<A> = Result<<A as Action>::Output, ExecuteError<<A as Action>::Error>>;
+/// The output, and what is known of the commit, unless it was an earlier call's.
+type Answer<A> =
+    Result<(<A as Action>::Output, Option<Committed>), ExecuteError<<A as Action>::Error>>;
 
 /// When it all has to be over.
 #[derive(Clone, Copy)]
@@ -58,7 +62,7 @@ impl<A: Action> Execution<'_, A> {
             );
         }
         // Until this ends, whoever asks for the outcome waits.
-        let open = self.executor.inner.databases.database.open_action(self.id);
+        let open = self.executor.inner.databases.shards.default().open_action(self.id);
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
         let answer = self.run_keyed().instrument(span.clone()).await;
         drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
@@ -86,14 +90,19 @@ impl<A: Action> Execution<'_, A> {
         // uniqueness in the commit.
         let _pass = deadline.bound(self.executor.inner.gate.pass(key)).await.map_err(late)?;
         if let Some(answered) = deadline.bound(self.find_answer(key)).await.map_err(late)?? {
-            return keyed.replay::<A>(answered);
+            return self.replay(&keyed, answered, deadline).await;
         }
         self.attempt_until_done(&params, Some(&keyed), deadline).await
     }
 
     async fn find_answer(&self, key: &str) -> Result<Option<Answered>, ExecuteError<A::Error>> {
         let inner = &self.executor.inner;
-        Ok(look_up(&inner.databases.database, &inner.namespace, key, A::NAME).await?)
+        let shards = &inner.databases.shards;
+        // The key is kept where the action committed, which a call does not know beforehand.
+        let asked = shards.all().map(|database| look_up(database, &inner.namespace, key, A::NAME));
+        let found = visit(asked.collect()).await;
+        let found: Vec<_> = found.into_iter().collect::<Result<_, _>>()?;
+        Ok(found.into_iter().flatten().next())
     }
 
     async fn attempt_until_done(
@@ -116,10 +125,13 @@ impl<A: Action> Execution<'_, A> {
             // Another process may have committed this very call meanwhile, and what failed
             // here may have failed because of it.
             if let Some(keyed) = keyed
-                && !matches!(kind, ErrorKind::Plan | ErrorKind::Deadline | ErrorKind::CommitUnknown)
+                && !is_final(kind)
                 && let Ok(Ok(Some(answered))) = deadline.bound(self.find_answer(keyed.key)).await
             {
-                return keyed.replay::<A>(answered);
+                return self.replay(keyed, answered, deadline).await;
+            }
+            if kind == ErrorKind::PartlyCommitted {
+                return Err(error);
             }
             let wanted = match (&error, &self.retry_if) {
                 (ExecuteError::Domain(error), Some(retry_if)) => retry_if(error),
@@ -150,12 +162,7 @@ impl<A: Action> Execution<'_, A> {
     ) -> Answer<A> {
         let inner = &self.executor.inner;
         let started = inner.databases.clock.now();
-        if let Some((fence, until)) = &self.options.fence {
-            deadline
-                .bound(self.raise(fence, *until))
-                .await
-                .map_err(|after| ExecuteError::Deadline { after })??;
-        }
+        self.raise_before_reading(deadline).await?;
         let mut ctx = ActionContext {
             databases: &inner.databases,
             ids: &inner.ids,
@@ -177,24 +184,58 @@ impl<A: Action> Execution<'_, A> {
             .map_err(|after| ExecuteError::Deadline { after })?
             .map_err(ExecuteError::Domain)?;
         let PlanParts { rows, events, effects } = ctx.plan.into_parts()?;
-        let batch = if rows.is_empty() && keyed.is_none() && !inner.record_reads {
-            None
+        let parts = if rows.is_empty() && keyed.is_none() && !inner.record_reads {
+            Vec::new()
         } else {
             let action = self.record(params, started);
-            let mut staged_records = records(&action, &events, &inner.ids);
-            if let Some(keyed) = keyed {
-                staged_records.push(self.key_record(keyed, &output, action.completed)?);
-            }
-            let batch = deadline.bound(self.batch(rows, staged_records)).await;
-            Some(batch.map_err(|after| ExecuteError::Deadline { after })??)
+            let key = match keyed {
+                Some(keyed) => Some(self.key_record(keyed, &output, action.completed)?),
+                None => None,
+            };
+            let parts = deadline.bound(self.parts(rows, &events, key, &action)).await;
+            parts.map_err(|after| ExecuteError::Deadline { after })??
         };
-        self.commit(batch, effects, deadline, attempt, events.len()).await?;
-        Ok(output)
+        let committed = self.commit(parts, effects, deadline, attempt, events.len()).await?;
+        Ok((output, Some(committed)))
+    }
+
+    /// The answer of the call that had the key before.
+    async fn replay(
+        &self,
+        keyed: &Keyed<'_, A::Output>,
+        answered: Answered,
+        deadline: Deadline,
+    ) -> Answer<A> {
+        let shards = &self.executor.inner.databases.shards;
+        if !shards.is_single() {
+            let action = answered.action;
+            let partial = deadline.bound(shards.partial_commits(Some(action))).await;
+            let partial = partial.map_err(|after| ExecuteError::Deadline { after })??;
+            if let Some(partial) = partial.into_iter().next() {
+                return Err(ExecuteError::of_partial(partial));
+            }
+        }
+        keyed.replay::<A>(answered).map(|output| (output, None))
     }
 }
 
+/// Whether nothing can be learnt by looking whether another process committed the call.
+fn is_final(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Plan
+            | ErrorKind::Deadline
+            | ErrorKind::CommitUnknown
+            | ErrorKind::CrossShard
+            | ErrorKind::PartlyCommitted
+    )
+}
+
 impl<O> Keyed<'_, O> {
-    fn replay<A: Action<Output = O>>(&self, answered: Answered) -> Answer<A> {
+    fn replay<A: Action<Output = O>>(
+        &self,
+        answered: Answered,
+    ) -> Result<O, ExecuteError<A::Error>> {
         if answered.action_name != A::NAME || answered.fingerprint != self.fingerprint {
             return Err(ExecuteError::KeyReused {
                 key: self.key.to_owned(),

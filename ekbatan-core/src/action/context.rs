@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::ActionPlan;
 use crate::clock::to_micros;
 use crate::db::ActionId;
-use crate::domain::{Entity, EntityId, Id, IdGenerator, Stored};
+use crate::domain::{Entity, EntityId, Id, IdGenerator, ShardIdentifier, ShardedId, Stored};
 use crate::repository::{ReadError, Repository};
 use crate::shard::Databases;
 
@@ -41,7 +41,7 @@ impl ActionContext<'_> {
     /// Every read there is, on the primary.
     pub fn repository<T: Entity>(&self) -> Repository<T> {
         Repository::new(
-            Arc::clone(&self.databases.database),
+            Arc::clone(&self.databases.shards),
             Arc::clone(&self.databases.clock),
             self.name,
         )
@@ -60,6 +60,11 @@ impl ActionContext<'_> {
     /// A new id, by the executor's clock.
     pub fn new_id<M>(&self) -> Id<M> {
         self.ids.generate()
+    }
+
+    /// A new id of a row on `shard`, by the executor's clock.
+    pub fn new_sharded_id<M>(&self, shard: ShardIdentifier) -> ShardedId<M> {
+        self.ids.generate_on(shard)
     }
 
     /// When this attempt began, to the microsecond, by the executor's clock.

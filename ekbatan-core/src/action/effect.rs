@@ -51,7 +51,7 @@ pub(super) async fn run_all(effects: Vec<Box<dyn Effect>>, committed: Committed)
     let mut failures = 0;
     for effect in effects {
         let name = effect.name().to_owned();
-        let error = match tokio::spawn(effect.run(committed)).await {
+        let error = match tokio::spawn(effect.run(committed.clone())).await {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error.to_string(),
             Err(panicked) => panicked.to_string(),

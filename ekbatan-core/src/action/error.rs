@@ -5,8 +5,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::db::{ActionId, CommitError, DbError, DbErrorKind, RowRef, SchemaError, TableError};
+use crate::domain::ShardIdentifier;
 use crate::domain::{FieldError, PayloadError};
 use crate::repository::StageError;
+use crate::shard::{PartialCommit, ShardError, list};
 
 /// An executor that cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -163,9 +165,35 @@ pub enum ExecuteError<E> {
     },
     /// The plan touches several shards, which the call does not allow.
     #[error(
-        "the plan touches several shards; allow it by `.allow_cross_shard()`, knowing that shards commit one by one"
+        "the plan touches the shards {}, which do not commit together; allow it by `.allow_cross_shard()`, knowing that they commit one by one",
+        list(shards)
     )]
-    CrossShard,
+    CrossShard {
+        /// Which.
+        shards: Vec<ShardIdentifier>,
+    },
+    /// Some shards have committed their part, one has not, and nothing is tried again. The
+    /// action is on the list of
+    /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits).
+    #[error(
+        "action {action} committed on {} and not on {failed}{}; `databases.partial_commits()` lists it until it is resolved",
+        list(committed), source.as_ref().map_or_else(String::new, |source| format!(": {source}"))
+    )]
+    PartlyCommitted {
+        /// The execution.
+        action: ActionId,
+        /// The shards that have committed their part.
+        committed: Vec<ShardIdentifier>,
+        /// The shard that has not.
+        failed: ShardIdentifier,
+        /// The shards behind it, to which nothing was sent.
+        not_tried: Vec<ShardIdentifier>,
+        /// Why it has not; unknown to a call that repeats an idempotency key.
+        source: Option<CommitError>,
+    },
+    /// A row's shard is not to be found.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
     /// The action has a mistake.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -191,6 +219,8 @@ pub enum ErrorKind {
     KeyReused,
     StoredOutput,
     CrossShard,
+    PartlyCommitted,
+    Shard,
     Plan,
 }
 
@@ -212,7 +242,9 @@ impl<E> ExecuteError<E> {
             ExecuteError::CommitUnknown { .. } => ErrorKind::CommitUnknown,
             ExecuteError::KeyReused { .. } => ErrorKind::KeyReused,
             ExecuteError::StoredOutput { .. } => ErrorKind::StoredOutput,
-            ExecuteError::CrossShard => ErrorKind::CrossShard,
+            ExecuteError::CrossShard { .. } => ErrorKind::CrossShard,
+            ExecuteError::PartlyCommitted { .. } => ErrorKind::PartlyCommitted,
+            ExecuteError::Shard(_) => ErrorKind::Shard,
             ExecuteError::Plan(_) => ErrorKind::Plan,
         }
     }
@@ -259,6 +291,19 @@ impl<E> ExecuteError<E> {
             CommitError::FenceLost(key) => ExecuteError::FenceLost { key },
             CommitError::Unknown(action, why) => ExecuteError::CommitUnknown { action, why },
             CommitError::Refused(error) => error.into(),
+        }
+    }
+}
+
+impl<E> ExecuteError<E> {
+    pub(super) fn of_partial(partial: PartialCommit) -> Self {
+        let mut missing = partial.missing.into_iter().chain(partial.unreachable);
+        ExecuteError::PartlyCommitted {
+            action: partial.action,
+            committed: partial.committed,
+            failed: missing.next().unwrap_or_default(),
+            not_tried: missing.collect(),
+            source: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Action, ActionExecutor, AsFence, ExecuteError, Fence, RetryPolicy};
-use crate::db::{ActionId, OpenAction};
+use crate::db::{ActionId, Committed, OpenAction};
 
 /// How an output is kept under an idempotency key.
 pub(super) struct Codec<O> {
@@ -30,6 +30,8 @@ pub(super) struct Options {
     /// The fence, and when its lease ends.
     pub(super) fence: Option<(Fence, Instant)>,
     pub(super) allow_cross_shard: bool,
+    /// Whether the caller wants to know how far the shards have come.
+    pub(super) token: bool,
 }
 
 type RetryIf<E> = Box<dyn Fn(&E) -> bool + Send + Sync>;
@@ -122,10 +124,38 @@ impl<'a, A: Action> Execution<'a, A> {
         self
     }
 
-    /// Lets the plan touch several shards, which then commit one by one.
+    /// Lets the plan touch several shards, which then commit one by one, in their order.
+    /// Nothing is tried again once one has committed; what then fails is
+    /// [`ExecuteError::PartlyCommitted`] and stays on the list of
+    /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits).
     pub fn allow_cross_shard(mut self) -> Self {
         self.options.allow_cross_shard = true;
         self
+    }
+
+    /// Runs the call and answers, beside the output, what is known of its commit: nothing if
+    /// an earlier call with the same idempotency key had committed. Where shards have
+    /// replicas it carries the token that keeps a reader from one that lags.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_core::action::{Action, ActionExecutor, ExecuteError};
+    /// # use ekbatan_core::domain::{Entity, EntityId};
+    /// # async fn run<A: Action, T: Entity>(executor: &ActionExecutor, action: A, params: A::Params, id: T::Id) -> Result<(), Box<dyn std::error::Error>>
+    /// # where A::Error: std::error::Error + 'static {
+    /// let (_, committed) = executor.execute(&action, params).with_commit().await?;
+    /// let mut rows = executor.databases().repository::<T>();
+    /// if let Some(token) = committed.and_then(|committed| committed.token) {
+    ///     rows = rows.on_replica_after(&token, Duration::from_millis(100));
+    /// }
+    /// let row = rows.get(id).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn with_commit(
+        mut self,
+    ) -> Result<(A::Output, Option<Committed>), ExecuteError<A::Error>> {
+        self.options.token = true;
+        Box::pin(self.run()).await
     }
 
     /// Makes the call safe to repeat: the first one with this key commits, and every later
@@ -147,6 +177,6 @@ impl<'a, A: Action> IntoFuture for Execution<'a, A> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.run())
+        Box::pin(async { self.run().await.map(|(output, _)| output) })
     }
 }

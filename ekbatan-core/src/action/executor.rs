@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::gate::Gate;
 use super::{Action, BuildError, Execution, RetryPolicy};
-use crate::db::{ActionId, Arg, DbError, Query, Route, SchemaError, TableError};
+use crate::db::{ActionId, Arg, Database, DbError, Query, Route, SchemaError, TableError};
 use crate::domain::{ColumnDef, Entity, Event, IdGenerator, Table, Value, ValueType};
-use crate::outbox::{EVENTS, KEYS};
-use crate::shard::Databases;
+use crate::outbox::{EVENTS, KEYS, PARTS};
+use crate::shard::{Databases, Shards, visit};
 
 /// Runs actions: attempt, commit, retry. Cheap to clone.
 #[derive(Clone)]
@@ -49,6 +49,9 @@ impl Inner {
 pub enum Outcome {
     /// Everything that it staged is in the database.
     Committed,
+    /// What it staged is on some of its shards and not on others; see
+    /// [`Databases::partial_commits`].
+    PartlyCommitted,
     /// Nothing of it is, and nothing ever will be.
     NotCommitted,
 }
@@ -90,19 +93,15 @@ impl ActionExecutor {
     /// While a lane of this process still works for it, this waits. For an execution of
     /// another process that is still running, "not committed" is only true of now.
     pub async fn outcome(&self, action: ActionId) -> Result<Outcome, DbError> {
-        let database = &self.inner.databases.database;
-        database.settled(action).await;
-        let query = Query {
-            sql: format!(
-                "SELECT action_id FROM {} WHERE action_id = $1 LIMIT 1",
-                database.driver.syntax().table(&EVENTS)
-            )
-            .into(),
-            args: vec![Arg::One(ValueType::Uuid, Value::Uuid(action.0))],
-            columns: vec![ColumnDef::new("action_id", ValueType::Uuid)].into(),
-        };
-        let found = database.fetch(&query, Route::Primary, "outcome").await?;
-        Ok(if found.is_empty() { Outcome::NotCommitted } else { Outcome::Committed })
+        let shards = &self.inner.databases.shards;
+        let asked = shards.all().map(|database| is_recorded(database, action));
+        let found: Vec<bool> =
+            visit(asked.collect()).await.into_iter().collect::<Result<_, _>>()?;
+        if !found.contains(&true) {
+            return Ok(Outcome::NotCommitted);
+        }
+        let whole = shards.is_single() || shards.partial_commits(Some(action)).await?.is_empty();
+        Ok(if whole { Outcome::Committed } else { Outcome::PartlyCommitted })
     }
 
     /// The databases.
@@ -118,6 +117,34 @@ impl ActionExecutor {
     pub(super) fn new_uuid(&self) -> Uuid {
         self.inner.ids.next_uuid()
     }
+}
+
+/// Whether a shard's outbox knows of the action, once no lane of the shard works for it.
+async fn is_recorded(database: &Database, action: ActionId) -> Result<bool, DbError> {
+    database.settled(action).await;
+    let table = database.driver.syntax().table(&EVENTS);
+    let query = Query {
+        sql: format!("SELECT action_id FROM {table} WHERE action_id = $1 LIMIT 1").into(),
+        args: vec![Arg::One(ValueType::Uuid, Value::Uuid(action.0))],
+        columns: vec![ColumnDef::new("action_id", ValueType::Uuid)].into(),
+    };
+    Ok(!database.fetch(&query, Route::Primary, "outcome").await?.is_empty())
+}
+
+/// What of the tables on a database is not as the code believes.
+async fn look_at(
+    database: &Database,
+    tables: Vec<&'static Table>,
+) -> Result<Vec<SchemaError>, DbError> {
+    let mut problems = Vec::new();
+    for table in tables {
+        match database.table(table).await {
+            Ok(_) => {}
+            Err(TableError::Schema(problem)) => problems.push(problem),
+            Err(TableError::Database(error)) => return Err(error),
+        }
+    }
+    Ok(problems)
 }
 
 /// Sets up an [`ActionExecutor`].
@@ -136,13 +163,16 @@ pub struct ActionExecutorBuilder {
 struct Known {
     table: &'static Table,
     events: &'static [crate::domain::EventName],
+    /// Those that may hold rows of it.
+    databases: fn(&Shards) -> Vec<&Arc<Database>>,
 }
 
 impl ActionExecutorBuilder {
     /// Names a model or entity: its table is held against the code when the executor is
     /// built, and the names of its events against those of the others.
     pub fn model<T: Entity>(mut self) -> Self {
-        self.models.push(Known { table: T::TABLE, events: T::Event::NAMES });
+        let databases = Shards::of_table::<T>;
+        self.models.push(Known { table: T::TABLE, events: T::Event::NAMES, databases });
         self
     }
 
@@ -172,16 +202,18 @@ impl ActionExecutorBuilder {
 
     /// The executor, after its tables and the framework's were held against the code.
     pub async fn build(self) -> Result<ActionExecutor, BuildError> {
-        let database = self.databases.database.clone();
-        let mut problems: Vec<SchemaError> = Vec::new();
-        for table in [&EVENTS, &KEYS].into_iter().chain(self.models.iter().map(|known| known.table))
-        {
-            match database.table(table).await {
-                Ok(_) => {}
-                Err(TableError::Schema(problem)) => problems.push(problem),
-                Err(TableError::Database(error)) => return Err(error.into()),
-            }
-        }
+        let shards = &self.databases.shards;
+        let tables_on = |database: &Arc<Database>| {
+            let of_models = self.models.iter().filter(|known| {
+                (known.databases)(shards).iter().any(|other| other.shard == database.shard)
+            });
+            let own: [&'static Table; 3] = [&EVENTS, &KEYS, &PARTS];
+            own.into_iter().chain(of_models.map(|known| known.table)).collect::<Vec<_>>()
+        };
+        let looking = shards.all().map(|database| look_at(database, tables_on(database)));
+        let looked: Vec<_> =
+            visit(looking.collect()).await.into_iter().collect::<Result<_, _>>()?;
+        let problems: Vec<SchemaError> = looked.into_iter().flatten().collect();
         if !problems.is_empty() {
             return Err(BuildError::Schema(problems));
         }

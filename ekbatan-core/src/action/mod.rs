@@ -11,6 +11,7 @@ mod execution;
 mod executor;
 mod fence;
 mod gate;
+mod parts;
 mod persist;
 mod plan;
 mod retry;

@@ -1,145 +1,127 @@
-//! From a plan to its commit: the batch, the fence, and what follows once it is known.
+//! From what each shard is to commit to its commit: the fence, the lanes, and what follows
+//! once the outcome is known.
+//!
+//! What always holds: once one of several shards has committed, nothing is tried again, and
+//! no caller who is dropped stops those that are left.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use serde_json::Value as Json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
-use super::commit::{Deadline, Keyed};
+use super::commit::Deadline;
 use super::effect::{Effect, run_all};
-use super::executor::Inner;
-use super::{Action, ExecuteError, Execution, Fence, PlanError};
-use crate::db::{ActionId, Arg, CommitBatch, CommitError, Committed, FenceCheck, Query, Route};
-use crate::domain::{ColumnDef, Value, ValueType};
-use crate::outbox::{ActionRecord, KeyRecord};
-use crate::repository::{StageError, Staged, resolve};
+use super::parts::ShardBatch;
+use super::{Action, ExecuteError, Execution, Fence};
+use crate::db::{
+    ActionId, Arg, CommitError, CommitToken, Committed, Database, DbError, Query, Route,
+};
+use crate::domain::{ColumnDef, ShardIdentifier, Value, ValueType};
+
+/// Why an action is not, or not wholly, in the databases.
+pub(super) enum Failure {
+    /// Nothing of it is.
+    Whole(CommitError),
+    /// Some of its shards have their part.
+    Partly {
+        committed: Vec<ShardIdentifier>,
+        failed: ShardIdentifier,
+        not_tried: Vec<ShardIdentifier>,
+        error: CommitError,
+    },
+}
 
 impl<A: Action> Execution<'_, A> {
-    pub(super) fn record(&self, params: &Json, started: DateTime<Utc>) -> ActionRecord {
-        let inner = &self.executor.inner;
-        ActionRecord {
-            namespace: inner.namespace.clone(),
-            action: self.id,
-            name: A::NAME,
-            params: params.to_string(),
-            started,
-            completed: inner.databases.clock.now(),
-            principal: self.options.principal.clone(),
-            reason: self.options.reason.clone(),
-            trace_parent: self.options.trace_parent.clone(),
-        }
-    }
-
-    pub(super) fn key_record(
-        &self,
-        keyed: &Keyed<'_, A::Output>,
-        output: &A::Output,
-        created: DateTime<Utc>,
-    ) -> Result<Staged, PlanError> {
-        let record = KeyRecord {
-            namespace: &self.executor.inner.namespace,
-            key: keyed.key,
-            action_name: A::NAME,
-            fingerprint: &keyed.fingerprint,
-            action: self.id,
-            output: (keyed.codec.encode)(output).map_err(PlanError::Output)?,
-            created,
-        };
-        Ok(record.stage())
-    }
-
-    pub(super) async fn batch(
-        &self,
-        rows: Vec<Staged>,
-        records: Vec<Staged>,
-    ) -> Result<CommitBatch, ExecuteError<A::Error>> {
-        let database = &self.executor.inner.databases.database;
-        let mut batch = CommitBatch {
-            action: self.id,
-            changes: Vec::with_capacity(rows.len()),
-            records: Vec::with_capacity(records.len()),
-            fence: self
-                .options
-                .fence
-                .as_ref()
-                .map(|(fence, _)| FenceCheck { key: fence.key.clone(), token: fence.token }),
-            traceable: true,
-        };
-        for row in rows {
-            let table = database.table(row.table).await.map_err(StageError::Table)?;
-            batch.changes.push(resolve(row, table)?);
-        }
-        for record in records {
-            let table = database.table(record.table).await.map_err(StageError::Table)?;
-            batch.records.push(resolve(record, table)?);
-        }
-        Ok(batch)
-    }
-
     pub(super) async fn commit(
         &self,
-        batch: Option<CommitBatch>,
+        parts: Vec<ShardBatch>,
         effects: Vec<Box<dyn Effect>>,
         deadline: Deadline,
         attempt: u32,
         events: usize,
-    ) -> Result<(), ExecuteError<A::Error>> {
+    ) -> Result<Committed, ExecuteError<A::Error>> {
         let span = tracing::info_span!(
             "ekbatan.action.persist",
             ekbatan.action.attempt = attempt,
-            ekbatan.batch.size = batch.as_ref().map_or(0, |batch| batch.changes.len()),
+            ekbatan.batch.size = parts.iter().map(|part| part.batch.changes.len()).sum::<usize>(),
             ekbatan.event.count = events,
             ekbatan.commit.round_trips = field::Empty,
             ekbatan.commit.folded = field::Empty,
             ekbatan.commit.lane_wait_us = field::Empty,
+            ekbatan.shard.cross_shard = (parts.len() > 1).then_some(true),
+            ekbatan.shard.partial_commit_failure = field::Empty,
+            ekbatan.shard.committed_shards = field::Empty,
+            ekbatan.shard.failed_shard = field::Empty,
         );
-        if effects.is_empty() {
+        self.raise_before_commit(&parts, deadline).await?;
+        let (inner, action) = (self.executor.inner.clone(), self.id);
+        let token = self.options.token;
+        let only = match &parts[..] {
+            [only] => Some(only.database.clone()),
+            _ => None,
+        };
+        if effects.is_empty() && parts.len() <= 1 {
             // The lane alone carries the commit through.
-            let committing = commit_batch(&self.executor.inner, batch, self.id);
-            return self
-                .answer(deadline.bound(committing.instrument(span)).await, attempt)
-                .map(drop);
+            let committing = commit_parts(parts, action, token);
+            let committed = deadline.bound(committing.instrument(span)).await;
+            return self.answer(committed, attempt, only.as_deref());
         }
-        // Effects need a task that outlives a caller who is dropped.
-        if batch.is_some() {
-            self.executor.inner.databases.database.check_not_writing()?;
+        // Effects, and shards that follow others, need a task that outlives a caller who is
+        // dropped.
+        for part in &parts {
+            part.database.check_not_writing()?;
         }
         let (tell, told) = oneshot::channel();
-        let (inner, action) = (self.executor.inner.clone(), self.id);
-        let open = inner.databases.database.open_action(action);
+        let open = inner.databases.shards.default().open_action(action);
         let working = async move {
-            let committed = commit_batch(&inner, batch, action).await;
+            let across = parts.len() > 1;
+            let committed = commit_parts(parts, action, token).await;
+            // Known, also to effects that ask for the outcome.
             drop(open);
-            let run = committed.as_ref().ok().copied();
+            let run = committed.as_ref().ok().cloned();
             let _ = tell.send(committed);
-            if let Some(committed) = run {
-                inner.count_effect_failures(run_all(effects, committed).await);
+            let Some(committed) = run else { return };
+            if across && let Err(error) = inner.databases.shards.forget_parts(action).await {
+                tracing::debug!(%error, %action, "the trail of a complete cross-shard commit stays");
             }
+            inner.count_effect_failures(run_all(effects, committed).await);
         };
         let effects_done = tokio::spawn(working.instrument(span));
         let committed = deadline.bound(told).await.map(|told| {
-            told.unwrap_or_else(|stopped| Err(CommitError::Unknown(action, stopped.to_string())))
+            told.unwrap_or_else(|stopped| {
+                Err(Failure::Whole(CommitError::Unknown(action, stopped.to_string())))
+            })
         });
-        self.answer(committed, attempt)?;
+        let committed = self.answer(committed, attempt, only.as_deref())?;
         // The outcome is known, also to effects that ask for it.
         drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
         // The commit is known: a deadline that passes now ends the waiting, not the effects.
         let _ = deadline.bound(effects_done).await;
-        Ok(())
+        Ok(committed)
     }
 
+    /// The caller's answer; `only` is the one database to which the action went.
     fn answer(
         &self,
-        committed: Result<Result<Committed, CommitError>, Duration>,
+        committed: Result<Result<Committed, Failure>, Duration>,
         attempt: u32,
+        only: Option<&Database>,
     ) -> Result<Committed, ExecuteError<A::Error>> {
         match committed {
-            Ok(answer) => answer.map_err(|error| ExecuteError::from_commit(error, attempt)),
-            Err(after) if self.executor.inner.databases.database.withdraw(self.id) => {
+            Ok(Ok(committed)) => Ok(committed),
+            Ok(Err(Failure::Whole(error))) => Err(ExecuteError::from_commit(error, attempt)),
+            Ok(Err(Failure::Partly { committed, failed, not_tried, error })) => {
+                Err(ExecuteError::PartlyCommitted {
+                    action: self.id,
+                    committed,
+                    failed,
+                    not_tried,
+                    source: Some(error),
+                })
+            }
+            Err(after) if only.is_some_and(|database| database.withdraw(self.id)) => {
                 Err(ExecuteError::Deadline { after })
             }
             Err(after) => Err(ExecuteError::CommitUnknown {
@@ -149,13 +131,38 @@ impl<A: Action> Execution<'_, A> {
         }
     }
 
-    /// Raises the fence to this lease's token, so that no earlier lease can commit any more.
-    pub(super) async fn raise(
+    /// Raises the fence before the action reads, on the default shard.
+    pub(super) async fn raise_before_reading(
         &self,
+        deadline: Deadline,
+    ) -> Result<(), ExecuteError<A::Error>> {
+        let Some((fence, until)) = &self.options.fence else { return Ok(()) };
+        let database = self.executor.inner.databases.shards.default();
+        self.raise(database, fence, *until, deadline).await
+    }
+
+    /// Raises the fence on the shards that it was not raised on before the action read.
+    async fn raise_before_commit(
+        &self,
+        parts: &[ShardBatch],
+        deadline: Deadline,
+    ) -> Result<(), ExecuteError<A::Error>> {
+        let Some((fence, until)) = &self.options.fence else { return Ok(()) };
+        let default = self.executor.inner.databases.shards.default().shard;
+        for part in parts.iter().filter(|part| part.database.shard != default) {
+            self.raise(&part.database, fence, *until, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Raises the fence to this lease's token, so that no earlier lease can commit any more.
+    async fn raise(
+        &self,
+        database: &Database,
         fence: &Fence,
         until: Instant,
+        deadline: Deadline,
     ) -> Result<(), ExecuteError<A::Error>> {
-        let database = &self.executor.inner.databases.database;
         let remaining = until.saturating_duration_since(Instant::now());
         if remaining.is_zero() {
             return Err(ExecuteError::FenceLost { key: fence.key.clone() });
@@ -171,26 +178,70 @@ impl<A: Action> Execution<'_, A> {
             ],
             columns: vec![ColumnDef::new("token", ValueType::Int)].into(),
         };
-        match database.fetch(&query, Route::Primary, A::NAME).await?.is_empty() {
+        let raised = deadline
+            .bound(database.fetch(&query, Route::Primary, A::NAME))
+            .await
+            .map_err(|after| ExecuteError::Deadline { after })??;
+        match raised.is_empty() {
             true => Err(ExecuteError::FenceLost { key: fence.key.clone() }),
             false => Ok(()),
         }
     }
 }
 
-/// Hands the batch to a lane; an action that changed nothing is committed as it is.
-async fn commit_batch(
-    inner: &Inner,
-    batch: Option<CommitBatch>,
+/// Hands each part to a lane of its shard, one after another; an action that changed nothing
+/// is committed as it is.
+async fn commit_parts(
+    parts: Vec<ShardBatch>,
     action: ActionId,
-) -> Result<Committed, CommitError> {
-    let committed = match batch {
-        Some(batch) => inner.databases.database.commit(batch).await?,
-        None => Committed { action, round_trips: 0, folded: 0, lane_wait: Duration::ZERO },
-    };
-    Span::current()
-        .record("ekbatan.commit.round_trips", committed.round_trips)
-        .record("ekbatan.commit.folded", committed.folded)
-        .record("ekbatan.commit.lane_wait_us", committed.lane_wait.as_micros() as u64);
-    Ok(committed)
+    token: bool,
+) -> Result<Committed, Failure> {
+    let span = Span::current();
+    let mut all =
+        Committed { action, round_trips: 0, folded: 0, lane_wait: Duration::ZERO, token: None };
+    let mut done: Vec<Arc<Database>> = Vec::with_capacity(parts.len());
+    let mut parts = parts.into_iter();
+    while let Some(ShardBatch { database, batch }) = parts.next() {
+        match database.commit(batch).await {
+            Ok(one) => {
+                all.round_trips += one.round_trips;
+                all.folded = all.folded.max(one.folded);
+                all.lane_wait += one.lane_wait;
+                done.push(database);
+            }
+            Err(error) if done.is_empty() => return Err(Failure::Whole(error)),
+            Err(error) => {
+                let committed: Vec<ShardIdentifier> = done.iter().map(|done| done.shard).collect();
+                let failed = database.shard;
+                span.record("ekbatan.shard.partial_commit_failure", true)
+                    .record("ekbatan.shard.committed_shards", crate::shard::list(&committed))
+                    .record("ekbatan.shard.failed_shard", field::display(failed));
+                tracing::error!(%action, ?committed, %failed, %error, "an action committed on some of its shards only");
+                let not_tried = parts.map(|part| part.database.shard).collect();
+                return Err(Failure::Partly { committed, failed, not_tried, error });
+            }
+        }
+    }
+    span.record("ekbatan.commit.round_trips", all.round_trips)
+        .record("ekbatan.commit.folded", all.folded)
+        .record("ekbatan.commit.lane_wait_us", all.lane_wait.as_micros() as u64);
+    if token {
+        all.token = tokens(&done).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, %action, "how far the commit's shard has come could not be asked");
+            None
+        });
+    }
+    Ok(all)
+}
+
+/// How far the shards have come that have a replica.
+async fn tokens(databases: &[Arc<Database>]) -> Result<Option<CommitToken>, DbError> {
+    let mut token: Option<CommitToken> = None;
+    for database in databases {
+        token = match (token, database.token().await?) {
+            (Some(token), Some(other)) => Some(token.and(other)),
+            (token, other) => token.or(other),
+        };
+    }
+    Ok(token)
 }

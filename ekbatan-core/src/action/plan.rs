@@ -149,6 +149,7 @@ impl ActionPlan {
         let name = event.event_name();
         match event.payload() {
             Ok(payload) => self.events.push(EventRecord {
+                row: self.rows.len(),
                 model_id: row.id,
                 model: row.table.model,
                 model_version,

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::sharding::{ShardGroupConfig, ShardMemberConfig, ShardingConfig, UnknownShard};
+use crate::domain::ShardIdentifier;
+
 /// How much of a commit is on the disk when it is answered. SQLite only: a server decides
 /// for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -148,8 +151,10 @@ impl fmt::Debug for DataSourceConfig {
 /// Which databases an application uses.
 #[derive(Debug, Clone)]
 pub struct EkbatanConfig {
-    pub(crate) primary: DataSourceConfig,
-    pub(crate) replica: Option<DataSourceConfig>,
+    /// The namespace.
+    pub namespace: Option<String>,
+    /// The shards.
+    pub sharding: ShardingConfig,
 }
 
 impl EkbatanConfig {
@@ -161,13 +166,55 @@ impl EkbatanConfig {
     /// Adds a replica, which reads take only by name.
     #[must_use]
     pub fn replica(mut self, replica: DataSourceConfig) -> Self {
-        self.replica = Some(replica);
+        for member in self.sharding.groups.iter_mut().flat_map(|g| &mut g.members) {
+            member.configs.insert("secondaryConfig".to_owned(), replica.clone());
+        }
+        self
+    }
+
+    /// Adds a shard.
+    #[must_use]
+    pub fn shard(mut self, shard: ShardIdentifier, member: ShardMemberConfig) -> Self {
+        let member = ShardMemberConfig { member: shard.member(), ..member };
+        match self.sharding.groups.iter_mut().find(|g| g.group == shard.group()) {
+            Some(group) => group.members.push(member),
+            None => self.sharding.groups.push(ShardGroupConfig {
+                group: shard.group(),
+                name: format!("group-{}", shard.group()),
+                members: vec![member],
+            }),
+        }
+        self
+    }
+
+    /// Unknown shards.
+    #[must_use]
+    pub fn unknown_shard(mut self, unknown: UnknownShard) -> Self {
+        self.sharding.unknown_shard = unknown;
+        self
+    }
+
+    /// Default shard.
+    #[must_use]
+    pub fn default_shard(mut self, shard: ShardIdentifier) -> Self {
+        self.sharding.default_shard = shard;
         self
     }
 }
 
 impl From<DataSourceConfig> for EkbatanConfig {
     fn from(primary: DataSourceConfig) -> Self {
-        Self { primary, replica: None }
+        Self {
+            namespace: None,
+            sharding: ShardingConfig {
+                default_shard: ShardIdentifier::DEFAULT,
+                unknown_shard: UnknownShard::Error,
+                groups: vec![ShardGroupConfig {
+                    group: 0,
+                    name: "main".to_owned(),
+                    members: vec![ShardMemberConfig::new(0, primary)],
+                }],
+            },
+        }
     }
 }

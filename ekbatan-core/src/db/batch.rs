@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{DbError, TableInfo};
+use super::{CommitToken, DbError, TableInfo};
 use crate::domain::Value;
 
 /// The identity of one execution of an action: it is stored with the events, so that
@@ -129,7 +129,8 @@ impl CommitBatch {
 }
 
 /// What is known of a commit that went through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Committed {
     /// The execution.
     pub action: ActionId,
@@ -139,6 +140,10 @@ pub struct Committed {
     pub folded: usize,
     /// How long the batch waited for its lane.
     pub lane_wait: Duration,
+    /// What a replica has to have seen to have seen this commit. Asked for only by
+    /// [`Execution::with_commit`](crate::action::Execution::with_commit), and only of a shard
+    /// that has a replica: it is a trip of its own.
+    pub token: Option<CommitToken>,
 }
 
 /// Why a batch did not commit. Except for [`CommitError::Unknown`], nothing was written.

@@ -7,16 +7,19 @@ use std::time::{Duration, Instant};
 use super::driver::Driver;
 use super::transaction::is_writing;
 use super::{
-    ActionId, ColumnInfo, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes,
-    OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo, TransactionOptions,
+    ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
+    Lanes, OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo,
+    TransactionOptions,
 };
-use crate::config::EkbatanConfig;
-use crate::domain::{Table, TableKey, Value};
+use crate::config::DataSourceConfig;
+use crate::domain::{ShardIdentifier, Table, TableKey, Value};
 
 /// The rows of a query.
 pub(crate) type Rows = Vec<Vec<Value>>;
 
 pub(crate) struct Database {
+    /// Which shard it is.
+    pub(crate) shard: ShardIdentifier,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) primary: Pool,
     pub(crate) replica: Option<Pool>,
@@ -25,9 +28,12 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    pub(crate) async fn connect(config: &EkbatanConfig) -> Result<Self, DbError> {
-        let driver = driver(config)?;
-        let source = &config.primary;
+    pub(crate) async fn connect(
+        shard: ShardIdentifier,
+        source: &DataSourceConfig,
+        replica: Option<&DataSourceConfig>,
+    ) -> Result<Self, DbError> {
+        let driver = driver(source, replica)?;
         for (name, value) in [
             ("maximum_pool_size", source.maximum_pool_size),
             ("lanes", source.lanes),
@@ -42,9 +48,7 @@ impl Database {
         }
         let timeout = source.connection_timeout;
         let primary = Pool::new(driver.clone(), Route::Primary, source.maximum_pool_size, timeout)?;
-        let replica = config
-            .replica
-            .as_ref()
+        let replica = replica
             .map(|replica| {
                 Pool::new(
                     driver.clone(),
@@ -57,7 +61,7 @@ impl Database {
         // Whoever starts wants to know now that the database is not there.
         first_connection(&primary, timeout).await?;
         let lanes = Lanes::start(driver.clone(), source);
-        Ok(Self { driver, primary, replica, lanes, tables: RwLock::default() })
+        Ok(Self { shard, driver, primary, replica, lanes, tables: RwLock::default() })
     }
 
     pub(crate) fn pool(&self, route: Route) -> &Pool {
@@ -91,6 +95,59 @@ impl Database {
         }
     }
 
+    /// Runs a read on the replica if that has reached a position, and on the primary
+    /// otherwise. The connection that was asked how far it is, is the one that reads: behind
+    /// one address there may be several replicas.
+    pub(crate) async fn fetch_after(
+        &self,
+        query: &Query,
+        position: &str,
+        patience: Duration,
+        holder: &'static str,
+    ) -> Result<Rows, DbError> {
+        match self.fetch_from_replica(query, position, patience, holder).await {
+            Ok(Some(rows)) => return Ok(rows),
+            Ok(None) => tracing::debug!(position, "the replica lags; the primary is read"),
+            Err(error) => tracing::debug!(%error, "the replica failed; the primary is read"),
+        }
+        self.fetch(query, Route::Primary, holder).await
+    }
+
+    async fn fetch_from_replica(
+        &self,
+        query: &Query,
+        position: &str,
+        patience: Duration,
+        holder: &'static str,
+    ) -> Result<Option<Rows>, DbError> {
+        let Some(replica) = &self.replica else { return Ok(None) };
+        let mut loan = replica.checkout(holder).await?;
+        let connection = loan.begin()?;
+        let rows = match connection.has_reached(position, patience).await? {
+            true => Some(connection.fetch(query).await?),
+            false => None,
+        };
+        loan.done();
+        Ok(rows)
+    }
+
+    /// How far the primary has come; nothing where no replica could be measured by it.
+    pub(crate) async fn token(&self) -> Result<Option<CommitToken>, DbError> {
+        if self.replica.is_none() {
+            return Ok(None);
+        }
+        loop {
+            let mut loan = self.primary.checkout("token").await?;
+            match loan.begin()?.position().await {
+                Err(error) if error.is_connection_lost() && loan.is_used() => {}
+                answer => {
+                    loan.done();
+                    return Ok(answer?.map(|position| CommitToken::new(self.shard, &position)));
+                }
+            }
+        }
+    }
+
     /// Hands a batch to a lane and waits for what becomes of it. Dropping the future leaves
     /// the batch to the lane.
     pub(crate) async fn commit(&self, mut batch: CommitBatch) -> Result<Committed, CommitError> {
@@ -102,6 +159,11 @@ impl Database {
     /// Marks an action as being worked for, so that whoever asks for its outcome waits.
     pub(crate) fn open_action(&self, action: ActionId) -> OpenAction {
         self.lanes.open_action(action)
+    }
+
+    /// Whether somebody in this process works for this action.
+    pub(crate) fn is_open(&self, action: ActionId) -> bool {
+        self.lanes.is_open(action)
     }
 
     /// Refuses to wait for a writer that this very task is.
@@ -236,13 +298,17 @@ pub(crate) enum TableError {
     Database(#[from] DbError),
 }
 
-fn driver(config: &EkbatanConfig) -> Result<Arc<dyn Driver>, DbError> {
-    let url = &config.primary.url;
-    if config.replica.is_some() && url.starts_with("sqlite") {
+/// The dialect that the address names.
+pub(crate) fn driver(
+    primary: &DataSourceConfig,
+    replica: Option<&DataSourceConfig>,
+) -> Result<Arc<dyn Driver>, DbError> {
+    let url = &primary.url;
+    if replica.is_some() && url.starts_with("sqlite") {
         let why = "SQLite has no replicas; leave the replica out: readers of the file have connections of their own";
         return Err(DbError::new(DbErrorKind::Other, why));
     }
-    if config.replica.as_ref().is_some_and(|replica| replica.maximum_pool_size == 0) {
+    if replica.is_some_and(|replica| replica.maximum_pool_size == 0) {
         return Err(DbError::new(
             DbErrorKind::Other,
             "the replica's maximum_pool_size is 0; it must be at least 1",
@@ -252,12 +318,11 @@ fn driver(config: &EkbatanConfig) -> Result<Arc<dyn Driver>, DbError> {
     #[allow(unreachable_patterns)] // with every feature on, nothing is left out
     match scheme {
         #[cfg(feature = "sqlite")]
-        "sqlite" => Ok(Arc::new(super::sqlite::SqliteDriver::new(&config.primary)?)),
+        "sqlite" => Ok(Arc::new(super::sqlite::SqliteDriver::new(primary)?)),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Arc::new(super::postgres::PostgresDriver::new(
-            &config.primary,
-            config.replica.as_ref(),
-        )?)),
+        "postgres" | "postgresql" => {
+            Ok(Arc::new(super::postgres::PostgresDriver::new(primary, replica)?))
+        }
         "postgres" | "postgresql" | "sqlite" => Err(DbError::new(
             DbErrorKind::Other,
             format!(

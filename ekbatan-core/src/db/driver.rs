@@ -115,6 +115,19 @@ pub trait Connection: Send + 'static {
         actions: &[ActionId],
     ) -> Result<Vec<ActionId>, DbError>;
 
+    /// How far this database has come, for a replica to be measured by; nothing where there
+    /// are no replicas.
+    async fn position(&mut self) -> Result<Option<String>, DbError> {
+        Ok(None)
+    }
+
+    /// Whether this replica has seen what [`Connection::position`] answered on its primary,
+    /// if need be after waiting for it.
+    async fn has_reached(&mut self, position: &str, patience: Duration) -> Result<bool, DbError> {
+        let _ = (position, patience);
+        Ok(true)
+    }
+
     /// Who this connection is at the server, where that can be known.
     fn identity(&self) -> Option<&str>;
 
@@ -160,4 +173,15 @@ pub trait Syntax: Send + Sync {
 
     /// The column where it is compared or ordered.
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String;
+
+    /// The column where its order must be that of [`Value`]s, in which the rows of several
+    /// databases are merged: texts by their bytes, UUIDs by theirs.
+    fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
+        self.operand(column, ty)
+    }
+
+    /// Argument `n`, as it is compared with [`Syntax::merge_operand`].
+    fn merge_argument(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
+        self.argument(n, ty, column)
+    }
 }

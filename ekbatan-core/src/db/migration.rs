@@ -6,10 +6,13 @@ use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Arg, Connection, Database, DbError, Driver, PooledConnection, Query, TransactionOptions,
+    Arg, Connection, Database, DbError, DbErrorKind, Driver, PooledConnection, Query,
+    TransactionOptions,
 };
 use crate::clock::Clock;
-use crate::domain::{ColumnDef, Field, FieldError, RowReader, Table, Value, ValueType};
+use crate::domain::{
+    ColumnDef, Field, FieldError, RowReader, ShardIdentifier, Table, Value, ValueType,
+};
 
 /// One script.
 #[derive(Debug, Clone)]
@@ -44,6 +47,22 @@ pub struct AppliedMigration {
     pub checksum: String,
     /// When it ran.
     pub applied_date: DateTime<Utc>,
+}
+
+/// Where a migration stands on a database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MigrationState {
+    /// `ekbatan` for the framework's own, otherwise `application`.
+    pub source: String,
+    /// Its number.
+    pub version: i64,
+    /// Its name.
+    pub name: String,
+    /// When it ran; nothing if it has yet to.
+    pub applied_date: Option<DateTime<Utc>>,
+    /// Whether its text was changed after it had run, for which `migrate` would refuse.
+    pub edited: bool,
 }
 
 /// Why the migrations did not all run. Those before the one that failed stay applied; of
@@ -104,6 +123,9 @@ pub enum MigrationError {
         /// Why.
         source: DbError,
     },
+    /// Some shards failed; the others are migrated.
+    #[error("{}", .0.iter().map(|(shard, error)| format!("shard {shard}: {error}")).collect::<Vec<_>>().join("\n"))]
+    Shards(Vec<(ShardIdentifier, MigrationError)>),
     /// The database failed around the scripts.
     #[error(transparent)]
     Database(#[from] DbError),
@@ -204,21 +226,24 @@ fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), Migration
 
 /// The framework's own, append-only.
 fn framework() -> Vec<Migration> {
-    vec![Migration {
+    macro_rules! texts {
+        ($file:literal: $($dialect:literal),*) => {
+            vec![$((
+                Some($dialect.to_owned()),
+                include_str!(concat!("../outbox/migrations/", $dialect, "/", $file)).to_owned(),
+            )),*]
+        };
+    }
+    let own = |version, name: &str, texts| Migration {
         source: "ekbatan",
-        version: 1,
-        name: "eventlog".to_owned(),
-        texts: vec![
-            (
-                Some("postgres".to_owned()),
-                include_str!("../outbox/migrations/postgres/0001_eventlog.sql").to_owned(),
-            ),
-            (
-                Some("sqlite".to_owned()),
-                include_str!("../outbox/migrations/sqlite/0001_eventlog.sql").to_owned(),
-            ),
-        ],
-    }]
+        version,
+        name: name.to_owned(),
+        texts,
+    };
+    vec![
+        own(1, "eventlog", texts!("0001_eventlog.sql": "postgres", "sqlite")),
+        own(2, "cross_shard_parts", texts!("0002_cross_shard_parts.sql": "postgres", "sqlite")),
+    ]
 }
 
 fn checksum(text: &str) -> String {
@@ -325,6 +350,39 @@ static HISTORY: Table = Table {
     dates: None,
     state: None,
 };
+
+/// Where every migration stands, without changing anything.
+pub(crate) async fn migration_states(
+    database: &Database,
+    migrations: &Migrations,
+) -> Result<Vec<MigrationState>, MigrationError> {
+    let dialect = database.driver.capabilities().name;
+    let application = migrations.resolve(dialect)?;
+    let mut loan = database.primary.checkout("migrations").await?;
+    let applied = match applied(loan.begin()?, &*database.driver).await {
+        // No migration ever ran.
+        Err(MigrationError::Database(error)) if error.kind() == DbErrorKind::UndefinedTable => {
+            Vec::new()
+        }
+        applied => applied?,
+    };
+    loan.done();
+    let all = framework();
+    let states = all.iter().chain(&application).map(|migration| {
+        let sum = checksum(text_for(migration, dialect)?);
+        let done = applied
+            .iter()
+            .find(|done| done.source == migration.source && done.version == migration.version);
+        Ok(MigrationState {
+            source: migration.source.to_owned(),
+            version: migration.version,
+            name: migration.name.clone(),
+            applied_date: done.map(|done| done.applied_date),
+            edited: done.is_some_and(|done| done.checksum != sum),
+        })
+    });
+    states.collect()
+}
 
 /// What has been applied, in order.
 pub(crate) async fn applied(

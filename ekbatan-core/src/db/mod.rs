@@ -14,21 +14,23 @@ mod query;
 mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod token;
 mod transaction;
 
 pub use batch::{
     ActionId, ChangeKind, CommitBatch, CommitError, Committed, FenceCheck, RowChange, RowRef,
 };
-pub(crate) use database::{Database, TableError};
+pub(crate) use database::{Database, TableError, driver};
 pub use driver::{Capabilities, Connection, Driver, Isolation, Route, Syntax, TransactionOptions};
 pub use error::{DbError, DbErrorKind};
 pub(crate) use lane::{Lanes, OpenAction};
-pub use migration::{AppliedMigration, MigrationError, Migrations};
-pub(crate) use migration::{applied, migrate};
+pub use migration::{AppliedMigration, MigrationError, MigrationState, Migrations};
+pub(crate) use migration::{applied, migrate, migration_states};
 pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection};
 pub use query::{Arg, Query};
 pub use schema::{ColumnInfo, SchemaError, TableInfo};
+pub use token::{CommitToken, CommitTokenError};
 pub use transaction::{
     RawConnection, Transaction, TransactionConnection, TransactionError, TransactionManager,
 };

@@ -9,8 +9,8 @@ use tokio::sync::{Mutex, MutexGuard};
 use tracing::Instrument;
 
 use super::{
-    CommitBatch, CommitError, Connection, Database, DbError, DbErrorKind, PooledConnection, Query,
-    Route, TransactionOptions,
+    CommitBatch, CommitError, Connection, Database, DbError, DbErrorKind, Pool, PooledConnection,
+    Query, TransactionOptions,
 };
 use crate::db::TableInfo;
 use crate::db::database::{Rows, TableError};
@@ -254,13 +254,7 @@ impl Transaction {
     /// transaction by hand.
     #[cfg(feature = "postgres")]
     pub async fn postgres(&self) -> Result<TransactionConnection<'_, sqlx::PgConnection>, DbError> {
-        self.raw(|connection| {
-            connection
-                .as_any()
-                .downcast_mut::<super::postgres::PostgresConnection>()
-                .map(|c| &mut c.inner)
-        })
-        .await
+        self.raw(super::postgres::raw).await
     }
 
     /// The connection itself, for raw SQL within the transaction. Do not end the
@@ -269,10 +263,7 @@ impl Transaction {
     pub async fn sqlite(
         &self,
     ) -> Result<TransactionConnection<'_, sqlx::SqliteConnection>, DbError> {
-        self.raw(|connection| {
-            connection.as_any().downcast_mut::<super::sqlite::SqliteLink>().map(|c| &mut c.inner)
-        })
-        .await
+        self.raw(super::sqlite::raw).await
     }
 
     async fn raw<C>(
@@ -348,10 +339,10 @@ pub struct RawConnection<C> {
 
 impl<C> RawConnection<C> {
     pub(crate) async fn checkout(
-        database: &Database,
+        pool: &Pool,
         cast: fn(&mut dyn Connection) -> Option<&mut C>,
     ) -> Result<Self, DbError> {
-        let mut loan = database.pool(Route::Primary).checkout("raw SQL").await?;
+        let mut loan = pool.checkout("raw SQL").await?;
         let fits = cast(loan.begin()?).is_some();
         loan.done();
         if !fits {

@@ -24,6 +24,7 @@ pub use id::{EntityId, Id};
 pub use id_generator::IdGenerator;
 pub use shard_identifier::{ShardIdentifier, ShardIdentifierError};
 pub use sharded_id::ShardedId;
+pub(crate) use sharded_id::shard_of;
 pub use state::{SoftDelete, State};
 pub(crate) use stored::Dates;
 pub use stored::{Changed, Deletable, New, Stored};

@@ -50,7 +50,13 @@ impl KeyRecord<'_> {
             Value::Json(self.output),
             Value::Timestamp(to_micros(self.created)),
         ];
-        Staged { table: &KEYS, kind: ChangeKind::Insert, id: Uuid::nil(), values }
+        Staged {
+            table: &KEYS,
+            kind: ChangeKind::Insert,
+            id: Uuid::nil(),
+            carries_shard: false,
+            values,
+        }
     }
 }
 
@@ -58,6 +64,7 @@ impl KeyRecord<'_> {
 pub(crate) struct Answered {
     pub(crate) action_name: String,
     pub(crate) fingerprint: String,
+    pub(crate) action: ActionId,
     pub(crate) output: String,
 }
 
@@ -69,19 +76,24 @@ pub(crate) async fn look_up(
 ) -> Result<Option<Answered>, DbError> {
     let query = Query {
         sql: format!(
-            "SELECT action_name, fingerprint, output FROM {} WHERE namespace = $1 AND idempotency_key = $2",
+            "SELECT action_name, fingerprint, action_id, output FROM {} WHERE namespace = $1 AND idempotency_key = $2",
             database.driver.syntax().table(&KEYS)
         ).into(),
         args: [namespace, key]
             .map(|text| Arg::One(ValueType::Text, Value::Text(text.to_owned())))
             .into(),
-        columns: vec![KEYS.columns[2], KEYS.columns[3], KEYS.columns[5]].into(),
+        columns: KEYS.columns[2..6].into(),
     };
     let rows = database.fetch(&query, Route::Primary, holder).await?;
-    Ok(rows.into_iter().next().and_then(|row| match <[Value; 3]>::try_from(row) {
-        Ok([Value::Text(action_name), Value::Text(fingerprint), Value::Json(output)]) => {
-            Some(Answered { action_name, fingerprint, output })
-        }
+    Ok(rows.into_iter().next().and_then(|row| match <[Value; 4]>::try_from(row) {
+        Ok(
+            [
+                Value::Text(action_name),
+                Value::Text(fingerprint),
+                Value::Uuid(action),
+                Value::Json(output),
+            ],
+        ) => Some(Answered { action_name, fingerprint, action: ActionId(action), output }),
         _ => None,
     }))
 }

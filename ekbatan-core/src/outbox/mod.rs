@@ -1,7 +1,10 @@
-//! What is written beside the rows: events, and the keys of idempotent calls.
+//! What is written beside the rows: events, the keys of idempotent calls, and the trail of
+//! actions that commit on several shards.
 
+mod cross_shard;
 mod idempotency;
 mod records;
 
+pub(crate) use cross_shard::{PARTS, Part, forget, parts};
 pub(crate) use idempotency::{Answered, KEYS, KeyRecord, fingerprint, look_up};
 pub(crate) use records::{ActionRecord, EVENTS, EventRecord, records};

@@ -55,6 +55,8 @@ pub(crate) struct ActionRecord {
 /// One event of one model.
 #[derive(Debug, Clone)]
 pub(crate) struct EventRecord {
+    /// Which of the plan's rows emitted it.
+    pub(crate) row: usize,
     pub(crate) model_id: Uuid,
     pub(crate) model: &'static str,
     pub(crate) model_version: i64,
@@ -63,17 +65,18 @@ pub(crate) struct EventRecord {
     pub(crate) payload: String,
 }
 
-/// A row per event; for an action without events one sentinel row, so that the action can
-/// be found.
-pub(crate) fn records(
+/// A row per event, numbered within the action; for an action without events one sentinel
+/// row, so that the action can be found.
+pub(crate) fn records<'e>(
     action: &ActionRecord,
-    events: &[EventRecord],
+    events: impl Iterator<Item = (usize, &'e EventRecord)>,
     ids: &IdGenerator,
 ) -> Vec<Staged> {
-    if events.is_empty() {
-        return vec![row(action, None, 0, ids)];
+    let rows: Vec<_> = events.map(|(index, event)| row(action, Some(event), index, ids)).collect();
+    match rows.is_empty() {
+        true => vec![row(action, None, 0, ids)],
+        false => rows,
     }
-    events.iter().enumerate().map(|(index, event)| row(action, Some(event), index, ids)).collect()
 }
 
 fn row(
@@ -107,5 +110,5 @@ fn row(
         event.map_or(Value::Null, |_| Value::Int(index as i64)),
         of_event(|event| Value::Int(event.version.into())),
     ];
-    Staged { table: &EVENTS, kind: ChangeKind::Insert, id, values }
+    Staged { table: &EVENTS, kind: ChangeKind::Insert, id, carries_shard: false, values }
 }

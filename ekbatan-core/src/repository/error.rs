@@ -3,7 +3,8 @@
 use uuid::Uuid;
 
 use crate::db::{CommitError, DbError, RowRef, SchemaError, TableError};
-use crate::domain::FieldError;
+use crate::domain::{FieldError, ShardIdentifier};
+use crate::shard::{ShardError, list};
 
 /// A read that failed.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +42,62 @@ pub enum ReadError {
         /// Why.
         source: FieldError,
     },
+    /// The row's shard is not to be found.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// Some shards did not answer.
+    #[error("{}", describe(failed, answered))]
+    Shards {
+        /// Which did not, and why.
+        failed: Vec<ShardFailure>,
+        /// Which did.
+        answered: Vec<ShardIdentifier>,
+    },
     /// The table is not what the code believes.
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DbError),
+}
+
+/// A shard that did not answer, and why.
+#[derive(Debug)]
+pub struct ShardFailure {
+    /// Which.
+    pub shard: ShardIdentifier,
+    /// Why.
+    pub error: ReadError,
+}
+
+fn describe(failed: &[ShardFailure], answered: &[ShardIdentifier]) -> String {
+    let failed: Vec<String> = failed
+        .iter()
+        .map(|failure| format!("shard {}: {}", failure.shard, failure.error))
+        .collect();
+    let answered = match answered.is_empty() {
+        true => "no shard".to_owned(),
+        false => list(answered),
+    };
+    format!("{}; {answered} answered", failed.join("; "))
+}
+
+impl ReadError {
+    /// Whether another database might have answered the same question.
+    pub(super) fn is_of_one_database(&self) -> bool {
+        matches!(self, ReadError::Database(_) | ReadError::Schema(_) | ReadError::Row { .. })
+    }
+
+    /// What the database said, where one said something; of several shards, the first.
+    pub fn database_error(&self) -> Option<&DbError> {
+        match self {
+            ReadError::Database(error) => Some(error),
+            ReadError::Shards { failed, .. } => {
+                failed.iter().find_map(|failure| failure.error.database_error())
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A direct write that failed. Nothing of it was written, unless it says "unknown".
@@ -96,6 +147,33 @@ pub enum WriteError {
         /// Which column, and why.
         source: FieldError,
     },
+    /// The rows belong to several shards, which do not commit together.
+    #[error(
+        "the rows belong to shards {first} and {second}, which do not commit together; write those of each shard by themselves, or stage them on an action with `.allow_cross_shard()`"
+    )]
+    CrossShard {
+        /// The one.
+        first: ShardIdentifier,
+        /// The other.
+        second: ShardIdentifier,
+    },
+    /// The row belongs to another shard than the transaction.
+    #[error(
+        "{model} {id} belongs to shard {row}, and the transaction is open on shard {transaction}; open it there: `databases.shard(..)?.transactions()`"
+    )]
+    OtherShard {
+        /// The model.
+        model: &'static str,
+        /// The row.
+        id: Uuid,
+        /// Where it belongs.
+        row: ShardIdentifier,
+        /// Where the transaction is.
+        transaction: ShardIdentifier,
+    },
+    /// The row's shard is not to be found.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
     /// The table is not what the code believes.
     #[error(transparent)]
     Schema(#[from] SchemaError),

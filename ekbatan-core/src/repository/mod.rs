@@ -2,43 +2,64 @@
 
 mod condition;
 mod error;
+mod merge;
 mod page;
 mod read;
+mod scatter;
+mod source;
 mod stage;
 mod write;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::db::{Database, Route, Transaction};
+use crate::db::{CommitToken, Route, Transaction};
 use crate::domain::Entity;
+use crate::shard::Shards;
 
 pub use condition::{Column, Condition};
-pub use error::{ReadError, WriteError};
+pub use error::{ReadError, ShardFailure, WriteError};
 pub use page::{Direction, Page, PageRequest};
+pub use scatter::Reachable;
 pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
 
 /// The rows of one table.
 ///
 /// Reads see what is not deleted, on the primary unless [`Repository::on_replica`] says
 /// otherwise, and never join an open transaction unless [`Repository::within`] names it.
+///
+/// Where the rows are spread over shards, reads by id ask the one shard that the id leads
+/// to. All others ask every shard, several at a time, and answer in the order of the shards;
+/// pages and streams are merged into one order.
 pub struct Repository<T> {
-    database: Arc<Database>,
+    shards: Arc<Shards>,
     clock: Arc<dyn Clock>,
     route: Route,
+    after: Option<Arc<After>>,
     within: Option<Transaction>,
     holder: &'static str,
     of: PhantomData<fn() -> T>,
 }
 
+/// What a replica must have seen before it is read.
+pub(crate) struct After {
+    pub(crate) token: CommitToken,
+    pub(crate) patience: Duration,
+}
+
 impl<T: Entity> Repository<T> {
-    pub(crate) fn new(
-        database: Arc<Database>,
-        clock: Arc<dyn Clock>,
-        holder: &'static str,
-    ) -> Self {
-        Self { database, clock, route: Route::Primary, within: None, holder, of: PhantomData }
+    pub(crate) fn new(shards: Arc<Shards>, clock: Arc<dyn Clock>, holder: &'static str) -> Self {
+        Self {
+            shards,
+            clock,
+            route: Route::Primary,
+            after: None,
+            within: None,
+            holder,
+            of: PhantomData,
+        }
     }
 
     /// The same rows as the replica has them, which may lag; as the primary has them where
@@ -49,16 +70,24 @@ impl<T: Entity> Repository<T> {
         self
     }
 
-    /// The same rows, read and written within an open transaction.
+    /// The same rows as the replica has them once it has seen a commit. A replica that has
+    /// not seen it after `patience` is left for the primary; with no patience it is left at
+    /// once.
+    #[must_use]
+    pub fn on_replica_after(mut self, commit: &CommitToken, patience: Duration) -> Self {
+        self.route = Route::Replica;
+        self.after = Some(Arc::new(After { token: commit.clone(), patience }));
+        self
+    }
+
+    /// The same rows, read and written within an open transaction, and so on its shard only.
     #[must_use]
     pub fn within(&self, transaction: &Transaction) -> Self {
         Self {
-            database: transaction.database().clone(),
-            clock: self.clock.clone(),
             route: Route::Primary,
+            after: None,
             within: Some(transaction.clone()),
-            holder: self.holder,
-            of: PhantomData,
+            ..self.clone()
         }
     }
 }
@@ -66,9 +95,10 @@ impl<T: Entity> Repository<T> {
 impl<T> Clone for Repository<T> {
     fn clone(&self) -> Self {
         Self {
-            database: self.database.clone(),
+            shards: self.shards.clone(),
             clock: self.clock.clone(),
             route: self.route,
+            after: self.after.clone(),
             within: self.within.clone(),
             holder: self.holder,
             of: PhantomData,

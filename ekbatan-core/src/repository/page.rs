@@ -1,6 +1,6 @@
 //! Pages by key: each begins where the one before it ended, however the table has grown.
 
-use crate::domain::{Entity, Field, Stored, Value, ValueType};
+use crate::domain::{Entity, Field, FieldError, Stored, Value, ValueType};
 
 use super::{Column, Condition};
 
@@ -19,6 +19,17 @@ pub enum Direction {
 pub(super) struct Position {
     pub(super) key: Option<Value>,
     pub(super) id: Value,
+}
+
+/// By what a page is ordered: the column that was asked for, and the id.
+pub(super) struct Sorting {
+    /// Where each stands in the table, and its type.
+    pub(super) keys: Vec<(usize, ValueType)>,
+    /// What a row after the position is to the position.
+    pub(super) operator: &'static str,
+    /// As `ORDER BY` says it.
+    pub(super) order: &'static str,
+    pub(super) descending: bool,
 }
 
 /// What a page is to hold.
@@ -59,6 +70,21 @@ impl<T: Entity> PageRequest<T> {
         self.order = Some((column.name(), F::TYPE));
         self.direction = direction;
         self
+    }
+
+    pub(super) fn sorting(&self) -> Result<Sorting, FieldError> {
+        let mut keys = Vec::with_capacity(2);
+        if let Some((name, ty)) = self.order {
+            let position = T::TABLE.columns.iter().position(|column| column.name == name);
+            let unknown = || FieldError::new("the table has no such column").at(name);
+            keys.push((position.ok_or_else(unknown)?, ty));
+        }
+        keys.push((0, ValueType::Uuid));
+        let (operator, order, descending) = match self.direction {
+            Direction::Ascending => (">", "ASC", false),
+            Direction::Descending => ("<", "DESC", true),
+        };
+        Ok(Sorting { keys, operator, order, descending })
     }
 
     pub(super) fn from(&self, after: Position) -> Self {

@@ -15,6 +15,8 @@ pub(crate) struct Staged {
     pub(crate) table: &'static Table,
     pub(crate) kind: ChangeKind,
     pub(crate) id: Uuid,
+    /// Whether ids of this table say on which shard their row is.
+    pub(crate) carries_shard: bool,
     pub(crate) values: Vec<Value>,
 }
 
@@ -66,12 +68,16 @@ fn stage<T: Entity>(
     if let Some(dates) = dates {
         values.extend([Value::Timestamp(dates.created), Value::Timestamp(dates.updated)]);
     }
-    Ok((Staged { table: T::TABLE, kind, id, values }, Stored { value, version, dates }))
+    let carries_shard = T::Id::CARRIES_SHARD;
+    Ok((
+        Staged { table: T::TABLE, kind, id, carries_shard, values },
+        Stored { value, version, dates },
+    ))
 }
 
 /// The row with what the database says about its table, if its values fit.
 pub(crate) fn resolve(staged: Staged, info: Arc<TableInfo>) -> Result<RowChange, StageError> {
-    let Staged { table, kind, id, values } = staged;
+    let Staged { table, kind, id, values, .. } = staged;
     if values.len() != info.columns.len() {
         let reason =
             format!("`to_values` gave {} values for {} columns", values.len(), info.columns.len());

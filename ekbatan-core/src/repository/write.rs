@@ -4,12 +4,13 @@
 //! is told to the outbox, and so rows that carry events are refused.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tracing::Instrument;
 use uuid::Uuid;
 
 use super::{Repository, StageError, Staged, WriteError, resolve, stage_changed, stage_new};
-use crate::db::{ActionId, CommitBatch};
+use crate::db::{ActionId, CommitBatch, Database};
 use crate::domain::{Changed, Deletable, Entity, EntityId, New, Stored};
 
 impl<T: Entity> Repository<T> {
@@ -77,7 +78,11 @@ impl<T: Entity> Repository<T> {
         &self,
         rows: Vec<(Staged, Stored<T>)>,
     ) -> Result<Vec<Stored<T>>, WriteError> {
-        let info = self.table().await?;
+        let database = self.destination(&rows)?;
+        let info = match &self.within {
+            Some(transaction) => transaction.table(T::TABLE).await?,
+            None => database.table(T::TABLE).await?,
+        };
         let mut seen = HashSet::new();
         let mut changes = Vec::with_capacity(rows.len());
         let mut answers = Vec::with_capacity(rows.len());
@@ -97,9 +102,38 @@ impl<T: Entity> Repository<T> {
         };
         match &self.within {
             Some(transaction) => transaction.write(batch).await?,
-            None => drop(self.database.commit(batch).await?),
+            None => drop(database.commit(batch).await?),
         }
         Ok(answers)
+    }
+
+    /// The one database to which all of the rows belong.
+    fn destination(&self, rows: &[(Staged, Stored<T>)]) -> Result<Arc<Database>, WriteError> {
+        let mut destination: Option<&Arc<Database>> = None;
+        for (row, _) in rows {
+            let database = self.shards.of_row(row)?;
+            if let Some(transaction) = &self.within {
+                let open_on = transaction.database().shard;
+                if database.shard != open_on {
+                    return Err(WriteError::OtherShard {
+                        model: T::TABLE.model,
+                        id: row.id,
+                        row: database.shard,
+                        transaction: open_on,
+                    });
+                }
+            }
+            match destination {
+                Some(first) if first.shard != database.shard => {
+                    return Err(WriteError::CrossShard {
+                        first: first.shard,
+                        second: database.shard,
+                    });
+                }
+                _ => destination = Some(database),
+            }
+        }
+        Ok(destination.unwrap_or(self.shards.default()).clone())
     }
 }
 

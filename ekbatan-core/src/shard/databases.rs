@@ -1,39 +1,106 @@
 //! The registry of databases.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::sharding::{Sharding, erase};
+use super::shards::{Shards, visit};
+use super::{Shard, ShardError, Slot};
 use crate::clock::{Clock, SystemClock};
 use crate::config::EkbatanConfig;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::db::RawConnection;
 use crate::db::{
-    AppliedMigration, Capabilities, Database, DbError, MigrationError, Migrations, PoolStatus,
-    Route, SchemaError, TableError, TransactionManager,
+    Capabilities, Database, DbError, PoolStatus, Route, SchemaError, TableError, TransactionManager,
 };
-use crate::domain::Entity;
+use crate::domain::{Entity, ShardIdentifier};
 use crate::repository::Repository;
 
 /// The databases could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ConnectError(#[from] DbError);
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The one database could not be.
+    #[error(transparent)]
+    Database(#[from] DbError),
+    /// Some shards could not be.
+    #[error("{}", each(.0))]
+    Shards(Vec<(ShardIdentifier, DbError)>),
+    /// The default shard is not among the shards.
+    #[error("the default shard is {default}, which is not configured; there are {}", super::error::list(.shards))]
+    NoDefault {
+        /// The default shard.
+        default: ShardIdentifier,
+        /// The shards that are configured.
+        shards: Vec<ShardIdentifier>,
+    },
+}
 
-/// An application's databases: their pools, their lanes, their migrations. Cheap to clone.
+fn each(failures: &[(ShardIdentifier, DbError)]) -> String {
+    let lines: Vec<String> =
+        failures.iter().map(|(shard, error)| format!("shard {shard}: {error}")).collect();
+    lines.join("\n")
+}
+
+/// An application's databases: its shards with their pools and lanes, and what is placed
+/// where. Cheap to clone.
 #[derive(Clone)]
 pub struct Databases {
-    pub(crate) database: Arc<Database>,
+    pub(crate) shards: Arc<Shards>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
 impl Databases {
-    /// Opens what the configuration names. A database that is not to be reached is an error
-    /// now, not at the first action.
+    /// Opens what the configuration names, shards side by side. A database that is not to be
+    /// reached is an error now, not at the first action.
     pub async fn connect(config: &EkbatanConfig) -> Result<Self, ConnectError> {
-        Ok(Self {
-            database: Arc::new(Database::connect(config).await?),
-            clock: Arc::new(SystemClock),
-        })
+        let sharding = &config.sharding;
+        let members: Vec<_> = sharding.shards().collect();
+        let opening = members.iter().map(|(shard, member)| async move {
+            let primary =
+                member.primary().ok_or_else(|| no_primary(*shard)).map_err(|e| (*shard, e))?;
+            Database::connect(*shard, primary, member.secondary())
+                .await
+                .map_err(|error| (*shard, error))
+        });
+        let opened = visit(opening.collect()).await;
+        let mut databases = BTreeMap::new();
+        let mut failures = Vec::new();
+        for opened in opened {
+            match opened {
+                Ok(database) => drop(databases.insert(database.shard, Arc::new(database))),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        if members.len() == 1
+            && let Some((_, error)) = failures.pop()
+        {
+            return Err(error.into());
+        }
+        if !failures.is_empty() {
+            return Err(ConnectError::Shards(failures));
+        }
+        let default = databases.get(&sharding.default_shard).cloned().ok_or_else(|| {
+            ConnectError::NoDefault {
+                default: sharding.default_shard,
+                shards: databases.keys().copied().collect(),
+            }
+        })?;
+        let slots = members.iter().map(|(shard, member)| {
+            let slots = member.configs.iter().filter(|(name, _)| is_slot(name));
+            (*shard, slots.map(|(name, config)| Slot::new(name, config)).collect())
+        });
+        let shards = Shards {
+            slots: slots.collect(),
+            default,
+            databases,
+            unknown: sharding.unknown_shard,
+            placements: HashMap::new(),
+        };
+        Ok(Self { shards: Arc::new(shards), clock: Arc::new(SystemClock) })
     }
 
-    /// One database by its address: `sqlite:FILE` or `postgres://..`.
+    /// One database by its address: `sqlite:FILE`, `postgres://..`.
     pub async fn open(url: &str) -> Result<Self, ConnectError> {
         Self::connect(&EkbatanConfig::single(url)).await
     }
@@ -45,75 +112,93 @@ impl Databases {
         self
     }
 
-    /// Applies the framework's migrations, then the application's. Any number of processes
-    /// may do so at once.
-    pub async fn migrate(&self, migrations: &Migrations) -> Result<(), MigrationError> {
-        crate::db::migrate(&self.database, migrations, &*self.clock).await
+    /// The same databases, with another rule by which the rows of `T` are placed. Whatever
+    /// was made from the registry before keeps the rule that it knew.
+    #[must_use]
+    pub fn with_sharding<T: Entity>(mut self, sharding: Sharding<T>) -> Self {
+        Arc::make_mut(&mut self.shards).placements.insert(T::TABLE.key(), erase(sharding));
+        self
     }
 
-    /// What has been applied.
-    pub async fn migrations(&self) -> Result<Vec<AppliedMigration>, MigrationError> {
-        let mut loan = self.database.primary.checkout("migrations").await?;
-        let applied = crate::db::applied(loan.begin()?, &*self.database.driver).await;
-        loan.done();
-        applied
+    /// Every shard, by group and then by member.
+    pub fn shards(&self) -> impl ExactSizeIterator<Item = Shard> + '_ {
+        self.shards.all().map(|database| self.handle(database))
+    }
+
+    /// A shard by its identifier.
+    pub fn shard(&self, shard: ShardIdentifier) -> Result<Shard, ShardError> {
+        self.shards.database(shard).map(|database| self.handle(database))
+    }
+
+    /// The shard where rows without a shard are: with one database, that one.
+    pub fn default_shard(&self) -> Shard {
+        self.handle(self.shards.default())
+    }
+
+    fn handle(&self, database: &Arc<Database>) -> Shard {
+        let slots = self.shards.slots.get(&database.shard).cloned().unwrap_or_default();
+        Shard { database: database.clone(), slots }
     }
 
     /// The rows of `T`.
     pub fn repository<T: Entity>(&self) -> Repository<T> {
-        Repository::new(self.database.clone(), self.clock.clone(), "repository")
+        Repository::new(self.shards.clone(), self.clock.clone(), "repository")
     }
 
-    /// Transactions that user code holds open.
+    /// Transactions that user code holds open on the default shard.
     pub fn transactions(&self) -> TransactionManager {
-        TransactionManager::new(self.database.clone())
+        self.default_shard().transactions()
     }
 
-    /// Holds the table of `T` against the code.
+    /// Holds the table of `T` against the code, on every shard that may have its rows.
     pub async fn check<T: Entity>(&self) -> Result<(), CheckError> {
-        self.database.table(T::TABLE).await.map(drop).map_err(CheckError)
+        let checked =
+            self.shards.of_table::<T>().into_iter().map(|database| database.table(T::TABLE));
+        visit(checked.collect())
+            .await
+            .into_iter()
+            .try_for_each(|table| table.map(drop).map_err(CheckError))
     }
 
-    /// What the database can do.
+    /// What the default shard's database can do.
     pub fn capabilities(&self) -> Capabilities {
-        *self.database.driver.capabilities()
+        self.default_shard().capabilities()
     }
 
-    /// What a pool is doing.
+    /// What a pool of the default shard is doing.
     pub fn pool_status(&self, route: Route) -> PoolStatus {
-        self.database.pool(route).status()
+        self.default_shard().pool_status(route)
     }
 
-    /// A connection for raw SQL on PostgreSQL.
+    /// A connection for raw SQL on PostgreSQL, to the default shard.
     #[cfg(feature = "postgres")]
-    pub async fn postgres(&self) -> Result<crate::db::RawConnection<sqlx::PgConnection>, DbError> {
-        crate::db::RawConnection::checkout(&self.database, |connection| {
-            connection
-                .as_any()
-                .downcast_mut::<crate::db::postgres::PostgresConnection>()
-                .map(|c| &mut c.inner)
-        })
-        .await
+    pub async fn postgres(&self) -> Result<RawConnection<sqlx::PgConnection>, DbError> {
+        self.default_shard().postgres().await
     }
 
-    /// A connection for raw SQL on SQLite.
+    /// A connection for raw SQL on SQLite, to the default shard.
     #[cfg(feature = "sqlite")]
-    pub async fn sqlite(
-        &self,
-    ) -> Result<crate::db::RawConnection<sqlx::SqliteConnection>, DbError> {
-        crate::db::RawConnection::checkout(&self.database, |connection| {
-            connection
-                .as_any()
-                .downcast_mut::<crate::db::sqlite::SqliteLink>()
-                .map(|c| &mut c.inner)
-        })
-        .await
+    pub async fn sqlite(&self) -> Result<RawConnection<sqlx::SqliteConnection>, DbError> {
+        self.default_shard().sqlite().await
     }
 
     /// Commits what still waits and closes every connection that is not on loan.
     pub async fn close(&self) {
-        self.database.close().await;
+        visit(self.shards.all().map(|database| database.close()).collect()).await;
+        self.shards.slots.values().flatten().for_each(Slot::close);
     }
+}
+
+/// Whether an entry of a member's `configs` is neither its primary nor its replica.
+fn is_slot(name: &str) -> bool {
+    !matches!(name, "primaryConfig" | "secondaryConfig")
+}
+
+fn no_primary(shard: ShardIdentifier) -> DbError {
+    DbError::new(
+        crate::db::DbErrorKind::Other,
+        format!("shard {shard} has no primary-config; every shard needs one"),
+    )
 }
 
 /// A table is not what the code believes, or could not be looked at.

@@ -1,5 +1,24 @@
-//! The databases that an application has.
+//! The databases that an application has, and which rows are on which of them.
 
 mod databases;
+mod error;
+mod migrations;
+mod partial;
+#[allow(clippy::module_inception)] // a file per type, named after the type
+mod shard;
+mod sharding;
+mod shards;
+mod slot;
 
 pub use databases::{CheckError, ConnectError, Databases};
+pub use error::ShardError;
+pub(crate) use error::list;
+pub use migrations::ShardMigrations;
+pub use partial::PartialCommit;
+pub use shard::Shard;
+pub(crate) use sharding::Place;
+pub use sharding::Sharding;
+pub(crate) use shards::{Shards, visit};
+pub use slot::Slot;
+
+pub use crate::domain::{ShardIdentifier, ShardIdentifierError, ShardedId};

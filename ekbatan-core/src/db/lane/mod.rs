@@ -67,6 +67,10 @@ impl Lanes {
         self.queue.open(action)
     }
 
+    pub(crate) fn is_open(&self, action: ActionId) -> bool {
+        self.queue.is_open(action)
+    }
+
     /// Takes an action's batch back, if nothing of it was sent yet.
     pub(crate) fn withdraw(&self, action: ActionId) -> bool {
         self.queue.withdraw(action)
@@ -193,6 +197,7 @@ impl Lane {
                 round_trips,
                 folded,
                 lane_wait: taken.saturating_duration_since(job.since),
+                token: None,
             };
             answers.next().map(|answer| answer.map(|()| committed))
         });
@@ -227,6 +232,7 @@ impl Lane {
                             round_trips: 1,
                             folded: actions.len(),
                             lane_wait: Duration::ZERO,
+                            token: None,
                         })
                     })
                 });

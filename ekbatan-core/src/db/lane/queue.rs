@@ -83,6 +83,11 @@ impl Queue {
         OpenAction { queue: self.actions.clone(), action }
     }
 
+    /// Whether somebody works for the action.
+    pub(super) fn is_open(&self, action: ActionId) -> bool {
+        lock(&self.actions.open).contains_key(&action)
+    }
+
     /// Lines a batch up; `false` when the lanes are closed.
     pub(super) fn push(&self, batch: CommitBatch, answer: Answer) -> bool {
         let open = self.open(batch.action);

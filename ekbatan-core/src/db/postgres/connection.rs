@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgConnection};
@@ -157,6 +157,38 @@ impl Connection for PostgresConnection {
         .await
         .map(|found| found.into_iter().map(ActionId).collect())
         .map_err(classify)
+    }
+
+    async fn position(&mut self) -> Result<Option<String>, DbError> {
+        self.trips += 1;
+        // Not the flushed position: a commit that does not wait for the disk is not there yet.
+        sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text")
+            .fetch_one(&mut self.inner)
+            .await
+            .map(Some)
+            .map_err(classify)
+    }
+
+    async fn has_reached(&mut self, position: &str, patience: Duration) -> Result<bool, DbError> {
+        let until = Instant::now() + patience;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            self.trips += 1;
+            let reached: bool = sqlx::query_scalar(
+                "SELECT CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false) ELSE true END",
+            )
+            .bind(position)
+            .fetch_one(&mut self.inner)
+            .await
+            .map_err(classify)?;
+            let left = until.saturating_duration_since(Instant::now());
+            if reached || left.is_zero() {
+                return Ok(reached);
+            }
+            // The server cannot be told to wait for it.
+            tokio::time::sleep(pause.min(left)).await;
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
     }
 
     fn identity(&self) -> Option<&str> {

@@ -16,7 +16,7 @@ use sqlx::{ConnectOptions, Connection as _};
 
 use super::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
 use crate::config::DataSourceConfig;
-pub(crate) use connection::PostgresConnection;
+use connection::PostgresConnection;
 
 const CAPABILITIES: Capabilities = Capabilities {
     name: "postgres",
@@ -25,6 +25,11 @@ const CAPABILITIES: Capabilities = Capabilities {
     isolation_levels: true,
     names_constraints: true,
 };
+
+/// The sqlx connection behind one of ours, if it is of this dialect.
+pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut PgConnection> {
+    connection.as_any().downcast_mut::<PostgresConnection>().map(|own| &mut own.inner)
+}
 
 /// Opens connections to a PostgreSQL server, and to its replica if there is one.
 pub(crate) struct PostgresDriver {

@@ -102,4 +102,20 @@ impl Syntax for PostgresSyntax {
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
         self.quote(&column.name)
     }
+
+    fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
+        let name = self.quote(&column.name);
+        match ty {
+            // An enum is ordered as it was declared, a text as its language has it.
+            ValueType::Text => format!("{name}::text COLLATE \"C\""),
+            _ => name,
+        }
+    }
+
+    fn merge_argument(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
+        match ty {
+            ValueType::Text => format!("${n}::text"),
+            _ => self.argument(n, ty, column),
+        }
+    }
 }

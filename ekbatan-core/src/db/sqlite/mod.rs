@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
 use crate::config::{DataSourceConfig, Durability};
-pub(crate) use connection::SqliteLink;
+use connection::SqliteLink;
 
 const CAPABILITIES: Capabilities = Capabilities {
     name: "sqlite",
@@ -34,6 +34,11 @@ const CAPABILITIES: Capabilities = Capabilities {
 
 /// The collation that orders decimals, which are kept as text, by their value.
 const DECIMAL: &str = "ekbatan_decimal";
+
+/// The sqlx connection behind one of ours, if it is of this dialect.
+pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut SqliteConnection> {
+    connection.as_any().downcast_mut::<SqliteLink>().map(|own| &mut own.inner)
+}
 
 /// Opens connections to a database file.
 pub(crate) struct SqliteDriver {

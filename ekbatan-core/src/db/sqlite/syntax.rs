@@ -95,4 +95,11 @@ impl Syntax for SqliteSyntax {
         let name = self.quote(&column.name);
         if ty == ValueType::Decimal { format!("{name} COLLATE {DECIMAL}") } else { name }
     }
+
+    fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
+        match ty {
+            ValueType::Text => format!("{} COLLATE BINARY", self.quote(&column.name)),
+            _ => self.operand(column, ty),
+        }
+    }
 }

@@ -1,0 +1,123 @@
+//! The trail of actions that commit on several shards.
+//!
+//! Each shard's part of such an action carries a row that names all of its shards, in the
+//! same transaction as the part itself. Whatever happens between two commits, even the death
+//! of the process, the rows that are there tell which parts are missing. Once all parts are
+//! there, the rows are taken away.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::clock::to_micros;
+use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route};
+use crate::domain::{ColumnDef, ShardIdentifier, Table, Value, ValueType};
+use crate::repository::Staged;
+
+pub(crate) static PARTS: Table = Table {
+    schema: Some("eventlog"),
+    name: "cross_shard_parts",
+    model: "parts of cross-shard actions",
+    columns: &[
+        ColumnDef::new("action_id", ValueType::Uuid),
+        ColumnDef::new("shard", ValueType::Text),
+        ColumnDef::new("shards", ValueType::Text),
+        ColumnDef::new("namespace", ValueType::Text),
+        ColumnDef::new("action_name", ValueType::Text),
+        ColumnDef::new("committed_date", ValueType::Timestamp),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// One shard's part of an action.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) action: ActionId,
+    pub(crate) shard: ShardIdentifier,
+    pub(crate) shards: Vec<ShardIdentifier>,
+    pub(crate) namespace: String,
+    pub(crate) action_name: String,
+    pub(crate) committed: DateTime<Utc>,
+}
+
+impl Part {
+    pub(crate) fn stage(self) -> Staged {
+        let values = vec![
+            Value::Uuid(self.action.0),
+            Value::Text(self.shard.to_string()),
+            Value::Text(crate::shard::list(&self.shards)),
+            Value::Text(self.namespace),
+            Value::Text(self.action_name),
+            Value::Timestamp(to_micros(self.committed)),
+        ];
+        Staged {
+            table: &PARTS,
+            kind: ChangeKind::Insert,
+            id: Uuid::nil(),
+            carries_shard: false,
+            values,
+        }
+    }
+
+    /// None for a row that says what no part says.
+    fn read(row: Vec<Value>) -> Option<Self> {
+        let [
+            Value::Uuid(action),
+            Value::Text(shard),
+            Value::Text(shards),
+            Value::Text(namespace),
+            Value::Text(action_name),
+            Value::Timestamp(committed),
+        ] = <[Value; 6]>::try_from(row).ok()?
+        else {
+            return None;
+        };
+        Some(Self {
+            action: ActionId(action),
+            shard: parse(&shard)?,
+            shards: shards.split(", ").map(parse).collect::<Option<_>>()?,
+            namespace,
+            action_name,
+            committed,
+        })
+    }
+}
+
+fn parse(shard: &str) -> Option<ShardIdentifier> {
+    let (group, member) = shard.split_once('/')?;
+    ShardIdentifier::new(group.parse().ok()?, member.parse().ok()?).ok()
+}
+
+/// The parts that a database knows of: of one action, or of all.
+pub(crate) async fn parts(
+    database: &Database,
+    action: Option<ActionId>,
+) -> Result<Vec<Part>, DbError> {
+    let names: Vec<&str> = PARTS.columns.iter().map(|column| column.name).collect();
+    let syntax = database.driver.syntax();
+    let filter = if action.is_some() { " WHERE action_id = $1" } else { "" };
+    let query = Query {
+        sql: format!("SELECT {} FROM {}{filter}", names.join(", "), syntax.table(&PARTS)).into(),
+        args: action.iter().map(argument).collect(),
+        columns: PARTS.columns.into(),
+    };
+    let rows = database.fetch(&query, Route::Primary, "cross-shard parts").await?;
+    Ok(rows.into_iter().filter_map(Part::read).collect())
+}
+
+/// Takes the parts of an action away.
+pub(crate) async fn forget(database: &Database, action: ActionId) -> Result<(), DbError> {
+    database.check_not_writing()?;
+    let table = database.driver.syntax().table(&PARTS);
+    let query = Query {
+        sql: format!("DELETE FROM {table} WHERE action_id = $1").into(),
+        args: vec![argument(&action)],
+        columns: Vec::new().into(),
+    };
+    database.fetch(&query, Route::Primary, "cross-shard parts").await.map(drop)
+}
+
+fn argument(action: &ActionId) -> Arg {
+    Arg::One(ValueType::Uuid, Value::Uuid(action.0))
+}

@@ -1,0 +1,121 @@
+//! Many shards' rows in one order.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+
+use super::page::{Position, Sorting};
+use super::scatter::all;
+use super::source::{Source, stored};
+use super::{PageRequest, ReadError};
+use crate::domain::{Entity, Stored, Value};
+
+/// A row's values, in the order of the table's columns.
+pub(super) type Row = Vec<Value>;
+
+/// How many rows one shard is asked for at a time by a stream.
+const STREAM_PAGE: usize = 500;
+
+/// The first `size` rows of several pages that are each in order.
+pub(super) fn merge_page(pages: Vec<Vec<Row>>, sorting: &Sorting, size: usize) -> Vec<Row> {
+    let mut rows: Vec<Row> = pages.into_iter().flatten().collect();
+    rows.sort_by(|a, b| sorting.compare(a, b));
+    rows.truncate(size);
+    rows
+}
+
+/// Rows by id, from any number of shards, a page of each at a time.
+pub(super) struct Merged<T> {
+    feeds: Vec<Feed<T>>,
+}
+
+struct Feed<T> {
+    source: Source<T>,
+    rows: VecDeque<Row>,
+    /// What to ask for once the rows are used up, if there may be more.
+    next: Option<PageRequest<T>>,
+}
+
+impl<T: Entity> Merged<T> {
+    pub(super) fn new(sources: Vec<Source<T>>, first: PageRequest<T>) -> Self {
+        let feeds = sources.into_iter().map(|source| Feed {
+            source,
+            rows: VecDeque::new(),
+            next: Some(PageRequest { size: STREAM_PAGE, ..first.clone() }),
+        });
+        Self { feeds: feeds.collect() }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Stored<T>>, ReadError> {
+        self.refill().await?;
+        let first = self
+            .feeds
+            .iter_mut()
+            .filter(|feed| !feed.rows.is_empty())
+            .min_by(|a, b| compare(&a.rows[0][0], &b.rows[0][0]));
+        first.and_then(|feed| feed.rows.pop_front()).map(stored).transpose()
+    }
+
+    async fn refill(&mut self) -> Result<(), ReadError> {
+        let merged = self.feeds.len() > 1;
+        let empty = |feed: &&mut Feed<T>| feed.rows.is_empty() && feed.next.is_some();
+        let mut feeds: Vec<&mut Feed<T>> = self.feeds.iter_mut().filter(empty).collect();
+        if feeds.is_empty() {
+            return Ok(());
+        }
+        let asked = feeds.iter_mut().filter_map(|feed| {
+            let request = feed.next.take()?;
+            let source = &feed.source;
+            Some(async move {
+                let rows = source.page(&request, merged).await;
+                let next = rows.as_ref().ok().and_then(|rows| request.following(rows));
+                (source.shard(), rows.map(|rows| (rows, next)))
+            })
+        });
+        let pages = all(asked.collect()).await?;
+        for (feed, (rows, next)) in feeds.into_iter().zip(pages) {
+            feed.rows = rows.into();
+            feed.next = next;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Entity> PageRequest<T> {
+    /// What to ask for after these rows, if there may be more.
+    pub(super) fn following(&self, rows: &[Row]) -> Option<Self> {
+        let last = rows.last().filter(|_| rows.len() == self.size)?;
+        let key = self.sorting().ok().filter(|sorting| sorting.keys.len() == 2);
+        Some(self.from(Position {
+            key: key.map(|sorting| last[sorting.keys[0].0].clone()),
+            id: last[0].clone(),
+        }))
+    }
+}
+
+impl Sorting {
+    fn compare(&self, a: &Row, b: &Row) -> Ordering {
+        let ascending = self
+            .keys
+            .iter()
+            .map(|(position, _)| compare(&a[*position], &b[*position]))
+            .find(|ordering| ordering.is_ne())
+            .unwrap_or(Ordering::Equal);
+        if self.descending { ascending.reverse() } else { ascending }
+    }
+}
+
+/// The order of two values of one type; null comes first.
+fn compare(a: &Value, b: &Value) -> Ordering {
+    match (a, b) {
+        (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+        (Value::Int(a), Value::Int(b)) => a.cmp(b),
+        (Value::Float(a), Value::Float(b)) => a.partial_cmp(b).unwrap_or_else(|| a.total_cmp(b)),
+        (Value::Text(a), Value::Text(b)) | (Value::Json(a), Value::Json(b)) => a.cmp(b),
+        (Value::Bytes(a), Value::Bytes(b)) => a.cmp(b),
+        (Value::Uuid(a), Value::Uuid(b)) => a.cmp(b),
+        (Value::Decimal(a), Value::Decimal(b)) => a.cmp(b),
+        (Value::Date(a), Value::Date(b)) => a.cmp(b),
+        (Value::Timestamp(a), Value::Timestamp(b)) => a.cmp(b),
+        (a, b) => b.is_null().cmp(&a.is_null()),
+    }
+}

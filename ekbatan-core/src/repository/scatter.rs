@@ -1,0 +1,91 @@
+//! Asking many shards for one answer.
+
+use std::marker::PhantomData;
+
+use super::source::Source;
+use super::{ReadError, Repository, ShardFailure};
+use crate::domain::{Entity, ShardIdentifier, Stored};
+use crate::shard::visit;
+
+/// The rows of the shards that answered, and those shards that did not.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Reachable<T> {
+    /// The rows of the others.
+    pub rows: Vec<Stored<T>>,
+    /// Which shards did not answer, and why.
+    pub unreachable: Vec<ShardFailure>,
+}
+
+impl<T: Entity> Repository<T> {
+    /// Where rows are read that a condition is to find.
+    pub(super) fn sources(&self) -> Vec<Source<T>> {
+        match &self.within {
+            Some(transaction) => vec![self.source(transaction.database())],
+            None => {
+                self.shards.of_table::<T>().into_iter().map(|shard| self.source(shard)).collect()
+            }
+        }
+    }
+
+    /// Where the row with this id is read; nowhere if a lookup knows of no such row.
+    pub(super) async fn source_of(&self, id: T::Id) -> Result<Option<Source<T>>, ReadError> {
+        match &self.within {
+            Some(transaction) => Ok(Some(self.source(transaction.database()))),
+            None => Ok(self.shards.of_id::<T>(id).await?.map(|shard| self.source(shard))),
+        }
+    }
+
+    pub(super) fn source(&self, database: &std::sync::Arc<crate::db::Database>) -> Source<T> {
+        Source {
+            database: database.clone(),
+            within: self.within.clone(),
+            route: self.route,
+            after: self.after.clone(),
+            holder: self.holder,
+            of: PhantomData,
+        }
+    }
+}
+
+/// The answers of sources that were asked, in the order of the shards. One that failed fails
+/// the whole, by an error that says which shards answered and which did not.
+pub(super) async fn all<R, F>(asked: Vec<F>) -> Result<Vec<R>, ReadError>
+where
+    F: Future<Output = (ShardIdentifier, Result<R, ReadError>)>,
+{
+    let several = asked.len() > 1;
+    let mut done = Vec::with_capacity(asked.len());
+    let mut answered = Vec::new();
+    let mut failed = Vec::new();
+    for (shard, answer) in visit(asked).await {
+        match answer {
+            Ok(answer) => {
+                answered.push(shard);
+                done.push(answer);
+            }
+            // What is wrong with the question is wrong everywhere.
+            Err(error) if !several || !error.is_of_one_database() => return Err(error),
+            Err(error) => failed.push(ShardFailure { shard, error }),
+        }
+    }
+    match failed.is_empty() {
+        true => Ok(done),
+        false => Err(ReadError::Shards { failed, answered }),
+    }
+}
+
+/// Asks every source and names its shard beside the answer.
+macro_rules! ask {
+    ($sources:expr, |$source:ident| $answer:expr) => {
+        $sources
+            .into_iter()
+            .map(|$source| async move {
+                let answer = $answer;
+                ($source.shard(), answer)
+            })
+            .collect::<Vec<_>>()
+    };
+}
+
+pub(super) use ask;

@@ -1,0 +1,237 @@
+//! One place to read from: a shard's primary, its replica, or an open transaction.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::page::{Position, Sorting};
+use super::{After, Condition, PageRequest, ReadError};
+use crate::db::{Arg, Database, DbError, Query, Route, Syntax, TableError, TableInfo, Transaction};
+use crate::domain::{
+    ColumnDef, Dates, Entity, FieldError, RowReader, ShardIdentifier, Stored, Value, ValueType,
+};
+
+/// Reads the rows of `T` in one place.
+pub(super) struct Source<T> {
+    pub(super) database: Arc<Database>,
+    pub(super) within: Option<Transaction>,
+    pub(super) route: Route,
+    pub(super) after: Option<Arc<After>>,
+    pub(super) holder: &'static str,
+    pub(super) of: PhantomData<fn() -> T>,
+}
+
+impl<T: Entity> Source<T> {
+    pub(super) fn shard(&self) -> ShardIdentifier {
+        self.database.shard
+    }
+
+    pub(super) async fn find(&self, id: Uuid) -> Result<Option<Stored<T>>, ReadError> {
+        let info = self.table().await?;
+        let by_id = || by_ids(self.syntax(), &info, &[id], &mut Vec::new());
+        let sql = info.by_id.get_or_init(|| self.select_sql(&info, &by_id(), "").into()).clone();
+        let args = vec![Arg::One(ValueType::Uuid, Value::Uuid(id))];
+        let mut rows = self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?;
+        rows.pop().map(stored).transpose()
+    }
+
+    pub(super) async fn exists(&self, id: Uuid) -> Result<bool, ReadError> {
+        let info = self.table().await?;
+        let mut args = Vec::new();
+        let by_id = by_ids(self.syntax(), &info, &[id], &mut args);
+        self.any(by_id, args).await
+    }
+
+    pub(super) async fn find_by_ids(&self, ids: &[Uuid]) -> Result<Vec<Stored<T>>, ReadError> {
+        let info = self.table().await?;
+        let mut args = Vec::new();
+        let by_id = by_ids(self.syntax(), &info, ids, &mut args);
+        self.select(&info, by_id, args, "").await
+    }
+
+    pub(super) async fn find_where(
+        &self,
+        condition: &Condition<T>,
+        tail: &str,
+    ) -> Result<Vec<Stored<T>>, ReadError> {
+        let info = self.table().await?;
+        let (filter, args) = self.render(&info, condition)?;
+        self.select(&info, filter, args, tail).await
+    }
+
+    pub(super) async fn count_where(&self, condition: &Condition<T>) -> Result<u64, ReadError> {
+        let info = self.table().await?;
+        let (filter, args) = self.render(&info, condition)?;
+        let table = self.syntax().table(T::TABLE);
+        let sql = format!("SELECT count(*) FROM {table}{}", self.visible(&filter));
+        let columns = vec![ColumnDef::new("count", ValueType::Int)].into();
+        let rows = self.fetch(Query { sql: sql.into(), args, columns }).await?;
+        match rows.first().and_then(|row| row.first()) {
+            Some(Value::Int(count)) => Ok((*count).unsigned_abs()),
+            _ => Ok(0),
+        }
+    }
+
+    pub(super) async fn exists_where(&self, condition: &Condition<T>) -> Result<bool, ReadError> {
+        let info = self.table().await?;
+        let (filter, args) = self.render(&info, condition)?;
+        self.any(filter, args).await
+    }
+
+    /// The rows of one page. `merged` says that they will be put in order with those of other
+    /// databases, whose collations may differ: then texts are ordered by their bytes.
+    pub(super) async fn page(
+        &self,
+        request: &PageRequest<T>,
+        merged: bool,
+    ) -> Result<Vec<Vec<Value>>, ReadError> {
+        let info = self.table().await?;
+        let (filter, mut args) = self.render(&info, &request.condition)?;
+        let syntax = self.syntax();
+        let Sorting { keys, operator, order, .. } =
+            request.sorting().map_err(condition_error::<T>)?;
+        let operands: Vec<String> = keys
+            .iter()
+            .map(|(position, ty)| match merged {
+                true => syntax.merge_operand(&info.columns[*position], *ty),
+                false => syntax.operand(&info.columns[*position], *ty),
+            })
+            .collect();
+        let mut filter = filter;
+        if let Some(Position { key, id }) = &request.after {
+            let mut marks = Vec::new();
+            for ((position, ty), value) in keys.iter().zip(key.iter().chain([id])) {
+                args.push(Arg::One(*ty, value.clone()));
+                let column = &info.columns[*position];
+                marks.push(match merged {
+                    true => syntax.merge_argument(args.len(), *ty, column),
+                    false => syntax.argument(args.len(), *ty, column),
+                });
+            }
+            // A row comparison would compare without the columns' own collations.
+            let beyond = match (&operands[..], &marks[..]) {
+                ([key, id], [key_mark, id_mark]) => format!(
+                    "({key} {operator} {key_mark} OR ({key} = {key_mark} AND {id} {operator} {id_mark}))"
+                ),
+                _ => format!("{} {operator} {}", operands[0], marks[0]),
+            };
+            filter = format!("({filter}) AND {beyond}");
+        }
+        let order: Vec<String> =
+            operands.iter().map(|operand| format!("{operand} {order}")).collect();
+        let tail = format!(" ORDER BY {} LIMIT {}", order.join(", "), request.size);
+        let sql = self.select_sql(&info, &filter, &tail).into();
+        Ok(self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?)
+    }
+
+    /// What the database says about the table.
+    async fn table(&self) -> Result<Arc<TableInfo>, TableError> {
+        match &self.within {
+            Some(transaction) => transaction.table(T::TABLE).await,
+            None => self.database.table(T::TABLE).await,
+        }
+    }
+
+    fn syntax(&self) -> &dyn Syntax {
+        self.database.driver.syntax()
+    }
+
+    fn render(
+        &self,
+        info: &TableInfo,
+        condition: &Condition<T>,
+    ) -> Result<(String, Vec<Arg>), ReadError> {
+        let mut args = Vec::new();
+        let sql = condition.render(self.syntax(), info, &mut args).map_err(condition_error::<T>)?;
+        Ok((sql, args))
+    }
+
+    /// The filter, and with it what hides deleted rows.
+    fn visible(&self, filter: &str) -> String {
+        match T::TABLE.state {
+            Some(state) => {
+                let state = self.syntax().quote(T::TABLE.columns[state].name);
+                format!(" WHERE ({filter}) AND {state} <> 'DELETED'")
+            }
+            None => format!(" WHERE {filter}"),
+        }
+    }
+
+    fn select_sql(&self, info: &TableInfo, filter: &str, tail: &str) -> String {
+        let columns: Vec<String> =
+            info.columns.iter().map(|column| self.syntax().quote(&column.name)).collect();
+        let table = self.syntax().table(T::TABLE);
+        format!("SELECT {} FROM {table}{}{tail}", columns.join(", "), self.visible(filter))
+    }
+
+    async fn select(
+        &self,
+        info: &TableInfo,
+        filter: String,
+        args: Vec<Arg>,
+        tail: &str,
+    ) -> Result<Vec<Stored<T>>, ReadError> {
+        let sql = self.select_sql(info, &filter, tail).into();
+        let rows = self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?;
+        rows.into_iter().map(stored).collect()
+    }
+
+    async fn any(&self, filter: String, args: Vec<Arg>) -> Result<bool, ReadError> {
+        let table = self.syntax().table(T::TABLE);
+        // PostgreSQL answers a bare 1 as int4, which an integer column may be.
+        let sql = format!("SELECT 1 FROM {table}{} LIMIT 1", self.visible(&filter)).into();
+        let columns = vec![ColumnDef::new("one", ValueType::Int)].into();
+        Ok(!self.fetch(Query { sql, args, columns }).await?.is_empty())
+    }
+
+    async fn fetch(&self, query: Query) -> Result<Vec<Vec<Value>>, DbError> {
+        if let Some(transaction) = &self.within {
+            return transaction.fetch(&query).await;
+        }
+        if let Some(after) = &self.after
+            && let Some(position) = after.token.position(self.shard())
+        {
+            return self.database.fetch_after(&query, position, after.patience, self.holder).await;
+        }
+        self.database.fetch(&query, self.route, self.holder).await
+    }
+}
+
+fn by_ids(syntax: &dyn Syntax, info: &TableInfo, ids: &[Uuid], args: &mut Vec<Arg>) -> String {
+    let column = &info.columns[0];
+    match ids {
+        [id] => {
+            args.push(Arg::One(ValueType::Uuid, Value::Uuid(*id)));
+            let name = syntax.quote(&column.name);
+            format!("{name} = {}", syntax.argument(1, ValueType::Uuid, column))
+        }
+        ids => {
+            args.push(Arg::Many(ValueType::Uuid, ids.iter().copied().map(Value::Uuid).collect()));
+            syntax.any(1, ValueType::Uuid, column)
+        }
+    }
+}
+
+fn condition_error<T: Entity>(source: FieldError) -> ReadError {
+    ReadError::Condition { model: T::TABLE.model, source }
+}
+
+/// A row as the user's type.
+pub(super) fn stored<T: Entity>(mut values: Vec<Value>) -> Result<Stored<T>, ReadError> {
+    let id = match values.first() {
+        Some(Value::Uuid(id)) => id.to_string(),
+        _ => "without an id".to_owned(),
+    };
+    let mut row = RowReader::new(T::TABLE, &mut values);
+    let mut read = || {
+        let value = T::from_row(&mut row)?;
+        let version = if T::TABLE.version.is_some() { row.read()? } else { 0 };
+        let dates = match T::TABLE.dates {
+            Some(_) => Some(Dates { created: row.read()?, updated: row.read()? }),
+            None => None,
+        };
+        Ok(Stored { value, version, dates })
+    };
+    read().map_err(|source| ReadError::Row { model: T::TABLE.model, id, source })
+}

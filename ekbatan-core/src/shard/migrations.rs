@@ -1,0 +1,74 @@
+//! Migrations over all shards: side by side, each in its own order.
+
+use super::shards::visit;
+use super::{Databases, ShardIdentifier};
+use crate::db::{
+    AppliedMigration, MigrationError, MigrationState, Migrations, applied, migrate,
+    migration_states,
+};
+
+/// Where the migrations of one shard stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShardMigrations {
+    /// The shard.
+    pub shard: ShardIdentifier,
+    /// Every migration, in the order in which they run.
+    pub migrations: Vec<MigrationState>,
+}
+
+impl Databases {
+    /// Applies the framework's migrations, then the application's, to the primary of every
+    /// shard: shards side by side, each in order. Any number of processes may do so at once.
+    ///
+    /// A shard that fails does not stop the others; run it again once that one is mended.
+    pub async fn migrate(&self, migrations: &Migrations) -> Result<(), MigrationError> {
+        let done = self.shards.all().map(|database| async {
+            let done = migrate(database, migrations, &*self.clock).await;
+            (database.shard, done)
+        });
+        self.all_or_failures(visit(done.collect()).await).map(drop)
+    }
+
+    /// What has been applied to the default shard.
+    pub async fn migrations(&self) -> Result<Vec<AppliedMigration>, MigrationError> {
+        let database = self.shards.default();
+        let mut loan = database.primary.checkout("migrations").await?;
+        let applied = applied(loan.begin()?, &*database.driver).await;
+        loan.done();
+        applied
+    }
+
+    /// Where every migration stands on every shard. Nothing is changed, not even a database
+    /// that no migration has seen yet.
+    pub async fn migration_status(
+        &self,
+        migrations: &Migrations,
+    ) -> Result<Vec<ShardMigrations>, MigrationError> {
+        let states = self.shards.all().map(|database| async {
+            let shard = database.shard;
+            let states = migration_states(database, migrations).await;
+            (shard, states.map(|migrations| ShardMigrations { shard, migrations }))
+        });
+        self.all_or_failures(visit(states.collect()).await)
+    }
+
+    fn all_or_failures<R>(
+        &self,
+        answers: Vec<(ShardIdentifier, Result<R, MigrationError>)>,
+    ) -> Result<Vec<R>, MigrationError> {
+        let mut done = Vec::with_capacity(answers.len());
+        let mut failures = Vec::new();
+        for (shard, answer) in answers {
+            match answer {
+                Ok(answer) => done.push(answer),
+                Err(error) if self.shards.is_single() => return Err(error),
+                Err(error) => failures.push((shard, error)),
+            }
+        }
+        match failures.is_empty() {
+            true => Ok(done),
+            false => Err(MigrationError::Shards(failures)),
+        }
+    }
+}

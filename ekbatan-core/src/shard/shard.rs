@@ -1,0 +1,69 @@
+//! One shard, for whoever wants it by itself.
+
+use std::sync::Arc;
+
+use super::Slot;
+use crate::db::{Capabilities, Database, PoolStatus, Route, TransactionManager};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::db::{DbError, RawConnection};
+use crate::domain::ShardIdentifier;
+
+/// One shard of a [`Databases`](super::Databases). Cheap to clone.
+#[derive(Clone)]
+pub struct Shard {
+    pub(super) database: Arc<Database>,
+    pub(super) slots: Vec<Slot>,
+}
+
+impl Shard {
+    /// Which.
+    pub fn identifier(&self) -> ShardIdentifier {
+        self.database.shard
+    }
+
+    /// The address of its primary, without secrets.
+    pub fn address(&self) -> &str {
+        self.database.driver.address()
+    }
+
+    /// Transactions that user code holds open on this shard.
+    pub fn transactions(&self) -> TransactionManager {
+        TransactionManager::new(self.database.clone())
+    }
+
+    /// What its database can do.
+    pub fn capabilities(&self) -> Capabilities {
+        *self.database.driver.capabilities()
+    }
+
+    /// What a pool of it is doing.
+    pub fn pool_status(&self, route: Route) -> PoolStatus {
+        self.database.pool(route).status()
+    }
+
+    /// A further database of it by its camelCase name, such as `lockConfig`.
+    pub fn slot(&self, name: &str) -> Option<&Slot> {
+        self.slots.iter().find(|slot| slot.name() == name)
+    }
+
+    /// A connection for raw SQL on PostgreSQL.
+    #[cfg(feature = "postgres")]
+    pub async fn postgres(&self) -> Result<RawConnection<sqlx::PgConnection>, DbError> {
+        RawConnection::checkout(&self.database.primary, crate::db::postgres::raw).await
+    }
+
+    /// A connection for raw SQL on SQLite.
+    #[cfg(feature = "sqlite")]
+    pub async fn sqlite(&self) -> Result<RawConnection<sqlx::SqliteConnection>, DbError> {
+        RawConnection::checkout(&self.database.primary, crate::db::sqlite::raw).await
+    }
+}
+
+impl std::fmt::Debug for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shard")
+            .field("identifier", &self.identifier())
+            .field("address", &self.address())
+            .finish_non_exhaustive()
+    }
+}

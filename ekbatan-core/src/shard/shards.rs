@@ -1,0 +1,116 @@
+//! The shards themselves: every database by its identifier, and where a row belongs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt};
+use uuid::Uuid;
+
+use super::sharding::Placement;
+use super::slot::Slot;
+use super::{Place, ShardError};
+use crate::config::UnknownShard;
+use crate::db::Database;
+use crate::domain::{Entity, EntityId, ShardIdentifier, TableKey, shard_of};
+use crate::repository::Staged;
+
+/// How many shards are asked at a time. Each asking holds one connection of its shard alone,
+/// so that this bounds the work in this process, not that of any database.
+const AT_ONCE: usize = 16;
+
+/// Every database, in the order in which shards are visited.
+#[derive(Clone)]
+pub(crate) struct Shards {
+    pub(super) databases: BTreeMap<ShardIdentifier, Arc<Database>>,
+    pub(super) default: Arc<Database>,
+    pub(super) unknown: UnknownShard,
+    /// Of the tables whose rows are placed by a rule of the application's own.
+    pub(super) placements: HashMap<TableKey, Arc<dyn Placement>>,
+    pub(super) slots: BTreeMap<ShardIdentifier, Vec<Slot>>,
+}
+
+impl Shards {
+    /// Where rows without a shard are.
+    pub(crate) fn default(&self) -> &Arc<Database> {
+        &self.default
+    }
+
+    /// Every database, in order.
+    pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = &Arc<Database>> {
+        self.databases.values()
+    }
+
+    /// Whether there is but one.
+    pub(crate) fn is_single(&self) -> bool {
+        self.databases.len() == 1
+    }
+
+    /// The database of a shard, or what the configuration says of shards that it lacks.
+    pub(crate) fn database(&self, shard: ShardIdentifier) -> Result<&Arc<Database>, ShardError> {
+        match (self.databases.get(&shard), self.unknown) {
+            (Some(database), _) => Ok(database),
+            (None, UnknownShard::DefaultShard) => Ok(&self.default),
+            (None, _) => {
+                Err(ShardError::Unknown { shard, known: self.databases.keys().copied().collect() })
+            }
+        }
+    }
+
+    /// Where the row with this id is; nowhere if a lookup knows of no such row.
+    pub(crate) async fn of_id<T: Entity>(
+        &self,
+        id: T::Id,
+    ) -> Result<Option<&Arc<Database>>, ShardError> {
+        let id = id.uuid();
+        let place = match self.placements.get(&T::TABLE.key()) {
+            Some(placement) => placement.of_id(id)?,
+            None => of_kind(T::Id::CARRIES_SHARD, T::TABLE.model, id)?,
+        };
+        match place {
+            Place::Default => Ok(Some(&self.default)),
+            Place::On(shard) => self.database(shard).map(Some),
+            Place::Ask(answer) => match answer.await? {
+                Some(shard) => self.database(shard).map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// Where a staged row is written.
+    pub(crate) fn of_row(&self, row: &Staged) -> Result<&Arc<Database>, ShardError> {
+        let place = match self.placements.get(&row.table.key()) {
+            Some(placement) => placement.of_row(row.id, &row.values)?,
+            None => of_kind(row.carries_shard, row.table.model, row.id)?,
+        };
+        match place {
+            Place::On(shard) => self.database(shard),
+            // A value is never looked up.
+            Place::Default | Place::Ask(_) => Ok(&self.default),
+        }
+    }
+
+    /// The databases that a read by condition asks.
+    pub(crate) fn of_table<T: Entity>(&self) -> Vec<&Arc<Database>> {
+        let spreads = match self.placements.get(&T::TABLE.key()) {
+            Some(placement) => placement.spreads(),
+            None => T::Id::CARRIES_SHARD,
+        };
+        match spreads {
+            true => self.all().collect(),
+            false => vec![&self.default],
+        }
+    }
+}
+
+/// Asks each of many shards, several at a time; the answers stand in the order of the asking.
+pub(crate) async fn visit<F: Future>(asked: Vec<F>) -> Vec<F::Output> {
+    stream::iter(asked).buffered(AT_ONCE).collect().await
+}
+
+fn of_kind(carries_shard: bool, model: &'static str, id: Uuid) -> Result<Place, ShardError> {
+    match (carries_shard, shard_of(id)) {
+        (false, _) => Ok(Place::Default),
+        (true, Some(shard)) => Ok(Place::On(shard)),
+        (true, None) => Err(ShardError::NoShardInId { model, id }),
+    }
+}

@@ -1,0 +1,85 @@
+//! A shard's further databases: locks, jobs, whatever the application names.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::config::DataSourceConfig;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+use crate::db::RawConnection;
+use crate::db::{DbError, Pool, PoolStatus, Route, driver};
+
+/// A database that a shard has beside its primary and its replica, by the name of its entry
+/// in the configuration: `lockConfig`, `jobsConfig`. Its pool is its own and is opened when
+/// it is first used. Cheap to clone.
+#[derive(Clone)]
+pub struct Slot {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    name: String,
+    config: DataSourceConfig,
+    pool: OnceLock<Pool>,
+}
+
+impl Slot {
+    pub(super) fn new(name: &str, config: &DataSourceConfig) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                name: name.to_owned(),
+                config: config.clone(),
+                pool: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// The name, in camelCase.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// What the configuration says of it.
+    pub fn config(&self) -> &DataSourceConfig {
+        &self.inner.config
+    }
+
+    /// What its pool is doing; nothing while it was never used.
+    pub fn pool_status(&self) -> Option<PoolStatus> {
+        self.inner.pool.get().map(Pool::status)
+    }
+
+    /// A connection for raw SQL on PostgreSQL.
+    #[cfg(feature = "postgres")]
+    pub async fn postgres(&self) -> Result<RawConnection<sqlx::PgConnection>, DbError> {
+        RawConnection::checkout(self.pool()?, crate::db::postgres::raw).await
+    }
+
+    /// A connection for raw SQL on SQLite.
+    #[cfg(feature = "sqlite")]
+    pub async fn sqlite(&self) -> Result<RawConnection<sqlx::SqliteConnection>, DbError> {
+        RawConnection::checkout(self.pool()?, crate::db::sqlite::raw).await
+    }
+
+    fn pool(&self) -> Result<&Pool, DbError> {
+        if let Some(pool) = self.inner.pool.get() {
+            return Ok(pool);
+        }
+        let config = &self.inner.config;
+        let driver = driver(config, None)?;
+        let pool =
+            Pool::new(driver, Route::Primary, config.maximum_pool_size, config.connection_timeout)?;
+        Ok(self.inner.pool.get_or_init(|| pool))
+    }
+
+    pub(super) fn close(&self) {
+        if let Some(pool) = self.inner.pool.get() {
+            pool.close();
+        }
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("name", &self.inner.name).finish_non_exhaustive()
+    }
+}
