@@ -10,7 +10,7 @@ use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Committed, DbError, DbErrorKind, Lanes,
     OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo, TransactionOptions,
 };
-use crate::config::EkbatanConfig;
+use crate::config::DataSourceConfig;
 use crate::domain::{Table, TableKey, Value};
 
 /// The rows of a query.
@@ -25,9 +25,11 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    pub(crate) async fn connect(config: &EkbatanConfig) -> Result<Self, DbError> {
-        let driver = driver(config)?;
-        let source = &config.primary;
+    pub(crate) async fn connect(
+        source: &DataSourceConfig,
+        replica: Option<&DataSourceConfig>,
+    ) -> Result<Self, DbError> {
+        let driver = driver(source, replica)?;
         for (name, value) in [
             ("maximum_pool_size", source.maximum_pool_size),
             ("lanes", source.lanes),
@@ -42,9 +44,7 @@ impl Database {
         }
         let timeout = source.connection_timeout;
         let primary = Pool::new(driver.clone(), Route::Primary, source.maximum_pool_size, timeout)?;
-        let replica = config
-            .replica
-            .as_ref()
+        let replica = replica
             .map(|replica| {
                 Pool::new(
                     driver.clone(),
@@ -236,13 +236,16 @@ pub(crate) enum TableError {
     Database(#[from] DbError),
 }
 
-fn driver(config: &EkbatanConfig) -> Result<Arc<dyn Driver>, DbError> {
-    let url = &config.primary.url;
-    if config.replica.is_some() && url.starts_with("sqlite") {
+fn driver(
+    primary: &DataSourceConfig,
+    replica: Option<&DataSourceConfig>,
+) -> Result<Arc<dyn Driver>, DbError> {
+    let url = &primary.url;
+    if replica.is_some() && url.starts_with("sqlite") {
         let why = "SQLite has no replicas; leave the replica out: readers of the file have connections of their own";
         return Err(DbError::new(DbErrorKind::Other, why));
     }
-    if config.replica.as_ref().is_some_and(|replica| replica.maximum_pool_size == 0) {
+    if replica.is_some_and(|replica| replica.maximum_pool_size == 0) {
         return Err(DbError::new(
             DbErrorKind::Other,
             "the replica's maximum_pool_size is 0; it must be at least 1",
@@ -252,12 +255,11 @@ fn driver(config: &EkbatanConfig) -> Result<Arc<dyn Driver>, DbError> {
     #[allow(unreachable_patterns)] // with every feature on, nothing is left out
     match scheme {
         #[cfg(feature = "sqlite")]
-        "sqlite" => Ok(Arc::new(super::sqlite::SqliteDriver::new(&config.primary)?)),
+        "sqlite" => Ok(Arc::new(super::sqlite::SqliteDriver::new(primary)?)),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Arc::new(super::postgres::PostgresDriver::new(
-            &config.primary,
-            config.replica.as_ref(),
-        )?)),
+        "postgres" | "postgresql" => {
+            Ok(Arc::new(super::postgres::PostgresDriver::new(primary, replica)?))
+        }
         "postgres" | "postgresql" | "sqlite" => Err(DbError::new(
             DbErrorKind::Other,
             format!(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::clock::{Clock, SystemClock};
 use crate::config::EkbatanConfig;
 use crate::db::{
-    AppliedMigration, Capabilities, Database, DbError, MigrationError, Migrations, PoolStatus,
-    Route, SchemaError, TableError, TransactionManager,
+    AppliedMigration, Capabilities, Database, DbError, DbErrorKind, MigrationError, Migrations,
+    PoolStatus, Route, SchemaError, TableError, TransactionManager,
 };
 use crate::domain::Entity;
 use crate::repository::Repository;
@@ -27,8 +27,14 @@ impl Databases {
     /// Opens what the configuration names. A database that is not to be reached is an error
     /// now, not at the first action.
     pub async fn connect(config: &EkbatanConfig) -> Result<Self, ConnectError> {
+        let shard = config.sharding.member(config.sharding.default_shard);
+        let Some((shard, primary)) = shard.and_then(|shard| Some((shard, shard.primary()?))) else {
+            let why =
+                "the default shard has no database; `EkbatanConfig::check` says what is missing";
+            return Err(DbError::new(DbErrorKind::Other, why).into());
+        };
         Ok(Self {
-            database: Arc::new(Database::connect(config).await?),
+            database: Arc::new(Database::connect(primary, shard.secondary()).await?),
             clock: Arc::new(SystemClock),
         })
     }
