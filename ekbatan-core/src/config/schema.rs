@@ -11,55 +11,60 @@ use super::spelling::camel;
 ///
 /// `config/ekbatan.schema.json` is this; `cargo run --example config_schema` prints it.
 pub fn json_schema() -> Value {
+    let mut definitions = Map::new();
+    let either = json!([{ "required": ["sharding"] }, { "required": ["configs"] }]);
+    let root = with(section(ROOT, &mut definitions), "oneOf", either);
     json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Configuration of ekbatan",
         "type": "object",
         "required": ["ekbatan"],
-        "properties": { "ekbatan": section(ROOT, true) },
+        "properties": { "ekbatan": root },
+        "definitions": definitions,
     })
 }
 
-fn section(keys: &[Key], root: bool) -> Value {
+fn with(mut schema: Value, name: &str, value: Value) -> Value {
+    schema[name] = value;
+    schema
+}
+
+/// What holds others is defined once, by its name, and referred to.
+fn defined(name: &str, schema: Value, definitions: &mut Map<String, Value>) -> Value {
+    definitions.insert(name.to_owned(), schema);
+    json!({ "allOf": [{ "$ref": format!("#/definitions/{name}") }] })
+}
+
+fn section(keys: &[Key], definitions: &mut Map<String, Value>) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
     for key in keys {
-        let mut schema = kind(&key.kind);
-        if let Some(object) = schema.as_object_mut() {
-            let mut about = key.about.to_owned();
-            if let Some(default) = key.default {
-                about.push_str(&format!(" Default: {default}."));
-            }
-            object.insert("description".to_owned(), about.into());
+        let mut about = key.about.to_owned();
+        if let Some(default) = key.default {
+            about.push_str(&format!(" Default: {default}."));
         }
+        let mut schema = kind(&key.kind, definitions);
+        if key.kind.container().is_some() {
+            schema = defined(key.name, schema, definitions);
+        }
+        let schema = with(schema, "description", about.into());
         let spelled = spellings(key.name);
         if key.required {
             required.push(any_of(&spelled));
         }
-        for name in spelled {
-            properties.insert(name, schema.clone());
-        }
-    }
-    let mut schema =
-        json!({ "type": "object", "additionalProperties": false, "properties": properties });
-    if root {
-        schema["oneOf"] = json!([{ "required": ["sharding"] }, { "required": ["configs"] }]);
+        properties.extend(spelled.into_iter().map(|name| (name, schema.clone())));
     }
     if keys.iter().any(|key| key.name == "jdbc-url") {
         let mut names = spellings("url");
         names.extend(spellings("jdbc-url"));
         required.push(any_of(&names));
     }
-    if !required.is_empty() {
-        schema["allOf"] = required.into();
-    }
-    schema
+    let schema =
+        json!({ "type": "object", "additionalProperties": false, "properties": properties });
+    if required.is_empty() { schema } else { with(schema, "allOf", required.into()) }
 }
 
-fn kind(kind: &Kind) -> Value {
-    // A value may always be a name that the environment fills.
-    let or_name =
-        |schema: Value| json!({ "anyOf": [schema, { "type": "string", "pattern": r"\$\{" }] });
+fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
     match kind {
         Kind::Text | Kind::Address => json!({ "type": "string", "pattern": r"\S" }),
         Kind::Secret => json!({ "type": "string" }),
@@ -77,23 +82,21 @@ fn kind(kind: &Kind) -> Value {
                 "pattern": r"^([0-9]+(\.[0-9]+)? ?(ms|s|m|h|d)|P([0-9.]+D)?(T([0-9.]+H)?([0-9.]+M)?([0-9.]+S)?)?)$",
             });
             match bare_milliseconds {
-                true => json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, or_name(span)] }),
+                true => or_name(json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, span] })),
                 false => or_name(span),
             }
         }
-        Kind::Section(keys) => section(keys, false),
+        Kind::Section(keys) => section(keys, definitions),
         Kind::List(keys) => {
-            json!({ "type": "array", "minItems": 1, "items": section(keys, false) })
+            json!({ "type": "array", "minItems": 1, "items": section(keys, definitions) })
         }
         Kind::Slots(keys) => {
-            let slot = section(keys, false);
+            let slot = section(keys, definitions);
+            let slot = defined("database", slot, definitions);
             let mut properties = Map::new();
             for (name, about) in SLOTS {
-                for name in spellings(name) {
-                    let mut schema = slot.clone();
-                    schema["description"] = about.into();
-                    properties.insert(name, schema);
-                }
+                let slot = with(slot.clone(), "description", about.into());
+                properties.extend(spellings(name).into_iter().map(|name| (name, slot.clone())));
             }
             json!({
                 "type": "object",
@@ -103,6 +106,11 @@ fn kind(kind: &Kind) -> Value {
             })
         }
     }
+}
+
+/// Any value may be a name that the environment fills.
+fn or_name(schema: Value) -> Value {
+    json!({ "anyOf": [schema, { "type": "string", "pattern": r"\$\{" }] })
 }
 
 fn spellings(name: &str) -> Vec<String> {
