@@ -1,10 +1,12 @@
 //! One database: its address, its pool, its lanes.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::sharding::{ShardGroupConfig, ShardMemberConfig, ShardingConfig, UnknownShard};
-use crate::domain::ShardIdentifier;
+use secrecy::SecretString;
+
+use super::address::{self, Dialect};
 
 /// How much of a commit is on the disk when it is answered. SQLite only: a server decides
 /// for itself.
@@ -15,6 +17,22 @@ pub enum Durability {
     Full,
     /// A commit survives the death of the process; the loss of power may take the last ones.
     Wal,
+}
+
+/// Whether a connection is encrypted, and how the server's certificate is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TlsMode {
+    /// Never encrypted.
+    Disable,
+    /// Encrypted if the server can.
+    Prefer,
+    /// Encrypted; the certificate is not looked at.
+    Require,
+    /// Encrypted, and the certificate stems from a trusted authority.
+    VerifyCa,
+    /// Encrypted, and the certificate is that of the host.
+    VerifyFull,
 }
 
 /// One database and how it is used.
@@ -28,10 +46,28 @@ pub enum Durability {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DataSourceConfig {
-    /// `sqlite:FILE` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
+    /// `sqlite:FILE`, `postgres://HOST:PORT/DATABASE`, `mysql://..` or `mariadb://..`; a
+    /// user and a password may stand before the host.
     pub url: String,
+    /// The user, if the url names none.
+    pub username: Option<String>,
+    /// The password, if the url holds none; may be empty.
+    pub password: Option<SecretString>,
+    /// Whether connections are encrypted. Default: what the url says, or [`TlsMode::Prefer`].
+    pub tls_mode: Option<TlsMode>,
+    /// The file of certificates that the server's has to stem from.
+    pub tls_root_cert: Option<PathBuf>,
     /// How many connections read and run transactions at most. Default 10.
     pub maximum_pool_size: usize,
+    /// How many of them are kept open, even when nobody needs them. Default 0.
+    pub minimum_idle: usize,
+    /// After how long an unused connection is closed; zero for never. Default 10 minutes.
+    pub idle_timeout: Duration,
+    /// After how long a connection is replaced, however busy it is; zero for never. Default
+    /// 30 minutes.
+    pub max_lifetime: Duration,
+    /// From when on a held connection is reported; zero for never, which is the default.
+    pub leak_detection_threshold: Duration,
     /// How many connections commit. Default 2; SQLite has one writer and so one lane.
     pub lanes: usize,
     /// How many waiting actions one lane commits together at most. Default 64.
@@ -57,7 +93,15 @@ impl DataSourceConfig {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            username: None,
+            password: None,
+            tls_mode: None,
+            tls_root_cert: None,
             maximum_pool_size: 10,
+            minimum_idle: 0,
+            idle_timeout: Duration::from_secs(10 * 60),
+            max_lifetime: Duration::from_secs(30 * 60),
+            leak_detection_threshold: Duration::ZERO,
             lanes: 2,
             fold_limit: 64,
             connection_timeout: Duration::from_secs(10),
@@ -69,10 +113,77 @@ impl DataSourceConfig {
         }
     }
 
+    /// Which SQL the database speaks, by the scheme of its url; none for addresses of other
+    /// kinds, such as Redis.
+    pub fn dialect(&self) -> Option<Dialect> {
+        address::dialect(&self.url)
+    }
+
+    /// The url with its password as `***`, for messages.
+    pub fn shown_url(&self) -> String {
+        address::shown(&self.url)
+    }
+
+    /// Sets [`username`](Self::username).
+    #[must_use]
+    pub fn username(mut self, name: impl Into<String>) -> Self {
+        self.username = Some(name.into());
+        self
+    }
+
+    /// Sets [`password`](Self::password).
+    #[must_use]
+    pub fn password(mut self, password: impl Into<SecretString>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Sets [`tls_mode`](Self::tls_mode).
+    #[must_use]
+    pub fn tls_mode(mut self, mode: TlsMode) -> Self {
+        self.tls_mode = Some(mode);
+        self
+    }
+
+    /// Sets [`tls_root_cert`](Self::tls_root_cert).
+    #[must_use]
+    pub fn tls_root_cert(mut self, file: impl Into<PathBuf>) -> Self {
+        self.tls_root_cert = Some(file.into());
+        self
+    }
+
     /// Sets [`maximum_pool_size`](Self::maximum_pool_size).
     #[must_use]
     pub fn maximum_pool_size(mut self, connections: usize) -> Self {
         self.maximum_pool_size = connections;
+        self
+    }
+
+    /// Sets [`minimum_idle`](Self::minimum_idle).
+    #[must_use]
+    pub fn minimum_idle(mut self, connections: usize) -> Self {
+        self.minimum_idle = connections;
+        self
+    }
+
+    /// Sets [`idle_timeout`](Self::idle_timeout).
+    #[must_use]
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.idle_timeout = timeout;
+        self
+    }
+
+    /// Sets [`max_lifetime`](Self::max_lifetime).
+    #[must_use]
+    pub fn max_lifetime(mut self, lifetime: Duration) -> Self {
+        self.max_lifetime = lifetime;
+        self
+    }
+
+    /// Sets [`leak_detection_threshold`](Self::leak_detection_threshold).
+    #[must_use]
+    pub fn leak_detection_threshold(mut self, threshold: Duration) -> Self {
+        self.leak_detection_threshold = threshold;
         self
     }
 
@@ -133,88 +244,28 @@ impl DataSourceConfig {
     }
 }
 
-/// Without the url: it may hold a password.
+/// With `***` for the password, and for that of the url.
 impl fmt::Debug for DataSourceConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataSourceConfig")
+            .field("url", &self.shown_url())
+            .field("username", &self.username)
+            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("tls_mode", &self.tls_mode)
+            .field("tls_root_cert", &self.tls_root_cert)
             .field("maximum_pool_size", &self.maximum_pool_size)
+            .field("minimum_idle", &self.minimum_idle)
+            .field("idle_timeout", &self.idle_timeout)
+            .field("max_lifetime", &self.max_lifetime)
+            .field("leak_detection_threshold", &self.leak_detection_threshold)
             .field("lanes", &self.lanes)
             .field("fold_limit", &self.fold_limit)
             .field("connection_timeout", &self.connection_timeout)
+            .field("commit_timeout", &self.commit_timeout)
+            .field("settle_timeout", &self.settle_timeout)
             .field("statement_timeout", &self.statement_timeout)
             .field("application_name", &self.application_name)
             .field("durability", &self.durability)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Which databases an application uses.
-#[derive(Debug, Clone)]
-pub struct EkbatanConfig {
-    /// The namespace.
-    pub namespace: Option<String>,
-    /// The shards.
-    pub sharding: ShardingConfig,
-}
-
-impl EkbatanConfig {
-    /// One database, by its address.
-    pub fn single(url: impl Into<String>) -> Self {
-        Self::from(DataSourceConfig::new(url))
-    }
-
-    /// Adds a replica, which reads take only by name.
-    #[must_use]
-    pub fn replica(mut self, replica: DataSourceConfig) -> Self {
-        for member in self.sharding.groups.iter_mut().flat_map(|g| &mut g.members) {
-            member.configs.insert("secondaryConfig".to_owned(), replica.clone());
-        }
-        self
-    }
-
-    /// Adds a shard.
-    #[must_use]
-    pub fn shard(mut self, shard: ShardIdentifier, member: ShardMemberConfig) -> Self {
-        let member = ShardMemberConfig { member: shard.member(), ..member };
-        match self.sharding.groups.iter_mut().find(|g| g.group == shard.group()) {
-            Some(group) => group.members.push(member),
-            None => self.sharding.groups.push(ShardGroupConfig {
-                group: shard.group(),
-                name: format!("group-{}", shard.group()),
-                members: vec![member],
-            }),
-        }
-        self
-    }
-
-    /// Unknown shards.
-    #[must_use]
-    pub fn unknown_shard(mut self, unknown: UnknownShard) -> Self {
-        self.sharding.unknown_shard = unknown;
-        self
-    }
-
-    /// Default shard.
-    #[must_use]
-    pub fn default_shard(mut self, shard: ShardIdentifier) -> Self {
-        self.sharding.default_shard = shard;
-        self
-    }
-}
-
-impl From<DataSourceConfig> for EkbatanConfig {
-    fn from(primary: DataSourceConfig) -> Self {
-        Self {
-            namespace: None,
-            sharding: ShardingConfig {
-                default_shard: ShardIdentifier::DEFAULT,
-                unknown_shard: UnknownShard::Error,
-                groups: vec![ShardGroupConfig {
-                    group: 0,
-                    name: "main".to_owned(),
-                    members: vec![ShardMemberConfig::new(0, primary)],
-                }],
-            },
-        }
+            .finish()
     }
 }

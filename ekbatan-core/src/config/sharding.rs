@@ -1,100 +1,143 @@
-//! Which databases there are, by group and member.
+//! The shards of an application, by group and member.
 
 use std::collections::BTreeMap;
 
 use super::DataSourceConfig;
+use super::spelling::{camel, same_key};
 use crate::domain::ShardIdentifier;
 
-/// What an id means whose shard is not configured.
+/// What becomes of an id that names a shard which is not here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UnknownShard {
-    /// An error.
+    /// It is an error.
     #[default]
     Error,
-    /// The default shard.
+    /// It belongs to the default shard.
     DefaultShard,
 }
 
-/// The shards.
+/// Which shards there are, and which of them is meant where none is named.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ShardingConfig {
-    /// Where rows without a shard are.
+    /// Where everything is that names no shard.
     pub default_shard: ShardIdentifier,
-    /// What an id means whose shard is not configured.
+    /// See [`UnknownShard`].
     pub unknown_shard: UnknownShard,
-    /// The groups.
+    /// The groups, in the order of the file.
     pub groups: Vec<ShardGroupConfig>,
 }
 
-/// A group of shards.
+/// A group of shards: a country, say.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ShardGroupConfig {
-    /// Its number.
+    /// 0 to 255.
     pub group: u8,
-    /// Its name.
+    /// For people.
     pub name: String,
-    /// Its members.
+    /// The databases of the group, in the order of the file.
     pub members: Vec<ShardMemberConfig>,
 }
 
-/// One shard.
+/// A shard: a database, and the databases beside it that serve its other uses.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ShardMemberConfig {
-    /// Its number.
+    /// 0 to 63.
     pub member: u8,
-    /// Its name.
+    /// For people.
     pub name: Option<String>,
-    /// Its databases by slot.
+    /// By use, in camelCase: `primaryConfig`, `secondaryConfig`, `lockConfig` or any other.
     pub configs: BTreeMap<String, DataSourceConfig>,
 }
 
-impl ShardMemberConfig {
-    /// A shard with a primary.
-    pub fn new(member: u8, primary: DataSourceConfig) -> Self {
+impl ShardingConfig {
+    pub(super) fn new() -> Self {
         Self {
-            member,
-            name: None,
-            configs: BTreeMap::from([("primaryConfig".to_owned(), primary)]),
+            default_shard: ShardIdentifier::DEFAULT,
+            unknown_shard: UnknownShard::default(),
+            groups: Vec::new(),
         }
     }
 
-    /// With a slot.
-    pub fn with(mut self, slot: &str, config: DataSourceConfig) -> Self {
-        self.configs.insert(slot.to_owned(), config);
-        self
+    /// Every shard, by group, then by member, whatever the order of the file. What has a
+    /// number that no shard can have is left out; `check` refuses it.
+    pub fn shards(&self) -> impl Iterator<Item = (ShardIdentifier, &ShardMemberConfig)> {
+        let mut shards: Vec<_> = self
+            .groups
+            .iter()
+            .flat_map(|group| group.members.iter().map(move |member| (group.group, member)))
+            .filter_map(|(group, member)| {
+                Some((ShardIdentifier::new(group.into(), member.member.into()).ok()?, member))
+            })
+            .collect();
+        shards.sort_by_key(|(shard, _)| *shard);
+        shards.into_iter()
     }
 
-    /// The primary.
-    pub fn primary(&self) -> Option<&DataSourceConfig> {
-        self.config_for("primaryConfig")
+    /// The shard of this name.
+    pub fn member(&self, shard: ShardIdentifier) -> Option<&ShardMemberConfig> {
+        self.group(shard)?.members.iter().find(|member| member.member == shard.member())
     }
 
-    /// The replica.
-    pub fn secondary(&self) -> Option<&DataSourceConfig> {
-        self.config_for("secondaryConfig")
+    pub(super) fn member_mut(&mut self, shard: ShardIdentifier) -> Option<&mut ShardMemberConfig> {
+        let group = self.groups.iter_mut().find(|group| group.group == shard.group())?;
+        group.members.iter_mut().find(|member| member.member == shard.member())
     }
 
-    /// A slot.
-    pub fn config_for(&self, slot: &str) -> Option<&DataSourceConfig> {
-        self.configs.get(slot)
+    fn group(&self, shard: ShardIdentifier) -> Option<&ShardGroupConfig> {
+        self.groups.iter().find(|group| group.group == shard.group())
+    }
+
+    /// Adds a shard to its group, which is made if it is new.
+    pub(super) fn add(&mut self, shard: ShardIdentifier, mut member: ShardMemberConfig) {
+        member.member = shard.member();
+        match self.groups.iter_mut().find(|group| group.group == shard.group()) {
+            Some(group) => group.members.push(member),
+            None => {
+                let name = match shard.group() {
+                    0 => "main".to_owned(),
+                    group => format!("group-{group}"),
+                };
+                let members = vec![member];
+                self.groups.push(ShardGroupConfig { group: shard.group(), name, members });
+            }
+        }
     }
 }
 
-impl ShardingConfig {
-    /// Shards in order.
-    pub fn shards(&self) -> impl Iterator<Item = (ShardIdentifier, &ShardMemberConfig)> {
-        let mut all: Vec<_> = self
-            .groups
-            .iter()
-            .flat_map(|group| {
-                group.members.iter().filter_map(|member| {
-                    ShardIdentifier::new(group.group.into(), member.member.into())
-                        .ok()
-                        .map(|shard| (shard, member))
-                })
-            })
-            .collect();
-        all.sort_by_key(|(shard, _)| *shard);
-        all.into_iter()
+impl ShardMemberConfig {
+    /// The slot of the database itself.
+    pub(super) const PRIMARY: &str = "primaryConfig";
+    /// The slot of its replica.
+    pub(super) const SECONDARY: &str = "secondaryConfig";
+
+    /// A shard by its database.
+    pub fn new(member: u8, primary: DataSourceConfig) -> Self {
+        Self { member, name: None, configs: BTreeMap::new() }.with(Self::PRIMARY, primary)
+    }
+
+    /// Adds a database for another use, or replaces it.
+    #[must_use]
+    pub fn with(mut self, slot: impl AsRef<str>, config: DataSourceConfig) -> Self {
+        self.configs.retain(|known, _| !same_key(known, slot.as_ref()));
+        self.configs.insert(camel(slot.as_ref()), config);
+        self
+    }
+
+    /// The database itself. A configuration that was loaded or checked has one in each shard.
+    pub fn primary(&self) -> Option<&DataSourceConfig> {
+        self.config_for(Self::PRIMARY)
+    }
+
+    /// Its replica.
+    pub fn secondary(&self) -> Option<&DataSourceConfig> {
+        self.config_for(Self::SECONDARY)
+    }
+
+    /// The database of a slot in any spelling: `lockConfig`, `lock-config`.
+    pub fn config_for(&self, slot: &str) -> Option<&DataSourceConfig> {
+        self.configs.iter().find(|(known, _)| same_key(known, slot)).map(|(_, config)| config)
     }
 }

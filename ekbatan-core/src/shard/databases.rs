@@ -7,11 +7,12 @@ use super::sharding::{Sharding, erase};
 use super::shards::{Shards, visit};
 use super::{Shard, ShardError, Slot};
 use crate::clock::{Clock, SystemClock};
-use crate::config::EkbatanConfig;
+use crate::config::{ConfigError, EkbatanConfig};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 use crate::db::RawConnection;
 use crate::db::{
-    Capabilities, Database, DbError, PoolStatus, Route, SchemaError, TableError, TransactionManager,
+    Capabilities, Database, DbError, DbErrorKind, PoolStatus, Route, SchemaError, TableError,
+    TransactionManager,
 };
 use crate::domain::{Entity, ShardIdentifier};
 use crate::repository::Repository;
@@ -26,14 +27,9 @@ pub enum ConnectError {
     /// Some shards could not be.
     #[error("{}", each(.0))]
     Shards(Vec<(ShardIdentifier, DbError)>),
-    /// The default shard is not among the shards.
-    #[error("the default shard is {default}, which is not configured; there are {}", super::error::list(.shards))]
-    NoDefault {
-        /// The default shard.
-        default: ShardIdentifier,
-        /// The shards that are configured.
-        shards: Vec<ShardIdentifier>,
-    },
+    /// The configuration has mistakes; each is listed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
 }
 
 fn each(failures: &[(ShardIdentifier, DbError)]) -> String {
@@ -54,22 +50,22 @@ impl Databases {
     /// Opens what the configuration names, shards side by side. A database that is not to be
     /// reached is an error now, not at the first action.
     pub async fn connect(config: &EkbatanConfig) -> Result<Self, ConnectError> {
+        config.check()?;
         let sharding = &config.sharding;
         let members: Vec<_> = sharding.shards().collect();
         let opening = members.iter().map(|(shard, member)| async move {
-            let primary =
-                member.primary().ok_or_else(|| no_primary(*shard)).map_err(|e| (*shard, e))?;
-            Database::connect(*shard, primary, member.secondary())
-                .await
-                .map_err(|error| (*shard, error))
+            let opened = match member.primary() {
+                Some(primary) => Database::connect(*shard, primary, member.secondary()).await,
+                None => Err(missing(*shard, "has no primary-config")),
+            };
+            (*shard, opened)
         });
-        let opened = visit(opening.collect()).await;
         let mut databases = BTreeMap::new();
         let mut failures = Vec::new();
-        for opened in opened {
+        for (shard, opened) in visit(opening.collect()).await {
             match opened {
-                Ok(database) => drop(databases.insert(database.shard, Arc::new(database))),
-                Err(failure) => failures.push(failure),
+                Ok(database) => drop(databases.insert(shard, Arc::new(database))),
+                Err(failure) => failures.push((shard, failure)),
             }
         }
         if members.len() == 1
@@ -80,12 +76,14 @@ impl Databases {
         if !failures.is_empty() {
             return Err(ConnectError::Shards(failures));
         }
-        let default = databases.get(&sharding.default_shard).cloned().ok_or_else(|| {
-            ConnectError::NoDefault {
-                default: sharding.default_shard,
-                shards: databases.keys().copied().collect(),
+        let default = match databases.get(&sharding.default_shard) {
+            Some(database) => database.clone(),
+            None => {
+                return Err(
+                    missing(sharding.default_shard, "is the default and has no entry").into()
+                );
             }
-        })?;
+        };
         let slots = members.iter().map(|(shard, member)| {
             let slots = member.configs.iter().filter(|(name, _)| is_slot(name));
             (*shard, slots.map(|(name, config)| Slot::new(name, config)).collect())
@@ -194,11 +192,9 @@ fn is_slot(name: &str) -> bool {
     !matches!(name, "primaryConfig" | "secondaryConfig")
 }
 
-fn no_primary(shard: ShardIdentifier) -> DbError {
-    DbError::new(
-        crate::db::DbErrorKind::Other,
-        format!("shard {shard} has no primary-config; every shard needs one"),
-    )
+/// What `EkbatanConfig::check` refuses, so that nobody gets here.
+fn missing(shard: ShardIdentifier, what: &str) -> DbError {
+    DbError::new(DbErrorKind::Other, format!("shard {shard} {what}"))
 }
 
 /// A table is not what the code believes, or could not be looked at.

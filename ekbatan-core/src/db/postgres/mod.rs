@@ -11,11 +11,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
 
 use super::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
-use crate::config::DataSourceConfig;
+use crate::config::{DataSourceConfig, ExposeSecret, TlsMode};
 use connection::PostgresConnection;
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -74,6 +74,24 @@ fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
         // loses a third of its speed. Session state is in UTC on every connection.
         .options([("plan_cache_mode", "force_generic_plan"), ("TimeZone", "UTC")])
         .disable_statement_logging();
+    if let Some(username) = &config.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &config.password {
+        options = options.password(password.expose_secret());
+    }
+    if let Some(mode) = config.tls_mode {
+        options = options.ssl_mode(match mode {
+            TlsMode::Disable => PgSslMode::Disable,
+            TlsMode::Prefer => PgSslMode::Prefer,
+            TlsMode::Require => PgSslMode::Require,
+            TlsMode::VerifyCa => PgSslMode::VerifyCa,
+            TlsMode::VerifyFull => PgSslMode::VerifyFull,
+        });
+    }
+    if let Some(file) = &config.tls_root_cert {
+        options = options.ssl_root_cert(file);
+    }
     if let Some(timeout) = config.statement_timeout {
         options = options.options([("statement_timeout", timeout.as_millis().to_string())]);
     }

@@ -75,13 +75,16 @@ impl SqliteDriver {
                 DbErrorKind::Other,
                 format!(
                     "`{}` would be a separate, empty database for every connection of the pool; name a file, as in `sqlite:wallet.db`",
-                    config.url
+                    config.shown_url()
                 ),
             ));
         }
         let options = SqliteConnectOptions::from_str(&config.url)
             .map_err(|e| {
-                DbError::new(DbErrorKind::Other, format!("`{}` is not understood: {e}", config.url))
+                DbError::new(
+                    DbErrorKind::Other,
+                    format!("`{}` is not understood: {e}", config.shown_url()),
+                )
             })?
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)

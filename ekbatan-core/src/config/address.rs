@@ -1,0 +1,220 @@
+//! Addresses of databases: which dialect they mean, whom they name, and how they are shown
+//! without their passwords.
+
+/// Which SQL a database speaks. It follows the scheme of the address alone: a host or a
+/// database may be named as it likes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// SQLite.
+    Sqlite,
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL.
+    MySql,
+    /// MariaDB.
+    MariaDb,
+}
+
+pub(super) fn scheme(url: &str) -> &str {
+    url.split(':').next().unwrap_or_default()
+}
+
+pub(super) fn dialect(url: &str) -> Option<Dialect> {
+    if !url.contains(':') {
+        return None;
+    }
+    match scheme(url).to_ascii_lowercase().as_str() {
+        "sqlite" => Some(Dialect::Sqlite),
+        "postgres" | "postgresql" => Some(Dialect::Postgres),
+        "mysql" => Some(Dialect::MySql),
+        "mariadb" => Some(Dialect::MariaDb),
+        _ => None,
+    }
+}
+
+/// The parts of `scheme://user:password@hosts/path?query`.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Parts<'a> {
+    pub(super) user: Option<String>,
+    pub(super) has_password: bool,
+    pub(super) hosts: &'a str,
+    pub(super) path: &'a str,
+    pub(super) query: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn of(url: &'a str) -> Self {
+        let Some((_, rest)) = url.split_once("://") else {
+            let rest = url.split_once(':').map_or(url, |(_, rest)| rest);
+            let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+            return Self { path, query, ..Self::default() };
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (Some(login), hosts),
+            None => (None, authority),
+        };
+        let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, "")))
+        {
+            Some((user, password)) => (Some(user), password),
+            None => (None, ""),
+        };
+        let parameter = |name: &str| parameters(query).find(|(key, _)| *key == name);
+        Self {
+            user: user
+                .filter(|user| !user.is_empty())
+                .or_else(|| parameter("user").map(|(_, value)| value))
+                .map(decoded),
+            has_password: !password.is_empty() || parameter("password").is_some(),
+            hosts,
+            path,
+            query,
+        }
+    }
+
+    /// Where the data is, whoever asks for it and however.
+    pub(super) fn place(&self) -> String {
+        format!("{}{}", self.hosts.to_ascii_lowercase(), self.path)
+    }
+
+    pub(super) fn several_hosts(&self) -> bool {
+        self.hosts.contains(',')
+    }
+}
+
+/// The `name=value` pairs of a query.
+pub(super) fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+/// Without `%20` and its like.
+pub(super) fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let hex = |at: usize| after.get(at).and_then(|b| char::from(*b).to_digit(16));
+        match (first, hex(0), hex(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                rest = &after[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The other direction, for what is put into an address.
+pub(super) fn encoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+/// The address with its password as `***`. It rather hides too much of an address that is
+/// no good than too little.
+pub(super) fn shown(url: &str) -> String {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let mut shown = String::from(&url[..start]);
+    let mut rest = &url[start..];
+    if start > 0
+        && let Some(end) = rest.rfind('@')
+    {
+        match rest[..end].find(':') {
+            Some(colon) => {
+                shown.push_str(&rest[..=colon]);
+                shown.push_str("***");
+            }
+            None => shown.push_str(&rest[..end]),
+        }
+        rest = &rest[end..];
+    }
+    let Some((path, query)) = rest.split_once(['?', ';']) else {
+        shown.push_str(rest);
+        return shown;
+    };
+    shown.push_str(path);
+    shown.push(char::from(rest.as_bytes()[path.len()]));
+    for (position, pair) in query.split('&').enumerate() {
+        if position > 0 {
+            shown.push('&');
+        }
+        let name = decoded(pair.split('=').next().unwrap_or_default()).to_ascii_lowercase();
+        let harmless = !["pass", "pwd", "secret", "token", "key"].iter().any(|s| name.contains(s));
+        match pair.split_once('=') {
+            Some((name, _)) if !harmless => {
+                shown.push_str(name);
+                shown.push_str("=***");
+            }
+            _ => shown.push_str(pair),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaviour_62_the_dialect_follows_the_scheme_and_not_the_names() {
+        for (url, expected) in [
+            ("postgres://mysql.example/mariadb", Some(Dialect::Postgres)),
+            ("postgresql://a,b/mysql", Some(Dialect::Postgres)),
+            ("mysql://postgres:5432/postgresql", Some(Dialect::MySql)),
+            ("mariadb://mysql-cluster/mysql", Some(Dialect::MariaDb)),
+            ("sqlite:postgres.db", Some(Dialect::Sqlite)),
+            ("redis://postgres", None),
+            ("postgres", None),
+        ] {
+            assert_eq!(dialect(url), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown_wherever_they_stand() {
+        for (url, expected) in [
+            ("postgres://app:s3cret@db/shop", "postgres://app:***@db/shop"),
+            ("postgres://app:s3cr@t@db/shop", "postgres://app:***@db/shop"),
+            ("postgres://app:s3/cr?e#t@db/shop", "postgres://app:***@db/shop"),
+            ("redis://:s3cret@cache", "redis://:***@cache"),
+            ("postgres://app@db:5432/shop", "postgres://app@db:5432/shop"),
+            (
+                "postgres://db/shop?user=a&password=s3cret&x=y",
+                "postgres://db/shop?user=a&password=***&x=y",
+            ),
+            ("postgres://db/shop?PassWord=s3cret", "postgres://db/shop?PassWord=***"),
+            ("mysql://db/shop?p%61ssword=s3cret", "mysql://db/shop?p%61ssword=***"),
+            ("sqlite:wallet.db", "sqlite:wallet.db"),
+            ("jdbc:mysql://app:s3cret@db/shop", "jdbc:mysql://app:***@db/shop"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
+
+    #[test]
+    fn an_address_names_its_user_hosts_and_database() {
+        let parts = Parts::of("postgres://a%40b:pw@h1:1,h2/shop?sslmode=require");
+        assert_eq!(parts.user.as_deref(), Some("a@b"));
+        assert!(parts.has_password && parts.several_hosts());
+        assert_eq!((parts.hosts, parts.path, parts.query), ("h1:1,h2", "/shop", "sslmode=require"));
+        assert_eq!(
+            Parts::of("postgres://A@DB/shop").place(),
+            Parts::of("postgres://b@db/shop?x=y").place()
+        );
+        assert_eq!(decoded(&encoded("a@b:%/ü")), "a@b:%/ü");
+    }
+}

@@ -1,0 +1,134 @@
+//! The whole configuration from its sections.
+
+use std::collections::BTreeMap;
+
+use super::error::Findings;
+use super::key_path::KeyPath;
+use super::keys::UNUSED;
+use super::read_data_source::data_source;
+use super::reader::Section;
+use super::rules::Form;
+use super::spelling::camel;
+use super::{
+    DataSourceConfig, EkbatanConfig, ShardGroupConfig, ShardMemberConfig, ShardingConfig,
+    UnknownShard,
+};
+use crate::domain::ShardIdentifier;
+
+/// What was read, and in which of the two forms it stood. Positions in its lists are those
+/// of the file, so that rules can name them.
+pub(super) fn config(mut root: Section, findings: &mut Findings) -> (EkbatanConfig, Form) {
+    let mut ignored = Vec::new();
+    for key in UNUSED {
+        if let Some(section) = root.section(key) {
+            ignored.extend(section.leaves());
+        }
+    }
+    let namespace = root.text("namespace");
+    let slots = root.slots("configs");
+    let short = root.at.key("configs");
+    let (sharding, form) = match root.section("sharding") {
+        Some(section) => {
+            if slots.is_some() || findings.has(&short) {
+                let message =
+                    "is given beside `sharding`, which lists every database; keep one of the two";
+                findings.add(&short, message);
+            }
+            (sharding(section, findings, &mut ignored), Form::Sharding)
+        }
+        None => {
+            if slots.is_none() && !findings.has(&short) && !findings.has(&root.at) {
+                let message = "no database is named; give `ekbatan.configs` for one, or `ekbatan.sharding` for several";
+                findings.add(&root.at, message);
+            }
+            let mut sharding = ShardingConfig::new();
+            let configs = databases(slots, findings, &mut ignored);
+            sharding.add(
+                ShardIdentifier::DEFAULT,
+                ShardMemberConfig { member: 0, name: None, configs },
+            );
+            (sharding, Form::Configs)
+        }
+    };
+    (EkbatanConfig { namespace, sharding, ignored }, form)
+}
+
+fn sharding(
+    mut section: Section,
+    findings: &mut Findings,
+    ignored: &mut Vec<String>,
+) -> ShardingConfig {
+    let mut config = ShardingConfig::new();
+    if let Some(mut default) = section.section("default-shard") {
+        let group = number(&mut default, "group", findings);
+        let member = number(&mut default, "member", findings);
+        if let Ok(shard) = ShardIdentifier::new(group.into(), member.into()) {
+            config.default_shard = shard;
+        }
+    }
+    if section.word("unknown-shard") == Some("default-shard") {
+        config.unknown_shard = UnknownShard::DefaultShard;
+    }
+    for mut group in section.list("groups").unwrap_or_default() {
+        let number = number(&mut group, "group", findings);
+        let name = text(&mut group, "name", findings);
+        let members = group.list("members").unwrap_or_default();
+        config.groups.push(ShardGroupConfig {
+            group: number,
+            name,
+            members: members.into_iter().map(|m| member(m, findings, ignored)).collect(),
+        });
+    }
+    config
+}
+
+fn member(
+    mut section: Section,
+    findings: &mut Findings,
+    ignored: &mut Vec<String>,
+) -> ShardMemberConfig {
+    ShardMemberConfig {
+        member: number(&mut section, "member", findings),
+        name: section.text("name"),
+        configs: databases(section.slots("configs"), findings, ignored),
+    }
+}
+
+fn databases(
+    slots: Option<BTreeMap<String, Section>>,
+    findings: &mut Findings,
+    ignored: &mut Vec<String>,
+) -> BTreeMap<String, DataSourceConfig> {
+    slots
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(slot, section)| (camel(&slot), data_source(section, findings, ignored)))
+        .collect()
+}
+
+/// A number of a shard. Where it was no good the problem is listed, and 0 only keeps the
+/// place of what was read.
+fn number(section: &mut Section, key: &str, findings: &mut Findings) -> u8 {
+    match section.count(key).and_then(|count| count.try_into().ok()) {
+        Some(number) => number,
+        None => {
+            findings.add(&section.at.key(key), "is no number of a shard");
+            0
+        }
+    }
+}
+
+fn text(section: &mut Section, key: &str, findings: &mut Findings) -> String {
+    section.text(key).unwrap_or_else(|| {
+        findings.add(&section.at.key(key), "is missing");
+        String::new()
+    })
+}
+
+/// The path under which a configuration as a whole is missed.
+pub(super) fn nothing_at_all(findings: &mut Findings) {
+    findings.add(
+        &KeyPath::root(),
+        "is missing; everything stands below this key, as in `ekbatan: {configs: {primary-config: {url: ..}}}`",
+    );
+}

@@ -1,0 +1,105 @@
+//! A database from its section.
+
+use super::error::Findings;
+use super::jdbc;
+use super::reader::Section;
+use super::{DataSourceConfig, Durability, TlsMode};
+
+/// What was read, and the paths of what in it has no effect.
+pub(super) fn data_source(
+    mut section: Section,
+    findings: &mut Findings,
+    ignored: &mut Vec<String>,
+) -> DataSourceConfig {
+    let mut config = DataSourceConfig::new(String::new());
+    address(&mut config, &mut section, findings, ignored);
+
+    config.username = section.text("username").or(config.username.take());
+    if let Some(password) = section.text("password") {
+        config = config.password(password);
+    }
+    if let Some(word) = section.word("tls-mode") {
+        config.tls_mode = tls_mode(word);
+    }
+    if let Some(file) = section.text("tls-root-cert") {
+        config = config.tls_root_cert(file);
+    }
+    if section.text("driver-class-name").is_some() {
+        ignored.push(section.at.key("driver-class-name").to_string());
+    }
+    for (key, field) in [
+        ("maximum-pool-size", &mut config.maximum_pool_size),
+        ("minimum-idle", &mut config.minimum_idle),
+        ("lanes", &mut config.lanes),
+        ("fold-limit", &mut config.fold_limit),
+    ] {
+        if let Some(count) = section.count(key).and_then(|count| count.try_into().ok()) {
+            *field = count;
+        }
+    }
+    for (key, field) in [
+        ("idle-timeout", &mut config.idle_timeout),
+        ("max-lifetime", &mut config.max_lifetime),
+        ("leak-detection-threshold", &mut config.leak_detection_threshold),
+        ("connection-timeout", &mut config.connection_timeout),
+        ("commit-timeout", &mut config.commit_timeout),
+        ("settle-timeout", &mut config.settle_timeout),
+    ] {
+        if let Some(time) = section.time(key) {
+            *field = time;
+        }
+    }
+    config.statement_timeout = section.time("statement-timeout");
+    if let Some(name) = section.text("application-name") {
+        config.application_name = name;
+    }
+    if section.word("durability") == Some("wal") {
+        config.durability = Durability::Wal;
+    }
+    config
+}
+
+fn address(
+    config: &mut DataSourceConfig,
+    section: &mut Section,
+    findings: &mut Findings,
+    ignored: &mut Vec<String>,
+) {
+    let at = section.at.key("jdbc-url");
+    if section.has("url") && section.has("jdbc-url") {
+        findings.add(&at, "is given beside `url`; keep one of the two");
+    }
+    if let Some(url) = section.text("url") {
+        config.url = url;
+        return;
+    }
+    let Some(text) = section.text("jdbc-url") else {
+        // Whether there is none or only a bad one, its place is known to be wrong.
+        if !findings.has(&at) && !findings.has(&section.at) {
+            findings.add(&section.at.key("url"), "is missing; give `url` or `jdbc-url`");
+        }
+        return;
+    };
+    match jdbc::translate(&text) {
+        Err(message) => findings.add_value(&at, super::address::shown(&text), message),
+        Ok(translated) => {
+            config.url = translated.url;
+            config.username = translated.username;
+            config.password = translated.password.map(Into::into);
+            config.tls_mode = translated.tls_mode;
+            config.tls_root_cert = translated.tls_root_cert;
+            ignored.extend(translated.ignored.iter().map(|name| format!("{at}?{name}")));
+        }
+    }
+}
+
+fn tls_mode(word: &str) -> Option<TlsMode> {
+    Some(match word {
+        "disable" => TlsMode::Disable,
+        "prefer" => TlsMode::Prefer,
+        "require" => TlsMode::Require,
+        "verify-ca" => TlsMode::VerifyCa,
+        "verify-full" => TlsMode::VerifyFull,
+        _ => return None,
+    })
+}

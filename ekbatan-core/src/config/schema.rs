@@ -1,0 +1,126 @@
+//! The schema by which editors complete and check configuration files, printed from the
+//! table of keys.
+
+use serde_json::{Map, Value, json};
+
+use super::keys::{Key, Kind, ROOT, SLOTS};
+use super::spelling::camel;
+
+/// The schema of a configuration file: JSON Schema, draft 7, which editors of YAML know
+/// best. It knows each key in kebab-case and in camelCase.
+///
+/// `config/ekbatan.schema.json` is this; `cargo run --example config_schema` prints it.
+pub fn json_schema() -> Value {
+    let mut definitions = Map::new();
+    let either = json!([{ "required": ["sharding"] }, { "required": ["configs"] }]);
+    let root = with(section(ROOT, &mut definitions), "oneOf", either);
+    json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Configuration of ekbatan",
+        "type": "object",
+        "required": ["ekbatan"],
+        "properties": { "ekbatan": root },
+        "definitions": definitions,
+    })
+}
+
+fn with(mut schema: Value, name: &str, value: Value) -> Value {
+    schema[name] = value;
+    schema
+}
+
+/// What holds others is defined once, by its name, and referred to.
+fn defined(name: &str, schema: Value, definitions: &mut Map<String, Value>) -> Value {
+    definitions.insert(name.to_owned(), schema);
+    json!({ "allOf": [{ "$ref": format!("#/definitions/{name}") }] })
+}
+
+fn section(keys: &[Key], definitions: &mut Map<String, Value>) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for key in keys {
+        let mut about = key.about.to_owned();
+        if let Some(default) = key.default {
+            about.push_str(&format!(" Default: {default}."));
+        }
+        let mut schema = kind(&key.kind, definitions);
+        if key.kind.container().is_some() {
+            schema = defined(key.name, schema, definitions);
+        }
+        let schema = with(schema, "description", about.into());
+        let spelled = spellings(key.name);
+        if key.required {
+            required.push(any_of(&spelled));
+        }
+        properties.extend(spelled.into_iter().map(|name| (name, schema.clone())));
+    }
+    if keys.iter().any(|key| key.name == "jdbc-url") {
+        let mut names = spellings("url");
+        names.extend(spellings("jdbc-url"));
+        required.push(any_of(&names));
+    }
+    let schema =
+        json!({ "type": "object", "additionalProperties": false, "properties": properties });
+    if required.is_empty() { schema } else { with(schema, "allOf", required.into()) }
+}
+
+fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
+    match kind {
+        Kind::Text | Kind::Address => json!({ "type": "string", "pattern": r"\S" }),
+        Kind::Secret => json!({ "type": "string" }),
+        Kind::Count { least, most } if *most >= u64::from(u32::MAX) => {
+            or_name(json!({ "type": "integer", "minimum": least }))
+        }
+        Kind::Count { least, most } => {
+            or_name(json!({ "type": "integer", "minimum": least, "maximum": most }))
+        }
+        Kind::Flag => or_name(json!({ "type": "boolean" })),
+        Kind::Word(words) => or_name(json!({ "enum": words })),
+        Kind::Time { bare_milliseconds } => {
+            let span = json!({
+                "type": "string",
+                "pattern": r"^([0-9]+(\.[0-9]+)? ?(ms|s|m|h|d)|P([0-9.]+D)?(T([0-9.]+H)?([0-9.]+M)?([0-9.]+S)?)?)$",
+            });
+            match bare_milliseconds {
+                true => or_name(json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, span] })),
+                false => or_name(span),
+            }
+        }
+        Kind::Section(keys) => section(keys, definitions),
+        Kind::List(keys) => {
+            json!({ "type": "array", "minItems": 1, "items": section(keys, definitions) })
+        }
+        Kind::Slots(keys) => {
+            let slot = section(keys, definitions);
+            let slot = defined("database", slot, definitions);
+            let mut properties = Map::new();
+            for (name, about) in SLOTS {
+                let slot = with(slot.clone(), "description", about.into());
+                properties.extend(spellings(name).into_iter().map(|name| (name, slot.clone())));
+            }
+            json!({
+                "type": "object",
+                "properties": properties,
+                "additionalProperties": slot,
+                "allOf": [any_of(&spellings("primary-config"))],
+            })
+        }
+    }
+}
+
+/// Any value may be a name that the environment fills.
+fn or_name(schema: Value) -> Value {
+    json!({ "anyOf": [schema, { "type": "string", "pattern": r"\$\{" }] })
+}
+
+fn spellings(name: &str) -> Vec<String> {
+    let mut spellings = vec![name.to_owned(), camel(name)];
+    spellings.dedup();
+    spellings
+}
+
+/// At least one of the names is there.
+fn any_of(names: &[String]) -> Value {
+    let each: Vec<Value> = names.iter().map(|name| json!({ "required": [name] })).collect();
+    json!({ "anyOf": each })
+}

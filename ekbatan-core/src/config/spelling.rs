@@ -1,0 +1,91 @@
+//! How keys are spelled: kebab-case, camelCase and anything between are one key.
+//!
+//! Two spellings are the same key when they agree once case and the separators `-`, `_` and
+//! spaces are left out. Inside, keys are in kebab-case; the slots of a member are given to
+//! users in camelCase.
+
+/// Whether two spellings mean one key.
+pub(super) fn same_key(left: &str, right: &str) -> bool {
+    squashed(left).eq(squashed(right))
+}
+
+fn squashed(key: &str) -> impl Iterator<Item = char> {
+    key.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase)
+}
+
+/// `lockConfig`, `lock_config`, `LOCK_CONFIG` and `lock-Config` as `lock-config`.
+pub(super) fn kebab(key: &str) -> String {
+    let mut kebab = String::with_capacity(key.len() + 4);
+    let mut after_small = false;
+    for c in key.chars() {
+        if matches!(c, '-' | '_' | ' ') {
+            kebab.push('-');
+            after_small = false;
+            continue;
+        }
+        if c.is_uppercase() && after_small {
+            kebab.push('-');
+        }
+        kebab.extend(c.to_lowercase());
+        after_small = !c.is_uppercase();
+    }
+    kebab
+}
+
+/// `lock-config` and every other spelling as `lockConfig`.
+pub(super) fn camel(key: &str) -> String {
+    let mut camel = String::with_capacity(key.len());
+    let kebab = kebab(key);
+    for word in kebab.split('-').filter(|word| !word.is_empty()) {
+        let mut letters = word.chars();
+        match letters.next() {
+            Some(first) if !camel.is_empty() => camel.extend(first.to_uppercase()),
+            Some(first) => camel.push(first),
+            None => {}
+        }
+        camel.push_str(letters.as_str());
+    }
+    camel
+}
+
+/// The known name that is most like this one, if any is like it at all.
+pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let name: String = squashed(name).collect();
+    known
+        .into_iter()
+        .map(|candidate| {
+            let squashed: String = squashed(candidate).collect();
+            (strsim::jaro_winkler(&name, &squashed), candidate)
+        })
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|left, right| left.0.total_cmp(&right.0))
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kebab_camel_snake_and_mixtures_are_one_key() {
+        for spelling in ["jdbc-url", "jdbcUrl", "jdbc_url", "JDBC_URL", "jdbc-Url", "jdbcurl"] {
+            assert!(same_key(spelling, "jdbc-url"), "{spelling}");
+        }
+        assert!(!same_key("jdbc-url", "url"));
+    }
+
+    #[test]
+    fn slots_are_given_in_camel_case() {
+        for spelling in ["lock-config", "lockConfig", "lock_config", "LOCK_CONFIG", "lock-Config"] {
+            assert_eq!(kebab(spelling), "lock-config", "{spelling}");
+            assert_eq!(camel(spelling), "lockConfig", "{spelling}");
+        }
+    }
+
+    #[test]
+    fn what_is_nearly_a_key_finds_it() {
+        assert_eq!(nearest("passwrod", ["url", "password", "username"]), Some("password"));
+        assert_eq!(nearest("maxPoolSize", ["maximum-pool-size", "url"]), Some("maximum-pool-size"));
+        assert_eq!(nearest("colour", ["url", "password"]), None);
+    }
+}
