@@ -18,6 +18,7 @@ pages! {
     commit = "../docs/src/commit.md",
     outbox = "../docs/src/outbox.md",
     migrations = "../docs/src/migrations.md",
+    configuration = "../docs/src/configuration.md",
     operations = "../docs/src/operations.md",
     testing = "../docs/src/testing.md",
     coming_from_java = "../docs/src/coming-from-java.md",

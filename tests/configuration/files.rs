@@ -86,3 +86,53 @@ fn every_file_points_editors_to_the_schema() {
         );
     }
 }
+
+/// The fenced blocks of a page: what stands behind the fence, and the text.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let mut blocks = Vec::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let text: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
+            blocks.push((language.to_owned(), text.join("\n")));
+        }
+    }
+    blocks
+}
+
+#[test]
+fn the_guides_files_are_loaded_and_its_errors_are_those_that_are_printed() {
+    let page = std::fs::read_to_string(path("docs/src/configuration.md")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let blocks = blocks(&page);
+    let mut loaded = 0;
+    for (position, (language, text)) in blocks.iter().enumerate() {
+        if language != "yaml" {
+            continue;
+        }
+        let file = folder.path().join("wallet.yml");
+        std::fs::write(&file, text).unwrap();
+        let answer = EkbatanConfig::loader().file(&file).env_from(VARIABLES).load();
+        let error = answer
+            .err()
+            .map(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""));
+        let said = blocks.get(position + 1).filter(|(language, _)| language == "text");
+        assert_eq!(error.as_ref(), said.map(|(_, text)| text));
+        loaded += 1;
+    }
+    assert_eq!(loaded, 3);
+}
+
+#[test]
+fn the_guide_names_every_key() {
+    let page = std::fs::read_to_string(path("docs/src/configuration.md")).unwrap();
+    let schema = json_schema();
+    for section in ["database", "sharding", "groups", "members"] {
+        let section = &schema["definitions"][section];
+        let section = section.get("items").unwrap_or(section);
+        for key in section["properties"].as_object().unwrap().keys() {
+            let kebab = !key.chars().any(char::is_uppercase);
+            assert!(!kebab || page.contains(&format!("`{key}`")), "{key}");
+        }
+    }
+}

@@ -64,6 +64,8 @@ fn errors_show_none_wherever_it_stood() {
         "ekbatan: {configs: 'postgres://a:hunter2@h/d'}",
         "ekbatan: 'postgres://a:hunter2@h/d'",
         "ekbatan: [hunter2]",
+        "ekbatan: {configs: {primary-config: {postgres://a:hunter2@h/d}}}",
+        "ekbatan: {configs: {postgres://a:hunter2@h/d}}",
         "hunter2",
         "ekbatan: {configs: {primary-config: {url: 'sqlite:a', password: hunter2: hunter2}}}",
         "ekbatan: {password: 'hunter2",
