@@ -9,6 +9,7 @@
 
 use figment::value::Value;
 
+use super::address::shown;
 use super::key_path::KeyPath;
 use super::keys::{Key, Kind, ROOT, SLOTS};
 use super::layers::find;
@@ -178,6 +179,7 @@ pub(super) fn dotted(path: &str) -> Result<KeyPath, String> {
 
 /// What to say of a key that nobody knows.
 pub(super) fn unknown(name: &str, keys: &[Key]) -> String {
+    let name = &shown(name);
     match nearest(name, keys.iter().map(|key| key.name)) {
         Some(near) => format!("there is no key `{name}`; did you mean `{near}`?"),
         None => {

@@ -173,15 +173,21 @@ impl ConfigLoader {
             }
         };
         problems.extend(findings.0.into_iter().map(|finding| {
-            let (source, line) = layers.locate(&finding.path);
+            let path = layers.as_given(finding.path);
+            let (source, line) = layers.locate(&path);
             ConfigProblem {
-                path: finding.path.to_string(),
+                path: path.to_string(),
                 source,
                 line,
                 value: finding.value,
                 message: finding.message,
             }
         }));
+        // As a reader goes through the files; what is in none of them comes last.
+        problems.sort_by_cached_key(|problem| {
+            let in_file = matches!(problem.source, ConfigSource::File(_) | ConfigSource::Text);
+            (!in_file, problem.source.to_string(), problem.line)
+        });
         match config {
             Some(config) if problems.is_empty() => Ok(config),
             _ => Err(ConfigError::new(problems)),

@@ -47,16 +47,9 @@ impl Database {
             }
         }
         let timeout = source.connection_timeout;
-        let primary = Pool::new(driver.clone(), Route::Primary, source.maximum_pool_size, timeout)?;
+        let primary = Pool::new(driver.clone(), Route::Primary, source)?;
         let replica = replica
-            .map(|replica| {
-                Pool::new(
-                    driver.clone(),
-                    Route::Replica,
-                    replica.maximum_pool_size,
-                    replica.connection_timeout,
-                )
-            })
+            .map(|replica| Pool::new(driver.clone(), Route::Replica, replica))
             .transpose()?;
         // Whoever starts wants to know now that the database is not there.
         first_connection(&primary, timeout).await?;
