@@ -221,8 +221,8 @@ async fn use_the_given_server() {
     assert_eq!(server.url("postgres"), given);
     let url = server.create_database().await.unwrap();
     PgConnection::connect(&url).await.unwrap();
-    assert!(matches!(server.kill().await, Err(ServerError::NotOurs)));
-    assert!(matches!(server.restart().await, Err(ServerError::NotOurs)));
+    assert!(matches!(server.kill().await, Err(ServerError::NotOurs { .. })));
+    assert!(matches!(server.restart().await, Err(ServerError::NotOurs { .. })));
     println!("{PLAYED}");
 }
 
@@ -240,7 +240,7 @@ async fn a_missing_server_is_an_error() {
 
 async fn find_no_server() {
     let error = PostgresServer::start().await.unwrap_err();
-    assert!(matches!(error, ServerError::NoProgramsIn(_)), "{error}");
+    assert!(matches!(error, ServerError::NoProgramsIn { .. }), "{error}");
     assert!(error.to_string().contains("EKBATAN_POSTGRES_BIN"));
     println!("{PLAYED}");
 }
