@@ -19,12 +19,16 @@ macro_rules! on_every_database {
     ($($test:ident),* $(,)?) => {
         on_every_database!(only sqlite Sqlite: $($test),*);
         on_every_database!(only postgres Postgres: $($test),*);
+        on_every_database!(only mysql MySql: $($test),*);
+        on_every_database!(only mariadb MariaDb: $($test),*);
     };
 }
 
 mod actions;
 mod database;
 mod models;
+#[path = "../servers.rs"]
+mod servers;
 #[path = "../../examples/wallet/wallet.rs"]
 mod wallet;
 
@@ -44,4 +48,6 @@ mod repository;
 mod retry;
 mod tracing;
 mod transactions;
+mod transactions_mysql;
 mod transactions_postgres;
+mod types_mysql;

@@ -13,8 +13,7 @@ use super::commit::{Deadline, Keyed};
 use super::effect::{Effect, run_all};
 use super::executor::Inner;
 use super::{Action, ExecuteError, Execution, Fence, PlanError};
-use crate::db::{ActionId, Arg, CommitBatch, CommitError, Committed, FenceCheck, Query, Route};
-use crate::domain::{ColumnDef, Value, ValueType};
+use crate::db::{ActionId, CommitBatch, CommitError, Committed, FenceCheck};
 use crate::outbox::{ActionRecord, KeyRecord};
 use crate::repository::{StageError, Staged, resolve};
 
@@ -162,18 +161,10 @@ impl<A: Action> Execution<'_, A> {
         }
         database.check_not_writing()?;
         let micros = i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX);
-        let query = Query {
-            sql: database.driver.syntax().raise_fence().into(),
-            args: vec![
-                Arg::One(ValueType::Text, Value::Text(fence.key.clone())),
-                Arg::One(ValueType::Int, Value::Int(fence.token)),
-                Arg::One(ValueType::Int, Value::Int(micros)),
-            ],
-            columns: vec![ColumnDef::new("token", ValueType::Int)].into(),
-        };
-        match database.fetch(&query, Route::Primary, A::NAME).await?.is_empty() {
-            true => Err(ExecuteError::FenceLost { key: fence.key.clone() }),
-            false => Ok(()),
+        let token = FenceCheck { key: fence.key.clone(), token: fence.token };
+        match database.raise_fence(&token, micros, A::NAME).await? {
+            true => Ok(()),
+            false => Err(ExecuteError::FenceLost { key: fence.key.clone() }),
         }
     }
 }

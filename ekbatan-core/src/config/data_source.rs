@@ -25,7 +25,8 @@ pub enum Durability {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DataSourceConfig {
-    /// `sqlite:FILE` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
+    /// `sqlite:FILE` or `postgres://USER:PASSWORD@HOST:PORT/DATABASE`; `mysql://..` and
+    /// `mariadb://..` are written alike.
     pub url: String,
     /// How many connections read and run transactions at most. Default 10.
     pub maximum_pool_size: usize,
@@ -47,6 +48,9 @@ pub struct DataSourceConfig {
     pub application_name: String,
     /// See [`Durability`].
     pub durability: Durability,
+    /// The database that holds the framework's tables on MySQL and MariaDB. Default
+    /// `eventlog`.
+    pub eventlog: String,
 }
 
 impl DataSourceConfig {
@@ -63,6 +67,7 @@ impl DataSourceConfig {
             statement_timeout: None,
             application_name: "ekbatan".to_owned(),
             durability: Durability::Full,
+            eventlog: "eventlog".to_owned(),
         }
     }
 
@@ -128,6 +133,14 @@ impl DataSourceConfig {
         self.durability = durability;
         self
     }
+
+    /// Sets [`eventlog`](Self::eventlog): applications and shards that share a server may
+    /// each have their own.
+    #[must_use]
+    pub fn eventlog(mut self, database: impl Into<String>) -> Self {
+        self.eventlog = database.into();
+        self
+    }
 }
 
 /// Without the url: it may hold a password.
@@ -141,6 +154,7 @@ impl fmt::Debug for DataSourceConfig {
             .field("statement_timeout", &self.statement_timeout)
             .field("application_name", &self.application_name)
             .field("durability", &self.durability)
+            .field("eventlog", &self.eventlog)
             .finish_non_exhaustive()
     }
 }

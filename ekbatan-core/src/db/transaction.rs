@@ -275,6 +275,16 @@ impl Transaction {
         .await
     }
 
+    /// The connection itself, for raw SQL within the transaction. Do not end the
+    /// transaction by hand; on MySQL and MariaDB every `CREATE`, `ALTER` and `DROP` does.
+    #[cfg(feature = "mysql")]
+    pub async fn mysql(&self) -> Result<TransactionConnection<'_, sqlx::MySqlConnection>, DbError> {
+        self.raw(|connection| {
+            connection.as_any().downcast_mut::<super::mysql::MySqlLink>().map(|c| &mut c.inner)
+        })
+        .await
+    }
+
     async fn raw<C>(
         &self,
         cast: fn(&mut dyn Connection) -> Option<&mut C>,

@@ -33,7 +33,8 @@ impl Databases {
         })
     }
 
-    /// One database by its address: `sqlite:FILE` or `postgres://..`.
+    /// One database by its address: `sqlite:FILE`, `postgres://..`, `mysql://..` or
+    /// `mariadb://..`.
     pub async fn open(url: &str) -> Result<Self, ConnectError> {
         Self::connect(&EkbatanConfig::single(url)).await
     }
@@ -106,6 +107,16 @@ impl Databases {
                 .as_any()
                 .downcast_mut::<crate::db::sqlite::SqliteLink>()
                 .map(|c| &mut c.inner)
+        })
+        .await
+    }
+
+    /// A connection for raw SQL on MySQL or MariaDB. There, giving it back opens a new session
+    /// in its place.
+    #[cfg(feature = "mysql")]
+    pub async fn mysql(&self) -> Result<crate::db::RawConnection<sqlx::MySqlConnection>, DbError> {
+        crate::db::RawConnection::checkout(&self.database, |connection| {
+            connection.as_any().downcast_mut::<crate::db::mysql::MySqlLink>().map(|c| &mut c.inner)
         })
         .await
     }

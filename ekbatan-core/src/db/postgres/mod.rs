@@ -24,6 +24,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     single_writer: false,
     isolation_levels: true,
     names_constraints: true,
+    atomic_migrations: true,
 };
 
 /// Opens connections to a PostgreSQL server, and to its replica if there is one.
