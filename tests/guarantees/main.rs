@@ -8,8 +8,11 @@ mod crash;
 mod fence;
 mod harness;
 mod lanes;
+mod lanes_mysql;
 mod process;
 mod round_trips;
+#[path = "../servers.rs"]
+mod servers;
 mod startup;
 #[path = "../../examples/wallet/wallet.rs"]
 #[allow(dead_code)] // the example uses what the tests do not
