@@ -24,7 +24,8 @@ pub(super) fn write_literal(
         Value::Null => write!(sql, "NULL"),
         Value::Bool(v) => write!(sql, "{}", u8::from(*v)),
         Value::Int(v) => write!(sql, "{v}"),
-        // The shortest digits that read back as the same float, as a float: `1e-1`.
+        // The shortest digits that read back as the same float, as a float: `1e-1`. MariaDB
+        // alone makes a plain zero of a negative one, however it is written.
         Value::Float(v) => write!(sql, "{v:e}"),
         Value::Text(v) | Value::Json(v) => {
             sql.push_str("_utf8mb4 ");
