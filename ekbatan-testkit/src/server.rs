@@ -94,7 +94,8 @@ impl Place {
         self.port
     }
 
-    /// Whether the server runs as root.
+    /// Whether the server runs as root, which some have to be told.
+    #[cfg(feature = "mysql")]
     pub(crate) fn is_roots(&self) -> bool {
         matches!(self.account, Account::Root)
     }

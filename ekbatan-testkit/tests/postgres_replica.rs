@@ -83,11 +83,3 @@ async fn only_a_replica_replays() {
     assert!(matches!(server.pause_replay().await, Err(ServerError::Database(_))));
     assert!(matches!(server.resume_replay().await, Err(ServerError::Database(_))));
 }
-
-#[tokio::test]
-async fn sessions_begin_in_the_time_zone_that_is_set() {
-    let builder = PostgresServer::builder().setting("timezone", "Asia/Kolkata");
-    let server = builder.start().await.unwrap();
-    let zone = position(&server.url("postgres"), "SHOW timezone").await;
-    assert_eq!(zone, "Asia/Kolkata");
-}

@@ -171,15 +171,30 @@ impl Product for MySql {
     }
 }
 
-/// MariaDB brings a `mysqld` too, which only says by its version whose it is.
 fn is_complete(folder: &Path) -> bool {
     let program = folder.join("mysqld");
     if !program.is_file() {
         return false;
     }
-    let Ok(output) = Command::new(program).args(["--no-defaults", "--version"]).output() else {
-        return false;
-    };
-    let version = String::from_utf8_lossy(&output.stdout);
-    output.status.success() && !version.contains("MariaDB")
+    let output = Command::new(program).args(["--no-defaults", "--version"]).output();
+    output.is_ok_and(|output| {
+        output.status.success() && is_of_mysql(&String::from_utf8_lossy(&output.stdout))
+    })
+}
+
+/// MariaDB brings a `mysqld` too, which only says by its version whose it is.
+fn is_of_mysql(version: &str) -> bool {
+    !version.contains("MariaDB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mysqld_of_mariadb_is_none() {
+        assert!(is_of_mysql("mysqld  Ver 9.7.4-2 for Linux on x86_64 ((Debian))"));
+        assert!(!is_of_mysql("mysqld  Ver 10.11.18-MariaDB-0+deb12u1 for debian-linux-gnu"));
+        assert!(!is_complete(Path::new("/nowhere")));
+    }
 }

@@ -42,7 +42,6 @@ impl Parameters {
     }
 
     pub(super) fn push(&mut self, name: String, value: String) {
-        // Both spellings are right, and mean the same parameter.
         self.settings.push(name, value);
     }
 

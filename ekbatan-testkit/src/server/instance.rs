@@ -169,6 +169,9 @@ impl<P: Product> Instance<P> {
             .current_dir(&self.place.folder)
             .env("LC_ALL", "C")
             .env("TZ", "UTC")
+            // Some leave their temporary files behind, or get in each other's way
+            // where they share a folder for them.
+            .env("TMPDIR", &self.place.folder)
             // A Ctrl-C at the terminal is for the tests; the reaper, which wants
             // a group, does the rest.
             .process_group(0)
