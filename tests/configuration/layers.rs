@@ -145,3 +145,14 @@ fn code_may_set_a_whole_section() {
         .unwrap();
     assert_eq!(primary(&config).fold_limit, 3);
 }
+
+#[test]
+fn two_variables_for_one_key_are_told() {
+    let error = EkbatanConfig::loader()
+        .yaml(FILE)
+        .env_from([(format!("{FIRST}FOLD_LIMIT"), "5"), (format!("{FIRST}FOLDLIMIT"), "6")])
+        .load()
+        .unwrap_err();
+    assert_eq!(error.problems().len(), 1, "{error}");
+    assert!(error.to_string().contains("FOLD_LIMIT") && error.to_string().contains("FOLDLIMIT"));
+}

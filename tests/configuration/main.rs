@@ -3,6 +3,8 @@
 mod files;
 mod layers;
 mod places;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod problems;
 mod random;
 mod rules;

@@ -119,7 +119,7 @@ fn no_document_breaks_the_loader() {
         "[ \\n:{}\\[\\]#&*!|>'\"%@`a-c0-2-]{0,60}",
     ];
     let names = "EKBATAN_[A-Z0-9_]{0,40}";
-    let result = runner(1_500).run(&(documents, names, "\\PC{0,20}"), |(text, name, value)| {
+    let result = runner(800).run(&(documents, names, "\\PC{0,20}"), |(text, name, value)| {
         let loaded = EkbatanConfig::loader().yaml(&text).env_from([(&name, &value)]).load();
         match loaded {
             Ok(config) => prop_assert!(config.check().is_ok()),
@@ -223,4 +223,18 @@ fn what_is_printed_is_loaded_the_same() {
         Ok(())
     });
     result.unwrap();
+}
+
+#[test]
+fn documents_that_are_made_to_exhaust_are_refused() {
+    let deep = "[".repeat(20_000);
+    let nested = format!("ekbatan: {}{}", "{a: ".repeat(5_000), "}".repeat(5_000));
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for n in 1..12 {
+        let last = format!("*a{}", n - 1);
+        writeln!(bomb, "a{n}: &a{n} [{}]", [last.as_str(); 9].join(", ")).unwrap();
+    }
+    for text in [deep, nested, bomb] {
+        assert!(load(&text).is_err());
+    }
 }

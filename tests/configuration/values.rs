@@ -187,3 +187,40 @@ fn keys_of_the_reference_without_effect_are_accepted_and_listed() {
         assert!(ignored.iter().any(|ignored| ignored == path), "{path}: {ignored:?}");
     }
 }
+
+/// What was logged, in memory.
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_told_in_one_warning() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let configs = "configs: {primary-config: {url: 'postgres://u:hunter2@h/d'}}";
+        load(&format!("ekbatan: {{{configs}}}")).unwrap();
+        load(&format!(
+            "ekbatan: {{{configs}, jobs: {{polling-interval: 1s, shutdown-max-wait: 1s}}}}"
+        ))
+        .unwrap();
+    });
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("WARN"), "{text}");
+    assert!(
+        text.contains("ekbatan.jobs.polling-interval, ekbatan.jobs.shutdown-max-wait"),
+        "{text}"
+    );
+}

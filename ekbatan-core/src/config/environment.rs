@@ -15,7 +15,7 @@ use super::keys::{Key, Kind, ROOT, SLOTS};
 use super::layers::find;
 use super::spelling::{nearest, same_key};
 
-const PREFIX: &str = "EKBATAN_";
+pub(super) const PREFIX: &str = "EKBATAN_";
 
 /// Names that are not ours to judge.
 fn belongs_to_the_test_kit(name: &str) -> bool {

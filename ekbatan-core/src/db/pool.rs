@@ -5,7 +5,7 @@
 //! answer or its open transaction.
 //!
 //! The connection that was used last is lent first, so that those beyond what is needed stay
-//! unused, and are closed in time by the [upkeep](upkeep).
+//! unused, and are closed in time by the upkeep.
 
 mod upkeep;
 
