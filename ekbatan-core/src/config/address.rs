@@ -75,8 +75,14 @@ impl<'a> Parts<'a> {
     }
 
     /// Where the data is, whoever asks for it and however.
-    pub(super) fn place(&self) -> String {
-        format!("{}{}", self.hosts.to_ascii_lowercase(), self.path)
+    pub(super) fn place(&self, dialect: Option<Dialect>) -> String {
+        let usual_port = match dialect {
+            Some(Dialect::Postgres) => ":5432",
+            Some(Dialect::MySql | Dialect::MariaDb) => ":3306",
+            _ => "",
+        };
+        let hosts = self.hosts.strip_suffix(usual_port).unwrap_or(self.hosts);
+        format!("{}{}", hosts.to_ascii_lowercase(), self.path)
     }
 
     pub(super) fn several_hosts(&self) -> bool {
@@ -220,10 +226,9 @@ mod tests {
         assert_eq!(parts.user.as_deref(), Some("a@b"));
         assert!(parts.has_password && parts.several_hosts());
         assert_eq!((parts.hosts, parts.path, parts.query), ("h1:1,h2", "/shop", "sslmode=require"));
-        assert_eq!(
-            Parts::of("postgres://A@DB/shop").place(),
-            Parts::of("postgres://b@db/shop?x=y").place()
-        );
+        let place = |url| Parts::of(url).place(dialect(url));
+        assert_eq!(place("postgres://A@DB/shop"), place("postgres://b@db:5432/shop?x=y"));
+        assert_ne!(place("postgres://db/shop"), place("postgres://db:5433/shop"));
         assert_eq!(decoded(&encoded("a@b:%/ü")), "a@b:%/ü");
     }
 }

@@ -29,6 +29,7 @@ pub(super) struct Section {
 enum Typed {
     Text(String),
     Count(u64),
+    /// Only its shape: no key that has an effect is a flag yet.
     Flag,
     Word(&'static str),
     Time(Duration),

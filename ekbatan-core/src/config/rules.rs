@@ -89,7 +89,8 @@ fn sharding(sharding: &ShardingConfig, at: &KeyPath, findings: &mut Findings) {
                 && !primary.url.is_empty()
             {
                 let at = at.key("configs").key("primary-config");
-                let place = (primary.dialect(), Parts::of(&primary.url).place());
+                let dialect = primary.dialect();
+                let place = (dialect.map(family), Parts::of(&primary.url).place(dialect));
                 if let Some(first) = places.get(&place) {
                     let message =
                         format!("is the database of {first}; each shard has one of its own");
