@@ -39,8 +39,8 @@ async fn a_server_that_does_not_answer_is_given_up_in_time() {
 #[tokio::test]
 async fn addresses_that_make_no_sense_say_what_to_write() {
     for (url, hint) in [
-        ("wallet.db", "write sqlite:FILE or postgres://"),
-        ("oracle://localhost/bank", "write sqlite:FILE or postgres://"),
+        ("wallet.db", "write sqlite:FILE, postgres://"),
+        ("oracle://localhost/bank", "write sqlite:FILE, postgres://"),
         ("mysql://app@localhost:3306", "write mysql://USER:PASSWORD@localhost:3306/DATABASE"),
         ("mariadb://app@localhost", "it names no database"),
         ("sqlite::memory:", "name a file"),
