@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::servers::{MariaDbServer, MySqlServer};
 use ekbatan::clock::Clock;
 use ekbatan::prelude::*;
-use ekbatan_testkit::{PostgresServer, TempSqlite};
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
 use sqlx::{
     AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Row as _, SqliteConnection,
 };

@@ -31,8 +31,6 @@ macro_rules! on_every_database {
 mod actions;
 mod database;
 mod models;
-#[path = "../servers.rs"]
-mod servers;
 #[path = "../../examples/wallet/wallet.rs"]
 mod wallet;
 

@@ -5,11 +5,9 @@ use std::collections::HashMap;
 use ekbatan::action::Budget;
 use ekbatan::db::{RawConnection, Route};
 use ekbatan::prelude::*;
-use ekbatan_testkit::{PostgresServer, Proxy, TempSqlite};
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy, TempSqlite};
 use sqlx::AssertSqlSafe;
 use std::time::Duration;
-
-use crate::servers::{MariaDbServer, MySqlServer};
 
 use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations};
 

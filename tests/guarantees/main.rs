@@ -11,8 +11,6 @@ mod lanes;
 mod lanes_mysql;
 mod process;
 mod round_trips;
-#[path = "../servers.rs"]
-mod servers;
 mod startup;
 #[path = "../../examples/wallet/wallet.rs"]
 #[allow(dead_code)] // the example uses what the tests do not
