@@ -224,10 +224,10 @@ impl MySqlLink {
         let rows: Vec<&RowChange> =
             ordered(batches).into_iter().filter(|row| row.kind == ChangeKind::Update).collect();
         for (n, row) in rows.iter().enumerate() {
-            plan.push(&look(&self.syntax, row, n)?)?;
+            plan.push(look(&self.syntax, row, n)?)?;
         }
         for (n, fence) in (rows.len()..).zip(fences.clone()) {
-            plan.push(&look_at_fence(&self.syntax, fence, n))?;
+            plan.push(look_at_fence(&self.syntax, fence, n))?;
         }
         let mut found = HashSet::new();
         for packet in plan.packets() {
