@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::FenceCheck;
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// An argument of a query.
@@ -30,7 +29,7 @@ pub struct Query {
 impl Query {
     /// What raises a fence and answers a row if it did: key `$1`, token `$2`, for `$3`
     /// microseconds.
-    pub(crate) fn raising(fence: &FenceCheck, micros: i64, sql: &'static str) -> Self {
+    pub(crate) fn raising(fence: &super::FenceCheck, micros: i64, sql: &'static str) -> Self {
         Self {
             sql: sql.into(),
             args: vec![

@@ -1,7 +1,8 @@
 //! Batches into packets of statements.
 //!
-//! The everyday flight, one batch or many, is one round trip: all its statements and the
-//! COMMIT are one packet, which the server carries out until the first that fails. Behind
+//! The everyday flight, one batch or several, is one round trip: all its statements and the
+//! COMMIT are one packet, which the server carries out until the first that fails. Longer
+//! flights are several packets in one transaction, and the COMMIT stands in the last. Behind
 //! each UPDATE stands a guard that fails when a row was not at its version, so the COMMIT is
 //! only ever reached by a flight that is whole.
 //!
@@ -22,51 +23,62 @@ use super::order::ordered;
 use super::statement::{guard, insert_into, insert_row, look, look_at_fence, update};
 use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, RowChange, RowRef};
 
-/// When a packet is long enough to be sent; a single statement may make it longer.
-const FULL_PACKET: usize = 1 << 20;
+/// The length up to which a packet is one record of TLS, and so one write. sqlx leaves Nagle's
+/// algorithm on: the second write of a packet waits until the server has acknowledged the
+/// first, which it puts off for 40 ms. That is longer than several trips take.
+const ONE_WRITE: usize = 15_000;
+
+/// From here on the trips would take longer than the waiting.
+const MANY_WRITES: usize = 150_000;
+
+/// How long a packet of many writes gets.
+const FULL_PACKET: usize = 1_000_000;
 
 /// How many rows one UPDATE changes: each row is compared with the ids of the others.
 const UPDATE_ROWS: usize = 32;
 
-/// How many rows one INSERT adds.
-const INSERT_ROWS: usize = 1_000;
-
-/// Statements that are sent together, and what follows when they have become too long.
-struct Packets {
+/// Statements that follow each other within one transaction.
+struct Plan {
     max_packet: usize,
-    packets: Vec<String>,
+    statements: Vec<String>,
 }
 
-impl Packets {
+impl Plan {
     fn new(max_packet: usize) -> Self {
-        Self { max_packet, packets: vec![String::new()] }
+        Self { max_packet, statements: Vec::new() }
     }
 
-    fn push(&mut self, statement: &str) -> Result<(), DbError> {
-        self.fits(statement)?;
-        let full = FULL_PACKET.min(self.max_packet / 2);
-        match self.packets.last_mut() {
-            Some(open) if open.is_empty() => open.push_str(statement),
-            Some(open) if open.len() + statement.len() < full => {
-                open.push_str("; ");
-                open.push_str(statement);
-            }
-            _ => self.packets.push(statement.to_owned()),
+    fn push(&mut self, statement: impl Into<String>) -> Result<(), DbError> {
+        let statement = statement.into();
+        // The server closes the connection on a longer packet.
+        if statement.len() + 1_000 > self.max_packet {
+            let why = format!(
+                "a row takes {} bytes to write, and the server's max_allowed_packet is {}; raise that, or keep less in a row",
+                statement.len(),
+                self.max_packet
+            );
+            return Err(DbError::new(DbErrorKind::ValueOutOfRange, why));
         }
+        self.statements.push(statement);
         Ok(())
     }
 
-    /// The server closes the connection on a longer packet.
-    fn fits(&self, statement: &str) -> Result<(), DbError> {
-        if statement.len() + 1_000 < self.max_packet {
-            return Ok(());
+    /// Few packets that are sent without waiting. A statement that is longer than they are to
+    /// be is one by itself.
+    fn packets(self) -> Vec<String> {
+        let total: usize = self.statements.iter().map(String::len).sum();
+        let full = if total < MANY_WRITES { ONE_WRITE } else { FULL_PACKET };
+        let mut packets: Vec<String> = Vec::new();
+        for statement in self.statements {
+            match packets.last_mut() {
+                Some(open) if open.len() + statement.len() < full.min(self.max_packet / 2) => {
+                    open.push_str("; ");
+                    open.push_str(&statement);
+                }
+                _ => packets.push(statement),
+            }
         }
-        let why = format!(
-            "a row takes {} bytes to write, and the server's max_allowed_packet is {}; raise that, or keep less in a row",
-            statement.len(),
-            self.max_packet
-        );
-        Err(DbError::new(DbErrorKind::ValueOutOfRange, why))
+        packets
     }
 }
 
@@ -83,7 +95,7 @@ impl MySqlLink {
                 Err(_) => self.roll_back().await?,
             }
         }
-        let looked = self.look(batches, "").await;
+        let looked = self.look(batches, None).await;
         let answers = match looked {
             Ok(answers) => answers,
             Err(error) => return Err(self.rolled_back(error).await),
@@ -109,7 +121,7 @@ impl MySqlLink {
         let written = match &batch.fence {
             None => self.write_in_savepoint(batch).await,
             Some(_) => {
-                self.look(&[batch], "").await.map_err(refused)?.remove(0)?;
+                self.look(&[batch], None).await.map_err(refused)?.remove(0)?;
                 self.write_in_savepoint(batch).await
             }
         };
@@ -126,7 +138,7 @@ impl MySqlLink {
             }
             return Err(refused(error));
         }
-        match self.look(&[batch], undo).await {
+        match self.look(&[batch], Some(undo)).await {
             Ok(mut answers) => answers.remove(0).and(Err(refused(error))),
             Err(error) => {
                 self.lost = true;
@@ -136,11 +148,11 @@ impl MySqlLink {
     }
 
     async fn write_in_savepoint(&mut self, batch: &CommitBatch) -> Result<(), DbError> {
-        let mut packets = Packets::new(self.max_packet);
-        packets.push("SAVEPOINT ekbatan_batch")?;
-        self.plan(&[batch], &mut packets)?;
-        packets.push("RELEASE SAVEPOINT ekbatan_batch")?;
-        self.send_all(&packets).await.inspect_err(|error| {
+        let mut plan = Plan::new(self.max_packet);
+        plan.push("SAVEPOINT ekbatan_batch")?;
+        self.plan(&[batch], &mut plan)?;
+        plan.push("RELEASE SAVEPOINT ekbatan_batch")?;
+        self.send_all(plan).await.inspect_err(|error| {
             // The first rolls back the whole transaction, the second may: which one of the
             // two it does is a setting of the server.
             let ends = [DbErrorKind::Deadlock, DbErrorKind::LockTimeout];
@@ -149,23 +161,23 @@ impl MySqlLink {
     }
 
     async fn write_and_commit(&mut self, batches: &[&CommitBatch]) -> Result<(), DbError> {
-        let mut packets = Packets::new(self.max_packet);
-        self.plan(batches, &mut packets)?;
-        packets.push("COMMIT")?;
-        self.send_all(&packets).await
+        let mut plan = Plan::new(self.max_packet);
+        self.plan(batches, &mut plan)?;
+        plan.push("COMMIT")?;
+        self.send_all(plan).await
     }
 
     /// What writes the batches, in the order in which rows are locked.
-    fn plan(&self, batches: &[&CommitBatch], packets: &mut Packets) -> Result<(), DbError> {
+    fn plan(&self, batches: &[&CommitBatch], plan: &mut Plan) -> Result<(), DbError> {
         let rows = ordered(batches);
         for alike in
             rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind)
         {
             match alike[0].kind {
-                ChangeKind::Insert => self.plan_inserts(alike, packets)?,
+                ChangeKind::Insert => self.plan_inserts(alike, plan)?,
                 ChangeKind::Update => {
                     for rows in alike.chunks(UPDATE_ROWS) {
-                        self.plan_update(rows, packets)?;
+                        self.plan_update(rows, plan)?;
                     }
                 }
             }
@@ -173,57 +185,53 @@ impl MySqlLink {
         Ok(())
     }
 
-    fn plan_inserts(&self, rows: &[&RowChange], packets: &mut Packets) -> Result<(), DbError> {
+    fn plan_inserts(&self, rows: &[&RowChange], plan: &mut Plan) -> Result<(), DbError> {
         let head = insert_into(&self.syntax, &rows[0].table);
         let mut sql = head.clone();
-        let mut count = 0;
         for row in rows {
             let row = insert_row(row)?;
-            let full = FULL_PACKET.min(self.max_packet / 2);
-            if count > 0 && (count == INSERT_ROWS || sql.len() + row.len() > full) {
-                packets.push(&sql)?;
-                sql.truncate(head.len());
-                count = 0;
+            if sql.len() > head.len() && sql.len() + row.len() > ONE_WRITE {
+                plan.push(std::mem::replace(&mut sql, head.clone()))?;
             }
-            sql.push_str(if count == 0 { "" } else { ", " });
+            sql.push_str(if sql.len() == head.len() { "" } else { ", " });
             sql.push_str(&row);
-            count += 1;
         }
-        packets.push(&sql)
+        plan.push(sql)
     }
 
-    fn plan_update(&self, rows: &[&RowChange], packets: &mut Packets) -> Result<(), DbError> {
+    fn plan_update(&self, rows: &[&RowChange], plan: &mut Plan) -> Result<(), DbError> {
         let sql = update(&self.syntax, rows)?;
-        if rows.len() > 1 && sql.len() > FULL_PACKET.min(self.max_packet / 2) {
+        if rows.len() > 1 && sql.len() > ONE_WRITE {
             let (some, others) = rows.split_at(rows.len() / 2);
-            self.plan_update(some, packets)?;
-            return self.plan_update(others, packets);
+            self.plan_update(some, plan)?;
+            return self.plan_update(others, plan);
         }
-        packets.fits(&sql)?;
         // The two stay in one packet, as the guard asks what the statement before it found.
-        packets.push(&format!("{sql}; {}", guard(rows.len())))
+        plan.push(format!("{sql}; {}", guard(rows.len())))
     }
 
     /// Locks what the batches need and says which of them hold, after `first` was carried out.
     async fn look(
         &mut self,
         batches: &[&CommitBatch],
-        first: &str,
+        first: Option<&str>,
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        let mut packets = Packets::new(self.max_packet);
-        packets.push(first)?;
+        let mut plan = Plan::new(self.max_packet);
+        if let Some(first) = first {
+            plan.push(first)?;
+        }
         let fences = batches.iter().filter_map(|batch| batch.fence.as_ref());
         let rows: Vec<&RowChange> =
             ordered(batches).into_iter().filter(|row| row.kind == ChangeKind::Update).collect();
         for (n, row) in rows.iter().enumerate() {
-            packets.push(&look(&self.syntax, row, n)?)?;
+            plan.push(look(&self.syntax, row, n)?)?;
         }
         for (n, fence) in (rows.len()..).zip(fences.clone()) {
-            packets.push(&look_at_fence(&self.syntax, fence, n))?;
+            plan.push(look_at_fence(&self.syntax, fence, n))?;
         }
         let mut found = HashSet::new();
-        for packet in packets.packets.iter().filter(|packet| !packet.is_empty()) {
-            found.extend(self.numbers(packet).await?);
+        for packet in plan.packets() {
+            found.extend(self.numbers(&packet).await?);
         }
         let found = |n: usize| found.contains(&(n as i64));
         let gone: HashSet<(_, _)> = rows
@@ -252,9 +260,9 @@ impl MySqlLink {
             .collect())
     }
 
-    async fn send_all(&mut self, packets: &Packets) -> Result<(), DbError> {
-        for packet in &packets.packets {
-            self.send(packet).await?;
+    async fn send_all(&mut self, plan: Plan) -> Result<(), DbError> {
+        for packet in plan.packets() {
+            self.send(&packet).await?;
         }
         Ok(())
     }
@@ -302,4 +310,41 @@ impl MySqlLink {
 
 fn is_guard(error: &DbError) -> bool {
     error.code() == Some(GUARD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(lengths: &[usize]) -> Plan {
+        let mut plan = Plan::new(16_000_000);
+        for length in lengths {
+            plan.push("x".repeat(*length)).unwrap();
+        }
+        plan
+    }
+
+    fn lengths(plan: Plan) -> Vec<usize> {
+        plan.packets().iter().map(String::len).collect()
+    }
+
+    #[test]
+    fn a_short_flight_is_one_packet_and_a_long_one_has_packets_of_one_write() {
+        assert_eq!(lengths(plan(&[100, 200, 6])), [100 + 200 + 6 + 4]);
+        assert_eq!(lengths(plan(&[10_000, 10_000, 6])), [10_000, 10_008]);
+        assert_eq!(lengths(plan(&[100, 20_000, 6])), [100, 20_000, 6]);
+    }
+
+    #[test]
+    fn the_longest_flights_have_few_long_packets() {
+        assert_eq!(lengths(plan(&[15_000; 100])).len(), 2);
+    }
+
+    #[test]
+    fn a_row_that_no_packet_takes_is_refused() {
+        let mut plan = Plan::new(10_000);
+        let error = plan.push("x".repeat(9_500)).unwrap_err();
+        assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
+        assert!(error.to_string().contains("max_allowed_packet is 10000"), "{error}");
+    }
 }

@@ -1,8 +1,9 @@
 //! Values as SQL literals, for statements that travel together as one text.
 //!
-//! Nothing of a value can end its literal: text, JSON and bytes are written in hexadecimal,
-//! and everything else consists of digits, signs and letters of our own choosing. A value
-//! that its column would change is refused here, where the server would keep silent.
+//! Nothing of a value can end its literal. Bytes are written in hexadecimal, and so is every
+//! text that holds more than printable ASCII without quote and backslash; everything else
+//! consists of digits, signs and letters of our own choosing. A value that its column would
+//! change is refused here, where the server would keep silent.
 
 use std::fmt::{Display, Write as _};
 
@@ -28,8 +29,7 @@ pub(super) fn write_literal(
         // alone makes a plain zero of a negative one, however it is written.
         Value::Float(v) => write!(sql, "{v:e}"),
         Value::Text(v) | Value::Json(v) => {
-            sql.push_str("_utf8mb4 ");
-            write_hex(sql, v.as_bytes());
+            write_text(sql, v);
             Ok(())
         }
         Value::Bytes(v) => {
@@ -50,6 +50,19 @@ pub(super) fn write_literal(
 
 fn timestamp(value: &DateTime<Utc>) -> impl Display {
     value.format("%Y-%m-%d %H:%M:%S%.6f")
+}
+
+/// Plain where no byte can mean anything to the server's parser, whatever its mode and
+/// character set: most texts are, and in hexadecimal they would be twice as long.
+pub(super) fn write_text(sql: &mut String, text: &str) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'\'' && byte != b'\\') {
+        sql.push('\'');
+        sql.push_str(text);
+        sql.push('\'');
+    } else {
+        sql.push_str("_utf8mb4 ");
+        write_hex(sql, text.as_bytes());
+    }
 }
 
 fn write_hex(sql: &mut String, bytes: &[u8]) {
@@ -146,9 +159,14 @@ mod tests {
     fn no_value_can_end_its_literal() {
         let quote = |text: &str| literal(Value::Text(text.to_owned()), "text").unwrap();
         assert_eq!(quote("'\\\0ü\u{1F980}"), "_utf8mb4 x'275c00c3bcf09fa680'");
-        assert_eq!(quote(""), "_utf8mb4 x''");
+        assert_eq!(quote("it's"), "_utf8mb4 x'69742773'");
+        assert_eq!(quote("a\\"), "_utf8mb4 x'615c'");
+        assert_eq!(quote("a\n"), "_utf8mb4 x'610a'");
+        assert_eq!(quote("\u{7f}"), "_utf8mb4 x'7f'");
+        assert_eq!(quote("say \"$1\" -- ; `?` ~"), "'say \"$1\" -- ; `?` ~'");
+        assert_eq!(quote(""), "''");
         assert_eq!(literal(Value::Bytes(vec![0, 255]), "blob").unwrap(), "x'00ff'");
-        assert_eq!(literal(Value::Json("{}".into()), "json").unwrap(), "_utf8mb4 x'7b7d'");
+        assert_eq!(literal(Value::Json("{}".into()), "json").unwrap(), "'{}'");
         assert_eq!(literal(Value::Null, "text").unwrap(), "NULL");
     }
 

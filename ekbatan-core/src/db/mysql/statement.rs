@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::literal::write_literal;
+use super::literal::{write_literal, write_text};
 use super::syntax::MySqlSyntax;
 use crate::db::{ChangeKind, DbError, FenceCheck, RowChange, Syntax, TableInfo};
 use crate::domain::Table;
@@ -143,10 +143,9 @@ pub(super) fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64)
 }
 
 fn text(value: &str) -> String {
-    value.bytes().fold(String::from("_utf8mb4 x'"), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    }) + "'"
+    let mut sql = String::new();
+    write_text(&mut sql, value);
+    sql
 }
 
 #[cfg(test)]
