@@ -6,8 +6,7 @@ use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Arg, Connection, Database, DbError, DbErrorKind, Driver, PooledConnection, Query,
-    TransactionOptions,
+    Arg, Connection, Database, DbError, Driver, PooledConnection, Query, TransactionOptions,
 };
 use crate::clock::Clock;
 use crate::domain::{
@@ -359,12 +358,12 @@ pub(crate) async fn migration_states(
     let dialect = database.driver.capabilities().name;
     let application = migrations.resolve(dialect)?;
     let mut loan = database.primary.checkout("migrations").await?;
-    let applied = match applied(loan.begin()?, &*database.driver).await {
-        // No migration ever ran.
-        Err(MigrationError::Database(error)) if error.kind() == DbErrorKind::UndefinedTable => {
-            Vec::new()
-        }
-        applied => applied?,
+    let connection = loan.begin()?;
+    let applied = match connection.describe(&HISTORY).await?.is_empty() {
+        // No migration ever ran. Not every database says by a code of its own that a table is
+        // missing, so it is not found out by asking the table.
+        true => Vec::new(),
+        false => applied(connection, &*database.driver).await?,
     };
     loan.done();
     let all = framework();
