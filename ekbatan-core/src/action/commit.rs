@@ -100,9 +100,16 @@ impl<A: Action> Execution<'_, A> {
         let shards = &inner.databases.shards;
         // The key is kept where the action committed, which a call does not know beforehand.
         let asked = shards.all().map(|database| look_up(database, &inner.namespace, key, A::NAME));
-        let found = visit(asked.collect()).await;
-        let found: Vec<_> = found.into_iter().collect::<Result<_, _>>()?;
-        Ok(found.into_iter().flatten().next())
+        let mut failure = None;
+        for found in visit(asked.collect()).await {
+            match found {
+                Ok(None) => {}
+                // Where it was found, it is nowhere else.
+                Ok(found) => return Ok(found),
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure.map_or(Ok(None), |error| Err(error.into()))
     }
 
     async fn attempt_until_done(
@@ -208,10 +215,9 @@ impl<A: Action> Execution<'_, A> {
     ) -> Answer<A> {
         let shards = &self.executor.inner.databases.shards;
         if !shards.is_single() {
-            let action = answered.action;
-            let partial = deadline.bound(shards.partial_commits(Some(action))).await;
+            let partial = deadline.bound(shards.partial_commit(answered.action)).await;
             let partial = partial.map_err(|after| ExecuteError::Deadline { after })??;
-            if let Some(partial) = partial.into_iter().next() {
+            if let Some(partial) = partial {
                 return Err(ExecuteError::of_partial(partial));
             }
         }

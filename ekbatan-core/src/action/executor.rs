@@ -9,9 +9,9 @@ use uuid::Uuid;
 
 use super::gate::Gate;
 use super::{Action, BuildError, Execution, RetryPolicy};
-use crate::db::{ActionId, Arg, Database, DbError, Query, Route, SchemaError, TableError};
-use crate::domain::{ColumnDef, Entity, Event, IdGenerator, Table, Value, ValueType};
-use crate::outbox::{EVENTS, KEYS, PARTS};
+use crate::db::{ActionId, Database, DbError, SchemaError, TableError};
+use crate::domain::{Entity, Event, IdGenerator, Table};
+use crate::outbox::{EVENTS, KEYS, PARTS, is_recorded};
 use crate::shard::{Databases, Shards, visit};
 
 /// Runs actions: attempt, commit, retry. Cheap to clone.
@@ -91,17 +91,34 @@ impl ActionExecutor {
     /// Whether an execution committed.
     ///
     /// While a lane of this process still works for it, this waits. For an execution of
-    /// another process that is still running, "not committed" is only true of now.
+    /// another process that is still running, "not committed" is only true of now. A shard
+    /// that cannot be asked is an error only if the others leave the answer open.
     pub async fn outcome(&self, action: ActionId) -> Result<Outcome, DbError> {
         let shards = &self.inner.databases.shards;
-        let asked = shards.all().map(|database| is_recorded(database, action));
-        let found: Vec<bool> =
-            visit(asked.collect()).await.into_iter().collect::<Result<_, _>>()?;
-        if !found.contains(&true) {
-            return Ok(Outcome::NotCommitted);
+        // An execution is open on the default shard until it ends, whichever shards it commits
+        // on: none of them is asked before that.
+        shards.default().settled(action).await;
+        let asked = shards.all().map(|database| async move {
+            database.settled(action).await;
+            is_recorded(database, action).await
+        });
+        let (mut found, mut failure) = (false, None);
+        for answer in visit(asked.collect()).await {
+            match answer {
+                Ok(recorded) => found |= recorded,
+                Err(error) => failure = Some(error),
+            }
         }
-        let whole = shards.is_single() || shards.partial_commits(Some(action)).await?.is_empty();
-        Ok(if whole { Outcome::Committed } else { Outcome::PartlyCommitted })
+        match (found, failure) {
+            (false, Some(error)) => return Err(error),
+            (false, None) => return Ok(Outcome::NotCommitted),
+            (true, _) if shards.is_single() => return Ok(Outcome::Committed),
+            (true, _) => {}
+        }
+        match shards.partial_commit(action).await? {
+            None => Ok(Outcome::Committed),
+            Some(_) => Ok(Outcome::PartlyCommitted),
+        }
     }
 
     /// The databases.
@@ -117,18 +134,6 @@ impl ActionExecutor {
     pub(super) fn new_uuid(&self) -> Uuid {
         self.inner.ids.next_uuid()
     }
-}
-
-/// Whether a shard's outbox knows of the action, once no lane of the shard works for it.
-async fn is_recorded(database: &Database, action: ActionId) -> Result<bool, DbError> {
-    database.settled(action).await;
-    let table = database.driver.syntax().table(&EVENTS);
-    let query = Query {
-        sql: format!("SELECT action_id FROM {table} WHERE action_id = $1 LIMIT 1").into(),
-        args: vec![Arg::One(ValueType::Uuid, Value::Uuid(action.0))],
-        columns: vec![ColumnDef::new("action_id", ValueType::Uuid)].into(),
-    };
-    Ok(!database.fetch(&query, Route::Primary, "outcome").await?.is_empty())
 }
 
 /// What of the tables on a database is not as the code believes.

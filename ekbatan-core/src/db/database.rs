@@ -77,7 +77,7 @@ impl Database {
             match loan.begin()?.fetch(query).await {
                 Err(error) if error.is_connection_lost() => {
                     if !loan.is_used() {
-                        return Err(error);
+                        return Err(self.named(error));
                     }
                 }
                 answer => {
@@ -133,6 +133,7 @@ impl Database {
             let mut loan = self.primary.checkout("token").await?;
             match loan.begin()?.position().await {
                 Err(error) if error.is_connection_lost() && loan.is_used() => {}
+                Err(error) if error.is_connection_lost() => return Err(self.named(error)),
                 answer => {
                     loan.done();
                     return Ok(answer?.map(|position| CommitToken::new(self.shard, &position)));
@@ -167,7 +168,13 @@ impl Database {
     pub(crate) async fn commit(&self, mut batch: CommitBatch) -> Result<Committed, CommitError> {
         self.check_not_writing().map_err(CommitError::Refused)?;
         batch.sort();
-        self.lanes.submit(batch).await
+        self.lanes.submit(batch).await.map_err(|error| match error {
+            CommitError::Refused(error) => CommitError::Refused(self.named(error)),
+            CommitError::Unknown(action, why) => {
+                CommitError::Unknown(action, format!("{}: {why}", self.driver.address()))
+            }
+            other => other,
+        })
     }
 
     /// Marks an action as being worked for, so that whoever asks for its outcome waits.
@@ -242,7 +249,7 @@ impl Database {
             let mut loan = self.primary.checkout("describe").await?;
             match loan.begin()?.describe(table).await {
                 Err(error) if error.is_connection_lost() && loan.is_used() => {}
-                Err(error) if error.is_connection_lost() => return Err(error),
+                Err(error) if error.is_connection_lost() => return Err(self.named(error)),
                 answer => {
                     loan.done();
                     return answer;
@@ -262,9 +269,13 @@ impl Database {
             match loan.begin()?.begin(options).await {
                 Ok(()) => return Ok(loan),
                 Err(error) if error.is_connection_lost() && loan.is_used() => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.named(error)),
             }
         }
+    }
+
+    fn named(&self, error: DbError) -> DbError {
+        error.lost_at(self.driver.address())
     }
 
     pub(crate) fn forget_tables(&self) {

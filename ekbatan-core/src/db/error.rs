@@ -97,6 +97,15 @@ impl DbError {
         self.0.kind == DbErrorKind::Unavailable
     }
 
+    /// The same error, naming the database, where the connection to it was lost: of many
+    /// databases one wants to know which.
+    pub(crate) fn lost_at(mut self, address: &str) -> Self {
+        if self.is_connection_lost() && !self.0.message.contains(address) {
+            self.0.message = format!("{address}: {}", self.0.message);
+        }
+        self
+    }
+
     pub(crate) fn with_code(mut self, code: impl Into<String>) -> Self {
         self.0.code = Some(code.into());
         self

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 
-use super::{Arg, Connection, Database, DbError, DbErrorKind, Driver, PooledConnection, Query};
+use super::{Arg, Connection, Database, DbError, Driver, PooledConnection, Query};
 use crate::clock::{Clock, to_micros};
 use crate::domain::{
     ColumnDef, Field, FieldError, RowReader, ShardIdentifier, Table, Value, ValueType,
@@ -394,12 +394,12 @@ pub(crate) async fn migration_states(
     let dialect = database.driver.capabilities().name;
     let application = migrations.resolve(dialect)?;
     let mut loan = database.primary.checkout("migrations").await?;
-    let applied = match applied(loan.begin()?, &*database.driver).await {
-        // No migration ever ran.
-        Err(MigrationError::Database(error)) if error.kind() == DbErrorKind::UndefinedTable => {
-            Vec::new()
-        }
-        applied => applied?,
+    let connection = loan.begin()?;
+    let applied = match connection.describe(&HISTORY).await?.is_empty() {
+        // No migration ever ran. Not every database says by a code of its own that a table is
+        // missing, so it is not found out by asking the table.
+        true => Vec::new(),
+        false => applied(connection, &*database.driver).await?,
     };
     loan.done();
     let framework = framework();

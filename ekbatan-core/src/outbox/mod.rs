@@ -7,4 +7,4 @@ mod records;
 
 pub(crate) use cross_shard::{PARTS, Part, forget, parts};
 pub(crate) use idempotency::{Answered, KEYS, KeyRecord, fingerprint, look_up};
-pub(crate) use records::{ActionRecord, EVENTS, EventRecord, records};
+pub(crate) use records::{ActionRecord, EVENTS, EventRecord, is_recorded, records};

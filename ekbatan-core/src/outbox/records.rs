@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::to_micros;
-use crate::db::{ActionId, ChangeKind};
+use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route};
 use crate::domain::{ColumnDef, IdGenerator, Table, Value, ValueType};
 use crate::repository::Staged;
 
@@ -111,4 +111,16 @@ fn row(
         of_event(|event| Value::Int(event.version.into())),
     ];
     Staged { table: &EVENTS, kind: ChangeKind::Insert, id, carries_shard: false, values }
+}
+
+/// Whether a database has something of the action: whatever an action commits on a shard, it
+/// leaves a row in the shard's outbox.
+pub(crate) async fn is_recorded(database: &Database, action: ActionId) -> Result<bool, DbError> {
+    let table = database.driver.syntax().table(&EVENTS);
+    let query = Query {
+        sql: format!("SELECT action_id FROM {table} WHERE action_id = $1 LIMIT 1").into(),
+        args: vec![Arg::One(ValueType::Uuid, Value::Uuid(action.0))],
+        columns: vec![ColumnDef::new("action_id", ValueType::Uuid)].into(),
+    };
+    Ok(!database.fetch(&query, Route::Primary, "outcome").await?.is_empty())
 }

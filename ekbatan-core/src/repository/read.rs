@@ -39,8 +39,9 @@ impl<T: Entity> Repository<T> {
     /// shard that has some of them is asked once.
     pub async fn find_by_ids(&self, ids: &[T::Id]) -> Result<Vec<Stored<T>>, ReadError> {
         let mut by_shard: BTreeMap<_, Ids<T>> = BTreeMap::new();
-        for id in ids {
-            if let Some(source) = self.source_of(*id).await? {
+        let found = ids.iter().map(|id| async move { (id, self.source_of(*id).await) });
+        for (id, source) in visit(found.collect()).await {
+            if let Some(source) = source? {
                 let of_shard = by_shard
                     .entry(source.shard())
                     .or_insert_with(|| Ids { source, ids: Vec::new() });

@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 
 use super::shards::{Shards, visit};
 use super::{Databases, ShardIdentifier};
-use crate::db::{ActionId, DbError};
-use crate::outbox::{Part, forget, parts};
+use crate::db::{ActionId, DbError, DbErrorKind};
+use crate::outbox::{Part, forget, is_recorded, parts};
 
 /// An action that committed on some of its shards only. What is missing will not come by
 /// itself: shards commit one by one, and nothing is tried again once one has.
@@ -38,8 +38,8 @@ impl Databases {
     /// date tells. A shard that cannot be asked does not hide what the others know.
     pub async fn partial_commits(&self) -> Result<Vec<PartialCommit>, DbError> {
         let mut partial = self.shards.partial_commits(None).await?;
-        // What is complete is taken away shard by shard, so that a single look may meet it
-        // half gone.
+        // One that this process worked for while it was looked at may be complete by now; what
+        // is said of one that is over holds.
         for found in std::mem::take(&mut partial) {
             if !self.shards.default().is_open(found.action) {
                 partial.extend(self.shards.partial_commits(Some(found.action)).await?);
@@ -83,12 +83,54 @@ impl Shards {
                 }
             }
         }
-        match failure {
-            Some(error) if unreachable.len() == self.all().len() => Err(error),
-            _ => {
-                Ok(by_action.into_values().filter_map(|parts| judge(parts, &unreachable)).collect())
+        if let Some(error) = failure
+            && unreachable.len() == self.all().len()
+        {
+            return Err(error);
+        }
+        let mut partial = Vec::new();
+        for found in by_action.into_values().filter_map(|parts| judge(parts, &unreachable)) {
+            partial.extend(self.look_for_missing(found).await);
+        }
+        Ok(partial)
+    }
+
+    /// What is known to have committed in part of this action; an error if it depends on a
+    /// shard that cannot be asked.
+    pub(crate) async fn partial_commit(
+        &self,
+        action: ActionId,
+    ) -> Result<Option<PartialCommit>, DbError> {
+        let Some(partial) = self.partial_commits(Some(action)).await?.pop() else {
+            return Ok(None);
+        };
+        if partial.missing.is_empty() {
+            let silent = super::list(&partial.unreachable);
+            let why = format!(
+                "whether action {action} is complete cannot be told: shards {silent} cannot be asked"
+            );
+            return Err(DbError::new(DbErrorKind::Unavailable, why));
+        }
+        Ok(Some(partial))
+    }
+
+    /// The trail of a complete action is taken away shard by shard, and so may be met half
+    /// gone, or left so by a process that died over it. The outbox knows what committed.
+    async fn look_for_missing(&self, mut found: PartialCommit) -> Option<PartialCommit> {
+        for shard in std::mem::take(&mut found.missing) {
+            // A shard that is configured no more has nothing that could be asked.
+            match self.databases.get(&shard) {
+                Some(database) => match is_recorded(database, found.action).await {
+                    Ok(true) => found.committed.push(shard),
+                    Ok(false) => found.missing.push(shard),
+                    Err(_) => found.unreachable.push(shard),
+                },
+                None => found.unreachable.push(shard),
             }
         }
+        found.committed.sort();
+        found.unreachable.sort();
+        (found.missing.len() + found.unreachable.len() > 0).then_some(found)
     }
 
     pub(crate) async fn forget_parts(&self, action: ActionId) -> Result<(), DbError> {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt};
 use uuid::Uuid;
 
@@ -103,8 +104,13 @@ impl Shards {
 }
 
 /// Asks each of many shards, several at a time; the answers stand in the order of the asking.
+/// A shard that is slow to answer keeps only its own place, not those behind it.
 pub(crate) async fn visit<F: Future>(asked: Vec<F>) -> Vec<F::Output> {
-    stream::iter(asked).buffered(AT_ONCE).collect().await
+    let numbered = asked.into_iter().enumerate().map(|(n, asked)| asked.map(move |a| (n, a)));
+    let mut answers: Vec<(usize, F::Output)> =
+        stream::iter(numbered).buffer_unordered(AT_ONCE).collect().await;
+    answers.sort_unstable_by_key(|(n, _)| *n);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 fn of_kind(carries_shard: bool, model: &'static str, id: Uuid) -> Result<Place, ShardError> {

@@ -87,6 +87,10 @@ impl Syntax for PostgresSyntax {
     fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
         let name = self.quote(&column.name);
         match ty {
+            // As text it would lose the blanks with which it is read.
+            ValueType::Text if column.db_type == "bpchar" => {
+                format!("concat({name}) COLLATE \"C\"")
+            }
             // An enum is ordered as it was declared, a text as its language has it.
             ValueType::Text => format!("{name}::text COLLATE \"C\""),
             _ => name,

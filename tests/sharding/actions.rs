@@ -1,0 +1,115 @@
+//! Actions that a test writes where it needs them.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ekbatan::prelude::*;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+use crate::models::{Account, AccountEvent};
+
+/// How the suite's actions fail.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// Parameters of actions that need none.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Nothing {}
+
+/// An action that stages what its closure says, and counts how often it ran.
+pub struct Stage<F, O> {
+    stage: F,
+    runs: AtomicU32,
+    of: PhantomData<fn() -> O>,
+}
+
+impl<F, O> Stage<F, O> {
+    pub fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+impl<F, O> Action for Stage<F, O>
+where
+    F: Fn(&mut ActionContext<'_>) -> O + Send + Sync,
+    O: Send,
+{
+    const NAME: &'static str = "sharding.stage";
+    type Params = Nothing;
+    type Output = O;
+    type Error = Failed;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &Nothing) -> Result<O, Failed> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        Ok((self.stage)(ctx))
+    }
+}
+
+pub fn stage<F, O>(stage: F) -> Stage<F, O>
+where
+    F: Fn(&mut ActionContext<'_>) -> O + Send + Sync,
+{
+    Stage { stage, runs: AtomicU32::new(0), of: PhantomData }
+}
+
+/// What to move, and through which accounts: from each to the next.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Route {
+    pub accounts: Vec<ShardedId<Account>>,
+    pub amount: Decimal,
+}
+
+pub fn route(accounts: &[Stored<Account>]) -> Route {
+    Route { accounts: accounts.iter().map(|account| account.id).collect(), amount: Decimal::ONE }
+}
+
+type Hook = Box<dyn Fn(u32) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Reads accounts, lets something happen, and takes one from each.
+#[derive(Default)]
+pub struct Take {
+    between: Option<Hook>,
+    runs: AtomicU32,
+}
+
+impl Take {
+    /// What happens between the reads and the commit, told the attempt.
+    pub fn with(between: impl Fn(u32) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
+        Self { between: Some(Box::new(between)), runs: AtomicU32::new(0) }
+    }
+
+    pub fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+impl Action for Take {
+    const NAME: &'static str = "sharding.take";
+    type Params = Route;
+    /// The attempt that committed.
+    type Output = u32;
+    type Error = Failed;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, route: &Route) -> Result<u32, Failed> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        let mut accounts = Vec::new();
+        for id in &route.accounts {
+            accounts.push(ctx.get(*id).await?);
+        }
+        if let Some(between) = &self.between {
+            between(ctx.attempt()).await;
+        }
+        for account in accounts {
+            let changed = account.apply(|account| {
+                account.balance -= route.amount;
+                AccountEvent::Changed { by: -route.amount }
+            });
+            ctx.plan().update(changed);
+        }
+        Ok(ctx.attempt())
+    }
+}

@@ -1,0 +1,114 @@
+//! Callers that go away while an action commits on one shard after another.
+
+use std::future::IntoFuture;
+
+use ekbatan::prelude::*;
+use ekbatan_testkit::drop_at_poll;
+
+use crate::actions::{Take, route};
+use crate::shards::{FIRST, SECOND, THIRD, TestShards, until};
+
+on_every_layout! {
+    a_caller_dropped_at_any_poll_leaves_all_shards_or_none,
+    a_caller_dropped_between_two_shards_stops_nothing,
+    a_deadline_between_two_shards_stops_nothing,
+}
+
+const ROUNDS: usize = 3;
+
+async fn a_caller_dropped_at_any_poll_leaves_all_shards_or_none(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let (mut complete, mut absent, mut dropped_late) = (0, 0, 0);
+    for _ in 0..ROUNDS {
+        for polls in 0.. {
+            let before = versions(t).await;
+            let action = Take::default();
+            let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
+            let id = call.action_id();
+            let finished = drop_at_poll(polls, call.into_future()).await.finished();
+            let outcome = executor.outcome(id).await.unwrap();
+            let change = versions(t).await.map(|version| version - before[0]);
+            match outcome {
+                Outcome::Committed => {
+                    assert_eq!(change, [1, 1, 1], "after {polls} polls");
+                    complete += 1;
+                    dropped_late += usize::from(finished.is_none());
+                }
+                Outcome::NotCommitted => {
+                    assert_eq!(change, [0, 0, 0], "after {polls} polls");
+                    absent += 1;
+                }
+                Outcome::PartlyCommitted => panic!("half a commit after {polls} polls"),
+            }
+            if let Some(answer) = finished {
+                answer.unwrap();
+                break;
+            }
+        }
+    }
+    println!("{complete} complete, {dropped_late} of them without a caller; {absent} absent");
+    assert!(absent > 0 && dropped_late > 0);
+    assert_eq!(t.databases.partial_commits().await.unwrap(), []);
+    until("the trails are taken away", async || {
+        t.eventlog_counts("cross_shard_parts").await == [0; 3]
+    })
+    .await;
+    assert_eq!(t.eventlog_counts("events").await, [complete; 3]);
+}
+
+async fn versions(t: &TestShards) -> [i64; 3] {
+    let mut versions = [0; 3];
+    for account in t.accounts().find_all().await.unwrap() {
+        let shard = account.id.shard().unwrap();
+        let position = [FIRST, SECOND, THIRD].iter().position(|other| *other == shard).unwrap();
+        versions[position] = account.version();
+    }
+    versions
+}
+
+/// The first shard has committed, the second one's writer is held.
+async fn commit_first(t: &TestShards) {
+    until("the first shard commits", async || t.eventlog_counts("events").await == [1, 0, 0]).await;
+}
+
+async fn assert_complete(t: &TestShards, executor: &ActionExecutor, id: ActionId) {
+    assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
+    assert_eq!(versions(t).await, [2, 2, 2]);
+    assert_eq!(t.eventlog_counts("events").await, [1, 1, 1]);
+    assert_eq!(t.databases.partial_commits().await.unwrap(), []);
+}
+
+async fn a_caller_dropped_between_two_shards_stops_nothing(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let held = t.on(SECOND).hold_writers().await;
+    let action = Take::default();
+    let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
+    let id = call.action_id();
+    tokio::select! {
+        biased;
+        () = commit_first(t) => {}
+        answer = call.into_future() => panic!("{answer:?}"),
+    }
+    // In this process it still runs, and so it is no partial commit; to others it may be one.
+    assert_eq!(t.databases.partial_commits().await.unwrap(), []);
+    let seen = t.open_again().await.partial_commits().await.unwrap();
+    assert_eq!((seen.len(), seen[0].action, seen[0].missing.len()), (1, id, 2));
+    drop(held);
+    assert_complete(t, &executor, id).await;
+}
+
+async fn a_deadline_between_two_shards_stops_nothing(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let held = t.on(SECOND).hold_writers().await;
+    let action = Take::default();
+    let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
+    let id = call.action_id();
+    let call = call.deadline(std::time::Duration::from_secs(3)).into_future();
+    let error = call.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CommitUnknown, "{error}");
+    drop(held);
+    assert_complete(t, &executor, id).await;
+}

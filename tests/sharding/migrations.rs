@@ -1,0 +1,122 @@
+//! Migrations over shards: behaviour 98.
+
+use ekbatan::db::MigrationError;
+use ekbatan::prelude::*;
+
+use crate::models::migrations;
+use crate::shards::{SECOND, SHARDS, THIRD, TestShards};
+
+on_every_layout! {
+    every_shard_is_migrated,
+    the_state_is_told_shard_by_shard_in_their_order,
+    asking_for_the_state_changes_nothing,
+    a_shard_that_fails_stops_no_other_and_is_named,
+    an_edited_migration_is_refused_where_it_had_run,
+    two_registries_may_migrate_at_once,
+    no_migrations_at_all_still_make_the_frameworks_tables,
+}
+
+const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
+
+/// The application's migrations that have run, per shard.
+async fn applied(t: &TestShards, migrations: &Migrations) -> Vec<Vec<i64>> {
+    let status = t.databases.migration_status(migrations).await.unwrap();
+    let applied = status.into_iter().map(|shard| {
+        let own = shard.migrations.into_iter().filter(|state| state.source == "application");
+        own.filter(|state| state.applied_date.is_some()).map(|state| state.version).collect()
+    });
+    applied.collect()
+}
+
+async fn every_shard_is_migrated(t: &TestShards) {
+    assert_eq!(applied(t, &migrations()).await, [[1], [1], [1]]);
+    assert_eq!(t.counts("accounts").await, [0; 3]);
+    t.databases.migrate(&migrations()).await.unwrap();
+}
+
+async fn the_state_is_told_shard_by_shard_in_their_order(t: &TestShards) {
+    let more = migrations().script(2, "list", LIST);
+    let status = t.databases.migration_status(&more).await.unwrap();
+    let shards: Vec<_> = status.iter().map(|shard| shard.shard).collect();
+    assert_eq!(shards, SHARDS);
+    for shard in &status {
+        let last = shard.migrations.last().unwrap();
+        assert_eq!((last.version, &*last.name, last.applied_date), (2, "list", None));
+        let sources: Vec<_> = shard.migrations.iter().map(|state| &*state.source).collect();
+        assert_eq!((sources[0], sources.len() >= 3), ("ekbatan", true));
+    }
+}
+
+async fn asking_for_the_state_changes_nothing(t: &TestShards) {
+    let empty = TestShards::start_empty(t.layout).await;
+    for _ in 0..2 {
+        for shard in empty.databases.migration_status(&migrations()).await.unwrap() {
+            assert!(shard.migrations.iter().all(|state| state.applied_date.is_none()));
+        }
+    }
+    empty.databases.migrate(&migrations()).await.unwrap();
+    assert_eq!(applied(&empty, &migrations()).await, [[1], [1], [1]]);
+}
+
+async fn a_shard_that_fails_stops_no_other_and_is_named(t: &TestShards) {
+    t.on(SECOND).execute("CREATE TABLE list (other integer)").await;
+    let more =
+        migrations().script(2, "list", LIST).script(3, "fill", "INSERT INTO list VALUES (1)");
+    let error = t.databases.migrate(&more).await.unwrap_err();
+    match &error {
+        MigrationError::Shards(failed) => {
+            assert_eq!(failed.len(), 1);
+            let (shard, error) = &failed[0];
+            assert_eq!(*shard, SECOND);
+            assert!(matches!(error, MigrationError::Failed { version: 2, .. }), "{error:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(error.to_string().contains("shard 0/1: migration 2 `list` failed"), "{error}");
+    assert_eq!(applied(t, &more).await, [vec![1, 2, 3], vec![1], vec![1, 2, 3]]);
+    t.on(SECOND).execute("DROP TABLE list").await;
+    t.databases.migrate(&more).await.unwrap();
+    assert_eq!(t.counts("list").await, [1; 3], "what had run did not run again");
+}
+
+async fn an_edited_migration_is_refused_where_it_had_run(t: &TestShards) {
+    let sql = |text: &str| Migrations::none().script(9, "list", text);
+    // It had run on the third shard alone.
+    let third = EkbatanConfig::single(&t.on(THIRD).url);
+    Databases::connect(&third).await.unwrap().migrate(&sql(LIST)).await.unwrap();
+    let edited = sql("CREATE TABLE list (m integer)");
+    let status = t.databases.migration_status(&edited).await.unwrap();
+    let told: Vec<bool> =
+        status.iter().map(|shard| shard.migrations.iter().any(|state| state.edited)).collect();
+    assert_eq!(told, [false, false, true]);
+    match t.databases.migrate(&edited).await.unwrap_err() {
+        MigrationError::Shards(failed) => {
+            assert_eq!((failed.len(), failed[0].0), (1, THIRD));
+            assert!(matches!(failed[0].1, MigrationError::Edited { version: 9, .. }));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn two_registries_may_migrate_at_once(t: &TestShards) {
+    let empty = TestShards::start_empty(t.layout).await;
+    let (one, other) = (empty.open_again().await, empty.open_again().await);
+    let more =
+        migrations().script(2, "list", LIST).script(3, "fill", "INSERT INTO list VALUES (1)");
+    let (first, second) = tokio::join!(one.migrate(&more), other.migrate(&more));
+    first.unwrap();
+    second.unwrap();
+    assert_eq!(empty.counts("list").await, [1; 3], "each migration ran once on each shard");
+}
+
+async fn no_migrations_at_all_still_make_the_frameworks_tables(t: &TestShards) {
+    let empty = TestShards::start_empty(t.layout).await;
+    empty.databases.migrate(&Migrations::none()).await.unwrap();
+    assert_eq!(empty.eventlog_counts("events").await, [0; 3]);
+    let missing = tempfile::tempdir().unwrap().path().join("missing");
+    let error = empty.databases.migrate(&Migrations::dir(&missing)).await.unwrap_err();
+    match &error {
+        MigrationError::Shards(failed) => assert_eq!(failed.len(), 3),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,116 @@
+//! What became of an action, asked of many shards while it runs, while its trail is half gone,
+//! and while one of them is silent.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+
+use ekbatan::prelude::*;
+use futures_util::FutureExt;
+use tokio::sync::Notify;
+
+use crate::actions::{Take, route};
+use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, executor_on};
+
+on_every_layout! {
+    an_outcome_that_is_asked_while_the_action_runs_waits_for_it,
+    a_trail_that_is_half_gone_is_that_of_a_complete_action,
+    a_silent_shard_leaves_an_outcome_open_only_where_it_matters,
+}
+
+async fn an_outcome_that_is_asked_while_the_action_runs_waits_for_it(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    // On one shard that is not the default one, and on several.
+    for accounts in [&accounts[2..], &accounts[1..]] {
+        let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let action = Take::with({
+            let (reached, go_on) = (reached.clone(), go_on.clone());
+            move |_| {
+                let (reached, go_on) = (reached.clone(), go_on.clone());
+                async move {
+                    reached.notify_one();
+                    go_on.notified().await;
+                }
+                .boxed()
+            }
+        });
+        let mut now = Vec::new();
+        for account in accounts {
+            now.push(t.accounts().get(account.id).await.unwrap());
+        }
+        let call = executor.execute(&action, route(&now)).allow_cross_shard();
+        let id = call.action_id();
+        let asking = async {
+            reached.notified().await;
+            let mut outcome = Box::pin(executor.outcome(id));
+            // It has asked whom it can, long before the action goes on.
+            let early = tokio::time::timeout(std::time::Duration::from_millis(300), &mut outcome);
+            assert!(early.await.is_err(), "nothing can be said of what still runs");
+            go_on.notify_one();
+            outcome.await.unwrap()
+        };
+        let (answer, outcome) = tokio::join!(call.into_future(), asking);
+        answer.unwrap();
+        assert_eq!(outcome, Outcome::Committed);
+    }
+}
+
+/// A process that dies while it takes a trail away leaves it so.
+async fn a_trail_that_is_half_gone_is_that_of_a_complete_action(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let action = Take::default();
+    let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
+    let call = call.idempotency_key("one");
+    let id = call.action_id();
+    call.await.unwrap();
+    crate::shards::until("the trail is taken away", async || {
+        t.eventlog_counts("cross_shard_parts").await == [0; 3]
+    })
+    .await;
+    for shard in [SECOND, THIRD] {
+        leave_part(t, shard, id).await;
+    }
+    for databases in [t.databases.clone(), t.open_again().await] {
+        assert_eq!(databases.partial_commits().await.unwrap(), []);
+        let executor = executor_on(&databases).await;
+        assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
+        let again = executor.execute(&action, route(&accounts)).allow_cross_shard();
+        assert_eq!(again.idempotency_key("one").await.unwrap(), 1, "its stored answer");
+    }
+    assert_eq!(action.runs(), 1);
+}
+
+/// Puts the row back that tells a shard's part of an action over all three.
+async fn leave_part(t: &TestShards, shard: ShardIdentifier, id: ActionId) {
+    let shards = SHARDS.map(|shard| shard.to_string()).join(", ");
+    let on = t.on(shard);
+    on.execute(&format!(
+        "INSERT INTO {} (action_id, shard, shards, namespace, action_name, committed_date) \
+         VALUES ('{id}', '{shard}', '{shards}', 'a', 'b', '2026-01-02T03:04:05.000000Z')",
+        on.eventlog("cross_shard_parts")
+    ))
+    .await;
+}
+
+async fn a_silent_shard_leaves_an_outcome_open_only_where_it_matters(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let mut ids = Vec::new();
+    for accounts in [&accounts[..1], &accounts[2..]] {
+        let action = Take::default();
+        let call = executor.execute(&action, route(accounts));
+        ids.push(call.action_id());
+        call.await.unwrap();
+    }
+    let (on_first, on_third) = (ids[0], ids[1]);
+    let third = t.on(THIRD);
+    third.hide(&third.eventlog("events")).await;
+    assert_eq!(executor.outcome(on_first).await.unwrap(), Outcome::Committed);
+    executor.outcome(on_third).await.unwrap_err();
+    // Of a trail that names the silent shard nothing can be said, of one with another gap all.
+    leave_part(t, FIRST, on_first).await;
+    assert_eq!(executor.outcome(on_first).await.unwrap(), Outcome::PartlyCommitted);
+    third.show(&third.eventlog("events")).await;
+    assert_eq!(executor.outcome(on_third).await.unwrap(), Outcome::Committed);
+}

@@ -1,0 +1,224 @@
+//! Pages and streams over shards, held against a sort in memory.
+
+use std::cmp::Ordering;
+use std::pin::pin;
+
+use ekbatan::prelude::*;
+use futures_util::TryStreamExt;
+
+use crate::models::{Account, account, quiet};
+use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, instant};
+
+on_every_layout! {
+    pages_over_shards_are_one_sort_of_all_rows,
+    a_stream_over_shards_is_one_sort_of_all_rows,
+    a_stream_goes_on_behind_the_first_page_of_each_shard,
+    pages_go_on_where_they_ended_however_the_tables_grow,
+    a_page_of_empty_shards_is_empty,
+}
+
+/// Ties, both cases, accents, blanks, and what bytes and UTF-16 order differently.
+const OWNERS: [&str; 20] = [
+    "",
+    "a",
+    "A",
+    "b",
+    "B",
+    "ab",
+    "aB",
+    "Ab",
+    "ä",
+    "Ä",
+    "ß",
+    "z",
+    "Z",
+    "é",
+    "e\u{301}",
+    "中",
+    "\u{1F600}",
+    "\u{FFFD}",
+    "a b",
+    "a-b",
+];
+/// PostgreSQL fills them up with blanks, SQLite does not.
+const CODES: [&str; 9] = ["", "a", "ab", "a!", "a\t", "B", "ä", "EUR", "EURXXXXX"];
+
+fn seed() -> u64 {
+    let given = std::env::var("EKBATAN_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(|| fastrand::u64(..));
+    println!("EKBATAN_TEST_SEED={seed}");
+    seed
+}
+
+async fn fill(t: &TestShards, random: &mut fastrand::Rng, count: usize) -> Vec<Stored<Account>> {
+    for shard in SHARDS {
+        let mut rows = Vec::new();
+        for _ in 0..random.usize(..count) {
+            let mut row = account(shard, random.choice(OWNERS).unwrap());
+            row.code = (*random.choice(&CODES).unwrap()).to_owned();
+            // Equal amounts may be written with other scales.
+            let amount = random.i64(-3..=3);
+            row.balance = match random.u8(..3) {
+                0 => Decimal::new(amount, 0),
+                1 => Decimal::new(amount * 100, 2),
+                _ => Decimal::new(amount * 7_001, 3),
+            };
+            row.at = instant(random.i64(-4_000_000_000..4_000_000_000));
+            if random.bool() {
+                row.at = instant(random.i64(..) % 3);
+            }
+            row.rank = *random.choice([i64::MIN, -1, 0, 9, 10, i64::MAX].iter()).unwrap();
+            rows.push(row);
+        }
+        random.shuffle(&mut rows);
+        t.accounts().add_all(rows.into_iter().map(quiet)).await.unwrap();
+    }
+    t.accounts().find_all().await.unwrap()
+}
+
+type Compare = fn(&Account, &Account) -> Ordering;
+
+/// An order: by which column, and how the model compares it.
+struct By {
+    name: &'static str,
+    request: fn(PageRequest<Account>, Direction) -> PageRequest<Account>,
+    compare: Compare,
+}
+
+const ORDERS: [By; 6] = [
+    By {
+        name: "owner",
+        request: |page, way| page.order_by(Account::OWNER, way),
+        compare: |a, b| a.owner.as_bytes().cmp(b.owner.as_bytes()),
+    },
+    By {
+        name: "code",
+        request: |page, way| page.order_by(Account::CODE, way),
+        compare: |a, b| a.code.as_bytes().cmp(b.code.as_bytes()),
+    },
+    By {
+        name: "balance",
+        request: |page, way| page.order_by(Account::BALANCE, way),
+        compare: |a, b| a.balance.cmp(&b.balance),
+    },
+    By {
+        name: "at",
+        request: |page, way| page.order_by(Account::AT, way),
+        compare: |a, b| a.at.cmp(&b.at),
+    },
+    By {
+        name: "rank",
+        request: |page, way| page.order_by(Account::RANK, way),
+        compare: |a, b| a.rank.cmp(&b.rank),
+    },
+    By {
+        name: "id",
+        request: |page, way| page.order_by(Account::ID, way),
+        compare: |a, b| a.id.cmp(&b.id),
+    },
+];
+
+/// Every page, one after the other; each but the last is full.
+async fn pages(t: &TestShards, first: PageRequest<Account>, size: usize) -> Vec<Stored<Account>> {
+    let mut rows = Vec::new();
+    let mut next = Some(first);
+    while let Some(request) = next {
+        let page = t.accounts().page(request).await.unwrap();
+        assert!(page.rows.len() == size || page.next.is_none(), "a page in the middle is full");
+        rows.extend(page.rows);
+        next = page.next;
+    }
+    rows
+}
+
+async fn pages_over_shards_are_one_sort_of_all_rows(t: &TestShards) {
+    let mut random = fastrand::Rng::with_seed(seed());
+    let all = fill(t, &mut random, 16).await;
+    for By { name, request, compare } in ORDERS {
+        for direction in [Direction::Ascending, Direction::Descending] {
+            let mut sorted = all.clone();
+            sorted.sort_by(|a, b| compare(a, b).then(a.id.cmp(&b.id)));
+            if direction == Direction::Descending {
+                sorted.reverse();
+            }
+            for size in [1, 2, 7] {
+                let found = pages(t, request(PageRequest::first(size), direction), size).await;
+                let shown = |rows: &[Stored<Account>]| -> Vec<_> {
+                    rows.iter().map(|row| (row.owner.clone(), row.code.clone(), row.id)).collect()
+                };
+                assert_eq!(
+                    shown(&found),
+                    shown(&sorted),
+                    "by {name}, {direction:?}, {size} a page"
+                );
+                assert_eq!(found, sorted, "by {name}, {direction:?}, {size} a page");
+            }
+            // The same, of some rows only.
+            let few = || Account::RANK.gt(0) | Account::OWNER.eq("a");
+            let filtered = request(PageRequest::first(2).filter(few()), direction);
+            let mut expected = t.accounts().find_where(few()).await.unwrap();
+            expected.sort_by_key(|row| sorted.iter().position(|other| other.id == row.id));
+            assert_eq!(pages(t, filtered, 2).await, expected, "by {name}, filtered");
+        }
+    }
+}
+
+async fn a_stream_over_shards_is_one_sort_of_all_rows(t: &TestShards) {
+    let mut random = fastrand::Rng::with_seed(seed());
+    for _ in 0..3 {
+        let mut sorted = fill(t, &mut random, 20).await;
+        sorted.sort_by_key(|row| row.id);
+        let streamed: Vec<_> = t.accounts().stream(Condition::all()).try_collect().await.unwrap();
+        assert_eq!(streamed, sorted);
+        let high: Vec<_> = t.accounts().stream(Account::RANK.ge(9)).try_collect().await.unwrap();
+        sorted.retain(|row| row.rank >= 9);
+        assert_eq!(high, sorted);
+    }
+}
+
+async fn a_stream_goes_on_behind_the_first_page_of_each_shard(t: &TestShards) {
+    for (shard, count) in [(FIRST, 1_100), (SECOND, 500), (THIRD, 3)] {
+        let rows = (0..count).map(|n| quiet(account(shard, &format!("{n}"))));
+        t.accounts().add_all(rows).await.unwrap();
+    }
+    let mut count = 0;
+    let mut last = None;
+    let mut rows = pin!(t.accounts().stream(Condition::all()));
+    while let Some(row) = rows.try_next().await.unwrap() {
+        assert!(last < Some(row.id), "each once, and in order");
+        last = Some(row.id);
+        count += 1;
+    }
+    assert_eq!(count, 1_603);
+}
+
+async fn pages_go_on_where_they_ended_however_the_tables_grow(t: &TestShards) {
+    for (n, shard) in SHARDS.iter().cycle().take(12).enumerate() {
+        let mut row = account(*shard, "x");
+        row.rank = n as i64 * 10;
+        t.accounts().add(quiet(row)).await.unwrap();
+    }
+    let first = PageRequest::first(5).order_by(Account::RANK, Direction::Ascending);
+    let first = t.accounts().page(first).await.unwrap();
+    let ranks = |rows: &[Stored<Account>]| rows.iter().map(|row| row.rank).collect::<Vec<_>>();
+    assert_eq!(ranks(&first.rows), [0, 10, 20, 30, 40]);
+    // One before the page's end, one behind it, on every shard; and the end itself goes.
+    for shard in SHARDS {
+        for rank in [35, 45] {
+            let mut row = account(shard, "y");
+            row.rank = rank;
+            t.accounts().add(quiet(row)).await.unwrap();
+        }
+    }
+    t.accounts().delete(first.rows[4].clone()).await.unwrap();
+    let second = t.accounts().page(first.next.unwrap()).await.unwrap();
+    assert_eq!(ranks(&second.rows), [45, 45, 45, 50, 60]);
+}
+
+async fn a_page_of_empty_shards_is_empty(t: &TestShards) {
+    let page = t.accounts().page(PageRequest::first(3)).await.unwrap();
+    assert!(page.rows.is_empty() && page.next.is_none());
+    t.accounts().add(quiet(account(THIRD, "a"))).await.unwrap();
+    let page = t.accounts().page(PageRequest::first(3)).await.unwrap();
+    assert!(page.rows.len() == 1 && page.next.is_none());
+}

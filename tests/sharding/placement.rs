@@ -1,0 +1,167 @@
+//! Where rows are written and looked for: behaviours 49, 50 and 53 to 55.
+
+use ekbatan::prelude::*;
+use ekbatan::repository::WriteError;
+use ekbatan::shard::ShardError;
+
+use crate::actions::{Nothing, Take, route, stage};
+use crate::models::{Account, account, account_with, quiet};
+use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, UNKNOWN, executor_on};
+
+on_every_layout! {
+    a_write_lands_on_the_shard_of_its_id_and_nowhere_else,
+    the_greatest_shard_comes_back_out_of_a_stored_id,
+    rows_of_several_shards_are_refused_together_and_none_is_written,
+    an_unknown_shard_is_an_error_that_names_it_and_the_known_ones,
+    a_uuid_that_carries_no_shard_is_an_error,
+    unknown_shards_are_the_default_shard_where_the_configuration_says_so,
+    the_default_shard_and_unknown_ones_may_be_written_together,
+}
+
+async fn a_write_lands_on_the_shard_of_its_id_and_nowhere_else(t: &TestShards) {
+    let accounts = t.accounts();
+    for (position, shard) in SHARDS.into_iter().enumerate() {
+        let before = t.counts("accounts").await;
+        let stored = accounts.add(quiet(account(shard, "somebody"))).await.unwrap();
+        let mut expected = before;
+        expected[position] += 1;
+        assert_eq!(t.counts("accounts").await, expected);
+        assert_eq!(accounts.get(stored.id).await.unwrap(), stored);
+        let changed = stored.apply(|account| account.rank = 9);
+        let updated = accounts.update(changed).await.unwrap();
+        assert_eq!(accounts.get(updated.id).await.unwrap().rank, 9);
+        accounts.delete(updated.clone()).await.unwrap();
+        assert_eq!(accounts.find(updated.id).await.unwrap(), None);
+        assert_eq!(t.counts("accounts").await, expected, "a deletion is an update");
+    }
+}
+
+async fn the_greatest_shard_comes_back_out_of_a_stored_id(t: &TestShards) {
+    let lenient = t.open_lenient().await;
+    let greatest = ShardIdentifier::new(255, 63).unwrap();
+    let accounts = lenient.repository::<Account>();
+    let id = accounts.add(quiet(account(greatest, "a"))).await.unwrap().id;
+    assert_eq!(accounts.get(id).await.unwrap().id.shard(), Some(greatest));
+    assert!(ShardIdentifier::new(256, 0).is_err() && ShardIdentifier::new(0, 64).is_err());
+}
+
+async fn rows_of_several_shards_are_refused_together_and_none_is_written(t: &TestShards) {
+    let both = [quiet(account(THIRD, "a")), quiet(account(SECOND, "b"))];
+    match t.accounts().add_all(both).await.unwrap_err() {
+        WriteError::CrossShard { first, second } => assert_eq!((first, second), (THIRD, SECOND)),
+        other => panic!("{other:?}"),
+    }
+    t.assert_nothing_written().await;
+    let accounts = t.three_accounts().await;
+    let changed = accounts.clone().into_iter().map(|account| account.apply(|a| a.rank = 1));
+    let error = t.accounts().update_all(changed).await.unwrap_err();
+    assert!(matches!(error, WriteError::CrossShard { .. }), "{error:?}");
+    assert_eq!(t.accounts().find_all().await.unwrap(), accounts);
+}
+
+fn assert_unknown(error: &ShardError) {
+    match error {
+        ShardError::Unknown { shard, known } => {
+            assert_eq!((*shard, &known[..]), (UNKNOWN, &SHARDS[..]));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(error.to_string().contains("255/63"), "{error}");
+    assert!(error.to_string().contains("0/0, 0/1, 3/7"), "{error}");
+}
+
+async fn an_unknown_shard_is_an_error_that_names_it_and_the_known_ones(t: &TestShards) {
+    let accounts = t.accounts();
+    let id = ShardedId::new(UNKNOWN);
+    for error in [
+        accounts.get(id).await.map(drop).unwrap_err(),
+        accounts.find(id).await.map(drop).unwrap_err(),
+        accounts.exists(id).await.map(drop).unwrap_err(),
+        accounts.find_by_ids(&[ShardedId::new(FIRST), id]).await.map(drop).unwrap_err(),
+    ] {
+        match &error {
+            ReadError::Shard(error) => assert_unknown(error),
+            other => panic!("{other:?}"),
+        }
+    }
+    let known_and_unknown = [account(FIRST, "a"), account_with(id, "b")].map(quiet);
+    match accounts.add_all(known_and_unknown).await.unwrap_err() {
+        WriteError::Shard(error) => assert_unknown(&error),
+        other => panic!("{other:?}"),
+    }
+    let action = stage(move |ctx| {
+        ctx.plan().add(quiet(account(FIRST, "a")));
+        ctx.plan().add(quiet(account_with(id, "b")));
+    });
+    let executor = t.executor().await;
+    match executor.execute(&action, Nothing {}).allow_cross_shard().await.unwrap_err() {
+        ExecuteError::Shard(error) => assert_unknown(&error),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(action.runs(), 1, "another attempt would not find it either");
+    t.assert_nothing_written().await;
+    assert!(matches!(t.databases.shard(UNKNOWN), Err(ShardError::Unknown { .. })));
+}
+
+async fn a_uuid_that_carries_no_shard_is_an_error(t: &TestShards) {
+    let accounts = t.accounts();
+    let uuid = Uuid::from_u128(0x4 << 76 | 0b10 << 62);
+    let id = ShardedId::<Account>::from_uuid(uuid);
+    match accounts.get(id).await.unwrap_err() {
+        ReadError::Shard(ShardError::NoShardInId { model, id }) => {
+            assert_eq!((model, id), ("Account", uuid));
+        }
+        other => panic!("{other:?}"),
+    }
+    match accounts.add(quiet(account_with(id, "a"))).await.unwrap_err() {
+        WriteError::Shard(ShardError::NoShardInId { id, .. }) => assert_eq!(id, uuid),
+        other => panic!("{other:?}"),
+    }
+    let action = stage(move |ctx| drop(ctx.plan().add(quiet(account_with(id, "a")))));
+    match t.executor().await.execute(&action, Nothing {}).await.unwrap_err() {
+        ExecuteError::Shard(ShardError::NoShardInId { id, .. }) => assert_eq!(id, uuid),
+        other => panic!("{other:?}"),
+    }
+    // Not even a registry that takes unknown shards for the default one guesses here.
+    let lenient = t.open_lenient().await.repository::<Account>();
+    assert!(lenient.add(quiet(account_with(id, "a"))).await.is_err());
+    t.assert_nothing_written().await;
+}
+
+async fn unknown_shards_are_the_default_shard_where_the_configuration_says_so(t: &TestShards) {
+    let lenient = t.open_lenient().await;
+    let accounts = lenient.repository::<Account>();
+    let stored = accounts.add(quiet(account(UNKNOWN, "a"))).await.unwrap();
+    assert_eq!(t.counts("accounts").await, [1, 0, 0]);
+    assert_eq!(accounts.get(stored.id).await.unwrap(), stored);
+    assert_eq!(accounts.find_by_ids(&[stored.id]).await.unwrap(), [stored.clone()]);
+    assert!(accounts.exists(stored.id).await.unwrap());
+    assert_eq!(accounts.count().await.unwrap(), 1, "counted once");
+    assert_eq!(lenient.shard(UNKNOWN).unwrap().identifier(), FIRST);
+    let executor = executor_on(&lenient).await;
+    executor.execute(&Take::default(), route(std::slice::from_ref(&stored))).await.unwrap();
+    assert_eq!(accounts.get(stored.id).await.unwrap().version(), 2);
+    assert_eq!(t.eventlog_counts("events").await, [1, 0, 0]);
+}
+
+async fn the_default_shard_and_unknown_ones_may_be_written_together(t: &TestShards) {
+    let lenient = t.open_lenient().await;
+    let accounts = lenient.repository::<Account>();
+    let together = [account(FIRST, "a"), account(UNKNOWN, "b")].map(quiet);
+    accounts.add_all(together).await.unwrap();
+    assert_eq!(t.counts("accounts").await, [2, 0, 0]);
+    // An action over both is one shard's, and needs nobody's leave.
+    let executor = executor_on(&lenient).await;
+    let action = stage(|ctx| {
+        ctx.plan().add(quiet(account(FIRST, "c")));
+        ctx.plan().add(quiet(account(UNKNOWN, "d")));
+    });
+    executor.execute(&action, Nothing {}).await.unwrap();
+    assert_eq!(t.counts("accounts").await, [4, 0, 0]);
+    let apart = [account(SECOND, "e"), account(UNKNOWN, "f")].map(quiet);
+    match accounts.add_all(apart).await.unwrap_err() {
+        WriteError::CrossShard { first, second } => assert_eq!((first, second), (SECOND, FIRST)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(t.counts("accounts").await, [4, 0, 0]);
+}
