@@ -214,6 +214,13 @@ fn shards_that_cannot_be_told_apart_are_told() {
             "ekbatan.sharding.groups[0].members[1].configs.primary-config.url",
             "is the database of ekbatan.sharding.groups[0].members[0].configs.primary-config",
         ),
+        (
+            "ekbatan: {sharding: {default-shard: {group: 0, member: 0}, groups: [{group: 0, name: a, members: [\
+             {member: 0, configs: {primary-config: {url: 'mysql://db/a'}}}, \
+             {member: 1, configs: {primary-config: {url: 'mariadb://db:3306/b'}}}]}]}}",
+            "ekbatan.sharding.groups[0].members[1].configs.primary-config.eventlog",
+            "is also that of ekbatan.sharding.groups[0].members[0].configs.primary-config, on the same server",
+        ),
     ]);
 }
 

@@ -75,14 +75,20 @@ impl<'a> Parts<'a> {
     }
 
     /// Where the data is, whoever asks for it and however.
+    /// The server and the database on it.
     pub(super) fn place(&self, dialect: Option<Dialect>) -> String {
+        format!("{}{}", self.server(dialect), self.path)
+    }
+
+    /// The server alone.
+    pub(super) fn server(&self, dialect: Option<Dialect>) -> String {
         let usual_port = match dialect {
             Some(Dialect::Postgres) => ":5432",
             Some(Dialect::MySql | Dialect::MariaDb) => ":3306",
             _ => "",
         };
         let hosts = self.hosts.strip_suffix(usual_port).unwrap_or(self.hosts);
-        format!("{}{}", hosts.to_ascii_lowercase(), self.path)
+        hosts.to_ascii_lowercase()
     }
 
     pub(super) fn several_hosts(&self) -> bool {

@@ -196,6 +196,12 @@ pub(super) static DATA_SOURCE: &[Key] = &[
     )
     .or("30s"),
     Key::new(
+        "eventlog",
+        Kind::Text,
+        "MySQL and MariaDB: the database that holds the framework's tables. Shards on one server need one each.",
+    )
+    .or("eventlog"),
+    Key::new(
         "durability",
         Kind::Word(&["full", "wal"]),
         "SQLite: whether a commit survives the loss of power, or of the process alone.",

@@ -53,6 +53,9 @@ pub(super) fn data_source(
     if let Some(name) = section.text("application-name") {
         config.application_name = name;
     }
+    if let Some(database) = section.text("eventlog") {
+        config.eventlog = database;
+    }
     if section.word("durability") == Some("wal") {
         config.durability = Durability::Wal;
     }

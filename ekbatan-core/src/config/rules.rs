@@ -48,6 +48,7 @@ fn sharding(sharding: &ShardingConfig, at: &KeyPath, findings: &mut Findings) {
     }
     let mut group_numbers = BTreeMap::new();
     let mut places: BTreeMap<(Option<Dialect>, String), KeyPath> = BTreeMap::new();
+    let mut eventlogs = BTreeMap::new();
     let mut all_known = true;
     for (position, group) in sharding.groups.iter().enumerate() {
         let at = groups.index(position);
@@ -96,7 +97,17 @@ fn sharding(sharding: &ShardingConfig, at: &KeyPath, findings: &mut Findings) {
                         format!("is the database of {first}; each shard has one of its own");
                     findings.add_value(&at.key("url"), primary.shown_url(), message);
                 } else {
-                    places.insert(place, at);
+                    places.insert(place, at.clone());
+                }
+                let server = Parts::of(&primary.url).server(dialect);
+                if dialect.map(family) == Some(Dialect::MySql)
+                    && let Some(first) =
+                        eventlogs.insert((server, primary.eventlog.clone()), at.clone())
+                {
+                    let message = format!(
+                        "is also that of {first}, on the same server; what two shards have committed could not be told apart, so name another one"
+                    );
+                    findings.add_value(&at.key("eventlog"), &primary.eventlog, message);
                 }
             }
         }

@@ -9,11 +9,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow, MySqlSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Either, Row};
 
 use super::{Flavour, error};
-use crate::config::DataSourceConfig;
+use crate::config::{DataSourceConfig, ExposeSecret, TlsMode};
 use crate::db::{DbError, DbErrorKind};
 
 /// Without ANSI_QUOTES and PIPES_AS_CONCAT, whatever the server has: texts are written for
@@ -47,7 +47,7 @@ impl Opener {
             Some(("mariadb", rest)) => (Flavour::MariaDb, rest),
             _ => return Err(misread("it begins neither with mysql: nor with mariadb:".into())),
         };
-        let options = MySqlConnectOptions::from_str(&format!("mysql:{rest}"))
+        let mut options = MySqlConnectOptions::from_str(&format!("mysql:{rest}"))
             .map_err(|e| misread(e.to_string()))?
             .statement_cache_capacity(500)
             // All of this is set in one packet with the rest.
@@ -56,6 +56,24 @@ impl Opener {
             .timezone(None)
             .set_names(false)
             .disable_statement_logging();
+        if let Some(username) = &config.username {
+            options = options.username(username);
+        }
+        if let Some(password) = &config.password {
+            options = options.password(password.expose_secret());
+        }
+        if let Some(mode) = config.tls_mode {
+            options = options.ssl_mode(match mode {
+                TlsMode::Disable => MySqlSslMode::Disabled,
+                TlsMode::Prefer => MySqlSslMode::Preferred,
+                TlsMode::Require => MySqlSslMode::Required,
+                TlsMode::VerifyCa => MySqlSslMode::VerifyCa,
+                TlsMode::VerifyFull => MySqlSslMode::VerifyIdentity,
+            });
+        }
+        if let Some(file) = &config.tls_root_cert {
+            options = options.ssl_ca(file);
+        }
         let scheme = flavour.scheme();
         let (host, port) = (options.get_host(), options.get_port());
         let Some(database) = options.get_database().filter(|name| !name.is_empty()) else {
