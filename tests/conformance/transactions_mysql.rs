@@ -21,6 +21,7 @@ on_every_database! {
     a_connection_lost_in_the_commit_is_closed_and_the_commit_unknown,
     a_deadlock_that_was_swallowed_does_not_look_like_a_commit,
     a_statement_that_commits_by_itself_does_not_go_unnoticed,
+    nothing_is_written_after_the_transaction_ended_under_its_user,
     the_isolation_is_the_one_that_was_chosen,
     single_and_batch_updates_keep_microseconds_in_every_session_time_zone,
     a_raw_connection_comes_back_as_a_new_session,
@@ -182,6 +183,21 @@ async fn a_statement_that_commits_by_itself_does_not_go_unnoticed(db: &TestDatab
         .await;
     let error = answer.unwrap_err().to_string();
     assert!(error.contains("had ended before its commit"), "{error}");
+}
+
+/// What is written after the transaction is over would commit by itself.
+async fn nothing_is_written_after_the_transaction_ended_under_its_user(db: &TestDatabase) {
+    let answer = db
+        .databases
+        .transactions()
+        .in_transaction(async |tx| {
+            tell(&tx, "ROLLBACK").await.unwrap();
+            db.things().within(&tx).add(quiet(thing("a"))).await.unwrap_err();
+            Ok::<_, Refused>(())
+        })
+        .await;
+    assert!(matches!(answer, Err(TransactionError::Database(_))), "{answer:?}");
+    assert_eq!(db.count("things").await, 0);
 }
 
 /// Whether a second look within a transaction sees what a neighbour committed meanwhile.

@@ -18,7 +18,7 @@ use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, Row};
 
 use super::MySqlLink;
-use super::error::{GUARD, classify};
+use super::error::{GUARD, NO_SAVEPOINT, classify};
 use super::order::ordered;
 use super::statement::{guard, insert_into, insert_row, look, look_at_fence, update};
 use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, RowChange, RowRef};
@@ -149,14 +149,15 @@ impl MySqlLink {
 
     async fn write_in_savepoint(&mut self, batch: &CommitBatch) -> Result<(), DbError> {
         let mut plan = Plan::new(self.max_packet);
-        plan.push("SAVEPOINT ekbatan_batch")?;
+        // Fails if the transaction is over, when what follows would commit by itself.
+        plan.push("RELEASE SAVEPOINT ekbatan; SAVEPOINT ekbatan; SAVEPOINT ekbatan_batch")?;
         self.plan(&[batch], &mut plan)?;
         plan.push("RELEASE SAVEPOINT ekbatan_batch")?;
         self.send_all(plan).await.inspect_err(|error| {
             // The first rolls back the whole transaction, the second may: which one of the
             // two it does is a setting of the server.
             let ends = [DbErrorKind::Deadlock, DbErrorKind::LockTimeout];
-            self.lost |= ends.contains(&error.kind());
+            self.lost |= ends.contains(&error.kind()) || error.code() == Some(NO_SAVEPOINT);
         })
     }
 

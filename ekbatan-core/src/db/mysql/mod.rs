@@ -2,7 +2,7 @@
 //!
 //! One driver in two flavours. The url's scheme says which one is meant, the server says
 //! which one it is, and the two must agree. Where they differ (types, a few settings), the
-//! difference is told by [`Flavour`] and nowhere else.
+//! difference is told by `Flavour` and nowhere else.
 
 mod commit;
 mod connection;
