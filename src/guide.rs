@@ -19,6 +19,7 @@ pages! {
     outbox = "../docs/src/outbox.md",
     migrations = "../docs/src/migrations.md",
     sharding = "../docs/src/sharding.md",
+    configuration = "../docs/src/configuration.md",
     operations = "../docs/src/operations.md",
     testing = "../docs/src/testing.md",
     coming_from_java = "../docs/src/coming-from-java.md",

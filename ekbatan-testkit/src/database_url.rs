@@ -22,20 +22,26 @@ pub(crate) struct DatabaseUrl {
 pub(crate) struct NotADatabaseUrl(String);
 
 impl DatabaseUrl {
-    /// A database that needs neither password nor options.
+    /// A database that needs neither password nor options, and perhaps no user.
     pub(crate) fn new(
         scheme: &str,
-        user: &str,
+        user: Option<&str>,
         address: impl fmt::Display,
         database: &str,
     ) -> Self {
         Self {
             scheme: scheme.to_owned(),
-            login: Some(user.to_owned()),
+            login: user.map(str::to_owned),
             address: address.to_string(),
             database: Some(database.to_owned()),
             options: None,
         }
+    }
+
+    /// The port that it names, if it does.
+    pub(crate) fn port(&self) -> Option<u16> {
+        // What follows the last colon of `[::1]` is no number.
+        self.address.rsplit_once(':')?.1.parse().ok()
     }
 
     /// The same database, reached through another host and port.
@@ -136,6 +142,19 @@ mod tests {
             parse("postgres://host").with_database("test").to_string(),
             "postgres://host/test"
         );
+    }
+
+    #[test]
+    fn a_port_is_found_where_there_is_one() {
+        for (text, port) in [
+            ("redis://localhost", None),
+            ("redis://:secret@localhost/0", None),
+            ("redis://[::1]/0", None),
+            ("redis://[::1]:7/0", Some(7)),
+            ("redis://localhost:6380/0", Some(6380)),
+        ] {
+            assert_eq!(parse(text).port(), port, "{text}");
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //!
 //! - [`postgres`]: private PostgreSQL servers, started in moments, killed and
 //!   restarted at will, and gone with the test process whatever becomes of it.
+//! - [`mysql`]: the same for MySQL and MariaDB.
+//! - [`redis`]: the same for Redis.
 //! - [`sqlite`]: a SQLite database file that goes with its handle.
 //! - [`proxy`]: a TCP proxy between a client and a server that counts round
 //!   trips, delays, stalls and cuts.
@@ -18,13 +20,21 @@
 
 pub mod cancel;
 mod database_url;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 pub mod postgres;
 pub mod proxy;
+pub mod redis;
+mod server;
 pub mod sqlite;
 
 pub use cancel::{Dropped, drop_at_poll};
-pub use postgres::{PostgresServer, PostgresServerBuilder, ServerError};
+#[cfg(feature = "mysql")]
+pub use mysql::{MariaDbServer, MariaDbServerBuilder, MySqlServer, MySqlServerBuilder};
+pub use postgres::{PostgresServer, PostgresServerBuilder};
 pub use proxy::Proxy;
+pub use redis::{RedisServer, RedisServerBuilder};
+pub use server::ServerError;
 pub use sqlite::TempSqlite;
 
 /// Has the example in the README compiled.

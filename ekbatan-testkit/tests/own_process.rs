@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use ekbatan_testkit::{PostgresServer, ServerError, drop_at_poll};
+#[cfg(feature = "mysql")]
+use ekbatan_testkit::{MariaDbServer, MySqlServer};
+use ekbatan_testkit::{PostgresServer, RedisServer, ServerError, drop_at_poll};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
@@ -103,7 +105,11 @@ fn is_in_use(folder: &Path) -> bool {
 
 async fn start_a_server_and_wait_to_be_killed() {
     let server = PostgresServer::start().await.unwrap();
-    println!("{MARK}{}", server.url("postgres"));
+    wait_to_be_killed_with(&server.url("postgres")).await;
+}
+
+async fn wait_to_be_killed_with(url: &str) {
+    println!("{MARK}{url}");
     std::future::pending::<()>().await;
 }
 
@@ -146,6 +152,75 @@ async fn a_process_killed_while_it_starts_a_server_leaves_nothing() {
         until("the folder goes", || is_empty(folders.path())).await;
         until("the processes end", || !is_in_use(folders.path())).await;
     }
+}
+
+#[tokio::test]
+async fn a_process_killed_with_a_replica_leaves_nothing() {
+    const TEST: &str = "a_process_killed_with_a_replica_leaves_nothing";
+    if is_alone(TEST) {
+        let server = PostgresServer::start().await.unwrap();
+        let replica = server.start_replica().await.unwrap();
+        return wait_to_be_killed_with(&replica.url("postgres")).await;
+    }
+    leaves_nothing_when_killed(TEST, None).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn a_process_killed_with_a_mariadb_leaves_nothing() {
+    const TEST: &str = "a_process_killed_with_a_mariadb_leaves_nothing";
+    if is_alone(TEST) {
+        let server = MariaDbServer::start().await.unwrap();
+        return wait_to_be_killed_with(&server.url("mysql")).await;
+    }
+    // Once by what prepares it, once by itself.
+    leaves_nothing_when_killed(TEST, Some("data/ibdata1")).await;
+    leaves_nothing_when_killed(TEST, None).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn a_process_killed_with_a_mysql_leaves_nothing() {
+    const TEST: &str = "a_process_killed_with_a_mysql_leaves_nothing";
+    if is_alone(TEST) {
+        let server = MySqlServer::start().await.unwrap();
+        return wait_to_be_killed_with(&server.url("mysql")).await;
+    }
+    leaves_nothing_when_killed(TEST, Some("data/ibdata1")).await;
+    leaves_nothing_when_killed(TEST, None).await;
+}
+
+#[tokio::test]
+async fn a_process_killed_with_a_redis_leaves_nothing() {
+    const TEST: &str = "a_process_killed_with_a_redis_leaves_nothing";
+    if is_alone(TEST) {
+        let server = RedisServer::start().await.unwrap();
+        return wait_to_be_killed_with(&server.url()).await;
+    }
+    leaves_nothing_when_killed(TEST, None).await;
+}
+
+/// Kills the second part of `test` when a file in its server's folder appears, or
+/// else when the server is there, and waits until nothing is left.
+async fn leaves_nothing_when_killed(test: &str, sign: Option<&str>) {
+    let folders = folder_for_folders();
+    let mut child =
+        alone(test).env("TMPDIR", folders.path()).stdout(Stdio::piped()).spawn().unwrap();
+    match sign {
+        None => drop(said(&mut lines_of(&mut child))),
+        Some(sign) => {
+            until(sign, || {
+                let mut servers = fs::read_dir(folders.path()).unwrap().flatten();
+                servers.any(|server| server.path().join(sign).exists())
+            })
+            .await;
+        }
+    }
+    assert!(is_in_use(folders.path()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the folder goes", || is_empty(folders.path())).await;
+    until("the processes end", || !is_in_use(folders.path())).await;
 }
 
 #[tokio::test]
@@ -221,8 +296,8 @@ async fn use_the_given_server() {
     assert_eq!(server.url("postgres"), given);
     let url = server.create_database().await.unwrap();
     PgConnection::connect(&url).await.unwrap();
-    assert!(matches!(server.kill().await, Err(ServerError::NotOurs)));
-    assert!(matches!(server.restart().await, Err(ServerError::NotOurs)));
+    assert!(matches!(server.kill().await, Err(ServerError::NotOurs { .. })));
+    assert!(matches!(server.restart().await, Err(ServerError::NotOurs { .. })));
     println!("{PLAYED}");
 }
 
@@ -240,7 +315,7 @@ async fn a_missing_server_is_an_error() {
 
 async fn find_no_server() {
     let error = PostgresServer::start().await.unwrap_err();
-    assert!(matches!(error, ServerError::NoProgramsIn(_)), "{error}");
+    assert!(matches!(error, ServerError::NoProgramsIn { .. }), "{error}");
     assert!(error.to_string().contains("EKBATAN_POSTGRES_BIN"));
     println!("{PLAYED}");
 }

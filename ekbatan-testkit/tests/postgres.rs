@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use ekbatan_testkit::{PostgresServer, Proxy, ServerError};
 use sqlx::{Connection, PgConnection};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 async fn connect(url: &str) -> PgConnection {
     PgConnection::connect(url).await.unwrap()
@@ -79,6 +81,28 @@ async fn settings_win_over_defaults_and_later_ones_over_earlier() {
         assert_eq!(text(&mut connection, show).await, expected, "{show}");
     }
     assert_eq!(text(&mut connection, "SHOW port").await, server.port().to_string());
+}
+
+/// What a server tells a client that asks for nothing at the beginning. Our
+/// usual client would ask for UTC.
+async fn greeting(server: &PostgresServer) -> String {
+    // Length, version 3.0 of the protocol, user.
+    let startup = b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0";
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).await.unwrap();
+    stream.write_all(startup).await.unwrap();
+    // And goodbye.
+    stream.write_all(b"X\0\0\0\x04").await.unwrap();
+    let mut greeting = Vec::new();
+    stream.read_to_end(&mut greeting).await.unwrap();
+    String::from_utf8_lossy(&greeting).into_owned()
+}
+
+#[tokio::test]
+async fn sessions_begin_in_the_time_zone_that_is_set() {
+    let builder = PostgresServer::builder().setting("timezone", "Asia/Kolkata");
+    let server = builder.start().await.unwrap();
+    let greeting = greeting(&server).await;
+    assert!(greeting.contains("TimeZone\0Asia/Kolkata\0"), "{greeting:?}");
 }
 
 #[tokio::test]

@@ -125,4 +125,16 @@ pub fn migrations() -> Migrations {
             "create_wallets",
             include_str!("migrations/postgres/0001_create_wallets.sql"),
         )
+        .script_for(
+            "mysql",
+            1,
+            "create_wallets",
+            include_str!("migrations/mysql/0001_create_wallets.sql"),
+        )
+        .script_for(
+            "mariadb",
+            1,
+            "create_wallets",
+            include_str!("migrations/mariadb/0001_create_wallets.sql"),
+        )
 }

@@ -175,13 +175,15 @@ async fn an_integer_beyond_64_signed_bits_is_refused(db: &TestDatabase) {
     assert_eq!(refused_column(db, Thing { huge: u64::MAX, ..thing("a") }).await, "huge");
 }
 
-/// PostgreSQL's column is `numeric(20, 2)`, and would round. SQLite keeps any decimal.
+/// The column is `numeric(20, 2)`, and would round. SQLite keeps any decimal.
 async fn a_decimal_that_would_lose_digits_is_refused_or_kept_whole(db: &TestDatabase) {
     for (n, price) in ["1.005", "-0.001", "1000000000000000000"].into_iter().enumerate() {
         let price: Decimal = price.parse().unwrap();
         let value = Thing { price, ..thing(&n.to_string()) };
         match db.dialect {
-            Dialect::Postgres => assert_eq!(refused_column(db, value).await, "price"),
+            Dialect::Postgres | Dialect::MySql | Dialect::MariaDb => {
+                assert_eq!(refused_column(db, value).await, "price");
+            }
             Dialect::Sqlite => {
                 let stored = db.things().add(quiet(value)).await.unwrap();
                 assert_eq!(db.things().get(stored.id).await.unwrap().price, price);
@@ -206,7 +208,7 @@ async fn a_text_with_a_nul_is_refused_or_kept_whole(db: &TestDatabase) {
             assert_eq!(kind, Some(DbErrorKind::ValueOutOfRange), "{error}");
             assert_eq!(db.count("things").await, 0);
         }
-        Dialect::Sqlite => {
+        Dialect::Sqlite | Dialect::MySql | Dialect::MariaDb => {
             let stored = answer.unwrap();
             assert_eq!(db.things().get(stored.id).await.unwrap().note, value.note);
         }

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use ekbatan::clock::Clock;
 use ekbatan::prelude::*;
-use ekbatan_testkit::{PostgresServer, TempSqlite};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, SqliteConnection};
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
+use sqlx::{
+    AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Row as _, SqliteConnection,
+};
 
 use crate::models::{Thing, Zone, migrations};
 use crate::wallet::Wallet;
@@ -15,6 +17,8 @@ use crate::wallet::Wallet;
 pub enum Dialect {
     Sqlite,
     Postgres,
+    MySql,
+    MariaDb,
 }
 
 /// A clock that stands still until it is set.
@@ -73,10 +77,29 @@ impl TestDatabase {
                 let server = PostgresServer::shared().await.unwrap();
                 (server.create_database().await.unwrap(), None)
             }
+            Dialect::MySql => {
+                let server = MySqlServer::shared().await.unwrap();
+                (server.create_database().await.unwrap(), None)
+            }
+            Dialect::MariaDb => {
+                let server = MariaDbServer::shared().await.unwrap();
+                (server.create_database().await.unwrap(), None)
+            }
         };
         let clock = Arc::new(TestClock(Mutex::new(instant(0))));
-        let databases = Databases::open(&url).await.unwrap().with_clock(clock.clone());
+        let databases = Databases::connect(&config_of(&url).into()).await.unwrap();
+        let databases = databases.with_clock(clock.clone());
         Self { dialect, url, databases, clock, _file: file }
+    }
+
+    /// Where the database is and, on a shared server, its own database for the framework.
+    pub fn config(&self) -> DataSourceConfig {
+        config_of(&self.url)
+    }
+
+    /// MySQL or MariaDB.
+    pub fn is_mysql(&self) -> bool {
+        matches!(self.dialect, Dialect::MySql | Dialect::MariaDb)
     }
 
     pub fn is_postgres(&self) -> bool {
@@ -85,7 +108,8 @@ impl TestDatabase {
 
     /// The same database, as another process would open it.
     pub async fn open_again(&self) -> Databases {
-        Databases::open(&self.url).await.unwrap().with_clock(self.clock.clone())
+        let databases = Databases::connect(&self.config().into()).await.unwrap();
+        databases.with_clock(self.clock.clone())
     }
 
     pub async fn executor(&self) -> ActionExecutor {
@@ -101,6 +125,7 @@ impl TestDatabase {
         match self.dialect {
             Dialect::Sqlite => format!("eventlog_{table}"),
             Dialect::Postgres => format!("eventlog.{table}"),
+            Dialect::MySql | Dialect::MariaDb => format!("{}.{table}", self.config().eventlog),
         }
     }
 
@@ -117,13 +142,19 @@ impl TestDatabase {
                 sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
                 connection.close().await.unwrap();
             }
+            Dialect::MySql | Dialect::MariaDb => {
+                let mut connection = connect_mysql(&self.url).await;
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
+                connection.close().await.unwrap();
+            }
         }
     }
 
     /// The rows of `SELECT columns tail`, each column as text, on a connection of its own.
     pub async fn select(&self, columns: &[&str], tail: &str) -> Vec<TextRow> {
+        let text = if self.is_mysql() { "CHAR" } else { "TEXT" };
         let cast: Vec<String> =
-            columns.iter().map(|column| format!("CAST({column} AS TEXT)")).collect();
+            columns.iter().map(|column| format!("CAST({column} AS {text})")).collect();
         let sql = format!("SELECT {} {tail}", cast.join(", "));
         let texts = columns.len();
         match self.dialect {
@@ -141,6 +172,15 @@ impl TestDatabase {
                 connection.close().await.unwrap();
                 rows.iter().map(|row| (0..texts).map(|at| row.get(at)).collect()).collect()
             }
+            Dialect::MySql | Dialect::MariaDb => {
+                let mut connection = connect_mysql(&self.url).await;
+                let rows =
+                    sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection).await.unwrap();
+                connection.close().await.unwrap();
+                rows.iter()
+                    .map(|row| (0..texts).map(|at| row.get_unchecked(at)).collect())
+                    .collect()
+            }
         }
     }
 
@@ -153,6 +193,20 @@ impl TestDatabase {
     pub async fn count_events(&self) -> usize {
         self.count(&self.eventlog("events")).await
     }
+}
+
+/// The databases of a shared server each have a database of their own for the framework.
+fn config_of(url: &str) -> DataSourceConfig {
+    let database = url.rsplit('/').next().unwrap();
+    match url.starts_with("mysql:") || url.starts_with("mariadb:") {
+        true => DataSourceConfig::new(url).eventlog(format!("{database}_log")),
+        false => DataSourceConfig::new(url),
+    }
+}
+
+/// A plain connection; sqlx knows one name for both servers.
+pub async fn connect_mysql(url: &str) -> MySqlConnection {
+    MySqlConnection::connect(&url.replacen("mariadb:", "mysql:", 1)).await.unwrap()
 }
 
 pub async fn executor_on(databases: &Databases) -> ActionExecutor {

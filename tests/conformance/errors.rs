@@ -5,7 +5,7 @@ use ekbatan::prelude::*;
 use futures_util::future::join_all;
 
 use crate::actions::{Nothing, Refused, run, stage};
-use crate::database::TestDatabase;
+use crate::database::{Dialect, TestDatabase};
 use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
@@ -37,7 +37,8 @@ async fn a_unique_violation_names_its_constraint(db: &TestDatabase) {
     db.things().add(quiet(thing("taken"))).await.unwrap();
     let error = add(db, &[thing("taken")]).await;
     assert!(matches!(error, ExecuteError::Unique(_)), "{error:?}");
-    let expected = if db.is_postgres() { "things_label_key" } else { "things.label" };
+    let named = db.databases.capabilities().names_constraints;
+    let expected = if named { "things_label_key" } else { "things.label" };
     assert_eq!(error.constraint(), Some(expected));
 }
 
@@ -45,7 +46,11 @@ async fn a_second_row_with_one_id_is_a_unique_violation(db: &TestDatabase) {
     let stored = db.things().add(quiet(thing("a"))).await.unwrap();
     let error = add(db, &[Thing { id: stored.id, ..thing("b") }]).await;
     assert!(matches!(error, ExecuteError::Unique(_)), "{error:?}");
-    let expected = if db.is_postgres() { "things_pkey" } else { "things.id" };
+    let expected = match db.dialect {
+        Dialect::Postgres => "things_pkey",
+        Dialect::Sqlite => "things.id",
+        Dialect::MySql | Dialect::MariaDb => "PRIMARY",
+    };
     assert_eq!(error.constraint(), Some(expected));
 }
 
@@ -53,7 +58,8 @@ async fn a_missing_parent_is_a_foreign_key_violation(db: &TestDatabase) {
     let error = add(db, &[Thing { zone: Some(Id::new()), ..thing("a") }]).await;
     assert!(matches!(error, ExecuteError::ForeignKey(_)), "{error:?}");
     // SQLite does not say which it was.
-    let expected = db.is_postgres().then_some("things_zone_fkey");
+    let named = db.databases.capabilities().names_constraints;
+    let expected = named.then_some("things_zone_fkey");
     assert_eq!(error.constraint(), expected);
 }
 

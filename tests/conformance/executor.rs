@@ -5,7 +5,7 @@ use ekbatan::db::SchemaError;
 use ekbatan::prelude::*;
 
 use crate::actions::{Refused, run};
-use crate::database::{TestDatabase, instant, stored_instant};
+use crate::database::{Dialect, TestDatabase, instant, stored_instant};
 use crate::models::{Thing, ThingEvent, quiet, thing, zone};
 use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
 
@@ -137,9 +137,11 @@ async fn the_injected_clock_dates_rows_events_and_ids(db: &TestDatabase) {
     let dates = db
         .select(&["started_date", "completion_date", "event_date"], &format!("FROM {events}"))
         .await;
-    let expected = match db.is_postgres() {
-        true => stored_instant(100).format("%F %T%.6f").to_string(),
-        false => stored_instant(100).format("%FT%T%.6fZ").to_string(),
+    let expected = match db.dialect {
+        Dialect::Postgres | Dialect::MySql | Dialect::MariaDb => {
+            stored_instant(100).format("%F %T%.6f").to_string()
+        }
+        Dialect::Sqlite => stored_instant(100).format("%FT%T%.6fZ").to_string(),
     };
     assert_eq!(dates, [[(); 3].map(|()| Some(expected.clone()))]);
 }

@@ -5,6 +5,10 @@
 
 /// Runs tests on every database, or with `only` on the one that is named.
 macro_rules! on_every_database {
+    (only mysql and mariadb: $($test:ident),* $(,)?) => {
+        on_every_database!(only mysql MySql: $($test),*);
+        on_every_database!(only mariadb MariaDb: $($test),*);
+    };
     (only $module:ident $dialect:ident: $($test:ident),* $(,)?) => {
         mod $module {
             use crate::database::{Dialect, TestDatabase};
@@ -19,6 +23,8 @@ macro_rules! on_every_database {
     ($($test:ident),* $(,)?) => {
         on_every_database!(only sqlite Sqlite: $($test),*);
         on_every_database!(only postgres Postgres: $($test),*);
+        on_every_database!(only mysql MySql: $($test),*);
+        on_every_database!(only mariadb MariaDb: $($test),*);
     };
 }
 
@@ -44,4 +50,6 @@ mod repository;
 mod retry;
 mod tracing;
 mod transactions;
+mod transactions_mysql;
 mod transactions_postgres;
+mod types_mysql;

@@ -123,12 +123,15 @@ pub fn quiet(thing: Thing) -> New<Thing> {
 }
 
 pub fn migrations() -> Migrations {
-    wallet::migrations().script_for("sqlite", 2, "create_things", SQLITE).script_for(
-        "postgres",
-        2,
-        "create_things",
-        POSTGRES,
-    )
+    let mysql = |uuid: &str, collation: &str| {
+        MYSQL.replace("{uuid}", uuid).replace("{collation}", collation)
+    };
+    let char36 = "char(36) CHARACTER SET ascii COLLATE ascii_bin";
+    wallet::migrations()
+        .script_for("sqlite", 2, "create_things", SQLITE)
+        .script_for("postgres", 2, "create_things", POSTGRES)
+        .script_for("mysql", 2, "create_things", mysql(char36, "utf8mb4_0900_bin"))
+        .script_for("mariadb", 2, "create_things", mysql("uuid", "utf8mb4_nopad_bin"))
 }
 
 const SQLITE: &str = "
@@ -194,3 +197,41 @@ CREATE TABLE things (
     created_date timestamp NOT NULL,
     updated_date timestamp NOT NULL
 );";
+
+/// MySQL's and MariaDB's texts differ in the type of ids and the name of the collation that
+/// compares byte by byte.
+const MYSQL: &str = "
+CREATE TABLE zones (
+    id {uuid} NOT NULL PRIMARY KEY, name varchar(255) NOT NULL, state varchar(24) NOT NULL, version bigint NOT NULL
+) DEFAULT CHARACTER SET utf8mb4 COLLATE {collation};
+CREATE TABLE things (
+    id {uuid} NOT NULL PRIMARY KEY,
+    zone {uuid},
+    label varchar(255) NOT NULL,
+    owner {uuid} NOT NULL,
+    price decimal(20, 2) NOT NULL,
+    small integer NOT NULL,
+    big bigint NOT NULL,
+    huge bigint NOT NULL,
+    ratio double NOT NULL,
+    active boolean NOT NULL,
+    raw varbinary(255) NOT NULL,
+    day date NOT NULL,
+    at datetime(6) NOT NULL,
+    settings json NOT NULL,
+    color enum('RED', 'GREEN', 'BLUE') NOT NULL,
+    cents bigint NOT NULL,
+    note text,
+    weight decimal(30, 10),
+    seen_at datetime(6),
+    seen_on date,
+    hits integer,
+    code varchar(255) NOT NULL,
+    state varchar(24) NOT NULL,
+    version bigint NOT NULL,
+    created_date datetime(6) NOT NULL,
+    updated_date datetime(6) NOT NULL,
+    CONSTRAINT things_label_key UNIQUE (label),
+    CONSTRAINT things_zone_fkey FOREIGN KEY (zone) REFERENCES zones (id),
+    CONSTRAINT things_small_check CHECK (small < 1000)
+) DEFAULT CHARACTER SET utf8mb4 COLLATE {collation};";

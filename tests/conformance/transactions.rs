@@ -5,7 +5,7 @@ use std::time::Duration;
 use ekbatan::db::{
     DbErrorKind, Isolation, PoolStatus, Route, Transaction, TransactionError, TransactionOptions,
 };
-use ekbatan::prelude::{DataSourceConfig, Databases};
+use ekbatan::prelude::Databases;
 use ekbatan::repository::WriteError;
 
 use crate::actions::Refused;
@@ -266,9 +266,7 @@ async fn a_failed_batch_leaves_nothing_of_itself(db: &TestDatabase) {
 
 /// With one connection, a look at the table on another would wait for itself.
 async fn the_first_use_of_a_table_inside_needs_no_second_connection(db: &TestDatabase) {
-    let config = DataSourceConfig::new(&db.url)
-        .maximum_pool_size(1)
-        .connection_timeout(Duration::from_secs(5));
+    let config = db.config().maximum_pool_size(1).connection_timeout(Duration::from_secs(5));
     let databases = Databases::connect(&config.into()).await.unwrap();
     let answer = databases
         .transactions()

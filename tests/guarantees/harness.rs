@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use ekbatan::action::Budget;
 use ekbatan::db::{RawConnection, Route};
 use ekbatan::prelude::*;
-use ekbatan_testkit::{PostgresServer, TempSqlite};
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy, TempSqlite};
+use sqlx::AssertSqlSafe;
 use std::time::Duration;
 
 use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations};
@@ -22,6 +23,43 @@ pub struct Ledger {
 pub enum Kind {
     Sqlite,
     Postgres,
+    MySql,
+    MariaDb,
+}
+
+impl Kind {
+    /// A database of its own on the shared server.
+    pub async fn create_database(self) -> String {
+        match self {
+            Kind::Sqlite => panic!("SQLite has no server"),
+            Kind::Postgres => {
+                let server = PostgresServer::shared().await.unwrap();
+                server.create_database().await.unwrap()
+            }
+            Kind::MySql => {
+                let server = MySqlServer::shared().await.unwrap();
+                server.create_database().await.unwrap()
+            }
+            Kind::MariaDb => {
+                let server = MariaDbServer::shared().await.unwrap();
+                server.create_database().await.unwrap()
+            }
+        }
+    }
+}
+
+/// A database by its address; on a server that others share, with its own database for the
+/// framework.
+pub fn config_of(url: &str) -> DataSourceConfig {
+    let database = url.rsplit('/').next().unwrap();
+    DataSourceConfig::new(url).eventlog(format!("{database}_log"))
+}
+
+/// The address of a proxy before the database, and the proxy.
+pub async fn proxied(url: &str) -> (String, Proxy) {
+    let server = url.rsplit('@').next().unwrap().split('/').next().unwrap();
+    let proxy = Proxy::start(server).await.unwrap();
+    (proxy.url_for(url), proxy)
 }
 
 impl Ledger {
@@ -32,16 +70,12 @@ impl Ledger {
                 let url = file.url();
                 Self::open(&url, Some(file)).await
             }
-            Kind::Postgres => {
-                let server = PostgresServer::shared().await.unwrap();
-                let url = server.create_database().await.unwrap();
-                Self::open(&url, None).await
-            }
+            server => Self::open(&server.create_database().await, None).await,
         }
     }
 
     pub async fn open(url: &str, file: Option<TempSqlite>) -> Self {
-        Self::with_config(DataSourceConfig::new(url), file).await
+        Self::with_config(config_of(url), file).await
     }
 
     pub async fn with_config(config: DataSourceConfig, file: Option<TempSqlite>) -> Self {
@@ -93,6 +127,20 @@ impl Ledger {
                 raw.release().await.unwrap();
                 rows.into_iter().map(|(id, count)| (id.parse().unwrap(), count)).collect()
             }
+            "mysql" | "mariadb" => {
+                let eventlog = config_of(&self.url).eventlog;
+                let sql = format!(
+                    "SELECT CAST(action_id AS CHAR), count(*) FROM {eventlog}.events GROUP BY action_id"
+                );
+                let mut raw: RawConnection<sqlx::MySqlConnection> =
+                    self.databases.mysql().await.unwrap();
+                let rows: Vec<(String, i64)> = sqlx::query_as(AssertSqlSafe(sql))
+                    .fetch_all(raw.connection().unwrap())
+                    .await
+                    .unwrap();
+                raw.release().await.unwrap();
+                rows.into_iter().map(|(id, count)| (id.parse().unwrap(), count)).collect()
+            }
             _ => {
                 let mut raw: RawConnection<sqlx::PgConnection> =
                     self.databases.postgres().await.unwrap();
@@ -141,21 +189,21 @@ pub fn patient() -> RetryPolicy {
     RetryPolicy::none().with(ErrorKind::Stale, quick)
 }
 
-/// The same test on every database.
+/// The same test on every database, or on those that are named.
 macro_rules! on_every_database {
+    (only $module:ident $kind:ident: $($name:ident),* $(,)?) => {
+        mod $module {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(crate::harness::Kind::$kind).await;
+            })*
+        }
+    };
     ($($name:ident),* $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::$name(crate::harness::Kind::Sqlite).await;
-            })*
-        }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $name() {
-                super::$name(crate::harness::Kind::Postgres).await;
-            })*
-        }
+        crate::harness::on_every_database!(only sqlite Sqlite: $($name),*);
+        crate::harness::on_every_database!(only postgres Postgres: $($name),*);
+        crate::harness::on_every_database!(only mysql MySql: $($name),*);
+        crate::harness::on_every_database!(only mariadb MariaDb: $($name),*);
     };
 }
 pub(crate) use on_every_database;

@@ -8,6 +8,7 @@ mod crash;
 mod fence;
 mod harness;
 mod lanes;
+mod lanes_mysql;
 mod process;
 mod round_trips;
 mod startup;

@@ -1,11 +1,27 @@
 //! How many trips to the server an action makes, counted on the wire.
 
 use ekbatan::prelude::*;
-use ekbatan_testkit::{PostgresServer, Proxy};
+use ekbatan_testkit::Proxy;
 use serde::{Deserialize, Serialize};
 
-use crate::harness::Ledger;
+use crate::harness::{Kind, Ledger, config_of, on_every_database, proxied};
 use crate::wallet::{Wallet, WalletError};
+
+on_every_database!(only postgres Postgres:
+    one_model_with_one_event_takes_two_trips,
+    a_hundred_rows_of_one_type_take_two_trips,
+    an_action_that_changes_nothing_makes_no_trip_to_commit,
+);
+on_every_database!(only mysql MySql:
+    one_model_with_one_event_takes_two_trips,
+    a_hundred_rows_of_one_type_take_two_trips,
+    an_action_that_changes_nothing_makes_no_trip_to_commit,
+);
+on_every_database!(only mariadb MariaDb:
+    one_model_with_one_event_takes_two_trips,
+    a_hundred_rows_of_one_type_take_two_trips,
+    an_action_that_changes_nothing_makes_no_trip_to_commit,
+);
 
 struct DepositEverywhere;
 
@@ -35,17 +51,14 @@ impl Action for DepositEverywhere {
 }
 
 /// A ledger behind a proxy that counts, on the one connection that each pool and lane has.
-async fn counted() -> (Ledger, Proxy) {
-    let server = PostgresServer::shared().await.unwrap();
-    let url = server.create_database().await.unwrap();
-    let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
-    let config = DataSourceConfig::new(proxy.url_for(&url)).lanes(1).maximum_pool_size(1);
+async fn counted(kind: Kind) -> (Ledger, Proxy) {
+    let (url, proxy) = proxied(&kind.create_database().await).await;
+    let config = config_of(&url).lanes(1).maximum_pool_size(1);
     (Ledger::with_config(config, None).await, proxy)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_model_with_one_event_takes_two_trips() {
-    let (ledger, proxy) = counted().await;
+async fn one_model_with_one_event_takes_two_trips(kind: Kind) {
+    let (ledger, proxy) = counted(kind).await;
     let id = ledger.open_wallets(1).await[0];
     ledger.deposit(id).await.unwrap(); // prepares the statements
     proxy.reset();
@@ -55,9 +68,8 @@ async fn one_model_with_one_event_takes_two_trips() {
     assert_eq!(proxy.round_trips(), 20, "a read and a commit each");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_rows_of_one_type_take_two_trips() {
-    let (ledger, proxy) = counted().await;
+async fn a_hundred_rows_of_one_type_take_two_trips(kind: Kind) {
+    let (ledger, proxy) = counted(kind).await;
     let wallets = ledger.open_wallets(100).await;
     for round in 0..3 {
         proxy.reset();
@@ -69,9 +81,8 @@ async fn a_hundred_rows_of_one_type_take_two_trips() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_action_that_changes_nothing_makes_no_trip_to_commit() {
-    let (ledger, proxy) = counted().await;
+async fn an_action_that_changes_nothing_makes_no_trip_to_commit(kind: Kind) {
+    let (ledger, proxy) = counted(kind).await;
     ledger.open_wallets(1).await;
     let nobody = || Everywhere { wallets: Vec::new() };
     ledger.executor.execute(&DepositEverywhere, nobody()).await.unwrap();

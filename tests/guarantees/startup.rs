@@ -40,7 +40,9 @@ async fn a_server_that_does_not_answer_is_given_up_in_time() {
 async fn addresses_that_make_no_sense_say_what_to_write() {
     for (url, hint) in [
         ("wallet.db", "write sqlite:FILE or postgres://"),
-        ("mysql://localhost/bank", "write sqlite:FILE or postgres://"),
+        ("oracle://localhost/bank", "write sqlite:FILE or postgres://"),
+        ("mysql://app@localhost:3306", "write mysql://USER:PASSWORD@localhost:3306/DATABASE"),
+        ("mariadb://app@localhost", "it names no database"),
         ("sqlite::memory:", "name a file"),
         ("sqlite:/no/such/folder/wallet.db", "does its folder exist"),
     ] {

@@ -15,10 +15,8 @@ use super::commit::Deadline;
 use super::effect::{Effect, run_all};
 use super::parts::ShardBatch;
 use super::{Action, ExecuteError, Execution, Fence};
-use crate::db::{
-    ActionId, Arg, CommitError, CommitToken, Committed, Database, DbError, Query, Route,
-};
-use crate::domain::{ColumnDef, ShardIdentifier, Value, ValueType};
+use crate::db::{ActionId, CommitError, CommitToken, Committed, Database, DbError, FenceCheck};
+use crate::domain::ShardIdentifier;
 
 /// Why an action is not, or not wholly, in the databases.
 pub(super) enum Failure {
@@ -169,22 +167,14 @@ impl<A: Action> Execution<'_, A> {
         }
         database.check_not_writing()?;
         let micros = i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX);
-        let query = Query {
-            sql: database.driver.syntax().raise_fence().into(),
-            args: vec![
-                Arg::One(ValueType::Text, Value::Text(fence.key.clone())),
-                Arg::One(ValueType::Int, Value::Int(fence.token)),
-                Arg::One(ValueType::Int, Value::Int(micros)),
-            ],
-            columns: vec![ColumnDef::new("token", ValueType::Int)].into(),
-        };
+        let token = FenceCheck { key: fence.key.clone(), token: fence.token };
         let raised = deadline
-            .bound(database.fetch(&query, Route::Primary, A::NAME))
+            .bound(database.raise_fence(&token, micros, A::NAME))
             .await
             .map_err(|after| ExecuteError::Deadline { after })??;
-        match raised.is_empty() {
-            true => Err(ExecuteError::FenceLost { key: fence.key.clone() }),
-            false => Ok(()),
+        match raised {
+            true => Ok(()),
+            false => Err(ExecuteError::FenceLost { key: fence.key.clone() }),
         }
     }
 }

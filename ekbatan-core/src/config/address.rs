@@ -142,27 +142,33 @@ pub(super) fn shown(url: &str) -> String {
         }
         rest = &rest[end..];
     }
-    let Some((path, query)) = rest.split_once(['?', ';']) else {
-        shown.push_str(rest);
-        return shown;
-    };
-    shown.push_str(path);
-    shown.push(char::from(rest.as_bytes()[path.len()]));
-    for (position, pair) in query.split('&').enumerate() {
-        if position > 0 {
-            shown.push('&');
-        }
-        let name = decoded(pair.split('=').next().unwrap_or_default()).to_ascii_lowercase();
-        let harmless = !["pass", "pwd", "secret", "token", "key"].iter().any(|s| name.contains(s));
-        match pair.split_once('=') {
-            Some((name, _)) if !harmless => {
-                shown.push_str(name);
-                shown.push_str("=***");
-            }
-            _ => shown.push_str(pair),
-        }
-    }
+    let query = rest.find('?').unwrap_or(rest.len());
+    let (path, query) = rest.split_at(query);
+    // Connector/J takes `(host=..,password=..)` in the place of a host.
+    shown.extend(path.split_inclusive([',', ';', '(', ')']).map(without_secret));
+    shown.extend(query.split_inclusive(['?', '&']).map(without_secret));
     shown
+}
+
+/// A `name=value` and the sign that ends it, without the value if it may be a secret.
+fn without_secret(pair: &str) -> String {
+    let end = pair
+        .rfind(|c| !"?&,;()".contains(c))
+        .map_or(0, |at| at + pair[at..].chars().next().map_or(0, char::len_utf8));
+    let (text, sign) = pair.split_at(end);
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    let plain = decoded(name).to_ascii_lowercase();
+    if !["pass", "pwd", "secret", "token"].iter().any(|word| plain.contains(word)) {
+        return pair.to_owned();
+    }
+    match value {
+        // The bare name of a key, and no secret behind it.
+        "" if name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) => {
+            pair.to_owned()
+        }
+        "" => format!("***{sign}"),
+        _ => format!("{name}=***{sign}"),
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +204,9 @@ mod tests {
             ),
             ("postgres://db/shop?PassWord=s3cret", "postgres://db/shop?PassWord=***"),
             ("mysql://db/shop?p%61ssword=s3cret", "mysql://db/shop?p%61ssword=***"),
+            ("postgres://db/shop?password:s3cret", "postgres://db/shop?***"),
+            ("mysql://(host=db,password=s3cret)/shop", "mysql://(host=db,password=***)/shop"),
+            ("redis://cache/0?password=s3,cr(e)t;x", "redis://cache/0?password=***"),
             ("sqlite:wallet.db", "sqlite:wallet.db"),
             ("jdbc:mysql://app:s3cret@db/shop", "jdbc:mysql://app:***@db/shop"),
         ] {

@@ -86,6 +86,9 @@ pub struct DataSourceConfig {
     pub application_name: String,
     /// See [`Durability`].
     pub durability: Durability,
+    /// The database that holds the framework's tables on MySQL and MariaDB. Default
+    /// `eventlog`.
+    pub eventlog: String,
 }
 
 impl DataSourceConfig {
@@ -110,6 +113,7 @@ impl DataSourceConfig {
             statement_timeout: None,
             application_name: "ekbatan".to_owned(),
             durability: Durability::Full,
+            eventlog: "eventlog".to_owned(),
         }
     }
 
@@ -242,6 +246,14 @@ impl DataSourceConfig {
         self.durability = durability;
         self
     }
+
+    /// Sets [`eventlog`](Self::eventlog): applications and shards that share a server may
+    /// each have their own.
+    #[must_use]
+    pub fn eventlog(mut self, database: impl Into<String>) -> Self {
+        self.eventlog = database.into();
+        self
+    }
 }
 
 /// With `***` for the password, and for that of the url.
@@ -266,6 +278,7 @@ impl fmt::Debug for DataSourceConfig {
             .field("statement_timeout", &self.statement_timeout)
             .field("application_name", &self.application_name)
             .field("durability", &self.durability)
+            .field("eventlog", &self.eventlog)
             .finish()
     }
 }

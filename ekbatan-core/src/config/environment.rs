@@ -9,12 +9,13 @@
 
 use figment::value::Value;
 
+use super::address::shown;
 use super::key_path::KeyPath;
 use super::keys::{Key, Kind, ROOT, SLOTS};
 use super::layers::find;
 use super::spelling::{nearest, same_key};
 
-const PREFIX: &str = "EKBATAN_";
+pub(super) const PREFIX: &str = "EKBATAN_";
 
 /// Names that are not ours to judge.
 fn belongs_to_the_test_kit(name: &str) -> bool {
@@ -178,6 +179,7 @@ pub(super) fn dotted(path: &str) -> Result<KeyPath, String> {
 
 /// What to say of a key that nobody knows.
 pub(super) fn unknown(name: &str, keys: &[Key]) -> String {
+    let name = &shown(name);
     match nearest(name, keys.iter().map(|key| key.name)) {
         Some(near) => format!("there is no key `{name}`; did you mean `{near}`?"),
         None => {

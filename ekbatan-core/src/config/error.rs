@@ -101,8 +101,8 @@ pub(super) struct Finding {
     pub(super) message: String,
 }
 
-/// What was found so far. Of one place the first problem is kept: what follows from it is
-/// no help.
+/// What was found so far. Of one place the first problem is kept, and none of what stands
+/// below it: what only follows is no help.
 #[derive(Debug, Default)]
 pub(super) struct Findings(pub(super) Vec<Finding>);
 
@@ -126,8 +126,8 @@ impl Findings {
         }
     }
 
-    /// Whether something was found at this very place.
+    /// Whether something was found at this place, or at one that it stands below.
     pub(super) fn has(&self, path: &KeyPath) -> bool {
-        self.0.iter().any(|finding| finding.path == *path)
+        self.0.iter().any(|finding| path.0.starts_with(&finding.path.0))
     }
 }

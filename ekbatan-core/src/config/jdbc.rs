@@ -57,6 +57,9 @@ pub(super) fn translate(text: &str) -> Result<Translated, String> {
         Some((login, hosts)) => format!("{login}@{hosts}{}", &place[end..]),
         None => place,
     };
+    if place.contains(['(', '=']) {
+        return Err("write the host as HOST:PORT, and all else behind a `?`".to_owned());
+    }
     let mut kept = Vec::new();
     for (name, value) in parameters(query) {
         match name.to_ascii_lowercase().as_str() {
@@ -82,7 +85,11 @@ pub(super) fn translate(text: &str) -> Result<Translated, String> {
             "currentschema" if scheme == "postgres" => {
                 kept.push(format!("options[search_path]={}", encoded(&decoded(value))));
             }
-            _ => translated.ignored.push(name.to_owned()),
+            // A name that is none may be anything, a password that slipped, too.
+            plain if plain.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) => {
+                translated.ignored.push(name.to_owned());
+            }
+            _ => return Err("a parameter behind the `?` has no proper name".to_owned()),
         }
     }
     translated.url = format!("{scheme}://{place}");
@@ -126,9 +133,17 @@ mod tests {
         ] {
             assert_eq!(translate(jdbc).unwrap().url, url, "{jdbc}");
         }
-        for bad in
-            ["postgres://host/db", "jdbc:", "jdbc:oracle:thin:@x", "jdbc:sqlite:", "jdb", "jdbcé"]
-        {
+        for bad in [
+            "postgres://host/db",
+            "jdbc:",
+            "jdbc:oracle:thin:@x",
+            "jdbc:sqlite:",
+            "jdb",
+            "jdbcé",
+            "jdbc:mysql://(host=h,port=1)/d",
+            "jdbc:mysql://address=(host=h)/d",
+            "jdbc:mysql://h/d?a:b",
+        ] {
             assert!(translate(bad).is_err(), "{bad}");
         }
     }

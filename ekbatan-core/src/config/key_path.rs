@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::address::shown;
+
 /// One step down.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
@@ -39,12 +41,13 @@ impl KeyPath {
     }
 }
 
+/// An address that slipped into the place of a key is shown without its password.
 impl fmt::Display for KeyPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, step) in self.0.iter().enumerate() {
             match step {
-                Step::Key(key) if position == 0 => write!(f, "{key}")?,
-                Step::Key(key) => write!(f, ".{key}")?,
+                Step::Key(key) if position == 0 => write!(f, "{}", shown(key))?,
+                Step::Key(key) => write!(f, ".{}", shown(key))?,
                 Step::Index(index) => write!(f, "[{index}]")?,
             }
         }

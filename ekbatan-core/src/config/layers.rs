@@ -11,6 +11,7 @@ use figment::value::{Dict, Map, Tag, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
 use super::ConfigSource;
+use super::address::shown;
 use super::error::Findings;
 use super::key_path::{KeyPath, Step};
 use super::keys::{self, Kind, ROOT, SLOTS};
@@ -108,6 +109,18 @@ impl Layers {
     fn source(&self, tag: Tag) -> Option<&(ConfigSource, Lines)> {
         let name: usize = self.figment.get_metadata(tag)?.name.parse().ok()?;
         self.sources.get(name)
+    }
+
+    /// The path of a url under the key that the url was given by.
+    pub(super) fn as_given(&self, path: KeyPath) -> KeyPath {
+        let Some((Step::Key(last), above)) = path.0.split_last() else { return path };
+        let jdbc = KeyPath(above.to_vec()).key("jdbc-url");
+        let root = self.root();
+        let given = |path: &KeyPath| {
+            root.as_ref()
+                .is_some_and(|root| find(root, path.0.get(1..).unwrap_or_default()).is_some())
+        };
+        if last == "url" && !given(&path) && given(&jdbc) { jdbc } else { path }
     }
 
     /// Where a path's value comes from, or, where there is none, that of what it is missed
@@ -259,7 +272,11 @@ impl Canonical<'_> {
             let to = to.key(key.clone());
             let value = self.value(value, kind.as_ref(), &from.key(name.clone()), &to);
             if let Some(first) = spellings.insert(key.clone(), name.clone()) {
-                let message = format!("is given twice, as `{first}` and as `{name}`; keep one");
+                let message = format!(
+                    "is given twice, as `{}` and as `{}`; keep one",
+                    shown(&first),
+                    shown(&name)
+                );
                 self.findings.add(&to, message);
             }
             renamed.insert(key, value);

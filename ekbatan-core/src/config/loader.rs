@@ -102,13 +102,11 @@ impl ConfigLoader {
     }
 
     fn merge(self) -> Result<EkbatanConfig, ConfigError> {
-        let variables = self.environment.unwrap_or_else(|| {
-            let text = |text: std::ffi::OsString| text.into_string().ok();
-            std::env::vars_os()
-                .filter_map(|(name, value)| Some((text(name)?, text(value)?)))
-                .collect()
-        });
         let mut problems = Vec::new();
+        let variables = match self.environment {
+            Some(variables) => variables,
+            None => environment_of_the_process(&mut problems),
+        };
         let mut findings = Findings::default();
         let mut layers = Layers::new();
 
@@ -139,6 +137,10 @@ impl ConfigLoader {
         }
         // By path, so that entries are added to a list in their order.
         assignments.sort_by(|left, right| left.path.cmp(&right.path));
+        for pair in assignments.windows(2).filter(|pair| pair[0].path == pair[1].path) {
+            let message = format!("sets {}, as {} does; keep one", pair[1].path, pair[0].source);
+            problems.push(problem(&pair[1].path.to_string(), pair[1].source.clone(), message));
+        }
         for (path, value) in self.settings {
             match environment::dotted(&path).and_then(|path| Ok((path, value?))) {
                 Ok((path, value)) => {
@@ -173,20 +175,46 @@ impl ConfigLoader {
             }
         };
         problems.extend(findings.0.into_iter().map(|finding| {
-            let (source, line) = layers.locate(&finding.path);
+            let path = layers.as_given(finding.path);
+            let (source, line) = layers.locate(&path);
             ConfigProblem {
-                path: finding.path.to_string(),
+                path: path.to_string(),
                 source,
                 line,
                 value: finding.value,
                 message: finding.message,
             }
         }));
+        // As a reader goes through the files; what is in none of them comes last.
+        problems.sort_by_cached_key(|problem| {
+            let in_file = matches!(problem.source, ConfigSource::File(_) | ConfigSource::Text);
+            (!in_file, problem.source.to_string(), problem.line)
+        });
         match config {
             Some(config) if problems.is_empty() => Ok(config),
             _ => Err(ConfigError::new(problems)),
         }
     }
+}
+
+/// What the process was started with. A variable of ours that is no text is told, others are
+/// left out.
+fn environment_of_the_process(problems: &mut Vec<ConfigProblem>) -> BTreeMap<String, String> {
+    let mut variables = BTreeMap::new();
+    for (name, value) in std::env::vars_os() {
+        let Ok(name) = name.into_string() else { continue };
+        match value.into_string() {
+            Ok(value) => {
+                variables.insert(name, value);
+            }
+            Err(_) if name.starts_with(environment::PREFIX) => {
+                let source = ConfigSource::Environment(name.clone());
+                problems.push(problem(&name, source, "is no text in UTF-8".to_owned()));
+            }
+            Err(_) => {}
+        }
+    }
+    variables
 }
 
 fn problem(path: &str, source: ConfigSource, message: String) -> ConfigProblem {

@@ -146,10 +146,12 @@ fn family(dialect: Dialect) -> Dialect {
 
 /// `sql`: whether the framework itself connects; who uses another slot knows what it needs.
 fn data_source(config: &DataSourceConfig, sql: bool, at: &KeyPath, findings: &mut Findings) {
-    let url = if findings.has(&at.key("jdbc-url")) { at.key("jdbc-url") } else { at.key("url") };
+    let url = at.key("url");
     let parts = Parts::of(&config.url);
     let dialect = config.dialect();
-    if config.url.trim().is_empty() {
+    if findings.has(&at.key("jdbc-url")) {
+        // Whatever can be said of the address has been said.
+    } else if config.url.trim().is_empty() {
         findings.add(&url, "is missing; give `url` or `jdbc-url`");
     } else if sql && dialect.is_none() {
         let message = match scheme(&config.url) {
@@ -160,7 +162,7 @@ fn data_source(config: &DataSourceConfig, sql: bool, at: &KeyPath, findings: &mu
         };
         findings.add_value(&url, config.shown_url(), message);
     } else if dialect.is_some() && parts.several_hosts() {
-        let message = "names several hosts, of which a connection can only reach one; name one, or a name in front of them";
+        let message = "names several hosts, and a connection reaches one; name one, or an address that leads to them";
         findings.add_value(&url, config.shown_url(), message);
     }
     if dialect == Some(Dialect::Sqlite) {

@@ -26,6 +26,9 @@ pub(super) fn parse(text: &str) -> Result<(Dict, Lines), SyntaxError> {
         with_snippet: false,
         // `on` and `no` are words, as YAML 1.2 says.
         strict_booleans: true,
+        // Nine levels are ours. Unoptimized, a level takes 40 KiB of the stack, of which a
+        // thread has 2 MiB.
+        budget: serde_saphyr::budget! { max_depth: 24 },
     };
     let mut lines = Lines::new();
     let root = match serde_saphyr::from_str_with_options::<Spanned<Node>>(text, options) {

@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::transaction::is_writing;
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
-    Lanes, OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo,
+    FenceCheck, Lanes, OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo,
     TransactionOptions,
 };
 use crate::config::DataSourceConfig;
@@ -47,16 +47,9 @@ impl Database {
             }
         }
         let timeout = source.connection_timeout;
-        let primary = Pool::new(driver.clone(), Route::Primary, source.maximum_pool_size, timeout)?;
+        let primary = Pool::new(driver.clone(), Route::Primary, source)?;
         let replica = replica
-            .map(|replica| {
-                Pool::new(
-                    driver.clone(),
-                    Route::Replica,
-                    replica.maximum_pool_size,
-                    replica.connection_timeout,
-                )
-            })
+            .map(|replica| Pool::new(driver.clone(), Route::Replica, replica))
             .transpose()?;
         // Whoever starts wants to know now that the database is not there.
         first_connection(&primary, timeout).await?;
@@ -144,6 +137,27 @@ impl Database {
                 answer => {
                     loan.done();
                     return Ok(answer?.map(|position| CommitToken::new(self.shard, &position)));
+                }
+            }
+        }
+    }
+
+    /// Raises a fence. Raised twice it stands as raised once, so that a connection which died
+    /// in the pool is no reason to fail.
+    pub(crate) async fn raise_fence(
+        &self,
+        fence: &FenceCheck,
+        micros: i64,
+        holder: &'static str,
+    ) -> Result<bool, DbError> {
+        loop {
+            let mut loan = self.primary.checkout(holder).await?;
+            match loan.begin()?.raise_fence(fence, micros).await {
+                Err(error) if error.is_connection_lost() && loan.is_used() => {}
+                Err(error) if error.is_connection_lost() => return Err(error),
+                answer => {
+                    loan.done();
+                    return answer;
                 }
             }
         }
@@ -334,16 +348,25 @@ pub(crate) fn driver(
         "postgres" | "postgresql" => {
             Ok(Arc::new(super::postgres::PostgresDriver::new(primary, replica)?))
         }
-        "postgres" | "postgresql" | "sqlite" => Err(DbError::new(
-            DbErrorKind::Other,
-            format!(
-                "this build leaves out `{scheme}`; enable the feature of that name of the crate `ekbatan`"
-            ),
-        )),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => Ok(Arc::new(super::mysql::MySqlDriver::new(primary, replica)?)),
+        "postgres" | "postgresql" | "sqlite" | "mysql" | "mariadb" => {
+            let feature = match scheme {
+                "postgresql" => "postgres",
+                "mariadb" => "mysql",
+                other => other,
+            };
+            Err(DbError::new(
+                DbErrorKind::Other,
+                format!(
+                    "this build leaves out `{scheme}:`; enable the feature `{feature}` of the crate `ekbatan`"
+                ),
+            ))
+        }
         other => Err(DbError::new(
             DbErrorKind::Other,
             format!(
-                "`{other}:` is no database that is known here; write sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE"
+                "`{other}:` is no database that is known here; write sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE, or the same with mysql: or mariadb:"
             ),
         )),
     }

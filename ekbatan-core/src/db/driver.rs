@@ -1,11 +1,12 @@
 //! The contract between the core and a dialect.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{ActionId, ColumnInfo, CommitBatch, CommitError, DbError, Query};
+use super::{ActionId, ColumnInfo, CommitBatch, CommitError, DbError, FenceCheck, Query};
 use crate::domain::{Table, Value, ValueType};
 
 /// Which pool a read takes.
@@ -21,7 +22,7 @@ pub enum Route {
 /// What a dialect can do; what it lacks is said here and never pretended.
 #[derive(Debug, Clone, Copy)]
 pub struct Capabilities {
-    /// The dialect's name: `sqlite`, `postgres`.
+    /// The dialect's name: `sqlite`, `postgres`, `mysql`, `mariadb`.
     pub name: &'static str,
     /// How many lanes may commit at a time, where the dialect sets a bound.
     pub max_lanes: Option<usize>,
@@ -31,6 +32,9 @@ pub struct Capabilities {
     pub isolation_levels: bool,
     /// Whether violations name the constraint; otherwise they name `table.column`.
     pub names_constraints: bool,
+    /// Whether a migration that fails leaves nothing; otherwise its statements before the one
+    /// that failed stay.
+    pub atomic_migrations: bool,
 }
 
 /// How strictly a transaction is kept apart from its neighbours.
@@ -69,6 +73,12 @@ pub trait Driver: Send + Sync + 'static {
 
     /// The database's address without secrets, for messages.
     fn address(&self) -> &str;
+
+    /// Under which name the application's migrations are recorded. Where several databases may
+    /// share one `eventlog`, it tells them apart.
+    fn migration_source(&self) -> &str {
+        "application"
+    }
 }
 
 /// One connection. A future of it that is dropped leaves it in doubt: its owner closes it.
@@ -99,6 +109,24 @@ pub trait Connection: Send + 'static {
 
     /// Ends the transaction that is open.
     async fn end(&mut self, commit: bool) -> Result<(), DbError>;
+
+    /// Makes the place for the framework's tables, if it is not there.
+    async fn create_eventlog(&mut self) -> Result<(), DbError>;
+
+    /// Begins a migration and keeps every other starter out until it ends. It is one
+    /// transaction where the dialect says [`Capabilities::atomic_migrations`].
+    async fn begin_migration(&mut self) -> Result<(), DbError> {
+        self.begin(&TransactionOptions::default()).await
+    }
+
+    /// Ends the migration, however it went, and lets the others in.
+    async fn end_migration(&mut self, worked: bool) -> Result<(), DbError> {
+        self.end(worked).await
+    }
+
+    /// Raises the fence of a key to this token for so many microseconds, unless a later token
+    /// stands there; answers whether it did.
+    async fn raise_fence(&mut self, fence: &FenceCheck, micros: i64) -> Result<bool, DbError>;
 
     /// Runs a script of statements without arguments.
     async fn script(&mut self, sql: &str) -> Result<(), DbError>;
@@ -160,16 +188,10 @@ pub trait Syntax: Send + Sync {
     /// Why a field of this type cannot be kept in this column, if it cannot.
     fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String>;
 
-    /// What keeps two processes from migrating at once, said within a transaction; nothing
-    /// where every transaction excludes the others.
-    fn migration_lock(&self) -> Option<&'static str>;
-
-    /// Makes the place for the framework's tables, if it is not there.
-    fn create_eventlog(&self) -> &'static str;
-
-    /// Raises the fence of key `$1` to token `$2` for `$3` microseconds, unless a later token
-    /// stands there; answers the token if it did.
-    fn raise_fence(&self) -> &'static str;
+    /// The text of one of the framework's own migrations, with the names that hold here.
+    fn framework_migration<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        Cow::Borrowed(text)
+    }
 
     /// The column where it is compared or ordered.
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String;

@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 
-use super::{
-    Arg, Connection, Database, DbError, Driver, PooledConnection, Query, TransactionOptions,
-};
-use crate::clock::Clock;
+use super::{Arg, Connection, Database, DbError, Driver, PooledConnection, Query};
+use crate::clock::{Clock, to_micros};
 use crate::domain::{
     ColumnDef, Field, FieldError, RowReader, ShardIdentifier, Table, Value, ValueType,
 };
@@ -16,7 +14,6 @@ use crate::domain::{
 /// One script.
 #[derive(Debug, Clone)]
 struct Migration {
-    source: &'static str,
     version: i64,
     name: String,
     /// The text per dialect; the text under no name serves every dialect.
@@ -26,7 +23,7 @@ struct Migration {
 /// The application's migrations.
 ///
 /// A folder holds files named `0001_what_it_does.sql`; where dialects differ, folders
-/// `postgres` and `sqlite` inside it hold them.
+/// `sqlite`, `postgres`, `mysql` and `mariadb` inside it hold them.
 #[derive(Debug, Clone, Default)]
 pub struct Migrations {
     folder: Option<PathBuf>,
@@ -36,7 +33,8 @@ pub struct Migrations {
 /// A migration that has run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedMigration {
-    /// `ekbatan` for the framework's own, otherwise `application`.
+    /// `ekbatan` for the framework's own, otherwise `application`; on MySQL and MariaDB, where
+    /// several databases may share one `eventlog`, `application:` and the database's name.
     pub source: String,
     /// Its number.
     pub version: i64,
@@ -64,8 +62,10 @@ pub struct MigrationState {
     pub edited: bool,
 }
 
-/// Why the migrations did not all run. Those before the one that failed stay applied; of
-/// the one that failed nothing does.
+/// Why the migrations did not all run. Those before the one that failed stay applied. Of the
+/// one that failed nothing does, except where the database commits every `CREATE`, `ALTER`
+/// and `DROP` by itself, as MySQL and MariaDB do: there the error says so
+/// ([`Capabilities::atomic_migrations`](super::Capabilities::atomic_migrations)).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrationError {
@@ -113,12 +113,15 @@ pub enum MigrationError {
         database: String,
     },
     /// The script failed.
-    #[error("migration {version} `{name}` failed: {source}")]
+    #[error("migration {version} `{name}` failed: {source}{}", remains(*.left_nothing))]
     Failed {
         /// The number.
         version: i64,
         /// The name.
         name: String,
+        /// Whether the database undid all of it; otherwise its statements before the one that
+        /// failed stay.
+        left_nothing: bool,
         /// Why.
         source: DbError,
     },
@@ -131,6 +134,16 @@ pub enum MigrationError {
     /// The record of migrations is damaged.
     #[error("the record of migrations is damaged: {0}")]
     Record(#[from] FieldError),
+}
+
+fn remains(left_nothing: bool) -> &'static str {
+    match left_nothing {
+        true => "",
+        false => {
+            "; its statements before the one that failed stay, as this database commits them one by \
+             one: undo them by hand, or make the script one that can run again, then migrate anew"
+        }
+    }
 }
 
 impl Migrations {
@@ -150,7 +163,7 @@ impl Migrations {
         self.add(version, name.into(), None, sql.into())
     }
 
-    /// Adds the text of a script for one dialect, `postgres` or `sqlite`.
+    /// Adds the text of a script for one dialect: `sqlite`, `postgres`, `mysql` or `mariadb`.
     #[must_use]
     pub fn script_for(
         self,
@@ -169,12 +182,7 @@ impl Migrations {
             .find(|script| script.version == version && script.name == name)
         {
             Some(script) => script.texts.push((dialect, sql)),
-            None => self.scripts.push(Migration {
-                source: "application",
-                version,
-                name,
-                texts: vec![(dialect, sql)],
-            }),
+            None => self.scripts.push(Migration { version, name, texts: vec![(dialect, sql)] }),
         }
         self
     }
@@ -213,15 +221,13 @@ fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), Migration
             .parse()
             .map_err(|_| MigrationError::Name(path.clone()))?;
         let text = std::fs::read_to_string(&path).map_err(unreadable)?;
-        into.push(Migration {
-            source: "application",
-            version,
-            name: name.to_owned(),
-            texts: vec![(None, text)],
-        });
+        into.push(Migration { version, name: name.to_owned(), texts: vec![(None, text)] });
     }
     Ok(())
 }
+
+/// Under which name the framework's own migrations are recorded.
+const FRAMEWORK: &str = "ekbatan";
 
 /// The framework's own, append-only.
 fn framework() -> Vec<Migration> {
@@ -233,15 +239,18 @@ fn framework() -> Vec<Migration> {
             )),*]
         };
     }
-    let own = |version, name: &str, texts| Migration {
-        source: "ekbatan",
-        version,
-        name: name.to_owned(),
-        texts,
-    };
+    macro_rules! own {
+        ($version:literal, $name:literal, $file:literal) => {
+            Migration {
+                version: $version,
+                name: $name.to_owned(),
+                texts: texts!($file: "postgres", "sqlite", "mysql", "mariadb"),
+            }
+        };
+    }
     vec![
-        own(1, "eventlog", texts!("0001_eventlog.sql": "postgres", "sqlite")),
-        own(2, "cross_shard_parts", texts!("0002_cross_shard_parts.sql": "postgres", "sqlite")),
+        own!(1, "eventlog", "0001_eventlog.sql"),
+        own!(2, "cross_shard_parts", "0002_cross_shard_parts.sql"),
     ]
 }
 
@@ -249,53 +258,88 @@ fn checksum(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Applies what has not been applied. Every step is a transaction that excludes other
-/// starters and looks again what they did, so that any number may start at once.
+/// Applies what has not been applied. Every step excludes other starters and looks again what
+/// they did, so that any number may start at once.
 pub(crate) async fn migrate(
     database: &Database,
     migrations: &Migrations,
     clock: &dyn Clock,
 ) -> Result<(), MigrationError> {
-    let dialect = database.driver.capabilities().name;
+    let driver = &*database.driver;
+    let dialect = driver.capabilities().name;
     let application = migrations.resolve(dialect)?;
     let mut loan = database.primary.checkout("migrate").await?;
-    step(&mut loan, &*database.driver, async |connection, driver| {
-        connection.script(driver.syntax().create_eventlog()).await.map_err(MigrationError::from)
+    step(&mut loan, async |connection| {
+        connection.create_eventlog().await.map_err(MigrationError::from)
     })
     .await?;
-    for migration in framework().iter().chain(&application) {
-        let text = text_for(migration, dialect)?;
-        let sum = checksum(text);
-        step(&mut loan, &*database.driver, async |connection, driver| {
-            let applied = applied(connection, driver).await?;
-            if let Some(done) = applied.iter().find(|done| done.source == migration.source && done.version == migration.version) {
-                if done.checksum == sum {
-                    return Ok(());
-                }
-                return Err(MigrationError::Edited {
-                    version: migration.version,
-                    name: migration.name.clone(),
-                    database: driver.address().to_owned(),
-                });
-            }
-            let failed = |source| MigrationError::Failed { version: migration.version, name: migration.name.clone(), source };
-            connection.script(text).await.map_err(failed)?;
-            let record = format!(
-                "INSERT INTO {} (source, version, name, checksum, applied_date) VALUES ('{}', {}, '{}', '{sum}', '{}')",
-                driver.syntax().table(&HISTORY),
-                migration.source,
-                migration.version,
-                migration.name.replace('\'', "''"),
-                clock.now().to_rfc3339_opts(chrono::SecondsFormat::Micros, true),
-            );
-            connection.script(&record).await.map_err(failed)?;
-            tracing::info!(version = migration.version, name = %migration.name, source = migration.source, "migrated");
-            Ok(())
+    let framework = framework();
+    let own = framework.iter().map(|migration| (FRAMEWORK, migration));
+    let theirs = application.iter().map(|migration| (driver.migration_source(), migration));
+    for (source, migration) in own.chain(theirs) {
+        step(&mut loan, async |connection| {
+            apply(connection, driver, source, migration, clock).await
         })
         .await?;
     }
     loan.done();
     database.forget_tables();
+    Ok(())
+}
+
+async fn apply(
+    connection: &mut dyn Connection,
+    driver: &dyn Driver,
+    source: &str,
+    migration: &Migration,
+    clock: &dyn Clock,
+) -> Result<(), MigrationError> {
+    let Migration { version, name, .. } = migration;
+    let text = text_for(migration, driver.capabilities().name)?;
+    let checksum = checksum(text);
+    let applied = applied(connection, driver).await?;
+    if let Some(done) =
+        applied.iter().find(|done| done.source == source && done.version == *version)
+    {
+        if done.checksum == checksum {
+            return Ok(());
+        }
+        return Err(MigrationError::Edited {
+            version: *version,
+            name: name.clone(),
+            database: driver.address().to_owned(),
+        });
+    }
+    let failed = |source| MigrationError::Failed {
+        version: *version,
+        name: name.clone(),
+        left_nothing: driver.capabilities().atomic_migrations,
+        source,
+    };
+    let text = match source {
+        FRAMEWORK => driver.syntax().framework_migration(text),
+        _ => text.into(),
+    };
+    connection.script(&text).await.map_err(failed)?;
+    let record = [
+        Value::Text(source.to_owned()),
+        Value::Int(*version),
+        Value::Text(name.clone()),
+        Value::Text(checksum),
+        Value::Timestamp(to_micros(clock.now())),
+    ];
+    let args = HISTORY.columns.iter().zip(record).map(|(column, value)| Arg::One(column.ty, value));
+    let record = Query {
+        sql: format!(
+            "INSERT INTO {} (source, version, name, checksum, applied_date) VALUES ($1, $2, $3, $4, $5)",
+            driver.syntax().table(&HISTORY)
+        )
+        .into(),
+        args: args.collect(),
+        columns: Vec::new().into(),
+    };
+    connection.fetch(&record).await.map_err(failed)?;
+    tracing::info!(version, name, source, "migrated");
     Ok(())
 }
 
@@ -312,22 +356,14 @@ fn text_for<'m>(
 
 async fn step(
     loan: &mut PooledConnection,
-    driver: &dyn Driver,
-    work: impl AsyncFnOnce(&mut dyn Connection, &dyn Driver) -> Result<(), MigrationError>,
+    work: impl AsyncFnOnce(&mut dyn Connection) -> Result<(), MigrationError>,
 ) -> Result<(), MigrationError> {
     let connection = loan.begin()?;
-    connection.begin(&TransactionOptions::default()).await?;
-    let worked = async {
-        if let Some(lock) = driver.syntax().migration_lock() {
-            connection.script(lock).await?;
-        }
-        work(connection, driver).await
-    }
-    .await;
-    match worked {
-        Ok(()) => Ok(connection.end(true).await?),
+    connection.begin_migration().await?;
+    match work(connection).await {
+        Ok(()) => Ok(connection.end_migration(true).await?),
         Err(error) => {
-            connection.end(false).await?;
+            connection.end_migration(false).await?;
             loan.done();
             Err(error)
         }
@@ -366,14 +402,16 @@ pub(crate) async fn migration_states(
         false => applied(connection, &*database.driver).await?,
     };
     loan.done();
-    let all = framework();
-    let states = all.iter().chain(&application).map(|migration| {
+    let framework = framework();
+    let own = framework.iter().map(|migration| (FRAMEWORK, migration));
+    let theirs =
+        application.iter().map(|migration| (database.driver.migration_source(), migration));
+    let states = own.chain(theirs).map(|(source, migration)| {
         let sum = checksum(text_for(migration, dialect)?);
-        let done = applied
-            .iter()
-            .find(|done| done.source == migration.source && done.version == migration.version);
+        let done =
+            applied.iter().find(|done| done.source == source && done.version == migration.version);
         Ok(MigrationState {
-            source: migration.source.to_owned(),
+            source: source.to_owned(),
             version: migration.version,
             name: migration.name.clone(),
             applied_date: done.map(|done| done.applied_date),
@@ -383,7 +421,7 @@ pub(crate) async fn migration_states(
     states.collect()
 }
 
-/// What has been applied, in order.
+/// What has been applied to this database, in order.
 pub(crate) async fn applied(
     connection: &mut dyn Connection,
     driver: &dyn Driver,
@@ -396,7 +434,10 @@ pub(crate) async fn applied(
         args: Vec::<Arg>::new(),
         columns: HISTORY.columns.into(),
     };
-    connection.fetch(&query).await?.into_iter().map(read).collect()
+    let all: Result<Vec<AppliedMigration>, MigrationError> =
+        connection.fetch(&query).await?.into_iter().map(read).collect();
+    let ours = [FRAMEWORK, driver.migration_source()];
+    Ok(all?.into_iter().filter(|done| ours.contains(&done.source.as_str())).collect())
 }
 
 fn read(mut values: Vec<Value>) -> Result<AppliedMigration, MigrationError> {

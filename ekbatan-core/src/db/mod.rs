@@ -7,6 +7,8 @@ mod driver;
 mod error;
 mod lane;
 mod migration;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod pool;
 #[cfg(feature = "postgres")]
 pub mod postgres;

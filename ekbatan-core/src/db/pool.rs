@@ -3,25 +3,59 @@
 //! A connection is marked busy before each use and cleared after it, so that one whose user
 //! was dropped in the middle comes back busy and is closed: nobody else meets its half-read
 //! answer or its open transaction.
+//!
+//! The connection that was used last is lent first, so that those beyond what is needed stay
+//! unused, and are closed in time by the upkeep.
+
+mod upkeep;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use deadpool::managed::{self, Metrics, Object, PoolError, RecycleError, RecycleResult};
+use deadpool::managed::{self, Metrics, Object, PoolError, QueueMode, RecycleError, RecycleResult};
 
 use super::{Connection, DbError, DbErrorKind, Driver, Route};
+use crate::config::DataSourceConfig;
+use upkeep::Upkeep;
 
 struct Session {
     connection: Box<dyn Connection>,
     busy: bool,
     /// Whether it served somebody before, and so may have died unnoticed since.
     used: bool,
+    /// From when on it is closed instead of being lent.
+    expires: Option<Instant>,
+    idle_since: Instant,
+}
+
+impl Session {
+    fn is_expired(&self) -> bool {
+        self.expires.is_some_and(|expires| Instant::now() >= expires)
+    }
 }
 
 struct Manager {
     driver: Arc<dyn Driver>,
     route: Route,
+    max_lifetime: Duration,
+    /// A connection that the upkeep made, for the pool to take as its next one.
+    spare: Mutex<Option<Box<dyn Connection>>>,
+}
+
+impl Manager {
+    fn spare(&self) -> std::sync::MutexGuard<'_, Option<Box<dyn Connection>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Up to a tenth earlier than the limit, so that connections which were opened together
+    /// do not all end together.
+    fn expiry(&self) -> Option<Instant> {
+        if self.max_lifetime.is_zero() {
+            return None;
+        }
+        Instant::now().checked_add(self.max_lifetime.mul_f64(1.0 - 0.1 * fastrand::f64()))
+    }
 }
 
 impl managed::Manager for Manager {
@@ -29,19 +63,40 @@ impl managed::Manager for Manager {
     type Error = DbError;
 
     async fn create(&self) -> Result<Session, DbError> {
-        Ok(Session { connection: self.driver.connect(self.route).await?, busy: false, used: false })
+        let spare = self.spare().take();
+        let connection = match spare {
+            Some(connection) => connection,
+            None => self.driver.connect(self.route).await?,
+        };
+        Ok(Session {
+            connection,
+            busy: false,
+            used: false,
+            expires: self.expiry(),
+            idle_since: Instant::now(),
+        })
     }
 
     async fn recycle(&self, session: &mut Session, _: &Metrics) -> RecycleResult<DbError> {
         if session.busy {
             return Err(RecycleError::message("left in the middle of its work"));
         }
+        if session.is_expired() {
+            return Err(RecycleError::message("older than max_lifetime"));
+        }
         session.used = true;
         Ok(())
     }
 }
 
-type Holders = Arc<Mutex<BTreeMap<u64, (&'static str, Instant)>>>;
+struct Holder {
+    name: &'static str,
+    since: Instant,
+    /// Whether it was reported as holding for too long.
+    reported: bool,
+}
+
+type Holders = Arc<Mutex<BTreeMap<u64, Holder>>>;
 
 /// Connections to one database, by one route.
 #[derive(Clone)]
@@ -49,7 +104,9 @@ pub(crate) struct Pool {
     inner: managed::Pool<Manager>,
     holders: Holders,
     timeout: Duration,
+    leak_threshold: Duration,
     address: Arc<str>,
+    upkeep: Arc<Upkeep>,
 }
 
 /// What a pool is doing.
@@ -65,23 +122,42 @@ pub struct PoolStatus {
     pub waiting: usize,
     /// Who holds one, and for how long.
     pub holders: Vec<(&'static str, Duration)>,
+    /// Which of them hold it for longer than `leak_detection_threshold`.
+    pub overdue: Vec<(&'static str, Duration)>,
 }
 
 impl Pool {
+    /// Opens nothing yet, but for what `minimum_idle` says. Has to be called in a runtime,
+    /// in which the upkeep runs.
     pub(crate) fn new(
         driver: Arc<dyn Driver>,
         route: Route,
-        size: usize,
-        timeout: Duration,
+        config: &DataSourceConfig,
     ) -> Result<Self, DbError> {
-        let address = driver.address().into();
-        let inner = managed::Pool::builder(Manager { driver, route })
-            .max_size(size)
-            .runtime(deadpool::Runtime::Tokio1)
-            .wait_timeout(Some(timeout))
-            .build()
-            .map_err(|e| DbError::new(DbErrorKind::Other, e.to_string()))?;
-        Ok(Self { inner, holders: Holders::default(), timeout, address })
+        let address: Arc<str> = driver.address().into();
+        let max_lifetime = config.max_lifetime;
+        let inner = managed::Pool::builder(Manager {
+            driver,
+            route,
+            max_lifetime,
+            spare: Mutex::default(),
+        })
+        .max_size(config.maximum_pool_size)
+        .queue_mode(QueueMode::Lifo)
+        .runtime(deadpool::Runtime::Tokio1)
+        .wait_timeout(Some(config.connection_timeout))
+        .build()
+        .map_err(|e| DbError::new(DbErrorKind::Other, e.to_string()))?;
+        let holders = Holders::default();
+        let upkeep = Upkeep::start(&inner, &holders, &address, config);
+        Ok(Self {
+            inner,
+            holders,
+            timeout: config.connection_timeout,
+            leak_threshold: config.leak_detection_threshold,
+            address,
+            upkeep: Arc::new(upkeep),
+        })
     }
 
     /// A connection, whose holder is shown to whoever waits in vain.
@@ -122,17 +198,24 @@ impl Pool {
 
     pub(crate) fn status(&self) -> PoolStatus {
         let status = self.inner.status();
-        let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let holders: Vec<_> = {
+            let holders = self.holders.lock().unwrap_or_else(PoisonError::into_inner);
+            holders.values().map(|holder| (holder.name, holder.since.elapsed())).collect()
+        };
+        let leaks = !self.leak_threshold.is_zero();
+        let overdue = |(_, held): &&(&str, Duration)| leaks && *held >= self.leak_threshold;
         PoolStatus {
             max_size: status.max_size,
             size: status.size,
             idle: status.available,
             waiting: status.waiting,
-            holders: holders.values().map(|(name, since)| (*name, since.elapsed())).collect(),
+            overdue: holders.iter().filter(overdue).copied().collect(),
+            holders,
         }
     }
 
     pub(crate) fn close(&self) {
+        self.upkeep.stop();
         self.inner.close();
     }
 }
@@ -147,7 +230,8 @@ impl Ticket {
     fn new(holders: &Holders, holder: &'static str) -> Self {
         let mut list = holders.lock().unwrap_or_else(PoisonError::into_inner);
         let number = list.last_key_value().map_or(0, |(last, _)| last + 1);
-        list.insert(number, (holder, Instant::now()));
+        let since = Instant::now();
+        list.insert(number, Holder { name: holder, since, reported: false });
         drop(list);
         Self { holders: holders.clone(), number }
     }
@@ -200,6 +284,9 @@ impl Drop for PooledConnection {
             && let Some(object) = self.object.take()
         {
             drop(Object::take(object));
+        }
+        if let Some(session) = &mut self.object {
+            session.idle_since = Instant::now();
         }
     }
 }

@@ -15,6 +15,9 @@ pub struct ColumnInfo {
     pub numeric: Option<(u32, u32)>,
     /// Whether the type is one of the application's own enums.
     pub is_enum: bool,
+    /// The tables that its foreign keys refer to, as [`Table::full_name`] writes them; asked
+    /// only where the dialect checks each row at once and so has to write parents first.
+    pub references: Vec<String>,
 }
 
 /// A table whose columns were found in the database, in the code's order.

@@ -266,6 +266,13 @@ impl Transaction {
         self.raw(super::sqlite::raw).await
     }
 
+    /// The connection itself, for raw SQL within the transaction. Do not end the
+    /// transaction by hand; on MySQL and MariaDB every `CREATE`, `ALTER` and `DROP` does.
+    #[cfg(feature = "mysql")]
+    pub async fn mysql(&self) -> Result<TransactionConnection<'_, sqlx::MySqlConnection>, DbError> {
+        self.raw(super::mysql::raw).await
+    }
+
     async fn raw<C>(
         &self,
         cast: fn(&mut dyn Connection) -> Option<&mut C>,

@@ -8,7 +8,7 @@ use super::shards::{Shards, visit};
 use super::{Shard, ShardError, Slot};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{ConfigError, EkbatanConfig};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
 use crate::db::{
     Capabilities, Database, DbError, DbErrorKind, PoolStatus, Route, SchemaError, TableError,
@@ -98,7 +98,8 @@ impl Databases {
         Ok(Self { shards: Arc::new(shards), clock: Arc::new(SystemClock) })
     }
 
-    /// One database by its address: `sqlite:FILE`, `postgres://..`.
+    /// One database by its address: `sqlite:FILE`, `postgres://..`, `mysql://..` or
+    /// `mariadb://..`.
     pub async fn open(url: &str) -> Result<Self, ConnectError> {
         Self::connect(&EkbatanConfig::single(url)).await
     }
@@ -178,6 +179,13 @@ impl Databases {
     #[cfg(feature = "sqlite")]
     pub async fn sqlite(&self) -> Result<RawConnection<sqlx::SqliteConnection>, DbError> {
         self.default_shard().sqlite().await
+    }
+
+    /// A connection for raw SQL on MySQL or MariaDB. There, giving it back opens a new session
+    /// in its place.
+    #[cfg(feature = "mysql")]
+    pub async fn mysql(&self) -> Result<RawConnection<sqlx::MySqlConnection>, DbError> {
+        self.default_shard().mysql().await
     }
 
     /// Commits what still waits and closes every connection that is not on loan.

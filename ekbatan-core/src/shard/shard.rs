@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Slot;
 use crate::db::{Capabilities, Database, PoolStatus, Route, TransactionManager};
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::{DbError, RawConnection};
 use crate::domain::ShardIdentifier;
 
@@ -50,6 +50,12 @@ impl Shard {
     #[cfg(feature = "postgres")]
     pub async fn postgres(&self) -> Result<RawConnection<sqlx::PgConnection>, DbError> {
         RawConnection::checkout(&self.database.primary, crate::db::postgres::raw).await
+    }
+
+    /// A connection for raw SQL on MySQL or MariaDB.
+    #[cfg(feature = "mysql")]
+    pub async fn mysql(&self) -> Result<RawConnection<sqlx::MySqlConnection>, DbError> {
+        RawConnection::checkout(&self.database.primary, crate::db::mysql::raw).await
     }
 
     /// A connection for raw SQL on SQLite.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::config::DataSourceConfig;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
 use crate::db::{DbError, Pool, PoolStatus, Route, driver};
 
@@ -54,6 +54,12 @@ impl Slot {
         RawConnection::checkout(self.pool()?, crate::db::postgres::raw).await
     }
 
+    /// A connection for raw SQL on MySQL or MariaDB.
+    #[cfg(feature = "mysql")]
+    pub async fn mysql(&self) -> Result<RawConnection<sqlx::MySqlConnection>, DbError> {
+        RawConnection::checkout(self.pool()?, crate::db::mysql::raw).await
+    }
+
     /// A connection for raw SQL on SQLite.
     #[cfg(feature = "sqlite")]
     pub async fn sqlite(&self) -> Result<RawConnection<sqlx::SqliteConnection>, DbError> {
@@ -66,8 +72,7 @@ impl Slot {
         }
         let config = &self.inner.config;
         let driver = driver(config, None)?;
-        let pool =
-            Pool::new(driver, Route::Primary, config.maximum_pool_size, config.connection_timeout)?;
+        let pool = Pool::new(driver, Route::Primary, config)?;
         Ok(self.inner.pool.get_or_init(|| pool))
     }
 

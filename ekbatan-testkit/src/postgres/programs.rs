@@ -2,54 +2,35 @@
 //!
 //! What always holds: a folder is used only if it holds both `initdb` and
 //! `postgres`, because many systems put only some of the programs on the search
-//! path. A folder that was asked for by name is used or reported, never skipped.
+//! path.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::ServerError;
+use crate::server::{Search, ServerError, usual_places};
 
-const CHOSEN: &str = "EKBATAN_POSTGRES_BIN";
+const SEARCH: Search = Search {
+    server: "PostgreSQL",
+    programs: "`initdb` and `postgres`",
+    install: "`scripts/install-servers`, or `apt-get install postgresql` on Debian and Ubuntu",
+    variable: "EKBATAN_POSTGRES_BIN",
+    example: "/usr/lib/postgresql/17/bin",
+    is_complete,
+};
 /// Where Debian and its relatives keep one folder per version.
 const VERSIONS: &str = "/usr/lib/postgresql";
 
-/// The programs of one installed version.
-#[derive(Debug, Clone)]
-pub(super) struct Programs {
-    folder: PathBuf,
-}
-
-impl Programs {
-    /// Finds the programs: those chosen by `EKBATAN_POSTGRES_BIN`, else those
-    /// that `pg_config` speaks of, else the newest that Debian installed, else
-    /// what is on the search path.
-    pub(super) fn find() -> Result<Self, ServerError> {
-        if let Some(folder) = env::var_os(CHOSEN).filter(|name| !name.is_empty()) {
-            let folder = PathBuf::from(folder);
-            return if is_complete(&folder) {
-                Ok(Self { folder })
-            } else {
-                Err(ServerError::NoProgramsIn(folder))
-            };
-        }
-        let mut searched: Vec<PathBuf> = configured().into_iter().collect();
-        searched.extend(versions_in(Path::new(VERSIONS)));
-        searched.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
-        match searched.iter().find(|folder| is_complete(folder)) {
-            Some(folder) => Ok(Self { folder: folder.clone() }),
-            None => Err(ServerError::NotInstalled { searched }),
-        }
-    }
-
-    pub(super) fn initdb(&self) -> PathBuf {
-        self.folder.join("initdb")
-    }
-
-    pub(super) fn postgres(&self) -> PathBuf {
-        self.folder.join("postgres")
-    }
+/// Finds the folder of programs: the chosen one, else the one that `pg_config`
+/// speaks of, else that of the newest version that Debian installed, else one on
+/// the search path.
+pub(super) fn find() -> Result<PathBuf, ServerError> {
+    SEARCH.find(|| {
+        let mut places: Vec<PathBuf> = configured().into_iter().collect();
+        places.extend(versions_in(Path::new(VERSIONS)));
+        places.extend(usual_places());
+        places
+    })
 }
 
 fn is_complete(folder: &Path) -> bool {

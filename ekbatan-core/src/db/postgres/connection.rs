@@ -14,7 +14,7 @@ use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    Isolation, Query, TransactionOptions,
+    FenceCheck, Isolation, Query, TransactionOptions,
 };
 use crate::domain::{Table, TableKey, Value};
 
@@ -92,6 +92,29 @@ impl Connection for PostgresConnection {
         self.script("SELECT 1; COMMIT").await
     }
 
+    async fn create_eventlog(&mut self) -> Result<(), DbError> {
+        self.script(
+        "CREATE SCHEMA IF NOT EXISTS eventlog; \
+         CREATE TABLE IF NOT EXISTS eventlog.migrations (source varchar(64) NOT NULL, version bigint NOT NULL, \
+         name varchar(255) NOT NULL, checksum varchar(64) NOT NULL, applied_date timestamp NOT NULL, \
+         PRIMARY KEY (source, version))",
+        )
+        .await
+    }
+
+    async fn begin_migration(&mut self) -> Result<(), DbError> {
+        // The number is "ekbatan" in ASCII.
+        self.script("BEGIN; SELECT pg_advisory_xact_lock(28545284254495086)").await
+    }
+
+    async fn raise_fence(&mut self, fence: &FenceCheck, micros: i64) -> Result<bool, DbError> {
+        let sql = "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
+             VALUES ($1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond') \
+             ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, until = excluded.until \
+             WHERE f.token <= excluded.token RETURNING token";
+        Ok(!self.fetch(&Query::raising(fence, micros, sql)).await?.is_empty())
+    }
+
     async fn script(&mut self, sql: &str) -> Result<(), DbError> {
         self.trips += 1;
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await.map(drop).map_err(classify)
@@ -116,7 +139,13 @@ impl Connection for PostgresConnection {
                     let packed = modifier - 4;
                     (((packed >> 16) & 0xffff) as u32, (packed & 0x7ff) as u32)
                 });
-                Ok(ColumnInfo { name: row.try_get(0)?, db_type, numeric, is_enum: row.try_get(2)? })
+                Ok(ColumnInfo {
+                    name: row.try_get(0)?,
+                    db_type,
+                    numeric,
+                    is_enum: row.try_get(2)?,
+                    references: Vec::new(),
+                })
             })
             .collect::<Result<_, sqlx::Error>>()
             .map_err(classify)

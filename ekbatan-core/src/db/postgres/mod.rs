@@ -24,6 +24,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     single_writer: false,
     isolation_levels: true,
     names_constraints: true,
+    atomic_migrations: true,
 };
 
 /// The sqlx connection behind one of ours, if it is of this dialect.

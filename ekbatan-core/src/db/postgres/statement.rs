@@ -245,6 +245,7 @@ mod tests {
             db_type: (*ty).to_owned(),
             numeric: None,
             is_enum: false,
+            references: Vec::new(),
         });
         Arc::new(TableInfo { table, columns: columns.collect(), by_id: Default::default() })
     }

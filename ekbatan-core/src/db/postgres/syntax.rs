@@ -80,25 +80,6 @@ impl Syntax for PostgresSyntax {
         })
     }
 
-    fn migration_lock(&self) -> Option<&'static str> {
-        // The number is "ekbatan" in ASCII.
-        Some("SELECT pg_advisory_xact_lock(28545284254495086)")
-    }
-
-    fn create_eventlog(&self) -> &'static str {
-        "CREATE SCHEMA IF NOT EXISTS eventlog; \
-         CREATE TABLE IF NOT EXISTS eventlog.migrations (source varchar(64) NOT NULL, version bigint NOT NULL, \
-         name varchar(255) NOT NULL, checksum varchar(64) NOT NULL, applied_date timestamp NOT NULL, \
-         PRIMARY KEY (source, version))"
-    }
-
-    fn raise_fence(&self) -> &'static str {
-        "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
-         VALUES ($1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond') \
-         ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, until = excluded.until \
-         WHERE f.token <= excluded.token RETURNING token"
-    }
-
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
         self.quote(&column.name)
     }

@@ -15,7 +15,7 @@ use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    Query, Syntax, TransactionOptions,
+    FenceCheck, Query, Syntax, TransactionOptions,
 };
 use crate::domain::{Table, TableKey, Value};
 
@@ -119,6 +119,22 @@ impl Connection for SqliteLink {
         ended
     }
 
+    async fn create_eventlog(&mut self) -> Result<(), DbError> {
+        self.script(
+        "CREATE TABLE IF NOT EXISTS eventlog_migrations (source TEXT NOT NULL, version INTEGER NOT NULL, \
+         name TEXT NOT NULL, checksum TEXT NOT NULL, applied_date TEXT NOT NULL, PRIMARY KEY (source, version))",
+        )
+        .await
+    }
+
+    async fn raise_fence(&mut self, fence: &FenceCheck, micros: i64) -> Result<bool, DbError> {
+        let sql = "INSERT INTO eventlog_lock_fences AS f (lock_key, token, until) \
+             VALUES ($1, $2, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ($3 / 1000000.0) || ' seconds')) \
+             ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, until = excluded.until \
+             WHERE f.token <= excluded.token RETURNING token";
+        Ok(!self.fetch(&Query::raising(fence, micros, sql)).await?.is_empty())
+    }
+
     async fn script(&mut self, sql: &str) -> Result<(), DbError> {
         self.trips += 1;
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await.map(drop).map_err(classify)
@@ -139,6 +155,7 @@ impl Connection for SqliteLink {
                     db_type: row.try_get(1)?,
                     numeric: None,
                     is_enum: false,
+                    references: Vec::new(),
                 })
             })
             .collect::<Result<_, sqlx::Error>>()

@@ -30,6 +30,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     single_writer: true,
     isolation_levels: false,
     names_constraints: false,
+    atomic_migrations: true,
 };
 
 /// The collation that orders decimals, which are kept as text, by their value.

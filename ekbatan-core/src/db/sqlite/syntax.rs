@@ -75,22 +75,6 @@ impl Syntax for SqliteSyntax {
         }
     }
 
-    fn migration_lock(&self) -> Option<&'static str> {
-        None
-    }
-
-    fn create_eventlog(&self) -> &'static str {
-        "CREATE TABLE IF NOT EXISTS eventlog_migrations (source TEXT NOT NULL, version INTEGER NOT NULL, \
-         name TEXT NOT NULL, checksum TEXT NOT NULL, applied_date TEXT NOT NULL, PRIMARY KEY (source, version))"
-    }
-
-    fn raise_fence(&self) -> &'static str {
-        "INSERT INTO eventlog_lock_fences AS f (lock_key, token, until) \
-         VALUES ($1, $2, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ($3 / 1000000.0) || ' seconds')) \
-         ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, until = excluded.until \
-         WHERE f.token <= excluded.token RETURNING token"
-    }
-
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
         let name = self.quote(&column.name);
         if ty == ValueType::Decimal { format!("{name} COLLATE {DECIMAL}") } else { name }

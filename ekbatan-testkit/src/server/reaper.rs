@@ -22,11 +22,13 @@ pub(super) struct Reaper {
 }
 
 impl Reaper {
-    /// Takes over the care for `folder`.
-    pub(super) fn start(folder: &Path) -> Result<Self, ServerError> {
+    /// Takes over the care for `folder`. The signal `end` makes a server that
+    /// runs there end at once.
+    pub(super) fn start(folder: &Path, end: &str) -> Result<Self, ServerError> {
         let shell = Command::new("sh")
             .args(["-c", SCRIPT, "ekbatan-testkit-reaper"])
             .arg(folder)
+            .arg(end)
             // Not in the folder that it removes, nor where it keeps a test's
             // own folder busy.
             .current_dir("/")
@@ -41,7 +43,8 @@ impl Reaper {
         Ok(Self { shell })
     }
 
-    /// From now on `pid` is the process to end, and no other.
+    /// From now on `pid`, with the group of processes that it leads, is what to
+    /// end, and nothing else.
     pub(super) fn watch(&mut self, pid: Option<u32>) -> Result<(), ServerError> {
         let line = pid.map_or_else(String::new, |pid| pid.to_string());
         let pipe = self.shell.stdin.as_mut();

@@ -5,34 +5,52 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Why a PostgreSQL server could not be started or did not do as told.
+/// Why a server could not be started or did not do as told.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// No PostgreSQL is installed where it was looked for.
+    /// The server is not installed where it was looked for.
     #[error(
-        "no PostgreSQL server is installed: no folder with `initdb` and `postgres` among {searched:?}; \
-         install one (Debian and Ubuntu: `apt-get install postgresql`), \
-         or name its folder of programs in EKBATAN_POSTGRES_BIN"
+        "no {server} server is installed: no folder with {programs} among {searched:?}; \
+         install one ({install}), or name its folder of programs in {variable}"
     )]
     NotInstalled {
+        /// The kind of server.
+        server: &'static str,
+        /// The programs that it needs.
+        programs: &'static str,
+        /// How to get them.
+        install: &'static str,
+        /// The environment variable that names their folder.
+        variable: &'static str,
         /// The folders that were looked into.
         searched: Vec<PathBuf>,
     },
 
-    /// `EKBATAN_POSTGRES_BIN` names a folder that holds no server.
+    /// An environment variable names a folder that does not hold the server.
     #[error(
-        "EKBATAN_POSTGRES_BIN is {0:?}, which does not hold both `initdb` and `postgres`; \
-         name the folder of a server's programs, such as /usr/lib/postgresql/17/bin, or unset it"
+        "{variable} is {folder:?}, which does not hold {programs} of {server}; \
+         name the folder of a server's programs, such as {example}, or unset it"
     )]
-    NoProgramsIn(PathBuf),
+    NoProgramsIn {
+        /// The environment variable.
+        variable: &'static str,
+        /// What it names.
+        folder: PathBuf,
+        /// The kind of server.
+        server: &'static str,
+        /// The programs that it needs.
+        programs: &'static str,
+        /// A folder that could hold them.
+        example: &'static str,
+    },
 
-    /// PostgreSQL refuses to run as root, and the account to run it is missing.
+    /// The server refuses to run as root, and the account to run it is missing.
     #[error(
-        "PostgreSQL does not run as root, and there is no user `postgres` to run it instead; \
-         create one (`useradd --system postgres`) or run the tests as another user"
+        "the server does not run as root, and there is no user `{0}` to run it instead; \
+         create one (`useradd --system {0}`) or run the tests as another user"
     )]
-    NoAccount,
+    NoAccount(&'static str),
 
     /// A program could not be run.
     #[error("could not run `{program}`; check that it is installed and may be executed")]
@@ -58,9 +76,11 @@ pub enum ServerError {
     #[error("found no free port on 127.0.0.1; check for servers that were left running")]
     NoPort(#[source] io::Error),
 
-    /// `initdb` failed.
-    #[error("initdb failed ({status}); it said:\n{output}")]
-    Initdb {
+    /// The server's data could not be prepared.
+    #[error("`{program}` failed ({status}); it said:\n{output}")]
+    Preparation {
+        /// The program that was to prepare it.
+        program: String,
         /// How it ended.
         status: ExitStatus,
         /// All it printed.
@@ -108,6 +128,16 @@ pub enum ServerError {
         waited: Duration,
     },
 
+    /// A replica that was told to pause goes on to repeat what its primary does.
+    #[error(
+        "the replica still replays {waited:?} after it was told to pause; \
+         see whether the machine is overloaded"
+    )]
+    StillReplaying {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+
     /// The server's processes could not be looked at.
     #[error("could not follow the server's processes; servers need Linux and its /proc")]
     Processes(#[source] io::Error),
@@ -118,17 +148,26 @@ pub enum ServerError {
 
     /// The server belongs to somebody else.
     #[error(
-        "the server given by EKBATAN_TEST_POSTGRES_URL is not ours to kill or restart; \
-         start a private one with `PostgresServer::start`"
+        "the server given by {variable} is not ours to do that with; \
+         start a private one with `start`"
     )]
-    NotOurs,
+    NotOurs {
+        /// The environment variable that names the server.
+        variable: &'static str,
+    },
 
-    /// `EKBATAN_TEST_POSTGRES_URL` is no address of a server.
+    /// An environment variable is no address of a server.
     #[error(
-        "EKBATAN_TEST_POSTGRES_URL is `{0}`, which is no address of a server; \
-         write `postgres://user@host:port/database`, or unset it"
+        "{variable} is `{url}`, which is no address of a server; write `{example}`, or unset it"
     )]
-    Url(String),
+    Url {
+        /// The environment variable.
+        variable: &'static str,
+        /// What it says.
+        url: String,
+        /// What it could say.
+        example: &'static str,
+    },
 
     /// The server did not do what it was asked for over a connection.
     #[error("the server could not be reached, or refused what it was asked")]

@@ -1,0 +1,333 @@
+//! One session on a MySQL or MariaDB server.
+
+use std::any::Any;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sha2::{Digest, Sha256};
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Connection as _, Row};
+use uuid::Uuid;
+
+use super::decode::decode;
+use super::error::{NO_SAVEPOINT, NO_SUCH_SESSION, classify};
+use super::placeholders::bind;
+use super::session::Opener;
+use super::statement::raise_fence;
+use super::syntax::MySqlSyntax;
+use crate::db::{
+    ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceCheck,
+    Isolation, Query, Syntax, TransactionOptions,
+};
+use crate::domain::{Table, Value};
+
+/// How long a starter waits while another one migrates.
+const MIGRATION_PATIENCE: Duration = Duration::from_secs(300);
+
+/// A hundred years, in microseconds: what a fence may be raised for without leaving the
+/// range of dates.
+const LONGEST_FENCE: i64 = 3_155_760_000_000_000;
+
+pub(crate) struct MySqlLink {
+    pub(crate) inner: MySqlConnection,
+    opener: Arc<Opener>,
+    pub(super) syntax: Arc<MySqlSyntax>,
+    pub(super) max_packet: usize,
+    pub(super) trips: u64,
+    /// The name of the lock by which a lane's session is known to the server.
+    identity: Option<String>,
+    /// The open transaction was rolled back under its user, or only half of a batch could be
+    /// undone: nothing more may be written, and nothing committed.
+    pub(super) lost: bool,
+}
+
+impl MySqlLink {
+    pub(super) async fn open(
+        opener: Arc<Opener>,
+        syntax: Arc<MySqlSyntax>,
+    ) -> Result<Self, DbError> {
+        let opened = opener.open().await?;
+        Ok(Self {
+            inner: opened.connection,
+            max_packet: opened.max_packet,
+            opener,
+            syntax,
+            trips: 0,
+            identity: None,
+            lost: false,
+        })
+    }
+
+    /// Processes migrate one after the other if they share the framework's tables.
+    fn migration_lock(&self) -> String {
+        let mut name = String::from("ekbatan-migrate-");
+        for byte in &Sha256::digest(self.syntax.eventlog.as_bytes())[..16] {
+            let _ = write!(name, "{byte:02x}");
+        }
+        name
+    }
+}
+
+#[async_trait]
+impl Connection for MySqlLink {
+    async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
+        if self.lost {
+            return Err(rolled_back());
+        }
+        let bound = bind(query)?;
+        self.trips += 1;
+        let rows = sqlx::query_with(AssertSqlSafe(bound.sql), bound.arguments)
+            .persistent(bound.is_lasting)
+            .fetch_all(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        rows.iter().map(|row| decode(row, &query.columns)).collect()
+    }
+
+    async fn commit(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
+        self.commit_together(batches).await
+    }
+
+    async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
+        if self.lost {
+            return Err(CommitError::Refused(rolled_back()));
+        }
+        self.write_within(batch).await
+    }
+
+    async fn become_lane(&mut self, patience: Duration) -> Result<(), DbError> {
+        // A lock of its own name tells the session from every other that there was or will
+        // be: the server lets it go when the session ends, and not before.
+        let identity = format!("ekbatan-lane-{}", Uuid::now_v7().simple());
+        let seconds = patience.as_millis().div_ceil(1_000).clamp(1, 1_000_000);
+        let sql = format!(
+            "SELECT GET_LOCK('{identity}', 0); SET autocommit = 0, innodb_lock_wait_timeout = {seconds}"
+        );
+        match self.numbers(&sql).await?[..] {
+            [1] => {
+                self.identity = Some(identity);
+                Ok(())
+            }
+            ref other => Err(DbError::new(
+                DbErrorKind::Unavailable,
+                format!("the server did not grant a lane its own lock `{identity}`: {other:?}"),
+            )),
+        }
+    }
+
+    async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
+        let isolation = match options.isolation {
+            None => "",
+            Some(Isolation::ReadCommitted) => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; ",
+            Some(Isolation::RepeatableRead) => "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; ",
+            Some(Isolation::Serializable) => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; ",
+        };
+        let access = if options.read_only { " READ ONLY" } else { "" };
+        self.lost = false;
+        self.send(&format!("{isolation}START TRANSACTION{access}; SAVEPOINT ekbatan")).await
+    }
+
+    async fn end(&mut self, commit: bool) -> Result<(), DbError> {
+        if !commit {
+            self.lost = false;
+            return self.send("ROLLBACK").await;
+        }
+        if self.lost {
+            return Err(rolled_back());
+        }
+        // A transaction that the server rolled back, or that a CREATE in it committed, has no
+        // savepoint any more: then this fails, and looks like no commit.
+        match self.send("RELEASE SAVEPOINT ekbatan; COMMIT").await {
+            Err(error) if error.code() == Some(NO_SAVEPOINT) => {
+                Err(DbError::new(DbErrorKind::Other, ENDED).with_source(error))
+            }
+            ended => ended,
+        }
+    }
+
+    async fn create_eventlog(&mut self) -> Result<(), DbError> {
+        let sql = self.syntax.create_eventlog();
+        self.send(&sql).await.map_err(|error| match error.kind() {
+            DbErrorKind::Denied => {
+                let eventlog = self.syntax.quote(&self.syntax.eventlog);
+                let why = format!(
+                    "{error}; the framework's tables need a database of their own: GRANT ALL ON {eventlog}.* TO this user, \
+                     or name another database with the setting eventlog"
+                );
+                DbError::new(DbErrorKind::Denied, why).with_source(error)
+            }
+            _ => error,
+        })
+    }
+
+    async fn begin_migration(&mut self) -> Result<(), DbError> {
+        let seconds = MIGRATION_PATIENCE.as_secs();
+        let sql = format!("SELECT GET_LOCK('{}', {seconds})", self.migration_lock());
+        match self.numbers(&sql).await?[..] {
+            [1] => Ok(()),
+            _ => Err(DbError::new(
+                DbErrorKind::LockTimeout,
+                format!(
+                    "another process has been migrating {} for more than {seconds} s; see SHOW PROCESSLIST for what it does",
+                    self.opener.address()
+                ),
+            )),
+        }
+    }
+
+    async fn end_migration(&mut self, _: bool) -> Result<(), DbError> {
+        // A script may have left a transaction open.
+        let sql = format!("ROLLBACK; SELECT RELEASE_LOCK('{}')", self.migration_lock());
+        self.numbers(&sql).await.map(drop)
+    }
+
+    async fn raise_fence(&mut self, fence: &FenceCheck, micros: i64) -> Result<bool, DbError> {
+        let sql = raise_fence(&self.syntax, fence, micros.min(LONGEST_FENCE));
+        Ok(self.numbers(&sql).await?[..] == [fence.token])
+    }
+
+    async fn script(&mut self, sql: &str) -> Result<(), DbError> {
+        self.send(sql).await
+    }
+
+    async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError> {
+        let here = self.opener.database().to_owned();
+        let schema = table.schema.map_or(&*here, |schema| self.syntax.database(schema));
+        self.trips += 1;
+        let rows = sqlx::query(
+            "SELECT c.column_name, LOWER(c.column_type), c.data_type = 'enum', \
+             IF(c.data_type = 'decimal', c.numeric_precision, NULL), c.numeric_scale, \
+             k.referenced_table_schema, k.referenced_table_name \
+             FROM information_schema.columns c LEFT JOIN information_schema.key_column_usage k \
+             ON k.table_schema = c.table_schema AND k.table_name = c.table_name \
+             AND k.column_name = c.column_name AND k.referenced_table_name IS NOT NULL \
+             WHERE c.table_schema = ? AND c.table_name = ? ORDER BY c.ordinal_position",
+        )
+        .bind(schema)
+        .bind(table.name)
+        .fetch_all(&mut self.inner)
+        .await
+        .map_err(classify)?;
+        let mut columns: Vec<ColumnInfo> = Vec::new();
+        for row in &rows {
+            let text = |at: usize| row.try_get_unchecked::<Option<String>, _>(at);
+            let number = |at: usize| row.try_get_unchecked::<Option<i64>, _>(at);
+            let read = || -> Result<ColumnInfo, sqlx::Error> {
+                let digits = |at| number(at).map(|n| n.and_then(|n| u32::try_from(n).ok()));
+                let references = match (text(5)?, text(6)?) {
+                    (Some(database), Some(table)) => {
+                        vec![self.syntax.full_name(&database, &here, &table)]
+                    }
+                    _ => Vec::new(),
+                };
+                Ok(ColumnInfo {
+                    name: text(0)?.unwrap_or_default(),
+                    db_type: text(1)?.unwrap_or_default(),
+                    numeric: digits(3)?.zip(digits(4)?),
+                    is_enum: number(2)? == Some(1),
+                    references,
+                })
+            };
+            let column = read().map_err(classify)?;
+            // A column with several foreign keys comes once for each.
+            match columns.last_mut() {
+                Some(last) if last.name == column.name => last.references.extend(column.references),
+                _ => columns.push(column),
+            }
+        }
+        Ok(columns)
+    }
+
+    async fn settle(
+        &mut self,
+        broken: Option<&str>,
+        actions: &[ActionId],
+    ) -> Result<Vec<ActionId>, DbError> {
+        // As long as the old session lives, the packet that it was given may still commit. It
+        // is ended, and only then is looked. Whose session it is its lock says, so that a
+        // number which the server gave out again does no harm.
+        if let Some(lock) = broken {
+            while let [session] = self.numbers(&format!("SELECT IS_USED_LOCK('{lock}')")).await?[..]
+            {
+                match self.send(&format!("KILL CONNECTION {session}")).await {
+                    Err(error) if error.code() != Some(NO_SUCH_SESSION) => return Err(error),
+                    _ => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        }
+        let ids: Vec<String> = actions.iter().map(|action| format!("'{action}'")).collect();
+        let sql = format!(
+            "SELECT DISTINCT action_id FROM {} WHERE action_id IN ({})",
+            self.syntax.table(&crate::outbox::EVENTS),
+            ids.join(", ")
+        );
+        self.trips += 1;
+        let rows =
+            sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut self.inner).await.map_err(classify)?;
+        rows.iter()
+            .map(|row| Ok(row.try_get_unchecked::<String, _>(0)?.parse().ok().map(ActionId)))
+            .filter_map(Result::transpose)
+            .collect::<Result<_, sqlx::Error>>()
+            .map_err(classify)
+    }
+
+    async fn position(&mut self) -> Result<Option<String>, DbError> {
+        self.trips += 1;
+        let position: String = sqlx::query_scalar(self.syntax.flavour.position())
+            .fetch_one(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        // A set of several servers' is broken into lines; without a log there is none.
+        let position: String = position.split_whitespace().collect();
+        Ok(Some(position).filter(|position| !position.is_empty()))
+    }
+
+    async fn has_reached(&mut self, position: &str, patience: Duration) -> Result<bool, DbError> {
+        self.trips += 1;
+        let reached: Option<i64> = sqlx::query_scalar(self.syntax.flavour.has_reached())
+            .bind(position)
+            .bind(position)
+            // Zero would be for ever.
+            .bind(patience.as_secs_f64().max(0.001))
+            .fetch_one(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        Ok(reached == Some(1))
+    }
+
+    fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+
+    fn round_trips(&self) -> u64 {
+        self.trips
+    }
+
+    /// The protocol's own reset is not to be had through sqlx, and no list of settings could
+    /// say that user code left none behind: a new session takes the place of the old one.
+    async fn reset(&mut self) -> Result<(), DbError> {
+        let fresh = Self::open(self.opener.clone(), self.syntax.clone()).await?;
+        let old = std::mem::replace(self, fresh);
+        // Its transaction is to be gone when the caller goes on.
+        old.inner.close().await.map_err(classify)
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+const ENDED: &str = "the transaction had ended before its commit: the server rolled it back, or a statement in it \
+                     (CREATE, ALTER, DROP, COMMIT) committed what was before it";
+
+fn rolled_back() -> DbError {
+    DbError::new(
+        DbErrorKind::Other,
+        "the transaction was rolled back after an earlier error (a deadlock or a lock that was not to be had); begin anew",
+    )
+}

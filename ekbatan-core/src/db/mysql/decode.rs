@@ -1,0 +1,67 @@
+//! Values from MySQL's types.
+
+use chrono::{NaiveDate, NaiveDateTime};
+use rust_decimal::Decimal;
+use sqlx::mysql::MySqlRow;
+use sqlx::{Row, TypeInfo, ValueRef};
+use uuid::Uuid;
+
+use crate::db::{DbError, DbErrorKind};
+use crate::domain::{ColumnDef, Value, ValueType};
+
+/// A row's values, as the code expects them.
+pub(super) fn decode(row: &MySqlRow, columns: &[ColumnDef]) -> Result<Vec<Value>, DbError> {
+    columns
+        .iter()
+        .enumerate()
+        .map(|(position, column)| {
+            value(row, position, column.ty).map_err(|reason| {
+                DbError::new(
+                    DbErrorKind::Decode,
+                    format!("column `{}` does not fit the code: {reason}", column.name),
+                )
+            })
+        })
+        .collect()
+}
+
+/// The types were held against the code when the table was first looked at; here only the
+/// spellings of one type are told apart.
+fn value(row: &MySqlRow, at: usize, ty: ValueType) -> Result<Value, String> {
+    let raw = row.try_get_raw(at).map_err(|e| e.to_string())?;
+    if raw.is_null() {
+        return Ok(Value::Null);
+    }
+    let name = raw.type_info().name().to_owned();
+    let wrong = |e: sqlx::Error| format!("the database holds {name}: {e}");
+    let text = || row.try_get_unchecked::<String, _>(at).map_err(wrong);
+    let integer = || row.try_get_unchecked::<i64, _>(at).map_err(wrong);
+    Ok(match ty {
+        ValueType::Bool => Value::Bool(integer()? != 0),
+        ValueType::Int => Value::Int(integer()?),
+        ValueType::Float => Value::Float(row.try_get_unchecked(at).map_err(wrong)?),
+        ValueType::Text => Value::Text(text()?),
+        ValueType::Json => Value::Json(text()?),
+        ValueType::Bytes => Value::Bytes(row.try_get_unchecked(at).map_err(wrong)?),
+        ValueType::Uuid => Value::Uuid(uuid(row.try_get_unchecked(at).map_err(wrong)?)?),
+        ValueType::Decimal => {
+            let text = text()?;
+            Decimal::from_str_exact(&text)
+                .map(Value::Decimal)
+                .map_err(|e| format!("`{text}` is no decimal that fits: {e}"))?
+        }
+        ValueType::Date => Value::Date(row.try_get_unchecked::<NaiveDate, _>(at).map_err(wrong)?),
+        ValueType::Timestamp => Value::Timestamp(
+            row.try_get_unchecked::<NaiveDateTime, _>(at).map_err(wrong)?.and_utc(),
+        ),
+    })
+}
+
+/// 16 bytes, or the text.
+fn uuid(bytes: &[u8]) -> Result<Uuid, String> {
+    match bytes.len() {
+        16 => Uuid::from_slice(bytes).map_err(|e| e.to_string()),
+        _ => Uuid::try_parse_ascii(bytes)
+            .map_err(|e| format!("`{}` is no UUID: {e}", String::from_utf8_lossy(bytes))),
+    }
+}

@@ -1,0 +1,143 @@
+//! The servers' error numbers, once.
+
+use sqlx::mysql::MySqlDatabaseError;
+
+use crate::db::{DbError, DbErrorKind};
+
+/// What a guard of a commit raises: a subquery gave two rows where one was to be.
+pub(super) const GUARD: &str = "1242";
+
+/// A savepoint, among other things, is not there.
+pub(super) const NO_SAVEPOINT: &str = "1305";
+
+/// The session to kill is not there any more.
+pub(super) const NO_SUCH_SESSION: &str = "1094";
+
+fn kind(number: u16) -> DbErrorKind {
+    use DbErrorKind as K;
+    match number {
+        1022 | 1062 | 1169 | 1557 | 1586 | 1761 | 1762 => K::UniqueViolation,
+        1216 | 1217 | 1451 | 1452 => K::ForeignKeyViolation,
+        1048 | 1263 | 1364 | 1566 => K::NotNullViolation,
+        3819 | 4025 => K::CheckViolation,
+        1213 | 3058 => K::Deadlock,
+        // MariaDB's snapshot is too old; the cluster refused at the commit.
+        1020 | 3101 => K::Serialization,
+        1205 | 3572 => K::LockTimeout,
+        1317 | 1969 | 3024 => K::StatementTimeout,
+        // Out of range, too long, not of the type, not a date, not JSON, not utf8, too large
+        // for a packet.
+        1153 | 1264 | 1265 | 1292 | 1300 | 1366 | 1367 | 1406 | 1411 | 1441 | 1690 | 3140
+        | 3141 => K::ValueOutOfRange,
+        1049 | 1109 | 1146 => K::UndefinedTable,
+        1054 => K::UndefinedColumn,
+        1290 | 1792 | 1836 => K::ReadOnly,
+        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862 | 3118 => K::Denied,
+        // No connections left, shutting down, killed, closed for its idleness.
+        1040
+        | 1053
+        | 1077
+        | 1079
+        | 1080
+        | 1129
+        | 1152
+        | 1158..=1161
+        | 1184
+        | 1203
+        | 1927
+        | 2006
+        | 2013
+        | 3169
+        | 4031 => K::Unavailable,
+        _ => K::Other,
+    }
+}
+
+pub(super) fn classify(error: sqlx::Error) -> DbError {
+    match error {
+        sqlx::Error::Database(error) => {
+            let number = error.try_downcast_ref::<MySqlDatabaseError>().map(|e| e.number());
+            let kind = number.map_or(DbErrorKind::Other, kind);
+            let constraint = constraint(kind, error.message()).map(str::to_owned);
+            DbError::new(kind, error.message())
+                .with_code(number.unwrap_or_default().to_string())
+                .with_constraint(constraint)
+        }
+        error @ (sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::WorkerCrashed) => {
+            DbError::new(DbErrorKind::Unavailable, format!("the connection broke: {error}"))
+                .with_source(error)
+        }
+        error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => {
+            DbError::new(DbErrorKind::Decode, error.to_string()).with_source(error)
+        }
+        error => DbError::new(DbErrorKind::Other, error.to_string()).with_source(error),
+    }
+}
+
+/// The name of the constraint that was violated. The protocol has no field for it, so it is
+/// taken from the message; what kind of error it is, the number alone has said.
+fn constraint(kind: DbErrorKind, message: &str) -> Option<&str> {
+    match kind {
+        // Duplicate entry '..' for key 'things.label_key', on MariaDB 'label_key'. The value
+        // stands before the key and may hold anything.
+        DbErrorKind::UniqueViolation => {
+            let key = message.rsplit_once("for key '")?.1.strip_suffix('\'')?;
+            Some(key.split_once('.').map_or(key, |(_, key)| key))
+        }
+        // .. (`db`.`things`, CONSTRAINT `zone_fkey` FOREIGN KEY ..)
+        DbErrorKind::ForeignKeyViolation => between(message, "CONSTRAINT `", "`"),
+        // Check constraint 'small_check' is violated. / CONSTRAINT `small_check` failed ..
+        DbErrorKind::CheckViolation => {
+            between(message, "constraint '", "'").or_else(|| between(message, "CONSTRAINT `", "`"))
+        }
+        _ => None,
+    }
+}
+
+fn between<'m>(message: &'m str, before: &str, after: &str) -> Option<&'m str> {
+    message.split_once(before)?.1.split_once(after).map(|(name, _)| name)
+}
+
+pub(super) fn at_connect(error: sqlx::Error, address: &str) -> DbError {
+    match error {
+        sqlx::Error::Database(_) => {
+            let error = classify(error);
+            DbError::new(error.kind(), format!("{address} refused the connection: {error}"))
+                .with_source(error)
+        }
+        error => DbError::new(
+            DbErrorKind::Unavailable,
+            format!("{address} is not to be reached: {error}"),
+        )
+        .with_source(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_constraint_is_named_as_either_server_writes_it() {
+        let unique = DbErrorKind::UniqueViolation;
+        for (kind, message, name) in [
+            (unique, "Duplicate entry 'a' for key 'things.label_key'", Some("label_key")),
+            (unique, "Duplicate entry 'for key 'x'' for key 'label_key'", Some("label_key")),
+            (unique, "Duplicate entry '1' for key 'things.PRIMARY'", Some("PRIMARY")),
+            (
+                DbErrorKind::ForeignKeyViolation,
+                "Cannot add or update a child row: a foreign key constraint fails (`d`.`things`, \
+                 CONSTRAINT `zone_fkey` FOREIGN KEY (`zone`) REFERENCES `zones` (`id`))",
+                Some("zone_fkey"),
+            ),
+            (DbErrorKind::CheckViolation, "Check constraint 'c' is violated.", Some("c")),
+            (DbErrorKind::CheckViolation, "CONSTRAINT `c` failed for `d`.`things`", Some("c")),
+            (DbErrorKind::Deadlock, "Deadlock found for key 'x'", None),
+        ] {
+            assert_eq!(constraint(kind, message), name, "{message}");
+        }
+    }
+}

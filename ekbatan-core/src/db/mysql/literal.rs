@@ -1,0 +1,200 @@
+//! Values as SQL literals, for statements that travel together as one text.
+//!
+//! Nothing of a value can end its literal: text, JSON and bytes are written in hexadecimal,
+//! and everything else consists of digits, signs and letters of our own choosing. A value
+//! that its column would change is refused here, where the server would keep silent.
+
+use std::fmt::{Display, Write as _};
+
+use chrono::{DateTime, Datelike, Utc};
+
+use super::syntax::{is_binary_uuid, length};
+use crate::db::{ColumnInfo, DbError, DbErrorKind};
+use crate::domain::Value;
+
+/// Writes a value as its column takes it.
+pub(super) fn write_literal(
+    sql: &mut String,
+    value: &Value,
+    column: &ColumnInfo,
+) -> Result<(), DbError> {
+    check(value, column)?;
+    // Writing to a String does not fail.
+    let _ = match value {
+        Value::Null => write!(sql, "NULL"),
+        Value::Bool(v) => write!(sql, "{}", u8::from(*v)),
+        Value::Int(v) => write!(sql, "{v}"),
+        // The shortest digits that read back as the same float, as a float: `1e-1`. MariaDB
+        // alone makes a plain zero of a negative one, however it is written.
+        Value::Float(v) => write!(sql, "{v:e}"),
+        Value::Text(v) | Value::Json(v) => {
+            sql.push_str("_utf8mb4 ");
+            write_hex(sql, v.as_bytes());
+            Ok(())
+        }
+        Value::Bytes(v) => {
+            write_hex(sql, v);
+            Ok(())
+        }
+        Value::Uuid(v) if is_binary_uuid(column) => {
+            write_hex(sql, v.as_bytes());
+            Ok(())
+        }
+        Value::Uuid(v) => write!(sql, "'{v}'"),
+        Value::Decimal(v) => write!(sql, "{v}"),
+        Value::Date(v) => write!(sql, "DATE'{v}'"),
+        Value::Timestamp(v) => write!(sql, "TIMESTAMP'{}'", timestamp(v)),
+    };
+    Ok(())
+}
+
+fn timestamp(value: &DateTime<Utc>) -> impl Display {
+    value.format("%Y-%m-%d %H:%M:%S%.6f")
+}
+
+fn write_hex(sql: &mut String, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    sql.reserve(bytes.len() * 2 + 3);
+    sql.push_str("x'");
+    for byte in bytes {
+        sql.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        sql.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    sql.push('\'');
+}
+
+/// Refuses what no column takes.
+pub(super) fn check_range(value: &Value) -> Result<(), DbError> {
+    let in_range = |year: i32, value: &dyn Display| match (1000..=9999).contains(&year) {
+        true => Ok(()),
+        false => Err(out_of_range(format!(
+            "{value} lies outside the years 1000 to 9999, which are those of MySQL's dates"
+        ))),
+    };
+    match value {
+        Value::Float(v) if !v.is_finite() => {
+            Err(out_of_range(format!("{v} is no number, and MySQL's floats are all numbers")))
+        }
+        Value::Date(v) => in_range(v.year(), v),
+        Value::Timestamp(v) => in_range(v.year(), v),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what this column would keep as something else without a word.
+fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
+    check_range(value)?;
+    let spoils = |what: &str| {
+        let ColumnInfo { name, db_type, .. } = column;
+        Err(out_of_range(format!("column `{name}` of type {db_type} {what}")))
+    };
+    match value {
+        Value::Text(text) if text.ends_with(' ') => {
+            if column.db_type.starts_with("char(") {
+                return spoils(&format!(
+                    "would lose the spaces at the end of {text:?}; declare it varchar"
+                ));
+            }
+            if length(column, "varchar").is_some_and(|most| text.chars().count() > most) {
+                return spoils(&format!("is too short for {text:?}, which ends with spaces"));
+            }
+        }
+        Value::Bytes(bytes) => {
+            if let Some(wanted) = length(column, "binary").filter(|wanted| bytes.len() < *wanted) {
+                return spoils(&format!(
+                    "would fill {} bytes up with zeros to {wanted}; declare it varbinary",
+                    bytes.len()
+                ));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn out_of_range(why: String) -> DbError {
+    DbError::new(DbErrorKind::ValueOutOfRange, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::NaiveDate;
+    use rust_decimal::Decimal;
+    use uuid::Uuid;
+
+    fn column(db_type: &str) -> ColumnInfo {
+        ColumnInfo {
+            name: "c".to_owned(),
+            db_type: db_type.to_owned(),
+            numeric: None,
+            is_enum: false,
+            references: Vec::new(),
+        }
+    }
+
+    fn literal(value: Value, db_type: &str) -> Result<String, String> {
+        let mut sql = String::new();
+        write_literal(&mut sql, &value, &column(db_type)).map_err(|error| {
+            assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
+            error.to_string()
+        })?;
+        Ok(sql)
+    }
+
+    #[test]
+    fn no_value_can_end_its_literal() {
+        let quote = |text: &str| literal(Value::Text(text.to_owned()), "text").unwrap();
+        assert_eq!(quote("'\\\0ü\u{1F980}"), "_utf8mb4 x'275c00c3bcf09fa680'");
+        assert_eq!(quote(""), "_utf8mb4 x''");
+        assert_eq!(literal(Value::Bytes(vec![0, 255]), "blob").unwrap(), "x'00ff'");
+        assert_eq!(literal(Value::Json("{}".into()), "json").unwrap(), "_utf8mb4 x'7b7d'");
+        assert_eq!(literal(Value::Null, "text").unwrap(), "NULL");
+    }
+
+    #[test]
+    fn numbers_and_dates_keep_every_digit() {
+        let id = Uuid::from_u128(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
+        let day = NaiveDate::from_ymd_opt(2024, 2, 29).unwrap();
+        let at = day.and_hms_micro_opt(1, 2, 3, 40).unwrap().and_utc();
+        for (value, db_type, expected) in [
+            (Value::Float(0.1), "double", "1e-1"),
+            (Value::Float(-0.0), "double", "-0e0"),
+            (Value::Float(f64::MAX), "double", "1.7976931348623157e308"),
+            (Value::Int(i64::MIN), "bigint", "-9223372036854775808"),
+            (Value::Bool(true), "tinyint(1)", "1"),
+            (Value::Decimal(Decimal::new(-1050, 2)), "decimal(9,2)", "-10.50"),
+            (Value::Date(day), "date", "DATE'2024-02-29'"),
+            (Value::Timestamp(at), "datetime(6)", "TIMESTAMP'2024-02-29 01:02:03.000040'"),
+            (Value::Uuid(id), "char(36)", "'01234567-89ab-cdef-0123-456789abcdef'"),
+            (Value::Uuid(id), "uuid", "'01234567-89ab-cdef-0123-456789abcdef'"),
+            (Value::Uuid(id), "binary(16)", "x'0123456789abcdef0123456789abcdef'"),
+        ] {
+            assert_eq!(literal(value, db_type).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_column_would_change_is_refused_by_name() {
+        let year = |year| NaiveDate::from_ymd_opt(year, 1, 1).unwrap();
+        for (value, db_type, named) in [
+            (Value::Float(f64::NAN), "double", "NaN"),
+            (Value::Float(f64::INFINITY), "double", "inf"),
+            (Value::Date(year(999)), "date", "0999-01-01"),
+            (Value::Date(year(10_000)), "date", "10000-01-01"),
+            (
+                Value::Timestamp(year(-1).and_hms_opt(0, 0, 0).unwrap().and_utc()),
+                "datetime(6)",
+                "-0001",
+            ),
+            (Value::Text("a ".into()), "char(5)", "\"a \""),
+            (Value::Text("abc ".into()), "varchar(3)", "\"abc \""),
+            (Value::Bytes(vec![1]), "binary(2)", "1 bytes"),
+        ] {
+            let error = literal(value, db_type).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+        assert!(literal(Value::Text("ab ".into()), "varchar(3)").is_ok());
+        assert!(literal(Value::Bytes(vec![1, 2]), "binary(2)").is_ok());
+    }
+}

@@ -1,0 +1,106 @@
+//! In which order the rows of a commit are written.
+//!
+//! InnoDB checks a foreign key with each row, so a new parent has to stand before its
+//! children. Updates come after all new rows, by table and key, as everywhere: two commits
+//! never lock rows in opposite order.
+
+use std::collections::HashMap;
+
+use uuid::Uuid;
+
+use crate::db::{ChangeKind, CommitBatch, RowChange};
+use crate::domain::{TableKey, Value};
+
+/// All rows of the batches, in their order: what is new, what changes, the records.
+pub(super) fn ordered<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b RowChange> {
+    let changes = || batches.iter().flat_map(|batch| &batch.changes);
+    let mut inserts: Vec<&RowChange> =
+        changes().filter(|row| row.kind == ChangeKind::Insert).collect();
+    let mut updates: Vec<&RowChange> =
+        changes().filter(|row| row.kind == ChangeKind::Update).collect();
+    let mut records: Vec<&RowChange> = batches.iter().flat_map(|batch| &batch.records).collect();
+    inserts.sort_by_key(|row| (row.table.table.key(), row.id));
+    updates.sort_by_key(|row| (row.table.table.key(), row.id));
+    records.sort_by_key(|row| row.table.table.key()); // stable: events keep their order
+    parents_first(inserts).into_iter().chain(updates).chain(records).collect()
+}
+
+/// The rows table by table, a table that others refer to before them; within a table that
+/// refers to itself, a row before those that refer to it.
+fn parents_first(rows: Vec<&RowChange>) -> Vec<&RowChange> {
+    let tables: Vec<&[&RowChange]> =
+        rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key()).collect();
+    let names: HashMap<String, usize> =
+        tables.iter().enumerate().map(|(n, rows)| (rows[0].table.table.full_name(), n)).collect();
+    let parents = |n: usize| {
+        let columns = tables[n][0].table.columns.iter();
+        let named = columns.flat_map(|column| &column.references);
+        named.filter_map(|name| names.get(name).copied()).filter(|parent| *parent != n).collect()
+    };
+    let refers_to_itself = |n: usize| {
+        let mut columns = tables[n][0].table.columns.iter();
+        columns.any(|column| column.references.iter().any(|name| names.get(name) == Some(&n)))
+    };
+    let mut ordered = Vec::with_capacity(rows.len());
+    for n in sorted(tables.len(), parents) {
+        match refers_to_itself(n) {
+            true => ordered.extend(parent_rows_first(tables[n])),
+            false => ordered.extend_from_slice(tables[n]),
+        }
+    }
+    ordered
+}
+
+fn parent_rows_first<'b>(rows: &[&'b RowChange]) -> Vec<&'b RowChange> {
+    let own: TableKey = rows[0].table.table.key();
+    let name = rows[0].table.table.full_name();
+    debug_assert!(rows.iter().all(|row| row.table.table.key() == own));
+    let ids: HashMap<Uuid, usize> = rows.iter().enumerate().map(|(n, row)| (row.id, n)).collect();
+    let parents = |n: usize| {
+        let columns = rows[n].table.columns.iter().zip(&rows[n].values);
+        columns
+            .filter(|(column, _)| column.references.contains(&name))
+            .filter_map(|(_, value)| match value {
+                Value::Uuid(id) => ids.get(id).copied().filter(|parent| *parent != n),
+                _ => None,
+            })
+            .collect()
+    };
+    sorted(rows.len(), parents).into_iter().map(|n| rows[n]).collect()
+}
+
+/// The numbers below `count`, each behind its parents. Where they go round in a circle, which
+/// no order satisfies, they stay as they come.
+fn sorted(count: usize, parents: impl Fn(usize) -> Vec<usize>) -> Vec<usize> {
+    let mut seen = vec![false; count];
+    let mut order = Vec::with_capacity(count);
+    for first in 0..count {
+        let mut path = vec![(first, false)];
+        while let Some((n, parents_are_written)) = path.pop() {
+            if parents_are_written {
+                order.push(n);
+            } else if !std::mem::replace(&mut seen[n], true) {
+                path.push((n, true));
+                path.extend(parents(n).into_iter().rev().map(|parent| (parent, false)));
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sorted;
+
+    #[test]
+    fn parents_stand_before_their_children_and_circles_do_no_harm() {
+        let parents = |n: usize| match n {
+            0 => vec![2],
+            2 => vec![3],
+            _ => vec![],
+        };
+        assert_eq!(sorted(4, parents), [3, 2, 0, 1]);
+        assert_eq!(sorted(2, |n| vec![1 - n]), [1, 0]);
+        assert_eq!(sorted(3, |_| vec![]), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,245 @@
+//! How a session is opened, and what holds on every one of them.
+//!
+//! Sessions are in UTC, strict, in utf8mb4 and READ COMMITTED, whatever the server's own
+//! defaults. They commit each statement by themselves, so that a read leaves no transaction
+//! and no metadata lock behind; only lanes switch that off, once (`become_lane`).
+
+use std::fmt::Write as _;
+use std::str::FromStr;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Either, Row};
+
+use super::{Flavour, error};
+use crate::config::DataSourceConfig;
+use crate::db::{DbError, DbErrorKind};
+
+/// Without ANSI_QUOTES and PIPES_AS_CONCAT, whatever the server has: texts are written for
+/// one mode. Strict, so that no value is cut or rounded to fit.
+const SQL_MODE: &str = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION";
+
+/// Opens sessions on one server.
+pub(super) struct Opener {
+    options: MySqlConnectOptions,
+    flavour: Flavour,
+    address: String,
+    database: String,
+    setup: String,
+    timeout: Duration,
+}
+
+/// A session, and the longest packet that its server takes.
+pub(super) struct Opened {
+    pub(super) connection: MySqlConnection,
+    pub(super) max_packet: usize,
+}
+
+impl Opener {
+    pub(super) fn new(config: &DataSourceConfig) -> Result<Self, DbError> {
+        let misread = |why: String| {
+            let why = format!("the url of the database is not understood: {why}");
+            DbError::new(DbErrorKind::Other, why)
+        };
+        let (flavour, rest) = match config.url.split_once(':') {
+            Some(("mysql", rest)) => (Flavour::MySql, rest),
+            Some(("mariadb", rest)) => (Flavour::MariaDb, rest),
+            _ => return Err(misread("it begins neither with mysql: nor with mariadb:".into())),
+        };
+        let options = MySqlConnectOptions::from_str(&format!("mysql:{rest}"))
+            .map_err(|e| misread(e.to_string()))?
+            .statement_cache_capacity(500)
+            // All of this is set in one packet with the rest.
+            .pipes_as_concat(false)
+            .no_engine_substitution(false)
+            .timezone(None)
+            .set_names(false)
+            .disable_statement_logging();
+        let scheme = flavour.scheme();
+        let (host, port) = (options.get_host(), options.get_port());
+        let Some(database) = options.get_database().filter(|name| !name.is_empty()) else {
+            let why = format!(
+                "it names no database; write {scheme}://USER:PASSWORD@{host}:{port}/DATABASE"
+            );
+            return Err(misread(why));
+        };
+        Ok(Self {
+            address: format!("{scheme}://{host}:{port}/{database}"),
+            database: database.to_owned(),
+            setup: setup(flavour, config.statement_timeout),
+            flavour,
+            timeout: config.connection_timeout,
+            options,
+        })
+    }
+
+    pub(super) fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn database(&self) -> &str {
+        &self.database
+    }
+
+    pub(super) async fn open(&self) -> Result<Opened, DbError> {
+        match tokio::time::timeout(self.timeout, self.open_and_set()).await {
+            Ok(opened) => opened,
+            Err(_) => Err(DbError::new(
+                DbErrorKind::Unavailable,
+                format!("{} did not answer within {:?}", self.address, self.timeout),
+            )),
+        }
+    }
+
+    async fn open_and_set(&self) -> Result<Opened, DbError> {
+        let failed = |error| error::at_connect(error, &self.address);
+        let mut connection = MySqlConnection::connect_with(&self.options).await.map_err(failed)?;
+        let mut answer: Option<MySqlRow> = None;
+        {
+            let mut answers =
+                sqlx::raw_sql(AssertSqlSafe(self.setup.as_str())).fetch_many(&mut connection);
+            // The other server may not know the settings: who it is comes first.
+            while let Some(next) = answers.try_next().await.map_err(failed)? {
+                if let Either::Right(row) = next {
+                    let version: String = row.try_get_unchecked(0).map_err(failed)?;
+                    check_version(&version, self.flavour, &self.address)?;
+                    answer = Some(row);
+                }
+            }
+        }
+        let max_packet: i64 = match answer {
+            Some(row) => row.try_get_unchecked(1).map_err(failed)?,
+            None => 0,
+        };
+        Ok(Opened { connection, max_packet: usize::try_from(max_packet).unwrap_or_default() })
+    }
+}
+
+impl Flavour {
+    fn scheme(self) -> &'static str {
+        match self {
+            Flavour::MySql => "mysql",
+            Flavour::MariaDb => "mariadb",
+        }
+    }
+}
+
+/// One packet: who the server is, and how the session is to be.
+fn setup(flavour: Flavour, statement_timeout: Option<Duration>) -> String {
+    // Error messages are read for the names in them, which stand where English puts them.
+    let mut sql = format!(
+        "SELECT VERSION(), @@max_allowed_packet; \
+         SET NAMES utf8mb4, time_zone = '+00:00', autocommit = 1, sql_mode = '{SQL_MODE}', lc_messages = 'en_US'"
+    );
+    match flavour {
+        // A long list of ids is looked up in the index, however long it is.
+        Flavour::MySql => sql.push_str(", range_optimizer_max_mem_size = 0"),
+        Flavour::MariaDb => {}
+    }
+    if let Some(timeout) = statement_timeout {
+        let _ = match flavour {
+            Flavour::MySql => {
+                write!(sql, ", max_execution_time = {}", timeout.as_millis().max(1))
+            }
+            Flavour::MariaDb => {
+                write!(sql, ", max_statement_time = {:.6}", timeout.as_secs_f64().max(0.000_001))
+            }
+        };
+    }
+    sql.push_str("; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+    sql
+}
+
+/// Refuses a server that the scheme does not name, or that is too old.
+fn check_version(version: &str, meant: Flavour, address: &str) -> Result<(), DbError> {
+    let is = if version.contains("MariaDB") { Flavour::MariaDb } else { Flavour::MySql };
+    let refuse = |why: String| Err(DbError::new(DbErrorKind::Other, format!("{address} {why}")));
+    if is != meant {
+        return refuse(format!(
+            "is a server of version `{version}`; write the url with `{}://`",
+            is.scheme()
+        ));
+    }
+    let mut numbers =
+        version.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or_default());
+    let found = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let (oldest, name) = match meant {
+        Flavour::MySql => ((8, 0), "MySQL 8.0"),
+        // The first with a type for UUIDs.
+        Flavour::MariaDb => ((10, 7), "MariaDB 10.7"),
+    };
+    match found < oldest {
+        true => refuse(format!("is of version `{version}`; {name} is the oldest that will do")),
+        false => Ok(()),
+    }
+}
+
+/// What MySQL takes as a database's name.
+pub(super) fn check_eventlog(name: &str) -> Result<(), DbError> {
+    let why = if name.is_empty() {
+        "is empty"
+    } else if name.chars().count() > 64 {
+        "has more than 64 characters"
+    } else if name.ends_with(' ') || name.chars().any(char::is_control) {
+        "ends with a space or holds control characters"
+    } else {
+        return Ok(());
+    };
+    Err(DbError::new(
+        DbErrorKind::Other,
+        format!("the setting eventlog, `{}`, {why}; name a database", name.escape_debug()),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_is_set_in_one_packet() {
+        assert_eq!(
+            setup(Flavour::MySql, Some(Duration::from_millis(1_500))),
+            "SELECT VERSION(), @@max_allowed_packet; \
+             SET NAMES utf8mb4, time_zone = '+00:00', autocommit = 1, sql_mode = \
+             'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION', \
+             lc_messages = 'en_US', range_optimizer_max_mem_size = 0, max_execution_time = 1500; \
+             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+        );
+        let mariadb = setup(Flavour::MariaDb, Some(Duration::from_millis(1_500)));
+        assert!(mariadb.contains("max_statement_time = 1.500000"), "{mariadb}");
+    }
+
+    #[test]
+    fn a_server_is_what_it_says_and_not_too_old() {
+        let refused = |version: &str, flavour| {
+            check_version(version, flavour, "HERE").err().map(|error| error.to_string())
+        };
+        for version in ["8.0.36", "9.7.4-2", "8.4.0-commercial"] {
+            assert_eq!(refused(version, Flavour::MySql), None);
+        }
+        for version in ["10.7.1-MariaDB", "11.8.9-MariaDB-4 from Debian"] {
+            assert_eq!(refused(version, Flavour::MariaDb), None);
+        }
+        let other = refused("11.8.9-MariaDB", Flavour::MySql).unwrap();
+        assert!(other.contains("11.8.9-MariaDB") && other.contains("mariadb://"), "{other}");
+        let other = refused("9.7.4", Flavour::MariaDb).unwrap();
+        assert!(other.contains("`mysql://`"), "{other}");
+        let old = refused("5.7.44", Flavour::MySql).unwrap();
+        assert!(old.contains("5.7.44") && old.contains("MySQL 8.0"), "{old}");
+        let old = refused("10.6.20-MariaDB", Flavour::MariaDb).unwrap();
+        assert!(old.contains("10.6.20") && old.contains("MariaDB 10.7"), "{old}");
+    }
+
+    #[test]
+    fn an_eventlog_that_is_no_databases_name_is_refused() {
+        assert!(check_eventlog("orders`log").is_ok());
+        for name in ["", "a ", "a\nb", &"x".repeat(65)] {
+            assert!(check_eventlog(name).is_err(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! How MySQL and MariaDB write what differs between dialects.
+
+use std::borrow::Cow;
+
+use super::Flavour;
+use crate::db::{ColumnInfo, Syntax};
+use crate::domain::{Table, ValueType};
+
+/// The schema under which the framework's tables are known in the code.
+const EVENTLOG: &str = "eventlog";
+
+pub(super) struct MySqlSyntax {
+    pub(super) flavour: Flavour,
+    /// The database that is meant where the code says `eventlog`.
+    pub(super) eventlog: String,
+}
+
+impl MySqlSyntax {
+    /// A schema is a database; `eventlog` is the one that the configuration names.
+    pub(super) fn database<'n>(&'n self, schema: &'n str) -> &'n str {
+        if schema == EVENTLOG { &self.eventlog } else { schema }
+    }
+
+    /// The other way round: how the code speaks of a table of another database.
+    pub(super) fn full_name(&self, database: &str, here: &str, table: &str) -> String {
+        if database == here {
+            table.to_owned()
+        } else if database == self.eventlog {
+            format!("{EVENTLOG}.{table}")
+        } else {
+            format!("{database}.{table}")
+        }
+    }
+
+    /// Makes the database of the framework's tables, and the record of migrations in it.
+    pub(super) fn create_eventlog(&self) -> String {
+        let eventlog = self.quote(&self.eventlog);
+        // A source holds the name of a database, of 64 characters.
+        format!(
+            "CREATE DATABASE IF NOT EXISTS {eventlog}; \
+             CREATE TABLE IF NOT EXISTS {eventlog}.migrations (source varchar(128) NOT NULL, version bigint NOT NULL, \
+             name varchar(255) NOT NULL, checksum varchar(64) NOT NULL, applied_date datetime(6) NOT NULL, \
+             PRIMARY KEY (source, version)) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {}",
+            match self.flavour {
+                Flavour::MySql => "utf8mb4_0900_bin",
+                Flavour::MariaDb => "utf8mb4_nopad_bin",
+            }
+        )
+    }
+}
+
+/// The type without length and sign.
+fn base(column: &ColumnInfo) -> &str {
+    column.db_type.split(['(', ' ']).next().unwrap_or_default()
+}
+
+/// Whether the column keeps UUIDs as their 16 bytes.
+pub(super) fn is_binary_uuid(column: &ColumnInfo) -> bool {
+    column.db_type == "binary(16)"
+}
+
+/// The length in brackets, as in `varchar(255)`.
+pub(super) fn length(column: &ColumnInfo, of: &str) -> Option<usize> {
+    column.db_type.strip_prefix(of)?.strip_prefix('(')?.split(')').next()?.parse().ok()
+}
+
+impl Syntax for MySqlSyntax {
+    fn quote(&self, identifier: &str) -> String {
+        format!("`{}`", identifier.replace('`', "``"))
+    }
+
+    fn table(&self, table: &Table) -> String {
+        match table.schema {
+            Some(schema) => {
+                format!("{}.{}", self.quote(self.database(schema)), self.quote(table.name))
+            }
+            None => self.quote(table.name),
+        }
+    }
+
+    /// `$n` as everywhere; the connection writes it as MySQL wants it. `$nb` is a UUID as its
+    /// bytes.
+    fn argument(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
+        match ty == ValueType::Uuid && is_binary_uuid(column) {
+            true => format!("${n}b"),
+            false => format!("${n}"),
+        }
+    }
+
+    fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
+        format!("{} IN ({})", self.operand(column, ty), self.argument(n, ty, column))
+    }
+
+    fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String> {
+        let mariadb = self.flavour == Flavour::MariaDb;
+        let unsigned = column.db_type.ends_with("unsigned");
+        let (fits, instead) = match (ty, base(column)) {
+            (ValueType::Bool, "tinyint") => (true, ""),
+            (ValueType::Bool, _) => (false, "boolean"),
+            (ValueType::Int, "bigint") => (!unsigned, "bigint, which has a sign as the field has"),
+            (ValueType::Int, "tinyint" | "smallint" | "mediumint" | "int") => (true, ""),
+            (ValueType::Int, _) => (false, "bigint"),
+            // A `float` would keep seven digits of a field's sixteen.
+            (ValueType::Float, of) => (of == "double", "double"),
+            (
+                ValueType::Text,
+                "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" | "enum",
+            ) => (true, ""),
+            (ValueType::Text, _) => (false, "varchar(255) or text"),
+            (
+                ValueType::Bytes,
+                "binary" | "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob",
+            ) => (true, ""),
+            (ValueType::Bytes, _) => (false, "varbinary(255) or blob"),
+            (ValueType::Uuid, "uuid") => (true, ""),
+            (ValueType::Uuid, _) => (
+                matches!(&*column.db_type, "char(36)" | "binary(16)"),
+                if mariadb { "uuid, char(36) or binary(16)" } else { "char(36) or binary(16)" },
+            ),
+            (ValueType::Decimal, of) => (of == "decimal", "decimal(20,2)"),
+            (ValueType::Date, of) => (of == "date", "date"),
+            // Fewer digits would round without a word.
+            (ValueType::Timestamp, _) => (
+                matches!(&*column.db_type, "datetime(6)" | "timestamp(6)"),
+                "datetime(6), which keeps microseconds",
+            ),
+            // MariaDB's json is another name of longtext.
+            (ValueType::Json, of) => (of == "json" || (mariadb && of == "longtext"), "json"),
+        };
+        (!fits).then(|| {
+            format!(
+                "column `{}` is of type {}, which does not hold a field of type {}; declare it {instead}",
+                column.name,
+                column.db_type,
+                ty.name()
+            )
+        })
+    }
+
+    /// Texts by their UTF-8 bytes, whatever the column's character set and collation;
+    /// MariaDB's UUIDs, which it orders in a way of its own, as texts.
+    fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
+        let name = self.operand(column, ty);
+        match (ty, base(column)) {
+            (ValueType::Text, _) => format!("CAST(CONVERT({name} USING utf8mb4) AS BINARY)"),
+            (ValueType::Uuid, "uuid") => format!("CAST({name} AS CHAR(36))"),
+            _ => name,
+        }
+    }
+
+    fn framework_migration<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        text.replace("{eventlog}", &self.quote(&self.eventlog)).into()
+    }
+
+    /// An enum is ordered by its declaration and compared as text, which a page needs to be
+    /// the same.
+    fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
+        let name = self.quote(&column.name);
+        if column.is_enum { format!("CONCAT({name})") } else { name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(db_type: &str) -> ColumnInfo {
+        ColumnInfo {
+            name: "c".to_owned(),
+            db_type: db_type.to_owned(),
+            numeric: None,
+            is_enum: false,
+            references: Vec::new(),
+        }
+    }
+
+    fn misfit(flavour: Flavour, db_type: &str, ty: ValueType) -> Option<String> {
+        let syntax = MySqlSyntax { flavour, eventlog: "log".to_owned() };
+        syntax.misfit(&column(db_type), ty)
+    }
+
+    #[test]
+    fn what_would_lose_something_does_not_fit_and_says_what_would() {
+        use Flavour::{MariaDb, MySql};
+        for (flavour, db_type, ty, instead) in [
+            (MySql, "datetime(3)", ValueType::Timestamp, "datetime(6)"),
+            (MySql, "datetime", ValueType::Timestamp, "datetime(6)"),
+            (MySql, "bigint unsigned", ValueType::Int, "bigint"),
+            (MySql, "float", ValueType::Float, "double"),
+            (MySql, "varchar(36)", ValueType::Uuid, "char(36) or binary(16)"),
+            (MariaDb, "varchar(36)", ValueType::Uuid, "uuid, char(36) or binary(16)"),
+            (MySql, "longtext", ValueType::Json, "json"),
+            (MySql, "bigint", ValueType::Bool, "boolean"),
+        ] {
+            let problem = misfit(flavour, db_type, ty).unwrap();
+            assert!(problem.contains(instead) && problem.contains(db_type), "{problem}");
+        }
+        for (flavour, db_type, ty) in [
+            (MySql, "timestamp(6)", ValueType::Timestamp),
+            (MySql, "int unsigned", ValueType::Int),
+            (MariaDb, "bigint(20)", ValueType::Int),
+            (MariaDb, "longtext", ValueType::Json),
+            (MariaDb, "uuid", ValueType::Uuid),
+            (MySql, "tinyint(1)", ValueType::Bool),
+            (MySql, "enum('a','b')", ValueType::Text),
+        ] {
+            assert_eq!(misfit(flavour, db_type, ty), None);
+        }
+    }
+
+    #[test]
+    fn the_eventlog_is_the_database_that_was_named_and_is_quoted() {
+        let syntax = MySqlSyntax { flavour: Flavour::MySql, eventlog: "a`b".to_owned() };
+        assert_eq!(
+            syntax.framework_migration("CREATE TABLE {eventlog}.x"),
+            "CREATE TABLE `a``b`.x"
+        );
+        assert!(syntax.create_eventlog().starts_with("CREATE DATABASE IF NOT EXISTS `a``b`;"));
+    }
+}

@@ -1,0 +1,158 @@
+//! Who wins: a later file over an earlier one, the environment over files, code over all.
+
+use ekbatan::config::ExposeSecret;
+use ekbatan::prelude::EkbatanConfig;
+
+use super::primary;
+
+const FILE: &str = "ekbatan:
+  namespace: file
+  sharding:
+    default-shard: {group: 0, member: 0}
+    groups:
+      - group: 0
+        name: main
+        members:
+          - member: 0
+            configs:
+              primary-config: {url: 'postgres://file/d', lanes: 1, fold-limit: 1, minimum-idle: 1}
+              reporting: {url: 'postgres://file/d', lanes: 1}
+";
+const FIRST: &str = "EKBATAN_SHARDING_GROUPS_0_MEMBERS_0_CONFIGS_PRIMARY_CONFIG_";
+
+#[test]
+fn the_environment_wins_over_files_and_code_over_both() {
+    let config = EkbatanConfig::loader()
+        .set("ekbatan.sharding.groups[0].members[0].configs.primaryConfig.foldLimit", 9)
+        .yaml(FILE)
+        .env_from([(format!("{FIRST}FOLD_LIMIT"), "5"), (format!("{FIRST}LANES"), "5")])
+        .load()
+        .unwrap();
+    let source = primary(&config);
+    assert_eq!((source.minimum_idle, source.lanes, source.fold_limit), (1, 5, 9));
+}
+
+#[test]
+fn a_later_file_wins_key_by_key_in_whatever_spelling() {
+    let config = EkbatanConfig::loader()
+        .yaml("ekbatan: {namespace: first, configs: {primary-config: {url: 'sqlite:a.db', fold-limit: 3}}}")
+        .yaml("ekbatan: {namespace: second, configs: {primaryConfig: {foldLimit: 4}}}")
+        .yaml("other: 1")
+        .env_from([("", ""); 0])
+        .load()
+        .unwrap();
+    assert_eq!(config.namespace.as_deref(), Some("second"));
+    let source = primary(&config);
+    assert_eq!((source.url.as_str(), source.fold_limit), ("sqlite:a.db", 4));
+}
+
+#[test]
+fn a_list_in_a_later_file_takes_the_place_of_the_list_before_it() {
+    let config = EkbatanConfig::loader()
+        .yaml(FILE)
+        .yaml("ekbatan: {sharding: {groups: [{group: 0, name: other, members: [{member: 0, configs: {primary-config: {url: 'sqlite:b.db'}}}]}]}}")
+        .env_from([("", ""); 0])
+        .load()
+        .unwrap();
+    assert_eq!(config.sharding.groups.len(), 1);
+    assert_eq!(config.sharding.groups[0].name, "other");
+    let source = primary(&config);
+    assert_eq!((source.url.as_str(), source.fold_limit), ("sqlite:b.db", 64));
+}
+
+#[test]
+fn behaviour_96_secrets_may_come_from_the_environment_alone_and_stay_as_they_are() {
+    for secret in ["0123", "true", "", "${HOME}", "1e5", " x ", "a"] {
+        let config = EkbatanConfig::loader()
+            .yaml(FILE)
+            .env_from([(format!("{FIRST}PASSWORD"), secret), (format!("{FIRST}USERNAME"), "007")])
+            .load()
+            .unwrap();
+        let source = primary(&config);
+        assert_eq!(source.password.unwrap().expose_secret(), secret);
+        assert_eq!(source.username.as_deref(), Some("007"));
+    }
+}
+
+#[test]
+fn the_environment_adds_slots_members_and_a_whole_configuration() {
+    let at = "EKBATAN_SHARDING_GROUPS_0_MEMBERS";
+    let config = EkbatanConfig::loader()
+        .yaml(FILE)
+        .env_from([
+            (format!("{at}_1_MEMBER"), "7"),
+            (format!("{at}_1_CONFIGS_PRIMARY_CONFIG_JDBC_URL"), "jdbc:postgresql://env/d"),
+            (format!("{at}_0_CONFIGS_LOCKCONFIG_URL"), "redis://cache"),
+            (format!("{at}_0_CONFIGS_REPORTING_LANES"), "3"),
+        ])
+        .load()
+        .unwrap();
+    let shards: Vec<_> = config.sharding.shards().collect();
+    assert_eq!(shards[1].0.to_string(), "0/7");
+    assert_eq!(shards[1].1.primary().unwrap().url, "postgres://env/d");
+    assert_eq!(shards[0].1.config_for("lock-config").unwrap().url, "redis://cache");
+    assert_eq!(shards[0].1.config_for("reporting").unwrap().lanes, 3);
+
+    let config = EkbatanConfig::loader()
+        .env_from([("EKBATAN_CONFIGS_PRIMARY_CONFIG_URL", "sqlite:only.db")])
+        .load()
+        .unwrap();
+    assert_eq!(primary(&config).url, "sqlite:only.db");
+}
+
+#[test]
+fn a_gap_in_a_list_is_told() {
+    let error = EkbatanConfig::loader()
+        .yaml(FILE)
+        .env_from([("EKBATAN_SHARDING_GROUPS_2_NAME", "x")])
+        .load()
+        .unwrap_err();
+    assert_eq!(error.problems().len(), 1, "{error}");
+    assert!(
+        error.to_string().contains("the list has 1 entries, and the next one is number 1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_missing_name_does_not_matter_where_another_source_wins() {
+    let config = EkbatanConfig::loader()
+        .yaml("ekbatan: {configs: {primary-config: {url: '${NOWHERE}'}}}")
+        .env_from([("", ""); 0])
+        .set("ekbatan.configs.primary-config.url", "sqlite:a.db")
+        .load()
+        .unwrap();
+    assert_eq!(primary(&config).url, "sqlite:a.db");
+}
+
+#[test]
+fn the_environments_overrides_can_be_turned_off() {
+    let config = EkbatanConfig::loader()
+        .yaml("ekbatan: {namespace: '${NAME}', configs: {primary-config: {url: 'sqlite:a.db'}}}")
+        .env_from([("EKBATAN_NAMESPACE", "env"), ("NAME", "file"), ("EKBATAN_WHATEVER", "x")])
+        .environment(false)
+        .load()
+        .unwrap();
+    assert_eq!(config.namespace.as_deref(), Some("file"));
+}
+
+#[test]
+fn code_may_set_a_whole_section() {
+    let config = EkbatanConfig::loader()
+        .env_from([("", ""); 0])
+        .set("ekbatan", serde_json::json!({"configs": {"primaryConfig": {"url": "sqlite:a.db", "foldLimit": 3}}}))
+        .load()
+        .unwrap();
+    assert_eq!(primary(&config).fold_limit, 3);
+}
+
+#[test]
+fn two_variables_for_one_key_are_told() {
+    let error = EkbatanConfig::loader()
+        .yaml(FILE)
+        .env_from([(format!("{FIRST}FOLD_LIMIT"), "5"), (format!("{FIRST}FOLDLIMIT"), "6")])
+        .load()
+        .unwrap_err();
+    assert_eq!(error.problems().len(), 1, "{error}");
+    assert!(error.to_string().contains("FOLD_LIMIT") && error.to_string().contains("FOLDLIMIT"));
+}

@@ -1,0 +1,86 @@
+//! Where a problem is said to be.
+
+use std::io::Write;
+
+use ekbatan::config::ConfigSource;
+use ekbatan::prelude::EkbatanConfig;
+
+#[test]
+fn a_problem_names_its_file_and_line() {
+    let mut file = tempfile::NamedTempFile::with_suffix(".yml").unwrap();
+    write!(
+        file,
+        "ekbatan:\n  configs:\n    primary-config:\n      url: sqlite:a.db\n      lanes: 0\n"
+    )
+    .unwrap();
+    let error =
+        EkbatanConfig::loader().file(file.path()).env_from([("", ""); 0]).load().unwrap_err();
+    let problem = &error.problems()[0];
+    assert_eq!(problem.source, ConfigSource::File(file.path().to_owned()));
+    assert_eq!((problem.line, problem.value.as_deref()), (Some(5), Some("0")));
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "the configuration has a problem:\n  ekbatan.configs.primary-config.lanes = \"0\": \
+             a whole number from 1 on is needed ({}, line 5)",
+            file.path().display()
+        )
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = EkbatanConfig::load("no/such/file.yml").unwrap_err().to_string();
+    assert!(
+        error.contains("the file cannot be read: ") && error.contains("(no/such/file.yml)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_no_yaml_is_told_with_its_line_for_every_file() {
+    let error =
+        EkbatanConfig::loader().yaml("a: [").yaml("ok: 1").yaml("b: 1\nb: 2").load().unwrap_err();
+    let lines: Vec<_> = error.problems().iter().map(|problem| problem.line).collect();
+    assert_eq!(lines.len(), 2, "{error}");
+    assert!(lines.iter().all(Option::is_some), "{error}");
+    assert!(error.to_string().contains("the text is no YAML: "), "{error}");
+}
+
+#[test]
+fn a_variable_of_the_environment_and_code_are_named_as_sources() {
+    let error = EkbatanConfig::loader()
+        .yaml("ekbatan:\n  configs:\n    primary-config:\n      url: sqlite:a.db\n")
+        .env_from([("EKBATAN_CONFIGS_PRIMARY_CONFIG_LANES", "none")])
+        .set("ekbatan.configs.primary-config.fold-limit", -1)
+        .set("ekbatan.configs.primary-config.fold-limits", 1)
+        .load()
+        .unwrap_err();
+    let text = error.to_string();
+    for line in [
+        "ekbatan.configs.primary-config.lanes = \"none\": a whole number from 1 on is needed (environment, EKBATAN_CONFIGS_PRIMARY_CONFIG_LANES)",
+        "ekbatan.configs.primary-config.fold-limit = \"-1\": a whole number from 1 on is needed (code)",
+        "ekbatan.configs.primary-config.fold-limits: there is no key `fold-limits`; did you mean `fold-limit`? (code)",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
+fn a_variable_that_fits_nothing_is_a_problem_of_its_own() {
+    let error = EkbatanConfig::loader()
+        .yaml("ekbatan: {configs: {primary-config: {url: 'sqlite:a.db'}}}")
+        .env_from([
+            ("EKBATAN_CONFIGS_PRIMARY_CONFIG_PASSWROD", "s3cret"),
+            ("EKBATAN_TEST_POSTGRES_URL", "postgres://h/d"),
+            ("EKBATAN_REDIS_BIN", "/usr/bin"),
+            ("OTHER", "1"),
+        ])
+        .load()
+        .unwrap_err();
+    assert_eq!(error.problems().len(), 1, "{error}");
+    let problem = &error.problems()[0];
+    assert_eq!(problem.path, "EKBATAN_CONFIGS_PRIMARY_CONFIG_PASSWROD");
+    assert!(problem.message.contains("did you mean PASSWORD?"), "{error}");
+    assert!(!error.to_string().contains("s3cret"));
+}

@@ -1,0 +1,420 @@
+//! Each kind of problem, with its place and what is said of it.
+
+use super::{load, problems};
+
+/// Each text has one problem: at this path, with these words.
+fn each(cases: &[(&str, &str, &str)]) {
+    for (yaml, path, words) in cases {
+        let found = problems(yaml);
+        assert_eq!(found.len(), 1, "{yaml}\n{found:#?}");
+        assert_eq!(found[0].path, *path, "{yaml}\n{found:#?}");
+        assert!(found[0].to_string().contains(words), "{yaml}\n{}", found[0]);
+    }
+}
+
+fn sharding(inside: &str) -> String {
+    format!("ekbatan: {{sharding: {{default-shard: {{group: 0, member: 0}}, {inside}}}}}")
+}
+
+fn group(number: &str, members: &str) -> String {
+    format!("{{group: {number}, name: g, members: [{members}]}}")
+}
+
+fn member(number: &str) -> String {
+    let file = number.trim_start_matches('-');
+    format!("{{member: {number}, configs: {{primary-config: {{url: 'sqlite:{file}.db'}}}}}}")
+}
+
+#[test]
+fn behaviour_63_a_missing_primary_config_is_told() {
+    each(&[
+        (
+            "ekbatan: {configs: {}}",
+            "ekbatan.configs.primary-config",
+            "is missing; a shard needs its database",
+        ),
+        (
+            "ekbatan: {configs: {lock-config: {url: 'redis://h'}}}",
+            "ekbatan.configs.primary-config",
+            "is missing; a shard needs its database",
+        ),
+        (
+            &sharding(&format!("groups: [{}]", group("0", "{member: 0, configs: {}}"))),
+            "ekbatan.sharding.groups[0].members[0].configs.primary-config",
+            "is missing",
+        ),
+        (
+            &sharding(&format!("groups: [{}]", group("0", "{member: 0}"))),
+            "ekbatan.sharding.groups[0].members[0].configs",
+            "is missing",
+        ),
+    ]);
+}
+
+#[test]
+fn behaviour_63_unknown_keys_are_told_with_the_nearest_known_one() {
+    each(&[
+        (
+            "ekbatan: {configs: {primary-config: {url: 'sqlite:a', maxPoolSize: 3}}}",
+            "ekbatan.configs.primary-config.maxPoolSize",
+            "there is no key `maxPoolSize`; did you mean `maximum-pool-size`?",
+        ),
+        (
+            "ekbatan: {configs: {primary-config: {url: 'sqlite:a'}}, colour: blue}",
+            "ekbatan.colour",
+            "known here are namespace, sharding, configs",
+        ),
+        (
+            &sharding(&format!("groups: [{}], unknownShards: error", group("0", &member("0")))),
+            "ekbatan.sharding.unknownShards",
+            "did you mean `unknown-shard`?",
+        ),
+    ]);
+}
+
+#[test]
+fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_told() {
+    let database = |keys: &str| {
+        format!("ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a', {keys}}}}}}}")
+    };
+    let at = |key: &str| format!("ekbatan.configs.primary-config.{key}");
+    for (keys, key, words) in [
+        (
+            "maximum-pool-size: 0",
+            "maximum-pool-size",
+            "= \"0\": a whole number from 1 on is needed",
+        ),
+        ("maximum-pool-size: -1", "maximum-pool-size", "= \"-1\": a whole number"),
+        ("maximum-pool-size: 2.5", "maximum-pool-size", "= \"2.5\": a whole number"),
+        ("maximum-pool-size: many", "maximum-pool-size", "= \"many\": a whole number"),
+        ("maximum-pool-size: 99999999999999999999999", "maximum-pool-size", "a whole number"),
+        ("maximum-pool-size: [1]", "maximum-pool-size", "is a list; a whole number"),
+        ("maximum-pool-size:", "maximum-pool-size", "has no value"),
+        (
+            "minimum-idle: 11",
+            "minimum-idle",
+            "= \"11\": is more than maximum-pool-size, which is 10",
+        ),
+        ("maximum-pool-size: x, minimum-idle: 11", "maximum-pool-size", "a whole number"),
+        ("lanes: 0", "lanes", "from 1 on"),
+        ("fold-limit: 0", "fold-limit", "from 1 on"),
+        ("leak-detection-threshold: 1999", "leak-detection-threshold", "is too short; at least 2s"),
+        ("leak-detection-threshold: -1", "leak-detection-threshold", "is no time span"),
+        ("max-lifetime: 29s", "max-lifetime", "is too short; at least 30s"),
+        ("connection-timeout: 0s", "connection-timeout", "must be at least 1ms"),
+        ("connection-timeout: soon", "connection-timeout", "is no time span; write it as"),
+        (
+            "connection-timeout: true",
+            "connection-timeout",
+            "is a truth value; a time span is needed",
+        ),
+        (
+            "tls-mode: perhaps",
+            "tls-mode",
+            "one of disable, prefer, require, verify-ca, verify-full",
+        ),
+        ("durability: wall", "durability", "one of full, wal is needed; did you mean `wal`?"),
+        ("application-name: ' '", "application-name", "is blank"),
+        ("username: x", "username", "means nothing to SQLite"),
+        ("username: ''", "username", "is blank"),
+        ("tls-mode: require", "tls-mode", "means nothing to SQLite"),
+        ("jdbc-url: 'jdbc:sqlite:a'", "jdbc-url", "is given beside `url`"),
+    ] {
+        each(&[(&database(keys), &at(key), words)]);
+    }
+    for keys in [
+        "leak-detection-threshold: 2000",
+        "leak-detection-threshold: 0",
+        "max-lifetime: 0s",
+        "idle-timeout: 0",
+    ] {
+        assert!(load(&database(keys)).is_ok(), "{keys}");
+    }
+}
+
+#[test]
+fn behaviour_49_groups_go_to_255_and_members_to_63() {
+    let shard = |group_number: &str, member_number: &str| {
+        format!(
+            "ekbatan: {{sharding: {{default-shard: {{group: {group_number}, member: {member_number}}}, groups: [{}]}}}}",
+            group(group_number, &member(member_number))
+        )
+    };
+    for (group, member) in [("0", "0"), ("255", "63")] {
+        assert!(load(&shard(group, member)).is_ok());
+    }
+    for (group, member, key, words) in [
+        ("256", "0", "group", "a whole number from 0 to 255 is needed"),
+        ("-1", "0", "group", "a whole number from 0 to 255 is needed"),
+        ("0", "64", "members[0].member", "a whole number from 0 to 63 is needed"),
+        ("0", "-1", "members[0].member", "a whole number from 0 to 63 is needed"),
+    ] {
+        let found = problems(&shard(group, member));
+        assert_eq!(found.len(), 2, "once where it is listed, once as the default: {found:#?}");
+        assert!(
+            found.iter().any(|p| p.path == format!("ekbatan.sharding.groups[0].{key}")),
+            "{found:#?}"
+        );
+        assert!(found.iter().all(|p| p.message == words), "{found:#?}");
+    }
+}
+
+#[test]
+fn behaviour_61_a_default_shard_that_is_not_among_the_members_is_told() {
+    each(&[
+        (
+            &format!(
+                "ekbatan: {{sharding: {{default-shard: {{group: 0, member: 5}}, groups: [{}]}}}}",
+                group("0", &format!("{}, {}", member("0"), member("1")))
+            ),
+            "ekbatan.sharding.default-shard",
+            "= \"0/5\": is not among the shards, which are 0/0, 0/1",
+        ),
+        (
+            &format!("ekbatan: {{sharding: {{groups: [{}]}}}}", group("0", &member("0"))),
+            "ekbatan.sharding.default-shard",
+            "is missing. Where everything is that names no shard",
+        ),
+        (
+            &format!(
+                "ekbatan: {{sharding: {{default-shard: {{group: 0}}, groups: [{}]}}}}",
+                group("0", &member("0"))
+            ),
+            "ekbatan.sharding.default-shard.member",
+            "is missing",
+        ),
+    ]);
+}
+
+#[test]
+fn shards_that_cannot_be_told_apart_are_told() {
+    each(&[
+        (
+            &sharding(&format!(
+                "groups: [{}, {}]",
+                group("0", &member("0")),
+                group("0", &member("1"))
+            )),
+            "ekbatan.sharding.groups[1].group",
+            "ekbatan.sharding.groups[0] has this number, too",
+        ),
+        (
+            &sharding(&format!(
+                "groups: [{}]",
+                group("0", &format!("{}, {}", member("0"), member("0").replace("0.db", "1.db")))
+            )),
+            "ekbatan.sharding.groups[0].members[1].member",
+            "members[0] has this number, too",
+        ),
+        (
+            &sharding(&format!(
+                "groups: [{}]",
+                group("0", &format!("{}, {}", member("0"), member("1").replace("1.db", "0.db")))
+            )),
+            "ekbatan.sharding.groups[0].members[1].configs.primary-config.url",
+            "is the database of ekbatan.sharding.groups[0].members[0].configs.primary-config",
+        ),
+    ]);
+}
+
+#[test]
+fn what_is_empty_or_blank_is_told() {
+    let one = group("0", &member("0"));
+    each(&[
+        (&sharding("groups: []"), "ekbatan.sharding.groups", "is empty"),
+        (&sharding("groups:"), "ekbatan.sharding.groups", "has no value"),
+        (&sharding("unknown-shard: error"), "ekbatan.sharding.groups", "is missing"),
+        (
+            &sharding(&format!("groups: [{}]", group("0", ""))),
+            "ekbatan.sharding.groups[0].members",
+            "is empty",
+        ),
+        (
+            &sharding(&format!("groups: [{}]", one.replace("name: g", "name: ' '"))),
+            "ekbatan.sharding.groups[0].name",
+            "is blank",
+        ),
+        (
+            &sharding(&format!("groups: [{}]", one.replace("name: g, ", ""))),
+            "ekbatan.sharding.groups[0].name",
+            "is missing. The group's name",
+        ),
+        (
+            &sharding(&format!("groups: [{}]", one.replace("member: 0,", "member: 0, name: '',"))),
+            "ekbatan.sharding.groups[0].members[0].name",
+            "is blank",
+        ),
+        (
+            &sharding(&format!("groups: [{one}, 3]")),
+            "ekbatan.sharding.groups[1]",
+            "is a number; a mapping is needed here",
+        ),
+        ("ekbatan: {}", "ekbatan", "no database is named; give `ekbatan.configs`"),
+        ("ekbatan:", "ekbatan", "no database is named"),
+        ("{}", "ekbatan", "is missing; everything stands below this key"),
+        ("server: {port: 1}", "ekbatan", "is missing"),
+        ("ekbatan: 3", "ekbatan", "is a number; a mapping is needed here"),
+        (
+            "ekbatan: {namespace: '', configs: {primary-config: {url: 'sqlite:a'}}}",
+            "ekbatan.namespace",
+            "is blank",
+        ),
+    ]);
+}
+
+#[test]
+fn addresses_that_lead_nowhere_are_told() {
+    let at = "ekbatan.configs.primary-config";
+    for (keys, key, words) in [
+        ("lanes: 1", "url", "is missing; give `url` or `jdbc-url`"),
+        ("url: wallet.db", "url", "write sqlite:FILE, postgres://HOST"),
+        ("url: 'redis://h'", "url", "no database is known by this"),
+        ("url: 'jdbc:postgresql://h/d'", "url", "move it to the key `jdbc-url`"),
+        ("url: 'postgres://a,b/d'", "url", "names several hosts"),
+        ("url: 7", "url", "is a number; a text is needed here"),
+        ("url: ''", "url", "is blank"),
+        ("jdbc-url: 'postgres://h/d'", "jdbc-url", "begins with `jdbc:`"),
+        ("jdbc-url: 'jdbc:oracle:x'", "jdbc-url", "known are jdbc:postgresql:"),
+        (
+            "url: 'postgres://a@h/d', username: b",
+            "username",
+            "= \"b\": the address names the user \"a\"",
+        ),
+        ("url: 'postgres://a:x@h/d', password: y", "password", "the address holds a password, too"),
+        (
+            "url: 'postgres://h/d', password: 123",
+            "password",
+            "is a number; a text is needed here; put it in quotes",
+        ),
+        ("url: '${NOWHERE}'", "url", "the environment has no variable `NOWHERE`"),
+    ] {
+        let yaml = format!("ekbatan: {{configs: {{primary-config: {{{keys}}}}}}}");
+        each(&[(&yaml, &format!("{at}.{key}"), words)]);
+    }
+    // Several hosts in the way of JDBC are told at its key.
+    let yaml = "ekbatan: {configs: {primary-config: {jdbc-url: 'jdbc:postgresql://a,b/d'}}}";
+    each(&[(yaml, "ekbatan.configs.primary-config.jdbc-url", "names several hosts")]);
+    for url in ["postgres://a@h/d", "mysql://a@h/d", "mariadb://a@h/d"] {
+        assert!(
+            load(&format!(
+                "ekbatan: {{configs: {{primary-config: {{url: '{url}', username: a}}}}}}"
+            ))
+            .is_ok()
+        );
+    }
+}
+
+#[test]
+fn replicas_that_cannot_be_are_told() {
+    let with = |primary: &str, replica: &str| {
+        format!(
+            "ekbatan: {{configs: {{primary-config: {{url: '{primary}'}}, secondary-config: {{url: '{replica}'}}}}}}"
+        )
+    };
+    each(&[
+        (
+            &with("sqlite:a", "sqlite:b"),
+            "ekbatan.configs.secondary-config",
+            "SQLite has no replicas",
+        ),
+        (
+            &with("postgres://h/d", "mysql://h/d"),
+            "ekbatan.configs.secondary-config",
+            "a replica of Postgres cannot be MySql",
+        ),
+    ]);
+    assert!(load(&with("mysql://h/d", "mariadb://h/d")).is_ok());
+}
+
+#[test]
+fn one_key_in_two_spellings_is_told() {
+    each(&[
+        (
+            "ekbatan: {configs: {primary-config: {url: 'sqlite:a', fold-limit: 1, foldLimit: 2}}}",
+            "ekbatan.configs.primary-config.fold-limit",
+            "is given twice, as `fold-limit` and as `foldLimit`; keep one",
+        ),
+        (
+            "ekbatan: {configs: {primary-config: {url: 'sqlite:a'}, primaryConfig: {url: 'sqlite:a'}}}",
+            "ekbatan.configs.primary-config",
+            "is given twice",
+        ),
+    ]);
+}
+
+#[test]
+fn the_short_form_and_the_long_one_exclude_each_other() {
+    let long = sharding(&format!("groups: [{}]", group("0", &member("0"))));
+    let both =
+        long.replacen("{sharding", "{configs: {primary-config: {url: 'sqlite:x'}}, sharding", 1);
+    each(&[(&both, "ekbatan.configs", "is given beside `sharding`")]);
+}
+
+#[test]
+fn keys_that_are_not_used_yet_are_checked_all_the_same() {
+    let with = |rest: &str| {
+        format!("ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a'}}}}, {rest}}}")
+    };
+    each(&[
+        (
+            &with("jobs: {polling-interval: often}"),
+            "ekbatan.jobs.polling-interval",
+            "is no time span",
+        ),
+        (
+            &with("jobs: {poling-interval: 1s}"),
+            "ekbatan.jobs.poling-interval",
+            "did you mean `polling-interval`?",
+        ),
+        (
+            &with("local-event-handler: {handling: {enabled: maybe}}"),
+            "ekbatan.local-event-handler.handling.enabled",
+            "`true` or `false` is needed",
+        ),
+        (
+            &with("local-event-handler: {fanout-batch-size: 0}"),
+            "ekbatan.local-event-handler.fanout-batch-size",
+            "from 1 on",
+        ),
+        (&with("spring: 3"), "ekbatan.spring", "is a number; a mapping is needed here"),
+    ]);
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let yaml = "ekbatan:
+  sharding:
+    default-shard: {group: 0, member: 9}
+    unknown-shard: perhaps
+    groups:
+      - group: 300
+        name: ''
+        members:
+          - member: 0
+            configs:
+              primary-config: {url: 'postgres://h/d', maximum-pool-size: 0, idle-timeout: soon}
+          - member: 64
+            configs: {lock-config: {lanes: none}}
+      - group: 1
+        name: second
+        members: []
+";
+    let found: Vec<_> =
+        problems(yaml).into_iter().map(|problem| (problem.line, problem.path)).collect();
+    let groups = "ekbatan.sharding.groups";
+    for (line, path) in [
+        (4, "ekbatan.sharding.unknown-shard".to_owned()),
+        (6, format!("{groups}[0].group")),
+        (7, format!("{groups}[0].name")),
+        (11, format!("{groups}[0].members[0].configs.primary-config.maximum-pool-size")),
+        (11, format!("{groups}[0].members[0].configs.primary-config.idle-timeout")),
+        (12, format!("{groups}[0].members[1].member")),
+        (13, format!("{groups}[0].members[1].configs.primary-config")),
+        (13, format!("{groups}[0].members[1].configs.lock-config.url")),
+        (13, format!("{groups}[0].members[1].configs.lock-config.lanes")),
+        (16, format!("{groups}[1].members")),
+    ] {
+        assert!(found.contains(&(Some(line), path.clone())), "{line} {path}\n{found:#?}");
+    }
+    assert_eq!(found.len(), 10, "{found:#?}");
+}

@@ -1,0 +1,97 @@
+//! Configurations made in code are held to the rules of those that are loaded.
+
+use std::time::Duration;
+
+use ekbatan::config::{ConfigSource, ShardMemberConfig, UnknownShard};
+use ekbatan::domain::ShardIdentifier;
+use ekbatan::prelude::{DataSourceConfig, EkbatanConfig};
+
+fn shard(group: u32, member: u32) -> ShardIdentifier {
+    ShardIdentifier::new(group, member).unwrap()
+}
+
+fn postgres(host: &str) -> DataSourceConfig {
+    DataSourceConfig::new(format!("postgres://{host}/d"))
+}
+
+#[test]
+fn a_single_database_is_shard_0_0_of_the_group_main() {
+    let config = EkbatanConfig::single("sqlite:a.db");
+    config.check().unwrap();
+    assert_eq!(config.sharding.groups[0].name, "main");
+    assert_eq!(config.sharding.default_shard, ShardIdentifier::DEFAULT);
+    assert_eq!(config.sharding.unknown_shard, UnknownShard::Error);
+    assert!(config.sharding.member(ShardIdentifier::DEFAULT).is_some());
+}
+
+#[test]
+fn shards_added_in_code_are_visited_by_group_and_member() {
+    let config = EkbatanConfig::from(postgres("a"))
+        .shard(shard(3, 1), ShardMemberConfig::new(9, postgres("b")))
+        .shard(
+            shard(3, 0),
+            ShardMemberConfig::new(0, postgres("c")).with("lock-config", postgres("c")),
+        )
+        .shard(shard(0, 2), ShardMemberConfig::new(0, postgres("d")))
+        .default_shard(shard(3, 1))
+        .unknown_shard(UnknownShard::DefaultShard)
+        .replica(postgres("replica"));
+    config.check().unwrap();
+    let order: Vec<_> = config.sharding.shards().map(|(shard, _)| shard.to_string()).collect();
+    assert_eq!(order, ["0/0", "0/2", "3/0", "3/1"]);
+    let default = config.sharding.member(shard(3, 1)).unwrap();
+    assert_eq!(default.secondary().unwrap().url, "postgres://replica/d");
+    let locks = config.sharding.member(shard(3, 0)).unwrap();
+    for spelling in ["lockConfig", "lock-config", "LOCK_CONFIG"] {
+        assert!(locks.config_for(spelling).is_some());
+    }
+    assert_eq!(locks.configs.keys().collect::<Vec<_>>(), ["lockConfig", "primaryConfig"]);
+}
+
+#[test]
+fn check_tells_everything_at_once() {
+    let bad = postgres("a")
+        .maximum_pool_size(0)
+        .lanes(0)
+        .leak_detection_threshold(Duration::from_secs(1))
+        .max_lifetime(Duration::from_secs(1))
+        .username(" ");
+    let mut config = EkbatanConfig::from(bad)
+        .shard(shard(0, 0), ShardMemberConfig::new(0, postgres("b")))
+        .shard(shard(0, 1), ShardMemberConfig::new(0, postgres("a")))
+        .replica(postgres("x").minimum_idle(11));
+    config.sharding.groups[0].name = String::new();
+    config.sharding.groups[0].members[2].member = 64;
+    let error = config.check().unwrap_err();
+    let found: Vec<_> = error
+        .problems()
+        .iter()
+        .map(|p| p.path.trim_start_matches("ekbatan.sharding.groups[0].").to_owned())
+        .collect();
+    for path in [
+        "name",
+        "members[0].configs.primary-config.maximum-pool-size",
+        "members[0].configs.primary-config.lanes",
+        "members[0].configs.primary-config.leak-detection-threshold",
+        "members[0].configs.primary-config.max-lifetime",
+        "members[0].configs.primary-config.username",
+        "members[0].configs.secondary-config.minimum-idle",
+        "members[1].member",
+        "members[2].member",
+        "members[2].configs.primary-config.url",
+    ] {
+        assert!(found.iter().any(|found| found == path), "{path}\n{error}");
+    }
+    assert_eq!(found.len(), 10, "{error}");
+    assert!(error.problems().iter().all(|problem| problem.source == ConfigSource::Code));
+}
+
+#[test]
+fn behaviour_61_the_default_shard_has_to_be_one_of_the_shards() {
+    let error =
+        EkbatanConfig::single("sqlite:a.db").default_shard(shard(1, 0)).check().unwrap_err();
+    assert!(
+        error.to_string().contains("= \"1/0\": is not among the shards, which are 0/0"),
+        "{error}"
+    );
+}

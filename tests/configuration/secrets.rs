@@ -1,0 +1,106 @@
+//! A password is never shown, wherever it stood and whatever else is wrong.
+
+use ekbatan::prelude::{DataSourceConfig, EkbatanConfig};
+
+use super::{load, load_with};
+
+const SECRET: &str = "hunter2";
+
+fn check_hidden(shown: &str) {
+    assert!(!shown.contains(SECRET), "{shown}");
+}
+
+#[test]
+fn debug_shows_stars() {
+    for source in [
+        DataSourceConfig::new("postgres://app:hunter2@h/d"),
+        DataSourceConfig::new("postgres://h/d?user=a&password=hunter2"),
+        DataSourceConfig::new("postgres://h/d").password(SECRET),
+    ] {
+        let shown = format!("{source:?} {source:#?}");
+        assert!(shown.contains("***"), "{shown}");
+        check_hidden(&shown);
+        check_hidden(&format!("{:?}", source.password));
+        let config = EkbatanConfig::from(source.clone()).replica(source);
+        check_hidden(&format!("{config:?} {:?} {:#?}", config.sharding, config.sharding.groups));
+    }
+}
+
+#[test]
+fn a_loader_and_a_loaded_configuration_show_none() {
+    let yaml = "ekbatan: {configs: {primary-config: {jdbc-url: 'jdbc:postgresql://a:${PW}@h/d'}, \
+                lock-config: {url: 'redis://:hunter2@h', maximum-pool-size: 1}, \
+                reporting-config: {url: 'postgres://h/d', password: hunter2}}}";
+    let config = load_with(yaml, [("PW", SECRET)]).unwrap();
+    check_hidden(&format!("{config:?}"));
+}
+
+#[test]
+fn errors_show_none_wherever_it_stood() {
+    for keys in [
+        "url: 'postgres://a:hunter2@x,y/d'",
+        "url: 'postgres://a:hunter2@h/d', password: hunter2",
+        "url: 'postgres://a:hunter2@h/d', username: b",
+        "url: 'oracle://a:hunter2@h/d'",
+        "url: 'jdbc:postgresql://a:hunter2@h/d'",
+        "url: 'postgres:/a:hunter2@h/d', lanes: 0",
+        "url: [hunter2]",
+        "url: {password: hunter2}",
+        "url: a, pasword: hunter2",
+        "url: a, password: [hunter2]",
+        "url: a, password: {hunter2: 1}, lanes: 0",
+        "jdbc-url: 'jdbc:oracle:thin:@h?password=hunter2'",
+        "jdbc-url: 'jdbc:postgresql://a:hunter2@x,y/d'",
+        "jdbc-url: 'postgresql://a:hunter2@h/d'",
+        "url: 'postgres://a:${PW}@x,y/d', password: '${PW}${NONE}'",
+        "url: 'postgres://h/d', password: '${NONE:hunter2', lanes: '${PW}', tls-mode: '${PW}', max-lifetime: '${PW}'",
+    ] {
+        let yaml = format!("ekbatan: {{configs: {{primary-config: {{{keys}}}}}}}");
+        let error = load_with(&yaml, [("PW", SECRET)]).unwrap_err();
+        check_hidden(&format!("{error} {error:?}"));
+    }
+    for yaml in [
+        "ekbatan: {configs: {primary-config: 'postgres://a:hunter2@h/d'}}",
+        "ekbatan: {configs: 'postgres://a:hunter2@h/d'}",
+        "ekbatan: 'postgres://a:hunter2@h/d'",
+        "ekbatan: [hunter2]",
+        "ekbatan: {configs: {primary-config: {postgres://a:hunter2@h/d}}}",
+        "ekbatan: {configs: {postgres://a:hunter2@h/d}}",
+        "hunter2",
+        "ekbatan: {configs: {primary-config: {url: 'sqlite:a', password: hunter2: hunter2}}}",
+        "ekbatan: {password: 'hunter2",
+        "ekbatan: {password: *hunter2}",
+    ] {
+        let error = load(yaml).unwrap_err();
+        check_hidden(&format!("{error} {error:?}"));
+    }
+}
+
+#[test]
+fn the_environments_and_codes_values_are_not_shown_either() {
+    for name in ["PASSWORD", "PASSWROD", "JDBC_URL", "URL"] {
+        let name = format!("EKBATAN_CONFIGS_PRIMARY_CONFIG_{name}");
+        let error = EkbatanConfig::loader()
+            .yaml("ekbatan: {configs: {primary-config: {url: 'sqlite:a', lanes: 0}}}")
+            .env_from([(name.as_str(), "jdbc:x://a:hunter2@h,i/d")])
+            .load()
+            .unwrap_err();
+        check_hidden(&format!("{error} {error:?}"));
+    }
+    let error = EkbatanConfig::loader()
+        .env_from([("", ""); 0])
+        .set("ekbatan.configs.primary-config.url", "postgres://a:hunter2@x,y/d")
+        .set("ekbatan.configs.primary-config.passwrod", SECRET)
+        .set("ekbatan.configs.primary-config.password", [SECRET])
+        .load()
+        .unwrap_err();
+    check_hidden(&format!("{error} {error:?}"));
+}
+
+#[test]
+fn check_shows_none() {
+    let source = DataSourceConfig::new("postgres://a:hunter2@x,y/d").password(SECRET).username("b");
+    let error = EkbatanConfig::from(source).check().unwrap_err();
+    assert_eq!(error.problems().len(), 3, "{error}");
+    check_hidden(&format!("{error} {error:?}"));
+}

@@ -1,0 +1,226 @@
+//! What values mean, however they and their keys are spelled.
+
+use std::time::Duration;
+
+use ekbatan::config::{Durability, ExposeSecret, TlsMode, UnknownShard};
+
+use super::{database, load, load_with, primary};
+
+#[test]
+fn behaviour_96_kebab_camel_and_mixed_keys_bind_identically() {
+    let kebab = "ekbatan:
+  sharding:
+    default-shard: {group: 1, member: 2}
+    unknown-shard: default-shard
+    groups:
+      - group: 1
+        name: g
+        members:
+          - member: 2
+            configs:
+              primary-config: {jdbc-url: 'jdbc:postgresql://h/d', maximum-pool-size: 7, minimum-idle: 2}
+              lock-config: {jdbc-url: 'jdbc:postgresql://h/d', idle-timeout: 600000}
+";
+    let expected = load(kebab).unwrap();
+    assert_eq!(expected.sharding.unknown_shard, UnknownShard::DefaultShard);
+    assert_eq!(expected.sharding.shards().next().unwrap().0, expected.sharding.default_shard);
+    let camel = [
+        ("default-shard:", "defaultShard:"),
+        ("unknown-shard:", "unknownShard:"),
+        ("primary-config", "primaryConfig"),
+        ("lock-config", "lockConfig"),
+        ("jdbc-url", "jdbcUrl"),
+        ("maximum-pool-size", "maximumPoolSize"),
+        ("minimum-idle", "minimumIdle"),
+        ("idle-timeout", "idleTimeout"),
+    ];
+    let all = camel.iter().fold(kebab.to_owned(), |text, (from, to)| text.replace(from, to));
+    let mixed =
+        camel.iter().step_by(2).fold(kebab.to_owned(), |text, (from, to)| text.replace(from, to));
+    let snake = camel
+        .iter()
+        .fold(kebab.to_owned(), |text, (from, _)| text.replace(from, &from.replace('-', "_")));
+    for text in [all, mixed, snake] {
+        assert_eq!(format!("{:?}", load(&text).unwrap()), format!("{expected:?}"), "{text}");
+    }
+}
+
+#[test]
+fn behaviour_96_an_empty_password_is_not_an_absent_one() {
+    assert!(database("").unwrap().password.is_none());
+    let empty = database("password: ''").unwrap();
+    assert_eq!(empty.password.unwrap().expose_secret(), "");
+    let yaml = "ekbatan: {configs: {primary-config: {url: 'postgres://h/d'}}}";
+    let config = load_with(yaml, [("EKBATAN_CONFIGS_PRIMARY_CONFIG_PASSWORD", "")]).unwrap();
+    assert_eq!(primary(&config).password.unwrap().expose_secret(), "");
+}
+
+#[test]
+fn behaviour_96_time_spans_are_iso_8601_or_a_number_with_its_unit() {
+    for (text, expected) in [
+        ("PT10S", Duration::from_secs(10)),
+        ("PT0.5S", Duration::from_millis(500)),
+        ("PT1M30S", Duration::from_secs(90)),
+        ("P7D", Duration::from_secs(7 * 86_400)),
+        ("10s", Duration::from_secs(10)),
+        ("500ms", Duration::from_millis(500)),
+        ("5m", Duration::from_secs(300)),
+        ("1h", Duration::from_secs(3_600)),
+    ] {
+        let source = database(&format!("connection-timeout: {text}")).unwrap();
+        assert_eq!(source.connection_timeout, expected, "{text}");
+    }
+}
+
+#[test]
+fn a_bare_number_means_milliseconds_in_the_references_own_keys_alone() {
+    let source = database("idle-timeout: 600000, leak-detection-threshold: '2000'").unwrap();
+    assert_eq!(source.idle_timeout, Duration::from_secs(600));
+    assert_eq!(source.leak_detection_threshold, Duration::from_secs(2));
+    for key in ["connection-timeout", "max-lifetime", "commit-timeout", "statement-timeout"] {
+        let error = database(&format!("{key}: 60000")).unwrap_err().to_string();
+        assert!(error.contains("a number needs its unit; write it as `500ms`, `10s`"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_absent_has_its_default() {
+    let source = database("").unwrap();
+    assert_eq!((source.maximum_pool_size, source.minimum_idle), (10, 0));
+    assert_eq!((source.lanes, source.fold_limit), (2, 64));
+    assert_eq!(source.idle_timeout, Duration::from_secs(600));
+    assert_eq!(source.max_lifetime, Duration::from_secs(1_800));
+    assert_eq!(source.leak_detection_threshold, Duration::ZERO);
+    assert_eq!((source.statement_timeout, source.tls_mode), (None, None));
+    assert_eq!((source.username, source.application_name.as_str()), (None, "ekbatan"));
+}
+
+#[test]
+fn every_key_of_a_database_is_read() {
+    let source = database(
+        "username: app, password: '0123', tls-mode: verify-full, tls-root-cert: ca.pem, \
+         maximum-pool-size: 4, minimum-idle: 1, idle-timeout: 0, max-lifetime: 1h, \
+         leak-detection-threshold: 2s, connection-timeout: 1s, statement-timeout: 2s, \
+         commit-timeout: 3s, settle-timeout: 4s, lanes: 3, fold-limit: 5, \
+         application-name: shop, durability: wal",
+    )
+    .unwrap();
+    assert_eq!(source.username.as_deref(), Some("app"));
+    assert_eq!(source.password.unwrap().expose_secret(), "0123");
+    assert_eq!(source.tls_mode, Some(TlsMode::VerifyFull));
+    assert_eq!(source.tls_root_cert, Some("ca.pem".into()));
+    assert_eq!((source.maximum_pool_size, source.minimum_idle), (4, 1));
+    assert_eq!((source.lanes, source.fold_limit), (3, 5));
+    let times = [
+        source.idle_timeout,
+        source.connection_timeout,
+        source.statement_timeout.unwrap(),
+        source.commit_timeout,
+        source.settle_timeout,
+        source.max_lifetime,
+    ];
+    assert_eq!(times.map(|time| time.as_secs()), [0, 1, 2, 3, 4, 3_600]);
+    assert_eq!((source.application_name.as_str(), source.durability), ("shop", Durability::Wal));
+}
+
+#[test]
+fn a_jdbc_address_says_what_its_parameters_say() {
+    let source =
+        database("jdbc-url: 'jdbc:postgresql://h:5433/d?sslmode=require&user=app&password=x'")
+            .unwrap();
+    assert_eq!(source.url, "postgres://h:5433/d");
+    assert_eq!(source.tls_mode, Some(TlsMode::Require));
+    assert_eq!(source.username.as_deref(), Some("app"));
+    let source =
+        database("jdbc-url: 'jdbc:postgresql://h/d?sslmode=require', tls-mode: disable").unwrap();
+    assert_eq!(source.tls_mode, Some(TlsMode::Disable), "the key wins");
+}
+
+#[test]
+fn names_in_texts_are_replaced_and_a_number_may_be_such_a_text() {
+    let yaml = "ekbatan: {configs: {primary-config: {url: 'postgres://${HOST}:${PORT:5432}/d', \
+                lanes: '${LANES}', password: '$${x}'}}}";
+    let config = load_with(yaml, [("HOST", "db"), ("LANES", "3")]).unwrap();
+    let source = primary(&config);
+    assert_eq!((source.url.as_str(), source.lanes), ("postgres://db:5432/d", 3));
+    assert_eq!(source.password.unwrap().expose_secret(), "${x}");
+}
+
+#[test]
+fn the_applications_own_keys_are_left_alone() {
+    let config = load(
+        "server: {port: 80, 1: [~, {}]}\nekbatan: {configs: {primary-config: {url: 'sqlite:a.db'}}}\n",
+    );
+    assert!(config.unwrap().ignored().is_empty());
+}
+
+#[test]
+fn keys_of_the_reference_without_effect_are_accepted_and_listed() {
+    let config = load(
+        "ekbatan:
+  configs:
+    primaryConfig:
+      jdbcUrl: jdbc:postgresql://h/d?reWriteBatchedInserts=true
+      driverClassName: org.postgresql.Driver
+  jobs: {polling-interval: PT10S, heartbeat-interval: PT10S, shutdown-max-wait: PT30M}
+  local-event-handler:
+    fanout-poll-delay: PT1S
+    fanout-batch-size: 200
+    handling-poll-delay: PT1S
+    handling-batch-size: 100
+    handling-max-backoff-cap: PT5M
+    handling-retention-window: P7D
+    handling: {enabled: false}
+  spring: {allow-boot-database-auto-configuration: false}
+",
+    )
+    .unwrap();
+    let ignored = config.ignored();
+    assert_eq!(ignored.len(), 13, "{ignored:?}");
+    for path in [
+        "ekbatan.jobs.polling-interval",
+        "ekbatan.local-event-handler.handling.enabled",
+        "ekbatan.spring.allow-boot-database-auto-configuration",
+        "ekbatan.configs.primary-config.driver-class-name",
+        "ekbatan.configs.primary-config.jdbc-url?reWriteBatchedInserts",
+    ] {
+        assert!(ignored.iter().any(|ignored| ignored == path), "{path}: {ignored:?}");
+    }
+}
+
+/// What was logged, in memory.
+#[derive(Clone, Default)]
+struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_told_in_one_warning() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let configs = "configs: {primary-config: {url: 'postgres://u:hunter2@h/d'}}";
+        load(&format!("ekbatan: {{{configs}}}")).unwrap();
+        load(&format!(
+            "ekbatan: {{{configs}, jobs: {{polling-interval: 1s, shutdown-max-wait: 1s}}}}"
+        ))
+        .unwrap();
+    });
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("WARN"), "{text}");
+    assert!(
+        text.contains("ekbatan.jobs.polling-interval, ekbatan.jobs.shutdown-max-wait"),
+        "{text}"
+    );
+}

@@ -1,0 +1,251 @@
+//! What MySQL's and MariaDB's types keep, and what they would not: nothing changes on its way,
+//! or it is refused by name.
+
+use ekbatan::db::{DbErrorKind, SchemaError};
+use ekbatan::prelude::*;
+use ekbatan::repository::WriteError;
+
+use crate::actions::run;
+use crate::database::{Dialect, TestDatabase};
+use crate::models::{Color, Settings, Thing, ThingState, quiet, thing};
+
+on_every_database! {
+    only mysql and mariadb:
+    ids_may_be_text_bytes_or_the_native_type,
+    rows_of_one_table_that_refer_to_each_other_are_added_in_one_plan,
+    edges_of_every_type_come_back_as_they_were,
+    what_a_column_would_change_is_refused,
+    a_row_beyond_the_longest_packet_is_refused_and_the_next_one_is_not,
+    columns_that_would_lose_something_are_named,
+    pages_by_enum_have_every_row_once,
+    timestamps_are_kept_in_utc_by_either_type,
+}
+
+/// A node of a tree: its table refers to itself.
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "nodes", name = "Node")]
+struct Node {
+    id: Id<Node>,
+    parent: Option<Id<Node>>,
+    label: String,
+    at: DateTime<Utc>,
+    state: ThingState,
+}
+
+fn node(label: &str, parent: Option<Id<Node>>) -> Node {
+    let at = DateTime::from_timestamp_micros(1_720_000_000_123_457).unwrap();
+    Node { id: Id::new(), parent, label: label.to_owned(), at, state: ThingState::Active }
+}
+
+async fn create_nodes(db: &TestDatabase, id: &str, at: &str) {
+    db.execute(&format!(
+        "DROP TABLE IF EXISTS nodes; CREATE TABLE nodes (id {id} NOT NULL PRIMARY KEY, parent {id}, \
+         label varchar(20) NOT NULL, at {at} NOT NULL, state varchar(24) NOT NULL, version bigint NOT NULL, \
+         CONSTRAINT node_parent FOREIGN KEY (parent) REFERENCES nodes (id))"
+    ))
+    .await;
+}
+
+async fn ids_may_be_text_bytes_or_the_native_type(db: &TestDatabase) {
+    let native = (db.dialect == Dialect::MariaDb).then_some("uuid");
+    for ty in ["char(36)", "char(36) CHARACTER SET ascii", "binary(16)"].into_iter().chain(native) {
+        create_nodes(db, ty, "datetime(6)").await;
+        let again = db.open_again().await;
+        let nodes = again.repository::<Node>();
+        let root = nodes.add(New::new(node("root", None), ())).await.unwrap();
+        let children = (0..5).map(|n| New::new(node(&n.to_string(), Some(root.id)), ()));
+        let children = nodes.add_all(children).await.unwrap();
+        let first = nodes.update(root.clone().apply(|node| node.label.push('!'))).await.unwrap();
+        let changed = children.into_iter().map(|node| node.apply(|node| node.label.push('!')));
+        let mut expected = nodes.update_all(changed).await.unwrap();
+        assert_eq!(nodes.get(root.id).await.unwrap(), first);
+        assert_eq!(nodes.count_where(Node::PARENT.eq(root.id)).await.unwrap(), 5);
+        let ids: Vec<Id<Node>> = expected.iter().map(|node| node.id).collect();
+        assert_eq!(nodes.find_by_ids(&ids).await.unwrap().len(), 5, "{ty}");
+        assert_eq!(nodes.find_where(Node::ID.is_in(ids)).await.unwrap().len(), 5, "{ty}");
+        expected.push(first);
+        expected.sort_by_key(|node| node.id.uuid());
+        let mut page = nodes.page(PageRequest::first(4)).await.unwrap();
+        let mut paged = page.rows;
+        page = nodes.page(page.next.unwrap()).await.unwrap();
+        paged.extend(page.rows);
+        paged.sort_by_key(|node| node.id.uuid());
+        assert_eq!(paged, expected, "{ty}");
+        assert!(nodes.update(root.apply(|_| ())).await.is_err(), "it is stale");
+    }
+}
+
+/// Ids that sort against the order in which the rows have to be written.
+async fn rows_of_one_table_that_refer_to_each_other_are_added_in_one_plan(db: &TestDatabase) {
+    create_nodes(db, "binary(16)", "datetime(6)").await;
+    let id = |n: u128| Id::<Node>::from_uuid(Uuid::from_u128(n));
+    let chain: Vec<Node> =
+        (1..=40).map(|n| Node { id: id(n), ..node("n", (n < 40).then(|| id(n + 1))) }).collect();
+    run(&db.executor().await, |ctx| {
+        Ok(ctx.plan().add_all(chain.iter().cloned().map(|node| New::new(node, ()))))
+    })
+    .await
+    .unwrap();
+    assert_eq!(db.count("nodes").await, 40);
+}
+
+/// MariaDB knows no negative zero.
+fn same_float(db: &TestDatabase, found: f64, value: f64) -> bool {
+    match db.dialect {
+        Dialect::MariaDb if value == 0.0 => found == 0.0,
+        _ => found.to_bits() == value.to_bits(),
+    }
+}
+
+async fn edges_of_every_type_come_back_as_they_were(db: &TestDatabase) {
+    let day = |text: &str| text.parse::<NaiveDate>().unwrap();
+    let at = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
+    let edges = [
+        Thing {
+            ratio: -0.0,
+            note: Some("two spaces  ".into()),
+            raw: vec![],
+            big: i64::MIN,
+            small: i32::MIN,
+            day: day("1000-01-01"),
+            at: at("1000-01-01T00:00:00Z"),
+            ..thing("a ")
+        },
+        Thing {
+            ratio: f64::MAX,
+            note: Some("\u{1F980}'\"\\\0\n%_`".into()),
+            raw: (0..=254).collect(),
+            day: day("9999-12-31"),
+            at: at("9999-12-31T23:59:59.999999Z"),
+            price: "-999999999999999999.99".parse().unwrap(),
+            ..thing("a")
+        },
+        Thing {
+            ratio: f64::MIN_POSITIVE,
+            note: Some(String::new()),
+            raw: b"\0 \0".to_vec(),
+            settings: Settings { tags: vec!["\u{0}\u{1F980}\\\"".into()], depth: Some(i64::MIN) },
+            weight: Some("0.0000000001".parse().unwrap()),
+            ..thing("A")
+        },
+        Thing { ratio: 0.1 + 0.2, ..thing("") },
+    ];
+    for (n, value) in edges.iter().enumerate() {
+        let alone = Thing { id: Id::new(), label: format!("{}#{n}", value.label), ..value.clone() };
+        let stored = db.things().add(quiet(alone)).await.unwrap();
+        let found = db.things().get(stored.id).await.unwrap();
+        assert_eq!(found, stored);
+        assert!(same_float(db, found.ratio, value.ratio), "{} {}", found.ratio, value.ratio);
+    }
+    let stored = db.things().add_all(edges.iter().cloned().map(quiet)).await.unwrap();
+    let touched = stored.into_iter().map(|thing| thing.apply(|thing| thing.cents.0 += 1));
+    let stored = db.things().update_all(touched).await.unwrap();
+    for (stored, value) in stored.iter().zip(&edges) {
+        let found = db.things().get(stored.id).await.unwrap();
+        assert_eq!(found, *stored);
+        assert!(same_float(db, found.ratio, value.ratio), "{} {}", found.ratio, value.ratio);
+        assert_eq!(
+            db.things().find_one(Thing::LABEL.eq(&*value.label)).await.unwrap(),
+            Some(found)
+        );
+    }
+}
+
+async fn what_a_column_would_change_is_refused(db: &TestDatabase) {
+    let year = |year: i32| NaiveDate::from_ymd_opt(year, 1, 1).unwrap();
+    let executor = db.executor().await;
+    for (value, named) in [
+        (Thing { ratio: f64::NAN, ..thing("a") }, "NaN"),
+        (Thing { ratio: f64::NEG_INFINITY, ..thing("a") }, "-inf"),
+        (Thing { day: year(999), ..thing("a") }, "0999-01-01"),
+        (Thing { day: year(10_000), ..thing("a") }, "+10000-01-01"),
+        (thing(&"x".repeat(256)), "label"),
+        (thing(&format!("{} ", "x".repeat(255))), "label"),
+        (Thing { raw: vec![0; 256], ..thing("a") }, "raw"),
+    ] {
+        let error =
+            run(&executor, |ctx| Ok(ctx.plan().add(quiet(value.clone())))).await.unwrap_err();
+        let kind = error.database_error().map(|error| error.kind());
+        assert_eq!(kind, Some(DbErrorKind::ValueOutOfRange), "{error}");
+        assert!(error.to_string().contains(named), "{error}");
+    }
+    let asked = db.things().find_where(Thing::RATIO.eq(f64::NAN)).await.unwrap_err();
+    assert!(asked.to_string().contains("NaN"), "{asked}");
+    assert_eq!(db.count("things").await, 0);
+}
+
+async fn a_row_beyond_the_longest_packet_is_refused_and_the_next_one_is_not(db: &TestDatabase) {
+    let longest: usize =
+        db.select(&["@@max_allowed_packet"], "").await[0][0].as_deref().unwrap().parse().unwrap();
+    let settings = Settings { tags: vec!["x".repeat(longest / 2)], depth: None };
+    match db.things().add(quiet(Thing { settings, ..thing("a") })).await.unwrap_err() {
+        WriteError::Database(error) => {
+            assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
+            assert!(error.to_string().contains("max_allowed_packet"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Many rows that are too long together are not: they travel in several packets.
+    let settings = Settings { tags: vec!["x".repeat(longest / 10)], depth: None };
+    let things =
+        (0..8).map(|n| quiet(Thing { settings: settings.clone(), ..thing(&n.to_string()) }));
+    let stored = db.things().add_all(things).await.unwrap();
+    let touched = stored.into_iter().map(|thing| thing.apply(|thing| thing.big = 1));
+    db.things().update_all(touched).await.unwrap();
+    assert_eq!(db.count("things").await, 8);
+}
+
+async fn columns_that_would_lose_something_are_named(db: &TestDatabase) {
+    create_nodes(db, "varchar(36)", "datetime(3)").await;
+    let error = db.databases.check::<Node>().await.unwrap_err();
+    match error.schema() {
+        Some(SchemaError::Columns { model: "Node", problems, .. }) => {
+            assert_eq!(problems.len(), 3, "{problems:?}");
+            assert!(problems[0].contains("`id`") && problems[0].contains("char(36)"));
+            assert!(problems[2].contains("datetime(3)") && problems[2].contains("datetime(6)"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An enum is ordered by its declaration, and here that is not its alphabet.
+async fn pages_by_enum_have_every_row_once(db: &TestDatabase) {
+    let things = (0..10).map(|n| {
+        let color = if n % 3 == 0 { Color::Red } else { Color::Green };
+        quiet(Thing { color, ..thing(&n.to_string()) })
+    });
+    db.things().add_all(things).await.unwrap();
+    let mut labels = Vec::new();
+    let mut next = Some(PageRequest::first(3).order_by(Thing::COLOR, Direction::Ascending));
+    while let Some(request) = next {
+        let page = db.things().page(request).await.unwrap();
+        labels.extend(page.rows.iter().map(|thing| thing.label.clone()));
+        next = page.next;
+    }
+    labels.sort();
+    assert_eq!(labels, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
+}
+
+/// `timestamp` is kept in UTC and shown in the session's zone, `datetime` is what was written;
+/// both are read back alike, whatever the zone of the server.
+async fn timestamps_are_kept_in_utc_by_either_type(db: &TestDatabase) {
+    for ty in ["datetime(6)", "timestamp(6)"] {
+        create_nodes(db, "char(36)", ty).await;
+        let again = db.open_again().await;
+        let nodes = again.repository::<Node>();
+        let stored = nodes.add_all((0..3).map(|_| New::new(node("a", None), ()))).await.unwrap();
+        let changed = stored.into_iter().map(|node| node.apply(|node| node.label.push('b')));
+        for node in nodes.update_all(changed).await.unwrap() {
+            assert_eq!(nodes.get(node.id).await.unwrap(), node);
+        }
+        assert_eq!(nodes.count_where(Node::AT.eq(node("", None).at)).await.unwrap(), 3);
+        let shown = db.select(&["at"], "FROM nodes LIMIT 1").await;
+        assert_eq!(shown, [[Some("2024-07-03 09:46:40.123457".to_owned())]], "{ty}");
+    }
+    let late = Node { at: "2999-01-01T00:00:00Z".parse().unwrap(), ..node("late", None) };
+    create_nodes(db, "char(36)", "timestamp(6)").await;
+    match db.open_again().await.repository().add(New::new(late, ())).await.unwrap_err() {
+        WriteError::Database(error) => assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange),
+        other => panic!("{other:?}"),
+    }
+}
