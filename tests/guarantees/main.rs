@@ -11,6 +11,7 @@ mod lanes;
 mod lanes_mysql;
 mod process;
 mod round_trips;
+mod shards;
 mod startup;
 #[path = "../../examples/wallet/wallet.rs"]
 #[allow(dead_code)] // the example uses what the tests do not

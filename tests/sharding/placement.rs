@@ -134,7 +134,7 @@ async fn unknown_shards_are_the_default_shard_where_the_configuration_says_so(t:
     let stored = accounts.add(quiet(account(UNKNOWN, "a"))).await.unwrap();
     assert_eq!(t.counts("accounts").await, [1, 0, 0]);
     assert_eq!(accounts.get(stored.id).await.unwrap(), stored);
-    assert_eq!(accounts.find_by_ids(&[stored.id]).await.unwrap(), [stored.clone()]);
+    assert_eq!(accounts.find_by_ids(&[stored.id]).await.unwrap(), std::slice::from_ref(&stored));
     assert!(accounts.exists(stored.id).await.unwrap());
     assert_eq!(accounts.count().await.unwrap(), 1, "counted once");
     assert_eq!(lenient.shard(UNKNOWN).unwrap().identifier(), FIRST);

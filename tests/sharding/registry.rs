@@ -12,6 +12,7 @@ use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, UNKNOWN};
 on_every_layout! {
     a_rollback_on_one_shard_leaves_another_shards_transaction_alone,
     a_transaction_refuses_rows_of_another_shard,
+    a_transaction_refuses_ids_of_another_shard,
     every_shard_has_a_pool_of_its_own,
     without_a_replica_both_routes_are_one_pool,
     a_default_shard_that_is_not_configured_is_an_error_before_anything_opens,
@@ -59,6 +60,34 @@ async fn a_transaction_refuses_rows_of_another_shard(t: &TestShards) {
         other => panic!("{other:?}"),
     }
     t.assert_nothing_written().await;
+}
+
+/// "There is no such row" would be true of the wrong shard.
+async fn a_transaction_refuses_ids_of_another_shard(t: &TestShards) {
+    let stored = t.three_accounts().await;
+    let shard = t.databases.shard(SECOND).unwrap();
+    let read: Result<(), TransactionError<ReadError>> = shard
+        .transactions()
+        .in_transaction(async |transaction| {
+            let accounts = t.accounts().within(&transaction);
+            assert_eq!(accounts.get(stored[1].id).await?, stored[1]);
+            let other = stored[2].id;
+            for error in [
+                accounts.find(other).await.map(drop).unwrap_err(),
+                accounts.exists(other).await.map(drop).unwrap_err(),
+                accounts.find_by_ids(&[stored[1].id, other]).await.map(drop).unwrap_err(),
+            ] {
+                match error {
+                    ReadError::OtherShard { id, row, transaction, .. } => {
+                        assert_eq!((id, row, transaction), (other.uuid(), THIRD, SECOND));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            Ok(())
+        })
+        .await;
+    read.unwrap();
 }
 
 async fn every_shard_has_a_pool_of_its_own(t: &TestShards) {

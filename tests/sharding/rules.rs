@@ -119,6 +119,12 @@ async fn the_rule_by_value_places_rows_and_refuses_reads_by_id(t: &TestShards) {
         );
     }
     assert_eq!(orders.find_all().await.unwrap(), stored);
+    // Within a transaction there is but one shard to read it from.
+    let transactions = databases.shard(SECOND).unwrap().transactions();
+    let found = transactions
+        .in_transaction(async |transaction| orders.within(&transaction).get(id).await)
+        .await;
+    assert_eq!(found.unwrap(), stored[1]);
     let polish = orders.find_one(Order::COUNTRY.eq("PL")).await.unwrap();
     assert_eq!(polish, Some(stored.remove(1)));
     // What decides may be changed, but the row does not move.

@@ -28,7 +28,7 @@ async fn reads_by_condition_ask_every_shard(t: &TestShards) {
     assert_eq!(accounts.count_where(Account::RANK.eq(0)).await.unwrap(), 3);
     for account in &stored {
         let owner = || Account::OWNER.eq(&*account.owner);
-        assert_eq!(accounts.find_where(owner()).await.unwrap(), [account.clone()]);
+        assert_eq!(accounts.find_where(owner()).await.unwrap(), std::slice::from_ref(account));
         assert_eq!(accounts.find_one(owner()).await.unwrap().as_ref(), Some(account));
         assert!(accounts.exists_where(owner()).await.unwrap());
         assert_eq!(accounts.count_where(owner()).await.unwrap(), 1);

@@ -93,7 +93,7 @@ async fn change_all(
 ) -> (Recorder, Result<(), ExecuteError<crate::actions::Failed>>) {
     let executor = t.executor().await;
     let action = stage(|ctx| {
-        for account in accounts.to_vec() {
+        for account in accounts.iter().cloned() {
             ctx.plan().update(account.apply(|account| account.rank = 1));
         }
     });

@@ -176,15 +176,16 @@ pub enum ExecuteError<E> {
     /// action is on the list of
     /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits).
     #[error(
-        "action {action} committed on {} and not on {failed}{}; `databases.partial_commits()` lists it until it is resolved",
-        list(committed), source.as_ref().map_or_else(String::new, |source| format!(": {source}"))
+        "action {action} committed on {} and {} on {failed}{}; `databases.partial_commits()` lists it until it is resolved",
+        list(committed), if is_unknown(source) { "perhaps" } else { "not" }, source.as_ref().map_or_else(String::new, |source| format!(": {source}"))
     )]
     PartlyCommitted {
         /// The execution.
         action: ActionId,
         /// The shards that have committed their part.
         committed: Vec<ShardIdentifier>,
-        /// The shard that has not.
+        /// The shard that has not, or may not have: then `source` is [`CommitError::Unknown`],
+        /// and `executor.outcome(action)` tells.
         failed: ShardIdentifier,
         /// The shards behind it, to which nothing was sent.
         not_tried: Vec<ShardIdentifier>,
@@ -197,6 +198,10 @@ pub enum ExecuteError<E> {
     /// The action has a mistake.
     #[error(transparent)]
     Plan(#[from] PlanError),
+}
+
+fn is_unknown(source: &Option<CommitError>) -> bool {
+    matches!(source, Some(CommitError::Unknown(..)))
 }
 
 /// The kind of a failure: what a [`RetryPolicy`](super::RetryPolicy) decides by.

@@ -42,6 +42,20 @@ pub enum ReadError {
         /// Why.
         source: FieldError,
     },
+    /// The row belongs to another shard than the transaction, which cannot know of it.
+    #[error(
+        "{model} {id} belongs to shard {row}, and the transaction is open on shard {transaction}; read it without the transaction, or open that one there: `databases.shard(..)?.transactions()`"
+    )]
+    OtherShard {
+        /// The model.
+        model: &'static str,
+        /// The row.
+        id: Uuid,
+        /// Where it belongs.
+        row: ShardIdentifier,
+        /// Where the transaction is.
+        transaction: ShardIdentifier,
+    },
     /// The row's shard is not to be found.
     #[error(transparent)]
     Shard(#[from] ShardError),

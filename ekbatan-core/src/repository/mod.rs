@@ -80,7 +80,8 @@ impl<T: Entity> Repository<T> {
         self
     }
 
-    /// The same rows, read and written within an open transaction, and so on its shard only.
+    /// The same rows, read and written within an open transaction, and so on its shard only:
+    /// ids and rows of another shard are refused.
     #[must_use]
     pub fn within(&self, transaction: &Transaction) -> Self {
         Self {

@@ -4,8 +4,9 @@ use std::marker::PhantomData;
 
 use super::source::Source;
 use super::{ReadError, Repository, ShardFailure};
-use crate::domain::{Entity, ShardIdentifier, Stored};
-use crate::shard::visit;
+use crate::db::Transaction;
+use crate::domain::{Entity, EntityId, ShardIdentifier, Stored};
+use crate::shard::{ShardError, visit};
 
 /// The rows of the shards that answered, and those shards that did not.
 #[derive(Debug)]
@@ -30,9 +31,22 @@ impl<T: Entity> Repository<T> {
 
     /// Where the row with this id is read; nowhere if a lookup knows of no such row.
     pub(super) async fn source_of(&self, id: T::Id) -> Result<Option<Source<T>>, ReadError> {
-        match &self.within {
-            Some(transaction) => Ok(Some(self.source(transaction.database()))),
-            None => Ok(self.shards.of_id::<T>(id).await?.map(|shard| self.source(shard))),
+        let found = self.shards.of_id::<T>(id).await;
+        let Some(open_on) = self.within.as_ref().map(Transaction::database) else {
+            return Ok(found?.map(|shard| self.source(shard)));
+        };
+        match found {
+            // To answer "not found" would be true of the wrong shard.
+            Ok(Some(shard)) if shard.shard != open_on.shard => Err(ReadError::OtherShard {
+                model: T::TABLE.model,
+                id: id.uuid(),
+                row: shard.shard,
+                transaction: open_on.shard,
+            }),
+            // Where nothing tells the shard, the transaction does.
+            Ok(Some(_)) | Err(ShardError::NotById { .. }) => Ok(Some(self.source(open_on))),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 

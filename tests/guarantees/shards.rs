@@ -1,0 +1,212 @@
+//! One shard of three that is killed while all of them are written to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ekbatan::config::ShardMemberConfig;
+use ekbatan::prelude::*;
+use ekbatan_testkit::PostgresServer;
+use tokio::task::JoinSet;
+
+use crate::harness::patient;
+use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError, migrations};
+
+const COUNT: usize = 3;
+/// The one that dies.
+const DEAD: usize = 1;
+const WALLETS_PER_SHARD: usize = 4;
+
+fn shard(n: usize) -> ShardIdentifier {
+    ShardIdentifier::new(0, n as u32).unwrap()
+}
+
+struct Shards {
+    servers: Vec<PostgresServer>,
+    executor: ActionExecutor,
+    wallets: Vec<Vec<Id<Wallet>>>,
+}
+
+impl Shards {
+    async fn start() -> Self {
+        let mut servers = Vec::new();
+        let mut sources = Vec::new();
+        for _ in 0..COUNT {
+            let server = PostgresServer::builder().durable().start().await.unwrap();
+            sources.push(DataSourceConfig::new(server.create_database().await.unwrap()));
+            servers.push(server);
+        }
+        let mut sources = (0..).zip(sources);
+        let (_, first) = sources.next().unwrap();
+        let config = sources.fold(EkbatanConfig::from(first), |config, (n, source)| {
+            config.shard(shard(n), ShardMemberConfig::new(0, source))
+        });
+        let databases = Databases::connect(&config).await.unwrap();
+        let databases = databases.with_sharding(Sharding::<Wallet>::embedded());
+        databases.migrate(&migrations()).await.unwrap();
+        let mut wallets = vec![Vec::new(); COUNT];
+        for (n, wallets) in wallets.iter_mut().enumerate() {
+            for _ in 0..WALLETS_PER_SHARD {
+                // The bits of its id say where it is.
+                let id = ShardedId::<Wallet>::new(shard(n)).uuid();
+                let wallet = Wallet::open(Id::from_uuid(id), "somebody", "EUR");
+                let wallet = New::new(Wallet::clone(&wallet), ());
+                wallets.push(databases.repository().add(wallet).await.unwrap().id);
+            }
+        }
+        let executor = ActionExecutor::builder(&databases, "tests")
+            .model::<Wallet>()
+            .retry(patient())
+            .build()
+            .await
+            .unwrap();
+        Self { servers, executor, wallets }
+    }
+
+    fn wallets(&self) -> Repository<Wallet> {
+        self.executor.databases().repository()
+    }
+
+    async fn deposit(&self, wallet: Id<Wallet>) -> Result<(), ExecuteError<WalletError>> {
+        let deposit = Deposit { wallet, amount: Decimal::ONE };
+        self.executor.execute(&DepositMoney, deposit).await.map(drop)
+    }
+}
+
+/// A deposit and what its caller was told.
+struct Told {
+    shard: usize,
+    id: ActionId,
+    answer: Result<(), ExecuteError<WalletError>>,
+}
+
+async fn deposit_until(
+    shards: Arc<Shards>,
+    n: usize,
+    wallet: Id<Wallet>,
+    committed: Arc<[AtomicUsize; COUNT]>,
+    over: Arc<AtomicBool>,
+) -> Vec<Told> {
+    let mut told = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let deposit = Deposit { wallet, amount: Decimal::ONE };
+        let call = shards.executor.execute(&DepositMoney, deposit);
+        let id = call.action_id();
+        let answer = call.await.map(drop);
+        match &answer {
+            Ok(()) => drop(committed[n].fetch_add(1, Ordering::Relaxed)),
+            // Whoever is refused by a dead server does not ask again at once.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+        told.push(Told { shard: n, id, answer });
+    }
+    told
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while !holds().await {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_is_killed_takes_no_other_with_it_and_comes_back() {
+    let shards = Arc::new(Shards::start().await);
+    let committed: Arc<[AtomicUsize; COUNT]> = Arc::default();
+    let over = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for (n, wallets) in shards.wallets.iter().enumerate() {
+        for wallet in wallets {
+            let (committed, over) = (committed.clone(), over.clone());
+            tasks.spawn(deposit_until(shards.clone(), n, *wallet, committed, over));
+        }
+    }
+    let counts = || [0, 1, 2].map(|n| committed[n].load(Ordering::Relaxed));
+    until("every shard commits", async || counts().iter().all(|count| *count > 50)).await;
+    shards.servers[DEAD].kill().await.unwrap();
+
+    let before = counts();
+    let others_go_on = async || [0, 2].iter().all(|n| counts()[*n] > before[*n] + 200);
+    until("the other two go on", others_go_on).await;
+    assert_the_dead_one_is_named(&shards).await;
+    assert_others_answer(&shards).await;
+
+    let before = counts();
+    shards.servers[DEAD].restart().await.unwrap();
+    until("it is used again", async || counts()[DEAD] > before[DEAD] + 50).await;
+    shards.wallets().find_all().await.unwrap();
+    over.store(true, Ordering::Relaxed);
+    let told: Vec<Told> = tasks.join_all().await.into_iter().flatten().collect();
+    assert_true(&shards, &told).await;
+}
+
+async fn assert_the_dead_one_is_named(shards: &Shards) {
+    let address = format!("127.0.0.1:{}", shards.servers[DEAD].port());
+    let wallet = shards.wallets[DEAD][0];
+    let read = shards.wallets().get(wallet).await.unwrap_err();
+    assert!(read.to_string().contains(&address), "{read}");
+    let deposit = shards.deposit(wallet).await.unwrap_err();
+    assert!(deposit.to_string().contains(&address), "{deposit}");
+    match shards.wallets().find_all().await.unwrap_err() {
+        ReadError::Shards { failed, answered } => {
+            assert_eq!(answered, [shard(0), shard(2)]);
+            assert_eq!((failed.len(), failed[0].shard), (1, shard(DEAD)));
+            assert!(failed[0].error.to_string().contains(&address), "{}", failed[0].error);
+        }
+        other => panic!("{other:?}"),
+    }
+    // Whether the dead one knows a new key cannot be told, and so nothing runs.
+    let deposit = Deposit { wallet: shards.wallets[0][0], amount: Decimal::ONE };
+    let call = shards.executor.execute(&DepositMoney, deposit).idempotency_key("new");
+    let keyed = call.await.unwrap_err();
+    assert_eq!(keyed.kind(), ErrorKind::Unavailable);
+    assert!(keyed.to_string().contains(&address), "{keyed}");
+}
+
+async fn assert_others_answer(shards: &Shards) {
+    let some = shards.wallets().find_where_reachable(Condition::all()).await.unwrap();
+    assert_eq!(some.rows.len(), 2 * WALLETS_PER_SHARD);
+    assert_eq!(some.unreachable.len(), 1);
+    assert_eq!(some.unreachable[0].shard, shard(DEAD));
+    let ids = [shards.wallets[0][0], shards.wallets[2][0]];
+    assert_eq!(shards.wallets().find_by_ids(&ids).await.unwrap().len(), 2);
+    let deposit = Deposit { wallet: ids[1], amount: Decimal::ONE };
+    let call = shards.executor.execute(&DepositMoney, deposit);
+    let id = call.action_id();
+    call.await.unwrap();
+    assert_eq!(shards.executor.outcome(id).await.unwrap(), Outcome::Committed);
+    assert_eq!(shards.executor.databases().partial_commits().await.unwrap(), []);
+}
+
+/// What callers were told is what is stored. Those whose commit met the kill are mostly told
+/// nothing until the server is back: their lane finds out what became of it.
+async fn assert_true(shards: &Shards, told: &[Told]) {
+    let mut stored = vec![0; COUNT];
+    let mut failures = 0;
+    for Told { shard, id, answer } in told {
+        let expected = match answer {
+            Ok(()) => Outcome::Committed,
+            Err(ExecuteError::CommitUnknown { .. }) => shards.executor.outcome(*id).await.unwrap(),
+            Err(_) => Outcome::NotCommitted,
+        };
+        if answer.is_err() {
+            failures += 1;
+            assert_eq!(*shard, DEAD, "{answer:?}");
+            assert_eq!(shards.executor.outcome(*id).await.unwrap(), expected);
+        }
+        stored[*shard] += i64::from(expected == Outcome::Committed);
+    }
+    // The one deposit that was made beside the tasks.
+    stored[2] += 1;
+    for (n, expected) in stored.into_iter().enumerate() {
+        let mut versions = 0;
+        for wallet in shards.wallets().find_by_ids(&shards.wallets[n]).await.unwrap() {
+            assert_eq!(wallet.balance, Decimal::from(wallet.version() - 1));
+            versions += wallet.version() - 1;
+        }
+        assert_eq!(versions, expected, "on shard {n}");
+    }
+    println!("{} deposits, {failures} of them failed", told.len());
+}
