@@ -81,12 +81,10 @@ pub fn quiet<T: Entity>(value: T) -> New<T> {
 }
 
 pub fn migrations() -> Migrations {
-    Migrations::none().script_for("sqlite", 1, "create_accounts", SQLITE).script_for(
-        "postgres",
-        1,
-        "create_accounts",
-        POSTGRES,
-    )
+    Migrations::none()
+        .script_for("sqlite", 1, "create_accounts", SQLITE)
+        .script_for("postgres", 1, "create_accounts", POSTGRES)
+        .script_for("mariadb", 1, "create_accounts", MARIADB)
 }
 
 /// Texts that compare by bytes would be no test of the order of merged pages.
@@ -121,3 +119,19 @@ CREATE TABLE accounts (
 );
 CREATE TABLE notes (id uuid PRIMARY KEY, text text NOT NULL CONSTRAINT notes_text_key UNIQUE, state varchar(24) NOT NULL, version bigint NOT NULL);
 CREATE TABLE orders (id uuid PRIMARY KEY, country text NOT NULL, state varchar(24) NOT NULL, version bigint NOT NULL);"#;
+
+const MARIADB: &str = "
+CREATE TABLE accounts (
+    id uuid PRIMARY KEY,
+    owner varchar(255) COLLATE utf8mb4_general_ci NOT NULL,
+    code varchar(8) COLLATE utf8mb4_unicode_ci NOT NULL,
+    balance decimal(20, 4) NOT NULL,
+    at datetime(6) NOT NULL,
+    rank bigint NOT NULL,
+    state varchar(24) NOT NULL,
+    version bigint NOT NULL,
+    created_date datetime(6) NOT NULL,
+    updated_date datetime(6) NOT NULL
+);
+CREATE TABLE notes (id uuid PRIMARY KEY, text varchar(255) NOT NULL, state varchar(24) NOT NULL, version bigint NOT NULL, UNIQUE notes_text_key (text));
+CREATE TABLE orders (id uuid PRIMARY KEY, country varchar(255) NOT NULL, state varchar(24) NOT NULL, version bigint NOT NULL);";

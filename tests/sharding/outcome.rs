@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use crate::actions::{Take, route};
-use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, executor_on};
+use crate::shards::{Dialect, FIRST, SECOND, SHARDS, THIRD, TestShards, executor_on};
 
 on_every_layout! {
     an_outcome_that_is_asked_while_the_action_runs_waits_for_it,
@@ -85,9 +85,14 @@ async fn a_trail_that_is_half_gone_is_that_of_a_complete_action(t: &TestShards) 
 async fn leave_part(t: &TestShards, shard: ShardIdentifier, id: ActionId) {
     let shards = SHARDS.map(|shard| shard.to_string()).join(", ");
     let on = t.on(shard);
+    // As each of them keeps it.
+    let date = match on.dialect {
+        Dialect::Sqlite => "2026-01-02T03:04:05.000000Z",
+        _ => "2026-01-02 03:04:05.000000",
+    };
     on.execute(&format!(
         "INSERT INTO {} (action_id, shard, shards, namespace, action_name, committed_date) \
-         VALUES ('{id}', '{shard}', '{shards}', 'a', 'b', '2026-01-02T03:04:05.000000Z')",
+         VALUES ('{id}', '{shard}', '{shards}', 'a', 'b', '{date}')",
         on.eventlog("cross_shard_parts")
     ))
     .await;

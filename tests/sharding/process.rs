@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use ekbatan::prelude::*;
 
 use crate::actions::{Take, route};
-use crate::shards::{FIRST, SECOND, SHARDS, TestShards, executor_on, until};
+use crate::shards::{FIRST, SECOND, SHARDS, TestShards, executor_on, source, until};
 
 on_every_layout! {
     a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_the_list,
@@ -72,10 +72,9 @@ async fn a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_
 async fn take_from_all(urls: &str) {
     let urls: Vec<&str> = urls.lines().collect();
     let config = SHARDS.into_iter().zip(&urls).skip(1).fold(
-        EkbatanConfig::single(urls[0]),
+        EkbatanConfig::from(source(urls[0])),
         |config, (shard, url)| {
-            let source = DataSourceConfig::new(*url);
-            config.shard(shard, ekbatan::config::ShardMemberConfig::new(0, source))
+            config.shard(shard, ekbatan::config::ShardMemberConfig::new(0, source(url)))
         },
     );
     let databases = Databases::connect(&config).await.unwrap();

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use ekbatan::clock::Clock;
 use ekbatan::config::{ShardMemberConfig, UnknownShard};
 use ekbatan::prelude::*;
-use ekbatan_testkit::{PostgresServer, TempSqlite};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, SqliteConnection};
+use ekbatan_testkit::{MariaDbServer, PostgresServer, TempSqlite};
+use sqlx::{
+    AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Row as _, SqliteConnection,
+};
 
 use crate::models::{Account, Note, Order, migrations};
 
@@ -21,11 +23,11 @@ pub enum Layout {
 
 impl Layout {
     fn dialects(self) -> [Dialect; 3] {
-        use Dialect::{Postgres, Sqlite};
+        use Dialect::{MariaDb, Postgres, Sqlite};
         match self {
             Layout::Sqlite => [Sqlite; 3],
             Layout::Postgres => [Postgres; 3],
-            Layout::Mixed => [Sqlite, Postgres, Sqlite],
+            Layout::Mixed => [Postgres, MariaDb, Sqlite],
         }
     }
 }
@@ -34,6 +36,7 @@ impl Layout {
 pub enum Dialect {
     Sqlite,
     Postgres,
+    MariaDb,
 }
 
 const fn shard(group: u32, member: u32) -> ShardIdentifier {
@@ -175,10 +178,21 @@ impl TestShards {
 }
 
 fn config(shards: &[TestShard]) -> EkbatanConfig {
-    let source = |shard: &TestShard| DataSourceConfig::new(&shard.url).maximum_pool_size(3);
+    let source = |shard: &TestShard| source(&shard.url).maximum_pool_size(3);
     shards[1..].iter().fold(EkbatanConfig::from(source(&shards[0])), |config, shard| {
         config.shard(shard.shard, ShardMemberConfig::new(0, source(shard)))
     })
+}
+
+/// A shard's database by its address.
+pub fn source(url: &str) -> DataSourceConfig {
+    DataSourceConfig::new(url).eventlog(eventlog_of(url))
+}
+
+/// Where MariaDB keeps the framework's tables: on a server that others share, in a database
+/// of this test's own.
+fn eventlog_of(url: &str) -> String {
+    format!("{}_log", url.rsplit('/').next().unwrap())
 }
 
 pub async fn executor_on(databases: &Databases) -> ActionExecutor {
@@ -202,6 +216,10 @@ impl TestShard {
                 let server = PostgresServer::shared().await.unwrap();
                 (server.create_database().await.unwrap(), None)
             }
+            Dialect::MariaDb => {
+                let server = MariaDbServer::shared().await.unwrap();
+                (server.create_database().await.unwrap(), None)
+            }
         };
         Self { shard, url, dialect, _file: file }
     }
@@ -211,6 +229,7 @@ impl TestShard {
         match self.dialect {
             Dialect::Sqlite => format!("eventlog_{table}"),
             Dialect::Postgres => format!("eventlog.{table}"),
+            Dialect::MariaDb => format!("{}.{table}", eventlog_of(&self.url)),
         }
     }
 
@@ -221,8 +240,9 @@ impl TestShard {
 
     /// The rows of `SELECT columns tail`, each column as text, on a connection of its own.
     pub async fn select(&self, columns: &[&str], tail: &str) -> Vec<TextRow> {
+        let text = if self.dialect == Dialect::MariaDb { "CHAR" } else { "TEXT" };
         let cast: Vec<String> =
-            columns.iter().map(|column| format!("CAST({column} AS TEXT)")).collect();
+            columns.iter().map(|column| format!("CAST({column} AS {text})")).collect();
         let sql = AssertSqlSafe(format!("SELECT {} {tail}", cast.join(", ")));
         let texts = columns.len();
         match Other::connect(self.dialect, &self.url).await {
@@ -231,6 +251,10 @@ impl TestShard {
                 rows.iter().map(|row| (0..texts).map(|at| row.get(at)).collect()).collect()
             }
             Other::Postgres(mut connection) => {
+                let rows = sqlx::query(sql).fetch_all(&mut connection).await.unwrap();
+                rows.iter().map(|row| (0..texts).map(|at| row.get(at)).collect()).collect()
+            }
+            Other::MariaDb(mut connection) => {
                 let rows = sqlx::query(sql).fetch_all(&mut connection).await.unwrap();
                 rows.iter().map(|row| (0..texts).map(|at| row.get(at)).collect()).collect()
             }
@@ -245,14 +269,25 @@ impl TestShard {
 
     /// Takes a table away, so that whoever asks for it is told that it is not there.
     pub async fn hide(&self, table: &str) {
-        self.execute(&format!("ALTER TABLE {table} RENAME TO hidden")).await;
+        let hidden = self.renamed(table, "hidden");
+        self.execute(&format!("ALTER TABLE {table} RENAME TO {hidden}")).await;
     }
 
     /// Puts back the table that was hidden.
     pub async fn show(&self, table: &str) {
         let name = table.rsplit('.').next().unwrap();
         let hidden = table.replace(name, "hidden");
-        self.execute(&format!("ALTER TABLE {hidden} RENAME TO {name}")).await;
+        let shown = self.renamed(table, name);
+        self.execute(&format!("ALTER TABLE {hidden} RENAME TO {shown}")).await;
+    }
+
+    /// Another name beside a table, as `RENAME TO` takes it.
+    fn renamed(&self, table: &str, name: &str) -> String {
+        match (self.dialect, table.rsplit_once('.')) {
+            // It would move the table into the database of the session.
+            (Dialect::MariaDb, Some((database, _))) => format!("{database}.{name}"),
+            _ => name.to_owned(),
+        }
     }
 
     /// Changes a row's version behind everybody's back.
@@ -267,6 +302,11 @@ impl TestShard {
             Dialect::Postgres => {
                 let others = "FROM pg_stat_activity WHERE datname = current_database() \
                               AND pid <> pg_backend_pid() AND state <> 'idle'";
+                self.select(&["count(*)"], others).await[0][0].as_deref() != Some("0")
+            }
+            Dialect::MariaDb => {
+                let others = "FROM information_schema.processlist WHERE db = database() \
+                              AND id <> connection_id() AND command <> 'Sleep'";
                 self.select(&["count(*)"], others).await[0][0].as_deref() != Some("0")
             }
         }
@@ -285,6 +325,7 @@ pub async fn hold_writers(dialect: Dialect, url: &str) -> Other {
         .execute(match dialect {
             Dialect::Sqlite => "BEGIN IMMEDIATE",
             Dialect::Postgres => "BEGIN; LOCK TABLE accounts IN EXCLUSIVE MODE",
+            Dialect::MariaDb => "LOCK TABLES accounts READ",
         })
         .await;
     other
@@ -300,6 +341,7 @@ pub async fn overtake(dialect: Dialect, url: &str, account: ShardedId<Account>) 
 pub enum Other {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
+    MariaDb(MySqlConnection),
 }
 
 impl Other {
@@ -307,6 +349,10 @@ impl Other {
         match dialect {
             Dialect::Sqlite => Self::Sqlite(SqliteConnection::connect(url).await.unwrap()),
             Dialect::Postgres => Self::Postgres(PgConnection::connect(url).await.unwrap()),
+            Dialect::MariaDb => {
+                let url = url.replace("mariadb:", "mysql:");
+                Self::MariaDb(MySqlConnection::connect(&url).await.unwrap())
+            }
         }
     }
 
@@ -315,6 +361,7 @@ impl Other {
         match self {
             Self::Sqlite(connection) => drop(sql.execute(connection).await.unwrap()),
             Self::Postgres(connection) => drop(sql.execute(connection).await.unwrap()),
+            Self::MariaDb(connection) => drop(sql.execute(connection).await.unwrap()),
         }
     }
 }

@@ -33,8 +33,7 @@ pub struct Migrations {
 /// A migration that has run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedMigration {
-    /// `ekbatan` for the framework's own, otherwise `application`; on MySQL and MariaDB, where
-    /// several databases may share one `eventlog`, `application:` and the database's name.
+    /// `ekbatan` for the framework's own, otherwise `application`.
     pub source: String,
     /// Its number.
     pub version: i64,
@@ -228,6 +227,7 @@ fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), Migration
 
 /// Under which name the framework's own migrations are recorded.
 const FRAMEWORK: &str = "ekbatan";
+const APPLICATION: &str = "application";
 
 /// The framework's own, append-only.
 fn framework() -> Vec<Migration> {
@@ -275,7 +275,7 @@ pub(crate) async fn migrate(
     .await?;
     let framework = framework();
     let own = framework.iter().map(|migration| (FRAMEWORK, migration));
-    let theirs = application.iter().map(|migration| (driver.migration_source(), migration));
+    let theirs = application.iter().map(|migration| (APPLICATION, migration));
     for (source, migration) in own.chain(theirs) {
         step(&mut loan, async |connection| {
             apply(connection, driver, source, migration, clock).await
@@ -322,7 +322,7 @@ async fn apply(
     };
     connection.script(&text).await.map_err(failed)?;
     let record = [
-        Value::Text(source.to_owned()),
+        Value::Text(recorded_as(source, driver).to_owned()),
         Value::Int(*version),
         Value::Text(name.clone()),
         Value::Text(checksum),
@@ -370,6 +370,11 @@ async fn step(
     }
 }
 
+/// A record may be shared by several databases, which it tells apart.
+fn recorded_as<'s>(source: &'s str, driver: &'s dyn Driver) -> &'s str {
+    if source == APPLICATION { driver.migration_source() } else { source }
+}
+
 static HISTORY: Table = Table {
     schema: Some("eventlog"),
     name: "migrations",
@@ -404,8 +409,7 @@ pub(crate) async fn migration_states(
     loan.done();
     let framework = framework();
     let own = framework.iter().map(|migration| (FRAMEWORK, migration));
-    let theirs =
-        application.iter().map(|migration| (database.driver.migration_source(), migration));
+    let theirs = application.iter().map(|migration| (APPLICATION, migration));
     let states = own.chain(theirs).map(|(source, migration)| {
         let sum = checksum(text_for(migration, dialect)?);
         let done =
@@ -436,8 +440,12 @@ pub(crate) async fn applied(
     };
     let all: Result<Vec<AppliedMigration>, MigrationError> =
         connection.fetch(&query).await?.into_iter().map(read).collect();
-    let ours = [FRAMEWORK, driver.migration_source()];
-    Ok(all?.into_iter().filter(|done| ours.contains(&done.source.as_str())).collect())
+    let ours = all?.into_iter().filter_map(|done| {
+        let own = |source: &&str| done.source == recorded_as(source, driver);
+        let source = [FRAMEWORK, APPLICATION].into_iter().find(own)?;
+        Some(AppliedMigration { source: source.to_owned(), ..done })
+    });
+    Ok(ours.collect())
 }
 
 fn read(mut values: Vec<Value>) -> Result<AppliedMigration, MigrationError> {
