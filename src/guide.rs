@@ -19,6 +19,7 @@ pages! {
     outbox = "../docs/src/outbox.md",
     migrations = "../docs/src/migrations.md",
     sharding = "../docs/src/sharding.md",
+    locks = "../docs/src/locks.md",
     configuration = "../docs/src/configuration.md",
     operations = "../docs/src/operations.md",
     testing = "../docs/src/testing.md",

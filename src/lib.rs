@@ -12,6 +12,8 @@ extern crate self as ekbatan;
 mod guide;
 
 pub use ekbatan_core::{action, clock, config, db, domain, repository, shard};
+pub use ekbatan_lock as lock;
+pub use ekbatan_lock::lock_key;
 #[doc(inline)]
 pub use ekbatan_macros::{Entity, Event, Field, Model, State};
 
@@ -34,6 +36,10 @@ pub mod prelude {
         Column, Condition, Direction, PageRequest, ReadError, Repository,
     };
     pub use ekbatan_core::shard::{Databases, ShardIdentifier, ShardedId, Sharding};
+    pub use ekbatan_lock::{
+        ExecuteLocked, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider,
+        WithLockError, lock_key,
+    };
     pub use ekbatan_macros::{Entity, Event, Field, Model, State};
     pub use rust_decimal::Decimal;
     pub use uuid::Uuid;

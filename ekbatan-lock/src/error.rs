@@ -1,0 +1,93 @@
+//! What goes wrong around locks, told apart by type. That a lock is busy is none of it.
+
+use std::time::Duration;
+
+use super::{BackendError, LockKey};
+
+/// How a lease ended before it was released.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LossCause {
+    /// It was held for as long as it may be.
+    #[error("it was held for {0:?}, which is all that was asked for")]
+    Expired(Duration),
+    /// Its term ran out at the server before it could be renewed.
+    #[error("its term could not be renewed in time: {0}")]
+    NotRenewed(String),
+    /// The server session that held it is gone.
+    #[error("the session that held it is gone: {0}")]
+    SessionGone(String),
+    /// Somebody else has it.
+    #[error("somebody else has taken it")]
+    Taken,
+    /// An operator ended it.
+    #[error("it was ended by force: {0}")]
+    Forced(String),
+}
+
+/// A lock that could not be had, held or given back, for another reason than that it is busy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// The lease is over.
+    #[error("the lease on `{key}` is over: {cause}")]
+    Lost {
+        /// The key.
+        key: LockKey,
+        /// How it ended.
+        cause: LossCause,
+    },
+    /// The backend failed; the lock is not held.
+    #[error("the lock on `{key}` could not be had: {source}")]
+    Backend {
+        /// The key.
+        key: LockKey,
+        /// Why.
+        source: BackendError,
+    },
+    /// The backend cannot keep its promise as it is set up.
+    #[error("locks are refused here: {reason}")]
+    Unsafe {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A duration that no lock can have.
+    #[error("`{key}`: {what} is {value:?}; it must be longer than zero")]
+    Duration {
+        /// The key.
+        key: LockKey,
+        /// Which.
+        what: &'static str,
+        /// The value.
+        value: Duration,
+    },
+    /// The key is blank.
+    #[error("a lock's key is blank; name what is locked, such as `wallet:17`")]
+    BlankKey,
+    /// The locks were closed.
+    #[error("the locks were closed while `{key}` was waited for")]
+    Closed {
+        /// The key.
+        key: LockKey,
+    },
+}
+
+/// Why `with_lock` has no output.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WithLockError<E> {
+    /// The work's own error, untouched.
+    #[error(transparent)]
+    Work(E),
+    /// The lock was not to be had in time; the work did not begin.
+    #[error("`{key}` was held by somebody else for all of {waited:?}")]
+    Busy {
+        /// The key.
+        key: LockKey,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The lock failed; the work did not begin.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+}

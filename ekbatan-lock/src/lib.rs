@@ -1,0 +1,32 @@
+//! Keyed locks: leases on keys, with one contract over every backend.
+//!
+//! Two callers who name the same key exclude each other; callers who name different keys
+//! never wait for each other. A lease ends by itself after the time that its holder asked
+//! for, and a commit that is fenced by it cannot go through afterwards.
+//!
+//! Who knows whom: a [`LockBackend`] grants and releases keys at a server and knows nothing
+//! else. [`LockProvider`] stands on one and does what is the same for all of them: the fair
+//! queue within the process, re-entry, deadlines, renewal, loss.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod backend;
+mod desk;
+mod error;
+mod key;
+mod lease;
+mod options;
+mod process;
+mod provider;
+mod scope;
+mod with_lock;
+
+pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+pub use error::{LockError, LossCause, WithLockError};
+pub use key::{KeyPart, LockKey, LockLevel};
+pub use lease::Lease;
+pub use options::LockOptions;
+pub use process::ProcessBackend;
+pub use provider::{KeyedLockProvider, LockProvider};
+pub use scope::LockScope;
+pub use with_lock::{ExecuteLocked, with_lock};

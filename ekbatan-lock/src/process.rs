@@ -1,0 +1,118 @@
+//! Locks of this process alone: no server, and the first stage of every other provider.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+
+/// Grants keys within this process. Two of these know nothing of each other.
+#[derive(Default)]
+pub struct ProcessBackend {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    taken: HashMap<String, Taken>,
+    last_token: i64,
+}
+
+struct Taken {
+    owner: Uuid,
+    token: i64,
+    holder: String,
+    since: Instant,
+    until: Instant,
+}
+
+impl ProcessBackend {
+    /// A backend without keys.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Grows, also from one run of the process to the next, as fences outlive it.
+    fn next_token(&mut self) -> i64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX >> 16);
+        self.last_token = now.max(self.last_token + 1);
+        self.last_token
+    }
+
+    fn standing(&self, key: &str) -> Option<&Taken> {
+        self.taken.get(key).filter(|taken| taken.until > Instant::now())
+    }
+}
+
+#[async_trait]
+impl LockBackend for ProcessBackend {
+    fn name(&self) -> &'static str {
+        "in-process"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        let mut state = self.state();
+        if let Some(taken) = state.standing(key) {
+            return Ok(Attempt::Busy(Some(taken.until - Instant::now())));
+        }
+        let grant = Grant { owner: request.owner, token: state.next_token() };
+        let now = Instant::now();
+        let taken = Taken {
+            owner: grant.owner,
+            token: grant.token,
+            holder: request.holder.clone(),
+            since: now,
+            until: now + request.term,
+        };
+        state.taken.insert(key.to_owned(), taken);
+        Ok(Attempt::Granted(grant))
+    }
+
+    async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
+        let mut state = self.state();
+        let until = Instant::now() + term;
+        let ours = state.standing(key).is_some_and(|taken| taken.owner == grant.owner);
+        if ours && let Some(taken) = state.taken.get_mut(key) {
+            taken.until = until;
+        }
+        Ok(ours)
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        let mut state = self.state();
+        let ours = state.standing(key).is_some_and(|taken| taken.owner == grant.owner);
+        if state.taken.get(key).is_some_and(|taken| taken.owner == grant.owner) {
+            state.taken.remove(key);
+        }
+        Ok(Released { ours, wanted: false })
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        let state = self.state();
+        Ok(state.standing(key).map(|taken| Holder {
+            holder: taken.holder.clone(),
+            token: taken.token,
+            held: Some(taken.since.elapsed()),
+            remaining: Some(taken.until - Instant::now()),
+            waiting_here: 0,
+        }))
+    }
+
+    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+        let mut state = self.state();
+        let taken = state.standing(key).is_some();
+        state.taken.remove(key);
+        Ok(taken)
+    }
+}

@@ -1,0 +1,183 @@
+//! Locks around actions, on every database: what they serialize, and what holds when they end
+//! too early.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ekbatan::action::RetryPolicy;
+use ekbatan::lock::{LossCause, ProcessBackend};
+use ekbatan::prelude::*;
+use tokio::sync::Barrier;
+
+use crate::database::TestDatabase;
+use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+
+const LONG: Duration = Duration::from_secs(60);
+
+macro_rules! on_every_database {
+    ($($test:ident),* $(,)?) => {
+        on_every_database!(of sqlite Sqlite: $($test),*);
+        on_every_database!(of postgres Postgres: $($test),*);
+        on_every_database!(of mysql MySql: $($test),*);
+        on_every_database!(of mariadb MariaDb: $($test),*);
+    };
+    (of $module:ident $kind:ident: $($test:ident),*) => {
+        mod $module {
+            use crate::database::{Kind, TestDatabase};
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    super::$test(&TestDatabase::start(Kind::$kind).await).await;
+                }
+            )*
+        }
+    };
+}
+
+on_every_database! {
+    deposits_under_a_lock_all_commit_at_the_first_attempt,
+    a_lock_within_perform_loses_no_money_and_serializes_no_commit,
+    a_lease_that_is_over_commits_nothing,
+    a_successor_shuts_out_the_one_before,
+}
+
+fn locks() -> LockProvider {
+    LockProvider::new(ProcessBackend::new(), "test")
+}
+
+async fn wallet(executor: &ActionExecutor) -> Id<Wallet> {
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    executor.execute(&OpenWallet, opening).await.unwrap().id
+}
+
+fn one(wallet: Id<Wallet>) -> Deposit {
+    Deposit { wallet, amount: Decimal::ONE }
+}
+
+async fn deposits_under_a_lock_all_commit_at_the_first_attempt(db: &TestDatabase) {
+    let (executor, locks) = (db.executor(), locks());
+    let wallet = wallet(&executor).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let (executor, locks) = (executor.clone(), locks.clone());
+        tasks.spawn(async move {
+            let call = executor.execute(&DepositMoney, one(wallet)).retry(RetryPolicy::none());
+            call.with_lock(&locks, &lock_key!("wallet", wallet), LockOptions::wait(LONG)).await
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap().unwrap();
+    }
+    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    assert_eq!((wallet.balance, wallet.version()), (Decimal::TEN, 11));
+}
+
+/// Takes the lock where it does not help: it is given back before the commit.
+struct LockedWithin {
+    locks: LockProvider,
+    all_have_performed: Arc<Barrier>,
+}
+
+impl Action for LockedWithin {
+    const NAME: &'static str = "wallet.locked_within";
+    type Params = Deposit;
+    type Output = Stored<Wallet>;
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<Stored<Wallet>, WalletError> {
+        let key = lock_key!("wallet", params.wallet);
+        let lease = self.locks.acquire(&key, LONG).await.expect("a lock in this process");
+        let wallet = ctx.get(params.wallet).await?;
+        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
+        lease.release().await;
+        // The worst case, made certain: nobody has committed yet when the next one reads.
+        self.all_have_performed.wait().await;
+        Ok(ctx.plan().update(wallet))
+    }
+}
+
+async fn a_lock_within_perform_loses_no_money_and_serializes_no_commit(db: &TestDatabase) {
+    let executor = db.executor();
+    let wallet = wallet(&executor).await;
+    let action =
+        Arc::new(LockedWithin { locks: locks(), all_have_performed: Arc::new(Barrier::new(10)) });
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let (executor, action) = (executor.clone(), action.clone());
+        tasks.spawn(async move {
+            executor.execute(&*action, one(wallet)).retry(RetryPolicy::none()).await.map(drop)
+        });
+    }
+    let mut committed = 0;
+    while let Some(done) = tasks.join_next().await {
+        match done.unwrap() {
+            Ok(()) => committed += 1,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Stale, "{error}"),
+        }
+    }
+    assert_eq!(committed, 1);
+    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    assert_eq!(wallet.balance, Decimal::from(committed));
+}
+
+/// Deposits once its lease is over.
+struct TooSlow {
+    lease: Lease,
+}
+
+impl Action for TooSlow {
+    const NAME: &'static str = "wallet.too_slow";
+    type Params = Deposit;
+    type Output = Stored<Wallet>;
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<Stored<Wallet>, WalletError> {
+        let wallet = ctx.get(params.wallet).await?;
+        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
+        self.lease.lost().await;
+        Ok(ctx.plan().update(wallet))
+    }
+}
+
+async fn a_lease_that_is_over_commits_nothing(db: &TestDatabase) {
+    let (executor, locks) = (db.executor(), locks());
+    let wallet = wallet(&executor).await;
+    let key = lock_key!("wallet", wallet);
+    let hold = Duration::from_millis(700);
+    let options = LockOptions::wait(LONG).hold(hold);
+    let done = locks.with_lock(&key, options, async |lease: Lease| {
+        let slow = TooSlow { lease: lease.clone() };
+        let answer = executor.execute(&slow, one(wallet)).fenced_by(&lease).await;
+        assert_eq!(lease.lost().await, LossCause::Expired(hold));
+        answer
+    });
+    match done.await {
+        Err(WithLockError::Work(ExecuteError::FenceLost { .. })) => {}
+        other => panic!("{other:?}"),
+    }
+    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    assert_eq!((wallet.balance, wallet.version()), (Decimal::ZERO, 1));
+}
+
+async fn a_successor_shuts_out_the_one_before(db: &TestDatabase) {
+    let (executor, locks) = (db.executor(), locks());
+    let wallet = wallet(&executor).await;
+    let key = lock_key!("wallet", wallet);
+    let first = locks.acquire(&key, LONG).await.unwrap();
+    let old = first.clone();
+    locks.force_release(&key, "the operator said so").await.unwrap();
+    let second = locks.acquire(&key, LONG).await.unwrap();
+    executor.execute(&DepositMoney, one(wallet)).fenced_by(&second).await.unwrap();
+    let late = executor.execute(&DepositMoney, one(wallet)).fenced_by(&old).await;
+    assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{late:?}");
+    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    assert_eq!(wallet.balance, Decimal::ONE);
+}

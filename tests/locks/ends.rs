@@ -1,0 +1,148 @@
+//! How leases end: by release, by their time, by force, and with those who hold them.
+
+use std::time::Duration;
+
+use ekbatan::lock::{
+    KeyedLockProvider, LockError, LockKey, LockOptions, LossCause, WithLockError, with_lock,
+};
+
+use crate::providers::{LONG, TestLocks};
+
+const SHORT: Duration = Duration::from_millis(150);
+
+on_every_provider! {
+    a_lease_that_is_held_too_long_is_over_and_the_key_free,
+    a_late_release_is_harmless,
+    a_renewed_lease_outlives_its_term,
+    a_renewed_lease_ends_with_what_was_asked_for,
+    an_extended_lease_lasts_longer,
+    a_lease_can_be_ended_by_force,
+    work_that_fails_panics_or_is_dropped_frees_the_key,
+    a_busy_lock_keeps_the_work_from_beginning,
+    closing_ends_what_is_held_and_refuses_who_waits,
+}
+
+async fn a_lease_that_is_held_too_long_is_over_and_the_key_free(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let lease = t.try_for(&key, LONG, SHORT).await.unwrap();
+    assert!(lease.remaining() <= SHORT);
+    assert_eq!(lease.lost().await, LossCause::Expired(SHORT));
+    assert!(!lease.is_held());
+    assert_eq!(lease.remaining(), Duration::ZERO);
+    let error = lease.check().unwrap_err();
+    assert!(matches!(error, LockError::Lost { cause: LossCause::Expired(_), .. }), "{error}");
+    assert!(t.try_for(&key, LONG, LONG).await.is_some());
+}
+
+async fn a_late_release_is_harmless(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let late = t.try_for(&key, LONG, SHORT).await.unwrap();
+    late.lost().await;
+    let successor = t.hold(&key).await;
+    assert!(successor.token() > late.token());
+    assert!(!late.release().await, "it was no longer ours");
+    drop(late);
+    assert!(successor.is_held());
+    assert!(t.try_now(&key).await.is_none());
+    assert!(successor.release().await);
+}
+
+async fn a_renewed_lease_outlives_its_term(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let options = LockOptions::wait(LONG).hold(LONG).renewed(SHORT);
+    let lease = t.take(&key, options).await.unwrap();
+    tokio::time::sleep(SHORT * 6).await;
+    assert!(lease.is_held(), "{:?}", lease.check());
+    assert!(t.try_now(&key).await.is_none());
+    assert!(lease.release().await);
+    t.is_free_in_the_end(&key).await;
+}
+
+async fn a_renewed_lease_ends_with_what_was_asked_for(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let options = LockOptions::wait(LONG).hold(SHORT * 3).renewed(SHORT);
+    let lease = t.take(&key, options).await.unwrap();
+    assert_eq!(lease.lost().await, LossCause::Expired(SHORT * 3));
+    assert!(t.try_for(&key, LONG, LONG).await.is_some());
+}
+
+async fn an_extended_lease_lasts_longer(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let hold = Duration::from_secs(2);
+    let lease = t.try_for(&key, LONG, hold).await.unwrap();
+    lease.extend(LONG).await.unwrap();
+    assert!(lease.remaining() > LONG);
+    tokio::time::sleep(hold + SHORT).await;
+    assert!(lease.is_held());
+    assert!(t.try_now(&key).await.is_none());
+    lease.release().await;
+    let error = lease.extend(LONG).await.unwrap_err();
+    assert!(matches!(error, LockError::Lost { .. }), "{error}");
+}
+
+async fn a_lease_can_be_ended_by_force(t: &TestLocks) {
+    let key = LockKey::named("k");
+    assert!(!t.locks.force_release(&key, "nothing is there").await.unwrap());
+    let lease = t.hold(&key).await;
+    assert!(t.locks.force_release(&key, "the operator said so").await.unwrap());
+    assert_eq!(lease.lost().await, LossCause::Forced("the operator said so".to_owned()));
+    assert!(!lease.is_held());
+    let successor = t.hold(&key).await;
+    assert!(successor.token() > lease.token());
+}
+
+async fn work_that_fails_panics_or_is_dropped_frees_the_key(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let failed: Result<(), _> =
+        with_lock(&t.locks, &key, LockOptions::default(), async |_| Err("no")).await;
+    assert!(matches!(failed, Err(WithLockError::Work("no"))));
+
+    let (locks, of_task) = (t.locks.clone(), key.clone());
+    let panicking = tokio::spawn(async move {
+        with_lock(&locks, &of_task, LockOptions::default(), async |_| -> Result<(), ()> {
+            panic!("in the middle of the work")
+        })
+        .await
+    });
+    assert!(panicking.await.unwrap_err().is_panic());
+
+    let mut dropped = Box::pin(with_lock(&t.locks, &key, LockOptions::default(), async |_| {
+        std::future::pending::<Result<(), ()>>().await
+    }));
+    while t.locks.inspect(&key).await.unwrap().is_none() {
+        tokio::select! {
+            _ = &mut dropped => unreachable!("the work never ends"),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+    }
+    drop(dropped);
+    t.is_free_in_the_end(&key).await;
+}
+
+async fn a_busy_lock_keeps_the_work_from_beginning(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let _held = t.hold(&key).await;
+    let options = LockOptions::wait(Duration::from_millis(20));
+    let done = with_lock(&t.locks, &key, options, async |_| -> Result<(), ()> {
+        unreachable!("the lock is busy")
+    });
+    let error = done.await.unwrap_err();
+    assert!(matches!(error, WithLockError::Busy { .. }), "{error:?}");
+}
+
+async fn closing_ends_what_is_held_and_refuses_who_waits(t: &TestLocks) {
+    let (held, waited) = (LockKey::named("held"), LockKey::named("waited"));
+    let lease = t.hold(&held).await;
+    let other = t.hold(&waited).await;
+    let (locks, key) = (t.locks.clone(), waited.clone());
+    let waiter = tokio::spawn(async move { locks.acquire(&key, LONG).await });
+    while t.locks.inspect(&waited).await.unwrap().is_none_or(|holder| holder.waiting_here == 0) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    t.locks.close().await;
+    assert!(!lease.is_held() && !other.is_held());
+    let refused = waiter.await.unwrap();
+    assert!(matches!(refused, Err(LockError::Closed { .. })), "{refused:?}");
+    let refused = t.locks.acquire(&held, LONG).await;
+    assert!(matches!(refused, Err(LockError::Closed { .. })), "{refused:?}");
+}

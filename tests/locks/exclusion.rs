@@ -1,0 +1,149 @@
+//! One holder at a time for each key, whatever the others do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LockLevel, lock_key, with_lock};
+
+use crate::providers::{LONG, TestLocks};
+
+on_every_provider! {
+    read_modify_write_under_one_key_loses_nothing,
+    a_key_excludes_itself_and_no_other,
+    a_try_without_a_wait_finds_a_free_key_and_not_a_held_one,
+    a_wait_ends_with_nothing_when_its_time_is_over,
+    a_waiter_gets_the_key_when_it_is_released,
+    levels_of_one_key_are_locks_of_their_own,
+    tokens_only_grow,
+    fifty_rounds_leave_nothing_behind,
+    senseless_questions_are_refused,
+    the_holder_can_be_asked_for,
+}
+
+async fn read_modify_write_under_one_key_loses_nothing(t: &TestLocks) {
+    let key = LockKey::named("counter");
+    let counter = Arc::new(AtomicI64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (locks, key, counter) = (t.locks.clone(), key.clone(), counter.clone());
+        tasks.spawn(async move {
+            for _ in 0..25 {
+                let lease = locks.acquire(&key, LONG).await.unwrap();
+                let read = counter.load(Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                counter.store(read + 1, Ordering::Relaxed);
+                lease.release().await;
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(counter.load(Ordering::Relaxed), 200);
+    t.is_free_in_the_end(&key).await;
+}
+
+async fn a_key_excludes_itself_and_no_other(t: &TestLocks) {
+    let (a, b) = (lock_key!("wallet", 1), lock_key!("wallet", 2));
+    let held = t.hold(&a).await;
+    assert!(t.try_now(&a).await.is_none());
+    let other = t.try_now(&b).await.unwrap();
+    assert!(held.is_held() && other.is_held());
+}
+
+async fn a_try_without_a_wait_finds_a_free_key_and_not_a_held_one(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let held = t.try_now(&key).await.unwrap();
+    assert!(t.try_now(&key).await.is_none());
+    assert!(held.release().await, "it was still ours");
+    assert!(t.try_now(&key).await.is_some());
+}
+
+async fn a_wait_ends_with_nothing_when_its_time_is_over(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let held = t.hold(&key).await;
+    let begun = std::time::Instant::now();
+    assert!(t.try_for(&key, Duration::from_millis(120), LONG).await.is_none());
+    assert!(begun.elapsed() >= Duration::from_millis(120));
+    assert!(held.is_held());
+    // Who gave up is not served later.
+    held.release().await;
+    t.is_free_in_the_end(&key).await;
+}
+
+async fn a_waiter_gets_the_key_when_it_is_released(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let held = t.hold(&key).await;
+    let (locks, waited_for) = (t.locks.clone(), key.clone());
+    let waiter = tokio::spawn(async move { locks.try_acquire(&waited_for, LONG, LONG).await });
+    while t.locks.inspect(&key).await.unwrap().is_none_or(|holder| holder.waiting_here == 0) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!waiter.is_finished());
+    drop(held);
+    assert!(waiter.await.unwrap().unwrap().unwrap().is_held());
+}
+
+async fn levels_of_one_key_are_locks_of_their_own(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let _dc = t.hold(&key).await;
+    assert!(t.try_now(&key.clone().level(LockLevel::Xdc)).await.is_some());
+    assert!(t.try_now(&key.level(LockLevel::Dc)).await.is_none());
+}
+
+async fn tokens_only_grow(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let mut last = 0;
+    for round in 0..40 {
+        let lease = t.hold(&key).await;
+        assert!(lease.token() > last, "round {round}: {} after {last}", lease.token());
+        last = lease.token();
+        if round % 2 == 0 {
+            lease.release().await;
+        }
+    }
+    // Also from one of this process to the next.
+    let seen = Arc::new(AtomicU64::new(last.unsigned_abs()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let (locks, key, seen) = (t.locks.clone(), key.clone(), seen.clone());
+        tasks.spawn(async move {
+            let lease = locks.acquire(&key, LONG).await.unwrap();
+            let token = lease.token().unsigned_abs();
+            assert!(seen.swap(token, Ordering::SeqCst) < token);
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+async fn fifty_rounds_leave_nothing_behind(t: &TestLocks) {
+    let key = LockKey::named("k");
+    for _ in 0..50 {
+        let lease = t.hold(&key).await;
+        assert!(lease.release().await);
+        assert!(!lease.release().await || !lease.is_held(), "a second release changes nothing");
+    }
+    t.is_free_in_the_end(&key).await;
+}
+
+async fn senseless_questions_are_refused(t: &TestLocks) {
+    let blank = t.locks.acquire(&LockKey::named(" "), LONG).await;
+    assert!(matches!(blank, Err(LockError::BlankKey)), "{blank:?}");
+    let key = LockKey::named("k");
+    let error = t.locks.acquire(&key, Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.to_string(), "`k`: max_hold is 0ns; it must be longer than zero");
+}
+
+async fn the_holder_can_be_asked_for(t: &TestLocks) {
+    let key = LockKey::named("k");
+    assert_eq!(t.locks.inspect(&key).await.unwrap(), None);
+    let within =
+        with_lock(&t.locks, &key, Default::default(), async |_| t.locks.inspect(&key).await);
+    let holder = within.await.unwrap().unwrap();
+    assert!(holder.holder.contains(&std::process::id().to_string()), "{holder:?}");
+    assert_eq!(holder.waiting_here, 0);
+    assert_eq!(t.locks.inspect(&key).await.unwrap(), None);
+}

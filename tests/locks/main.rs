@@ -1,0 +1,32 @@
+//! What every lock provider has to do, written once and run on each of them.
+//!
+//! A test is an `async fn(&TestLocks)`; `on_every_provider!` makes a `#[tokio::test]` of it per
+//! provider. A new provider adds one line to that macro and one to [`providers::Kind`].
+
+macro_rules! on_every_provider {
+    (only $module:ident $kind:ident: $($test:ident),* $(,)?) => {
+        mod $module {
+            use crate::providers::{Kind, TestLocks};
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $test() {
+                    super::$test(&TestLocks::start(Kind::$kind).await).await;
+                }
+            )*
+        }
+    };
+    ($($test:ident),* $(,)?) => {
+        on_every_provider!(only process Process: $($test),*);
+    };
+}
+
+mod database;
+mod providers;
+#[path = "../../examples/wallet/wallet.rs"]
+mod wallet;
+
+mod commit;
+mod ends;
+mod exclusion;
+mod queue;
+mod scopes;

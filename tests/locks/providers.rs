@@ -1,0 +1,52 @@
+//! A provider for one test, with a namespace of its own.
+
+use std::time::Duration;
+
+use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, ProcessBackend};
+
+/// Every provider that the suite runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Process,
+}
+
+/// Long enough for whatever should happen, on a machine that is busy with other things.
+pub const LONG: Duration = Duration::from_secs(60);
+
+pub struct TestLocks {
+    pub locks: LockProvider,
+}
+
+impl TestLocks {
+    pub async fn start(kind: Kind) -> Self {
+        let locks = match kind {
+            Kind::Process => LockProvider::new(ProcessBackend::new(), "test"),
+        };
+        Self { locks }
+    }
+
+    /// Takes a key that is free.
+    pub async fn hold(&self, key: &LockKey) -> Lease {
+        self.try_for(key, LONG, LONG).await.unwrap_or_else(|| panic!("{key} is free"))
+    }
+
+    pub async fn try_for(&self, key: &LockKey, wait: Duration, hold: Duration) -> Option<Lease> {
+        self.locks.try_acquire(key, wait, hold).await.unwrap()
+    }
+
+    /// Takes the key if it is free now.
+    pub async fn try_now(&self, key: &LockKey) -> Option<Lease> {
+        self.try_for(key, Duration::ZERO, LONG).await
+    }
+
+    pub async fn take(&self, key: &LockKey, options: LockOptions) -> Option<Lease> {
+        self.locks.take(key, &options).await.unwrap()
+    }
+
+    /// Waits until the server says that nobody holds the key.
+    pub async fn is_free_in_the_end(&self, key: &LockKey) {
+        while self.locks.inspect(key).await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Who re-enters a lock, and who waits for it.
+
+use std::time::Duration;
+
+use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions, LockScope, with_lock};
+
+use crate::providers::{LONG, TestLocks};
+
+on_every_provider! {
+    within_its_scope_a_lock_is_entered_again_at_once,
+    the_lock_is_held_until_the_last_of_its_leases_ends,
+    the_first_time_to_hold_governs,
+    a_task_that_is_spawned_within_a_scope_waits,
+    outside_of_a_scope_every_acquisition_is_its_own,
+}
+
+async fn within_its_scope_a_lock_is_entered_again_at_once(t: &TestLocks) {
+    let key = LockKey::named("k");
+    LockScope::run(async {
+        let outer = t.hold(&key).await;
+        let inner = t.try_now(&key).await.expect("the scope holds it");
+        assert_eq!(inner.token(), outer.token());
+        assert!(inner.release().await);
+        assert!(!inner.is_held() && outer.is_held());
+        // The same by another way in.
+        let options = LockOptions::default();
+        let again = with_lock(&t.locks, &key, options, async |lease| Ok::<_, ()>(lease.token()));
+        assert_eq!(again.await.unwrap(), outer.token());
+        assert!(outer.is_held());
+    })
+    .await;
+    t.is_free_in_the_end(&key).await;
+}
+
+async fn the_lock_is_held_until_the_last_of_its_leases_ends(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let inner = LockScope::run(async {
+        let outer = t.hold(&key).await;
+        let inner = t.try_now(&key).await.unwrap();
+        assert!(outer.release().await, "the inner one holds on");
+        assert!(!outer.release().await || inner.is_held(), "counted once");
+        inner
+    })
+    .await;
+    assert!(inner.is_held());
+    assert!(t.try_now(&key).await.is_none());
+    drop(inner);
+    t.is_free_in_the_end(&key).await;
+}
+
+async fn the_first_time_to_hold_governs(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let hold = Duration::from_millis(300);
+    LockScope::run(async {
+        let outer = t.try_for(&key, LONG, hold).await.unwrap();
+        let inner = t.try_for(&key, LONG, LONG).await.unwrap();
+        assert!(inner.remaining() <= hold);
+        inner.lost().await;
+        assert!(!outer.is_held() && !inner.is_held());
+    })
+    .await;
+}
+
+async fn a_task_that_is_spawned_within_a_scope_waits(t: &TestLocks) {
+    let key = LockKey::named("k");
+    LockScope::run(async {
+        let _held = t.hold(&key).await;
+        let (locks, of_task) = (t.locks.clone(), key.clone());
+        let spawned =
+            tokio::spawn(async move { locks.try_acquire(&of_task, Duration::ZERO, LONG).await });
+        assert!(spawned.await.unwrap().unwrap().is_none());
+    })
+    .await;
+}
+
+async fn outside_of_a_scope_every_acquisition_is_its_own(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let _held = t.hold(&key).await;
+    assert!(t.try_now(&key).await.is_none());
+}
