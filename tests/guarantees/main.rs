@@ -10,6 +10,7 @@ mod harness;
 mod lanes;
 mod lanes_mysql;
 mod process;
+mod replicas;
 mod round_trips;
 mod shards;
 mod startup;

@@ -1,0 +1,107 @@
+//! Reads on replicas of MySQL and MariaDB, which lag: behind the token of a commit they show
+//! it, or the primary does. Those on PostgreSQL are in `tests/sharding`.
+
+use std::time::{Duration, Instant};
+
+use ekbatan::db::Route;
+use ekbatan::prelude::*;
+use ekbatan_testkit::{MariaDbServer, MySqlServer};
+use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
+
+use crate::harness::config_of;
+use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
+
+/// How the two servers say it.
+struct Words {
+    follow: &'static str,
+    pause: &'static str,
+    resume: &'static str,
+}
+
+const MYSQL: Words = Words {
+    follow: "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {port}, \
+             SOURCE_USER = 'root', SOURCE_AUTO_POSITION = 1; START REPLICA",
+    pause: "STOP REPLICA SQL_THREAD",
+    resume: "START REPLICA SQL_THREAD",
+};
+
+const MARIADB: Words = Words {
+    follow: "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}, \
+             MASTER_USER = 'root', MASTER_USE_GTID = slave_pos; START SLAVE",
+    pause: "STOP SLAVE SQL_THREAD",
+    resume: "START SLAVE SQL_THREAD",
+};
+
+async fn tell(replica: &str, sql: &str) {
+    let url = replica.replace("mariadb:", "mysql:");
+    let mut connection = MySqlConnection::connect(&url).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
+}
+
+async fn version(wallets: Repository<Wallet>, id: Id<Wallet>) -> i64 {
+    wallets.get(id).await.unwrap().version()
+}
+
+/// `primary` is a database of the primary, `replica` the replica's own `mysql` database.
+async fn a_lagging_replica_is_left_or_waited_for(
+    words: Words,
+    primary: &str,
+    port: u16,
+    replica: &str,
+) {
+    tell(replica, &words.follow.replace("{port}", &port.to_string())).await;
+    let database = primary.rsplit('/').next().unwrap();
+    let copy = replica.replace("/mysql", &format!("/{database}"));
+    let config =
+        EkbatanConfig::from(config_of(primary).maximum_pool_size(1)).replica(config_of(&copy));
+    let databases = Databases::connect(&config).await.unwrap();
+    databases.migrate(&migrations()).await.unwrap();
+    let executor = ActionExecutor::new(&databases, "tests").unwrap();
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    let (opened, committed) = executor.execute(&OpenWallet, opening).with_commit().await.unwrap();
+    let token = committed.unwrap().token.unwrap();
+    let (wallets, id) = (databases.repository::<Wallet>(), opened.id);
+    // The replica may not even have the table yet, let alone the row.
+    let patient = Duration::from_secs(600);
+    assert_eq!(version(wallets.clone().on_replica_after(&token, patient), id).await, 1);
+    assert_eq!(version(wallets.clone().on_replica(), id).await, 1, "it was the replica's answer");
+
+    tell(replica, words.pause).await;
+    let deposit = Deposit { wallet: id, amount: Decimal::ONE };
+    let (_, committed) = executor.execute(&DepositMoney, deposit).with_commit().await.unwrap();
+    let token = committed.unwrap().token.unwrap();
+    assert_eq!(version(wallets.clone().on_replica(), id).await, 1, "the replica lags");
+    let at_once = wallets.clone().on_replica_after(&token, Duration::ZERO);
+    assert_eq!(version(at_once.clone(), id).await, 2, "so that the primary answers");
+
+    // From here on the primary can answer nobody: its only connection is held.
+    let held = databases.mysql().await.unwrap();
+    let waiting = tokio::spawn(version(wallets.on_replica_after(&token, patient), id));
+    let begun = Instant::now();
+    while databases.pool_status(Route::Replica).holders.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody waits at the replica");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tell(replica, words.resume).await;
+    assert_eq!(waiting.await.unwrap(), 2);
+    assert_eq!(version(at_once, id).await, 2, "the replica has it now");
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn mysql() {
+    let primary = MySqlServer::builder().binlog().start().await.unwrap();
+    let replica = MySqlServer::builder().binlog().start().await.unwrap();
+    let database = primary.create_database().await.unwrap();
+    let (port, url) = (primary.port(), replica.url("mysql"));
+    a_lagging_replica_is_left_or_waited_for(MYSQL, &database, port, &url).await;
+}
+
+#[tokio::test]
+async fn mariadb() {
+    let primary = MariaDbServer::builder().binlog().start().await.unwrap();
+    let replica = MariaDbServer::builder().binlog().start().await.unwrap();
+    let database = primary.create_database().await.unwrap();
+    let (port, url) = (primary.port(), replica.url("mysql"));
+    a_lagging_replica_is_left_or_waited_for(MARIADB, &database, port, &url).await;
+}
