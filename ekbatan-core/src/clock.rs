@@ -1,6 +1,6 @@
 //! Where time comes from.
 
-use chrono::{DateTime, SubsecRound, Utc};
+use chrono::{DateTime, Utc};
 
 /// A source of time. Everything that the framework dates, it dates by the clock that it
 /// was given, so that a test can hold time still.
@@ -20,6 +20,9 @@ impl Clock for SystemClock {
 }
 
 /// Databases keep microseconds: what is more precise would not come back as it was written.
+///
+/// A leap second, of which databases know nothing, is counted as they count it: as part of the
+/// second after it.
 pub(crate) fn to_micros(instant: DateTime<Utc>) -> DateTime<Utc> {
-    instant.trunc_subsecs(6)
+    DateTime::from_timestamp_micros(instant.timestamp_micros()).unwrap_or(instant)
 }

@@ -53,3 +53,4 @@ mod transactions;
 mod transactions_mysql;
 mod transactions_postgres;
 mod types_mysql;
+mod types_postgres;

@@ -139,7 +139,14 @@ pub(super) fn encoded(text: &str) -> String {
 /// The address with its password as `***`. It rather hides too much of an address that is
 /// no good than too little.
 pub(super) fn shown(url: &str) -> String {
-    let start = url.find("://").map_or(0, |at| at + 3);
+    // Behind the `//`; of an address that has none, or no good one, behind the first colon.
+    let login = url.rfind('@').unwrap_or_default();
+    let start = match url.find("://") {
+        Some(at) => at + 3,
+        None => url.find("//").map(|at| at + 2).filter(|at| *at <= login).unwrap_or_else(|| {
+            url.find(':').map(|at| at + 1).filter(|at| *at <= login).unwrap_or_default()
+        }),
+    };
     let mut shown = String::from(&url[..start]);
     let mut rest = &url[start..];
     if start > 0
@@ -158,8 +165,24 @@ pub(super) fn shown(url: &str) -> String {
     let (path, query) = rest.split_at(query);
     // Connector/J takes `(host=..,password=..)` in the place of a host.
     shown.extend(path.split_inclusive([',', ';', '(', ')']).map(without_secret));
-    shown.extend(query.split_inclusive(['?', '&']).map(without_secret));
+    shown.extend(query.split_inclusive(['?', '&']).map(without_any_secret));
     shown
+}
+
+/// A part of a query, which may be parts by itself. A secret there may hold what would end
+/// it elsewhere, so it is hidden up to the end.
+fn without_any_secret(part: &str) -> String {
+    let starts = part.match_indices([';', ',', '(']).map(|(at, _)| at + 1);
+    let name = |at: &usize| part[*at..].split('=').next().unwrap_or_default();
+    match std::iter::once(0).chain(starts).find(|at| is_secret(name(at))) {
+        Some(at) => format!("{}{}", &part[..at], without_secret(&part[at..])),
+        None => part.to_owned(),
+    }
+}
+
+fn is_secret(name: &str) -> bool {
+    let plain = decoded(name).to_ascii_lowercase();
+    ["pass", "pwd", "secret", "token"].iter().any(|word| plain.contains(word))
 }
 
 /// A `name=value` and the sign that ends it, without the value if it may be a secret.
@@ -169,8 +192,7 @@ fn without_secret(pair: &str) -> String {
         .map_or(0, |at| at + pair[at..].chars().next().map_or(0, char::len_utf8));
     let (text, sign) = pair.split_at(end);
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
-    let plain = decoded(name).to_ascii_lowercase();
-    if !["pass", "pwd", "secret", "token"].iter().any(|word| plain.contains(word)) {
+    if !is_secret(name) {
         return pair.to_owned();
     }
     match value {

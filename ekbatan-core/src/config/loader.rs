@@ -225,12 +225,23 @@ fn read(text: Text) -> Result<(ConfigSource, Dict, yaml::Lines), ConfigProblem> 
     let (source, text) = match text {
         Text::Inline(text) => (ConfigSource::Text, text),
         Text::File(path) => {
-            let text = std::fs::read_to_string(&path);
+            let bytes = std::fs::read(&path);
             let source = ConfigSource::File(path);
-            match text {
-                Ok(text) => (source, text),
+            let bytes = match bytes {
+                Ok(bytes) => bytes,
                 Err(error) => {
                     return Err(problem("", source, format!("the file cannot be read: {error}")));
+                }
+            };
+            match String::from_utf8(bytes) {
+                Ok(text) => (source, text),
+                Err(error) => {
+                    let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+                    let line = good.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
+                    return Err(ConfigProblem {
+                        line: Some(line),
+                        ..problem("", source, "the text is no UTF-8".to_owned())
+                    });
                 }
             }
         }

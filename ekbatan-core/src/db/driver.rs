@@ -196,6 +196,12 @@ pub trait Syntax: Send + Sync {
     /// The column where it is compared or ordered.
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String;
 
+    /// A column's value, or one that it is compared with, as a page is ordered by it.
+    fn page_key(&self, expression: String, column: &ColumnInfo, ty: ValueType) -> String {
+        let _ = (column, ty);
+        expression
+    }
+
     /// The column where its order must be that of [`Value`]s, in which the rows of several
     /// databases are merged: texts by their bytes, UUIDs by theirs.
     fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {

@@ -106,6 +106,12 @@ impl DbError {
         self
     }
 
+    /// The same error, naming the column that the value was meant for.
+    pub(crate) fn in_column(mut self, column: &str) -> Self {
+        self.0.message = format!("column `{column}`: {}", self.0.message);
+        self
+    }
+
     pub(crate) fn with_code(mut self, code: impl Into<String>) -> Self {
         self.0.code = Some(code.into());
         self

@@ -13,6 +13,9 @@ pub struct ColumnInfo {
     pub db_type: String,
     /// Precision and scale, where the type has them.
     pub numeric: Option<(u32, u32)>,
+    /// How many characters a text, or digits of a second a timestamp may have, where
+    /// `db_type` does not say so.
+    pub length: Option<u32>,
     /// Whether the type is one of the application's own enums.
     pub is_enum: bool,
     /// The tables that its foreign keys refer to, as [`Table::full_name`] writes them; asked

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::json_text::depth;
 use super::{Value, ValueType};
 use crate::clock::to_micros;
 
@@ -204,7 +205,7 @@ impl Field for serde_json::Value {
     const TYPE: ValueType = ValueType::Json;
 
     fn to_value(&self) -> Result<Value, FieldError> {
-        Ok(Value::Json(self.to_string()))
+        readable(self.to_string())
     }
 
     fn from_value(value: Value) -> Result<Self, FieldError> {
@@ -253,10 +254,24 @@ impl<T: Serialize> Json<T> {
     /// A reference's JSON: what a `#[column(json)]` field stores, without cloning it.
     pub fn encode(value: &T) -> Result<Value, FieldError> {
         serde_json::to_string(value)
-            .map(Value::Json)
             .map_err(|e| FieldError::new(format!("does not serialize to JSON: {e}")))
+            .and_then(readable)
     }
 }
+
+/// What was written too deep could never be read again.
+fn readable(text: String) -> Result<Value, FieldError> {
+    let depth = depth(&text);
+    if depth > MAX_DEPTH {
+        return Err(FieldError::new(format!(
+            "its JSON is nested {depth} deep, and no more than {MAX_DEPTH} can be read back"
+        )));
+    }
+    Ok(Value::Json(text))
+}
+
+/// How deep serde_json reads.
+const MAX_DEPTH: usize = 127;
 
 impl<T: fmt::Display> fmt::Display for Json<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -287,6 +302,23 @@ mod tests {
         let mut normal = instant;
         normal.normalize();
         assert_eq!(normal, stored);
+    }
+
+    #[test]
+    fn a_leap_second_is_the_second_after_it() {
+        let mut instant: DateTime<Utc> = "2016-12-31T23:59:60.5Z".parse().unwrap();
+        instant.normalize();
+        assert_eq!(instant.to_string(), "2017-01-01 00:00:00.500 UTC");
+    }
+
+    #[test]
+    fn json_that_could_not_be_read_back_is_refused() {
+        let nested =
+            |depth| (0..depth).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+        let deepest = nested(127);
+        assert_eq!(serde_json::Value::from_value(deepest.to_value().unwrap()), Ok(deepest));
+        assert!(nested(128).to_value().unwrap_err().reason.contains("128 deep"));
+        assert!(Json(nested(128)).to_value().is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod event;
 mod field;
 mod id;
 mod id_generator;
+mod json_text;
 mod shard_identifier;
 mod sharded_id;
 mod state;
@@ -22,6 +23,10 @@ pub use event::{Event, EventName, IntoEvents, NoEvent, PayloadError, payload_of}
 pub use field::{Comparable, Field, FieldError, Json};
 pub use id::{EntityId, Id};
 pub use id_generator::IdGenerator;
+#[cfg(feature = "mysql")]
+pub(crate) use json_text::depth;
+#[cfg(feature = "postgres")]
+pub(crate) use json_text::holds_nul;
 pub use shard_identifier::{ShardIdentifier, ShardIdentifierError};
 pub use sharded_id::ShardedId;
 pub(crate) use sharded_id::shard_of;

@@ -106,10 +106,18 @@ impl<T, F: Comparable> Column<T, F> {
         self.compare(">=", value)
     }
 
-    /// One of `values`; never true for none of them.
+    /// One of `values`; never true for none of them. `None` among them means null.
     pub fn is_in<V: Into<F>>(self, values: impl IntoIterator<Item = V>) -> Condition<T> {
-        let values = values.into_iter().map(|value| value.into().to_value()).collect();
-        Condition::of(Expression::In(self.name, F::TYPE, values))
+        let values: Result<Vec<Value>, FieldError> =
+            values.into_iter().map(|value| value.into().to_value()).collect();
+        let null = values.as_ref().is_ok_and(|values| values.iter().any(Value::is_null));
+        let values = values.map(|mut values| {
+            values.retain(|value| !value.is_null());
+            values
+        });
+        let found = Condition::of(Expression::In(self.name, F::TYPE, values));
+        // SQL's own IN finds no null, and with one in its list it is never false.
+        if null { found | Condition::of(Expression::Null(self.name)) } else { found }
     }
 }
 

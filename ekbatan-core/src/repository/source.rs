@@ -95,7 +95,10 @@ impl<T: Entity> Source<T> {
             .iter()
             .map(|(position, ty)| match merged {
                 true => syntax.merge_operand(&info.columns[*position], *ty),
-                false => syntax.operand(&info.columns[*position], *ty),
+                false => {
+                    let column = &info.columns[*position];
+                    syntax.page_key(syntax.operand(column, *ty), column, *ty)
+                }
             })
             .collect();
         let mut filter = filter;
@@ -106,7 +109,7 @@ impl<T: Entity> Source<T> {
                 let column = &info.columns[*position];
                 marks.push(match merged {
                     true => syntax.merge_argument(args.len(), *ty, column),
-                    false => syntax.argument(args.len(), *ty, column),
+                    false => syntax.page_key(syntax.argument(args.len(), *ty, column), column, *ty),
                 });
             }
             // A row comparison would compare without the columns' own collations.

@@ -229,6 +229,7 @@ impl Connection for MySqlLink {
                     name: text(0)?.unwrap_or_default(),
                     db_type: text(1)?.unwrap_or_default(),
                     numeric: digits(3)?.zip(digits(4)?),
+                    length: None,
                     is_enum: number(2)? == Some(1),
                     references,
                 })

@@ -46,7 +46,12 @@ fn value(row: &MySqlRow, at: usize, ty: ValueType) -> Result<Value, String> {
         ValueType::Uuid => Value::Uuid(uuid(row.try_get_unchecked(at).map_err(wrong)?)?),
         ValueType::Decimal => {
             let text = text()?;
-            Decimal::from_str_exact(&text)
+            // The column fills it up with more zeros than a Decimal has room for.
+            let digits = match text.contains('.') {
+                true => text.trim_end_matches('0').trim_end_matches('.'),
+                false => &text,
+            };
+            Decimal::from_str_exact(digits)
                 .map(Value::Decimal)
                 .map_err(|e| format!("`{text}` is no decimal that fits: {e}"))?
         }

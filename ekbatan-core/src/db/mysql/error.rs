@@ -27,8 +27,8 @@ fn kind(number: u16) -> DbErrorKind {
         1317 | 1969 | 3024 => K::StatementTimeout,
         // Out of range, too long, not of the type, not a date, not JSON, not utf8, too large
         // for a packet.
-        1153 | 1264 | 1265 | 1292 | 1300 | 1366 | 1367 | 1406 | 1411 | 1441 | 1690 | 3140
-        | 3141 => K::ValueOutOfRange,
+        1153 | 1264 | 1265 | 1292 | 1300 | 1366 | 1367 | 1406 | 1411 | 1441 | 1525 | 1690
+        | 3140 | 3141 | 3157 => K::ValueOutOfRange,
         1049 | 1109 | 1146 => K::UndefinedTable,
         1054 => K::UndefinedColumn,
         1290 | 1792 | 1836 => K::ReadOnly,

@@ -11,7 +11,7 @@ use chrono::{DateTime, Datelike, Utc};
 
 use super::syntax::{is_binary_uuid, length};
 use crate::db::{ColumnInfo, DbError, DbErrorKind};
-use crate::domain::Value;
+use crate::domain::{Value, depth};
 
 /// Writes a value as its column takes it.
 pub(super) fn write_literal(
@@ -96,7 +96,11 @@ pub(super) fn check_range(value: &Value) -> Result<(), DbError> {
 
 /// Refuses what this column would keep as something else without a word.
 fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
-    check_range(value)?;
+    // A list in a condition has no column.
+    check_range(value).map_err(|error| match column.name.as_str() {
+        "" => error,
+        name => error.in_column(name),
+    })?;
     let spoils = |what: &str| {
         let ColumnInfo { name, db_type, .. } = column;
         Err(out_of_range(format!("column `{name}` of type {db_type} {what}")))
@@ -111,6 +115,9 @@ fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
             if length(column, "varchar").is_some_and(|most| text.chars().count() > most) {
                 return spoils(&format!("is too short for {text:?}, which ends with spaces"));
             }
+        }
+        Value::Json(text) if column.db_type == "json" && depth(text) > 100 => {
+            return spoils("takes JSON that is nested 100 deep at most");
         }
         Value::Bytes(bytes) => {
             if let Some(wanted) = length(column, "binary").filter(|wanted| bytes.len() < *wanted) {
@@ -141,6 +148,7 @@ mod tests {
             name: "c".to_owned(),
             db_type: db_type.to_owned(),
             numeric: None,
+            length: None,
             is_enum: false,
             references: Vec::new(),
         }

@@ -112,6 +112,7 @@ impl Bound {
             name: String::new(),
             db_type: if as_bytes { "binary(16)" } else { "" }.to_owned(),
             numeric: None,
+            length: None,
             is_enum: false,
             references: Vec::new(),
         };

@@ -148,6 +148,24 @@ impl Syntax for MySqlSyntax {
         }
     }
 
+    /// MariaDB sorts by the first 1,024 bytes (`max_sort_length`) and takes for equal what
+    /// differs behind them. A page that is compared by more than it is sorted by would lose
+    /// rows, so there both go by what is sorted.
+    fn page_key(&self, expression: String, column: &ColumnInfo, ty: ValueType) -> String {
+        let sorted = match ty {
+            ValueType::Text => 255,
+            ValueType::Bytes => 1_000,
+            _ => return expression,
+        };
+        let declared = length(column, "varchar").or(length(column, "varbinary"));
+        let short = matches!(base(column), "char" | "binary" | "enum" | "tinyblob")
+            || declared.is_some_and(|most| most <= sorted);
+        match self.flavour == Flavour::MariaDb && !short {
+            true => format!("LEFT({expression}, {sorted})"),
+            false => expression,
+        }
+    }
+
     fn framework_migration<'t>(&self, text: &'t str) -> Cow<'t, str> {
         text.replace("{eventlog}", &self.quote(&self.eventlog)).into()
     }
@@ -169,6 +187,7 @@ mod tests {
             name: "c".to_owned(),
             db_type: db_type.to_owned(),
             numeric: None,
+            length: None,
             is_enum: false,
             references: Vec::new(),
         }
@@ -205,6 +224,24 @@ mod tests {
             (MySql, "enum('a','b')", ValueType::Text),
         ] {
             assert_eq!(misfit(flavour, db_type, ty), None);
+        }
+    }
+
+    #[test]
+    fn mariadb_orders_pages_by_what_it_sorts() {
+        let key = |flavour, db_type: &str, ty| {
+            let syntax = MySqlSyntax { flavour, eventlog: "log".to_owned() };
+            syntax.page_key("c".to_owned(), &column(db_type), ty)
+        };
+        for (db_type, ty, expected) in [
+            ("longtext", ValueType::Text, "LEFT(c, 255)"),
+            ("varchar(256)", ValueType::Text, "LEFT(c, 255)"),
+            ("varchar(255)", ValueType::Text, "c"),
+            ("longblob", ValueType::Bytes, "LEFT(c, 1000)"),
+            ("binary(16)", ValueType::Uuid, "c"),
+        ] {
+            assert_eq!(key(Flavour::MariaDb, db_type, ty), expected, "{db_type}");
+            assert_eq!(key(Flavour::MySql, db_type, ty), "c", "{db_type}");
         }
     }
 

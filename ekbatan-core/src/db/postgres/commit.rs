@@ -8,6 +8,7 @@ use sqlx::{Arguments, AssertSqlSafe, Row};
 
 use super::decode::{bind, bind_many};
 use super::error::classify;
+use super::range::check_column;
 use super::statement::{folded, single, written};
 use super::{PostgresConnection, statement};
 use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
@@ -43,7 +44,8 @@ impl PostgresConnection {
         let sql = self.singles.entry(key).or_insert_with(|| single(change, record).into()).clone();
         let mut arguments = PgArguments::default();
         for row in [change, record] {
-            for (position, _) in written(&row.table, row.kind) {
+            for (position, column) in written(&row.table, row.kind) {
+                check_column(&row.values[position], column)?;
                 bind(&mut arguments, row.table.table.columns[position].ty, &row.values[position])?;
             }
         }
@@ -85,7 +87,10 @@ impl PostgresConnection {
                     group.rows.iter().map(|(_, ordinal, _)| *ordinal).collect::<Vec<i32>>(),
                 )?;
             }
-            for (position, _) in statement::written(group.table, group.kind) {
+            for (position, column) in statement::written(group.table, group.kind) {
+                for (.., row) in &group.rows {
+                    check_column(&row.values[position], column)?;
+                }
                 let ty = group.table.table.columns[position].ty;
                 bind_many(
                     &mut arguments,

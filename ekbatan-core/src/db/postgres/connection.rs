@@ -139,10 +139,17 @@ impl Connection for PostgresConnection {
                     let packed = modifier - 4;
                     (((packed >> 16) & 0xffff) as u32, (packed & 0x7ff) as u32)
                 });
+                let length = match db_type.as_str() {
+                    // Of texts it counts a header in.
+                    "varchar" | "bpchar" => modifier.checked_sub(4),
+                    "timestamp" | "timestamptz" => Some(modifier),
+                    _ => None,
+                };
                 Ok(ColumnInfo {
                     name: row.try_get(0)?,
                     db_type,
                     numeric,
+                    length: length.and_then(|length| u32::try_from(length).ok()),
                     is_enum: row.try_get(2)?,
                     references: Vec::new(),
                 })

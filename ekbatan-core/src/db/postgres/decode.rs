@@ -1,6 +1,6 @@
 //! Values to and from PostgreSQL's types.
 
-use chrono::{DateTime, NaiveDateTime, Utc};
+use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use rust_decimal::Decimal;
 use serde_json::value::RawValue;
 use sqlx::postgres::{PgArguments, PgRow, PgTypeInfo};
@@ -8,6 +8,7 @@ use sqlx::types::Json;
 use sqlx::{Arguments, Row, TypeInfo, ValueRef};
 use uuid::Uuid;
 
+use super::range::check;
 use crate::db::{Arg, DbError, DbErrorKind};
 use crate::domain::{ColumnDef, Value, ValueType};
 
@@ -17,6 +18,7 @@ pub(super) fn bind(
     ty: ValueType,
     value: &Value,
 ) -> Result<(), DbError> {
+    check(value)?;
     let added = match (ty, value) {
         (ValueType::Bool, Value::Bool(v)) => arguments.add(v),
         (ValueType::Bool, Value::Null) => arguments.add(None::<bool>),
@@ -35,7 +37,7 @@ pub(super) fn bind(
         (ValueType::Decimal, Value::Decimal(v)) => arguments.add(v),
         (ValueType::Decimal, Value::Null) => arguments.add(None::<Decimal>),
         (ValueType::Date, Value::Date(v)) => arguments.add(v),
-        (ValueType::Date, Value::Null) => arguments.add(None::<chrono::NaiveDate>),
+        (ValueType::Date, Value::Null) => arguments.add(None::<NaiveDate>),
         (ValueType::Timestamp, Value::Timestamp(v)) => arguments.add(v.naive_utc()),
         (ValueType::Timestamp, Value::Null) => arguments.add(None::<NaiveDateTime>),
         (ty, value) => return Err(confused(ty, value)),
@@ -53,6 +55,7 @@ pub(super) fn bind_many<'v>(
         ($variant:ident, $as:ty, $convert:expr) => {{
             let mut array: Vec<Option<$as>> = Vec::with_capacity(values.size_hint().0);
             for value in values {
+                check(value)?;
                 array.push(match value {
                     Value::$variant(value) => Some($convert(value)),
                     Value::Null => None,
@@ -71,7 +74,7 @@ pub(super) fn bind_many<'v>(
         ValueType::Bytes => array!(Bytes, &[u8], Vec::as_slice),
         ValueType::Uuid => array!(Uuid, Uuid, |v: &Uuid| *v),
         ValueType::Decimal => array!(Decimal, Decimal, |v: &Decimal| *v),
-        ValueType::Date => array!(Date, chrono::NaiveDate, |v: &chrono::NaiveDate| *v),
+        ValueType::Date => array!(Date, NaiveDate, |v: &NaiveDate| *v),
         ValueType::Timestamp => array!(Timestamp, NaiveDateTime, |v: &DateTime<Utc>| v.naive_utc()),
     };
     added.map_err(unencodable)
@@ -122,15 +125,30 @@ fn value(row: &PgRow, at: usize, ty: ValueType) -> Result<Value, sqlx::Error> {
         ValueType::Bytes => Value::Bytes(row.try_get(at)?),
         ValueType::Uuid => Value::Uuid(row.try_get(at)?),
         ValueType::Decimal => Value::Decimal(row.try_get(at)?),
-        ValueType::Date => Value::Date(row.try_get(at)?),
-        ValueType::Timestamp => Value::Timestamp(match of.name() {
-            "TIMESTAMPTZ" => row.try_get(at)?,
-            _ => row.try_get::<NaiveDateTime, _>(at)?.and_utc(),
-        }),
+        ValueType::Date => {
+            let days = row.try_get_unchecked::<i32, _>(at)?;
+            let days = days.checked_add(EPOCH_DAYS).and_then(NaiveDate::from_num_days_from_ce_opt);
+            Value::Date(days.ok_or_else(beyond)?)
+        }
+        ValueType::Timestamp => {
+            let micros = row.try_get_unchecked::<i64, _>(at)?;
+            let micros = micros.checked_add(EPOCH_MICROS);
+            let instant = micros.and_then(DateTime::from_timestamp_micros);
+            Value::Timestamp(instant.ok_or_else(beyond)?)
+        }
         ValueType::Json => {
             Value::Json(row.try_get::<Json<Box<RawValue>>, _>(at)?.0.get().to_owned())
         }
     })
+}
+
+/// The server counts from the beginning of 2000: in days since that of the year 1, and in
+/// microseconds since 1970. sqlx would do the sums and panic where they lead too far.
+const EPOCH_DAYS: i32 = 730_120;
+const EPOCH_MICROS: i64 = 946_684_800_000_000;
+
+fn beyond() -> sqlx::Error {
+    sqlx::Error::Decode("the database holds infinity, or a date beyond the year 262142".into())
 }
 
 /// Text of any textual type, enums among them, whose names sqlx cannot know.

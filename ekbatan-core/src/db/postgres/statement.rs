@@ -244,6 +244,7 @@ mod tests {
             name: column.name.to_owned(),
             db_type: (*ty).to_owned(),
             numeric: None,
+            length: None,
             is_enum: false,
             references: Vec::new(),
         });

@@ -70,6 +70,16 @@ impl Syntax for PostgresSyntax {
             ValueType::Timestamp => matches!(column.db_type.as_str(), "timestamp" | "timestamptz"),
             ValueType::Json => matches!(column.db_type.as_str(), "json" | "jsonb"),
         };
+        // Fewer digits would round without a word.
+        if fits && ty == ValueType::Timestamp && column.length.is_some_and(|digits| digits < 6) {
+            return Some(format!(
+                "column `{}` is of type {}({}), which does not keep microseconds; declare it {} without a number",
+                column.name,
+                column.db_type,
+                column.length.unwrap_or_default(),
+                column.db_type
+            ));
+        }
         (!fits).then(|| {
             format!(
                 "column `{}` is of type {}, which does not hold a field of type {}",

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use super::SqliteLink;
-use super::decode::bind;
+use super::decode::{bind, bind_column};
 use super::error::classify;
 use super::statement::{
     chained, chunk, find_stale, guard_positions, set_positions, write_rows, written,
@@ -116,7 +116,11 @@ impl SqliteLink {
                 let mut arguments = SqliteArguments::default();
                 for row in rows {
                     for position in written(table, kind) {
-                        bind(&mut arguments, &row.values[position])?;
+                        bind_column(
+                            &mut arguments,
+                            &row.values[position],
+                            &table.columns[position],
+                        )?;
                     }
                 }
                 self.run(write_rows(table, kind, rows.len()), arguments).await?;
@@ -174,7 +178,11 @@ impl SqliteLink {
                     for position in
                         set_positions(&change.table).chain(guard_positions(&change.table))
                     {
-                        bind(&mut arguments, &change.values[position])?;
+                        bind_column(
+                            &mut arguments,
+                            &change.values[position],
+                            &change.table.columns[position],
+                        )?;
                     }
                 }
             }
@@ -224,5 +232,7 @@ impl SqliteLink {
 }
 
 fn bind_all(arguments: &mut SqliteArguments, row: &RowChange) -> Result<(), DbError> {
-    written(&row.table, row.kind).try_for_each(|position| bind(arguments, &row.values[position]))
+    written(&row.table, row.kind).try_for_each(|position| {
+        bind_column(arguments, &row.values[position], &row.table.columns[position])
+    })
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection};
+use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Row};
 use tokio::sync::OwnedMutexGuard;
 
 use super::Gate;
-use super::decode::{bind_arg, decode};
+use super::decode::{bind_query, decode};
 use super::error::classify;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
@@ -44,12 +44,9 @@ impl SqliteLink {
 #[async_trait]
 impl Connection for SqliteLink {
     async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
-        let mut arguments = SqliteArguments::default();
-        for arg in &query.args {
-            bind_arg(&mut arguments, arg)?;
-        }
+        let (sql, arguments) = bind_query(query)?;
         self.trips += 1;
-        let rows = sqlx::query_with(AssertSqlSafe(query.sql.clone()), arguments)
+        let rows = sqlx::query_with(AssertSqlSafe(sql), arguments)
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;
@@ -154,6 +151,7 @@ impl Connection for SqliteLink {
                     name: row.try_get(0)?,
                     db_type: row.try_get(1)?,
                     numeric: None,
+                    length: None,
                     is_enum: false,
                     references: Vec::new(),
                 })

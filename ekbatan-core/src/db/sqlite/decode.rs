@@ -1,6 +1,7 @@
 //! Values to and from SQLite's four storage classes.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use chrono::{DateTime, Datelike, NaiveDate, SecondsFormat, Utc};
 use rust_decimal::Decimal;
@@ -8,7 +9,9 @@ use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, Row, TypeInfo, ValueRef};
 use uuid::Uuid;
 
-use crate::db::{Arg, DbError, DbErrorKind};
+use super::statement::MAX_PARAMETERS;
+use super::syntax::float_list;
+use crate::db::{Arg, ColumnInfo, DbError, DbErrorKind, Query};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// An instant, in the one form that sorts as text as it does in time.
@@ -32,12 +35,32 @@ fn in_order(year: i32, value: &impl std::fmt::Display) -> Result<(), DbError> {
     ))
 }
 
+/// SQLite would make a NULL of it.
+fn float(value: f64) -> Result<f64, DbError> {
+    if !value.is_nan() {
+        return Ok(value);
+    }
+    Err(DbError::new(
+        DbErrorKind::ValueOutOfRange,
+        "NaN is no number, and SQLite's floats are all numbers",
+    ))
+}
+
+/// A value of a row, whose column is named if it does not fit.
+pub(super) fn bind_column(
+    arguments: &mut SqliteArguments,
+    value: &Value,
+    column: &ColumnInfo,
+) -> Result<(), DbError> {
+    bind(arguments, value).map_err(|error| error.in_column(&column.name))
+}
+
 pub(super) fn bind(arguments: &mut SqliteArguments, value: &Value) -> Result<(), DbError> {
     let added = match value {
         Value::Null => arguments.add(None::<i64>),
         Value::Bool(v) => arguments.add(*v),
         Value::Int(v) => arguments.add(*v),
-        Value::Float(v) => arguments.add(*v),
+        Value::Float(v) => arguments.add(float(*v)?),
         Value::Text(v) | Value::Json(v) => arguments.add(v.clone()),
         Value::Bytes(v) => arguments.add(v.clone()),
         Value::Uuid(v) => arguments.add(v.to_string()),
@@ -50,7 +73,35 @@ pub(super) fn bind(arguments: &mut SqliteArguments, value: &Value) -> Result<(),
     })
 }
 
-pub(super) fn bind_arg(arguments: &mut SqliteArguments, arg: &Arg) -> Result<(), DbError> {
+/// A query with its arguments; lists of floats are written out behind them.
+pub(super) fn bind_query(query: &Query) -> Result<(Arc<str>, SqliteArguments), DbError> {
+    let mut sql = query.sql.clone();
+    let mut arguments = SqliteArguments::default();
+    let mut floats: Vec<&Value> = Vec::new();
+    for (n, arg) in (1..).zip(&query.args) {
+        let Arg::Many(ValueType::Float, values) = arg else {
+            bind_arg(&mut arguments, arg)?;
+            continue;
+        };
+        bind(&mut arguments, &Value::Null)?;
+        let first = query.args.len() + floats.len() + 1;
+        let marks: Vec<String> = (first..first + values.len()).map(|n| format!("${n}")).collect();
+        if first + marks.len() > MAX_PARAMETERS {
+            return Err(DbError::new(
+                DbErrorKind::ValueOutOfRange,
+                format!("SQLite compares with no more than {MAX_PARAMETERS} floats at once"),
+            ));
+        }
+        // The number must not be the beginning of a longer one.
+        sql =
+            sql.replace(&format!("({})", float_list(n)), &format!("({})", marks.join(", "))).into();
+        floats.extend(values);
+    }
+    floats.into_iter().try_for_each(|value| bind(&mut arguments, value))?;
+    Ok((sql, arguments))
+}
+
+fn bind_arg(arguments: &mut SqliteArguments, arg: &Arg) -> Result<(), DbError> {
     match arg {
         Arg::One(_, value) => bind(arguments, value),
         Arg::Many(_, values) => {
@@ -66,7 +117,7 @@ fn element(value: &Value) -> Result<serde_json::Value, DbError> {
         Value::Null => serde_json::Value::Null,
         Value::Bool(v) => i64::from(*v).into(),
         Value::Int(v) => (*v).into(),
-        Value::Float(v) => (*v).into(),
+        Value::Float(v) => float(*v)?.into(),
         Value::Text(v) | Value::Json(v) => v.as_str().into(),
         Value::Bytes(v) => v
             .iter()

@@ -7,7 +7,7 @@ use super::syntax::SqliteSyntax;
 use crate::db::{ChangeKind, RowChange, Syntax, TableInfo};
 
 /// SQLite's bound on parameters in a statement.
-const MAX_PARAMETERS: usize = 32_766;
+pub(super) const MAX_PARAMETERS: usize = 32_766;
 
 /// How many rows of this table fit one statement.
 pub(super) fn chunk(table: &TableInfo) -> usize {
@@ -187,6 +187,7 @@ mod tests {
             name: column.name.to_owned(),
             db_type: (*ty).to_owned(),
             numeric: None,
+            length: None,
             is_enum: false,
             references: Vec::new(),
         });

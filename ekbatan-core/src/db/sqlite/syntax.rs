@@ -6,6 +6,11 @@ use crate::domain::{Table, ValueType};
 
 pub(super) struct SqliteSyntax;
 
+/// What stands for a list of floats until their number is known.
+pub(super) fn float_list(n: usize) -> String {
+    format!("/*floats*/ ${n}")
+}
+
 /// The affinity of a column, by the rules of SQLite's manual.
 fn affinity(db_type: &str) -> &'static str {
     let ty = db_type.to_uppercase();
@@ -37,6 +42,10 @@ impl Syntax for SqliteSyntax {
 
     /// One JSON text stands for the list, so that a list of any length is one parameter.
     fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
+        if ty == ValueType::Float {
+            // Not from JSON: SQLite does not always read the float that was written.
+            return format!("{} IN ({})", self.operand(column, ty), float_list(n));
+        }
         let element = if ty == ValueType::Bytes { "unhex(value)" } else { "value" };
         format!("{} IN (SELECT {element} FROM json_each(${n}))", self.operand(column, ty))
     }
@@ -62,6 +71,13 @@ impl Syntax for SqliteSyntax {
                     ty.name()
                 ))
             }
+            // A float of 64 bits does not tell every integer from its neighbours.
+            ValueType::Int | ValueType::Bool if affinity == "REAL" => Some(format!(
+                "column `{}` is declared {}, which SQLite turns into a float; declare it INTEGER to keep a {}",
+                column.name,
+                column.db_type,
+                ty.name()
+            )),
             ValueType::Int | ValueType::Bool | ValueType::Float if affinity == "TEXT" => {
                 Some(format!(
                     "column `{}` is declared {}, which SQLite turns into text; declare it {} to keep a {}",

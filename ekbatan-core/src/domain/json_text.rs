@@ -1,0 +1,65 @@
+//! What can be said of a JSON text without reading it: it is known to be one.
+
+/// How deep the arrays and objects of a document stand in each other.
+pub(crate) fn depth(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    each(text, |byte| match byte {
+        b'[' | b'{' => {
+            depth += 1;
+            deepest = deepest.max(depth);
+        }
+        b']' | b'}' => depth = depth.saturating_sub(1),
+        _ => {}
+    });
+    deepest
+}
+
+/// Whether a string of it holds the character 0, which is always written as an escape.
+#[cfg(feature = "postgres")]
+pub(crate) fn holds_nul(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    while let Some(found) = bytes[at..].iter().position(|byte| *byte == b'\\') {
+        at += found;
+        if bytes[at..].starts_with(b"\\u0000") {
+            return true;
+        }
+        // What is escaped may be a backslash.
+        at = (at + 2).min(bytes.len());
+    }
+    false
+}
+
+/// Every byte that stands outside of strings.
+fn each(text: &str, mut seen: impl FnMut(u8)) {
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in text.bytes() {
+        match (quoted, byte) {
+            (true, _) if escaped => escaped = false,
+            (true, b'\\') => escaped = true,
+            (true, b'"') => quoted = false,
+            (true, _) => {}
+            (false, b'"') => quoted = true,
+            (false, byte) => seen(byte),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_in_strings_are_no_depth() {
+        assert_eq!(depth("1"), 0);
+        assert_eq!(depth(r#"{"a": [1, {}], "b": []}"#), 3);
+        assert_eq!(depth(r#"["[[[\"[[", "\\", [1]]"#), 2);
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn an_escaped_backslash_escapes_nothing() {
+        assert!(holds_nul(r#""a\u0000""#) && holds_nul(r#""\\\u0000""#));
+        assert!(!holds_nul(r#""a\\u0000""#) && !holds_nul(r#""\u0001\\""#) && !holds_nul("1"));
+    }
+}

@@ -1,0 +1,93 @@
+//! What PostgreSQL's types would change on the way, and what code cannot read of theirs.
+
+use ekbatan::db::{DbErrorKind, SchemaError};
+use ekbatan::prelude::*;
+use ekbatan::repository::WriteError;
+
+use crate::database::TestDatabase;
+use crate::models::{ThingState, quiet, thing};
+
+on_every_database! {
+    only postgres Postgres:
+    infinity_is_an_error_and_no_panic,
+    what_a_column_would_change_is_refused_by_name,
+    timestamps_of_fewer_digits_are_named,
+}
+
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "narrow", name = "Narrow")]
+struct Narrow {
+    id: Id<Narrow>,
+    code: String,
+    fixed: String,
+    ratio: f64,
+    at: DateTime<Utc>,
+    state: ThingState,
+}
+
+fn narrow() -> Narrow {
+    Narrow {
+        id: Id::new(),
+        code: "abc".to_owned(),
+        fixed: "ab".to_owned(),
+        ratio: 0.5,
+        at: DateTime::UNIX_EPOCH,
+        state: ThingState::Active,
+    }
+}
+
+async fn create(db: &TestDatabase, at: &str) {
+    db.execute(&format!(
+        "CREATE TABLE narrow (id uuid PRIMARY KEY, code varchar(3) NOT NULL, fixed char(2) NOT NULL, \
+         ratio real NOT NULL, at {at} NOT NULL, state varchar(24) NOT NULL, version bigint NOT NULL)"
+    ))
+    .await;
+}
+
+async fn infinity_is_an_error_and_no_panic(db: &TestDatabase) {
+    let stored = db.things().add(quiet(thing("a"))).await.unwrap();
+    for (column, value) in [("day", "infinity"), ("day", "5874897-01-01"), ("at", "-infinity")] {
+        db.execute(&format!("UPDATE things SET {column} = '{value}'")).await;
+        let error = db.things().get(stored.id).await.unwrap_err();
+        assert_eq!(error.database_error().unwrap().kind(), DbErrorKind::Decode);
+        assert!(error.to_string().contains(&format!("`{column}`")), "{error}");
+        db.execute("UPDATE things SET day = '2024-01-01', at = '2024-01-01'").await;
+    }
+    db.things().get(stored.id).await.unwrap();
+}
+
+async fn what_a_column_would_change_is_refused_by_name(db: &TestDatabase) {
+    create(db, "timestamp").await;
+    let rows = db.databases.repository::<Narrow>();
+    for (value, column) in [
+        (Narrow { code: "abc ".to_owned(), ..narrow() }, "`code`"),
+        (Narrow { code: "a\0".to_owned(), ..narrow() }, "`code`"),
+        (Narrow { fixed: "a".to_owned(), ..narrow() }, "`fixed`"),
+        (Narrow { fixed: "ab ".to_owned(), ..narrow() }, "`fixed`"),
+        (Narrow { ratio: 0.1, ..narrow() }, "`ratio`"),
+        (Narrow { at: DateTime::<Utc>::MIN_UTC, ..narrow() }, "`at`"),
+    ] {
+        match rows.add(New::new(value, ())).await.unwrap_err() {
+            WriteError::Database(error) => {
+                assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
+                assert!(error.to_string().contains(column), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let kept = Narrow { code: "a  ".to_owned(), ..narrow() };
+    let stored = rows.add(New::new(kept, ())).await.unwrap();
+    assert_eq!(rows.find_all().await.unwrap(), [stored]);
+}
+
+async fn timestamps_of_fewer_digits_are_named(db: &TestDatabase) {
+    create(db, "timestamp(3)").await;
+    let error = db.databases.check::<Narrow>().await.unwrap_err();
+    match error.schema() {
+        Some(SchemaError::Columns { problems, .. }) => {
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert!(problems[0].contains("`at` is of type timestamp(3)"), "{problems:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

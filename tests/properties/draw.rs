@@ -1,0 +1,71 @@
+//! Draws values from strategies, by one seed.
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
+
+const SEED: &str = "EKBATAN_TEST_SEED";
+
+fn seed() -> u64 {
+    match std::env::var(SEED) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{SEED}={text} is no number")),
+        Err(_) => 0x0ec8_a7a4,
+    }
+}
+
+/// The same draws for the same seed. Says the seed if the test that holds it fails.
+pub struct Draw {
+    runner: TestRunner,
+    seed: u64,
+}
+
+impl Draw {
+    pub fn new() -> Self {
+        let seed = seed();
+        Self { runner: runner(seed, 1), seed }
+    }
+
+    pub fn one<S: Strategy>(&mut self, of: S) -> S::Value {
+        of.new_tree(&mut self.runner).unwrap().current()
+    }
+
+    /// Once in so many times.
+    pub fn once_in(&mut self, times: u32) -> bool {
+        self.one(0..times) == 0
+    }
+
+    /// A few of the given ones.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.one(0..bound)
+    }
+}
+
+impl Drop for Draw {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("drawn with {SEED}={0}; set it to repeat this, or to draw others", self.seed);
+        }
+    }
+}
+
+fn runner(seed: u64, cases: u32) -> TestRunner {
+    TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        rng_algorithm: RngAlgorithm::ChaCha,
+        rng_seed: RngSeed::Fixed(seed),
+        ..Config::default()
+    })
+}
+
+/// Holds a property to so many cases; one that fails is made as small as it goes.
+pub fn check<S: Strategy>(
+    cases: u32,
+    of: S,
+    property: impl Fn(S::Value) -> Result<(), TestCaseError>,
+) {
+    let seed = seed();
+    if let Err(failed) = runner(seed, cases).run(&of, property) {
+        panic!("{failed}\ndrawn with {SEED}={seed}; set it to repeat this, or to draw others");
+    }
+}
