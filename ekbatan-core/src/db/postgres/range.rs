@@ -39,12 +39,6 @@ pub(super) fn check_column(value: &Value, column: &ColumnInfo) -> Result<(), DbE
         (Value::Text(text), "varchar") if too_long(text, column) && text.ends_with(' ') => {
             Err(refused(format!("{:?}, which ends with spaces, is too long", beginning(text))))
         }
-        (Value::Text(text), "bpchar") if column.length.is_some() && !fills(text, column) => {
-            Err(refused(format!(
-                "a char would fill up or cut the spaces at the end of {:?}; declare the column varchar",
-                beginning(text)
-            )))
-        }
         _ => Ok(()),
     });
     checked.map_err(|error| error.in_column(&column.name))
@@ -61,15 +55,6 @@ fn is_single(float: f64) -> bool {
 
 fn too_long(text: &str, column: &ColumnInfo) -> bool {
     column.length.is_some_and(|most| text.chars().count() > most as usize)
-}
-
-/// Longer ones are refused by the server, if it is not spaces that are too many.
-fn fills(text: &str, column: &ColumnInfo) -> bool {
-    let length = text.chars().count();
-    column.length.is_some_and(|wanted| match length > wanted as usize {
-        true => !text.ends_with(' '),
-        false => length == wanted as usize,
-    })
 }
 
 fn beginning(text: &str) -> String {
@@ -100,8 +85,6 @@ mod tests {
         let text = |text: &str| Value::Text(text.to_owned());
         for (value, db_type, length) in [
             (text("abc  "), "varchar", Some(4)),
-            (text("ab"), "bpchar", Some(3)),
-            (text("abc "), "bpchar", Some(3)),
             (text("a\0"), "text", None),
             (Value::Float(0.1), "float4", None),
             (Value::Json(r#"["\u0000"]"#.to_owned()), "jsonb", None),
@@ -115,8 +98,8 @@ mod tests {
             (text("ab  "), "varchar", Some(4)),
             // The server says it of these.
             (text("abcde"), "varchar", Some(4)),
-            (text("abc"), "bpchar", Some(3)),
-            (text("ab "), "bpchar", Some(3)),
+            // Who declares a char wants it filled up.
+            (text("ab"), "bpchar", Some(3)),
             (Value::Float(0.5), "float4", None),
             (Value::Float(f64::NAN), "float4", None),
             (Value::Json(r#"["\u0000"]"#.to_owned()), "json", None),
