@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ekbatan::prelude::{Decimal, Uuid};
+use ekbatan_testkit::Proxy;
 
 use crate::model::Totals;
+use crate::mysql::MySql;
 use crate::postgres::Postgres;
 use crate::report::{self, Figure, Sample};
 use crate::sqlite::Sqlite;
@@ -26,6 +28,8 @@ const UNCOUNTED: u64 = 20;
 
 enum Database {
     Postgres(Postgres),
+    /// MySQL or MariaDB.
+    MySql(MySql),
     Sqlite(Sqlite),
 }
 
@@ -34,6 +38,8 @@ impl Database {
         let most = options.tasks.iter().copied().max().unwrap_or(1);
         Ok(match options.database {
             Kind::Postgres => Self::Postgres(Postgres::start(most, wallets).await?),
+            Kind::MySql => Self::MySql(MySql::start_mysql(wallets).await?),
+            Kind::MariaDb => Self::MySql(MySql::start_mariadb(wallets).await?),
             Kind::Sqlite => Self::Sqlite(Sqlite::start(wallets, options.durability()).await?),
         })
     }
@@ -41,6 +47,7 @@ impl Database {
     async fn tidy(&self) -> Result<(), Failure> {
         match self {
             Self::Postgres(postgres) => postgres.tidy().await,
+            Self::MySql(mysql) => mysql.tidy().await,
             Self::Sqlite(sqlite) => sqlite.tidy().await,
         }
     }
@@ -48,13 +55,30 @@ impl Database {
     async fn totals(&self) -> Result<Totals, Failure> {
         match self {
             Self::Postgres(postgres) => postgres.totals().await,
+            Self::MySql(mysql) => mysql.totals().await,
             Self::Sqlite(sqlite) => sqlite.totals().await,
         }
     }
 
-    async fn workers(&self, mode: Mode, tasks: u32) -> Result<Vec<Worker>, Failure> {
+    /// What counts round trips to the server, if it is one.
+    async fn proxy(&self) -> Result<Option<Proxy>, Failure> {
+        Ok(match self {
+            Self::Postgres(postgres) => Some(postgres.proxy().await?),
+            Self::MySql(mysql) => Some(mysql.proxy().await?),
+            Self::Sqlite(_) => None,
+        })
+    }
+
+    /// So many workers, directly or through a proxy.
+    async fn workers(
+        &self,
+        mode: Mode,
+        tasks: u32,
+        proxy: Option<&Proxy>,
+    ) -> Result<Vec<Worker>, Failure> {
         match self {
-            Self::Postgres(postgres) => postgres.workers(mode, tasks, None).await,
+            Self::Postgres(postgres) => postgres.workers(mode, tasks, proxy).await,
+            Self::MySql(mysql) => mysql.workers(mode, tasks, proxy).await,
             Self::Sqlite(sqlite) => sqlite.workers(mode, tasks).await,
         }
     }
@@ -62,6 +86,7 @@ impl Database {
     async fn stop(self) -> Result<(), Failure> {
         match self {
             Self::Postgres(postgres) => postgres.stop().await,
+            Self::MySql(mysql) => mysql.stop().await,
             Self::Sqlite(_) => Ok(()),
         }
     }
@@ -101,14 +126,13 @@ async fn measure(
                 figure.samples.push(sample);
             }
         }
-        if let Database::Postgres(postgres) = database {
-            for figure in &mut of_modes {
-                eprintln!("round trips: {:<16} {tasks:>3} tasks", figure.mode.name());
-                let before = postgres.totals().await?;
-                let (trips, deposits) = round_trips(postgres, wallets, figure).await?;
-                check(figure, before, deposits, postgres.totals().await?)?;
-                figure.round_trips = Some(trips);
-            }
+        for figure in &mut of_modes {
+            let Some(proxy) = database.proxy().await? else { continue };
+            eprintln!("round trips: {:<16} {tasks:>3} tasks", figure.mode.name());
+            let before = database.totals().await?;
+            let (trips, deposits) = round_trips(database, &proxy, wallets, figure).await?;
+            check(figure, before, deposits, database.totals().await?)?;
+            figure.round_trips = Some(trips);
         }
         figures.append(&mut of_modes);
     }
@@ -125,7 +149,7 @@ async fn sample(
 ) -> Result<Sample, Failure> {
     database.tidy().await?;
     let before = database.totals().await?;
-    let workers = database.workers(mode, tasks).await?;
+    let workers = database.workers(mode, tasks, None).await?;
     let (workers, warm) = deposit(workers, wallets, Until::Passed(WARM_UP)).await?;
     let seconds = Until::Passed(Duration::from_secs(options.seconds));
     let (workers, done) = deposit(workers, wallets, seconds).await?;
@@ -137,12 +161,12 @@ async fn sample(
 
 /// Round trips per deposit, and how many deposits were made for it.
 async fn round_trips(
-    postgres: &Postgres,
+    database: &Database,
+    proxy: &Proxy,
     wallets: &Arc<[Uuid]>,
     figure: &Figure,
 ) -> Result<(f64, usize), Failure> {
-    let proxy = postgres.proxy().await?;
-    let workers = postgres.workers(figure.mode, figure.tasks, Some(&proxy)).await?;
+    let workers = database.workers(figure.mode, figure.tasks, Some(proxy)).await?;
     let (workers, warm) = deposit(workers, wallets, Until::Done(UNCOUNTED)).await?;
     proxy.reset();
     let (workers, done) = deposit(workers, wallets, Until::Done(COUNTED)).await?;

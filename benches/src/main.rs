@@ -3,6 +3,7 @@
 
 mod commit;
 mod model;
+mod mysql;
 mod postgres;
 mod report;
 mod sqlite;
@@ -40,8 +41,8 @@ enum Bench {
 /// What to measure.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Which database to start: a private PostgreSQL server that flushes every commit, or a
-    /// SQLite file in a temporary folder.
+    /// Which database to start: a private server that flushes every commit, or a SQLite file
+    /// in a temporary folder.
     #[arg(long, value_enum)]
     pub database: Kind,
 
@@ -65,7 +66,7 @@ pub struct Options {
     #[arg(long, value_enum, value_delimiter = ',')]
     pub mode: Vec<Mode>,
 
-    /// What a commit of SQLite survives. Default: wal. PostgreSQL is always measured in full.
+    /// What a commit of SQLite survives. Default: wal. Servers are always measured in full.
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
 }
@@ -75,8 +76,26 @@ pub struct Options {
 pub enum Kind {
     /// A private server.
     Postgres,
+    /// A private server.
+    #[value(name = "mysql")]
+    MySql,
+    /// A private server.
+    #[value(name = "mariadb")]
+    MariaDb,
     /// A file.
     Sqlite,
+}
+
+impl Kind {
+    /// As it is written on the command line and in the results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::MariaDb => "mariadb",
+            Self::Sqlite => "sqlite",
+        }
+    }
 }
 
 /// How the work is done.
@@ -137,8 +156,8 @@ impl Options {
             }
         }
         match (self.database, self.durability) {
-            (Kind::Postgres, Some(Durability::Wal)) => Err(
-                "--durability wal is for SQLite; PostgreSQL is always measured with durability full"
+            (Kind::Postgres | Kind::MySql | Kind::MariaDb, Some(Durability::Wal)) => Err(
+                "--durability wal is for SQLite; servers are always measured with durability full"
                     .into(),
             ),
             _ => Ok(self),
@@ -148,7 +167,7 @@ impl Options {
     /// The durability that is measured.
     pub fn durability(&self) -> Durability {
         self.durability.unwrap_or(match self.database {
-            Kind::Postgres => Durability::Full,
+            Kind::Postgres | Kind::MySql | Kind::MariaDb => Durability::Full,
             Kind::Sqlite => Durability::Wal,
         })
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{Kind, Mode, Options};
+use crate::{Mode, Options};
 
 /// One mode with one number of tasks, in one round.
 pub struct Sample {
@@ -85,10 +85,7 @@ impl Line {
         let ratio = |to| figure.ratio(to, all).map(hundredths);
         Self {
             bench: "commit",
-            database: match options.database {
-                Kind::Postgres => "postgres",
-                Kind::Sqlite => "sqlite",
-            },
+            database: options.database.name(),
             durability: options.durability().name(),
             mode: figure.mode.name(),
             tasks: figure.tasks,

@@ -2,10 +2,10 @@
 
 use ekbatan::action::Budget;
 use ekbatan::prelude::*;
-use sqlx::{PgConnection, PgPool, SqlitePool};
+use sqlx::{MySqlConnection, MySqlPool, PgConnection, PgPool, SqlitePool};
 
 use crate::model::{Deposit, DepositMoney, NAMESPACE, PRINCIPAL, Wallet};
-use crate::{Failure, postgres, sqlite};
+use crate::{Failure, mysql, postgres, sqlite};
 
 /// The most connections that ekbatan's pool gets, to read with. It commits on its lanes.
 const MAX_POOL: usize = 16;
@@ -15,6 +15,8 @@ pub enum Worker {
     Ekbatan(ActionExecutor),
     PostgresPool(PgPool),
     PostgresOwn(Box<PgConnection>),
+    MySqlPool(MySqlPool),
+    MySqlOwn(Box<MySqlConnection>),
     SqlitePool(SqlitePool),
     SqliteOwn(Box<sqlite::Own>),
 }
@@ -30,6 +32,8 @@ impl Worker {
             }
             Self::PostgresPool(pool) => postgres::transaction(pool, wallet, amount).await,
             Self::PostgresOwn(connection) => postgres::statement(connection, wallet, amount).await,
+            Self::MySqlPool(pool) => mysql::transaction(pool, wallet, amount).await,
+            Self::MySqlOwn(connection) => mysql::packet(connection, wallet, amount).await,
             Self::SqlitePool(pool) => sqlite::transaction(pool, wallet, amount).await,
             Self::SqliteOwn(own) => own.deposit(wallet, amount).await,
         }
@@ -40,8 +44,9 @@ impl Worker {
         match self {
             Self::Ekbatan(executor) => executor.databases().close().await,
             Self::PostgresPool(pool) => pool.close().await,
+            Self::MySqlPool(pool) => pool.close().await,
             Self::SqlitePool(pool) => pool.close().await,
-            Self::PostgresOwn(_) | Self::SqliteOwn(_) => {}
+            Self::PostgresOwn(_) | Self::MySqlOwn(_) | Self::SqliteOwn(_) => {}
         }
     }
 }

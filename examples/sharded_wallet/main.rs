@@ -144,4 +144,16 @@ fn migrations() -> Migrations {
             "create_wallets",
             include_str!("../wallet/migrations/postgres/0001_create_wallets.sql"),
         )
+        .script_for(
+            "mysql",
+            1,
+            "create_wallets",
+            include_str!("../wallet/migrations/mysql/0001_create_wallets.sql"),
+        )
+        .script_for(
+            "mariadb",
+            1,
+            "create_wallets",
+            include_str!("../wallet/migrations/mariadb/0001_create_wallets.sql"),
+        )
 }

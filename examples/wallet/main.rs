@@ -1,5 +1,5 @@
-//! Wallets that take deposits: on an embedded SQLite file, or on the PostgreSQL server that
-//! `--database` names. The code is the same.
+//! Wallets that take deposits: on an embedded SQLite file, or on the server that `--database`
+//! or `--config` names. The code is the same.
 //!
 //! It opens wallets, deposits from many tasks at once, provokes a version conflict, is
 //! refused a deposit, repeats a call under one idempotency key, and then prints what the
@@ -9,6 +9,7 @@ mod report;
 mod wallet;
 
 use std::future::IntoFuture;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,16 +18,20 @@ use ekbatan::prelude::*;
 use tokio::sync::Barrier;
 use wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations};
 
-/// Wallets that take deposits, on an embedded SQLite file or on PostgreSQL.
+/// Wallets that take deposits, on an embedded SQLite file, PostgreSQL, MySQL or MariaDB.
 ///
 /// RUST_LOG=ekbatan=debug shows every step and every retry of an action.
 #[derive(Parser)]
 #[command(version)]
 struct Options {
-    /// sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE.
-    /// Without it: a SQLite file in a temporary folder, removed at the end.
-    #[arg(long, value_name = "URL")]
+    /// sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE; mysql:// and mariadb://
+    /// likewise. Without it: a SQLite file in a temporary folder, removed at the end.
+    #[arg(long, value_name = "URL", conflicts_with = "config")]
     database: Option<String>,
+
+    /// A YAML file that says where the database is, such as config/wallet.yml.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 
     /// How many tasks deposit at the same time.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -55,13 +60,17 @@ async fn main() -> std::process::ExitCode {
 
 async fn run(options: Options) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
-    let url = options
-        .database
-        .unwrap_or_else(|| format!("sqlite:{}", folder.path().join("wallets.db").display()));
-    let databases = Databases::open(&url).await?;
+    let config = match (options.config, options.database) {
+        (Some(file), _) => EkbatanConfig::load(file)?,
+        (None, Some(url)) => EkbatanConfig::single(url),
+        (None, None) => {
+            EkbatanConfig::single(format!("sqlite:{}", folder.path().join("wallets.db").display()))
+        }
+    };
+    let databases = Databases::connect(&config).await?;
     databases.migrate(&migrations()).await?;
-    let executor =
-        ActionExecutor::builder(&databases, "com.example.wallet").model::<Wallet>().build().await?;
+    let namespace = config.namespace.as_deref().unwrap_or("com.example.wallet");
+    let executor = ActionExecutor::builder(&databases, namespace).model::<Wallet>().build().await?;
     println!("Database: {}", databases.capabilities().name);
 
     println!("\n1. Two wallets are opened.");
@@ -94,18 +103,18 @@ async fn run(options: Options) -> Result<(), Failure> {
     }
 
     println!("\n5. One deposit, sent twice under one idempotency key:");
+    let key = format!("top-up-of-{}", bob.id);
     for call in ["first ", "second"] {
         let deposit = Deposit { wallet: bob.id, amount: Decimal::from(100) };
-        let wallet = executor
-            .execute(&DepositMoney, deposit)
-            .principal("bob")
-            .idempotency_key("top-up-1")
-            .await?;
+        let wallet =
+            executor.execute(&DepositMoney, deposit).principal("bob").idempotency_key(&key).await?;
         println!("   {call} answer: balance {}, version {}", wallet.balance, wallet.version());
     }
 
     println!("\n6. What the database holds:\n");
-    let agree = report::print(&databases, &url, &[alice.id, bob.id]).await?;
+    let default = config.sharding.member(config.sharding.default_shard);
+    let eventlog = default.and_then(|shard| shard.primary()).map_or("", |at| &at.eventlog);
+    let agree = report::print(&databases, eventlog, &[alice.id, bob.id]).await?;
     databases.close().await;
     if !agree {
         return Err("state and events do not agree".into());

@@ -1,18 +1,20 @@
-//! What the database holds, read back by plain SQL: the wallets and the outbox.
+//! What the database holds, read back: the wallets, and the outbox by plain SQL.
 
 use std::collections::BTreeMap;
 
 use ekbatan::prelude::*;
-use sqlx::{AssertSqlSafe, Connection, Row};
+use serde_json::Value;
+use sqlx::AssertSqlSafe;
 
+use crate::Failure;
 use crate::wallet::Wallet;
 
 /// Prints wallets and events and answers whether they agree.
 pub async fn print(
     databases: &Databases,
-    url: &str,
+    eventlog: &str,
     ids: &[Id<Wallet>],
-) -> Result<bool, Box<dyn std::error::Error>> {
+) -> Result<bool, Failure> {
     let wallets = databases.repository::<Wallet>().find_by_ids(ids).await?;
     println!("   {:<8} {:>10} {:>8}  updated", "wallet", "balance", "version");
     for wallet in &wallets {
@@ -24,31 +26,32 @@ pub async fn print(
             wallet.version()
         );
     }
-    let events = events(url).await?;
+    let events = events(databases, eventlog).await?;
     println!("\n   events of the wallets, counted by type:");
     let mut agree = true;
     for wallet in &wallets {
-        let own: Vec<&StoredEvent> =
-            events.iter().filter(|event| event.model_id == wallet.id.to_string()).collect();
+        let own = events.iter().filter(|event| event.model_id == wallet.id.to_string());
         let mut types: BTreeMap<&str, usize> = BTreeMap::new();
         let mut sum = Decimal::ZERO;
-        for event in &own {
+        let mut versions = Vec::new();
+        for event in own {
             *types.entry(&event.event_type).or_default() += 1;
             if let Some(amount) = event.payload.get("amount") {
                 sum += serde_json::from_value::<Decimal>(amount.clone())?;
             }
+            versions.push(event.model_version);
         }
         let types: Vec<String> =
             types.iter().map(|(name, count)| format!("{count} x {name}")).collect();
         println!("   {:<8} {}; deposits add up to {sum}", wallet.owner, types.join(", "));
-        let versions: Vec<i64> = own.iter().map(|event| event.model_version).collect();
         agree &= sum == wallet.balance && versions == (1..=wallet.version()).collect::<Vec<i64>>();
     }
     println!("\n   the latest events:");
     for event in events.iter().rev().take(3) {
+        let principal = event.principal.as_deref().unwrap_or("-");
         println!(
-            "   {} version {} by {}: {}",
-            event.event_type, event.model_version, event.principal, event.payload
+            "   {} version {} by {principal}: {}",
+            event.event_type, event.model_version, event.payload
         );
     }
     Ok(agree)
@@ -58,40 +61,48 @@ struct StoredEvent {
     model_id: String,
     model_version: i64,
     event_type: String,
-    principal: String,
-    payload: serde_json::Value,
+    principal: Option<String>,
+    payload: Value,
 }
 
-const SELECT: &str = "SELECT CAST(model_id AS text), CAST(model_version AS bigint), CAST(event_type AS text), \
-                      CAST(coalesce(principal, '-') AS text), CAST(payload AS text)";
-
-async fn events(url: &str) -> Result<Vec<StoredEvent>, Box<dyn std::error::Error>> {
-    fn read<'r, R: Row>(row: &'r R) -> Result<StoredEvent, sqlx::Error>
-    where
-        usize: sqlx::ColumnIndex<R>,
-        String: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-        i64: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
-    {
-        Ok(StoredEvent {
-            model_id: row.try_get(0)?,
-            model_version: row.try_get(1)?,
-            event_type: row.try_get(2)?,
-            principal: row.try_get(3)?,
-            payload: serde_json::from_str(&row.try_get::<String, _>(4)?).unwrap_or_default(),
-        })
-    }
-    let order = "WHERE model_type = 'Wallet' ORDER BY model_id, model_version";
-    let mut events: Vec<StoredEvent> = if url.starts_with("sqlite") {
-        let mut connection = sqlx::SqliteConnection::connect(url).await?;
-        let sql = format!("{SELECT} FROM eventlog_events {order}");
-        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection).await?;
-        rows.iter().map(read).collect::<Result<_, _>>()?
-    } else {
-        let mut connection = sqlx::PgConnection::connect(url).await?;
-        let sql = format!("{SELECT} FROM eventlog.events {order}");
-        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection).await?;
-        rows.iter().map(read).collect::<Result<_, _>>()?
+/// The outbox, on a connection of the framework's own. Only its name differs: a table, a table
+/// in a schema, and a table in the database that the setting `eventlog` names.
+async fn events(databases: &Databases, eventlog: &str) -> Result<Vec<StoredEvent>, Failure> {
+    let select = |table: &str| {
+        AssertSqlSafe(format!(
+            "SELECT model_id, model_version, event_type, principal, payload FROM {table} \
+             WHERE model_type = 'Wallet' ORDER BY model_id, model_version"
+        ))
     };
-    events.retain(|event| !event.event_type.is_empty());
-    Ok(events)
+    let rows = match databases.capabilities().name {
+        "sqlite" => {
+            let mut raw = databases.sqlite().await?;
+            let sql = select("eventlog_events");
+            let rows = sqlx::query_as(sql).fetch_all(raw.connection()?).await?;
+            raw.release().await?;
+            rows
+        }
+        "postgres" => {
+            let mut raw = databases.postgres().await?;
+            let sql = select("eventlog.events");
+            let rows = sqlx::query_as(sql).fetch_all(raw.connection()?).await?;
+            raw.release().await?;
+            rows
+        }
+        _ => {
+            let mut raw = databases.mysql().await?;
+            let sql = select(&format!("`{eventlog}`.events"));
+            let rows = sqlx::query_as(sql).fetch_all(raw.connection()?).await?;
+            raw.release().await?;
+            rows
+        }
+    };
+    let event = |(model_id, model_version, event_type, principal, payload)| StoredEvent {
+        model_id,
+        model_version,
+        event_type,
+        principal,
+        payload,
+    };
+    Ok(rows.into_iter().map(event).collect())
 }

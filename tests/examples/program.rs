@@ -1,0 +1,41 @@
+//! An example program, run to its end.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+pub struct Program(Command);
+
+impl Program {
+    /// An example of this package. `cargo test` builds examples into the folder beside that
+    /// of the tests; `cargo test --test` does not build them.
+    pub fn named(name: &str) -> Self {
+        let test = std::env::current_exe().unwrap();
+        let file = test.parent().unwrap().with_file_name("examples").join(name);
+        assert!(
+            file.is_file(),
+            "the example {name} was not built; run `cargo build --examples` first"
+        );
+        let mut command = Command::new(file);
+        command.current_dir(env!("CARGO_MANIFEST_DIR"));
+        Self(command)
+    }
+
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.0.arg(argument);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// What it prints; it has to end well.
+    pub fn run(mut self) -> String {
+        let ended = self.0.output().unwrap();
+        let said = String::from_utf8(ended.stdout).unwrap();
+        let complaint = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{}\n{said}\n{complaint}", ended.status);
+        said
+    }
+}
