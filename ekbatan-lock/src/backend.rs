@@ -42,6 +42,13 @@ pub struct GrantRequest {
     pub term: Duration,
 }
 
+impl GrantRequest {
+    /// A request, for those who speak to a backend themselves.
+    pub fn new(owner: Uuid, holder: impl Into<String>, term: Duration) -> Self {
+        Self { owner, holder: holder.into(), term }
+    }
+}
+
 /// A key that the server has granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
@@ -83,6 +90,27 @@ pub struct Holder {
     pub remaining: Option<Duration>,
     /// How many wait for it in this process.
     pub waiting_here: usize,
+}
+
+impl Holder {
+    /// A holder of whom nothing else is known.
+    pub fn new(holder: impl Into<String>, token: i64) -> Self {
+        Self { holder: holder.into(), token, held: None, remaining: None, waiting_here: 0 }
+    }
+
+    /// How long it has held the key.
+    #[must_use]
+    pub fn held(mut self, held: Option<Duration>) -> Self {
+        self.held = held;
+        self
+    }
+
+    /// How long the server lets it.
+    #[must_use]
+    pub fn remaining(mut self, remaining: Option<Duration>) -> Self {
+        self.remaining = remaining;
+        self
+    }
 }
 
 /// One server that grants keys. Every call is one try; whoever waits, queues and re-enters
@@ -127,6 +155,12 @@ pub trait LockBackend: Send + Sync + 'static {
     /// How long to wait between tries, as long as no hint comes.
     fn poll_interval(&self) -> Duration {
         Duration::from_millis(20)
+    }
+
+    /// How long to leave a key alone that was given back while another process wants it, so
+    /// that it is that one's turn.
+    fn head_start(&self) -> Duration {
+        self.poll_interval() * 2
     }
 
     /// Ends what the backend has running.

@@ -241,7 +241,7 @@ impl Server<'_> {
             }
             if self.give_back(held).await.1 {
                 // Another process waits, and has to see the key free before we ask again.
-                tokio::time::sleep(self.shared.backend.poll_interval() * 2).await;
+                tokio::time::sleep(self.shared.backend.head_start()).await;
             }
         }
         self.contend(waiter).await

@@ -45,6 +45,12 @@ pub enum LockError {
         /// Why.
         source: BackendError,
     },
+    /// The backend could not be set up.
+    #[error("locks are not to be had here: {source}")]
+    Start {
+        /// Why.
+        source: BackendError,
+    },
     /// The backend cannot keep its promise as it is set up.
     #[error("locks are refused here: {reason}")]
     Unsafe {

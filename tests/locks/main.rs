@@ -17,6 +17,7 @@ macro_rules! on_every_provider {
     };
     ($($test:ident),* $(,)?) => {
         on_every_provider!(only process Process: $($test),*);
+        on_every_provider!(only redis Redis: $($test),*);
     };
 }
 
@@ -29,4 +30,5 @@ mod commit;
 mod ends;
 mod exclusion;
 mod queue;
+mod redis;
 mod scopes;

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, ProcessBackend};
+use ekbatan_lock_redis::RedisBackend;
+use ekbatan_testkit::RedisServer;
+use uuid::Uuid;
 
 /// Every provider that the suite runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Process,
+    Redis,
 }
 
 /// Long enough for whatever should happen, on a machine that is busy with other things.
@@ -21,6 +25,12 @@ impl TestLocks {
     pub async fn start(kind: Kind) -> Self {
         let locks = match kind {
             Kind::Process => LockProvider::new(ProcessBackend::new(), "test"),
+            Kind::Redis => {
+                let server = RedisServer::shared().await.unwrap();
+                let namespace = Uuid::new_v4().to_string();
+                let backend = RedisBackend::connect(&server.url(), &namespace).await.unwrap();
+                LockProvider::new(backend, "test")
+            }
         };
         Self { locks }
     }

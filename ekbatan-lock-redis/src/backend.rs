@@ -1,0 +1,195 @@
+//! Locks of one Redis or Valkey master.
+//!
+//! What always holds: two connections, whatever the number of leases and waiters; a lease is
+//! ended or extended only by its own owner's token, by its time, or by force.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ekbatan_lock::{
+    Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, LockError, Released,
+};
+use redis::{Client, RedisError, RedisResult};
+
+use crate::commands::Commands;
+use crate::hints::Hints;
+use crate::names::Names;
+use crate::safety;
+use crate::scripts::Scripts;
+
+/// How long a key is known to be wanted. Whoever waits asks more often than that.
+const WANTED: Duration = Duration::from_secs(2);
+
+/// How often to ask for a key of which there is no word.
+const POLL: Duration = Duration::from_millis(500);
+
+/// How long a process that is told of a free key needs to ask for it.
+const HEAD_START: Duration = Duration::from_millis(10);
+
+/// How long a try that was given up may still be on its way.
+const ON_ITS_WAY: Duration = Duration::from_secs(60);
+
+/// Grants keys at one Redis or Valkey master. See the [crate] for what it promises.
+pub struct RedisBackend {
+    names: Names,
+    scripts: Scripts,
+    commands: Commands,
+    hints: Hints,
+}
+
+impl RedisBackend {
+    /// The usual namespace.
+    pub const NAMESPACE: &'static str = "ekbatan-lock";
+
+    /// Connects to the server at `redis://[user:password@]host[:port][/database]` and has a
+    /// look at it. Those who are to exclude each other use one server and one namespace.
+    ///
+    /// Needs a Tokio runtime, which has to live as long as the backend.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unsafe`] for a server that cannot keep locks, with what to do;
+    /// [`LockError::Start`] if it cannot be reached.
+    pub async fn connect(url: &str, namespace: &str) -> Result<Self, LockError> {
+        let names = Names::within(namespace)?;
+        // The address is left out of the message: it may contain a password.
+        let client = Client::open(url).map_err(|error| unreachable("the address", error))?;
+        let server = client.get_connection_info().addr().to_string();
+        let failed = |error| unreachable(&server, error);
+        let commands = Commands::connect(client.clone()).await.map_err(failed)?;
+        safety::check(commands.connection()).await?;
+        let hints = Hints::subscribe(client, names.freed()).await.map_err(failed)?;
+        Ok(Self { names, scripts: Scripts::new(), commands, hints })
+    }
+}
+
+fn unreachable(what: &str, error: RedisError) -> LockError {
+    LockError::Start { source: BackendError::caused(format!("Redis, {what}"), error) }
+}
+
+fn answered<T>(answer: RedisResult<T>) -> Result<T, BackendError> {
+    answer.map_err(|error| BackendError::caused("Redis", error))
+}
+
+/// At least one, and never less than what was asked for: the holder counts on it.
+fn milliseconds(duration: Duration) -> u64 {
+    /// More than anybody waits for, and still a time that the server can reckon with.
+    const MAX: u64 = 1 << 52;
+    let whole = u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(MAX);
+    whole.clamp(1, MAX)
+}
+
+/// What the server says is left, if it says so.
+fn left(milliseconds: i64) -> Option<Duration> {
+    u64::try_from(milliseconds).ok().map(Duration::from_millis)
+}
+
+#[async_trait]
+impl LockBackend for RedisBackend {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        let mut take = self.scripts.take.key(self.names.lock(key));
+        take.key(self.names.fence(key))
+            .key(self.names.wanted(key))
+            .key(self.names.given_up(key, request.owner))
+            .arg(request.owner.to_string())
+            .arg(&request.holder)
+            .arg(milliseconds(request.term))
+            .arg(milliseconds(WANTED));
+        Ok(match answered(self.commands.run(&take).await)? {
+            (true, token) => Attempt::Granted(Grant { owner: request.owner, token }),
+            (false, remaining) => Attempt::Busy(left(remaining)),
+        })
+    }
+
+    async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
+        let mut extend = self.scripts.extend.key(self.names.lock(key));
+        extend.arg(grant.owner.to_string()).arg(milliseconds(term));
+        answered(self.commands.run(&extend).await)
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        // A grant without a token is a try of which nobody heard. It may not even have
+        // arrived yet: over a connection that was given up, it can come after this.
+        let refused_for = if grant.token == 0 { milliseconds(ON_ITS_WAY) } else { 0 };
+        let mut release = self.scripts.release.key(self.names.lock(key));
+        release
+            .key(self.names.wanted(key))
+            .key(self.names.given_up(key, grant.owner))
+            .arg(grant.owner.to_string())
+            .arg(self.names.freed())
+            .arg(key)
+            .arg(refused_for);
+        let (ours, wanted) = answered(self.commands.run(&release).await)?;
+        Ok(Released { ours, wanted })
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        let inspect = self.scripts.inspect.key(self.names.lock(key));
+        let found: Option<(String, i64, i64)> = answered(self.commands.run(&inspect).await)?;
+        let Some((stored, remaining, now)) = found else { return Ok(None) };
+        let mut parts = stored.splitn(4, '|').skip(1);
+        let mut number = || parts.next()?.parse::<i64>().ok();
+        let (Some(token), Some(since)) = (number(), number()) else {
+            let why = format!("Redis: what is stored as `{}` is no lock", self.names.lock(key));
+            return Err(BackendError::new(why));
+        };
+        let held = left(now.saturating_sub(since));
+        let holder = parts.next().unwrap_or_default();
+        Ok(Some(Holder::new(holder, token).held(held).remaining(left(remaining))))
+    }
+
+    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+        let mut force = self.scripts.force.key(self.names.lock(key));
+        force
+            .key(self.names.fence(key))
+            .key(self.names.wanted(key))
+            .arg(self.names.freed())
+            .arg(key);
+        answered(self.commands.run(&force).await)
+    }
+
+    async fn freed(&self, key: &str) {
+        self.hints.freed(key).await;
+    }
+
+    fn poll_interval(&self) -> Duration {
+        POLL
+    }
+
+    fn head_start(&self) -> Duration {
+        HEAD_START
+    }
+
+    async fn close(&self) {
+        self.hints.stop();
+    }
+}
+
+impl fmt::Debug for RedisBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisBackend").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_is_at_least_a_millisecond_and_never_cut_short() {
+        assert_eq!(milliseconds(Duration::from_nanos(1)), 1);
+        assert_eq!(milliseconds(Duration::from_micros(1_500)), 2);
+        assert_eq!(milliseconds(Duration::from_secs(90)), 90_000);
+        assert!(i64::try_from(milliseconds(Duration::MAX)).is_ok());
+    }
+
+    #[test]
+    fn what_the_server_does_not_bound_has_no_end() {
+        assert_eq!((left(-1), left(5)), (None, Some(Duration::from_millis(5))));
+    }
+}

@@ -1,0 +1,84 @@
+//! The one connection over which commands go, whatever their number.
+//!
+//! What always holds: a connection that is gone is replaced, and what it may not have carried
+//! out is sent once more; a server that does not answer in time fails the call, and the next
+//! one goes over another connection, as this one may lead nowhere.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
+
+/// Within what time the server has to answer, and to accept a connection.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) struct Commands {
+    client: Client,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    manager: ConnectionManager,
+    generation: u64,
+}
+
+fn config() -> ConnectionManagerConfig {
+    ConnectionManagerConfig::new()
+        .set_response_timeout(Some(PATIENCE))
+        .set_connection_timeout(Some(PATIENCE))
+        // Callers have deadlines of their own, and want to hear of a server that is down.
+        .set_number_of_retries(2)
+        .set_max_delay(Duration::from_millis(500))
+}
+
+impl Commands {
+    pub(crate) async fn connect(client: Client) -> RedisResult<Self> {
+        let manager = ConnectionManager::new_with_config(client.clone(), config()).await?;
+        Ok(Self { client, current: Mutex::new(Current { manager, generation: 0 }) })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handle to the connection, for what is asked once.
+    pub(crate) fn connection(&self) -> ConnectionManager {
+        self.current().manager.clone()
+    }
+
+    pub(crate) async fn run<T: FromRedisValue>(
+        &self,
+        script: &ScriptInvocation<'_>,
+    ) -> RedisResult<T> {
+        match self.once(script).await {
+            // Often it was idle for too long for somebody on the way.
+            Err(error) if error.is_connection_dropped() => self.once(script).await,
+            answered => answered,
+        }
+    }
+
+    async fn once<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> RedisResult<T> {
+        let (mut manager, generation) = {
+            let current = self.current();
+            (current.manager.clone(), current.generation)
+        };
+        let answered = script.invoke_async(&mut manager).await;
+        if answered.as_ref().is_err_and(RedisError::is_timeout) {
+            self.replace(generation);
+        }
+        answered
+    }
+
+    /// Replaces the connection, unless somebody has.
+    fn replace(&self, generation: u64) {
+        let mut current = self.current();
+        if current.generation != generation {
+            return;
+        }
+        if let Ok(manager) = ConnectionManager::new_lazy_with_config(self.client.clone(), config())
+        {
+            *current = Current { manager, generation: generation + 1 };
+        }
+    }
+}

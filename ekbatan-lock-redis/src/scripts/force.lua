@@ -1,0 +1,12 @@
+-- Ends whatever lease there is, and uses up a token.
+-- KEYS: lock, fence, wanted   ARGV: channel, key
+if redis.call('DEL', KEYS[1]) == 0 then
+    return 0
+end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local token = math.max(now, tonumber(redis.call('GET', KEYS[2]) or '0') + 1)
+redis.call('SET', KEYS[2], string.format('%.0f', token))
+redis.call('DEL', KEYS[3])
+redis.call('PUBLISH', ARGV[1], ARGV[2])
+return 1
