@@ -36,9 +36,10 @@
 //! What is not part of such a commit, a mail or a call of another service, is not protected.
 //!
 //! Tokens go on growing when the data is lost, because they are never less than the server's
-//! clock in milliseconds. That fails only if the clock is set back at the same time, or if a
-//! single key was granted more than a thousand times a second for so long that its count is
-//! ahead of the clock.
+//! clock in milliseconds. That fails only if the clock is set back at the same time, if the
+//! clock of a promoted replica is behind by more than the fail-over took, or if a single key
+//! was granted more than a thousand times a second for so long that its count is ahead of
+//! the clock.
 //!
 //! # What it needs
 //!

@@ -1,1 +1,70 @@
-//! Redis.
+//! What holds of the Redis provider beyond what every provider does: what lies at the server,
+//! several processes, outages, and servers that are refused.
+
+use std::time::Duration;
+
+use ekbatan_lock::{Attempt, Grant, GrantRequest, LockBackend, LockProvider};
+use ekbatan_lock_redis::RedisBackend;
+use ekbatan_testkit::RedisServer;
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, cmd};
+use uuid::Uuid;
+
+mod connections;
+mod outages;
+mod ownership;
+mod processes;
+mod refusals;
+
+/// A namespace of one test.
+struct Space {
+    url: String,
+    namespace: String,
+}
+
+impl Space {
+    fn on(server: &RedisServer) -> Self {
+        Self { url: server.url(), namespace: Uuid::new_v4().to_string() }
+    }
+
+    async fn shared() -> Self {
+        Self::on(RedisServer::shared().await.unwrap())
+    }
+
+    async fn backend(&self) -> RedisBackend {
+        RedisBackend::connect(&self.url, &self.namespace).await.unwrap()
+    }
+
+    /// What one process has.
+    async fn locks(&self) -> LockProvider {
+        LockProvider::new(self.backend().await, "test")
+    }
+
+    /// What is stored of locks that are held.
+    async fn stored(&self) -> Vec<String> {
+        let mut server = connection(&self.url).await;
+        asked(&mut server, &["KEYS", &format!("{}:{{*", self.namespace)]).await
+    }
+}
+
+async fn connection(url: &str) -> MultiplexedConnection {
+    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+async fn asked<T: FromRedisValue>(server: &mut MultiplexedConnection, words: &[&str]) -> T {
+    let mut command = cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query_async(server).await.unwrap()
+}
+
+fn request(term: Duration) -> GrantRequest {
+    GrantRequest::new(Uuid::new_v4(), "a | test", term)
+}
+
+/// Takes a key that is free.
+async fn taken(backend: &RedisBackend, key: &str, term: Duration) -> Grant {
+    match backend.try_grant(key, &request(term)).await.unwrap() {
+        Attempt::Granted(grant) => grant,
+        busy => panic!("{key} is free, but {busy:?}"),
+    }
+}

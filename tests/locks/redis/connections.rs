@@ -1,0 +1,119 @@
+//! How many connections there are, and what becomes of things when one is lost.
+
+use std::time::Duration;
+
+use ekbatan_lock::{KeyedLockProvider, LockBackend, LockKey, lock_key};
+use ekbatan_testkit::{Proxy, RedisServer};
+use redis::aio::MultiplexedConnection;
+
+use super::{Space, asked, connection, request, taken};
+use crate::providers::LONG;
+
+/// How many there are beside that of the test.
+async fn connections(server: &mut MultiplexedConnection) -> usize {
+    asked::<String>(server, &["CLIENT", "LIST"]).await.lines().count() - 1
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_leases_and_ten_thousand_waiters_share_two_connections() {
+    let redis = RedisServer::start().await.unwrap();
+    let space = Space::on(&redis);
+    let mut server = connection(&space.url).await;
+    let (locks, holder) = (space.locks().await, space.locks().await);
+    let at_first = connections(&mut server).await;
+    assert_eq!(at_first, 4, "two for each of two processes");
+
+    // One process holds all of it, so that the other one has to wait at the server.
+    let keys: Vec<LockKey> = (0..1_000).map(|n| lock_key!("key", n as i64)).collect();
+    let mut held = Vec::new();
+    for key in &keys {
+        held.push(holder.try_acquire(key, LONG, LONG).await.unwrap().unwrap());
+    }
+    let mut waiters = tokio::task::JoinSet::new();
+    for n in 0..10_000 {
+        let (locks, key) = (locks.clone(), keys[n % keys.len()].clone());
+        waiters.spawn(async move { locks.acquire(&key, LONG).await.unwrap().release().await });
+    }
+    for key in &keys {
+        while locks.inspect(key).await.unwrap().unwrap().waiting_here < 9 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(connections(&mut server).await, at_first);
+    held.clear();
+    let mut served = 0;
+    while let Some(released) = waiters.join_next().await {
+        assert!(released.unwrap());
+        served += 1;
+        if served % 2_500 == 0 {
+            assert_eq!(connections(&mut server).await, at_first);
+        }
+    }
+    locks.close().await;
+    holder.close().await;
+    assert_eq!(space.stored().await, Vec::<String>::new());
+    drop((locks, holder));
+    while connections(&mut server).await > 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_subscription_costs_time_only_and_comes_back() {
+    let redis = RedisServer::start().await.unwrap();
+    let space = Space::on(&redis);
+    let mut server = connection(&space.url).await;
+    let (one, other) = (space.locks().await, space.locks().await);
+    let channel = format!("{}:freed", space.namespace);
+    let key = LockKey::named("k");
+    for _ in 0..5 {
+        let held = one.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
+        let (locks, of_waiter) = (other.clone(), key.clone());
+        let waiter = tokio::spawn(async move { locks.try_acquire(&of_waiter, LONG, LONG).await });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let killed: usize = asked(&mut server, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+        assert_eq!(killed, 2);
+        held.release().await;
+        assert!(waiter.await.unwrap().unwrap().unwrap().release().await);
+        while asked::<(String, usize)>(&mut server, &["PUBSUB", "NUMSUB", &channel]).await.1 < 2 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_was_cut_is_replaced_without_an_error() {
+    let redis = RedisServer::shared().await.unwrap();
+    let proxy = Proxy::start(("127.0.0.1", redis.port())).await.unwrap();
+    let space = Space { url: proxy.url_for(&redis.url()), ..Space::on(redis) };
+    let backend = space.backend().await;
+    for _ in 0..5 {
+        let grant = taken(&backend, "k", LONG).await;
+        proxy.cut();
+        proxy.restore();
+        assert!(backend.extend("k", &grant, LONG).await.unwrap());
+        proxy.cut();
+        proxy.restore();
+        assert!(backend.release("k", &grant).await.unwrap().ours);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_leads_nowhere_is_given_up_and_what_was_sent_over_it_undone() {
+    let redis = RedisServer::shared().await.unwrap();
+    let proxy = Proxy::start(("127.0.0.1", redis.port())).await.unwrap();
+    let through = Space { url: proxy.url_for(&redis.url()), ..Space::on(redis) };
+    let backend = through.backend().await;
+    let before = taken(&backend, "before", LONG).await;
+    proxy.stall();
+    let asked = request(LONG);
+    let error = backend.try_grant("k", &asked).await.unwrap_err();
+    assert!(error.to_string().starts_with("Redis: "), "{error}");
+    // Now what was said arrives, before or after what is said next.
+    proxy.resume();
+    let unheard = ekbatan_lock::Grant { owner: asked.owner, token: 0 };
+    backend.release("k", &unheard).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(backend.inspect("k").await.unwrap(), None);
+    assert!(backend.release("before", &before).await.unwrap().ours);
+}

@@ -1,0 +1,73 @@
+//! A server that goes away, or forgets.
+
+use ekbatan_lock::{KeyedLockProvider, LockBackend, LockError, LockKey};
+use ekbatan_testkit::RedisServer;
+
+use super::{Space, asked, connection, taken};
+use crate::providers::LONG;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_from_before_the_data_was_lost_harms_nobody() {
+    let redis = RedisServer::start().await.unwrap();
+    let space = Space::on(&redis);
+    let (one, other) = (space.locks().await, space.locks().await);
+    let key = LockKey::named("k");
+    let before = one.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
+    redis.kill().await.unwrap();
+    redis.restart().await.unwrap();
+    // Two hold now, which one server alone cannot prevent; the fence knows the later one.
+    let after = other.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
+    assert!(before.is_held() && after.token() > before.token());
+    assert!(!before.release().await, "it was forgotten");
+    assert!(one.inspect(&key).await.unwrap().is_some(), "and did not end another one's");
+    assert!(after.release().await);
+}
+
+#[tokio::test]
+async fn tokens_grow_after_everything_was_forgotten() {
+    let redis = RedisServer::start().await.unwrap();
+    let space = Space::on(&redis);
+    let backend = space.backend().await;
+    let mut server = connection(&space.url).await;
+    let mut last = 0;
+    for round in 0..20 {
+        let grant = taken(&backend, "k", LONG).await;
+        assert!(grant.token > last, "round {round}: {} after {last}", grant.token);
+        last = grant.token;
+        // A moment, as every restart takes; within the same one, tokens count on from the last.
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        match round % 2 {
+            0 => asked(&mut server, &["FLUSHALL"]).await,
+            _ => assert!(backend.release("k", &grant).await.unwrap().ours),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_down_is_an_error_and_blocks_nothing_for_good() {
+    let redis = RedisServer::start().await.unwrap();
+    let space = Space::on(&redis);
+    let locks = space.locks().await;
+    let (held, wanted) = (LockKey::named("held"), LockKey::named("wanted"));
+    let lease = locks.try_acquire(&held, LONG, LONG).await.unwrap().unwrap();
+    redis.kill().await.unwrap();
+    let error = locks.try_acquire(&wanted, LONG, LONG).await.unwrap_err();
+    assert!(matches!(error, LockError::Backend { .. }), "{error}");
+    assert!(!lease.release().await, "whether it is free is not known");
+    redis.restart().await.unwrap();
+    for key in [&held, &wanted] {
+        let lease = loop {
+            // What was begun while it was down may still fail.
+            if let Ok(lease) = locks.try_acquire(key, LONG, LONG).await {
+                break lease.unwrap();
+            }
+        };
+        assert!(lease.release().await);
+    }
+    // The subscription is back, too.
+    let mut server = connection(&space.url).await;
+    let channel = format!("{}:freed", space.namespace);
+    while asked::<(String, usize)>(&mut server, &["PUBSUB", "NUMSUB", &channel]).await.1 == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,135 @@
+//! Whose a key is: only its owner ends or extends it, and a try that was given up takes none.
+
+use std::time::Duration;
+
+use ekbatan_lock::{Attempt, Grant, KeyedLockProvider, LockBackend, LockKey, Released};
+use ekbatan_testkit::{Dropped, drop_at_poll};
+use uuid::Uuid;
+
+use super::{Space, asked, connection, request, taken};
+use crate::providers::LONG;
+
+const NOT_OURS: Released = Released { ours: false, wanted: false };
+
+#[tokio::test]
+async fn only_the_owner_extends_and_releases() {
+    let space = Space::shared().await;
+    let (one, other) = (space.backend().await, space.backend().await);
+    let grant = taken(&one, "k", LONG).await;
+    let stranger = Grant { owner: Uuid::new_v4(), ..grant };
+    assert_eq!(other.release("k", &stranger).await.unwrap(), NOT_OURS);
+    assert!(!other.extend("k", &stranger, LONG * 2).await.unwrap());
+    let holder = one.inspect("k").await.unwrap().unwrap();
+    assert_eq!((&*holder.holder, holder.token), ("a | test", grant.token));
+    assert!(holder.remaining.unwrap() <= LONG && holder.held.unwrap() < LONG);
+    assert!(one.extend("k", &grant, LONG * 2).await.unwrap());
+    assert!(one.inspect("k").await.unwrap().unwrap().remaining.unwrap() > LONG);
+    assert!(one.release("k", &grant).await.unwrap().ours);
+    assert_eq!(one.release("k", &grant).await.unwrap(), NOT_OURS);
+    assert!(!one.extend("k", &grant, LONG).await.unwrap(), "a free key is not taken by extending");
+    assert_eq!(space.stored().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_has_expired_is_not_released_again() {
+    let space = Space::shared().await;
+    let (one, other) = (space.locks().await, space.locks().await);
+    let key = LockKey::named("k");
+    let short = Duration::from_millis(100);
+    let late = one.try_acquire(&key, LONG, short).await.unwrap().unwrap();
+    let successor = other.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
+    assert!(successor.token() > late.token());
+    late.lost().await;
+    assert!(!late.release().await);
+    drop(late);
+    // Whatever the first process still had to say, it has said now.
+    one.close().await;
+    assert_eq!(space.stored().await.len(), 1);
+    assert!(successor.release().await, "nobody else has given it back");
+}
+
+#[tokio::test]
+async fn a_term_below_a_millisecond_expires_and_blocks_nobody() {
+    let space = Space::shared().await;
+    let (one, other) = (space.backend().await, space.backend().await);
+    for (key, term) in [("k", Duration::from_nanos(1)), ("l", Duration::from_micros(999))] {
+        taken(&one, key, term).await;
+        let next = request(LONG);
+        while let Attempt::Busy(left) = other.try_grant(key, &next).await.unwrap() {
+            assert!(left.is_none_or(|left| left <= Duration::from_millis(1)), "{left:?}");
+        }
+    }
+    let (one, other) = (space.locks().await, space.locks().await);
+    let key = LockKey::named("another");
+    let lease = one.try_acquire(&key, LONG, Duration::from_micros(10)).await.unwrap();
+    let successor = other.try_acquire(&key, LONG, LONG).await.unwrap();
+    assert!(!lease.unwrap().is_held() && successor.unwrap().is_held());
+}
+
+#[tokio::test]
+async fn a_try_that_was_given_up_takes_nothing_when_it_arrives_late() {
+    let space = Space::shared().await;
+    let backend = space.backend().await;
+    let late = request(LONG);
+    let unheard = Grant { owner: late.owner, token: 0 };
+    assert_eq!(backend.release("k", &unheard).await.unwrap(), NOT_OURS);
+    assert_eq!(backend.try_grant("k", &late).await.unwrap(), Attempt::Busy(None));
+    assert_eq!(space.stored().await, Vec::<String>::new());
+    taken(&backend, "k", LONG).await;
+}
+
+#[tokio::test]
+async fn a_try_that_is_sent_twice_is_granted_once() {
+    let space = Space::shared().await;
+    let backend = space.backend().await;
+    let request = request(LONG);
+    let first = backend.try_grant("k", &request).await.unwrap();
+    assert!(matches!(first, Attempt::Granted(_)), "{first:?}");
+    assert_eq!(backend.try_grant("k", &request).await.unwrap(), first);
+}
+
+#[tokio::test]
+async fn a_try_dropped_at_any_poll_leaves_nothing_that_its_owner_cannot_give_back() {
+    let space = Space::shared().await;
+    let backend = space.backend().await;
+    let mut server = connection(&space.url).await;
+    for poll in 0..200 {
+        // So that a try takes all the trips that it ever takes.
+        let () = asked(&mut server, &["SCRIPT", "FLUSH"]).await;
+        let request = request(LONG);
+        let tried = drop_at_poll(poll, backend.try_grant("k", &request)).await;
+        let unheard = Grant { owner: request.owner, token: 0 };
+        backend.release("k", &unheard).await.unwrap();
+        assert_eq!(backend.inspect("k").await.unwrap(), None, "after {poll} polls");
+        if let Dropped::Finished(tried) = tried {
+            assert!(poll > 3 && matches!(tried.unwrap(), Attempt::Granted(_)), "{poll} polls");
+            return;
+        }
+    }
+    panic!("a try is over at some time");
+}
+
+#[tokio::test]
+async fn a_caller_dropped_at_any_poll_leaves_no_key_behind() {
+    let space = Space::shared().await;
+    let (one, other) = (space.locks().await, space.locks().await);
+    let key = LockKey::named("k");
+    for poll in 0..200 {
+        let held = other.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
+        let waiting = drop_at_poll(poll, async {
+            one.try_acquire(&key, LONG, LONG).await.unwrap().unwrap().release().await
+        });
+        let releasing = async {
+            tokio::task::yield_now().await;
+            held.release().await
+        };
+        let (dropped, released) = tokio::join!(waiting, releasing);
+        assert!(released);
+        if matches!(dropped, Dropped::Finished(_)) {
+            break;
+        }
+    }
+    one.close().await;
+    other.close().await;
+    assert_eq!(space.stored().await, Vec::<String>::new());
+}

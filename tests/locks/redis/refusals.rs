@@ -1,0 +1,91 @@
+//! Servers that cannot keep locks are refused at the start, with what to do about it.
+
+use ekbatan_lock::{LockBackend, LockError};
+use ekbatan_lock_redis::RedisBackend;
+use ekbatan_testkit::RedisServer;
+
+use super::{Space, asked, connection, taken};
+use crate::providers::LONG;
+
+async fn refusal(url: &str) -> String {
+    match RedisBackend::connect(url, RedisBackend::NAMESPACE).await {
+        Err(LockError::Unsafe { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_may_evict_locks() {
+    for policy in ["allkeys-lru", "volatile-ttl", "noeviction"] {
+        let redis = RedisServer::builder()
+            .setting("maxmemory", "64mb")
+            .setting("maxmemory-policy", policy)
+            .start()
+            .await
+            .unwrap();
+        if policy == "noeviction" {
+            RedisBackend::connect(&redis.url(), "app").await.unwrap();
+        } else {
+            let reason = refusal(&redis.url()).await;
+            assert!(reason.contains(policy) && reason.contains("noeviction"), "{reason}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica() {
+    let (master, replica) = (RedisServer::start().await.unwrap(), RedisServer::start().await);
+    let (replica, port) = (replica.unwrap(), master.port().to_string());
+    let mut server = connection(&replica.url()).await;
+    let () = asked(&mut server, &["REPLICAOF", "127.0.0.1", &port]).await;
+    let reason = refusal(&replica.url()).await;
+    assert!(reason.ends_with(&format!("name its master, 127.0.0.1:{port}")), "{reason}");
+}
+
+#[tokio::test]
+async fn a_part_of_a_cluster_but_not_all_of_it() {
+    let redis = RedisServer::builder().setting("cluster-enabled", "yes").start().await.unwrap();
+    let reason = refusal(&redis.url()).await;
+    assert!(reason.contains("0 of 16384 slots"), "{reason}");
+    let mut server = connection(&redis.url()).await;
+    let () = asked(&mut server, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    while !asked::<String>(&mut server, &["CLUSTER", "INFO"]).await.contains("cluster_state:ok") {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    // Here every script touches several keys, and may do so only within one slot.
+    let backend = Space::on(&redis).backend().await;
+    for key in ["a", "b{c}d", "DC#eu#wallet:17", "e}f"] {
+        let grant = taken(&backend, key, LONG).await;
+        assert!(backend.release(key, &grant).await.unwrap().ours);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_say_how_it_is_set_up_is_given_the_benefit_of_the_doubt() {
+    let redis = RedisServer::start().await.unwrap();
+    let mut server = connection(&redis.url()).await;
+    // No more than the documentation says is needed, without INFO.
+    let user = "ACL SETUSER app on >secret ~app:* &app:* -@all +eval +evalsha +script|load \
+                +get +set +exists +del +pexpire +pttl +time +publish +subscribe +ping +client";
+    let () = asked(&mut server, &user.split(' ').collect::<Vec<_>>()).await;
+    let url = redis.url().replace("redis://", "redis://app:secret@");
+    let backend = RedisBackend::connect(&url, "app").await.unwrap();
+    let grant = taken(&backend, "k", LONG).await;
+    assert!(backend.extend("k", &grant, LONG).await.unwrap());
+    assert_eq!(backend.inspect("k").await.unwrap().unwrap().token, grant.token);
+    assert!(backend.force_release("k", "").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_without_the_password_in_the_message() {
+    let redis = RedisServer::start().await.unwrap();
+    let port = redis.port();
+    redis.stop().await.unwrap();
+    let url = format!("redis://app:secret@127.0.0.1:{port}");
+    for (url, named) in [(&*url, &*port.to_string()), ("rediss://app:secret@host", "")] {
+        let error = RedisBackend::connect(url, "app").await.unwrap_err();
+        assert!(matches!(error, LockError::Start { .. }), "{error:?}");
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(named) && !text.contains("secret"), "{text}");
+    }
+}
