@@ -14,6 +14,14 @@ async fn connections(server: &mut MultiplexedConnection) -> usize {
     asked::<String>(server, &["CLIENT", "LIST"]).await.lines().count() - 1
 }
 
+/// The connections over which commands go, beside that of the test.
+async fn commanding(server: &mut MultiplexedConnection) -> Vec<String> {
+    let own: u64 = asked(server, &["CLIENT", "ID"]).await;
+    let all: String = asked(server, &["CLIENT", "LIST", "TYPE", "normal"]).await;
+    let id = |line: &str| line.split(' ').next().map(str::to_owned);
+    all.lines().filter_map(id).filter(|id| *id != format!("id={own}")).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_leases_and_ten_thousand_waiters_share_two_connections() {
     let redis = RedisServer::start().await.unwrap();
@@ -100,20 +108,26 @@ async fn a_connection_that_was_cut_is_replaced_without_an_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_leads_nowhere_is_given_up_and_what_was_sent_over_it_undone() {
-    let redis = RedisServer::shared().await.unwrap();
+    let redis = RedisServer::start().await.unwrap();
     let proxy = Proxy::start(("127.0.0.1", redis.port())).await.unwrap();
-    let through = Space { url: proxy.url_for(&redis.url()), ..Space::on(redis) };
+    let through = Space { url: proxy.url_for(&redis.url()), ..Space::on(&redis) };
     let backend = through.backend().await;
     let before = taken(&backend, "before", LONG).await;
+    let mut server = connection(&redis.url()).await;
+    let first = commanding(&mut server).await;
+    assert_eq!(first.len(), 1);
     proxy.stall();
-    let asked = request(LONG);
-    let error = backend.try_grant("k", &asked).await.unwrap_err();
+    let tried = request(LONG);
+    let error = backend.try_grant("k", &tried).await.unwrap_err();
     assert!(error.to_string().starts_with("Redis: "), "{error}");
     // Now what was said arrives, before or after what is said next.
     proxy.resume();
-    let unheard = ekbatan_lock::Grant { owner: asked.owner, token: 0 };
+    let unheard = ekbatan_lock::Grant { owner: tried.owner, token: 0 };
     backend.release("k", &unheard).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(backend.inspect("k").await.unwrap(), None);
     assert!(backend.release("before", &before).await.unwrap().ours);
+    while commanding(&mut server).await.iter().any(|id| first.contains(id)) {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
