@@ -6,6 +6,7 @@ mod cancellation;
 mod concurrency;
 mod crash;
 mod fence;
+mod forgotten_locks;
 mod harness;
 mod lanes;
 mod lanes_mysql;

@@ -1,0 +1,44 @@
+//! What the lock server forgot, the fence in the commit knows: two may hold a key, only the
+//! later one commits.
+
+use std::time::Duration;
+
+use ekbatan::prelude::*;
+use ekbatan_lock::{KeyedLockProvider, LockProvider, lock_key};
+use ekbatan_lock_redis::RedisBackend;
+use ekbatan_testkit::RedisServer;
+
+use crate::harness::{Kind, Ledger, on_every_database};
+use crate::wallet::{Deposit, DepositMoney};
+
+on_every_database!(only_the_later_of_two_holders_commits);
+
+const LONG: Duration = Duration::from_secs(600);
+
+async fn only_the_later_of_two_holders_commits(kind: Kind) {
+    let ledger = Ledger::new(kind).await;
+    let ids = ledger.open_wallets(2).await;
+    let deposit = |n: usize| Deposit { wallet: ids[n], amount: Decimal::ONE };
+    let redis = RedisServer::start().await.unwrap();
+    let locks = async || {
+        let backend = RedisBackend::connect(&redis.url(), RedisBackend::NAMESPACE).await;
+        LockProvider::new(backend.unwrap(), "test")
+    };
+    let (one, other, key) = (locks().await, locks().await, lock_key!("wallet", 1));
+
+    let earlier = one.acquire(&key, LONG).await.unwrap();
+    let execution = ledger.executor.execute(&DepositMoney, deposit(0));
+    execution.fenced_by(&earlier).await.unwrap();
+    redis.kill().await.unwrap();
+    redis.restart().await.unwrap();
+
+    let later = other.acquire(&key, LONG).await.unwrap();
+    assert!(earlier.is_held() && later.is_held(), "nothing has told them");
+    let execution = ledger.executor.execute(&DepositMoney, deposit(1));
+    execution.fenced_by(&later).await.unwrap();
+    // Another row than the later one has changed: no version shows it.
+    let execution = ledger.executor.execute(&DepositMoney, deposit(0));
+    let refused = execution.fenced_by(&earlier).await;
+    assert!(matches!(refused, Err(ExecuteError::FenceLost { .. })), "{refused:?}");
+    ledger.assert_sound(2).await;
+}
