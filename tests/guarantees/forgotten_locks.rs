@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use ekbatan::lock::{KeyedLockProvider, LockProvider, lock_key};
 use ekbatan::prelude::*;
-use ekbatan_lock::{KeyedLockProvider, LockProvider, lock_key};
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::RedisServer;
 

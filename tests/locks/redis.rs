@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ekbatan_lock::{Attempt, Grant, GrantRequest, LockBackend, LockProvider};
+use ekbatan::lock::{Attempt, Grant, GrantRequest, LockBackend, LockProvider};
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::RedisServer;
 use redis::aio::MultiplexedConnection;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan_lock::{KeyedLockProvider, LockBackend, LockKey, lock_key};
+use ekbatan::lock::{KeyedLockProvider, LockBackend, LockKey, lock_key};
 use ekbatan_testkit::{Proxy, RedisServer};
 use redis::aio::MultiplexedConnection;
 

@@ -1,6 +1,6 @@
 //! A server that goes away, or forgets.
 
-use ekbatan_lock::{KeyedLockProvider, LockBackend, LockError, LockKey};
+use ekbatan::lock::{KeyedLockProvider, LockBackend, LockError, LockKey};
 use ekbatan_testkit::RedisServer;
 
 use super::{Space, asked, connection, taken};

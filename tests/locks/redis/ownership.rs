@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan_lock::{Attempt, Grant, KeyedLockProvider, LockBackend, LockKey, Released};
+use ekbatan::lock::{Attempt, Grant, KeyedLockProvider, LockBackend, LockKey, Released};
 use ekbatan_testkit::{Dropped, drop_at_poll};
 use uuid::Uuid;
 

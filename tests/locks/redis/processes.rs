@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ekbatan_lock::{KeyedLockProvider, LockKey};
+use ekbatan::lock::{KeyedLockProvider, LockKey};
 
 use super::{Space, asked, connection};
 use crate::providers::LONG;

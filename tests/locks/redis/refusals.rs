@@ -1,6 +1,6 @@
 //! Servers that cannot keep locks are refused at the start, with what to do about it.
 
-use ekbatan_lock::{LockBackend, LockError};
+use ekbatan::lock::{LockBackend, LockError};
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::RedisServer;
 
