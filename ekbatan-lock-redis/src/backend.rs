@@ -161,7 +161,7 @@ impl LockBackend for RedisBackend {
         POLL
     }
 
-    fn head_start(&self) -> Duration {
+    fn give_way(&self) -> Duration {
         HEAD_START
     }
 

@@ -157,9 +157,9 @@ pub trait LockBackend: Send + Sync + 'static {
         Duration::from_millis(20)
     }
 
-    /// How long to leave a key alone that was given back while another process wants it, so
-    /// that it is that one's turn.
-    fn head_start(&self) -> Duration {
+    /// How long to stay away from a key that was given back while another process waited for
+    /// it: long enough for that one to notice.
+    fn give_way(&self) -> Duration {
         self.poll_interval() * 2
     }
 

@@ -65,6 +65,8 @@ struct State {
     hold: Option<Arc<Hold>>,
     /// Whether the server is being asked for the key.
     contending: bool,
+    /// Until when another process has its turn.
+    away: Option<Instant>,
     closed: bool,
 }
 
@@ -84,7 +86,7 @@ impl State {
 impl Desk {
     pub(crate) fn new(key: LockKey, stored: String, first: Waiter) -> Self {
         let waiting = VecDeque::from([first]);
-        let state = State { waiting, hold: None, contending: false, closed: false };
+        let state = State { waiting, hold: None, contending: false, away: None, closed: false };
         Self { key, stored, state: Mutex::new(state), called: Notify::new() }
     }
 
@@ -194,9 +196,16 @@ pub(crate) async fn serve(shared: Arc<Shared>, desk: Arc<Desk>) {
     loop {
         let Some(waiter) = desk.next() else {
             match held.take() {
-                Some(unwanted) => drop(server.give_back(unwanted).await),
-                None if shared.retire(&desk) => return,
-                None => {}
+                Some(unwanted) => {
+                    server.give_back(unwanted).await;
+                }
+                None => {
+                    // Who comes back at once must not find a desk that knows of no others.
+                    server.give_way().await;
+                    if shared.retire(&desk) {
+                        return;
+                    }
+                }
             }
             continue;
         };
@@ -239,10 +248,10 @@ impl Server<'_> {
                 held.hand_offs += 1;
                 return Ok(Obtained::Held(held));
             }
-            if self.give_back(held).await.1 {
-                // Another process waits, and has to see the key free before we ask again.
-                tokio::time::sleep(self.shared.backend.head_start()).await;
-            }
+            self.give_back(held).await;
+        }
+        if !waiter.only_try {
+            self.give_way().await;
         }
         self.contend(waiter).await
     }
@@ -356,8 +365,7 @@ impl Server<'_> {
                 Some(held)
             }
             Ended::Released => {
-                let (ours, _) = self.give_back(held).await;
-                hold.return_as(ours);
+                hold.return_as(self.give_back(held).await);
                 None
             }
             Ended::Lost(cause) => {
@@ -454,13 +462,27 @@ impl Server<'_> {
         }
     }
 
-    /// Gives the key back: whether it was ours, and whether another process wants it.
-    async fn give_back(&self, held: Held) -> (bool, bool) {
+    /// Waits while another process, which wanted the key that was given back, has its turn.
+    async fn give_way(&self) {
+        let away = self.desk.state().away.take();
+        if let Some(away) = away {
+            tokio::time::sleep_until(away).await;
+        }
+    }
+
+    /// Gives the key back, and says whether it was ours.
+    async fn give_back(&self, held: Held) -> bool {
         match self.shared.backend.release(&self.desk.stored, &held.grant).await {
-            Ok(released) => (released.ours, released.wanted),
+            Ok(released) => {
+                if released.wanted {
+                    let away = Instant::now() + self.shared.backend.give_way();
+                    self.desk.state().away = Some(away);
+                }
+                released.ours
+            }
             Err(error) => {
                 tracing::warn!(%error, key = %self.desk.key, "a lock could not be given back; its term ends it");
-                (false, false)
+                false
             }
         }
     }

@@ -16,6 +16,8 @@ mod error;
 mod key;
 mod lease;
 mod options;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod process;
 mod provider;
 mod scope;
@@ -26,6 +28,10 @@ pub use error::{LockError, LossCause, WithLockError};
 pub use key::{KeyPart, LockKey, LockLevel};
 pub use lease::Lease;
 pub use options::LockOptions;
+#[cfg(feature = "postgres")]
+pub use postgres::{
+    PostgresLeaseBackend, PostgresLocks, PostgresLocksError, PostgresSessionBackend,
+};
 pub use process::ProcessBackend;
 pub use provider::{KeyedLockProvider, LockProvider};
 pub use scope::LockScope;

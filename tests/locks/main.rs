@@ -18,10 +18,13 @@ macro_rules! on_every_provider {
     ($($test:ident),* $(,)?) => {
         on_every_provider!(only process Process: $($test),*);
         on_every_provider!(only redis Redis: $($test),*);
+        on_every_provider!(only postgres_lease PostgresLease: $($test),*);
+        on_every_provider!(only postgres_session PostgresSession: $($test),*);
     };
 }
 
 mod database;
+mod pooler;
 mod providers;
 #[path = "../../examples/wallet/wallet.rs"]
 mod wallet;
@@ -29,6 +32,7 @@ mod wallet;
 mod commit;
 mod ends;
 mod exclusion;
+mod postgres;
 mod queue;
 mod redis;
 mod scopes;

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, ProcessBackend};
+use ekbatan::lock::{
+    KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, PostgresLocks, ProcessBackend,
+};
 use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::RedisServer;
+use ekbatan_testkit::{PostgresServer, RedisServer};
 use uuid::Uuid;
 
 /// Every provider that the suite runs on.
@@ -12,7 +14,12 @@ use uuid::Uuid;
 pub enum Kind {
     Process,
     Redis,
+    PostgresLease,
+    PostgresSession,
 }
+
+/// How many connections a pool of locks has here.
+pub const CONNECTIONS: usize = 4;
 
 /// Long enough for whatever should happen, on a machine that is busy with other things.
 pub const LONG: Duration = Duration::from_secs(60);
@@ -30,6 +37,10 @@ impl TestLocks {
                 let namespace = Uuid::new_v4().to_string();
                 let backend = RedisBackend::connect(&server.url(), &namespace).await.unwrap();
                 LockProvider::new(backend, "test")
+            }
+            Kind::PostgresLease | Kind::PostgresSession => {
+                let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
+                on_postgres(kind, &url).await
             }
         };
         Self { locks }
@@ -58,5 +69,15 @@ impl TestLocks {
         while self.locks.inspect(key).await.unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+}
+
+/// A provider on a database, as another process would have it.
+pub async fn on_postgres(kind: Kind, url: &str) -> LockProvider {
+    let database = PostgresLocks::connect(url, CONNECTIONS).await.unwrap();
+    match kind {
+        Kind::Process | Kind::Redis => unreachable!("{kind:?} has no database"),
+        Kind::PostgresLease => LockProvider::new(database.leases().await.unwrap(), "test"),
+        Kind::PostgresSession => LockProvider::new(database.session().await.unwrap(), "test"),
     }
 }

@@ -1,0 +1,187 @@
+//! Leases as rows, by the server's clock.
+//!
+//! What always holds: a row is never deleted and its token only grows; what changes a lease
+//! names its owner and its token; every call is one statement in a transaction of its own.
+//!
+//! A grant is not waited for on the disk. If a crash of the server forgets it, somebody else
+//! may be granted the key, with another token: the fence in the commit tells the two apart.
+//! Tokens are at least the milliseconds since 1970, so that they grow also if the table was
+//! lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Config, Row};
+
+use super::hints::Hints;
+use super::listener::Listener;
+use super::pool::LockPool;
+use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+
+/// Takes the key or notes that it is wanted. Nothing is written when it is held and known to
+/// be wanted; what the first look misses, the row itself decides.
+const TAKE: &str = "\
+    WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), \
+    asked AS ( \
+        INSERT INTO eventlog.lock_leases AS l \
+            (lock_key, owner, holder, token, since, until, wanted_until) \
+        SELECT $1, $2, $3, floor(extract(epoch FROM now) * 1000)::bigint, now, \
+            now + $4 * interval '1 microsecond', '-infinity' \
+        FROM clock \
+        WHERE NOT EXISTS (SELECT FROM eventlog.lock_leases h WHERE h.lock_key = $1 \
+            AND h.until > now AND h.wanted_until > now + interval '1 second') \
+        ON CONFLICT (lock_key) DO UPDATE SET \
+            owner = CASE WHEN l.until <= excluded.since THEN excluded.owner ELSE l.owner END, \
+            holder = CASE WHEN l.until <= excluded.since THEN excluded.holder ELSE l.holder END, \
+            token = CASE WHEN l.until <= excluded.since \
+                THEN greatest(l.token + 1, excluded.token) ELSE l.token END, \
+            since = CASE WHEN l.until <= excluded.since THEN excluded.since ELSE l.since END, \
+            until = CASE WHEN l.until <= excluded.since THEN excluded.until ELSE l.until END, \
+            wanted_until = CASE WHEN l.until <= excluded.since THEN '-infinity' \
+                ELSE excluded.since + interval '2 seconds' END \
+        RETURNING l.owner = $2 AS granted, l.token, l.until, \
+            set_config('synchronous_commit', 'off', true) \
+    ), \
+    answered AS ( \
+        SELECT granted, token, until FROM asked \
+        UNION ALL \
+        SELECT false, h.token, h.until FROM eventlog.lock_leases h \
+        WHERE h.lock_key = $1 AND NOT EXISTS (SELECT FROM asked) \
+    ) \
+    SELECT granted, token, \
+        (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint AS remaining \
+    FROM answered";
+
+const EXTEND: &str = "\
+    UPDATE eventlog.lock_leases SET until = clock_timestamp() + $4 * interval '1 microsecond' \
+    WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
+    RETURNING set_config('synchronous_commit', 'off', true)";
+
+/// Gives back; by the owner alone where nobody heard of the token. Tells the others only if
+/// one of them is known to wait.
+const RELEASE: &str = "\
+    UPDATE eventlog.lock_leases SET until = '-infinity' \
+    WHERE lock_key = $1 AND owner = $2 AND (token = $3 OR $3 = 0) AND until > clock_timestamp() \
+    RETURNING wanted_until > clock_timestamp() AS wanted, \
+        CASE WHEN wanted_until > clock_timestamp() \
+            THEN pg_notify('ekbatan_lock', lock_key)::text END, \
+        set_config('synchronous_commit', 'off', true)";
+
+/// Ends whatever stands. That one waits for the disk: a crash must not bring it back.
+const FORCE: &str = "\
+    UPDATE eventlog.lock_leases SET until = '-infinity', token = token + 1 \
+    WHERE lock_key = $1 AND until > clock_timestamp() \
+    RETURNING CASE WHEN wanted_until > clock_timestamp() \
+        THEN pg_notify('ekbatan_lock', lock_key)::text END";
+
+const INSPECT: &str = "\
+    SELECT holder, token, (extract(epoch FROM now - since) * 1000000)::bigint, \
+        (extract(epoch FROM until - now) * 1000000)::bigint \
+    FROM (SELECT *, clock_timestamp() AS now FROM eventlog.lock_leases WHERE lock_key = $1) l \
+    WHERE until > now";
+
+/// The longest term: what a timestamp can be moved by without leaving its range.
+const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
+
+/// Grants keys as rows of the table `eventlog.lock_leases`; see
+/// [`PostgresLocks::leases`](super::PostgresLocks::leases).
+pub struct PostgresLeaseBackend {
+    pool: LockPool,
+    hints: Arc<Hints>,
+    listener: Listener,
+}
+
+impl PostgresLeaseBackend {
+    pub(super) fn new(pool: LockPool, config: Config) -> Self {
+        let hints = Arc::new(Hints::default());
+        let listener = Listener::start(config, hints.clone());
+        Self { pool, hints, listener }
+    }
+}
+
+/// Rounded up: the server must not free a key before its holder thinks so.
+fn micros(term: Duration) -> f64 {
+    term.min(LONGEST).as_micros() as f64 + 1.0
+}
+
+fn duration(row: &Row, column: usize) -> Duration {
+    Duration::from_micros(u64::try_from(row.get::<_, i64>(column)).unwrap_or_default())
+}
+
+#[async_trait]
+impl LockBackend for PostgresLeaseBackend {
+    fn name(&self) -> &'static str {
+        "postgres lease"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        let term = micros(request.term);
+        let values: [super::pool::Value<'_>; 4] = [
+            (&key, Type::TEXT),
+            (&request.owner, Type::UUID),
+            (&request.holder, Type::TEXT),
+            (&term, Type::FLOAT8),
+        ];
+        let Some(row) = self.pool.row("taking a lease", TAKE, &values).await? else {
+            // Its row was made by somebody else after we looked.
+            return Ok(Attempt::Busy(None));
+        };
+        Ok(match row.get(0) {
+            true => Attempt::Granted(Grant { owner: request.owner, token: row.get(1) }),
+            false => Attempt::Busy(Some(duration(&row, 2))),
+        })
+    }
+
+    async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
+        let term = micros(term);
+        let values: [super::pool::Value<'_>; 4] = [
+            (&key, Type::TEXT),
+            (&grant.owner, Type::UUID),
+            (&grant.token, Type::INT8),
+            (&term, Type::FLOAT8),
+        ];
+        Ok(self.pool.row("extending a lease", EXTEND, &values).await?.is_some())
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        let values: [super::pool::Value<'_>; 3] =
+            [(&key, Type::TEXT), (&grant.owner, Type::UUID), (&grant.token, Type::INT8)];
+        let row = self.pool.row("giving a lease back", RELEASE, &values).await?;
+        // A lease that has expired is free without our doing.
+        Ok(Released { ours: row.is_some(), wanted: row.is_some_and(|row| row.get(0)) })
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        let row = self.pool.row("who holds a lease", INSPECT, &[(&key, Type::TEXT)]).await?;
+        Ok(row.map(|row| Holder {
+            holder: row.get(0),
+            token: row.get(1),
+            held: Some(duration(&row, 2)),
+            remaining: Some(duration(&row, 3)),
+            waiting_here: 0,
+        }))
+    }
+
+    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+        let row = self.pool.row("ending a lease", FORCE, &[(&key, Type::TEXT)]).await?;
+        Ok(row.is_some())
+    }
+
+    async fn freed(&self, key: &str) {
+        self.hints.heard(key).await;
+    }
+
+    fn poll_interval(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn give_way(&self) -> Duration {
+        Duration::from_millis(20)
+    }
+
+    async fn close(&self) {
+        self.listener.stop();
+    }
+}
