@@ -102,7 +102,8 @@ async fn a_try_dropped_at_any_poll_leaves_nothing_that_its_owner_cannot_give_bac
         backend.release("k", &unheard).await.unwrap();
         assert_eq!(backend.inspect("k").await.unwrap(), None, "after {poll} polls");
         if let Dropped::Finished(tried) = tried {
-            assert!(poll > 3 && matches!(tried.unwrap(), Attempt::Granted(_)), "{poll} polls");
+            // How many polls a try takes, the sockets decide; one of them it waits for.
+            assert!(poll > 0 && matches!(tried.unwrap(), Attempt::Granted(_)), "{poll} polls");
             return;
         }
     }
