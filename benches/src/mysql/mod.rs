@@ -1,5 +1,5 @@
 //! A durable MySQL or MariaDB server. The deposits that are written by hand for it are in
-//! [`transaction`] and [`packet`].
+//! `transaction` and `packet`.
 
 mod packet;
 mod rows;
