@@ -71,11 +71,15 @@ async fn no_more_are_opened_than_there_may_be() {
 async fn unused_connections_are_closed_and_used_ones_are_not() {
     let (pool, _folder) = pool(|config| config.idle_timeout(MOMENT));
     let held = pool.checkout("holds").await.unwrap();
-    drop((pool.checkout("a").await.unwrap(), pool.checkout("b").await.unwrap()));
+    let others = (pool.checkout("a").await.unwrap(), pool.checkout("b").await.unwrap());
     assert_eq!(pool.status().size, 3);
+    drop(others);
     until("both are closed", || pool.status().size == 1).await;
+    let back = Instant::now();
     drop(held);
-    assert_eq!(pool.status().idle, 1, "its time begins when it is given back");
+    let idle = pool.status().idle;
+    // A machine that was busy elsewhere may have let the time pass already.
+    assert!(idle == 1 || back.elapsed() >= MOMENT, "its time begins when it is given back");
     until("and the last one", || pool.status().size == 0).await;
 }
 
@@ -119,8 +123,11 @@ async fn who_holds_for_too_long_is_reported_once() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let (pool, _folder) = pool(|config| config.leak_detection_threshold(MOMENT));
+    let asked = Instant::now();
     let held = pool.checkout("report of the year").await.unwrap();
-    assert!(pool.status().overdue.is_empty());
+    let overdue = pool.status().overdue;
+    // A machine that was busy elsewhere may have let the time pass already.
+    assert!(overdue.is_empty() || asked.elapsed() >= MOMENT, "{overdue:?}");
     until("it is reported", || !log.lines().is_empty()).await;
     tokio::time::sleep(MOMENT * 3).await;
     let lines = log.lines();
