@@ -24,8 +24,8 @@ pub use ekbatan_core::__private;
 pub mod prelude {
     pub use chrono::{DateTime, NaiveDate, Utc};
     pub use ekbatan_core::action::{
-        Action, ActionContext, ActionExecutor, ActionPlan, Effect, ErrorKind, ExecuteError,
-        Outcome, RetryPolicy,
+        Action, ActionContext, ActionExecutor, ActionPlan, Adaptive, Coalesced, Contention,
+        ContentionKey, Effect, ErrorKind, ExecuteError, Outcome, Pessimistic, RetryPolicy,
     };
     pub use ekbatan_core::config::{DataSourceConfig, EkbatanConfig};
     pub use ekbatan_core::db::{ActionId, CommitToken, Committed, Migrations};

@@ -15,6 +15,7 @@ mod desk;
 mod error;
 mod key;
 mod lease;
+mod leases;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;

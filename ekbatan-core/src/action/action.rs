@@ -6,7 +6,7 @@ use std::future::Future;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::ActionContext;
+use super::{ActionContext, Contention, ContentionKey};
 
 /// A business operation: reads state, decides, and stages what is to change.
 ///
@@ -34,4 +34,17 @@ pub trait Action: Send + Sync {
         ctx: &mut ActionContext<'_>,
         params: &Self::Params,
     ) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
+
+    /// What a call with these parameters contends for: most often the row that it changes.
+    /// A call may name another key.
+    fn contention_key(&self, params: &Self::Params) -> Option<ContentionKey> {
+        let _ = params;
+        None
+    }
+
+    /// How calls deal with others that want the same key, unless the call says otherwise;
+    /// `None` leaves it to the executor.
+    fn contention(&self) -> Option<Contention> {
+        None
+    }
 }

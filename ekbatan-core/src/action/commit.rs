@@ -16,7 +16,7 @@ use crate::outbox::{Answered, fingerprint, look_up};
 use crate::shard::visit;
 
 /// The output, and what is known of the commit, unless it was an earlier call's.
-type Answer<A> =
+pub(super) type Answer<A> =
     Result<(<A as Action>::Output, Option<Committed>), ExecuteError<<A as Action>::Error>>;
 
 /// When it all has to be over.
@@ -45,7 +45,7 @@ pub(super) struct Keyed<'k, O> {
 }
 
 impl<A: Action> Execution<'_, A> {
-    pub(super) async fn run(self) -> Answer<A> {
+    pub(super) async fn run(mut self) -> Answer<A> {
         let span = tracing::info_span!(
             "ekbatan.action.execute",
             ekbatan.action.name = A::NAME,
@@ -75,11 +75,11 @@ impl<A: Action> Execution<'_, A> {
         answer
     }
 
-    async fn run_keyed(&self) -> Answer<A> {
+    async fn run_keyed(&mut self) -> Answer<A> {
         let params = params_of::<A>(&self.params)?;
         let deadline = Deadline::new(self.options.deadline);
-        let Some((key, codec)) = &self.key else {
-            return self.attempt_until_done(&params, None, deadline).await;
+        let Some((key, codec)) = &self.key.take() else {
+            return self.run_by_strategy(&params, None, deadline).await;
         };
         if key.is_empty() || key.len() > 255 {
             return Err(PlanError::Key(key.clone(), key.len()).into());
@@ -88,11 +88,12 @@ impl<A: Action> Execution<'_, A> {
         let late = |after| ExecuteError::Deadline { after };
         // In this process equal keys pass one by one; other processes are met by the key's
         // uniqueness in the commit.
-        let _pass = deadline.bound(self.executor.inner.gate.pass(key)).await.map_err(late)?;
+        let executor = self.executor;
+        let _pass = deadline.bound(executor.inner.gate.pass(key)).await.map_err(late)?;
         if let Some(answered) = deadline.bound(self.find_answer(key)).await.map_err(late)?? {
             return self.replay(&keyed, answered, deadline).await;
         }
-        self.attempt_until_done(&params, Some(&keyed), deadline).await
+        self.run_by_strategy(&params, Some(&keyed), deadline).await
     }
 
     async fn find_answer(&self, key: &str) -> Result<Option<Answered>, ExecuteError<A::Error>> {
@@ -112,7 +113,7 @@ impl<A: Action> Execution<'_, A> {
         failure.map_or(Ok(None), |error| Err(error.into()))
     }
 
-    async fn attempt_until_done(
+    pub(super) async fn attempt_until_done(
         &self,
         params: &Json,
         keyed: Option<&Keyed<'_, A::Output>>,

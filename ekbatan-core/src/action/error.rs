@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::LeaseError;
 use crate::db::{ActionId, CommitError, DbError, DbErrorKind, RowRef, SchemaError, TableError};
 use crate::domain::ShardIdentifier;
 use crate::domain::{FieldError, PayloadError};
@@ -31,6 +32,9 @@ pub enum BuildError {
         /// The other.
         second: &'static str,
     },
+    /// The strategy takes leases, and nobody gives them.
+    #[error("the executor's contention strategy takes leases; say where by `.leases(..)`")]
+    NoLeases,
     /// Tables are not as the code believes; each is listed.
     #[error("the database does not fit the code:{}", .0.iter().map(|e| format!("\n  {e}")).collect::<String>())]
     Schema(Vec<SchemaError>),
@@ -85,6 +89,28 @@ pub enum PlanError {
     /// A table is not what the code believes.
     #[error(transparent)]
     Schema(#[from] SchemaError),
+}
+
+/// A strategy that the call or the action chose and that it cannot run by.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContentionError {
+    /// Nothing says what is contended for.
+    #[error(
+        "`{action}` was to run by a strategy that needs a key, and has none; implement `Action::contention_key`, or name it by `.contention_key(..)`"
+    )]
+    NoKey {
+        /// The action.
+        action: &'static str,
+    },
+    /// Nobody gives leases.
+    #[error(
+        "`{action}` was to run under a lease, and the executor has none to give; build it with `.leases(..)`"
+    )]
+    NoLeases {
+        /// The action.
+        action: &'static str,
+    },
 }
 
 /// Why an execution answered no output. Unless it says "unknown", nothing was written.
@@ -192,6 +218,12 @@ pub enum ExecuteError<E> {
         /// Why it has not; unknown to a call that repeats an idempotency key.
         source: Option<CommitError>,
     },
+    /// The strategy that was chosen cannot be followed.
+    #[error(transparent)]
+    Contention(#[from] ContentionError),
+    /// The lease under which the action was to run could not be had.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     /// A row's shard is not to be found.
     #[error(transparent)]
     Shard(#[from] ShardError),
@@ -225,6 +257,8 @@ pub enum ErrorKind {
     StoredOutput,
     CrossShard,
     PartlyCommitted,
+    Contention,
+    Lease,
     Shard,
     Plan,
 }
@@ -249,6 +283,8 @@ impl<E> ExecuteError<E> {
             ExecuteError::StoredOutput { .. } => ErrorKind::StoredOutput,
             ExecuteError::CrossShard { .. } => ErrorKind::CrossShard,
             ExecuteError::PartlyCommitted { .. } => ErrorKind::PartlyCommitted,
+            ExecuteError::Contention(_) => ErrorKind::Contention,
+            ExecuteError::Lease(_) => ErrorKind::Lease,
             ExecuteError::Shard(_) => ErrorKind::Shard,
             ExecuteError::Plan(_) => ErrorKind::Plan,
         }

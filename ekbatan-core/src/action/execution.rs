@@ -10,7 +10,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Action, ActionExecutor, AsFence, ExecuteError, Fence, RetryPolicy};
+use super::{
+    Action, ActionExecutor, AsFence, Contention, ContentionKey, ExecuteError, Fence, RetryPolicy,
+};
 use crate::db::{ActionId, Committed, OpenAction};
 
 /// How an output is kept under an idempotency key.
@@ -30,6 +32,8 @@ pub(super) struct Options {
     /// The fence, and when its lease ends.
     pub(super) fence: Option<(Fence, Instant)>,
     pub(super) allow_cross_shard: bool,
+    pub(super) contention: Option<Contention>,
+    pub(super) contention_key: Option<ContentionKey>,
     /// Whether the caller wants to know how far the shards have come.
     pub(super) token: bool,
 }
@@ -130,6 +134,19 @@ impl<'a, A: Action> Execution<'a, A> {
     /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits).
     pub fn allow_cross_shard(mut self) -> Self {
         self.options.allow_cross_shard = true;
+        self
+    }
+
+    /// How the call deals with others that want the same key, whatever the action or the
+    /// executor says. A call that is [fenced by a lease](Execution::fenced_by) runs as it is.
+    pub fn contention(mut self, contention: impl Into<Contention>) -> Self {
+        self.options.contention = Some(contention.into());
+        self
+    }
+
+    /// What the call contends for, whatever the action says.
+    pub fn contention_key(mut self, key: ContentionKey) -> Self {
+        self.options.contention_key = Some(key);
         self
     }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::contention::Strategies;
 use super::gate::Gate;
-use super::{Action, BuildError, Execution, RetryPolicy};
+use super::{Action, BuildError, Contention, Execution, Leases, RetryPolicy};
 use crate::db::{ActionId, Database, DbError, SchemaError, TableError};
 use crate::domain::{Entity, Event, IdGenerator, Table};
 use crate::outbox::{EVENTS, KEYS, PARTS, is_recorded};
@@ -26,6 +27,7 @@ pub(super) struct Inner {
     pub(super) retry: RetryPolicy,
     pub(super) ids: IdGenerator,
     pub(super) gate: Gate,
+    pub(super) strategies: Strategies,
     pub(super) log_principal: bool,
     pub(super) record_reads: bool,
     random: Mutex<fastrand::Rng>,
@@ -72,6 +74,7 @@ impl ActionExecutor {
             log_principal: false,
             record_reads: false,
             seed: None,
+            strategies: Strategies::default(),
             models: Vec::new(),
         }
     }
@@ -161,6 +164,7 @@ pub struct ActionExecutorBuilder {
     log_principal: bool,
     record_reads: bool,
     seed: Option<u64>,
+    strategies: Strategies,
     models: Vec<Known>,
 }
 
@@ -184,6 +188,19 @@ impl ActionExecutorBuilder {
     /// Which failures are tried again, unless a call says otherwise.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
+        self
+    }
+
+    /// How calls deal with others that want the same key, unless the action or the call says
+    /// otherwise. Calls without a [key](Action::contention_key) run optimistically.
+    pub fn contention(mut self, contention: impl Into<Contention>) -> Self {
+        self.strategies.default = contention.into();
+        self
+    }
+
+    /// Where leases are taken, for the strategies that need them.
+    pub fn leases(mut self, leases: impl Leases) -> Self {
+        self.strategies.leases = Some(Arc::new(leases));
         self
     }
 
@@ -229,6 +246,9 @@ impl ActionExecutorBuilder {
         if !is_dotted_identifier(&self.namespace) {
             return Err(BuildError::Namespace(self.namespace));
         }
+        if self.strategies.default.takes_leases() && self.strategies.leases.is_none() {
+            return Err(BuildError::NoLeases);
+        }
         let mut names: HashMap<&'static str, &'static Table> = HashMap::new();
         for known in &self.models {
             for event in known.events {
@@ -253,6 +273,7 @@ impl ActionExecutorBuilder {
                 retry: self.retry,
                 ids,
                 gate: Gate::default(),
+                strategies: self.strategies,
                 log_principal: self.log_principal,
                 record_reads: self.record_reads,
                 random: Mutex::new(random),

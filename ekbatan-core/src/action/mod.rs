@@ -4,6 +4,7 @@
 #[allow(clippy::module_inception)] // a file per type, named after the type
 mod action;
 mod commit;
+mod contention;
 mod context;
 mod effect;
 mod error;
@@ -17,9 +18,13 @@ mod plan;
 mod retry;
 
 pub use action::Action;
+pub use contention::{
+    Adaptive, Coalesced, Contention, ContentionKey, ContentionPart, HeldLease, LeaseError, Leases,
+    Pessimistic,
+};
 pub use context::ActionContext;
 pub use effect::Effect;
-pub use error::{BuildError, ErrorKind, ExecuteError, PlanError};
+pub use error::{BuildError, ContentionError, ErrorKind, ExecuteError, PlanError};
 pub use execution::Execution;
 pub use executor::{ActionExecutor, ActionExecutorBuilder, Outcome};
 pub use fence::{AsFence, Fence};
