@@ -34,7 +34,7 @@ pub enum ChangeKind {
 /// One row to write, every column's value in the table's order.
 ///
 /// In an update the value of the version column is the *expected* version; the database
-/// stores one more.
+/// stores as many more as the row takes steps.
 #[derive(Debug, Clone)]
 pub struct RowChange {
     /// Where.
@@ -45,6 +45,8 @@ pub struct RowChange {
     pub id: Uuid,
     /// The values.
     pub values: Vec<Value>,
+    /// How many versions an update goes up by: one for each change that it stands for.
+    pub steps: i64,
 }
 
 impl RowChange {
@@ -53,6 +55,14 @@ impl RowChange {
         match self.table.table.version.map(|position| &self.values[position]) {
             Some(Value::Int(version)) => *version,
             _ => 0,
+        }
+    }
+
+    /// The version that the row has once this is committed.
+    pub(crate) fn next_version(&self) -> i64 {
+        match self.kind {
+            ChangeKind::Insert => self.expected_version(),
+            ChangeKind::Update => self.expected_version() + self.steps,
         }
     }
 

@@ -103,5 +103,5 @@ pub(crate) fn resolve(staged: Staged, info: Arc<TableInfo>) -> Result<RowChange,
             }
         }
     }
-    Ok(RowChange { table: info, kind, id, values })
+    Ok(RowChange { table: info, kind, id, values, steps: 1 })
 }

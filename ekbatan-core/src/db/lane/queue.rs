@@ -158,7 +158,7 @@ impl Queue {
             for job in state.in_flight.remove(&key(change)).unwrap_or_default() {
                 let same_row = job.batch.updates().find(|parked| key(parked) == key(change));
                 let still_valid =
-                    |parked: &RowChange| parked.expected_version() == change.expected_version() + 1;
+                    |parked: &RowChange| parked.expected_version() == change.next_version();
                 match same_row {
                     Some(parked) if committed && !still_valid(parked) => {
                         let row = parked.row_ref();

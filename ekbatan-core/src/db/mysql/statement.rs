@@ -60,24 +60,28 @@ pub(super) fn update(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String
     let table = &rows[0].table;
     let name = |position: usize| syntax.quote(&table.columns[position].name);
     let ids = rows.iter().map(|row| literal(row, 0)).collect::<Result<Vec<_>, _>>()?;
-    let chosen = |position: usize| -> Result<String, DbError> {
-        let values =
-            rows.iter().map(|row| literal(row, position)).collect::<Result<Vec<_>, _>>()?;
+    let choose = |values: Vec<String>| -> String {
         if values.iter().all(|value| *value == values[0]) {
-            return Ok(values.into_iter().next().unwrap_or_default());
+            return values.into_iter().next().unwrap_or_default();
         }
         let mut sql = format!("CASE {}", name(0));
         for (id, value) in ids.iter().zip(&values) {
             let _ = write!(sql, " WHEN {id} THEN {value}");
         }
         sql.push_str(" END");
-        Ok(sql)
+        sql
+    };
+    let chosen = |position: usize| -> Result<String, DbError> {
+        Ok(choose(rows.iter().map(|row| literal(row, position)).collect::<Result<_, _>>()?))
     };
     let mut set = Vec::new();
     for position in written(table, ChangeKind::Update).filter(|position| *position != 0) {
         let name = name(position);
         set.push(match Some(position) == table.table.version {
-            true => format!("{name} = {name} + 1"),
+            true => {
+                let steps = choose(rows.iter().map(|row| row.steps.to_string()).collect());
+                format!("{name} = {name} + {steps}")
+            }
             false => format!("{name} = {}", chosen(position)?),
         });
     }
@@ -200,7 +204,7 @@ mod tests {
             now.clone(),
             now,
         ];
-        RowChange { table: Arc::new(table), kind: ChangeKind::Update, id, values }
+        RowChange { table: Arc::new(table), kind: ChangeKind::Update, id, values, steps: 1 }
     }
 
     #[test]
@@ -226,6 +230,17 @@ mod tests {
                  WHERE `id` IN ({one}, {two}) AND `version` = CASE `id` WHEN {one} THEN 3 WHEN {two} THEN 4 END"
             )
         );
+    }
+
+    #[test]
+    fn a_row_that_stands_for_several_changes_goes_up_by_as_many_versions() {
+        let alone = RowChange { steps: 3, ..wallet(1, 100, 3) };
+        assert!(update(&syntax(), &[&alone]).unwrap().contains("`version` = `version` + 3, "));
+        let sql = update(&syntax(), &[&alone, &wallet(2, 200, 4)]).unwrap();
+        let (one, two) =
+            ("x'00000000000000000000000000000001'", "x'00000000000000000000000000000002'");
+        let steps = format!("`version` + CASE `id` WHEN {one} THEN 3 WHEN {two} THEN 1 END");
+        assert!(sql.contains(&steps), "{sql}");
     }
 
     #[test]

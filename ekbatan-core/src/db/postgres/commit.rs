@@ -29,6 +29,7 @@ impl PostgresConnection {
         if let [batch] = batches
             && let ([change], [record], None) =
                 (&batch.changes[..], &batch.records[..], &batch.fence)
+            && change.steps == 1
         {
             return Ok(vec![self.apply_single(change, record).await?]);
         }
@@ -85,6 +86,10 @@ impl PostgresConnection {
                 add(
                     &mut arguments,
                     group.rows.iter().map(|(_, ordinal, _)| *ordinal).collect::<Vec<i32>>(),
+                )?;
+                add(
+                    &mut arguments,
+                    group.rows.iter().map(|(.., row)| row.steps).collect::<Vec<i64>>(),
                 )?;
             }
             for (position, column) in statement::written(group.table, group.kind) {

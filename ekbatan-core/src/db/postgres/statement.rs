@@ -107,14 +107,22 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
         let target = PostgresSyntax.table(table.table);
         let batch = parameter("int4");
         let ordinal = (*kind == ChangeKind::Update).then(|| parameter("int4"));
+        let steps = (*kind == ChangeKind::Update).then(|| parameter("int8"));
         let arrays: Vec<(usize, &ColumnInfo, String)> = written(table, *kind)
             .map(|(position, column)| {
                 (position, column, parameter(wire_type(table.table.columns[position].ty)))
             })
             .collect();
-        let names: Vec<String> =
-            arrays.iter().map(|(position, ..)| format!("c{position}")).collect();
-        let columns: Vec<&str> = arrays.iter().map(|(.., array)| array.as_str()).collect();
+        let names: Vec<String> = steps
+            .iter()
+            .map(|_| "steps".to_owned())
+            .chain(arrays.iter().map(|(position, ..)| format!("c{position}")))
+            .collect();
+        let columns: Vec<&str> = steps
+            .iter()
+            .map(String::as_str)
+            .chain(arrays.iter().map(|(.., array)| array.as_str()))
+            .collect();
         let source =
             format!("unnest({batch}, {}) AS v(batch, {})", columns.join(", "), names.join(", "));
         match kind {
@@ -144,7 +152,7 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
                         keys.push((format!("c{position}"), array.clone()));
                     }
                     if Some(*position) == table.table.version {
-                        set.push(format!("{name} = v.c{position} + 1"));
+                        set.push(format!("{name} = v.c{position} + v.steps"));
                     } else if *position != 0 {
                         set.push(format!("{name} = {value}"));
                     }
@@ -252,7 +260,7 @@ mod tests {
     }
 
     fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
-        RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new() }
+        RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new(), steps: 1 }
     }
 
     fn wallets() -> Arc<TableInfo> {
@@ -281,7 +289,7 @@ mod tests {
         let sql = folded(&[(&events, ChangeKind::Insert), (&wallets, ChangeKind::Update)], false);
         assert_eq!(
             sql,
-            "WITH l1 AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest($5::int4[], $6::int4[], $7::uuid[], $9::int8[]) \
+            "WITH l1 AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest($5::int4[], $6::int4[], $8::uuid[], $10::int8[]) \
              AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = v.c0 AND t.\"version\" = v.c2 ORDER BY t.\"id\" FOR UPDATE OF t), \
              n AS MATERIALIZED (SELECT batch, ord FROM l1), \
              g AS MATERIALIZED (SELECT array_agg(w.wanted = coalesce(c.found, 0) ORDER BY w.batch) AS ok \
@@ -289,9 +297,9 @@ mod tests {
              LEFT JOIN (SELECT batch, count(*) AS found FROM n GROUP BY batch) c ON c.batch = w.batch), \
              w0 AS (INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT v.c0, v.c1::jsonb \
              FROM unnest($2::int4[], $3::uuid[], $4::text[]) AS v(batch, c0, c1) WHERE ((SELECT ok FROM g))[v.batch]), \
-             w1 AS (UPDATE \"wallets\" t SET \"balance\" = v.c1, \"version\" = v.c2 + 1, \
+             w1 AS (UPDATE \"wallets\" t SET \"balance\" = v.c1, \"version\" = v.c2 + v.steps, \
              \"updated_date\" = (v.c4 AT TIME ZONE 'UTC') \
-             FROM unnest($5::int4[], $7::uuid[], $8::numeric[], $9::int8[], $10::timestamp[]) AS v(batch, c0, c1, c2, c4) \
+             FROM unnest($5::int4[], $7::int8[], $8::uuid[], $9::numeric[], $10::int8[], $11::timestamp[]) AS v(batch, steps, c0, c1, c2, c4) \
              WHERE ((SELECT ok FROM g))[v.batch] AND t.\"id\" = v.c0 AND t.\"version\" = v.c2) \
              SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), NULL::int4[]"
         );

@@ -122,6 +122,9 @@ impl SqliteLink {
                             &table.columns[position],
                         )?;
                     }
+                    if kind == ChangeKind::Update {
+                        bind(&mut arguments, &Value::Int(row.steps))?;
+                    }
                 }
                 self.run(write_rows(table, kind, rows.len()), arguments).await?;
             }
@@ -175,14 +178,18 @@ impl SqliteLink {
             match change.kind {
                 ChangeKind::Insert => bind_all(&mut arguments, change)?,
                 ChangeKind::Update => {
-                    for position in
-                        set_positions(&change.table).chain(guard_positions(&change.table))
-                    {
-                        bind_column(
-                            &mut arguments,
-                            &change.values[position],
-                            &change.table.columns[position],
-                        )?;
+                    let mut bind_at = |arguments: &mut SqliteArguments, position: usize| {
+                        let column = &change.table.columns[position];
+                        bind_column(arguments, &change.values[position], column)
+                    };
+                    for position in set_positions(&change.table) {
+                        bind_at(&mut arguments, position)?;
+                    }
+                    if change.table.table.version.is_some() {
+                        bind(&mut arguments, &Value::Int(change.steps))?;
+                    }
+                    for position in guard_positions(&change.table) {
+                        bind_at(&mut arguments, position)?;
                     }
                 }
             }

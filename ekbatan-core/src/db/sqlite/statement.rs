@@ -11,7 +11,7 @@ pub(super) const MAX_PARAMETERS: usize = 32_766;
 
 /// How many rows of this table fit one statement.
 pub(super) fn chunk(table: &TableInfo) -> usize {
-    (MAX_PARAMETERS / table.columns.len().max(1)).min(500)
+    (MAX_PARAMETERS / (table.columns.len() + 1)).min(500)
 }
 
 /// The positions that a change binds: an update leaves the date of creation alone.
@@ -33,9 +33,10 @@ fn insert_into(sql: &mut String, table: &TableInfo) {
     let _ = write!(sql, "INSERT INTO {} ({})", SqliteSyntax.table(table.table), names.join(", "));
 }
 
-/// A row of `?`, as many as the table's change binds.
+/// A row of `?`, as many as the table's change binds; an update's steps are the last.
 fn marks(table: &TableInfo, kind: ChangeKind) -> String {
-    vec!["?"; written(table, kind).count()].join(", ")
+    let steps = usize::from(kind == ChangeKind::Update);
+    vec!["?"; written(table, kind).count() + steps].join(", ")
 }
 
 /// One changed row and its records, each written only if the one before it was: a stale
@@ -49,7 +50,7 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
         }
         ChangeKind::Update => {
             let table = &change.table;
-            // The values of the key and of the version are bound behind the others.
+            // The steps are bound behind the other values, the key and the version behind them.
             let set: Vec<String> = set_positions(table)
                 .map(|position| format!("{} = ?", name(table, position)))
                 .collect();
@@ -57,7 +58,7 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
                 .map(|position| format!("{} = ?", name(table, position)))
                 .collect();
             let version = table.table.version.map(|position| name(table, position));
-            let bump = version.map(|version| format!("{version} = {version} + 1"));
+            let bump = version.map(|version| format!("{version} = {version} + ?"));
             let set: Vec<String> = set.into_iter().chain(bump).collect();
             let _ = write!(
                 sql,
@@ -124,10 +125,12 @@ pub(super) fn write_rows(table: &TableInfo, kind: ChangeKind, rows: usize) -> St
         ChangeKind::Update => {
             let names: Vec<String> =
                 written(table, kind).map(|position| format!("c{position}")).collect();
+            let names = [names, vec!["steps".to_owned()]].concat();
             let set: Vec<String> = written(table, kind)
                 .filter(|position| *position != 0)
                 .map(|position| {
-                    let bump = if Some(position) == table.table.version { " + 1" } else { "" };
+                    let bump =
+                        if Some(position) == table.table.version { " + v.steps" } else { "" };
                     format!("{} = v.c{position}{bump}", name(table, position))
                 })
                 .collect();
@@ -195,7 +198,7 @@ mod tests {
     }
 
     fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
-        RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new() }
+        RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new(), steps: 1 }
     }
 
     fn wallets() -> Arc<TableInfo> {
@@ -211,7 +214,7 @@ mod tests {
         );
         assert_eq!(
             sql,
-            "UPDATE \"wallets\" SET \"balance\" = ?, \"updated_date\" = ?, \"version\" = \"version\" + 1 \
+            "UPDATE \"wallets\" SET \"balance\" = ?, \"updated_date\" = ?, \"version\" = \"version\" + ? \
              WHERE \"id\" = ? AND \"version\" = ?; \
              INSERT INTO \"eventlog_events\" (\"id\", \"payload\") SELECT ?, ? WHERE changes() = 1 RETURNING ?"
         );
@@ -226,8 +229,8 @@ mod tests {
         );
         assert_eq!(
             write_rows(&wallets(), ChangeKind::Update, 1),
-            "WITH v(c0, c1, c2, c4) AS (VALUES (?, ?, ?, ?)) UPDATE \"wallets\" AS t SET \"balance\" = v.c1, \
-             \"version\" = v.c2 + 1, \"updated_date\" = v.c4 FROM v WHERE t.\"id\" = v.c0"
+            "WITH v(c0, c1, c2, c4, steps) AS (VALUES (?, ?, ?, ?, ?)) UPDATE \"wallets\" AS t SET \"balance\" = v.c1, \
+             \"version\" = v.c2 + v.steps, \"updated_date\" = v.c4 FROM v WHERE t.\"id\" = v.c0"
         );
     }
 }
