@@ -22,6 +22,8 @@ mod postgres;
 mod process;
 mod provider;
 mod scope;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod with_lock;
 
 pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
@@ -36,4 +38,6 @@ pub use postgres::{
 pub use process::ProcessBackend;
 pub use provider::{KeyedLockProvider, LockProvider};
 pub use scope::LockScope;
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
 pub use with_lock::{ExecuteLocked, with_lock};

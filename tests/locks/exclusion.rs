@@ -11,6 +11,7 @@ use crate::providers::{LONG, TestLocks};
 on_every_provider! {
     read_modify_write_under_one_key_loses_nothing,
     a_key_excludes_itself_and_no_other,
+    nodes_exclude_each_other,
     a_try_without_a_wait_finds_a_free_key_and_not_a_held_one,
     a_wait_ends_with_nothing_when_its_time_is_over,
     a_waiter_gets_the_key_when_it_is_released,
@@ -50,6 +51,21 @@ async fn a_key_excludes_itself_and_no_other(t: &TestLocks) {
     assert!(t.try_now(&a).await.is_none());
     let other = t.try_now(&b).await.unwrap();
     assert!(held.is_held() && other.is_held());
+}
+
+async fn nodes_exclude_each_other(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let other = t.other_node().await;
+    let held = t.hold(&key).await;
+    assert!(other.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
+    let of_waiter = key.clone();
+    let waiter = tokio::spawn(async move { other.try_acquire(&of_waiter, LONG, LONG).await });
+    assert!(held.release().await);
+    let lease = waiter.await.unwrap().unwrap().unwrap();
+    assert!(lease.token() > held.token());
+    assert!(t.try_now(&key).await.is_none());
+    assert!(lease.release().await);
+    assert!(t.hold(&key).await.release().await);
 }
 
 async fn a_try_without_a_wait_finds_a_free_key_and_not_a_held_one(t: &TestLocks) {

@@ -20,6 +20,7 @@ macro_rules! on_every_provider {
         on_every_provider!(only redis Redis: $($test),*);
         on_every_provider!(only postgres_lease PostgresLease: $($test),*);
         on_every_provider!(only postgres_session PostgresSession: $($test),*);
+        on_every_provider!(only sqlite Sqlite: $($test),*);
     };
 }
 
@@ -36,3 +37,4 @@ mod postgres;
 mod queue;
 mod redis;
 mod scopes;
+mod sqlite;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use ekbatan::lock::{
     KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, PostgresLocks, ProcessBackend,
+    SqliteLocks,
 };
 use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::{PostgresServer, RedisServer};
+use ekbatan_testkit::{PostgresServer, RedisServer, TempSqlite};
 use uuid::Uuid;
 
 /// Every provider that the suite runs on.
@@ -16,6 +17,7 @@ pub enum Kind {
     Redis,
     PostgresLease,
     PostgresSession,
+    Sqlite,
 }
 
 /// How many connections a pool of locks has here.
@@ -26,24 +28,32 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 pub struct TestLocks {
     pub locks: LockProvider,
+    kind: Kind,
+    /// The address, or the namespace on the shared server.
+    place: String,
+    _file: Option<TempSqlite>,
 }
 
 impl TestLocks {
     pub async fn start(kind: Kind) -> Self {
-        let locks = match kind {
-            Kind::Process => LockProvider::new(ProcessBackend::new(), "test"),
-            Kind::Redis => {
-                let server = RedisServer::shared().await.unwrap();
-                let namespace = Uuid::new_v4().to_string();
-                let backend = RedisBackend::connect(&server.url(), &namespace).await.unwrap();
-                LockProvider::new(backend, "test")
-            }
+        let mut file = None;
+        let place = match kind {
+            Kind::Process => String::new(),
+            Kind::Redis => Uuid::new_v4().to_string(),
             Kind::PostgresLease | Kind::PostgresSession => {
-                let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
-                on_postgres(kind, &url).await
+                PostgresServer::shared().await.unwrap().create_database().await.unwrap()
             }
+            Kind::Sqlite => file.insert(TempSqlite::new().unwrap()).url(),
         };
-        Self { locks }
+        Self { locks: provider(kind, &place).await, kind, place, _file: file }
+    }
+
+    /// What another node has. Locks of one process know of one process only.
+    pub async fn other_node(&self) -> LockProvider {
+        match self.kind {
+            Kind::Process => self.locks.clone(),
+            kind => provider(kind, &self.place).await,
+        }
     }
 
     /// Takes a key that is free.
@@ -72,12 +82,30 @@ impl TestLocks {
     }
 }
 
+async fn provider(kind: Kind, place: &str) -> LockProvider {
+    match kind {
+        Kind::Process => LockProvider::new(ProcessBackend::new(), "test"),
+        Kind::Redis => {
+            let server = RedisServer::shared().await.unwrap();
+            let backend = RedisBackend::connect(&server.url(), place).await.unwrap();
+            LockProvider::new(backend, "test")
+        }
+        Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,
+        Kind::Sqlite => on_sqlite(place).await,
+    }
+}
+
 /// A provider on a database, as another process would have it.
 pub async fn on_postgres(kind: Kind, url: &str) -> LockProvider {
     let database = PostgresLocks::connect(url, CONNECTIONS).await.unwrap();
     match kind {
-        Kind::Process | Kind::Redis => unreachable!("{kind:?} has no database"),
         Kind::PostgresLease => LockProvider::new(database.leases().await.unwrap(), "test"),
         Kind::PostgresSession => LockProvider::new(database.session().await.unwrap(), "test"),
+        Kind::Process | Kind::Redis | Kind::Sqlite => unreachable!("{kind:?} is not on PostgreSQL"),
     }
+}
+
+pub async fn on_sqlite(url: &str) -> LockProvider {
+    let file = SqliteLocks::connect(url).await.unwrap();
+    LockProvider::new(file.leases().await.unwrap(), "test")
 }

@@ -71,33 +71,7 @@ impl Gate {
 
 impl SqliteDriver {
     pub(crate) fn new(config: &DataSourceConfig) -> Result<Self, DbError> {
-        if config.url.contains(":memory:") || config.url.contains("mode=memory") {
-            return Err(DbError::new(
-                DbErrorKind::Other,
-                format!(
-                    "`{}` would be a separate, empty database for every connection of the pool; name a file, as in `sqlite:wallet.db`",
-                    config.shown_url()
-                ),
-            ));
-        }
-        let options = SqliteConnectOptions::from_str(&config.url)
-            .map_err(|e| {
-                DbError::new(
-                    DbErrorKind::Other,
-                    format!("`{}` is not understood: {e}", config.shown_url()),
-                )
-            })?
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(match config.durability {
-                Durability::Full => SqliteSynchronous::Full,
-                Durability::Wal => SqliteSynchronous::Normal,
-            })
-            .busy_timeout(config.connection_timeout)
-            .foreign_keys(true)
-            .statement_cache_capacity(1_000)
-            .collation(DECIMAL, by_value)
-            .disable_statement_logging();
+        let options = file_options(config)?;
         let address = format!("sqlite:{}", options.get_filename().display());
         Ok(Self {
             options,
@@ -105,6 +79,39 @@ impl SqliteDriver {
             gate: Gate { mutex: Arc::default(), patience: config.connection_timeout },
         })
     }
+}
+
+/// How every connection to a database file is opened, for whoever keeps something of its own
+/// in such a file.
+///
+/// # Errors
+///
+/// When the address is not understood, or names no file.
+pub fn file_options(config: &DataSourceConfig) -> Result<SqliteConnectOptions, DbError> {
+    if config.url.contains(":memory:") || config.url.contains("mode=memory") {
+        return Err(DbError::new(
+            DbErrorKind::Other,
+            format!(
+                "`{}` would be a separate, empty database for every connection of the pool; name a file, as in `sqlite:wallet.db`",
+                config.shown_url()
+            ),
+        ));
+    }
+    let options = SqliteConnectOptions::from_str(&config.url).map_err(|e| {
+        DbError::new(DbErrorKind::Other, format!("`{}` is not understood: {e}", config.shown_url()))
+    })?;
+    Ok(options
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(match config.durability {
+            Durability::Full => SqliteSynchronous::Full,
+            Durability::Wal => SqliteSynchronous::Normal,
+        })
+        .busy_timeout(config.connection_timeout)
+        .foreign_keys(true)
+        .statement_cache_capacity(1_000)
+        .collation(DECIMAL, by_value)
+        .disable_statement_logging())
 }
 
 fn by_value(left: &str, right: &str) -> std::cmp::Ordering {

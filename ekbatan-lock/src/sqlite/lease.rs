@@ -1,0 +1,207 @@
+//! Leases as rows, by the clock of the machine.
+//!
+//! What always holds: a row is never deleted and its token only grows; what changes a lease
+//! names its owner and its token; every change is one statement, which reads the clock once it
+//! is the file's one writer.
+//!
+//! Tokens are at least the milliseconds since 1970, so that they grow also if the file was
+//! lost.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::Row;
+use sqlx::sqlite::SqliteRow;
+
+use super::file::{LockFile, Value};
+use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+
+/// Milliseconds since 1970, the same throughout a statement.
+macro_rules! now {
+    () => {
+        "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)"
+    };
+}
+
+/// A row per key that was ever leased. Rows are not deleted: tokens would begin anew.
+const CREATE: &str = "\
+    CREATE TABLE IF NOT EXISTS eventlog_lock_leases ( \
+        lock_key     TEXT PRIMARY KEY, \
+        owner        TEXT NOT NULL, \
+        holder       TEXT NOT NULL, \
+        token        INTEGER NOT NULL, \
+        since        INTEGER NOT NULL, \
+        until        INTEGER NOT NULL, \
+        wanted_until INTEGER NOT NULL \
+    )";
+
+/// Whether it is held and known to be wanted, in which case nothing need be written.
+const LOOK: &str = concat!(
+    "SELECT until - ",
+    now!(),
+    " FROM eventlog_lock_leases WHERE lock_key = $1 AND until > ",
+    now!(),
+    " AND wanted_until > ",
+    now!(),
+    " + 1000"
+);
+
+/// Takes the key or notes that it is wanted.
+const TAKE: &str = concat!(
+    "INSERT INTO eventlog_lock_leases AS l \
+        (lock_key, owner, holder, token, since, until, wanted_until) \
+    VALUES ($1, $2, $3, ",
+    now!(),
+    ", ",
+    now!(),
+    ", ",
+    now!(),
+    " + $4, 0) \
+    ON CONFLICT (lock_key) DO UPDATE SET \
+        owner = CASE WHEN l.until <= excluded.since THEN excluded.owner ELSE l.owner END, \
+        holder = CASE WHEN l.until <= excluded.since THEN excluded.holder ELSE l.holder END, \
+        token = CASE WHEN l.until <= excluded.since \
+            THEN max(l.token + 1, excluded.token) ELSE l.token END, \
+        since = CASE WHEN l.until <= excluded.since THEN excluded.since ELSE l.since END, \
+        until = CASE WHEN l.until <= excluded.since THEN excluded.until ELSE l.until END, \
+        wanted_until = CASE WHEN l.until <= excluded.since THEN 0 ELSE excluded.since + 2000 END \
+    RETURNING owner = $2, token, until - ",
+    now!()
+);
+
+const EXTEND: &str = concat!(
+    "UPDATE eventlog_lock_leases SET until = ",
+    now!(),
+    " + $4 WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > ",
+    now!(),
+    " RETURNING token"
+);
+
+/// Gives back; by the owner alone where nobody heard of the token.
+const RELEASE: &str = concat!(
+    "UPDATE eventlog_lock_leases SET until = 0 \
+    WHERE lock_key = $1 AND owner = $2 AND (token = $3 OR $3 = 0) AND until > ",
+    now!(),
+    " RETURNING wanted_until > ",
+    now!()
+);
+
+/// Ends whatever stands.
+const FORCE: &str = concat!(
+    "UPDATE eventlog_lock_leases SET until = 0, token = token + 1 \
+    WHERE lock_key = $1 AND until > ",
+    now!(),
+    " RETURNING token"
+);
+
+const INSPECT: &str = concat!(
+    "SELECT holder, token, ",
+    now!(),
+    " - since, until - ",
+    now!(),
+    " FROM eventlog_lock_leases WHERE lock_key = $1 AND until > ",
+    now!()
+);
+
+/// The longest term: a thousand years.
+const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
+
+/// Grants keys as rows of the table `eventlog_lock_leases`; see
+/// [`SqliteLocks::leases`](super::SqliteLocks::leases).
+///
+/// Nobody tells a process that another one gave a key back, so it looks, every 20 ms or so;
+/// within one process the next in the queue has it at once.
+#[derive(Debug)]
+pub struct SqliteLeaseBackend {
+    file: LockFile,
+}
+
+impl SqliteLeaseBackend {
+    pub(super) async fn open(file: LockFile) -> Result<Self, BackendError> {
+        let there = "SELECT 1 FROM sqlite_schema WHERE name = 'eventlog_lock_leases'";
+        if file.row("looking for the lock table", there, &[]).await?.is_none() {
+            file.row("creating the lock table", CREATE, &[]).await?;
+        }
+        Ok(Self { file })
+    }
+}
+
+/// Rounded up: the file must not free a key before its holder thinks so.
+fn millis(term: Duration) -> i64 {
+    // A thousand years of milliseconds fit.
+    i64::try_from(term.min(LONGEST).as_millis()).unwrap_or(i64::MAX >> 1) + 1
+}
+
+fn duration(row: &SqliteRow, column: usize) -> Result<Duration, BackendError> {
+    Ok(Duration::from_millis(u64::try_from(get::<i64>(row, column)?).unwrap_or_default()))
+}
+
+/// A column of the lock table, which somebody may have filled otherwise.
+fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, BackendError>
+where
+    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    row.try_get(column).map_err(|error| BackendError::caused("eventlog_lock_leases", error))
+}
+
+#[async_trait]
+impl LockBackend for SqliteLeaseBackend {
+    fn name(&self) -> &'static str {
+        "sqlite lease"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        if let Some(row) = self.file.row("looking at a lease", LOOK, &[Value::Text(key)]).await? {
+            return Ok(Attempt::Busy(Some(duration(&row, 0)?)));
+        }
+        let owner = request.owner.to_string();
+        let values = [
+            Value::Text(key),
+            Value::Text(&owner),
+            Value::Text(&request.holder),
+            Value::Int(millis(request.term)),
+        ];
+        let Some(row) = self.file.row("taking a lease", TAKE, &values).await? else {
+            return Err(BackendError::new("taking a lease: the row was neither made nor changed"));
+        };
+        Ok(match get(&row, 0)? {
+            true => Attempt::Granted(Grant { owner: request.owner, token: get(&row, 1)? }),
+            false => Attempt::Busy(Some(duration(&row, 2)?)),
+        })
+    }
+
+    async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
+        let owner = grant.owner.to_string();
+        let values = [
+            Value::Text(key),
+            Value::Text(&owner),
+            Value::Int(grant.token),
+            Value::Int(millis(term)),
+        ];
+        Ok(self.file.row("extending a lease", EXTEND, &values).await?.is_some())
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        let owner = grant.owner.to_string();
+        let values = [Value::Text(key), Value::Text(&owner), Value::Int(grant.token)];
+        let row = self.file.row("giving a lease back", RELEASE, &values).await?;
+        // A lease that has expired is free without our doing.
+        let wanted = row.as_ref().map_or(Ok(false), |row| get(row, 0))?;
+        Ok(Released { ours: row.is_some(), wanted })
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        let row = self.file.row("who holds a lease", INSPECT, &[Value::Text(key)]).await?;
+        let holder = |row: SqliteRow| {
+            Ok(Holder::new(get::<String>(&row, 0)?, get(&row, 1)?)
+                .held(Some(duration(&row, 2)?))
+                .remaining(Some(duration(&row, 3)?)))
+        };
+        row.map(holder).transpose()
+    }
+
+    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+        let row = self.file.row("ending a lease", FORCE, &[Value::Text(key)]).await?;
+        Ok(row.is_some())
+    }
+}

@@ -1,0 +1,157 @@
+//! What only the locks in a SQLite file have to show: one connection, a file that others
+//! write, and addresses that are refused.
+
+use std::time::Duration;
+
+use ekbatan::lock::{ExecuteLocked, lock_key};
+use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions, SqliteLocks, SqliteLocksError};
+use ekbatan::prelude::*;
+use ekbatan_testkit::TempSqlite;
+use sqlx::{Connection, SqliteConnection};
+
+use crate::providers::{LONG, on_sqlite};
+use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
+
+mod processes;
+
+/// How many of this process's open files belong to the database.
+fn open_files(file: &TempSqlite) -> usize {
+    let path = file.path().to_str().unwrap();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let names = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    names.filter(|name| name.to_string_lossy().starts_with(path)).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_leases_and_ten_thousand_waiters_share_one_connection() {
+    let file = TempSqlite::new().unwrap();
+    let locks = on_sqlite(&file.url()).await;
+    let at_first = open_files(&file);
+    assert_eq!(at_first, 3, "the file, its log and the log's index");
+    let keys: Vec<LockKey> = (0..1_000).map(|n| lock_key!("key", n as i64)).collect();
+    let mut held = Vec::new();
+    for key in &keys {
+        held.push(locks.try_acquire(key, LONG, LONG).await.unwrap().unwrap());
+    }
+    let mut waiters = tokio::task::JoinSet::new();
+    for n in 0..10_000 {
+        let (locks, key) = (locks.clone(), keys[n % keys.len()].clone());
+        waiters.spawn(async move { locks.acquire(&key, LONG * 10).await.unwrap().release().await });
+    }
+    for key in &keys {
+        while locks.inspect(key).await.unwrap().unwrap().waiting_here < 10 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(open_files(&file), at_first);
+    held.clear();
+    let mut served = 0;
+    while let Some(released) = waiters.join_next().await {
+        assert!(released.unwrap());
+        served += 1;
+        if served % 2_500 == 0 {
+            assert_eq!(open_files(&file), at_first);
+        }
+    }
+    for key in &keys {
+        assert_eq!(locks.inspect(key).await.unwrap(), None);
+    }
+    locks.close().await;
+    drop(locks);
+    while open_files(&file) > 0 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_somebody_writes_is_waited_for_and_no_failure() {
+    let file = TempSqlite::new().unwrap();
+    let locks = on_sqlite(&file.url()).await;
+    let key = LockKey::named("k");
+    let held = locks.try_acquire(&LockKey::named("held"), LONG, LONG).await.unwrap().unwrap();
+    let mut writer = SqliteConnection::connect(&file.url()).await.unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut writer).await.unwrap();
+    // Who has less patience than the writer gets nothing, and leaves nothing.
+    let impatient = locks.try_acquire(&key, Duration::from_millis(200), LONG).await;
+    assert!(impatient.unwrap().is_none());
+    let (patient, of_task) = (locks.clone(), key.clone());
+    let waiter = tokio::spawn(async move { patient.try_acquire(&of_task, LONG, LONG).await });
+    let releasing = tokio::spawn(async move { held.release().await });
+    // Reading goes on meanwhile.
+    let holder = locks.inspect(&LockKey::named("held")).await.unwrap();
+    assert!(holder.is_some());
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiter.is_finished() && !releasing.is_finished());
+    sqlx::raw_sql("ROLLBACK").execute(&mut writer).await.unwrap();
+    assert!(releasing.await.unwrap(), "it was still ours");
+    assert!(waiter.await.unwrap().unwrap().unwrap().release().await);
+    assert_eq!(locks.inspect(&key).await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_and_data_may_share_a_file() {
+    let file = TempSqlite::new().unwrap();
+    let databases = Databases::connect(&DataSourceConfig::new(file.url()).into()).await.unwrap();
+    databases.migrate(&migrations()).await.unwrap();
+    let executor = ActionExecutor::builder(&databases, "com.example.locks")
+        .model::<Wallet>()
+        .build()
+        .await
+        .unwrap();
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;
+    let nodes = [on_sqlite(&file.url()).await, on_sqlite(&file.url()).await];
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..20 {
+        let (executor, locks) = (executor.clone(), nodes[n % 2].clone());
+        tasks.spawn(async move {
+            let deposit = Deposit { wallet, amount: Decimal::ONE };
+            let call = executor.execute(&DepositMoney, deposit).retry(RetryPolicy::none());
+            call.with_lock(&locks, &lock_key!("wallet", wallet), LockOptions::wait(LONG)).await
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap().unwrap();
+    }
+    let wallet = databases.repository::<Wallet>().get(wallet).await.unwrap();
+    assert_eq!((wallet.balance, wallet.version()), (Decimal::from(20), 21));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_processes_may_begin_at_once() {
+    let file = TempSqlite::new().unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let url = file.url();
+        tasks.spawn(async move { SqliteLocks::connect(&url).await.unwrap().leases().await });
+    }
+    while let Some(begun) = tasks.join_next().await {
+        begun.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_excludes_nobody_is_refused() {
+    let of_memory = "is a database in memory, which nobody else sees";
+    for (url, why) in [
+        ("sqlite::memory:", of_memory),
+        ("sqlite://:memory:", of_memory),
+        ("sqlite:locks.db?mode=memory", of_memory),
+        ("sqlite:", of_memory),
+        ("sqlite:locks.db?mode=ro", "the file is not written"),
+        ("sqlite:locks.db?immutable=1", "the file is not written"),
+        ("sqlite:locks.db?vfs=unix-none", "SQLite does not lock the file"),
+    ] {
+        let refused = SqliteLocks::connect(url).await.unwrap_err();
+        assert!(matches!(refused, SqliteLocksError::Unsafe { .. }), "{url}: {refused:?}");
+        assert!(refused.to_string().contains(why), "{url}: {refused}");
+    }
+    let other = SqliteLocks::connect("postgres://db/shop").await.unwrap_err();
+    assert_eq!(
+        other.to_string(),
+        "the address of the lock file cannot be used: `postgres://db/shop` is none of SQLite, \
+         such as `sqlite:shop.db`"
+    );
+    let nowhere = SqliteLocks::connect("sqlite:/no/such/folder/locks.db").await.unwrap_err();
+    assert!(matches!(nowhere, SqliteLocksError::Backend(_)), "{nowhere:?}");
+}

@@ -1,0 +1,138 @@
+//! Several processes on one file. A test runs itself again as the other processes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions};
+use ekbatan_testkit::TempSqlite;
+
+use crate::providers::{LONG, on_sqlite};
+
+const URL: &str = "EKBATAN_TEST_LOCK_FILE_URL";
+const LOG: &str = "EKBATAN_TEST_LOCK_FILE_LOG";
+
+/// Runs one test again, as another process that is told where to work.
+fn another(test: &str, file: &TempSqlite, log: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("sqlite::processes::{test}"), "--nocapture"])
+        .env(URL, file.url())
+        .env(LOG, log)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until the process says something, and answers what follows.
+fn until_said(child: &mut Child, beginning: &str) -> String {
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    loop {
+        let mut line = String::new();
+        assert!(out.read_line(&mut line).unwrap() > 0, "it speaks before it ends");
+        if let Some(rest) = line.trim_end().strip_prefix(beginning) {
+            let rest = rest.to_owned();
+            // What it says later has room in the pipe.
+            child.stdout = Some(out.into_inner());
+            return rest;
+        }
+    }
+}
+
+/// On a line of its own, whatever the test runner has written before.
+fn say(what: &str) {
+    let mut out = std::io::stdout();
+    writeln!(out, "\n{what}").unwrap();
+    out.flush().unwrap();
+}
+
+/// How often each process has its turn.
+const TURNS: usize = 100;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_on_one_file_exclude_each_other() {
+    if let (Ok(url), Ok(log)) = (std::env::var(URL), std::env::var(LOG)) {
+        return count(&url, Path::new(&log)).await;
+    }
+    let file = TempSqlite::new().unwrap();
+    let log = file.path().with_extension("log");
+    std::fs::write(&log, "").unwrap();
+    // Nobody begins before all are there.
+    let locks = on_sqlite(&file.url()).await;
+    let first = locks.acquire(&LockKey::named("counter"), LONG).await.unwrap();
+    let name = "processes_on_one_file_exclude_each_other";
+    let mut children: Vec<Child> = (0..3).map(|_| another(name, &file, &log)).collect();
+    for child in &mut children {
+        until_said(child, "ready");
+    }
+    first.release().await;
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let log = std::fs::read_to_string(&log).unwrap();
+    let (mut counted, mut last) = (0, 0);
+    for line in log.lines() {
+        let (number, token) = line.split_once(' ').unwrap();
+        counted += 1;
+        assert_eq!(number.parse::<usize>().unwrap(), counted, "two read the same number");
+        let token = token.parse::<i64>().unwrap();
+        assert!(token > last, "tokens grow");
+        last = token;
+    }
+    assert_eq!(counted, 3 * TURNS);
+}
+
+/// Reads the last number and writes the next, in steps between which anybody might come.
+async fn count(url: &str, log: &Path) {
+    let locks = on_sqlite(url).await;
+    let key = LockKey::named("counter");
+    say("ready");
+    for _ in 0..TURNS {
+        let lease = locks.acquire(&key, LONG).await.unwrap();
+        let read = std::fs::read_to_string(log).unwrap();
+        tokio::task::yield_now().await;
+        let line = format!("{} {}\n", read.lines().count() + 1, lease.token());
+        std::fs::write(log, read + &line).unwrap();
+        lease.release().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_of_a_process_that_is_killed_are_free_after_their_terms() {
+    if let Ok(url) = std::env::var(URL) {
+        return hold_for_ever(&url).await;
+    }
+    let file = TempSqlite::new().unwrap();
+    let locks = on_sqlite(&file.url()).await;
+    let name = "the_keys_of_a_process_that_is_killed_are_free_after_their_terms";
+    let mut child = another(name, &file, file.path());
+    let token: i64 = until_said(&mut child, "held by token ").parse().unwrap();
+    let renewed = LockKey::named("renewed");
+    let holder = locks.inspect(&renewed).await.unwrap().expect("it is renewed");
+    assert!(holder.holder.contains(&child.id().to_string()), "{holder:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // A term that was not renewed is over soon, and not before.
+    let begun = Instant::now();
+    let left = locks.inspect(&renewed).await.unwrap().and_then(|holder| holder.remaining);
+    let lease = locks.try_acquire(&renewed, LONG, LONG).await.unwrap().unwrap();
+    let left = left.unwrap_or_default();
+    assert!(begun.elapsed() + Duration::from_millis(2) >= left, "{left:?}");
+    assert!(lease.token() > token);
+    // One that is long is not.
+    let long = LockKey::named("long");
+    assert!(locks.try_acquire(&long, Duration::ZERO, LONG).await.unwrap().is_none());
+    assert!(locks.force_release(&long, "its process is dead").await.unwrap());
+    assert!(locks.try_acquire(&long, Duration::ZERO, LONG).await.unwrap().is_some());
+}
+
+async fn hold_for_ever(url: &str) {
+    let locks = on_sqlite(url).await;
+    let options = LockOptions::wait(LONG).hold(LONG * 60).renewed(Duration::from_secs(3));
+    let renewed = locks.take(&LockKey::named("renewed"), &options).await.unwrap().unwrap();
+    let long = locks.acquire(&LockKey::named("long"), LONG * 60).await.unwrap();
+    say(&format!("held by token {}", renewed.token()));
+    std::future::pending::<()>().await;
+    drop((renewed, long));
+}
