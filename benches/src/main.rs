@@ -2,6 +2,7 @@
 //! says how to read it.
 
 mod commit;
+mod locks;
 mod model;
 mod mysql;
 mod postgres;
@@ -36,6 +37,18 @@ enum Bench {
     /// After each measurement the money is counted; if balances, versions, events and what
     /// was acknowledged do not agree, the run fails.
     Commit(Options),
+
+    /// Locks: what a key costs that is free, that passes between processes, and that several
+    /// want at the same time.
+    ///
+    /// Every mode contends for one key in processes of its own, and they take turns: a round
+    /// measures every mode once, and ratios are taken within a round. If two held the key at
+    /// the same time, the run fails.
+    Locks(locks::Options),
+
+    /// One process of a measurement of locks.
+    #[command(hide = true)]
+    LocksChild(locks::ChildOptions),
 }
 
 /// What to measure.
@@ -175,13 +188,17 @@ impl Options {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Bench::Commit(options) = Arguments::parse().bench;
-    if cfg!(debug_assertions) {
+    let bench = Arguments::parse().bench;
+    if cfg!(debug_assertions) && !matches!(bench, Bench::LocksChild(_)) {
         eprintln!("This is a debug build; its figures mean little. Build with --release.");
     }
-    let done = match options.complete() {
-        Ok(options) => commit::run(&options).await,
-        Err(error) => Err(error),
+    let done = match bench {
+        Bench::Commit(options) => match options.complete() {
+            Ok(options) => commit::run(&options).await,
+            Err(error) => Err(error),
+        },
+        Bench::Locks(options) => locks::run(&options).await,
+        Bench::LocksChild(options) => locks::run_child(&options).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

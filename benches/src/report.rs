@@ -9,8 +9,8 @@ use crate::{Mode, Options};
 /// One mode with one number of tasks, in one round.
 pub struct Sample {
     pub per_second: f64,
-    p50: Duration,
-    p99: Duration,
+    pub p50: Duration,
+    pub p99: Duration,
 }
 
 impl Sample {
@@ -55,7 +55,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
     let upper = *values.get(middle)?;

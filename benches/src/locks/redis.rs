@@ -1,0 +1,78 @@
+//! Locks in Redis as written by hand: SET NX PX, a script that deletes one's own and says so,
+//! and a subscription per process for those who wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ekbatan::prelude::Uuid;
+use futures_util::StreamExt;
+use redis::aio::MultiplexedConnection;
+use redis::{Client, Script};
+use tokio::sync::Notify;
+
+use super::contender::{KEY, MAX_HOLD};
+use crate::Failure;
+
+/// Where it is said that the key is free.
+const CHANNEL: &str = "bench-freed";
+
+/// How long whoever found the key taken waits at most for word of it.
+const POLL: Duration = Duration::from_millis(50);
+
+const GIVE_BACK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+    redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[2], KEYS[1]) return 1 end return 0";
+
+/// One who contends, with a connection of its own.
+pub struct SetNx {
+    connection: MultiplexedConnection,
+    give_back: Script,
+    owner: String,
+    freed: Arc<Notify>,
+}
+
+/// Those of one process.
+pub async fn connect(url: &str, count: usize) -> Result<Vec<SetNx>, Failure> {
+    let client = Client::open(url)?;
+    let mut subscription = client.get_async_pubsub().await?;
+    subscription.subscribe(CHANNEL).await?;
+    let freed = Arc::new(Notify::new());
+    let tell = freed.clone();
+    tokio::spawn(async move {
+        let mut messages = subscription.on_message();
+        while messages.next().await.is_some() {
+            tell.notify_waiters();
+        }
+    });
+    let mut contenders = Vec::new();
+    for _ in 0..count {
+        contenders.push(SetNx {
+            connection: client.get_multiplexed_async_connection().await?,
+            give_back: Script::new(GIVE_BACK),
+            owner: Uuid::now_v7().to_string(),
+            freed: freed.clone(),
+        });
+    }
+    Ok(contenders)
+}
+
+impl SetNx {
+    pub async fn take(&mut self) -> Result<(), Failure> {
+        loop {
+            // Word of it must not come between the try and the wait.
+            let freed = self.freed.notified();
+            let mut set = redis::cmd("SET");
+            set.arg(KEY).arg(&self.owner).arg("NX").arg("PX").arg(MAX_HOLD.as_millis() as u64);
+            let taken: Option<String> = set.query_async(&mut self.connection).await?;
+            if taken.is_some() {
+                return Ok(());
+            }
+            let _ = tokio::time::timeout(POLL, freed).await;
+        }
+    }
+
+    pub async fn give_back(&mut self) -> Result<bool, Failure> {
+        let mut script = self.give_back.key(KEY);
+        script.arg(&self.owner).arg(CHANNEL);
+        Ok(script.invoke_async::<i64>(&mut self.connection).await? == 1)
+    }
+}
