@@ -1,9 +1,11 @@
 //! A commit under a lease goes through only while the lease holds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::Fence;
 use ekbatan::prelude::*;
+use tokio::sync::Barrier;
 use tokio::time::Instant;
 
 use crate::harness::{Kind, Ledger, on_every_database};
@@ -15,6 +17,8 @@ on_every_database!(
     a_successor_that_begins_during_perform_shuts_out_the_commit,
     a_lease_that_ends_during_perform_cannot_commit,
     a_lease_is_not_lengthened_by_waiting,
+    under_several_leases_all_have_to_hold,
+    of_commits_under_several_leases_those_that_lost_one_drop_out,
 );
 
 fn lease(token: i64, lasts: Duration) -> Fence {
@@ -119,4 +123,73 @@ async fn a_lease_is_not_lengthened_by_waiting(kind: Kind) {
     tokio::time::sleep_until(Instant::now() + lasts * 2).await;
     assert_lost(call.await);
     ledger.assert_sound(0).await;
+}
+
+fn lease_on(key: &str, token: i64) -> Fence {
+    Fence { key: key.to_owned(), token, remaining: LONG }
+}
+
+async fn under_several_leases_all_have_to_hold(kind: Kind) {
+    let ledger = Ledger::new(kind).await;
+    let ids = ledger.open_wallets(2).await;
+    let mut committed = 0;
+    for (round, fallen) in ["a", "b", "c"].into_iter().enumerate() {
+        let token = 10 * (round as i64 + 1);
+        let leases = ["c", "a", "b"].map(|key| lease_on(key, token));
+        let call = ledger.executor.execute(&DepositMoney, deposit(ids[0]));
+        leases.iter().fold(call, |call, lease| call.fenced_by(lease)).await.unwrap();
+        let (executor, other) = (ledger.executor.clone(), ids[1]);
+        let paused = Interrupted(move || {
+            let (executor, later) = (executor.clone(), lease_on(fallen, token + 1));
+            async move {
+                executor.execute(&DepositMoney, deposit(other)).fenced_by(&later).await.unwrap();
+            }
+        });
+        let call = ledger.executor.execute(&paused, deposit(ids[0]));
+        match leases.iter().fold(call, |call, lease| call.fenced_by(lease)).await {
+            Err(ExecuteError::FenceLost { key }) => assert_eq!(key, fallen),
+            other => panic!("{other:?}"),
+        }
+        committed += 2;
+    }
+    ledger.assert_sound(committed).await;
+}
+
+async fn of_commits_under_several_leases_those_that_lost_one_drop_out(kind: Kind) {
+    const CALLS: usize = 8;
+    let ledger = Ledger::new(kind).await;
+    let ids = ledger.open_wallets(CALLS).await;
+    let other = ledger.open_wallets(1).await[0];
+    // All commit at the same time, so that some of them go together.
+    let all_have_read = Arc::new(Barrier::new(CALLS));
+    let mut tasks = tokio::task::JoinSet::new();
+    for (n, id) in ids.into_iter().enumerate() {
+        let (executor, all_have_read) = (ledger.executor.clone(), all_have_read.clone());
+        tasks.spawn(async move {
+            let (first, second) = (format!("first {n}"), format!("second {n}"));
+            let (successor, later) = (executor.clone(), lease_on(&second, 2));
+            let paused = Interrupted(move || {
+                let (successor, later) = (successor.clone(), later.clone());
+                let all_have_read = all_have_read.clone();
+                async move {
+                    if n % 2 == 1 {
+                        let call = successor.execute(&DepositMoney, deposit(other));
+                        call.fenced_by(&later).await.unwrap();
+                    }
+                    all_have_read.wait().await;
+                }
+            });
+            let call = executor.execute(&paused, deposit(id));
+            let call = call.fenced_by(&lease_on(&first, 1)).fenced_by(&lease_on(&second, 1));
+            match (n % 2, call.await) {
+                (0, Ok(_)) => {}
+                (1, Err(ExecuteError::FenceLost { key })) => assert_eq!(key, second),
+                (_, other) => panic!("{other:?}"),
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    ledger.assert_sound(CALLS / 2 + CALLS / 2).await;
 }

@@ -29,8 +29,8 @@ pub(super) struct Options {
     pub(super) trace_parent: Option<String>,
     pub(super) retry: Option<RetryPolicy>,
     pub(super) deadline: Option<Duration>,
-    /// The fence, and when its lease ends.
-    pub(super) fence: Option<(Fence, Instant)>,
+    /// The fences, and when their leases end.
+    pub(super) fences: Vec<(Fence, Instant)>,
     pub(super) allow_cross_shard: bool,
     pub(super) contention: Option<Contention>,
     pub(super) contention_key: Option<ContentionKey>,
@@ -120,11 +120,12 @@ impl<'a, A: Action> Execution<'a, A> {
         self
     }
 
-    /// Lets the commit go through only while this lease holds.
+    /// Lets the commit go through only while this lease holds, and every other one that the
+    /// call was fenced by before.
     pub fn fenced_by(mut self, lease: &impl AsFence) -> Self {
         let fence = lease.as_fence();
         let until = Instant::now() + fence.remaining;
-        self.options.fence = Some((fence, until));
+        self.options.fences.push((fence, until));
         self
     }
 

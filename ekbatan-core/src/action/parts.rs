@@ -7,8 +7,9 @@ use chrono::{DateTime, Utc};
 use serde_json::Value as Json;
 
 use super::commit::Keyed;
+use super::persist::check;
 use super::{Action, ExecuteError, Execution, PlanError};
-use crate::db::{CommitBatch, Database, FenceCheck};
+use crate::db::{CommitBatch, Database};
 use crate::domain::ShardIdentifier;
 use crate::outbox::{ActionRecord, EventRecord, KeyRecord, Part, records};
 use crate::repository::{StageError, Staged, resolve};
@@ -96,13 +97,11 @@ impl<A: Action> Execution<'_, A> {
         rows: Vec<Staged>,
         records: Vec<Staged>,
     ) -> Result<CommitBatch, ExecuteError<A::Error>> {
-        let fence = self.options.fence.as_ref();
         let mut batch = CommitBatch {
             action: self.id,
             changes: Vec::with_capacity(rows.len()),
             records: Vec::with_capacity(records.len()),
-            fence: fence
-                .map(|(fence, _)| FenceCheck { key: fence.key.clone(), token: fence.token }),
+            fences: self.options.fences.iter().map(|(fence, _)| check(fence)).collect(),
             traceable: true,
         };
         for row in rows {

@@ -129,26 +129,29 @@ impl<A: Action> Execution<'_, A> {
         }
     }
 
-    /// Raises the fence before the action reads, on the default shard.
+    /// Raises the fences before the action reads, on the default shard.
     pub(super) async fn raise_before_reading(
         &self,
         deadline: Deadline,
     ) -> Result<(), ExecuteError<A::Error>> {
-        let Some((fence, until)) = &self.options.fence else { return Ok(()) };
         let database = self.executor.inner.databases.shards.default();
-        self.raise(database, fence, *until, deadline).await
+        for (fence, until) in &self.options.fences {
+            self.raise(database, fence, *until, deadline).await?;
+        }
+        Ok(())
     }
 
-    /// Raises the fence on the shards that it was not raised on before the action read.
+    /// Raises the fences on the shards that they were not raised on before the action read.
     async fn raise_before_commit(
         &self,
         parts: &[ShardBatch],
         deadline: Deadline,
     ) -> Result<(), ExecuteError<A::Error>> {
-        let Some((fence, until)) = &self.options.fence else { return Ok(()) };
         let default = self.executor.inner.databases.shards.default().shard;
         for part in parts.iter().filter(|part| part.database.shard != default) {
-            self.raise(&part.database, fence, *until, deadline).await?;
+            for (fence, until) in &self.options.fences {
+                self.raise(&part.database, fence, *until, deadline).await?;
+            }
         }
         Ok(())
     }
@@ -167,9 +170,8 @@ impl<A: Action> Execution<'_, A> {
         }
         database.check_not_writing()?;
         let micros = i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX);
-        let token = FenceCheck { key: fence.key.clone(), token: fence.token };
         let raised = deadline
-            .bound(database.raise_fence(&token, micros, A::NAME))
+            .bound(database.raise_fence(&check(fence), micros, A::NAME))
             .await
             .map_err(|after| ExecuteError::Deadline { after })??;
         match raised {
@@ -177,6 +179,11 @@ impl<A: Action> Execution<'_, A> {
             false => Err(ExecuteError::FenceLost { key: fence.key.clone() }),
         }
     }
+}
+
+/// What the commit asks of a fence.
+pub(super) fn check(fence: &Fence) -> FenceCheck {
+    FenceCheck { key: fence.key.clone(), token: fence.token }
 }
 
 /// Hands each part to a lane of its shard, one after another; an action that changed nothing

@@ -110,8 +110,8 @@ pub struct CommitBatch {
     pub changes: Vec<RowChange>,
     /// Outbox and idempotency rows; whatever else only ever is inserted.
     pub records: Vec<RowChange>,
-    /// The fence, if the action runs under a lease.
-    pub fence: Option<FenceCheck>,
+    /// The fences, one for each lease under which the action runs. All have to stand.
+    pub fences: Vec<FenceCheck>,
     /// Whether `records` holds a row by which the action can be found again.
     pub traceable: bool,
 }

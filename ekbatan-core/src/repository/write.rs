@@ -97,7 +97,7 @@ impl<T: Entity> Repository<T> {
             action: ActionId(Uuid::now_v7()),
             changes,
             records: Vec::new(),
-            fence: None,
+            fences: Vec::new(),
             traceable: false,
         };
         match &self.within {

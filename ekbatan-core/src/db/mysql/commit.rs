@@ -21,7 +21,9 @@ use super::MySqlLink;
 use super::error::{GUARD, NO_SAVEPOINT, classify};
 use super::order::ordered;
 use super::statement::{guard, insert_into, insert_row, look, look_at_fence, update};
-use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, RowChange, RowRef};
+use crate::db::{
+    ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, FenceCheck, RowChange, RowRef,
+};
 
 /// The length up to which a packet is one record of TLS, and so one write. sqlx leaves Nagle's
 /// algorithm on: the second write of a packet waits until the server has acknowledged the
@@ -88,7 +90,7 @@ impl MySqlLink {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        if batches.iter().all(|batch| batch.fence.is_none()) {
+        if batches.iter().all(|batch| batch.fences.is_empty()) {
             match self.write_and_commit(batches).await {
                 Ok(()) => return Ok(batches.iter().map(|_| Ok(())).collect()),
                 Err(error) if !is_guard(&error) => return Err(self.rolled_back(error).await),
@@ -118,9 +120,9 @@ impl MySqlLink {
     /// Writes a batch into the transaction that is open, whole or not at all.
     pub(super) async fn write_within(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
         let refused = CommitError::Refused;
-        let written = match &batch.fence {
-            None => self.write_in_savepoint(batch).await,
-            Some(_) => {
+        let written = match batch.fences.is_empty() {
+            true => self.write_in_savepoint(batch).await,
+            false => {
                 self.look(&[batch], None).await.map_err(refused)?.remove(0)?;
                 self.write_in_savepoint(batch).await
             }
@@ -221,13 +223,15 @@ impl MySqlLink {
         if let Some(first) = first {
             plan.push(first)?;
         }
-        let fences = batches.iter().filter_map(|batch| batch.fence.as_ref());
+        let mut fences: Vec<&FenceCheck> = batches.iter().flat_map(|batch| &batch.fences).collect();
+        // In one order, as whoever raises one of them stands between those who share it.
+        fences.sort_by(|a, b| a.key.cmp(&b.key));
         let rows: Vec<&RowChange> =
             ordered(batches).into_iter().filter(|row| row.kind == ChangeKind::Update).collect();
         for (n, row) in rows.iter().enumerate() {
             plan.push(look(&self.syntax, row, n)?)?;
         }
-        for (n, fence) in (rows.len()..).zip(fences.clone()) {
+        for (n, fence) in (rows.len()..).zip(&fences) {
             plan.push(look_at_fence(&self.syntax, fence, n))?;
         }
         let mut found = HashSet::new();
@@ -241,14 +245,14 @@ impl MySqlLink {
             .filter(|(n, _)| !found(*n))
             .map(|(_, row)| (row.table.table.key(), row.id))
             .collect();
-        let held: Vec<bool> = (rows.len()..).zip(fences).map(|(n, _)| found(n)).collect();
-        let mut held = held.into_iter();
+        let fallen: Vec<&FenceCheck> = (rows.len()..)
+            .zip(fences)
+            .filter_map(|(n, fence)| (!found(n)).then_some(fence))
+            .collect();
         Ok(batches
             .iter()
             .map(|batch| {
-                if let Some(fence) = &batch.fence
-                    && !held.next().unwrap_or_default()
-                {
+                if let Some(fence) = batch.fences.iter().find(|fence| fallen.contains(fence)) {
                     return Err(CommitError::FenceLost(fence.key.clone()));
                 }
                 let stale: Vec<RowRef> = batch

@@ -11,13 +11,29 @@ use super::error::classify;
 use super::range::check_column;
 use super::statement::{folded, single, written};
 use super::{PostgresConnection, statement};
-use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
+use crate::db::{
+    ChangeKind, CommitBatch, CommitError, DbError, FenceCheck, RowChange, RowRef, TableInfo,
+};
 
 /// Rows of one table and kind, from all batches; each with its batch and its ordinal.
 struct Group<'b> {
     table: &'b Arc<TableInfo>,
     kind: ChangeKind,
     rows: Vec<(i32, i32, &'b RowChange)>,
+}
+
+/// A fence, and whose it is.
+struct FenceOf<'b> {
+    batch: i32,
+    /// Below zero, where no row's is.
+    ordinal: i32,
+    fence: &'b FenceCheck,
+}
+
+fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<FenceOf<'b>> {
+    let of_batches = (1..).zip(batches);
+    let fences = of_batches.flat_map(|(n, batch)| batch.fences.iter().map(move |fence| (n, fence)));
+    (1..).zip(fences).map(|(at, (batch, fence))| FenceOf { batch, ordinal: -at, fence }).collect()
 }
 
 impl PostgresConnection {
@@ -27,8 +43,8 @@ impl PostgresConnection {
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         if let [batch] = batches
-            && let ([change], [record], None) =
-                (&batch.changes[..], &batch.records[..], &batch.fence)
+            && let ([change], [record], []) =
+                (&batch.changes[..], &batch.records[..], &batch.fences[..])
             && change.steps == 1
         {
             return Ok(vec![self.apply_single(change, record).await?]);
@@ -59,7 +75,8 @@ impl PostgresConnection {
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         let groups = group(batches);
-        let fenced = batches.iter().any(|batch| batch.fence.is_some());
+        let fences = fences(batches);
+        let fenced = !fences.is_empty();
         let key = (
             groups.iter().map(|group| (group.table.table.key(), group.kind)).collect::<Vec<_>>(),
             fenced,
@@ -77,7 +94,7 @@ impl PostgresConnection {
         let mut arguments = PgArguments::default();
         let wanted: Vec<i32> = batches
             .iter()
-            .map(|batch| batch.updates().count() as i32 + i32::from(batch.fence.is_some()))
+            .map(|batch| (batch.updates().count() + batch.fences.len()) as i32)
             .collect();
         add(&mut arguments, wanted)?;
         for group in &groups {
@@ -105,17 +122,13 @@ impl PostgresConnection {
             }
         }
         if fenced {
-            let fences = || {
-                (1..)
-                    .zip(batches)
-                    .filter_map(|(n, batch)| batch.fence.as_ref().map(|fence| (n, fence)))
-            };
-            add(&mut arguments, fences().map(|(n, _)| n).collect::<Vec<i32>>())?;
-            add(
-                &mut arguments,
-                fences().map(|(_, fence)| fence.key.as_str()).collect::<Vec<&str>>(),
-            )?;
-            add(&mut arguments, fences().map(|(_, fence)| fence.token).collect::<Vec<i64>>())?;
+            let numbers = |number: fn(&FenceOf<'_>) -> i32| fences.iter().map(number).collect();
+            add::<Vec<i32>>(&mut arguments, numbers(|of| of.batch))?;
+            add::<Vec<i32>>(&mut arguments, numbers(|of| of.ordinal))?;
+            let keys: Vec<&str> = fences.iter().map(|of| of.fence.key.as_str()).collect();
+            add(&mut arguments, keys)?;
+            let tokens: Vec<i64> = fences.iter().map(|of| of.fence.token).collect();
+            add(&mut arguments, tokens)?;
         }
         self.trips += 1;
         let row = sqlx::query_with(AssertSqlSafe(sql), arguments)
@@ -138,7 +151,7 @@ impl PostgresConnection {
         Ok((1..)
             .zip(batches)
             .zip(ok)
-            .map(|((n, batch), ok)| {
+            .map(|((n, _), ok)| {
                 if ok {
                     return Ok(());
                 }
@@ -149,11 +162,10 @@ impl PostgresConnection {
                     .filter(|(of, ordinal, _)| *of == n && !found.contains(ordinal))
                     .map(|(.., row)| row.row_ref())
                     .collect();
-                match &batch.fence {
-                    Some(fence) if !held.contains(&n) => {
-                        Err(CommitError::FenceLost(fence.key.clone()))
-                    }
-                    _ => Err(CommitError::Stale(missing)),
+                let fallen = |of: &&FenceOf<'_>| of.batch == n && !held.contains(&of.ordinal);
+                match fences.iter().find(fallen) {
+                    Some(of) => Err(CommitError::FenceLost(of.fence.key.clone())),
+                    None => Err(CommitError::Stale(missing)),
                 }
             })
             .collect())

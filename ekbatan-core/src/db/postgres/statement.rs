@@ -89,12 +89,13 @@ fn insert_into(sql: &mut String, table: &TableInfo) {
 
 /// Any number of batches, each all or nothing, in one statement over arrays.
 ///
-/// `$1` says how many rows each batch must find (its updates, and its fence). `l0`, `l1`, ..
+/// `$1` says how many rows each batch must find (its updates, and its fences). `l0`, `l1`, ..
 /// lock the rows that still have their version, in key order; `g` holds, per batch, whether
 /// all were found; the writes join only batches that `g` admits. A row that somebody changed
 /// since the snapshot is looked at again when it is locked, so its batch drops out by itself.
 ///
-/// The statement answers the ordinals of the rows found and the batches whose fence held.
+/// The statement answers the ordinals of the rows found and those, below zero, of the fences
+/// that held.
 pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> String {
     let mut next = 1;
     let mut parameter = |ty: &str| {
@@ -176,9 +177,10 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
         }
     }
     if fenced {
-        let (batch, key, token) = (parameter("int4"), parameter("text"), parameter("int8"));
+        let (batch, ordinal) = (parameter("int4"), parameter("int4"));
+        let (key, token) = (parameter("text"), parameter("int8"));
         locks.push(format!(
-            "f AS MATERIALIZED (SELECT v.batch, -1 AS ord FROM unnest({batch}, {key}, {token}) AS v(batch, key, token) \
+            "f AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest({batch}, {ordinal}, {key}, {token}) AS v(batch, ord, key, token) \
              JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = v.key AND t.token = v.token \
              AND t.until > clock_timestamp() AT TIME ZONE 'UTC' ORDER BY t.lock_key FOR SHARE OF t)"
         ));
@@ -203,7 +205,7 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
             .to_owned(),
     );
     parts.extend(writes);
-    let fences = if fenced { "(SELECT array_agg(batch) FROM f)" } else { "NULL::int4[]" };
+    let fences = if fenced { "(SELECT array_agg(ord) FROM f)" } else { "NULL::int4[]" };
     format!(
         "WITH {} SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), {fences}",
         parts.join(", ")

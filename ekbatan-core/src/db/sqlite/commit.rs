@@ -18,7 +18,7 @@ use crate::domain::{TableKey, Value};
 
 /// The everyday batch: one row, its records, no fence. It needs no look before it writes.
 fn is_simple(batch: &CommitBatch) -> bool {
-    batch.changes.len() == 1 && batch.fence.is_none()
+    batch.changes.len() == 1 && batch.fences.is_empty()
 }
 
 /// What the text of a simple batch depends on.
@@ -86,7 +86,7 @@ impl SqliteLink {
         if is_simple(batch) {
             return Ok(self.write_chains(&[batch], false).await?.remove(0));
         }
-        if let Some(fence) = &batch.fence {
+        for fence in &batch.fences {
             let held: Option<i64> = {
                 self.trips += 1;
                 sqlx::query_scalar(
