@@ -40,4 +40,4 @@ pub use provider::{KeyedLockProvider, LockProvider};
 pub use scope::LockScope;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
-pub use with_lock::{ExecuteLocked, with_lock};
+pub use with_lock::{ExecuteLocked, with_lock, with_locks};

@@ -1,5 +1,6 @@
 //! Work under a lock.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, IntoFuture};
 
 use ekbatan_core::action::{Action, ExecuteError, Execution};
@@ -35,6 +36,80 @@ where
     .await
 }
 
+/// Takes the locks on all of the keys or on none, runs the work, and gives them back, also when
+/// the work fails, panics or is dropped. Within the work, each of them is entered again at once.
+///
+/// The work is given a lease for each key, in the order of `keys`; a key that is named twice is
+/// locked once. Locks are taken in the order of [`LockKey`], whatever the order of `keys`, so
+/// that two who name the same ones never wait for each other in a circle. Those that a scope
+/// holds already are outside of this order: name all that is needed at once.
+///
+/// `max_wait` is for all of the waits together. `max_hold` counts, for each key, from when that
+/// one was granted: the work begins only if all of the leases still stand.
+///
+/// [`LockProvider::with_locks`] is the same for a provider whose type is known.
+pub async fn with_locks<P, F, T, E>(
+    provider: &P,
+    keys: &[LockKey],
+    options: LockOptions,
+    work: impl FnOnce(Vec<Lease>) -> F,
+) -> Result<T, WithLockError<E>>
+where
+    P: KeyedLockProvider + ?Sized,
+    F: IntoFuture<Output = Result<T, E>>,
+{
+    LockScope::run(async {
+        let leases = take_all(provider, keys, &options).await?;
+        let worked = work(leases.clone()).into_future().await.map_err(WithLockError::Work);
+        give_back(&leases).await;
+        worked
+    })
+    .await
+}
+
+/// A lease for each key, or none at all.
+async fn take_all<P, E>(
+    provider: &P,
+    keys: &[LockKey],
+    options: &LockOptions,
+) -> Result<Vec<Lease>, WithLockError<E>>
+where
+    P: KeyedLockProvider + ?Sized,
+{
+    let asked = Instant::now();
+    let sorted: BTreeSet<&LockKey> = keys.iter().collect();
+    let mut taken = BTreeMap::new();
+    for key in sorted {
+        let left = options.max_wait.saturating_sub(asked.elapsed());
+        // No wait at all would be a try, which is not what was asked for.
+        let answer = match left.is_zero() && !options.max_wait.is_zero() {
+            true => Ok(None),
+            false => provider.take(key, &LockOptions { max_wait: left, ..*options }).await,
+        };
+        let refused = match answer {
+            Ok(Some(lease)) => {
+                taken.insert(key, lease);
+                continue;
+            }
+            Ok(None) => WithLockError::Busy { key: key.clone(), waited: asked.elapsed() },
+            Err(error) => error.into(),
+        };
+        give_back(taken.values()).await;
+        return Err(refused);
+    }
+    if let Err(lost) = taken.values().try_for_each(Lease::check) {
+        give_back(taken.values()).await;
+        return Err(lost.into());
+    }
+    Ok(keys.iter().filter_map(|key| taken.get(key).cloned()).collect())
+}
+
+async fn give_back<'l>(leases: impl IntoIterator<Item = &'l Lease>) {
+    for lease in leases {
+        lease.release().await;
+    }
+}
+
 impl LockProvider {
     /// Takes the lock, runs the work, and gives the lock back, also when the work fails,
     /// panics or is dropped. Within the work, the same lock is entered again at once.
@@ -66,6 +141,35 @@ impl LockProvider {
     {
         with_lock(self, key, options, work).await
     }
+
+    /// Takes the locks on all of the keys or on none, runs the work, and gives them back; see
+    /// [`with_locks`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_lock::*;
+    /// # async fn run(locks: &LockProvider) -> Result<(), WithLockError<std::io::Error>> {
+    /// let keys = [lock_key!("wallet", 17), lock_key!("wallet", 4)];
+    /// let options = LockOptions::wait(Duration::from_secs(2)).hold(Duration::from_secs(10));
+    /// locks
+    ///     .with_locks(&keys, options, async |leases: Vec<Lease>| {
+    ///         assert_eq!(leases[0].key().id(), "wallet:17");
+    ///         Ok(())
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    pub async fn with_locks<F, T, E>(
+        &self,
+        keys: &[LockKey],
+        options: LockOptions,
+        work: impl FnOnce(Vec<Lease>) -> F,
+    ) -> Result<T, WithLockError<E>>
+    where
+        F: IntoFuture<Output = Result<T, E>>,
+    {
+        with_locks(self, keys, options, work).await
+    }
 }
 
 /// A call of an action under a lock that is held from before it reads until after it has
@@ -78,6 +182,15 @@ pub trait ExecuteLocked<A: Action>: Sized {
         key: &LockKey,
         options: LockOptions,
     ) -> impl Future<Output = Result<A::Output, WithLockError<ExecuteError<A::Error>>>> + Send;
+
+    /// Runs the call under the locks on all of the keys, as [`with_locks`] takes them. The
+    /// commit is fenced by every one of the leases.
+    fn with_locks<P: KeyedLockProvider + ?Sized>(
+        self,
+        locks: &P,
+        keys: &[LockKey],
+        options: LockOptions,
+    ) -> impl Future<Output = Result<A::Output, WithLockError<ExecuteError<A::Error>>>> + Send;
 }
 
 impl<A: Action> ExecuteLocked<A> for Execution<'_, A> {
@@ -88,5 +201,42 @@ impl<A: Action> ExecuteLocked<A> for Execution<'_, A> {
         options: LockOptions,
     ) -> Result<A::Output, WithLockError<ExecuteError<A::Error>>> {
         with_lock(locks, key, options, |lease| self.fenced_by(&lease)).await
+    }
+
+    async fn with_locks<P: KeyedLockProvider + ?Sized>(
+        self,
+        locks: &P,
+        keys: &[LockKey],
+        options: LockOptions,
+    ) -> Result<A::Output, WithLockError<ExecuteError<A::Error>>> {
+        let fenced =
+            |leases: Vec<Lease>| leases.iter().fold(self, |call, lease| call.fenced_by(lease));
+        with_locks(locks, keys, options, fenced).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::ProcessBackend;
+
+    #[tokio::test(start_paused = true)]
+    async fn several_keys_are_waited_for_no_longer_than_one() {
+        let locks = LockProvider::new(ProcessBackend::new(), "test");
+        let keys = ["a", "b"].map(LockKey::named);
+        let (half, wait) = (Duration::from_secs(5), Duration::from_secs(10));
+        let _first = locks.acquire(&keys[0], half).await.unwrap();
+        let _second = locks.acquire(&keys[1], wait * 10).await.unwrap();
+        let work = async |_| -> Result<(), ()> { unreachable!("the second is held") };
+        let busy = locks.with_locks(&keys, LockOptions::wait(wait), work).await;
+        match busy.unwrap_err() {
+            WithLockError::Busy { key, waited } => {
+                assert_eq!(key, keys[1]);
+                assert!(waited >= wait && waited < wait + half, "{waited:?}");
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -39,6 +39,8 @@ on_every_database! {
     a_lock_within_perform_loses_no_money_and_serializes_no_commit,
     a_lease_that_is_over_commits_nothing,
     a_successor_shuts_out_the_one_before,
+    deposits_under_several_locks_all_commit_at_the_first_attempt,
+    a_commit_under_several_locks_is_fenced_by_each,
 }
 
 fn locks() -> LockProvider {
@@ -180,4 +182,78 @@ async fn a_successor_shuts_out_the_one_before(db: &TestDatabase) {
     assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{late:?}");
     let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
     assert_eq!(wallet.balance, Decimal::ONE);
+}
+
+async fn deposits_under_several_locks_all_commit_at_the_first_attempt(db: &TestDatabase) {
+    let (executor, locks) = (db.executor(), locks());
+    let wallets = [wallet(&executor).await, wallet(&executor).await];
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..10 {
+        let (executor, locks) = (executor.clone(), locks.clone());
+        tasks.spawn(async move {
+            let mut keys = wallets.map(|wallet| lock_key!("wallet", wallet));
+            keys.rotate_left(n % 2);
+            let call = executor.execute(&DepositMoney, one(wallets[n % 2]));
+            let call = call.retry(RetryPolicy::none());
+            call.with_locks(&locks, &keys, LockOptions::wait(LONG)).await
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap().unwrap();
+    }
+    for wallet in wallets {
+        let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+        assert_eq!((wallet.balance, wallet.version()), (Decimal::from(5), 6));
+    }
+}
+
+/// Deposits, while somebody else is let in under one of its keys.
+struct Overtaken {
+    locks: LockProvider,
+    key: LockKey,
+    executor: ActionExecutor,
+    other: Id<Wallet>,
+}
+
+impl Action for Overtaken {
+    const NAME: &'static str = "wallet.overtaken";
+    type Params = Deposit;
+    type Output = Stored<Wallet>;
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<Stored<Wallet>, WalletError> {
+        let wallet = ctx.get(params.wallet).await?;
+        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
+        assert!(self.locks.force_release(&self.key, "a test").await.unwrap());
+        let (executor, other) = (self.executor.clone(), self.other);
+        let (locks, key) = (self.locks.clone(), self.key.clone());
+        let successor = tokio::spawn(async move {
+            let call = executor.execute(&DepositMoney, one(other));
+            call.with_lock(&locks, &key, LockOptions::wait(LONG)).await.map(drop)
+        });
+        successor.await.expect("it does not panic").expect("it commits");
+        Ok(ctx.plan().update(wallet))
+    }
+}
+
+async fn a_commit_under_several_locks_is_fenced_by_each(db: &TestDatabase) {
+    let (executor, locks) = (db.executor(), locks());
+    let (of_call, other) = (wallet(&executor).await, wallet(&executor).await);
+    let keys = ["a", "b", "c"].map(LockKey::named);
+    for key in &keys {
+        let (locks, key) = (locks.clone(), key.clone());
+        let stored = key.stored("test");
+        let action = Overtaken { locks: locks.clone(), key, executor: executor.clone(), other };
+        let call = executor.execute(&action, one(of_call));
+        match call.with_locks(&locks, &keys, LockOptions::wait(LONG)).await {
+            Err(WithLockError::Work(ExecuteError::FenceLost { key })) => assert_eq!(key, stored),
+            other => panic!("{other:?}"),
+        }
+    }
+    let balance = async |id| db.databases.repository::<Wallet>().get(id).await.unwrap().balance;
+    assert_eq!((balance(of_call).await, balance(other).await), (Decimal::ZERO, Decimal::from(3)));
 }

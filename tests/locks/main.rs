@@ -37,4 +37,5 @@ mod postgres;
 mod queue;
 mod redis;
 mod scopes;
+mod several;
 mod sqlite;

@@ -1,0 +1,211 @@
+//! Several keys at once: all or nothing, and no circle of those who wait for each other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ekbatan::lock::{
+    KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, WithLockError, lock_key,
+    with_locks,
+};
+use ekbatan_testkit::{Dropped, drop_at_poll};
+
+use crate::providers::{LONG, TestLocks};
+
+on_every_provider! {
+    leases_stand_in_the_order_of_their_keys_and_twice_where_named_twice,
+    who_names_keys_in_opposite_order_is_served_all_the_same,
+    one_key_that_is_held_keeps_all_of_them_free,
+    one_wait_is_for_all_of_the_keys,
+    several_keys_are_free_again_after_work_that_fails_panics_or_is_dropped,
+    who_is_dropped_while_taking_several_keys_leaves_none,
+    within_its_scope_several_keys_are_entered_again,
+    a_lease_that_ended_during_the_waits_keeps_the_work_from_beginning,
+}
+
+fn keys<const N: usize>(names: [&str; N]) -> [LockKey; N] {
+    names.map(LockKey::named)
+}
+
+async fn all_are_free_in_the_end(t: &TestLocks, keys: &[LockKey]) {
+    for key in keys {
+        t.is_free_in_the_end(key).await;
+    }
+}
+
+async fn leases_stand_in_the_order_of_their_keys_and_twice_where_named_twice(t: &TestLocks) {
+    let asked = keys(["c", "a", "c", "b"]);
+    let options = LockOptions::wait(LONG).hold(LONG);
+    let work = t.locks.with_locks(&asked, options, async |leases: Vec<Lease>| {
+        assert_eq!(leases.iter().map(|lease| lease.key().id()).collect::<String>(), "cacb");
+        assert_eq!(leases[0].token(), leases[2].token());
+        assert!(leases.iter().all(Lease::is_held));
+        let other = t.locks.clone();
+        let outside = tokio::spawn(async move {
+            for key in keys(["a", "b", "c"]) {
+                let found = other.try_acquire(&key, Duration::ZERO, LONG).await.unwrap();
+                assert!(found.is_none(), "{key} is held");
+            }
+        });
+        outside.await.unwrap();
+        Ok::<_, ()>(leases)
+    });
+    let leases = work.await.unwrap();
+    assert!(!leases.iter().any(Lease::is_held), "they are given back, whoever keeps them");
+    all_are_free_in_the_end(t, &asked).await;
+    let none =
+        t.locks.with_locks(&[], options, async |leases: Vec<Lease>| Ok::<_, ()>(leases.len()));
+    assert_eq!(none.await.unwrap(), 0);
+}
+
+async fn who_names_keys_in_opposite_order_is_served_all_the_same(t: &TestLocks) {
+    let inside: Arc<[AtomicBool; 3]> = Arc::default();
+    let nodes = [t.locks.clone(), t.other_node().await];
+    let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]];
+    let mut tasks = tokio::task::JoinSet::new();
+    for (n, order) in orders.into_iter().enumerate() {
+        let (locks, inside) = (nodes[n % 2].clone(), inside.clone());
+        tasks.spawn(async move {
+            let wanted = order.map(|n: i32| lock_key!("key", n));
+            for _ in 0..20 {
+                let options = LockOptions::wait(LONG * 5).hold(LONG * 5);
+                let work = locks.with_locks(&wanted, options, async |_| {
+                    for here in inside.iter() {
+                        assert!(!here.swap(true, Ordering::SeqCst), "two hold one key");
+                    }
+                    tokio::task::yield_now().await;
+                    inside.iter().for_each(|here| here.store(false, Ordering::SeqCst));
+                    Ok::<_, ()>(())
+                });
+                work.await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+}
+
+async fn one_key_that_is_held_keeps_all_of_them_free(t: &TestLocks) {
+    let asked = keys(["a", "b", "c"]);
+    let _held = t.hold(&asked[1]).await;
+    let options = LockOptions::wait(Duration::from_millis(50)).hold(LONG);
+    let work = t.locks.with_locks(&asked, options, async |_| -> Result<(), ()> {
+        unreachable!("one of them is held")
+    });
+    match work.await.unwrap_err() {
+        WithLockError::Busy { key, waited } => {
+            assert_eq!(key, asked[1]);
+            assert!(waited >= Duration::from_millis(50));
+        }
+        other => panic!("{other:?}"),
+    }
+    for key in [&asked[0], &asked[2]] {
+        assert!(t.hold(key).await.release().await);
+    }
+}
+
+async fn one_wait_is_for_all_of_the_keys(t: &TestLocks) {
+    let asked = keys(["a", "b"]);
+    let wait = Duration::from_millis(500);
+    let first = t.try_for(&asked[0], LONG, wait / 2).await.unwrap();
+    let _second = t.hold(&asked[1]).await;
+    let options = LockOptions::wait(wait).hold(LONG);
+    let work = with_locks(&t.locks, &asked, options, async |_| -> Result<(), ()> {
+        unreachable!("one of them is held")
+    });
+    match work.await.unwrap_err() {
+        WithLockError::Busy { key, waited } => {
+            assert_eq!(key, asked[1]);
+            assert!(waited >= wait && !first.is_held());
+        }
+        other => panic!("{other:?}"),
+    }
+    t.is_free_in_the_end(&asked[0]).await;
+}
+
+async fn several_keys_are_free_again_after_work_that_fails_panics_or_is_dropped(t: &TestLocks) {
+    let asked = keys(["a", "b", "c"]);
+    let options = LockOptions::wait(LONG).hold(LONG);
+    let failed = t.locks.with_locks(&asked, options, async |_| Err::<(), _>("no")).await;
+    assert!(matches!(failed, Err(WithLockError::Work("no"))));
+
+    let (locks, of_task) = (t.locks.clone(), asked.clone());
+    let panicking = tokio::spawn(async move {
+        let work = async |_| -> Result<(), ()> { panic!("in the middle of the work") };
+        locks.with_locks(&of_task, options, work).await
+    });
+    assert!(panicking.await.unwrap_err().is_panic());
+
+    let mut dropped = Box::pin(
+        t.locks
+            .with_locks(&asked, options, async |_| std::future::pending::<Result<(), ()>>().await),
+    );
+    while t.locks.inspect(&asked[2]).await.unwrap().is_none() {
+        tokio::select! {
+            _ = &mut dropped => unreachable!("the work never ends"),
+            () = tokio::time::sleep(Duration::from_millis(1)) => {}
+        }
+    }
+    drop(dropped);
+    all_are_free_in_the_end(t, &asked).await;
+}
+
+async fn who_is_dropped_while_taking_several_keys_leaves_none(t: &TestLocks) {
+    let asked = keys(["a", "b", "c"]);
+    for poll in 1..60 {
+        let taking = drop_at_poll(poll, async {
+            let options = LockOptions::wait(LONG).hold(LONG);
+            t.locks.with_locks(&asked, options, async |_| Ok::<_, ()>(())).await.unwrap();
+        });
+        let dropped = taking.await;
+        for key in &asked {
+            assert!(t.hold(key).await.release().await);
+        }
+        if matches!(dropped, Dropped::Finished(_)) {
+            break;
+        }
+    }
+    all_are_free_in_the_end(t, &asked).await;
+}
+
+async fn within_its_scope_several_keys_are_entered_again(t: &TestLocks) {
+    let asked = keys(["a", "b"]);
+    let options = LockOptions::wait(LONG).hold(LONG);
+    LockScope::run(async {
+        let outer = t.hold(&asked[0]).await;
+        let work = t.locks.with_locks(&asked, options, async |leases: Vec<Lease>| {
+            assert_eq!(leases[0].token(), outer.token());
+            let within = t.try_now(&asked[1]).await.expect("the scope holds it");
+            assert_eq!(within.token(), leases[1].token());
+            Ok::<_, ()>(())
+        });
+        work.await.unwrap();
+        assert!(outer.is_held());
+        t.is_free_in_the_end(&asked[1]).await;
+    })
+    .await;
+    all_are_free_in_the_end(t, &asked).await;
+}
+
+async fn a_lease_that_ended_during_the_waits_keeps_the_work_from_beginning(t: &TestLocks) {
+    let asked = keys(["a", "b"]);
+    let held = t.hold(&asked[1]).await;
+    let options = LockOptions::wait(LONG).hold(Duration::from_millis(100));
+    let work = t.locks.with_locks(&asked, options, async |_| -> Result<(), ()> {
+        unreachable!("the first of them is over")
+    });
+    let freeing = async {
+        // It waits for the second, so the first is granted; and then over again.
+        while t.locks.inspect(&asked[1]).await.unwrap().unwrap().waiting_here == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        t.is_free_in_the_end(&asked[0]).await;
+        held.release().await;
+    };
+    match tokio::join!(work, freeing).0.unwrap_err() {
+        WithLockError::Lock(LockError::Lost { key, .. }) => assert_eq!(key, asked[0]),
+        other => panic!("{other:?}"),
+    }
+    all_are_free_in_the_end(t, &asked).await;
+}
