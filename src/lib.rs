@@ -12,7 +12,6 @@ extern crate self as ekbatan;
 mod guide;
 
 pub use ekbatan_core::{action, clock, config, db, domain, repository, shard};
-pub use ekbatan_lock as lock;
 pub use ekbatan_lock::lock_key;
 #[doc(inline)]
 pub use ekbatan_macros::{Entity, Event, Field, Model, State};
@@ -20,8 +19,18 @@ pub use ekbatan_macros::{Entity, Event, Field, Model, State};
 #[doc(hidden)]
 pub use ekbatan_core::__private;
 
+/// Keyed locks: leases on keys, with one contract over every backend.
+pub mod lock {
+    #[doc(no_inline)]
+    pub use ekbatan_lock::*;
+    /// With Redis among the providers.
+    #[cfg(feature = "redis")]
+    pub use ekbatan_lock_redis::{KeyedLocks, RedisBackend, WithRedis};
+}
+
 /// What everyday code names.
 pub mod prelude {
+    pub use crate::lock::KeyedLocks;
     pub use chrono::{DateTime, NaiveDate, Utc};
     pub use ekbatan_core::action::{
         Action, ActionContext, ActionExecutor, ActionPlan, Adaptive, Coalesced, Contention,

@@ -7,16 +7,18 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ekbatan_core::config::DataSourceConfig;
 use ekbatan_lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, LockError, Released,
 };
-use redis::{Client, RedisError, RedisResult};
+use redis::{RedisError, RedisResult};
 
 use crate::commands::Commands;
 use crate::hints::Hints;
 use crate::names::Names;
 use crate::safety;
 use crate::scripts::Scripts;
+use crate::server;
 
 /// How long a key is known to be wanted. Whoever waits asks more often than that.
 const WANTED: Duration = Duration::from_secs(2);
@@ -52,9 +54,18 @@ impl RedisBackend {
     /// [`LockError::Unsafe`] for a server that cannot keep locks, with what to do;
     /// [`LockError::Start`] if it cannot be reached.
     pub async fn connect(url: &str, namespace: &str) -> Result<Self, LockError> {
+        Self::open(&DataSourceConfig::new(url), namespace).await
+    }
+
+    /// As [`connect`](Self::connect), with the login of a configuration. Of its other keys only
+    /// those of encryption are looked at: the connections are always two.
+    ///
+    /// # Errors
+    ///
+    /// As of [`connect`](Self::connect).
+    pub async fn open(server: &DataSourceConfig, namespace: &str) -> Result<Self, LockError> {
         let names = Names::within(namespace)?;
-        // The address is left out of the message: it may contain a password.
-        let client = Client::open(url).map_err(|error| unreachable("the address", error))?;
+        let client = server::client(server)?;
         let server = client.get_connection_info().addr().to_string();
         let failed = |error| unreachable(&server, error);
         let commands = Commands::connect(client.clone()).await.map_err(failed)?;
@@ -64,7 +75,7 @@ impl RedisBackend {
     }
 }
 
-fn unreachable(what: &str, error: RedisError) -> LockError {
+pub(crate) fn unreachable(what: &str, error: RedisError) -> LockError {
     LockError::Start { source: BackendError::caused(format!("Redis, {what}"), error) }
 }
 

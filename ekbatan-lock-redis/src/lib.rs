@@ -18,6 +18,8 @@
 //! # }
 //! ```
 //!
+//! [`KeyedLocks`] makes it from a configuration whose `lock-config` names `redis://..`.
+//!
 //! # What it promises, and what it cannot
 //!
 //! The locks live in the memory of **one master**. As long as it runs, a key has one holder,
@@ -63,5 +65,7 @@ mod hints;
 mod names;
 mod safety;
 mod scripts;
+mod server;
 
 pub use backend::RedisBackend;
+pub use server::{KeyedLocks, WithRedis};

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use ekbatan_core::config::LockProviderKind;
+use ekbatan_core::shard::{ShardError, ShardIdentifier};
+
 use super::{BackendError, LockKey};
 
 /// How a lease ended before it was released.
@@ -70,6 +73,32 @@ pub enum LockError {
     /// The key is blank.
     #[error("a lock's key is blank; name what is locked, such as `wallet:17`")]
     BlankKey,
+    /// The shard that the key belongs to has no locks.
+    #[error("`{key}` has no lock: shard {shard} has no `lock-config`. {advice}")]
+    NoLocks {
+        /// The key.
+        key: LockKey,
+        /// The shard.
+        shard: ShardIdentifier,
+        /// What to add to the configuration.
+        advice: String,
+    },
+    /// The shard that the key belongs to is not configured.
+    #[error("`{key}` has no lock: {source}")]
+    Shard {
+        /// The key.
+        key: LockKey,
+        /// Which shard, and which there are.
+        source: ShardError,
+    },
+    /// What the configuration names is not compiled in.
+    #[error("the provider `{provider}` is not compiled in: {advice}")]
+    NotCompiledIn {
+        /// What is named.
+        provider: LockProviderKind,
+        /// What to do.
+        advice: &'static str,
+    },
     /// The locks were closed.
     #[error("the locks were closed while `{key}` was waited for")]
     Closed {

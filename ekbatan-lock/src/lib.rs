@@ -6,7 +6,8 @@
 //!
 //! Who knows whom: a [`LockBackend`] grants and releases keys at a server and knows nothing
 //! else. [`LockProvider`] stands on one and does what is the same for all of them: the fair
-//! queue within the process, re-entry, deadlines, renewal, loss.
+//! queue within the process, re-entry, deadlines, renewal, loss. [`KeyedLocks`] has one for
+//! each shard, as the configuration says.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -21,9 +22,11 @@ mod options;
 mod postgres;
 mod process;
 mod provider;
+mod registry;
 mod scope;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod servers;
 mod with_lock;
 
 pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
@@ -37,7 +40,9 @@ pub use postgres::{
 };
 pub use process::ProcessBackend;
 pub use provider::{KeyedLockProvider, LockProvider};
+pub use registry::{KeyedLocks, KeyedLocksError, LockRegistry, ShardLocksError};
 pub use scope::LockScope;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
 pub use with_lock::{ExecuteLocked, with_lock, with_locks};
+pub use servers::{BuiltIn, LockServers};

@@ -18,6 +18,8 @@ pub use error::PostgresLocksError;
 pub use lease::PostgresLeaseBackend;
 pub use session::PostgresSessionBackend;
 
+use ekbatan_core::config::DataSourceConfig;
+
 use pool::LockPool;
 
 /// One database whose locks are used, and the connections for it.
@@ -50,8 +52,18 @@ impl PostgresLocks {
     /// When the address is none, asks for encryption, or leads to no server; or to one on
     /// which locks are not safe, such as a replica.
     pub async fn connect(url: &str, connections: usize) -> Result<Self, PostgresLocksError> {
-        let config = address::parse(url)?;
-        let pool = LockPool::new(config.clone(), connections)?;
+        Self::open(&DataSourceConfig::new(url).maximum_pool_size(connections)).await
+    }
+
+    /// As [`connect`](Self::connect), with the login, the encryption and the names of a
+    /// configuration; `maximum_pool_size` is the number of connections.
+    ///
+    /// # Errors
+    ///
+    /// As of [`connect`](Self::connect).
+    pub async fn open(server: &DataSourceConfig) -> Result<Self, PostgresLocksError> {
+        let config = address::parse(server)?;
+        let pool = LockPool::new(config.clone(), server.maximum_pool_size)?;
         tables::refuse_a_replica(&pool).await?;
         Ok(Self { config, pool })
     }

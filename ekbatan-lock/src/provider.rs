@@ -50,6 +50,8 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct LockProvider {
     pub(crate) shared: Arc<Shared>,
+    /// Of leases whose options name none.
+    term: Option<Duration>,
 }
 
 pub(crate) struct Shared {
@@ -76,7 +78,15 @@ impl LockProvider {
             desks: Mutex::default(),
             retired: Notify::new(),
         };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), term: None }
+    }
+
+    /// The same locks, where leases whose options name no term are held by this one, and
+    /// renewed.
+    #[must_use]
+    pub fn renewing(mut self, term: Option<Duration>) -> Self {
+        self.term = term;
+        self
     }
 
     /// What the backend is called.
@@ -109,12 +119,13 @@ impl LockProvider {
         max_wait: Option<Duration>,
         options: &LockOptions,
     ) -> Result<Option<Lease>, LockError> {
-        check(key, options)?;
+        let options = LockOptions { term: options.term.or(self.term), ..*options };
+        check(key, &options)?;
         let deadline = max_wait.map(|wait| Instant::now() + wait);
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter {
             scope: LockScope::current(),
-            options: *options,
+            options,
             only_try: max_wait.is_some_and(|wait| wait.is_zero()),
             since: Instant::now(),
             answer,

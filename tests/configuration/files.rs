@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ekbatan::config::{Dialect, json_schema};
+use ekbatan::config::{Dialect, LockProviderKind, LockStrategy, json_schema};
 use ekbatan::prelude::EkbatanConfig;
 
 const VARIABLES: [(&str, &str); 5] = [
@@ -67,6 +67,27 @@ fn the_mixture_has_a_dialect_for_each_shard() {
 }
 
 #[test]
+fn the_locks_are_chosen_by_shard() {
+    let config = load("locks.yml");
+    let kinds: Vec<_> = config
+        .sharding
+        .shards()
+        .map(|(_, shard)| shard.locks().map(|locks| (locks.provider, locks.strategy)))
+        .collect();
+    let lease = |kind| Some((kind, LockStrategy::Lease));
+    assert_eq!(
+        kinds,
+        [
+            lease(LockProviderKind::Postgres),
+            Some((LockProviderKind::Postgres, LockStrategy::Session)),
+            lease(LockProviderKind::Redis),
+            lease(LockProviderKind::InProcess),
+        ]
+    );
+    assert!(config.ignored().is_empty());
+}
+
+#[test]
 fn the_schema_that_is_checked_in_is_the_one_of_the_keys() {
     let text = std::fs::read_to_string(path("config/ekbatan.schema.json")).unwrap();
     let checked_in: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -78,7 +99,7 @@ fn the_schema_that_is_checked_in_is_the_one_of_the_keys() {
 
 #[test]
 fn every_file_points_editors_to_the_schema() {
-    for name in ["wallet.yml", "wallet-postgres.yml", "sharded.yml", "mixed.yml"] {
+    for name in ["wallet.yml", "wallet-postgres.yml", "sharded.yml", "mixed.yml", "locks.yml"] {
         let text = std::fs::read_to_string(path("config").join(name)).unwrap();
         assert!(
             text.starts_with("# yaml-language-server: $schema=./ekbatan.schema.json\n"),
@@ -127,7 +148,7 @@ fn the_guides_files_are_loaded_and_its_errors_are_those_that_are_printed() {
 fn the_guide_names_every_key() {
     let page = std::fs::read_to_string(path("docs/src/configuration.md")).unwrap();
     let schema = json_schema();
-    for section in ["database", "sharding", "groups", "members"] {
+    for section in ["database", "locks", "sharding", "groups", "members"] {
         let section = &schema["definitions"][section];
         let section = section.get("items").unwrap_or(section);
         for key in section["properties"].as_object().unwrap().keys() {

@@ -2,6 +2,7 @@
 
 mod files;
 mod layers;
+mod locks;
 mod places;
 #[cfg(feature = "postgres")]
 mod postgres;

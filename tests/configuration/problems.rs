@@ -401,7 +401,7 @@ fn everything_that_is_wrong_is_told_at_once() {
             configs:
               primary-config: {url: 'postgres://h/d', maximum-pool-size: 0, idle-timeout: soon}
           - member: 64
-            configs: {lock-config: {lanes: none}}
+            configs: {jobs-config: {lanes: none}}
       - group: 1
         name: second
         members: []
@@ -417,8 +417,8 @@ fn everything_that_is_wrong_is_told_at_once() {
         (11, format!("{groups}[0].members[0].configs.primary-config.idle-timeout")),
         (12, format!("{groups}[0].members[1].member")),
         (13, format!("{groups}[0].members[1].configs.primary-config")),
-        (13, format!("{groups}[0].members[1].configs.lock-config.url")),
-        (13, format!("{groups}[0].members[1].configs.lock-config.lanes")),
+        (13, format!("{groups}[0].members[1].configs.jobs-config.url")),
+        (13, format!("{groups}[0].members[1].configs.jobs-config.lanes")),
         (16, format!("{groups}[1].members")),
     ] {
         assert!(found.contains(&(Some(line), path.clone())), "{line} {path}\n{found:#?}");

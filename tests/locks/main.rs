@@ -36,6 +36,7 @@ mod exclusion;
 mod postgres;
 mod queue;
 mod redis;
+mod registry;
 mod scopes;
 mod several;
 mod sqlite;

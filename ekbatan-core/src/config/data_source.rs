@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use super::LockConfig;
 use super::address::{self, Dialect};
 
 /// How much of a commit is on the disk when it is answered. SQLite only: a server decides
@@ -89,6 +90,8 @@ pub struct DataSourceConfig {
     /// The database that holds the framework's tables on MySQL and MariaDB. Default
     /// `eventlog`.
     pub eventlog: String,
+    /// What locks that live here are like; of the slot `lock-config` alone.
+    pub locks: LockConfig,
 }
 
 impl DataSourceConfig {
@@ -114,6 +117,7 @@ impl DataSourceConfig {
             application_name: "ekbatan".to_owned(),
             durability: Durability::Full,
             eventlog: "eventlog".to_owned(),
+            locks: LockConfig::default(),
         }
     }
 
@@ -254,6 +258,13 @@ impl DataSourceConfig {
         self.eventlog = database.into();
         self
     }
+
+    /// Sets [`locks`](Self::locks).
+    #[must_use]
+    pub fn locks(mut self, locks: LockConfig) -> Self {
+        self.locks = locks;
+        self
+    }
 }
 
 /// With `***` for the password, and for that of the url.
@@ -279,6 +290,7 @@ impl fmt::Debug for DataSourceConfig {
             .field("application_name", &self.application_name)
             .field("durability", &self.durability)
             .field("eventlog", &self.eventlog)
+            .field("locks", &self.locks)
             .finish()
     }
 }

@@ -62,6 +62,17 @@ impl EkbatanConfig {
         self
     }
 
+    /// Adds keyed locks to the default shard: [`LockConfig`](super::LockConfig), or the
+    /// database that they live in. Without a default shard nothing is added.
+    #[must_use]
+    pub fn locks(mut self, locks: impl Into<DataSourceConfig>) -> Self {
+        let shard = self.sharding.default_shard;
+        if let Some(member) = self.sharding.member_mut(shard) {
+            *member = member.clone().with(ShardMemberConfig::LOCKS, locks);
+        }
+        self
+    }
+
     /// Adds a shard. Its number is `shard`'s, whatever `member` was made with.
     #[must_use]
     pub fn shard(mut self, shard: ShardIdentifier, member: ShardMemberConfig) -> Self {

@@ -11,7 +11,7 @@ use figment::value::Value;
 
 use super::address::shown;
 use super::key_path::KeyPath;
-use super::keys::{Key, Kind, ROOT, SLOTS};
+use super::keys::{Key, Kind, ROOT, SLOTS, of_slot};
 use super::layers::find;
 use super::spelling::{nearest, same_key};
 
@@ -60,7 +60,7 @@ impl Search<'_> {
                     None => self.stuck(at, words, ["a position, from 0".to_owned()]),
                 }
             }
-            Kind::Slots(keys) => self.slots(keys, words, at),
+            Kind::Slots => self.slots(words, at),
             _ if words.is_empty() => Some(at),
             _ => self.stuck(at, words, []),
         }
@@ -79,7 +79,7 @@ impl Search<'_> {
         self.stuck(at, words, keys.iter().map(|key| key.name.to_owned()))
     }
 
-    fn slots(&mut self, keys: &[Key], words: &[&str], at: KeyPath) -> Option<KeyPath> {
+    fn slots(&mut self, words: &[&str], at: KeyPath) -> Option<KeyPath> {
         let mut known: Vec<String> = SLOTS.iter().map(|(slot, _)| (*slot).to_owned()).collect();
         let here = self.merged.and_then(|root| find(root, at.0.get(1..)?));
         if let Some(Value::Dict(_, dict)) = here {
@@ -88,7 +88,7 @@ impl Search<'_> {
         for taken in (1..=words.len()).rev() {
             let word = words[..taken].concat();
             if let Some(slot) = known.iter().find(|slot| same_key(slot, &word)) {
-                let found = self.section(keys, &words[taken..], at.key(slot.clone()));
+                let found = self.section(of_slot(slot), &words[taken..], at.key(slot.clone()));
                 if found.is_some() {
                     return found;
                 }
@@ -101,7 +101,7 @@ impl Search<'_> {
                     "" => continue,
                     name => format!("{name}-config"),
                 };
-                let found = self.section(keys, &words[taken..], at.key(slot));
+                let found = self.section(of_slot(&slot), &words[taken..], at.key(slot));
                 if found.is_some() {
                     return found;
                 }
@@ -164,8 +164,8 @@ pub(super) fn dotted(path: &str) -> Result<KeyPath, String> {
                 Ok(index) => (at.index(index), Some(Kind::Section(keys))),
                 Err(_) => return Err(format!("{at} is a list; `{step}` is no position in it")),
             },
-            Some(Kind::Slots(keys)) => {
-                (at.key(super::layers::slot(step)), Some(Kind::Section(keys)))
+            Some(Kind::Slots) => {
+                (at.key(super::layers::slot(step)), Some(Kind::Section(of_slot(step))))
             }
             Some(Kind::Section(keys)) => match super::keys::find(keys, step) {
                 Some(key) => (at.key(key.name), key.kind.container()),

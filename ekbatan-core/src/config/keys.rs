@@ -7,6 +7,7 @@
 use super::spelling::same_key;
 
 /// A key, in kebab-case.
+#[derive(Clone, Copy)]
 pub(super) struct Key {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
@@ -17,6 +18,7 @@ pub(super) struct Key {
 }
 
 /// What the value of a key may be.
+#[derive(Clone, Copy)]
 pub(super) enum Kind {
     /// Any text that is not blank.
     Text,
@@ -36,17 +38,29 @@ pub(super) enum Kind {
     Section(&'static [Key]),
     /// A list of such mappings.
     List(&'static [Key]),
-    /// A mapping whose keys name uses of a database, and whose values have these keys.
-    Slots(&'static [Key]),
+    /// A mapping whose keys name uses of a database, and whose values have the keys that
+    /// [`of_slot`] tells.
+    Slots,
 }
 
 /// The slots that have a meaning of their own; any other name may be used besides.
 pub(super) const SLOTS: [(&str, &str); 4] = [
     ("primary-config", "The database that is written and, unless told otherwise, read."),
     ("secondary-config", "A replica of it, which reads take only by name."),
-    ("lock-config", "The connections of keyed locks; may name another server, such as Redis."),
+    (
+        LOCKS,
+        "Keyed locks: what they live in, by default the primary itself, and their connections.",
+    ),
     ("jobs-config", "The connections of scheduled jobs."),
 ];
+
+/// The slot of keyed locks, which has keys of its own.
+pub(super) const LOCKS: &str = "lock-config";
+
+/// What may stand below a slot.
+pub(super) fn of_slot(slot: &str) -> &'static [Key] {
+    if same_key(slot, LOCKS) { LOCK_SOURCE } else { DATA_SOURCE }
+}
 
 impl Key {
     const fn new(name: &'static str, kind: Kind, about: &'static str) -> Self {
@@ -80,11 +94,7 @@ const MEMBER: Kind = Kind::Count { least: 0, most: 63 };
 pub(super) static ROOT: &[Key] = &[
     Key::new("namespace", Kind::Text, "Whose actions these are: dot-separated words."),
     Key::new("sharding", Kind::Section(SHARDING), "The databases, when there are several."),
-    Key::new(
-        "configs",
-        Kind::Slots(DATA_SOURCE),
-        "The database, when there is one; excludes `sharding`.",
-    ),
+    Key::new("configs", Kind::Slots, "The database, when there is one; excludes `sharding`."),
     Key::new("jobs", Kind::Section(JOBS), "Scheduled jobs. Accepted and checked, not used yet."),
     Key::new(
         "local-event-handler",
@@ -131,11 +141,11 @@ static GROUPS: &[Key] = &[
 static MEMBERS: &[Key] = &[
     Key::new("member", MEMBER, "The member's number, 0 to 63, as ids carry it.").required(),
     Key::new("name", Kind::Text, "The member's name, for people."),
-    Key::new("configs", Kind::Slots(DATA_SOURCE), "Its database, by use.").required(),
+    Key::new("configs", Kind::Slots, "Its database, by use.").required(),
 ];
 
 /// What stands below a slot.
-pub(super) static DATA_SOURCE: &[Key] = &[
+const DATA_SOURCE: &[Key] = &[
     Key::new(
         "url",
         Kind::Address,
@@ -209,6 +219,44 @@ pub(super) static DATA_SOURCE: &[Key] = &[
     .or("full"),
 ];
 
+/// What stands below the slot of keyed locks.
+const LOCK_SOURCE: &[Key] = &joined::<{ DATA_SOURCE.len() + LOCK.len() }>(DATA_SOURCE, LOCK);
+
+const LOCK: &[Key] = &[
+    Key::new(
+        "provider",
+        Kind::Word(&["in-process", "postgres", "mysql", "mariadb", "sqlite", "redis"]),
+        "What the locks live in. `in-process` needs no server, and reaches no other process.",
+    )
+    .or("by the address"),
+    Key::new(
+        "strategy",
+        Kind::Word(&["lease", "session"]),
+        "A row per key that its time ends, or the server's own locks of one session, free at once when the process dies. All who lock the same keys need the same.",
+    )
+    .or("lease"),
+    Key::new("namespace", Kind::Text, "Redis: what the names of keys begin with there.")
+        .or("ekbatan-lock"),
+    Key::new("zone", Kind::Text, "The zone of this process; a key of the level `Dc` excludes only within it.")
+        .or("default"),
+    Key::new(
+        "term",
+        TIME,
+        "Leases are held at the server by this term, at least 1s, and renewed while their holder lives: a crash frees a key after so long.",
+    )
+    .or("as long as each is held at most, not renewed"),
+];
+
+const fn joined<const N: usize>(first: &[Key], second: &[Key]) -> [Key; N] {
+    let mut all = [first[0]; N];
+    let mut at = 1;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
+        at += 1;
+    }
+    all
+}
+
 static JOBS: &[Key] = &[
     Key::new("polling-interval", TIME, "How often a due job is looked for.").or("PT10S"),
     Key::new("heartbeat-interval", TIME, "How often a running job gives a sign of life.")
@@ -242,7 +290,7 @@ impl Kind {
         match self {
             Self::Section(keys) => Some(Self::Section(keys)),
             Self::List(keys) => Some(Self::List(keys)),
-            Self::Slots(keys) => Some(Self::Slots(keys)),
+            Self::Slots => Some(Self::Slots),
             _ => None,
         }
     }

@@ -217,9 +217,8 @@ pub(super) fn slot(name: &str) -> String {
 fn kind_at(path: &KeyPath) -> Option<Kind> {
     path.0.iter().skip(1).try_fold(Kind::Section(ROOT), |kind, step| match (kind, step) {
         (Kind::Section(keys), Step::Key(name)) => keys::find(keys, name)?.kind.container(),
-        (Kind::Slots(keys), Step::Key(_)) | (Kind::List(keys), Step::Index(_)) => {
-            Some(Kind::Section(keys))
-        }
+        (Kind::Slots, Step::Key(name)) => Some(Kind::Section(keys::of_slot(name))),
+        (Kind::List(keys), Step::Index(_)) => Some(Kind::Section(keys)),
         _ => None,
     })
 }
@@ -243,9 +242,9 @@ impl Canonical<'_> {
                     None => (name.to_owned(), None),
                 })
             }
-            (Value::Dict(tag, dict), Some(Kind::Slots(keys))) => {
-                self.dict(tag, dict, from, to, |name| (slot(name), Some(Kind::Section(keys))))
-            }
+            (Value::Dict(tag, dict), Some(Kind::Slots)) => self.dict(tag, dict, from, to, |name| {
+                (slot(name), Some(Kind::Section(keys::of_slot(name))))
+            }),
             (Value::Array(tag, items), Some(Kind::List(keys))) => {
                 let items = items.into_iter().enumerate().map(|(position, item)| {
                     let kind = Kind::Section(keys);

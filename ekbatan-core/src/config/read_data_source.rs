@@ -3,7 +3,7 @@
 use super::error::Findings;
 use super::jdbc;
 use super::reader::Section;
-use super::{DataSourceConfig, Durability, TlsMode};
+use super::{DataSourceConfig, Durability, LockConfig, LockProviderKind, LockStrategy, TlsMode};
 
 /// What was read, and the paths of what in it has no effect.
 pub(super) fn data_source(
@@ -12,6 +12,7 @@ pub(super) fn data_source(
     ignored: &mut Vec<String>,
 ) -> DataSourceConfig {
     let mut config = DataSourceConfig::new(String::new());
+    config.locks = locks(&mut section, ignored);
     address(&mut config, &mut section, findings, ignored);
 
     config.username = section.text("username").or(config.username.take());
@@ -77,8 +78,9 @@ fn address(
         return;
     }
     let Some(text) = section.text("jdbc-url") else {
-        // Whether there is none or only a bad one, its place is known to be wrong.
-        if !findings.has(&at) && !findings.has(&section.at) {
+        // Whether there is none or only a bad one, its place is known to be wrong. Locks may
+        // do without.
+        if !section.is_of_locks() && !findings.has(&at) && !findings.has(&section.at) {
             findings.add(&section.at.key("url"), "is missing; give `url` or `jdbc-url`");
         }
         return;
@@ -94,6 +96,27 @@ fn address(
             ignored.extend(translated.ignored.iter().map(|name| format!("{at}?{name}")));
         }
     }
+}
+
+/// What is said of locks, and which keys mean nothing to locks that live in this process.
+fn locks(section: &mut Section, ignored: &mut Vec<String>) -> LockConfig {
+    let locks = LockConfig {
+        provider: section.word("provider").and_then(LockProviderKind::named),
+        strategy: section.word("strategy").map(|word| match word {
+            "session" => LockStrategy::Session,
+            _ => LockStrategy::Lease,
+        }),
+        namespace: section.text("namespace"),
+        zone: section.text("zone"),
+        term: section.time("term"),
+    };
+    if locks.provider == Some(LockProviderKind::InProcess) {
+        let server = ["url", "jdbc-url", "username", "password", "tls-mode", "tls-root-cert"];
+        let given = server.into_iter().filter(|key| section.has(key));
+        let given = given.chain(locks.namespace.is_some().then_some("namespace"));
+        ignored.extend(given.map(|key| section.at.key(key).to_string()));
+    }
+    locks
 }
 
 fn tls_mode(word: &str) -> Option<TlsMode> {

@@ -14,7 +14,7 @@ use super::duration;
 use super::environment::unknown;
 use super::error::Findings;
 use super::interpolation::interpolate;
-use super::key_path::KeyPath;
+use super::key_path::{KeyPath, Step};
 use super::keys::{self, Key, Kind};
 use super::spelling::{nearest, same_key};
 
@@ -58,6 +58,11 @@ impl Section {
         section: Section -> Section;
         list: List -> Vec<Section>;
         slots: Slots -> BTreeMap<String, Section>;
+    }
+
+    /// Whether it is the slot of keyed locks.
+    pub(super) fn is_of_locks(&self) -> bool {
+        self.at.0.last().is_some_and(|step| *step == Step::Key(keys::LOCKS.to_owned()))
     }
 
     pub(super) fn has(&self, key: &str) -> bool {
@@ -111,7 +116,7 @@ impl Reader<'_> {
         Some(match kind {
             Kind::Section(keys) => Typed::Section(self.section(value, keys, at)),
             Kind::List(keys) => Typed::List(self.list(value, keys, at)?),
-            Kind::Slots(keys) => Typed::Slots(self.slots(value, keys, at)?),
+            Kind::Slots => Typed::Slots(self.slots(value, at)?),
             Kind::Text | Kind::Address | Kind::Secret => Typed::Text(self.text(value, kind, at)?),
             Kind::Count { least, most } => Typed::Count(self.count(value, *least, *most, at)?),
             Kind::Flag => self.flag(value, at)?,
@@ -139,12 +144,7 @@ impl Reader<'_> {
         )
     }
 
-    fn slots(
-        &mut self,
-        value: &Value,
-        keys: &'static [Key],
-        at: &KeyPath,
-    ) -> Option<BTreeMap<String, Section>> {
+    fn slots(&mut self, value: &Value, at: &KeyPath) -> Option<BTreeMap<String, Section>> {
         let Some(dict) = value.as_dict() else {
             self.misfit(
                 at,
@@ -159,7 +159,7 @@ impl Reader<'_> {
         Some(
             dict.iter()
                 .map(|(slot, value)| {
-                    (slot.clone(), self.section(value, keys, &at.key(slot.clone())))
+                    (slot.clone(), self.section(value, keys::of_slot(slot), &at.key(slot.clone())))
                 })
                 .collect(),
         )

@@ -10,7 +10,9 @@ use super::address::{Dialect, Parts, scheme};
 use super::error::Findings;
 use super::key_path::KeyPath;
 use super::spelling::{kebab, same_key};
-use super::{DataSourceConfig, EkbatanConfig, ShardMemberConfig, ShardingConfig};
+use super::{
+    DataSourceConfig, EkbatanConfig, LockConfig, ShardMemberConfig, ShardingConfig, lock_rules,
+};
 use crate::domain::ShardIdentifier;
 
 /// The shortest threshold that a leak can be told by.
@@ -128,9 +130,19 @@ fn slots(member: &ShardMemberConfig, at: &KeyPath, findings: &mut Findings) {
         if slot.trim().is_empty() {
             findings.add(at, "a slot has a blank name; name what the database is used for");
         }
-        let known = same_key(slot, ShardMemberConfig::PRIMARY)
-            || same_key(slot, ShardMemberConfig::SECONDARY);
-        data_source(config, known, &at.key(kebab(slot)), findings);
+        let at = at.key(kebab(slot));
+        let role = match slot {
+            slot if same_key(slot, ShardMemberConfig::PRIMARY) => Role::Data,
+            slot if same_key(slot, ShardMemberConfig::SECONDARY) => Role::Data,
+            slot if same_key(slot, ShardMemberConfig::LOCKS) => Role::Locks,
+            _ => Role::Other,
+        };
+        if role == Role::Locks {
+            lock_rules::check(config, member.primary(), &at, findings);
+        } else if config.locks != LockConfig::default() {
+            findings.add(&at, "says something of locks, which has a meaning only in `lock-config`");
+        }
+        data_source(config, role, &at, findings);
     }
     let primary = at.key("primary-config");
     let Some(main) = member.primary() else {
@@ -156,16 +168,28 @@ fn family(dialect: Dialect) -> Dialect {
     if dialect == Dialect::MariaDb { Dialect::MySql } else { dialect }
 }
 
-/// `sql`: whether the framework itself connects; who uses another slot knows what it needs.
-fn data_source(config: &DataSourceConfig, sql: bool, at: &KeyPath, findings: &mut Findings) {
+/// What a slot is for.
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    /// The framework itself connects, and reads and writes.
+    Data,
+    /// Keyed locks, which have rules of their own.
+    Locks,
+    /// Who uses it knows what it needs.
+    Other,
+}
+
+fn data_source(config: &DataSourceConfig, role: Role, at: &KeyPath, findings: &mut Findings) {
     let url = at.key("url");
     let parts = Parts::of(&config.url);
     let dialect = config.dialect();
     if findings.has(&at.key("jdbc-url")) {
         // Whatever can be said of the address has been said.
     } else if config.url.trim().is_empty() {
-        findings.add(&url, "is missing; give `url` or `jdbc-url`");
-    } else if sql && dialect.is_none() {
+        if role != Role::Locks {
+            findings.add(&url, "is missing; give `url` or `jdbc-url`");
+        }
+    } else if role == Role::Data && dialect.is_none() {
         let message = match scheme(&config.url) {
             "jdbc" => "this is how JDBC writes addresses; move it to the key `jdbc-url`",
             _ => {
@@ -192,7 +216,12 @@ fn data_source(config: &DataSourceConfig, sql: bool, at: &KeyPath, findings: &mu
     numbers(config, at, findings);
 }
 
-fn login(config: &DataSourceConfig, parts: &Parts<'_>, at: &KeyPath, findings: &mut Findings) {
+pub(super) fn login(
+    config: &DataSourceConfig,
+    parts: &Parts<'_>,
+    at: &KeyPath,
+    findings: &mut Findings,
+) {
     if let Some(username) = &config.username {
         if username.trim().is_empty() {
             findings.add(&at.key("username"), "is blank; name the user, or leave the key out");

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{Key, Kind, ROOT, SLOTS};
+use super::keys::{Key, Kind, LOCKS, ROOT, SLOTS, of_slot};
 use super::spelling::camel;
 
 /// The schema of a configuration file: JSON Schema, draft 7, which editors of YAML know
@@ -54,7 +54,9 @@ fn section(keys: &[Key], definitions: &mut Map<String, Value>) -> Value {
         }
         properties.extend(spelled.into_iter().map(|name| (name, schema.clone())));
     }
-    if keys.iter().any(|key| key.name == "jdbc-url") {
+    // Locks may live in the primary, or in no server at all.
+    let has = |name| keys.iter().any(|key| key.name == name);
+    if has("jdbc-url") && !has("provider") {
         let mut names = spellings("url");
         names.extend(spellings("jdbc-url"));
         required.push(any_of(&names));
@@ -90,12 +92,15 @@ fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
         Kind::List(keys) => {
             json!({ "type": "array", "minItems": 1, "items": section(keys, definitions) })
         }
-        Kind::Slots(keys) => {
-            let slot = section(keys, definitions);
+        Kind::Slots => {
+            let slot = section(of_slot(""), definitions);
             let slot = defined("database", slot, definitions);
+            let locks = section(of_slot(LOCKS), definitions);
+            let locks = defined("locks", locks, definitions);
             let mut properties = Map::new();
             for (name, about) in SLOTS {
-                let slot = with(slot.clone(), "description", about.into());
+                let keys = if name == LOCKS { &locks } else { &slot };
+                let slot = with(keys.clone(), "description", about.into());
                 properties.extend(spellings(name).into_iter().map(|name| (name, slot.clone())));
             }
             json!({

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::DataSourceConfig;
 use super::spelling::{camel, same_key};
+use super::{DataSourceConfig, LockSettings};
 use crate::domain::ShardIdentifier;
 
 /// What becomes of an id that names a shard which is not here.
@@ -112,6 +112,8 @@ impl ShardMemberConfig {
     pub(super) const PRIMARY: &str = "primaryConfig";
     /// The slot of its replica.
     pub(super) const SECONDARY: &str = "secondaryConfig";
+    /// The slot of its keyed locks.
+    pub(super) const LOCKS: &str = "lockConfig";
 
     /// A shard by its database.
     pub fn new(member: u8, primary: DataSourceConfig) -> Self {
@@ -120,9 +122,9 @@ impl ShardMemberConfig {
 
     /// Adds a database for another use, or replaces it.
     #[must_use]
-    pub fn with(mut self, slot: impl AsRef<str>, config: DataSourceConfig) -> Self {
+    pub fn with(mut self, slot: impl AsRef<str>, config: impl Into<DataSourceConfig>) -> Self {
         self.configs.retain(|known, _| !same_key(known, slot.as_ref()));
-        self.configs.insert(camel(slot.as_ref()), config);
+        self.configs.insert(camel(slot.as_ref()), config.into());
         self
     }
 
@@ -134,6 +136,12 @@ impl ShardMemberConfig {
     /// Its replica.
     pub fn secondary(&self) -> Option<&DataSourceConfig> {
         self.config_for(Self::SECONDARY)
+    }
+
+    /// Its keyed locks; none if the shard has no `lock-config`. A configuration that was
+    /// loaded or checked tells what they live in.
+    pub fn locks(&self) -> Option<LockSettings> {
+        LockSettings::of(self.config_for(Self::LOCKS)?, self.primary())
     }
 
     /// The database of a slot in any spelling: `lockConfig`, `lock-config`.

@@ -85,8 +85,14 @@ impl Databases {
             }
         };
         let slots = members.iter().map(|(shard, member)| {
+            // Locks may live at the address of the primary.
+            let locks = member.locks().map(|locks| locks.server);
             let slots = member.configs.iter().filter(|(name, _)| is_slot(name));
-            (*shard, slots.map(|(name, config)| Slot::new(name, config)).collect())
+            let slots = slots.map(|(name, config)| match &locks {
+                Some(locks) if name == "lockConfig" => Slot::new(name, locks),
+                _ => Slot::new(name, config),
+            });
+            (*shard, slots.collect())
         });
         let shards = Shards {
             slots: slots.collect(),

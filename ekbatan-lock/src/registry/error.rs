@@ -1,0 +1,72 @@
+//! Why there is no registry of locks, and what to write into the configuration.
+
+use ekbatan_core::config::{ConfigError, LockProviderKind, LockSettings, ShardMemberConfig};
+use ekbatan_core::shard::ShardIdentifier;
+
+use crate::LockError;
+
+/// The locks of an application could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyedLocksError {
+    /// The configuration has mistakes; each is listed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No shard has a `lock-config`.
+    #[error("no shard has a `lock-config`. {advice}")]
+    NoLocks {
+        /// What to add to the configuration.
+        advice: String,
+    },
+    /// The locks of some shards cannot be used. Those of the others were closed again.
+    #[error("{}", each(.0))]
+    Shards(Vec<ShardLocksError>),
+}
+
+/// The locks of these shards cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[error("the locks of shard {} in {provider}{place}: {source}", list(.shards))]
+pub struct ShardLocksError {
+    /// The shards that name them.
+    pub shards: Vec<ShardIdentifier>,
+    /// What they were to live in.
+    pub provider: LockProviderKind,
+    /// Where, behind `at`, without a password; nothing for locks of this process.
+    place: String,
+    /// Why not.
+    pub source: LockError,
+}
+
+fn each(failures: &[ShardLocksError]) -> String {
+    failures.iter().map(ShardLocksError::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn list(shards: &[ShardIdentifier]) -> String {
+    shards.iter().map(ShardIdentifier::to_string).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn failure(
+    shards: &[ShardIdentifier],
+    settings: &LockSettings,
+    source: LockError,
+) -> ShardLocksError {
+    let place = match settings.provider {
+        LockProviderKind::InProcess => String::new(),
+        _ => format!(" at {}", settings.server.shown_url()),
+    };
+    ShardLocksError { shards: shards.to_vec(), provider: settings.provider, place, source }
+}
+
+/// The lines that a shard's configuration lacks.
+pub(super) fn advice(member: &ShardMemberConfig) -> String {
+    let here = member.clone().with("lock-config", ekbatan_core::config::LockConfig::default());
+    let provider = here.locks().map_or(LockProviderKind::InProcess, |locks| locks.provider);
+    format!(
+        "Add to its `configs`, beside `primary-config`:\n\n  \
+           lock-config:\n    \
+             provider: {provider}\n\n\
+         This keeps the locks in the primary's own database; `url: redis://HOST:PORT` keeps them \
+         in Redis, and `provider: in-process` within one process"
+    )
+}

@@ -1,0 +1,75 @@
+//! What configured locks are opened with: the one place where providers are plugged in.
+
+use std::future::Future;
+
+use ekbatan_core::config::{LockProviderKind, LockSettings, LockStrategy};
+
+use crate::{LockError, LockProvider, ProcessBackend};
+
+/// Which servers a [`LockRegistry`](crate::LockRegistry) can connect to. A crate that has a
+/// provider more handles it and leaves the others to [`BuiltIn`].
+pub trait LockServers: Send + Sync + 'static {
+    /// Connects to the server that these settings name, and makes sure that it can keep locks.
+    fn open(
+        settings: &LockSettings,
+    ) -> impl Future<Output = Result<LockProvider, LockError>> + Send;
+}
+
+/// The providers of this crate.
+#[derive(Debug, Clone, Copy)]
+pub struct BuiltIn;
+
+impl LockServers for BuiltIn {
+    async fn open(settings: &LockSettings) -> Result<LockProvider, LockError> {
+        let provider = match settings.provider {
+            LockProviderKind::InProcess => LockProvider::new(ProcessBackend::new(), &settings.zone),
+            LockProviderKind::Postgres => postgres(settings).await?,
+            LockProviderKind::MySql | LockProviderKind::MariaDb => {
+                return not_compiled_in(settings, NOT_YET);
+            }
+            LockProviderKind::Sqlite => return not_compiled_in(settings, NOT_YET),
+            LockProviderKind::Redis => {
+                return not_compiled_in(settings, "add the feature `redis` of the crate `ekbatan`");
+            }
+            _ => return not_compiled_in(settings, NOT_YET),
+        };
+        Ok(provider.renewing(settings.term))
+    }
+}
+
+const NOT_YET: &str = "there are no locks in it yet; name postgres, redis or in-process";
+
+fn not_compiled_in(
+    settings: &LockSettings,
+    advice: &'static str,
+) -> Result<LockProvider, LockError> {
+    Err(LockError::NotCompiledIn { provider: settings.provider, advice })
+}
+
+#[cfg(feature = "postgres")]
+async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
+    let database = crate::PostgresLocks::open(&settings.server).await?;
+    Ok(match settings.strategy {
+        LockStrategy::Session => LockProvider::new(database.session().await?, &settings.zone),
+        _ => LockProvider::new(database.leases().await?, &settings.zone),
+    })
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
+    not_compiled_in(settings, "add the feature `postgres` of the crate `ekbatan`")
+}
+
+#[cfg(feature = "postgres")]
+impl From<crate::PostgresLocksError> for LockError {
+    fn from(error: crate::PostgresLocksError) -> Self {
+        use crate::{BackendError, PostgresLocksError};
+        match error {
+            PostgresLocksError::Unsafe { reason } => Self::Unsafe { reason },
+            PostgresLocksError::Backend(source) => Self::Start { source },
+            PostgresLocksError::Address(_) => {
+                Self::Start { source: BackendError::new(error.to_string()) }
+            }
+        }
+    }
+}

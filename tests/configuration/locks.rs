@@ -1,0 +1,164 @@
+//! What `lock-config` may say.
+
+use std::time::Duration;
+
+use ekbatan::config::{
+    ConfigError, LockConfig, LockProviderKind, LockSettings, LockStrategy, ShardMemberConfig,
+    TlsMode,
+};
+use ekbatan::prelude::{DataSourceConfig, EkbatanConfig};
+
+use super::{load, load_with};
+
+/// A shard on this primary, with these keys of `lock-config`.
+fn shard(primary: &str, keys: &str) -> Result<ShardMemberConfig, ConfigError> {
+    let yaml =
+        format!("ekbatan: {{configs: {{primary-config: {{{primary}}}, lock-config: {{{keys}}}}}}}");
+    Ok(load(&yaml)?.sharding.groups[0].members[0].clone())
+}
+
+const POSTGRES: &str = "url: 'postgres://h/d', username: app, password: p, tls-mode: require";
+
+fn locks(keys: &str) -> LockSettings {
+    shard(POSTGRES, keys).unwrap_or_else(|error| panic!("{keys}: {error}")).locks().unwrap()
+}
+
+/// What is said of it: the key, and why.
+fn refused(primary: &str, keys: &str) -> (String, String) {
+    let error = shard(primary, keys).expect_err(keys);
+    assert_eq!(error.problems().len(), 1, "{error}");
+    let problem = &error.problems()[0];
+    let key = problem.path.trim_start_matches("ekbatan.configs.lock-config.").to_owned();
+    (key, problem.to_string())
+}
+
+#[test]
+fn locks_live_in_the_primary_unless_they_have_an_address() {
+    let settings = locks("");
+    assert_eq!(settings.provider, LockProviderKind::Postgres);
+    assert_eq!(settings.strategy, LockStrategy::Lease);
+    assert_eq!((&*settings.namespace, &*settings.zone), ("ekbatan-lock", "default"));
+    assert_eq!(settings.term, None);
+    let server = settings.server;
+    assert_eq!((&*server.url, server.username.as_deref()), ("postgres://h/d", Some("app")));
+    assert!(server.password.is_some());
+    assert_eq!(server.tls_mode, Some(TlsMode::Require));
+
+    let other = locks("url: 'redis://cache', term: 15s, namespace: shop, zone: eu");
+    assert_eq!(other.provider, LockProviderKind::Redis);
+    assert_eq!((&*other.namespace, &*other.zone), ("shop", "eu"));
+    assert_eq!(other.term, Some(Duration::from_secs(15)));
+    assert!(other.server.username.is_none() && other.server.password.is_none());
+}
+
+#[test]
+fn a_user_of_its_own_does_not_take_the_primarys_password() {
+    let server = locks("username: locker").server;
+    assert_eq!(server.username.as_deref(), Some("locker"));
+    assert!(server.password.is_none());
+}
+
+#[test]
+fn the_provider_follows_the_address() {
+    for (url, expected) in [
+        ("postgres://h/d", LockProviderKind::Postgres),
+        ("mysql://h/d", LockProviderKind::MySql),
+        ("mariadb://h/d", LockProviderKind::MariaDb),
+        ("sqlite:locks.db", LockProviderKind::Sqlite),
+        ("redis://h", LockProviderKind::Redis),
+        ("rediss://h", LockProviderKind::Redis),
+    ] {
+        assert_eq!(locks(&format!("url: '{url}'")).provider, expected, "{url}");
+    }
+    let mariadb = locks("url: 'mysql://h/d', provider: mariadb, strategy: session");
+    assert_eq!(mariadb.provider, LockProviderKind::MariaDb);
+    assert_eq!(mariadb.strategy, LockStrategy::Session);
+}
+
+#[test]
+fn a_jdbc_address_will_do() {
+    let server = locks("jdbc-url: 'jdbc:postgresql://h2:5433/locks?sslmode=disable'").server;
+    assert_eq!(
+        (&*server.url, server.tls_mode),
+        ("postgres://h2:5433/locks", Some(TlsMode::Disable))
+    );
+}
+
+#[test]
+fn locks_of_this_process_need_no_server_and_say_what_they_do_not_use() {
+    let yaml = "ekbatan: {configs: {primary-config: {url: 'sqlite:a.db'}, lock-config: \
+                {url: 'redis://h', namespace: x, provider: in-process}}}";
+    let config = load(yaml).unwrap();
+    let locks = config.sharding.groups[0].members[0].locks().unwrap();
+    assert_eq!(locks.provider, LockProviderKind::InProcess);
+    assert_eq!(
+        config.ignored(),
+        ["ekbatan.configs.lock-config.url", "ekbatan.configs.lock-config.namespace"]
+    );
+}
+
+#[test]
+fn wrong_values_name_the_way_out() {
+    for (keys, key, said) in [
+        ("provider: rediss", "provider", "did you mean `redis`?"),
+        ("provider: zookeeper", "provider", "one of in-process, postgres, mysql"),
+        ("provider: redis", "url", "the primary is postgres, so give `url`"),
+        ("url: 'redis://h', provider: postgres", "provider", "the address is one of redis"),
+        ("url: 'etcd://h'", "url", "no locks are known by this"),
+        ("strategy: sessions", "strategy", "did you mean `session`?"),
+        ("url: 'redis://h', strategy: session", "strategy", "redis has no locks of a session"),
+        ("provider: in-process, strategy: session", "strategy", "in-process has no locks of a"),
+        ("term: 15", "term", "a number needs its unit"),
+        ("term: 10ms", "term", "at least 1s"),
+        ("strategy: session, term: 15s", "term", "or write `strategy: lease`"),
+        ("namespace: shop", "namespace", "means nothing to postgres"),
+        ("url: 'redis://h', namespace: 'a{b'", "namespace", "has a `{` in it"),
+        ("zone: 'a#b'", "zone", "has a `#` in it"),
+        ("zone: ' '", "zone", "is blank"),
+        ("maximum-pool-size: 0", "maximum-pool-size", "from 1 on"),
+        ("zome: eu", "zome", "did you mean `zone`?"),
+    ] {
+        let (at, message) = refused(POSTGRES, keys);
+        assert_eq!(at, key, "{keys}: {message}");
+        assert!(message.contains(said), "{keys}: {message}");
+    }
+    let (at, message) = refused("url: 'postgres://app:secret@h/d'", "username: locker");
+    assert_eq!(at, "username", "{message}");
+    assert!(message.contains("names the user \"app\"") && !message.contains("secret"), "{message}");
+}
+
+#[test]
+fn keys_of_locks_stand_nowhere_else() {
+    let yaml = "ekbatan: {configs: {primary-config: {url: 'sqlite:a.db', zone: eu}}}";
+    let error = load(yaml).unwrap_err();
+    assert!(error.to_string().contains("there is no key `zone`"), "{error}");
+    let locks = LockConfig::default().zone("eu");
+    let config = EkbatanConfig::from(DataSourceConfig::new("sqlite:a.db").locks(locks));
+    let error = config.check().unwrap_err();
+    assert!(error.to_string().contains("only in `lock-config`"), "{error}");
+}
+
+#[test]
+fn the_environment_sets_them() {
+    let config = load_with(
+        "ekbatan: {configs: {primary-config: {url: 'postgres://h/d'}}}",
+        [
+            ("EKBATAN_CONFIGS_LOCK_CONFIG_STRATEGY", "session"),
+            ("EKBATAN_CONFIGS_LOCKCONFIG_ZONE", "eu"),
+        ],
+    )
+    .unwrap();
+    let locks = config.sharding.groups[0].members[0].locks().unwrap();
+    assert_eq!((locks.strategy, &*locks.zone), (LockStrategy::Session, "eu"));
+}
+
+#[test]
+fn code_is_held_to_the_same_rules() {
+    let config = EkbatanConfig::single("postgres://h/d");
+    let good = LockConfig::of(LockProviderKind::Postgres).strategy(LockStrategy::Session);
+    config.clone().locks(good).check().unwrap();
+    let bad = LockConfig::of(LockProviderKind::Redis).zone("").term(Duration::ZERO);
+    let error = config.locks(bad).check().unwrap_err();
+    let paths: Vec<_> = error.problems().iter().map(|p| p.path.rsplit('.').next()).collect();
+    assert_eq!(paths, [Some("zone"), Some("url"), Some("term")], "{error}");
+}

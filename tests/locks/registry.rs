@@ -1,0 +1,299 @@
+//! The locks of every shard, made as a configuration says, on real servers.
+
+use std::time::Duration;
+
+use ekbatan::config::{LockConfig, LockProviderKind};
+use ekbatan::lock::{
+    BuiltIn, ExecuteLocked, KeyedLockProvider, KeyedLocksError, LockError, LockKey, LockLevel,
+    LockOptions, LockProvider, LockRegistry, lock_key,
+};
+use ekbatan::prelude::{Decimal, EkbatanConfig, ShardedId};
+use ekbatan::shard::ShardIdentifier;
+use ekbatan_lock_redis::KeyedLocks;
+use ekbatan_testkit::{PostgresServer, Proxy, RedisServer};
+use sqlx::{Connection, PgConnection};
+use uuid::Uuid;
+
+use crate::database::{Kind as Database, TestDatabase};
+use crate::providers::{Kind, LONG, on_postgres};
+use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
+
+async fn database() -> String {
+    PostgresServer::shared().await.unwrap().create_database().await.unwrap()
+}
+
+fn load(yaml: &str) -> EkbatanConfig {
+    let config = EkbatanConfig::loader().yaml(yaml).environment(false).load();
+    config.unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn connect(yaml: &str) -> KeyedLocks {
+    KeyedLocks::connect(&load(yaml)).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Members of one group, from 0, by what stands in their `configs`; the first is the default.
+fn shards(configs: &[String]) -> String {
+    let members: Vec<_> = configs
+        .iter()
+        .enumerate()
+        .map(|(member, configs)| format!("{{member: {member}, configs: {{{configs}}}}}"))
+        .collect();
+    format!(
+        "ekbatan: {{sharding: {{default-shard: {{group: 0, member: 0}}, groups: \
+         [{{group: 0, name: all, members: [{}]}}]}}}}",
+        members.join(", ")
+    )
+}
+
+fn on(primary: &str, locks: &str) -> String {
+    format!("primary-config: {{url: '{primary}'}}, lock-config: {{{locks}}}")
+}
+
+fn key_of(member: u32) -> LockKey {
+    let shard = ShardIdentifier::new(0, member).unwrap();
+    lock_key!("wallet", ShardedId::<Wallet>::new(shard))
+}
+
+async fn held(locks: &impl KeyedLockProvider, key: &LockKey) -> bool {
+    locks.inspect(key).await.unwrap().is_some()
+}
+
+#[tokio::test]
+async fn a_key_goes_to_the_locks_of_its_shard() {
+    let (first, second) = (database().await, database().await);
+    let yaml = shards(&[on(&first, "zone: test"), on(&second, "zone: test")]);
+    let locks = connect(&yaml).await;
+    // As others have them, who know one database each.
+    let alone = [
+        on_postgres(Kind::PostgresLease, &first).await,
+        on_postgres(Kind::PostgresLease, &second).await,
+    ];
+
+    let (of_first, of_second, plain) = (key_of(0), key_of(1), LockKey::named("nightly-report"));
+    for (key, home) in [(&of_first, 0), (&of_second, 1), (&plain, 0)] {
+        let lease = locks.acquire(key, LONG).await.unwrap();
+        assert!(held(&locks, key).await && held(&alone[home], key).await, "{key}");
+        assert!(!held(&alone[1 - home], key).await, "{key}");
+        assert!(lease.release().await);
+    }
+    locks.close().await;
+    let error = locks.acquire(&plain, LONG).await.unwrap_err();
+    assert!(matches!(error, LockError::Closed { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_chooses_the_strategy_and_the_number_of_connections() {
+    let url = database().await;
+    let locks = connect(&shards(&[on(&url, "strategy: session, maximum-pool-size: 2")])).await;
+    let lease = locks.acquire(&lock_key!("a"), LONG).await.unwrap();
+    let mut server = PgConnection::connect(&url).await.unwrap();
+    let advisory: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = \
+         (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+    .fetch_one(&mut server)
+    .await
+    .unwrap();
+    assert_eq!(advisory, 1);
+    let sessions: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+         AND application_name LIKE 'ekbatan-lock process %'",
+    )
+    .fetch_one(&mut server)
+    .await
+    .unwrap();
+    assert!((1..=3).contains(&sessions), "{sessions}");
+    assert!(lease.release().await);
+    locks.close().await;
+}
+
+#[tokio::test]
+async fn a_file_chooses_redis_and_shards_on_one_server_share_a_provider() {
+    let server = RedisServer::start().await.unwrap();
+    let redis = format!("url: '{}', namespace: shop, zone: eu", server.url());
+    let yaml = shards(&[on("sqlite:a.db", &redis), on("sqlite:b.db", &redis)]);
+    let locks = connect(&yaml).await;
+    let names: Vec<_> = locks.shards().map(|(shard, p)| (shard.to_string(), p.name())).collect();
+    assert_eq!(names, [("0/0".to_owned(), "redis"), ("0/1".to_owned(), "redis")]);
+
+    let key = key_of(1);
+    let lease = locks.acquire(&key, LONG).await.unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut client = client.get_multiplexed_async_connection().await.unwrap();
+    let stored: Vec<String> =
+        redis::cmd("KEYS").arg("shop:{*").query_async(&mut client).await.unwrap();
+    assert_eq!(stored, [format!("shop:{{DC#eu#{key}}}")]);
+    // Two for the locks, and this one.
+    let list: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut client).await.unwrap();
+    assert_eq!(list.lines().count(), 3, "{list}");
+    assert!(lease.release().await);
+    locks.close().await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn locks_of_this_process_need_no_server() {
+    let here = "provider: in-process";
+    let yaml = shards(&[on("postgres://nowhere.invalid/a", here), on("sqlite:b.db", here)]);
+    let locks = connect(&yaml).await;
+    let (first, second) = (key_of(0), key_of(1));
+    let _one = locks.acquire(&first, LONG).await.unwrap();
+    let _two = locks.acquire(&second, LONG).await.unwrap();
+    assert!(locks.try_acquire(&first, Duration::ZERO, LONG).await.unwrap().is_none());
+    // Both shards have the same locks.
+    let providers: Vec<&LockProvider> = locks.shards().map(|(_, provider)| provider).collect();
+    assert!(held(providers[0], &second).await && held(providers[1], &first).await);
+    assert!(locks.force_release(&first, "the test is over").await.unwrap());
+}
+
+#[tokio::test]
+async fn zones_part_keys_unless_they_span_them() {
+    let url = database().await;
+    let eu = connect(&shards(&[on(&url, "zone: eu")])).await;
+    let us = connect(&shards(&[on(&url, "zone: us")])).await;
+    let key = LockKey::named("report");
+    let _eu = eu.acquire(&key, LONG).await.unwrap();
+    let _us = us.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().expect("its own");
+    let both = key.level(LockLevel::Xdc);
+    let _one = eu.acquire(&both, LONG).await.unwrap();
+    assert!(us.try_acquire(&both, Duration::ZERO, LONG).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn the_term_of_a_file_is_that_of_leases_that_name_none() {
+    let url = database().await;
+    let locks = connect(&shards(&[on(&url, "term: 60s")])).await;
+    let hour = Duration::from_secs(3600);
+    let remaining = async |options: LockOptions| {
+        let key = LockKey::named(&Uuid::new_v4().to_string());
+        let lease = locks.take(&key, &options).await.unwrap().unwrap();
+        let holder = locks.inspect(&key).await.unwrap().unwrap();
+        assert!(lease.release().await);
+        holder.remaining.unwrap()
+    };
+    assert!(remaining(LockOptions::default().hold(hour)).await < hour / 10);
+    assert!(remaining(LockOptions::default().hold(hour).renewed(hour / 2)).await > hour / 3);
+    // One that waits for ever has it, too.
+    let lease = locks.acquire(&lock_key!("a"), hour).await.unwrap();
+    let holder = locks.inspect(&lock_key!("a")).await.unwrap().unwrap();
+    assert!(holder.remaining.unwrap() < hour / 10);
+    assert!(lease.release().await);
+}
+
+#[tokio::test]
+async fn a_shard_without_locks_says_what_to_add() {
+    let (first, second) = (database().await, database().await);
+    let with = on(&first, "");
+    let without = format!("primary-config: {{url: '{second}'}}");
+    let locks = connect(&shards(&[with.clone(), without.clone()])).await;
+    let key = key_of(1);
+    let error = locks.acquire(&key, LONG).await.unwrap_err();
+    let LockError::NoLocks { shard, advice, .. } = &error else { panic!("{error}") };
+    assert_eq!(shard.to_string(), "0/1");
+    assert!(error.to_string().contains(&format!("`{key}` has no lock: shard 0/1")), "{error}");
+    // Nobody needs them as long as nobody asks.
+    assert!(locks.acquire(&key_of(0), LONG).await.unwrap().release().await);
+
+    // What it says to add is what helps.
+    let lines: Vec<_> = advice.lines().filter(|line| line.starts_with("  ")).collect();
+    let yaml =
+        format!("ekbatan:\n configs:\n  primary-config: {{url: '{second}'}}\n{}", lines.join("\n"));
+    let locks = connect(&yaml).await;
+    assert!(locks.acquire(&lock_key!("a"), LONG).await.unwrap().release().await);
+
+    let error = KeyedLocks::connect(&load(&shards(&[without]))).await.unwrap_err();
+    assert!(matches!(error, KeyedLocksError::NoLocks { .. }), "{error}");
+    assert!(error.to_string().contains("lock-config:\n    provider: postgres"), "{error}");
+}
+
+#[tokio::test]
+async fn a_shard_that_is_not_here_is_an_error_unless_told_otherwise() {
+    let here = on("sqlite:a.db", "provider: in-process");
+    let yaml = shards(&[here]);
+    let error = connect(&yaml).await.acquire(&key_of(7), LONG).await.unwrap_err();
+    assert!(matches!(error, LockError::Shard { .. }), "{error}");
+    assert!(error.to_string().contains("shard 0/7 is not configured; there are 0/0"), "{error}");
+    let lenient = yaml.replace("{sharding: {", "{sharding: {unknown-shard: default-shard, ");
+    let lease = connect(&lenient).await.acquire(&key_of(7), LONG).await.unwrap();
+    assert!(lease.release().await);
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_is_told_by_shard_and_without_its_password() {
+    let good = database().await;
+    let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
+    let bad = format!("url: 'postgres://app:s3cret@127.0.0.1:{}/shop'", proxy.port());
+    let evicting = RedisServer::builder()
+        .setting("maxmemory", "100mb")
+        .setting("maxmemory-policy", "allkeys-lru")
+        .start()
+        .await
+        .unwrap();
+    let redis = format!("url: '{}'", evicting.url());
+    let yaml = shards(&[on(&good, ""), on("sqlite:b.db", &bad), on("sqlite:c.db", &redis)]);
+    let error = KeyedLocks::connect(&load(&yaml)).await.unwrap_err();
+    let KeyedLocksError::Shards(failures) = &error else { panic!("{error}") };
+    let shards: Vec<_> = failures.iter().map(|f| f.shards[0].to_string()).collect();
+    assert_eq!(shards, ["0/1", "0/2"]);
+    assert!(matches!(failures[0].source, LockError::Start { .. }), "{error}");
+    assert!(matches!(failures[1].source, LockError::Unsafe { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("shard 0/1 in postgres at postgres://app:***@127.0.0.1"), "{text}");
+    assert!(text.contains("shard 0/2 in redis at redis://"), "{text}");
+    assert!(!text.contains("s3cret"), "{text}");
+    evicting.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_provider_that_is_not_compiled_in_names_its_feature() {
+    let redis = on("sqlite:a.db", "url: 'redis://localhost'");
+    let error = LockRegistry::<BuiltIn>::connect(&load(&shards(&[redis]))).await.unwrap_err();
+    assert!(
+        error.to_string().contains("add the feature `redis` of the crate `ekbatan`"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn encryption_that_is_asked_for_is_not_left_out() {
+    let url = database().await;
+    let redis = RedisServer::shared().await.unwrap().url();
+    for (server, tls) in [
+        (&url, "tls-mode: require"),
+        (&url, "tls-mode: verify-full"),
+        (&redis, "tls-mode: require"),
+    ] {
+        let locks = on("sqlite:a.db", &format!("url: '{server}', {tls}"));
+        let error = KeyedLocks::connect(&load(&shards(&[locks]))).await.unwrap_err();
+        assert!(matches!(error, KeyedLocksError::Shards(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_with_mistakes_is_refused() {
+    let config =
+        EkbatanConfig::single("sqlite:a.db").locks(LockConfig::of(LockProviderKind::Redis));
+    let error = KeyedLocks::connect(&config).await.unwrap_err();
+    assert!(matches!(error, KeyedLocksError::Config(_)), "{error}");
+}
+
+#[tokio::test]
+async fn an_action_runs_under_the_locks_of_a_configuration() {
+    let database = TestDatabase::start(Database::Sqlite).await;
+    let executor = database.executor();
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;
+    let locks = connect(&shards(&[on("sqlite:a.db", "provider: in-process")])).await;
+    let key = lock_key!("wallet", wallet);
+    let deposit = || Deposit { wallet, amount: Decimal::from(5) };
+    let options = LockOptions::default();
+    executor.execute(&DepositMoney, deposit()).with_lock(&locks, &key, options).await.unwrap();
+    let output = locks
+        .with_lock(&key, options, |lease| {
+            executor.execute(&DepositMoney, deposit()).fenced_by(&lease)
+        })
+        .await
+        .unwrap();
+    assert_eq!(output.balance, Decimal::from(10));
+    assert!(!held(&locks, &key).await);
+}
