@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ekbatan::action::Budget;
-use ekbatan::lock::ProcessBackend;
+use ekbatan::config::{LockConfig, LockProviderKind};
 use ekbatan::prelude::*;
 use wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations};
 
@@ -54,15 +54,17 @@ async fn main() -> std::process::ExitCode {
 
 async fn run() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
-    let databases =
-        Databases::open(&format!("sqlite:{}", folder.path().join("wallet.db").display())).await?;
+    // Locks of this process alone; others are shared by many, and a file can say which.
+    let config =
+        EkbatanConfig::single(format!("sqlite:{}", folder.path().join("wallet.db").display()))
+            .locks(LockConfig::of(LockProviderKind::InProcess));
+    let databases = Databases::connect(&config).await?;
+    let locks = KeyedLocks::connect(&config).await?;
     databases.migrate(&migrations()).await?;
     let executor =
         ActionExecutor::builder(&databases, "com.example.wallet").model::<Wallet>().build().await?;
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
     let wallet = executor.execute(&OpenWallet, opening).await?.id;
-    // Of this process alone; other backends are shared by many.
-    let locks = LockProvider::new(ProcessBackend::new(), "local");
 
     println!("{TASKS} tasks deposit into one wallet at once.");
     for locked in [false, true] {

@@ -1,7 +1,7 @@
 //! An example program, run to its end.
 
 use std::ffi::OsStr;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 pub struct Program(Command);
 
@@ -31,11 +31,25 @@ impl Program {
     }
 
     /// What it prints; it has to end well.
-    pub fn run(mut self) -> String {
-        let ended = self.0.output().unwrap();
+    pub fn run(self) -> String {
+        self.ends(true)
+    }
+
+    /// What it prints; it has to end badly.
+    pub fn run_in_vain(self) -> String {
+        self.ends(false)
+    }
+
+    /// For those who talk to it while it runs.
+    pub fn into_command(self) -> Command {
+        self.0
+    }
+
+    fn ends(mut self, well: bool) -> String {
+        let ended = self.0.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8(ended.stdout).unwrap();
         let complaint = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{}\n{said}\n{complaint}", ended.status);
+        assert_eq!(ended.status.success(), well, "{}\n{said}\n{complaint}", ended.status);
         said
     }
 }

@@ -1,0 +1,107 @@
+//! Two shells play against each other, on one server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Stdio};
+
+use ekbatan_testkit::{PostgresServer, RedisServer};
+
+use super::program::Program;
+
+/// A shell whose input and output are ours. It ends with its input.
+struct Shell {
+    child: Child,
+    said: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Shell {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = shell(arguments)
+            .into_command()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, said }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// The next line has to begin so.
+    fn says(&mut self, start: &str) {
+        let line = self.said.next().expect("a line before the end").unwrap();
+        assert!(line.starts_with(start), "{line}");
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn shell(arguments: &[&str]) -> Program {
+    arguments.iter().fold(Program::named("lock_shell"), Program::arg)
+}
+
+fn play(server: &[&str]) {
+    let with = |command: &[&'static str]| [server, command].concat();
+    let mut first = Shell::start(server);
+    first.tell("take wallet:17 --wait 60");
+    first.says("taken wallet:17 by token ");
+
+    // Another process sees who has it, and does not get it.
+    let said = shell(&with(&["inspect", "wallet:17"])).run();
+    assert!(said.contains(&format!("process {}, for ", first.child.id())), "{said}");
+    let said = shell(&with(&["take", "wallet:17", "--wait", "0"])).run_in_vain();
+    assert_eq!(said, "busy wallet:17\n");
+
+    // One that waits has it as soon as it is given back.
+    let mut second = Shell::start(&with(&["take", "wallet:17", "--wait", "600"]));
+    first.tell("release wallet:17");
+    first.says("released wallet:17");
+    second.says("taken wallet:17 by token ");
+    second.end();
+    let said = shell(&with(&["inspect", "wallet:17"])).run();
+    assert_eq!(said, "wallet:17 is free\n");
+
+    // A lease that is ended by force is lost, and its holder hears of it.
+    first.tell("take wallet:17 --wait 60");
+    first.says("taken wallet:17 by token ");
+    first.tell("list");
+    first.says("wallet:17 by token ");
+    let said = shell(&with(&["force", "wallet:17", "it", "hangs"])).run();
+    assert_eq!(said, "ended the lease on wallet:17\n");
+    first.says("lost wallet:17: ");
+    first.tell("release wallet:17");
+    first.says("wallet:17 was no longer held here");
+    first.tell("dance");
+    first.says("error: unrecognized subcommand 'dance'");
+    first.tell("quit");
+    first.end();
+}
+
+#[tokio::test]
+async fn lock_shells_play_on_postgres() {
+    let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
+    play(&["--url", &url]);
+}
+
+#[tokio::test]
+async fn lock_shells_play_on_redis() {
+    let url = RedisServer::shared().await.unwrap().url();
+    play(&["--url", &url, "--namespace", "shell"]);
+}
+
+#[tokio::test]
+async fn lock_shells_play_as_a_file_says() {
+    let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("locks.yml");
+    let yaml = format!(
+        "ekbatan: {{configs: {{primary-config: {{url: '{url}'}}, lock-config: {{zone: eu}}}}}}"
+    );
+    std::fs::write(&file, yaml).unwrap();
+    play(&["--config", file.to_str().unwrap()]);
+}
