@@ -24,9 +24,9 @@ mod process;
 mod provider;
 mod registry;
 mod scope;
+mod servers;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-mod servers;
 mod with_lock;
 
 pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
@@ -42,7 +42,7 @@ pub use process::ProcessBackend;
 pub use provider::{KeyedLockProvider, LockProvider};
 pub use registry::{KeyedLocks, KeyedLocksError, LockRegistry, ShardLocksError};
 pub use scope::LockScope;
+pub use servers::{BuiltIn, LockServers};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
 pub use with_lock::{ExecuteLocked, with_lock, with_locks};
-pub use servers::{BuiltIn, LockServers};

@@ -27,7 +27,7 @@ impl LockServers for BuiltIn {
             LockProviderKind::MySql | LockProviderKind::MariaDb => {
                 return not_compiled_in(settings, NOT_YET);
             }
-            LockProviderKind::Sqlite => return not_compiled_in(settings, NOT_YET),
+            LockProviderKind::Sqlite => sqlite(settings).await?,
             LockProviderKind::Redis => {
                 return not_compiled_in(settings, "add the feature `redis` of the crate `ekbatan`");
             }
@@ -58,6 +58,31 @@ async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
 #[cfg(not(feature = "postgres"))]
 async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
     not_compiled_in(settings, "add the feature `postgres` of the crate `ekbatan`")
+}
+
+#[cfg(feature = "sqlite")]
+async fn sqlite(settings: &LockSettings) -> Result<LockProvider, LockError> {
+    let file = crate::SqliteLocks::open(&settings.server).await?;
+    Ok(LockProvider::new(file.leases().await?, &settings.zone))
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn sqlite(settings: &LockSettings) -> Result<LockProvider, LockError> {
+    not_compiled_in(settings, "add the feature `sqlite` of the crate `ekbatan`")
+}
+
+#[cfg(feature = "sqlite")]
+impl From<crate::SqliteLocksError> for LockError {
+    fn from(error: crate::SqliteLocksError) -> Self {
+        use crate::{BackendError, SqliteLocksError};
+        match error {
+            SqliteLocksError::Unsafe { reason } => Self::Unsafe { reason },
+            SqliteLocksError::Backend(source) => Self::Start { source },
+            SqliteLocksError::Address(_) => {
+                Self::Start { source: BackendError::new(error.to_string()) }
+            }
+        }
+    }
 }
 
 #[cfg(feature = "postgres")]

@@ -70,7 +70,16 @@ impl SqliteLocks {
     /// When the address is none, or leads to no file; or to a database on which locks are not
     /// safe, such as one in memory.
     pub async fn connect(url: &str) -> Result<Self, SqliteLocksError> {
-        let config = DataSourceConfig::new(url);
+        Self::open(&DataSourceConfig::new(url)).await
+    }
+
+    /// Opens the file that a configuration names, and creates it if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// As [`SqliteLocks::connect`].
+    pub async fn open(config: &DataSourceConfig) -> Result<Self, SqliteLocksError> {
+        let url = config.url.as_str();
         if config.dialect() != Some(Dialect::Sqlite) {
             let shown = config.shown_url();
             let why = format!("`{shown}` is none of SQLite, such as `sqlite:shop.db`");
@@ -80,7 +89,7 @@ impl SqliteLocks {
             return Err(SqliteLocksError::Unsafe { reason });
         }
         let options =
-            file_options(&config).map_err(|error| SqliteLocksError::Address(error.to_string()))?;
+            file_options(config).map_err(|error| SqliteLocksError::Address(error.to_string()))?;
         let file = LockFile::new(options);
         let on_disk = "SELECT 1 FROM pragma_database_list WHERE name = 'main' AND file <> ''";
         match file.row("opening the lock file", on_disk, &[]).await? {

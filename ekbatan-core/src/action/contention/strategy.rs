@@ -57,7 +57,7 @@ impl<A: Action> Execution<'_, A> {
     fn strategy(&self) -> Result<Option<(Mode, ContentionKey)>, ContentionError> {
         // Whoever brings a lease has settled with the others already. To wait for another
         // one, or in a line whose group waits for this very lease, could never end.
-        if self.options.fence.is_some() {
+        if !self.options.fences.is_empty() {
             return Ok(None);
         }
         let strategies = &self.executor.inner.strategies;
@@ -102,7 +102,7 @@ impl<A: Action> Execution<'_, A> {
             .map_err(|after| ExecuteError::Deadline { after })??;
         let fence = lease.as_fence();
         let until = Instant::now() + fence.remaining;
-        self.options.fence = Some((fence, until));
+        self.options.fences.push((fence, until));
         let answer = self.attempt_until_done(params, keyed, deadline).await;
         lease.release().await;
         answer

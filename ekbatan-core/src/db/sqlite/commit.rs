@@ -178,7 +178,7 @@ impl SqliteLink {
             match change.kind {
                 ChangeKind::Insert => bind_all(&mut arguments, change)?,
                 ChangeKind::Update => {
-                    let mut bind_at = |arguments: &mut SqliteArguments, position: usize| {
+                    let bind_at = |arguments: &mut SqliteArguments, position: usize| {
                         let column = &change.table.columns[position];
                         bind_column(arguments, &change.values[position], column)
                     };
