@@ -164,6 +164,10 @@ impl LockBackend for RedisBackend {
         answered(self.commands.run(&force).await)
     }
 
+    fn frees_by_itself(&self) -> bool {
+        true
+    }
+
     async fn freed(&self, key: &str) {
         self.hints.freed(key).await;
     }

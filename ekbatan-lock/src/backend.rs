@@ -152,6 +152,13 @@ pub trait LockBackend: Send + Sync + 'static {
         std::future::pending().await
     }
 
+    /// Whether the server frees a key by itself when its term is over, and
+    /// [`extend`](Self::extend) may shorten the term. Where it does not, a key that is to stay
+    /// taken for a while after its work is held by the process for so long.
+    fn frees_by_itself(&self) -> bool {
+        false
+    }
+
     /// How long to wait between tries, as long as no hint comes.
     fn poll_interval(&self) -> Duration {
         Duration::from_millis(20)

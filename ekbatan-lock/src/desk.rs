@@ -53,6 +53,8 @@ struct State {
     hold: Option<Arc<Hold>>,
     /// Whether the server is being asked for the key.
     contending: bool,
+    /// Whether the key stays taken here though its work is over.
+    keeping: bool,
     /// Until when another process has its turn.
     away: Option<Instant>,
     closed: bool,
@@ -66,6 +68,7 @@ impl State {
     /// Whether whoever comes now has to wait.
     fn is_busy(&self) -> bool {
         self.contending
+            || self.keeping
             || self.still_waiting() > 0
             || self.hold.as_ref().is_some_and(|hold| !hold.is_over())
     }
@@ -74,7 +77,14 @@ impl State {
 impl Desk {
     pub(crate) fn new(key: LockKey, stored: String, first: Waiter) -> Self {
         let waiting = VecDeque::from([first]);
-        let state = State { waiting, hold: None, contending: false, away: None, closed: false };
+        let state = State {
+            waiting,
+            hold: None,
+            contending: false,
+            keeping: false,
+            away: None,
+            closed: false,
+        };
         Self { key, stored, state: Mutex::new(state), called: Notify::new() }
     }
 
@@ -119,19 +129,27 @@ impl Desk {
 
     /// Ends the lease that is out; `false` if none is.
     pub(crate) fn force(&self, why: &str) -> bool {
-        let hold = self.state().hold.clone();
+        let mut state = self.state();
+        if std::mem::take(&mut state.keeping) {
+            drop(state);
+            self.call();
+            return true;
+        }
+        let hold = state.hold.clone();
+        drop(state);
         hold.is_some_and(|hold| hold.lose(LossCause::Forced(why.to_owned())))
     }
 
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
+        state.keeping = false;
         // Whoever waits hears that the sender is gone.
         state.waiting.clear();
         let hold = state.hold.clone();
         drop(state);
         if let Some(hold) = hold {
-            hold.lose(LossCause::Forced("the locks were closed".to_owned()));
+            hold.lose(LossCause::Closed);
         }
         self.call();
     }

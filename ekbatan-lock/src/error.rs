@@ -23,6 +23,9 @@ pub enum LossCause {
     /// Somebody else has it.
     #[error("somebody else has taken it")]
     Taken,
+    /// The locks of this process were closed.
+    #[error("the locks were closed")]
+    Closed,
     /// An operator ended it.
     #[error("it was ended by force: {0}")]
     Forced(String),

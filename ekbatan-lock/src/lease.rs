@@ -49,6 +49,8 @@ pub(crate) struct Hold {
 struct State {
     leases: usize,
     deadline: Instant,
+    /// Until when the key stays taken, however early it is given back.
+    kept_until: Option<Instant>,
 }
 
 /// How a hold is over.
@@ -56,6 +58,13 @@ struct State {
 pub(crate) enum Ended {
     Released,
     Lost(LossCause),
+}
+
+impl Ended {
+    /// Whether it is over by the will of this process.
+    pub(crate) fn is_orderly(&self) -> bool {
+        matches!(self, Ended::Released | Ended::Lost(LossCause::Closed))
+    }
 }
 
 /// More time, asked of whoever keeps the key at the server.
@@ -85,7 +94,7 @@ impl Hold {
             scope,
             token,
             max_hold,
-            state: Mutex::new(State { leases: 1, deadline }),
+            state: Mutex::new(State { leases: 1, deadline, kept_until: None }),
             over: watch::Sender::new(None),
             returned: watch::Sender::new(None),
             extensions,
@@ -115,6 +124,12 @@ impl Hold {
 
     pub(crate) fn deadline(&self) -> Instant {
         lock(&self.state).deadline
+    }
+
+    /// For how long the key stays taken now that it was given back.
+    pub(crate) fn kept(&self) -> Option<Duration> {
+        let rest = lock(&self.state).kept_until?.saturating_duration_since(Instant::now());
+        (!rest.is_zero()).then_some(rest)
     }
 
     pub(crate) fn defer(&self, by: Duration) {
@@ -255,6 +270,14 @@ impl Lease {
             return answer;
         }
         Err(LockError::Lost { key: self.key().clone(), cause: over() })
+    }
+
+    /// Keeps the key taken for so long from now on, also if the lease is given back or dropped
+    /// before.
+    pub(crate) fn keep(&self, at_least: Duration) {
+        let until = Instant::now() + at_least;
+        let mut state = lock(&self.ticket.hold.state);
+        state.kept_until = state.kept_until.max(Some(until));
     }
 
     /// Gives the lease back and waits until it is given back: the next one may have the key.

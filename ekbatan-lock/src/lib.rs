@@ -25,6 +25,7 @@ mod provider;
 mod registry;
 mod scope;
 mod servers;
+mod single_flight;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod with_lock;
@@ -43,6 +44,7 @@ pub use provider::{KeyedLockProvider, LockProvider};
 pub use registry::{KeyedLocks, KeyedLocksError, LockRegistry, ShardLocksError};
 pub use scope::LockScope;
 pub use servers::{BuiltIn, LockServers};
+pub use single_flight::{Flight, SingleFlightError, single_flight};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
 pub use with_lock::{ExecuteLocked, with_lock, with_locks};

@@ -115,4 +115,8 @@ impl LockBackend for ProcessBackend {
         state.taken.remove(key);
         Ok(taken)
     }
+
+    fn frees_by_itself(&self) -> bool {
+        true
+    }
 }

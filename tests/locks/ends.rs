@@ -141,6 +141,7 @@ async fn closing_ends_what_is_held_and_refuses_who_waits(t: &TestLocks) {
     }
     t.locks.close().await;
     assert!(!lease.is_held() && !other.is_held());
+    assert_eq!(lease.lost().await, LossCause::Closed);
     let refused = waiter.await.unwrap();
     assert!(matches!(refused, Err(LockError::Closed { .. })), "{refused:?}");
     let refused = t.locks.acquire(&held, LONG).await;

@@ -33,6 +33,7 @@ mod wallet;
 mod commit;
 mod ends;
 mod exclusion;
+mod flights;
 mod postgres;
 mod queue;
 mod redis;

@@ -48,6 +48,10 @@ impl TestLocks {
         Self { locks: provider(kind, &place).await, kind, place, _file: file }
     }
 
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// What another node has. Locks of one process know of one process only.
     pub async fn other_node(&self) -> LockProvider {
         match self.kind {

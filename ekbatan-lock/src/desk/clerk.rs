@@ -215,8 +215,17 @@ impl Server<'_> {
         // Of a waiter who is gone, the lease comes back and is released by its drop.
         let _ = waiter.answer.send(Ok(Some(lease)));
         let (held, ended) = self.watch(&hold, held, &waiter.options, extensions).await;
-        self.desk.state().hold = None;
+        let kept = hold.kept().filter(|_| ended.is_orderly());
+        {
+            let mut state = self.desk.state();
+            state.hold = None;
+            state.keeping = kept.is_some() && !state.closed;
+        }
         tracing::debug!(key = %self.desk.key, held = ?since.elapsed(), ?ended, "a lock is over");
+        if let Some(rest) = kept {
+            self.keep(&hold, held, rest).await;
+            return None;
+        }
         match ended {
             Ended::Released if self.desk.is_wanted() => {
                 hold.return_as(true);
@@ -229,7 +238,8 @@ impl Server<'_> {
             Ended::Lost(cause) => {
                 hold.return_as(false);
                 // What expired here is still ours there.
-                if matches!(cause, LossCause::Expired(_) | LossCause::Forced(_)) {
+                use LossCause::{Closed, Expired, Forced};
+                if matches!(cause, Expired(_) | Forced(_) | Closed) {
                     self.give_back(held).await;
                 }
                 None
@@ -318,6 +328,35 @@ impl Server<'_> {
                 held.until.min(Instant::now() + term / (RENEWALS_PER_TERM * 4))
             }
         }
+    }
+
+    /// Leaves the key taken for a while, though its work is over: with the server, which frees
+    /// it by itself, or else here.
+    async fn keep(&self, hold: &Hold, held: Held, rest: Duration) {
+        let until = Instant::now() + rest;
+        let (backend, key) = (&self.shared.backend, &self.desk.stored);
+        if backend.frees_by_itself() {
+            let kept = backend.extend(key, &held.grant, rest).await;
+            self.desk.state().keeping = false;
+            hold.return_as(kept.unwrap_or_else(|error| {
+                tracing::warn!(%error, key, "for how long a lock is kept could not be said; its term ends it");
+                false
+            }));
+            return;
+        }
+        hold.return_as(true);
+        let grant = held.grant;
+        let mut gone = backend.lost(key, &grant);
+        while self.desk.state().keeping {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => break,
+                _ = &mut gone => break,
+                // Who forces it, or closes the desk, calls; so does anyone who lines up.
+                () = self.desk.called.notified() => {}
+            }
+        }
+        self.desk.state().keeping = false;
+        self.give_back(held).await;
     }
 
     /// Waits while another process, which wanted the key that was given back, has its turn.

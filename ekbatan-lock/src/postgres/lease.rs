@@ -169,6 +169,10 @@ impl LockBackend for PostgresLeaseBackend {
         Ok(row.is_some())
     }
 
+    fn frees_by_itself(&self) -> bool {
+        true
+    }
+
     async fn freed(&self, key: &str) {
         self.hints.heard(key).await;
     }

@@ -204,4 +204,8 @@ impl LockBackend for SqliteLeaseBackend {
         let row = self.file.row("ending a lease", FORCE, &[Value::Text(key)]).await?;
         Ok(row.is_some())
     }
+
+    fn frees_by_itself(&self) -> bool {
+        true
+    }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions};
 use ekbatan_testkit::TempSqlite;
 
+use crate::flights::until_it_runs;
 use crate::providers::{LONG, on_sqlite};
 
 const URL: &str = "EKBATAN_TEST_LOCK_FILE_URL";
@@ -125,6 +126,36 @@ async fn the_keys_of_a_process_that_is_killed_are_free_after_their_terms() {
     assert!(locks.try_acquire(&long, Duration::ZERO, LONG).await.unwrap().is_none());
     assert!(locks.force_release(&long, "its process is dead").await.unwrap());
     assert!(locks.try_acquire(&long, Duration::ZERO, LONG).await.unwrap().is_some());
+}
+
+/// For how long the key of work that one process runs is kept.
+const AT_LEAST: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_process_ran_is_run_again_when_its_time_is_over() {
+    if let Ok(url) = std::env::var(URL) {
+        return run_for_ever(&url).await;
+    }
+    let file = TempSqlite::new().unwrap();
+    let locks = on_sqlite(&file.url()).await;
+    let name = "what_a_killed_process_ran_is_run_again_when_its_time_is_over";
+    let begun = Instant::now();
+    let mut child = another(name, &file, file.path());
+    until_said(&mut child, "at work");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until_it_runs(&locks, &LockKey::named("report")).await;
+    assert!(begun.elapsed() >= AT_LEAST, "{:?}", begun.elapsed());
+}
+
+async fn run_for_ever(url: &str) {
+    let locks = on_sqlite(url).await;
+    let work = async |_| {
+        say("at work");
+        std::future::pending::<Result<(), ()>>().await
+    };
+    let key = LockKey::named("report");
+    let _ = locks.single_flight(&key, AT_LEAST, AT_LEAST, work).await;
 }
 
 async fn hold_for_ever(url: &str) {
