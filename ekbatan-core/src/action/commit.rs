@@ -1,15 +1,20 @@
 //! The steps of an execution, from the first attempt to the last answer.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value as Json;
 use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
+use super::contention::{Left, Seat};
 use super::execution::Codec;
+use super::parts::ShardBatch;
 use super::plan::PlanParts;
-use super::{Action, ActionContext, ActionPlan, ErrorKind, ExecuteError, Execution, PlanError};
+use super::{
+    Action, ActionContext, ActionPlan, Effect, ErrorKind, ExecuteError, Execution, PlanError,
+};
 use crate::db::Committed;
 use crate::domain::PayloadError;
 use crate::outbox::{Answered, fingerprint, look_up};
@@ -37,6 +42,16 @@ impl Deadline {
     }
 }
 
+/// What a plan comes to: what each shard is to commit, and what follows.
+pub(super) struct Planned {
+    pub(super) parts: Vec<ShardBatch>,
+    pub(super) effects: Vec<Box<dyn Effect>>,
+    /// How many events there are.
+    pub(super) events: usize,
+    /// What the rows will be, for those who wait for them.
+    pub(super) left: Vec<Left>,
+}
+
 /// What a call with an idempotency key knows of itself.
 pub(super) struct Keyed<'k, O> {
     pub(super) key: &'k str,
@@ -54,6 +69,7 @@ impl<A: Action> Execution<'_, A> {
             ekbatan.action.outcome = field::Empty,
             ekbatan.action.error = field::Empty,
             ekbatan.action.retry.count = field::Empty,
+            ekbatan.contention.group_size = field::Empty,
         );
         if self.executor.inner.log_principal {
             span.record(
@@ -79,7 +95,7 @@ impl<A: Action> Execution<'_, A> {
         let params = params_of::<A>(&self.params)?;
         let deadline = Deadline::new(self.options.deadline);
         let Some((key, codec)) = &self.key.take() else {
-            return self.run_by_strategy(&params, None, deadline).await;
+            return self.attempt_until_done(&params, None, deadline).await;
         };
         if key.is_empty() || key.len() > 255 {
             return Err(PlanError::Key(key.clone(), key.len()).into());
@@ -93,7 +109,7 @@ impl<A: Action> Execution<'_, A> {
         if let Some(answered) = deadline.bound(self.find_answer(key)).await.map_err(late)?? {
             return self.replay(&keyed, answered, deadline).await;
         }
-        self.run_by_strategy(&params, Some(&keyed), deadline).await
+        self.attempt_until_done(&params, Some(&keyed), deadline).await
     }
 
     async fn find_answer(&self, key: &str) -> Result<Option<Answered>, ExecuteError<A::Error>> {
@@ -113,19 +129,32 @@ impl<A: Action> Execution<'_, A> {
         failure.map_or(Ok(None), |error| Err(error.into()))
     }
 
-    pub(super) async fn attempt_until_done(
-        &self,
+    async fn attempt_until_done(
+        &mut self,
         params: &Json,
         keyed: Option<&Keyed<'_, A::Output>>,
         deadline: Deadline,
     ) -> Answer<A> {
         let inner = &self.executor.inner;
-        let policy = self.options.retry.as_ref().unwrap_or(&inner.retry);
+        let policy = self.options.retry.clone();
+        let policy = policy.as_ref().unwrap_or(&inner.retry);
+        let contending = self.contending()?;
+        let mut alone = false;
         let mut spent = std::collections::BTreeMap::<ErrorKind, u32>::new();
         let mut attempt = 1;
         loop {
             Span::current().record("ekbatan.action.retry.count", attempt - 1);
-            let error = match self.attempt(params, keyed, deadline, attempt).await {
+            let attempted = self
+                .attempt_as_decided(
+                    contending.as_ref(),
+                    &mut alone,
+                    params,
+                    keyed,
+                    deadline,
+                    &mut attempt,
+                )
+                .await;
+            let error = match attempted {
                 Ok(output) => return Ok(output),
                 Err(error) => error,
             };
@@ -161,18 +190,36 @@ impl<A: Action> Execution<'_, A> {
     }
 
     /// One attempt: a fresh plan, `perform`, the commit.
-    async fn attempt(
+    pub(super) async fn attempt(
         &self,
         params: &Json,
         keyed: Option<&Keyed<'_, A::Output>>,
         deadline: Deadline,
         attempt: u32,
     ) -> Answer<A> {
-        let inner = &self.executor.inner;
-        let started = inner.databases.clock.now();
+        let started = self.executor.inner.databases.clock.now();
         self.raise_before_reading(deadline).await?;
-        let mut ctx = ActionContext {
+        let mut ctx = self.context(started, attempt, None);
+        let performed = deadline.bound(self.perform(&mut ctx)).await;
+        let output = performed.map_err(|after| ExecuteError::Deadline { after })??;
+        let planned = self.planned(ctx.plan, output, params, keyed, started, deadline).await?;
+        let (output, Planned { parts, effects, events, .. }) = planned;
+        let committed = self.commit(parts, effects, deadline, attempt, events).await?;
+        Ok((output, Some(committed)))
+    }
+
+    /// What the action sees. With a seat it sees what the calls before it will leave.
+    pub(super) fn context(
+        &self,
+        started: DateTime<Utc>,
+        attempt: u32,
+        seat: Option<Arc<Seat>>,
+    ) -> ActionContext<'_> {
+        let inner = &self.executor.inner;
+        let keeps_rows = seat.is_some();
+        ActionContext {
             databases: &inner.databases,
+            seat,
             ids: &inner.ids,
             name: A::NAME,
             action: self.id,
@@ -180,19 +227,32 @@ impl<A: Action> Execution<'_, A> {
             reason: self.options.reason.as_deref(),
             attempt,
             now: started,
-            plan: ActionPlan::new(started),
-        };
-        let perform = self.action.perform(&mut ctx, &self.params).instrument(tracing::info_span!(
-            "ekbatan.action.perform",
-            ekbatan.action.attempt = attempt
-        ));
-        let output = deadline
-            .bound(perform)
-            .await
-            .map_err(|after| ExecuteError::Deadline { after })?
-            .map_err(ExecuteError::Domain)?;
-        let PlanParts { rows, events, effects } = ctx.plan.into_parts()?;
-        let parts = if rows.is_empty() && keyed.is_none() && !inner.record_reads {
+            plan: ActionPlan::new(started, keeps_rows),
+        }
+    }
+
+    pub(super) async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+    ) -> Result<A::Output, ExecuteError<A::Error>> {
+        let attempt = ctx.attempt;
+        let span = tracing::info_span!("ekbatan.action.perform", ekbatan.action.attempt = attempt);
+        let performed = self.action.perform(ctx, &self.params).instrument(span).await;
+        performed.map_err(ExecuteError::Domain)
+    }
+
+    /// What a plan comes to.
+    pub(super) async fn planned(
+        &self,
+        plan: ActionPlan,
+        output: A::Output,
+        params: &Json,
+        keyed: Option<&Keyed<'_, A::Output>>,
+        started: DateTime<Utc>,
+        deadline: Deadline,
+    ) -> Result<(A::Output, Planned), ExecuteError<A::Error>> {
+        let PlanParts { rows, events, effects, left } = plan.into_parts()?;
+        let parts = if rows.is_empty() && keyed.is_none() && !self.executor.inner.record_reads {
             Vec::new()
         } else {
             let action = self.record(params, started);
@@ -203,8 +263,7 @@ impl<A: Action> Execution<'_, A> {
             let parts = deadline.bound(self.parts(rows, &events, key, &action)).await;
             parts.map_err(|after| ExecuteError::Deadline { after })??
         };
-        let committed = self.commit(parts, effects, deadline, attempt, events.len()).await?;
-        Ok((output, Some(committed)))
+        Ok((output, Planned { parts, effects, events: events.len(), left }))
     }
 
     /// The answer of the call that had the key before.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 use super::ActionPlan;
+use super::contention::Seat;
 use crate::clock::to_micros;
 use crate::db::ActionId;
 use crate::domain::{Entity, EntityId, Id, IdGenerator, ShardIdentifier, ShardedId, Stored};
@@ -17,6 +18,7 @@ use crate::shard::Databases;
 /// writer of it by the rules of borrowing.
 pub struct ActionContext<'a> {
     pub(super) databases: &'a Databases,
+    pub(super) seat: Option<Arc<Seat>>,
     pub(super) ids: &'a IdGenerator,
     pub(super) name: &'static str,
     pub(super) action: ActionId,
@@ -29,6 +31,9 @@ pub struct ActionContext<'a> {
 
 impl ActionContext<'_> {
     /// The row with this id, as the primary has it; an error if there is none.
+    ///
+    /// Where calls are [coalesced](super::Coalesced), it is the row that the calls before
+    /// this one will leave, which are committed with it.
     pub async fn get<I: EntityId>(&self, id: I) -> Result<Stored<I::Entity>, ReadError> {
         self.repository::<I::Entity>().get(id).await
     }
@@ -45,6 +50,7 @@ impl ActionContext<'_> {
             Arc::clone(&self.databases.clock),
             self.name,
         )
+        .with_pending(self.seat.clone())
     }
 
     /// Every read there is, on the replica, which may lag.

@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::contention::{LeaseFence, Waited};
 use super::{
-    Action, ActionExecutor, AsFence, Contention, ContentionKey, ExecuteError, Fence, RetryPolicy,
+    Action, ActionExecutor, AsFence, Contention, ContentionKey, ExecuteError, RetryPolicy,
 };
 use crate::db::{ActionId, Committed, OpenAction};
 
@@ -30,7 +31,7 @@ pub(super) struct Options {
     pub(super) retry: Option<RetryPolicy>,
     pub(super) deadline: Option<Duration>,
     /// The fences, and when their leases end.
-    pub(super) fences: Vec<(Fence, Instant)>,
+    pub(super) fences: Vec<LeaseFence>,
     pub(super) allow_cross_shard: bool,
     pub(super) contention: Option<Contention>,
     pub(super) contention_key: Option<ContentionKey>,
@@ -55,6 +56,8 @@ pub struct Execution<'a, A: Action> {
     pub(super) retry_if: Option<RetryIf<A::Error>>,
     /// While it is there, whoever asks for the outcome waits.
     pub(super) open: Mutex<Option<OpenAction>>,
+    /// What others wait for until this call has committed.
+    pub(super) waited: Mutex<Waited>,
 }
 
 impl<'a, A: Action> Execution<'a, A> {
@@ -68,6 +71,7 @@ impl<'a, A: Action> Execution<'a, A> {
             key: None,
             retry_if: None,
             open: Mutex::default(),
+            waited: Mutex::default(),
         }
     }
 

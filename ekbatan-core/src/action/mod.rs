@@ -22,6 +22,7 @@ pub use contention::{
     Adaptive, Coalesced, Contention, ContentionKey, ContentionPart, HeldLease, LeaseError, Leases,
     Pessimistic,
 };
+pub(crate) use contention::{Pending, Seat};
 pub use context::ActionContext;
 pub use effect::Effect;
 pub use error::{BuildError, ContentionError, ErrorKind, ExecuteError, PlanError};

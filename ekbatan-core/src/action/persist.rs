@@ -95,6 +95,7 @@ impl<A: Action> Execution<'_, A> {
         let committed = self.answer(committed, attempt, only.as_deref())?;
         // The outcome is known, also to effects that ask for it.
         drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.let_go();
         // The commit is known: a deadline that passes now ends the waiting, not the effects.
         let _ = deadline.bound(effects_done).await;
         Ok(committed)
@@ -142,7 +143,7 @@ impl<A: Action> Execution<'_, A> {
     }
 
     /// Raises the fences on the shards that they were not raised on before the action read.
-    async fn raise_before_commit(
+    pub(super) async fn raise_before_commit(
         &self,
         parts: &[ShardBatch],
         deadline: Deadline,
@@ -232,7 +233,7 @@ async fn commit_parts(
 }
 
 /// How far the shards have come that have a replica.
-async fn tokens(databases: &[Arc<Database>]) -> Result<Option<CommitToken>, DbError> {
+pub(super) async fn tokens(databases: &[Arc<Database>]) -> Result<Option<CommitToken>, DbError> {
     let mut token: Option<CommitToken> = None;
     for database in databases {
         token = match (token, database.token().await?) {

@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::PlanError;
+use super::contention::Left;
 use super::effect::{Closure, Effect};
 use crate::db::{ChangeKind, Committed};
 use crate::domain::{Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Value};
@@ -25,6 +26,8 @@ pub struct ActionPlan {
     effects: Mutex<Vec<Box<dyn Effect>>>,
     seen: HashSet<(TableKey, Uuid)>,
     defect: Option<PlanError>,
+    /// What the rows will be, if anybody waits to see them.
+    left: Option<Vec<Left>>,
 }
 
 /// What a plan without a mistake comes to.
@@ -32,6 +35,7 @@ pub(super) struct PlanParts {
     pub(super) rows: Vec<Staged>,
     pub(super) events: Vec<EventRecord>,
     pub(super) effects: Vec<Box<dyn Effect>>,
+    pub(super) left: Vec<Left>,
 }
 
 /// A staged change, to look at.
@@ -43,7 +47,7 @@ pub struct StagedChange<'p>(&'p Staged);
 pub struct StagedEvent<'p>(&'p EventRecord);
 
 impl ActionPlan {
-    pub(super) fn new(now: DateTime<Utc>) -> Self {
+    pub(super) fn new(now: DateTime<Utc>, keeps_rows: bool) -> Self {
         Self {
             now,
             rows: Vec::new(),
@@ -51,6 +55,7 @@ impl ActionPlan {
             effects: Mutex::default(),
             seen: HashSet::new(),
             defect: None,
+            left: keeps_rows.then(Vec::new),
         }
     }
 
@@ -136,6 +141,9 @@ impl ActionPlan {
                     self.record(&row, stored.version, &event);
                 }
                 self.rows.push(row);
+                if let Some(left) = &mut self.left {
+                    left.push(Left::new(&stored));
+                }
                 stored
             }
             Err(error) => {
@@ -171,7 +179,8 @@ impl ActionPlan {
             Some(defect) => Err(defect),
             None => {
                 let effects = self.effects.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Ok(PlanParts { rows: self.rows, events: self.events, effects })
+                let left = self.left.unwrap_or_default();
+                Ok(PlanParts { rows: self.rows, events: self.events, effects, left })
             }
         }
     }

@@ -4,6 +4,7 @@ mod condition;
 mod error;
 mod merge;
 mod page;
+mod pending;
 mod read;
 mod scatter;
 mod source;
@@ -14,6 +15,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::action::Seat;
 use crate::clock::Clock;
 use crate::db::{CommitToken, Route, Transaction};
 use crate::domain::Entity;
@@ -39,6 +41,7 @@ pub struct Repository<T> {
     route: Route,
     after: Option<Arc<After>>,
     within: Option<Transaction>,
+    pending: Option<Arc<Seat>>,
     holder: &'static str,
     of: PhantomData<fn() -> T>,
 }
@@ -57,9 +60,16 @@ impl<T: Entity> Repository<T> {
             route: Route::Primary,
             after: None,
             within: None,
+            pending: None,
             holder,
             of: PhantomData,
         }
+    }
+
+    /// The same rows, with what the calls before this one will leave.
+    pub(crate) fn with_pending(mut self, pending: Option<Arc<Seat>>) -> Self {
+        self.pending = pending;
+        self
     }
 
     /// The same rows as the replica has them, which may lag; as the primary has them where
@@ -67,6 +77,7 @@ impl<T: Entity> Repository<T> {
     #[must_use]
     pub fn on_replica(mut self) -> Self {
         self.route = Route::Replica;
+        self.pending = None;
         self
     }
 
@@ -76,6 +87,7 @@ impl<T: Entity> Repository<T> {
     #[must_use]
     pub fn on_replica_after(mut self, commit: &CommitToken, patience: Duration) -> Self {
         self.route = Route::Replica;
+        self.pending = None;
         self.after = Some(Arc::new(After { token: commit.clone(), patience }));
         self
     }
@@ -88,6 +100,7 @@ impl<T: Entity> Repository<T> {
             route: Route::Primary,
             after: None,
             within: Some(transaction.clone()),
+            pending: None,
             ..self.clone()
         }
     }
@@ -101,6 +114,7 @@ impl<T> Clone for Repository<T> {
             route: self.route,
             after: self.after.clone(),
             within: self.within.clone(),
+            pending: self.pending.clone(),
             holder: self.holder,
             of: PhantomData,
         }

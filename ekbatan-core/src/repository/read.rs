@@ -21,6 +21,9 @@ impl<T: Entity> Repository<T> {
 
     /// The row with this id, if there is one.
     pub async fn find(&self, id: T::Id) -> Result<Option<Stored<T>>, ReadError> {
+        if let Some(pending) = self.pending_row(id).await {
+            return Ok(pending);
+        }
         match self.source_of(id).await? {
             Some(source) => source.find(id.uuid()).await,
             None => Ok(None),
@@ -29,6 +32,9 @@ impl<T: Entity> Repository<T> {
 
     /// Whether there is a row with this id.
     pub async fn exists(&self, id: T::Id) -> Result<bool, ReadError> {
+        if let Some(pending) = self.pending_row(id).await {
+            return Ok(pending.is_some());
+        }
         match self.source_of(id).await? {
             Some(source) => source.exists(id.uuid()).await,
             None => Ok(false),
@@ -39,6 +45,7 @@ impl<T: Entity> Repository<T> {
     /// shard that has some of them is asked once.
     pub async fn find_by_ids(&self, ids: &[T::Id]) -> Result<Vec<Stored<T>>, ReadError> {
         let mut by_shard: BTreeMap<_, Ids<T>> = BTreeMap::new();
+        let (pending, ids) = self.pending_rows(ids).await;
         let found = ids.iter().map(|id| async move { (id, self.source_of(*id).await) });
         for (id, source) in visit(found.collect()).await {
             if let Some(source) = source? {
@@ -52,7 +59,8 @@ impl<T: Entity> Repository<T> {
             let found = source.find_by_ids(&ids).await;
             (source.shard(), found)
         });
-        Ok(all(asked.collect()).await?.into_iter().flatten().collect())
+        let found = all(asked.collect()).await?.into_iter().flatten();
+        Ok(pending.into_iter().chain(found).collect())
     }
 
     /// Every row. For more of them than fit the memory there is [`Repository::stream`].
@@ -62,6 +70,7 @@ impl<T: Entity> Repository<T> {
 
     /// The rows that fulfil a condition.
     pub async fn find_where(&self, condition: Condition<T>) -> Result<Vec<Stored<T>>, ReadError> {
+        self.settle_pending().await;
         let condition = &condition;
         let asked = ask!(self.sources(), |source| source.find_where(condition, "").await);
         Ok(all(asked).await?.into_iter().flatten().collect())
@@ -72,6 +81,7 @@ impl<T: Entity> Repository<T> {
         &self,
         condition: Condition<T>,
     ) -> Result<Reachable<T>, ReadError> {
+        self.settle_pending().await;
         let mut rows = Vec::new();
         let mut unreachable = Vec::new();
         let condition = &condition;
@@ -90,6 +100,7 @@ impl<T: Entity> Repository<T> {
 
     /// The one row that fulfils a condition, if there is one; several are an error.
     pub async fn find_one(&self, condition: Condition<T>) -> Result<Option<Stored<T>>, ReadError> {
+        self.settle_pending().await;
         let condition = &condition;
         let asked = ask!(self.sources(), |source| source.find_where(condition, " LIMIT 2").await);
         let mut rows: Vec<_> = all(asked).await?.into_iter().flatten().collect();
@@ -106,6 +117,7 @@ impl<T: Entity> Repository<T> {
 
     /// How many rows fulfil a condition.
     pub async fn count_where(&self, condition: Condition<T>) -> Result<u64, ReadError> {
+        self.settle_pending().await;
         let condition = &condition;
         let asked = ask!(self.sources(), |source| source.count_where(condition).await);
         Ok(all(asked).await?.into_iter().sum())
@@ -113,6 +125,7 @@ impl<T: Entity> Repository<T> {
 
     /// Whether a row fulfils a condition.
     pub async fn exists_where(&self, condition: Condition<T>) -> Result<bool, ReadError> {
+        self.settle_pending().await;
         let condition = &condition;
         let asked = ask!(self.sources(), |source| source.exists_where(condition).await);
         Ok(all(asked).await?.contains(&true))
@@ -121,6 +134,7 @@ impl<T: Entity> Repository<T> {
     /// One page of rows, in order. Over several shards texts are ordered by their bytes,
     /// since the shards' own collations may differ.
     pub async fn page(&self, request: PageRequest<T>) -> Result<Page<T>, ReadError> {
+        self.settle_pending().await;
         let sources = self.sources();
         let merged = sources.len() > 1;
         let asked = &request;
@@ -149,10 +163,10 @@ impl<T: Entity> Repository<T> {
         condition: Condition<T>,
     ) -> impl Stream<Item = Result<Stored<T>, ReadError>> + Send + 'static {
         let rows = Merged::new(self.sources(), PageRequest::first(1).filter(condition));
-        stream::try_unfold(
-            rows,
-            |mut rows| async move { Ok(rows.next().await?.map(|row| (row, rows))) },
-        )
+        stream::try_unfold((self.clone(), rows), |(repository, mut rows)| async move {
+            repository.settle_pending().await;
+            Ok(rows.next().await?.map(|row| (row, (repository, rows))))
+        })
     }
 }
 

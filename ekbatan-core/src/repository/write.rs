@@ -78,6 +78,7 @@ impl<T: Entity> Repository<T> {
         &self,
         rows: Vec<(Staged, Stored<T>)>,
     ) -> Result<Vec<Stored<T>>, WriteError> {
+        self.settle_pending().await;
         let database = self.destination(&rows)?;
         let info = match &self.within {
             Some(transaction) => transaction.table(T::TABLE).await?,

@@ -2,13 +2,27 @@
 //!
 //! Every strategy keeps the same promise, for versions decide in the end: a change is made
 //! from what it was read from, or not at all. Strategies differ in what a conflict costs.
+//!
+//! Coalesced calls stand in a [`line`] per key. Whoever has the [`turn`] runs on what the
+//! [`group`] so far will leave (the [`overlay`]), joins it and hands the turn on; a
+//! [`group_commit`] commits it.
 
+mod coalesced;
+mod group;
+mod group_commit;
 mod key;
 mod leases;
+mod line;
 mod options;
+mod overlay;
 mod strategy;
+mod turn;
 
+pub(super) use group::LeaseFence;
 pub use key::{ContentionKey, ContentionPart};
 pub use leases::{HeldLease, LeaseError, Leases};
 pub use options::{Adaptive, Coalesced, Contention, Pessimistic};
-pub(super) use strategy::Strategies;
+pub(crate) use overlay::{Left, Pending};
+pub(super) use strategy::{Strategies, Waited};
+pub(crate) use turn::Seat;
+use turn::Turn;

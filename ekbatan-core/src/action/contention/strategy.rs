@@ -1,60 +1,92 @@
-//! Which strategy a call goes by, and what came of it.
+//! Which strategy a call goes by, attempt for attempt, and what came of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use serde_json::Value as Json;
 use tokio::time::Instant;
 
-use super::{Contention, ContentionKey, Leases, Pessimistic};
+use super::group::LeaseFence;
+use super::line::Lines;
+use super::{Coalesced, Contention, ContentionKey, HeldLease, Leases, Pessimistic, Turn};
 use crate::action::commit::{Answer, Deadline, Keyed};
 use crate::action::{Action, ContentionError, ExecuteError, Execution};
+
+tokio::task_local! {
+    /// What the action that runs in this task keeps others from.
+    static KEPT: Kept;
+}
+
+/// What a running action keeps others from. A call within it does not wait for that.
+#[derive(Debug, Clone, Default)]
+struct Kept {
+    /// The key of its lease.
+    lease: Option<ContentionKey>,
+    /// Whether others wait for its turn.
+    turn: bool,
+}
 
 /// The executor's part in strategies.
 #[derive(Default)]
 pub(in crate::action) struct Strategies {
     pub(in crate::action) default: Contention,
     pub(in crate::action) leases: Option<Arc<dyn Leases>>,
+    pub(super) lines: Lines,
 }
 
-/// How one call runs.
+/// How one attempt runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Optimistic,
     Pessimistic(Pessimistic),
+    Coalesced(Coalesced),
+}
+
+/// What an attempt met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encounter {
+    /// Nobody.
+    Calm,
+    /// Others in the same line, who would have conflicted otherwise.
+    Company,
+    /// Somebody who changed a row that it had read.
+    Conflict,
+    /// Somebody who did so and did not stand in the line: most often another process.
+    ForeignConflict,
+}
+
+/// What a call contends for, and how it was told to.
+pub(in crate::action) struct Contending {
+    contention: Contention,
+    key: ContentionKey,
+}
+
+/// What others wait for while a call commits.
+#[derive(Default)]
+pub(in crate::action) struct Waited {
+    pub(super) turn: Option<Turn>,
+    pub(super) lease: Option<Box<dyn HeldLease>>,
 }
 
 impl Strategies {
-    /// How a call for this key runs now.
-    fn decide(&self, contention: &Contention, _key: &ContentionKey) -> Mode {
+    /// How a call for this key runs now; asked before every attempt.
+    pub(super) fn decide(&self, contention: &Contention, _key: &ContentionKey) -> Mode {
         match contention {
-            Contention::Optimistic | Contention::Adaptive(_) | Contention::Coalesced(_) => {
-                Mode::Optimistic
-            }
-            Contention::Pessimistic(pessimistic) => Mode::Pessimistic(*pessimistic),
+            Contention::Optimistic | Contention::Adaptive(_) => Mode::Optimistic,
+            Contention::Pessimistic(options) => Mode::Pessimistic(*options),
+            Contention::Coalesced(options) => Mode::Coalesced(*options),
         }
+    }
+
+    /// What an attempt for this key met; told once per attempt that was decided or refused.
+    pub(super) fn tell(&self, key: &ContentionKey, encounter: Encounter) {
+        tracing::trace!(%key, ?encounter, "an attempt was made");
     }
 }
 
 impl<A: Action> Execution<'_, A> {
-    /// Runs the call by the strategy that was chosen for it: by the call, the action or the
-    /// executor, in this order.
-    pub(in crate::action) async fn run_by_strategy(
-        &mut self,
-        params: &Json,
-        keyed: Option<&Keyed<'_, A::Output>>,
-        deadline: Deadline,
-    ) -> Answer<A> {
-        match self.strategy()? {
-            None | Some((Mode::Optimistic, _)) => {
-                self.attempt_until_done(params, keyed, deadline).await
-            }
-            Some((Mode::Pessimistic(options), key)) => {
-                self.run_under_lease(&key, options, params, keyed, deadline).await
-            }
-        }
-    }
-
-    fn strategy(&self) -> Result<Option<(Mode, ContentionKey)>, ContentionError> {
+    /// What the call contends for, by what the call, the action or the executor says, in this
+    /// order; nothing where it runs optimistically in any case.
+    pub(in crate::action) fn contending(&self) -> Result<Option<Contending>, ContentionError> {
         // Whoever brings a lease has settled with the others already. To wait for another
         // one, or in a line whose group waits for this very lease, could never end.
         if !self.options.fences.is_empty() {
@@ -63,8 +95,8 @@ impl<A: Action> Execution<'_, A> {
         let strategies = &self.executor.inner.strategies;
         let chosen = self.options.contention.clone().or_else(|| self.action.contention());
         let by_default = chosen.is_none();
-        let contention = chosen.as_ref().unwrap_or(&strategies.default);
-        if *contention == Contention::Optimistic {
+        let contention = chosen.unwrap_or_else(|| strategies.default.clone());
+        if contention == Contention::Optimistic {
             return Ok(None);
         }
         if contention.takes_leases() && strategies.leases.is_none() {
@@ -72,39 +104,120 @@ impl<A: Action> Execution<'_, A> {
         }
         let named = self.options.contention_key.clone();
         match named.or_else(|| self.action.contention_key(&self.params)) {
-            Some(key) => Ok(Some((strategies.decide(contention, &key), key))),
+            Some(key) => Ok(Some(Contending { contention, key })),
             None if by_default => {
-                tracing::debug!(
-                    action = A::NAME,
-                    "no contention key: the call runs optimistically"
-                );
+                tracing::debug!(action = A::NAME, "no contention key: the call is optimistic");
                 Ok(None)
             }
             None => Err(ContentionError::NoKey { action: A::NAME }),
         }
     }
 
-    /// Holds the key's lease from before the action reads until after it has committed.
-    async fn run_under_lease(
+    /// One attempt, in the way that is decided for it now.
+    pub(in crate::action) async fn attempt_as_decided(
+        &mut self,
+        contending: Option<&Contending>,
+        alone: &mut bool,
+        params: &Json,
+        keyed: Option<&Keyed<'_, A::Output>>,
+        deadline: Deadline,
+        attempt: &mut u32,
+    ) -> Answer<A> {
+        let Some(Contending { contention, key }) = contending else {
+            return self.attempt(params, keyed, deadline, *attempt).await;
+        };
+        let strategies = &self.executor.inner.strategies;
+        let mode = self.without_what_is_kept(strategies.decide(contention, key), key);
+        let answer = match mode {
+            Mode::Optimistic => self.attempt(params, keyed, deadline, *attempt).await,
+            Mode::Pessimistic(options) => {
+                let run = self.attempt_under_lease(key, options, params, keyed, deadline, *attempt);
+                Box::pin(run).await
+            }
+            // Tells by itself what it met.
+            Mode::Coalesced(options) => {
+                let run =
+                    self.attempt_in_line(key, options, alone, params, keyed, deadline, attempt);
+                return Box::pin(run).await;
+            }
+        };
+        match &answer {
+            Ok(_) => strategies.tell(key, Encounter::Calm),
+            Err(ExecuteError::Stale { .. }) => strategies.tell(key, Encounter::Conflict),
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// A call within an action whose lease or turn it would wait for would wait for ever, and
+    /// so would one that waits for the one writer while its own task is that writer.
+    fn without_what_is_kept(&self, mode: Mode, key: &ContentionKey) -> Mode {
+        let kept = KEPT.try_with(Kept::clone).unwrap_or_default();
+        match mode {
+            Mode::Pessimistic(_) if kept.lease.as_ref() == Some(key) => Mode::Optimistic,
+            Mode::Coalesced(_) if kept.turn || self.is_writing() => Mode::Optimistic,
+            mode => mode,
+        }
+    }
+
+    fn is_writing(&self) -> bool {
+        let shards = &self.executor.inner.databases.shards;
+        shards.all().any(|database| database.check_not_writing().is_err())
+    }
+
+    /// An ordinary attempt that holds the key's lease from before it reads until after it has
+    /// committed.
+    pub(super) async fn attempt_under_lease(
         &mut self,
         key: &ContentionKey,
         options: Pessimistic,
         params: &Json,
         keyed: Option<&Keyed<'_, A::Output>>,
         deadline: Deadline,
+        attempt: u32,
     ) -> Answer<A> {
+        let (lease, fence) = self.take_lease(key, &options, deadline).await?;
+        self.options.fences = vec![fence];
+        self.waited.get_mut().unwrap_or_else(PoisonError::into_inner).lease = Some(lease);
+        let mut kept = KEPT.try_with(Kept::clone).unwrap_or_default();
+        kept.lease = Some(key.clone());
+        let answer = KEPT.scope(kept, self.attempt(params, keyed, deadline, attempt)).await;
+        self.options.fences.clear();
+        let lease = self.waited.get_mut().unwrap_or_else(PoisonError::into_inner).lease.take();
+        if let Some(lease) = lease {
+            lease.release().await;
+        }
+        answer
+    }
+
+    pub(super) async fn take_lease(
+        &self,
+        key: &ContentionKey,
+        options: &Pessimistic,
+        deadline: Deadline,
+    ) -> Result<(Box<dyn HeldLease>, LeaseFence), ExecuteError<A::Error>> {
         let Some(leases) = &self.executor.inner.strategies.leases else {
             return Err(ContentionError::NoLeases { action: A::NAME }.into());
         };
-        let lease = deadline
-            .bound(leases.lease(key, &options))
-            .await
-            .map_err(|after| ExecuteError::Deadline { after })??;
+        let taken = deadline.bound(leases.lease(key, options)).await;
+        let lease = taken.map_err(|after| ExecuteError::Deadline { after })??;
         let fence = lease.as_fence();
         let until = Instant::now() + fence.remaining;
-        self.options.fences.push((fence, until));
-        let answer = self.attempt_until_done(params, keyed, deadline).await;
-        lease.release().await;
-        answer
+        Ok((lease, (fence, until)))
     }
+
+    /// Lets those go on who wait for this call to commit. Its effects must not keep them, for
+    /// they may want the same key.
+    pub(in crate::action) fn let_go(&self) {
+        let waited =
+            std::mem::take(&mut *self.waited.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(waited);
+    }
+}
+
+/// Runs an action that has the turn of a line.
+pub(super) async fn with_turn<T>(performing: impl Future<Output = T>) -> T {
+    let mut kept = KEPT.try_with(Kept::clone).unwrap_or_default();
+    kept.turn = true;
+    KEPT.scope(kept, performing).await
 }

@@ -1,0 +1,233 @@
+//! Actions that a test writes where it needs them, and lines that it fills as it likes.
+
+use std::future::{IntoFuture, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use ekbatan::prelude::*;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+use tracing::field::{Field, Visit};
+use tracing::span::Attributes;
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+use crate::database::TestDatabase;
+use crate::models::{Thing, ThingEvent, quiet, thing};
+
+/// How the suite's actions refuse.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("refused: {0}")]
+pub struct Refused(pub String);
+
+/// Parameters of actions that need none.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Nothing {}
+
+type Perform<O> = Box<
+    dyn for<'c, 'x> Fn(&'c mut ActionContext<'x>) -> BoxFuture<'c, Result<O, Refused>>
+        + Send
+        + Sync,
+>;
+
+/// An action that does what its closure says, and counts how often it ran.
+pub struct Act<O> {
+    perform: Perform<O>,
+    runs: AtomicU32,
+}
+
+pub fn act<O>(
+    perform: impl for<'c, 'x> Fn(&'c mut ActionContext<'x>) -> BoxFuture<'c, Result<O, Refused>>
+    + Send
+    + Sync
+    + 'static,
+) -> Act<O> {
+    Act { perform: Box::new(perform), runs: AtomicU32::new(0) }
+}
+
+impl<O> Act<O> {
+    pub fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+impl<O: Send> Action for Act<O> {
+    const NAME: &'static str = "contention.act";
+    type Params = Nothing;
+    type Output = O;
+    type Error = Refused;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &Nothing) -> Result<O, Refused> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        (self.perform)(ctx).await
+    }
+}
+
+pub type Call<'a, O> = Pin<Box<dyn Future<Output = Result<O, ExecuteError<Refused>>> + Send + 'a>>;
+
+/// With no bound in time: no test may depend on a machine that is quick.
+pub fn together() -> Coalesced {
+    Coalesced::default().time(Duration::from_secs(3600))
+}
+
+/// A call that stands in the one line of the test.
+pub fn in_line<'a, O: Send>(executor: &'a ActionExecutor, act: &'a Act<O>) -> Execution<'a, O> {
+    executor
+        .execute(act, Nothing {})
+        .contention(together())
+        .contention_key(ContentionKey::named("the line"))
+        .retry(RetryPolicy::none())
+}
+
+type Execution<'a, O> = ekbatan::action::Execution<'a, Act<O>>;
+
+/// The call, which has come as far as it can without waiting: into its place in the line.
+pub async fn lined_up<O: Send>(call: Execution<'_, O>) -> Call<'_, O> {
+    let mut call = call.into_future();
+    assert!(poll_once(&mut call).await.is_pending(), "the call waits for its turn");
+    call
+}
+
+/// As far as it comes without waiting.
+pub async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+}
+
+/// Holds the line until it is opened.
+#[derive(Clone)]
+pub struct Gate(Arc<Semaphore>);
+
+impl Gate {
+    pub fn closed() -> Self {
+        Self(Arc::new(Semaphore::new(0)))
+    }
+
+    pub fn open(&self) {
+        self.0.add_permits(1_000);
+    }
+
+    pub async fn pass(&self) {
+        self.0.acquire().await.unwrap().forget();
+    }
+}
+
+/// Adds one to `small`, and says so.
+pub fn touch(id: Id<Thing>) -> Act<Stored<Thing>> {
+    act(move |ctx| {
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            Ok(ctx.plan().update(thing.apply(|thing| {
+                thing.small += 1;
+                ThingEvent::Touched
+            })))
+        }
+        .boxed()
+    })
+}
+
+/// The same, once the gate is open: first it reads.
+pub fn touch_at(gate: &Gate, id: Id<Thing>) -> Act<Stored<Thing>> {
+    let gate = gate.clone();
+    act(move |ctx| {
+        let gate = gate.clone();
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            gate.pass().await;
+            Ok(ctx.plan().update(thing.apply(|thing| {
+                thing.small += 1;
+                ThingEvent::Touched
+            })))
+        }
+        .boxed()
+    })
+}
+
+/// The same, which opens the first gate once it has read, and waits for the second.
+pub fn touch_after_reading(id: Id<Thing>) -> (Act<Stored<Thing>>, Gate, Gate) {
+    let (read, gate) = (Gate::closed(), Gate::closed());
+    let (has_read, may_go_on) = (read.clone(), gate.clone());
+    let touch = act(move |ctx| {
+        let (read, gate) = (has_read.clone(), may_go_on.clone());
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            read.open();
+            gate.pass().await;
+            Ok(ctx.plan().update(thing.apply(|thing| {
+                thing.small += 1;
+                ThingEvent::Touched
+            })))
+        }
+        .boxed()
+    });
+    (touch, read, gate)
+}
+
+/// Holds the line and changes nothing.
+pub fn hold(gate: &Gate) -> Act<()> {
+    let gate = gate.clone();
+    act(move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.pass().await;
+            Ok(())
+        }
+        .boxed()
+    })
+}
+
+pub async fn a_thing(db: &TestDatabase) -> Stored<Thing> {
+    db.things().add(quiet(thing("the thing"))).await.unwrap()
+}
+
+/// The versions that the events of a row carry, in the order in which they were made.
+pub async fn event_versions(db: &TestDatabase, id: Id<Thing>) -> Vec<i64> {
+    let tail = format!("FROM {} WHERE model_id = '{id}'", db.eventlog("events"));
+    let mut rows = db.select(&["id", "model_version"], &tail).await;
+    rows.sort();
+    rows.iter().map(|row| row[1].as_deref().unwrap().parse().unwrap()).collect()
+}
+
+/// How many calls each group had, in the order of their commits.
+#[derive(Clone, Default)]
+pub struct Groups(Arc<Mutex<Vec<u64>>>);
+
+impl Groups {
+    /// Counts what this thread does, until the guard is dropped.
+    pub fn count() -> (Self, DefaultGuard) {
+        let groups = Self::default();
+        let subscriber = tracing_subscriber::registry().with(groups.clone());
+        (groups, tracing::subscriber::set_default(subscriber))
+    }
+
+    pub fn sizes(&self) -> Vec<u64> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Size(Option<u64>);
+
+impl Visit for Size {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "ekbatan.contention.group_size" {
+            self.0 = Some(value);
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Groups {
+    fn on_new_span(&self, attributes: &Attributes<'_>, _: &tracing::span::Id, _: Context<'_, S>) {
+        if attributes.metadata().name() == "ekbatan.contention.commit" {
+            let mut size = Size(None);
+            attributes.record(&mut size);
+            self.0.lock().unwrap().extend(size.0);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Who chooses the strategy, and what it needs.
+
+use ekbatan::action::{BuildError, ContentionError};
+use ekbatan::prelude::*;
+use ekbatan_testkit::TempSqlite;
+
+use crate::acts::{Groups, Nothing, Refused};
+use crate::wallet;
+
+/// Changes nothing, and contends as it is told.
+struct Chooses(Option<Contention>, Option<ContentionKey>);
+
+impl Action for Chooses {
+    const NAME: &'static str = "contention.chooses";
+    type Params = Nothing;
+    type Output = ();
+    type Error = Refused;
+
+    async fn perform(&self, _: &mut ActionContext<'_>, _: &Nothing) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn contention_key(&self, _: &Nothing) -> Option<ContentionKey> {
+        self.1.clone()
+    }
+
+    fn contention(&self) -> Option<Contention> {
+        self.0.clone()
+    }
+}
+
+async fn databases() -> (TempSqlite, Databases) {
+    let file = TempSqlite::new().unwrap();
+    let databases = Databases::open(&file.url()).await.unwrap();
+    databases.migrate(&wallet::migrations()).await.unwrap();
+    (file, databases)
+}
+
+#[tokio::test]
+async fn a_chosen_strategy_without_a_key_is_an_error_that_says_the_way_out() {
+    let (_file, databases) = databases().await;
+    let executor = ActionExecutor::new(&databases, "tests").unwrap();
+    let chosen = Chooses(Some(Contention::coalesced()), None);
+    let error = executor.execute(&chosen, Nothing {}).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Contention);
+    assert_eq!(
+        error.to_string(),
+        "`contention.chooses` was to run by a strategy that needs a key, and has none; implement \
+         `Action::contention_key`, or name it by `.contention_key(..)`"
+    );
+    let key = ContentionKey::named("a");
+    executor.execute(&chosen, Nothing {}).contention_key(key.clone()).await.unwrap();
+    // The call has the last word.
+    executor.execute(&chosen, Nothing {}).contention(Contention::Optimistic).await.unwrap();
+    let by_call = executor.execute(&Chooses(None, None), Nothing {});
+    let error = by_call.contention(Contention::coalesced()).await.unwrap_err();
+    assert!(matches!(error, ExecuteError::Contention(ContentionError::NoKey { .. })));
+    executor.execute(&Chooses(Some(Contention::coalesced()), Some(key)), Nothing {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_executors_default_leaves_calls_without_a_key_alone() {
+    let (_file, databases) = databases().await;
+    let (groups, _counting) = Groups::count();
+    let builder = ActionExecutor::builder(&databases, "tests").contention(Contention::coalesced());
+    let executor = builder.build().await.unwrap();
+    executor.execute(&Chooses(None, None), Nothing {}).await.unwrap();
+    assert_eq!(groups.sizes(), [0; 0]);
+}
+
+#[tokio::test]
+async fn leases_are_asked_of_those_who_give_them() {
+    let (_file, databases) = databases().await;
+    let builder = ActionExecutor::builder(&databases, "tests");
+    let error = builder.contention(Contention::pessimistic()).build().await.err();
+    assert!(matches!(error, Some(BuildError::NoLeases)), "{error:?}");
+    let executor = ActionExecutor::new(&databases, "tests").unwrap();
+    let leased = Coalesced::default().under_lease(Pessimistic::default());
+    for contention in [Contention::pessimistic(), leased.into()] {
+        let action = Chooses(None, Some(ContentionKey::named("a")));
+        let call = executor.execute(&action, Nothing {});
+        let error = call.contention(contention).await.unwrap_err();
+        assert!(matches!(error, ExecuteError::Contention(ContentionError::NoLeases { .. })));
+    }
+}
+
+#[test]
+fn a_key_of_a_sharded_id_knows_its_shard() {
+    let shard = ShardIdentifier::new(3, 1).unwrap();
+    let id: ShardedId<wallet::Wallet> = ShardedId::new(shard);
+    let key = ContentionKey::new("wallet", id);
+    assert_eq!((key.shard(), key.name()), (Some(shard), &*format!("wallet:{id}")));
+    assert_eq!(ContentionKey::new("wallet", 7).shard(), None);
+}

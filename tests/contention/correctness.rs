@@ -1,0 +1,158 @@
+//! One wallet, many tasks: the money is right, and the story that the events tell is whole,
+//! whatever the strategy.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use ekbatan::action::Budget;
+use ekbatan::lock::ProcessBackend;
+use ekbatan::prelude::*;
+use tokio::task::JoinSet;
+
+use crate::database::{Dialect, TestDatabase};
+use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+
+const TASKS: usize = 64;
+
+macro_rules! on_every_database {
+    ($($test:ident),* $(,)?) => {
+        on_every_database!(only sqlite Sqlite: $($test),*);
+        on_every_database!(only postgres Postgres: $($test),*);
+        on_every_database!(only mysql MySql: $($test),*);
+        on_every_database!(only mariadb MariaDb: $($test),*);
+    };
+    (only $module:ident $dialect:ident: $($test:ident),*) => {
+        mod $module {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$test(crate::database::Dialect::$dialect).await;
+            })*
+        }
+    };
+}
+
+on_every_database! {
+    coalesced_money_is_right,
+    coalesced_money_under_a_lease_is_right,
+    pessimistic_money_is_right,
+    optimistic_money_is_right,
+}
+
+async fn coalesced_money_is_right(dialect: Dialect) {
+    money_is_right(dialect, Contention::coalesced(), 10_000).await;
+}
+
+async fn coalesced_money_under_a_lease_is_right(dialect: Dialect) {
+    let leased = Coalesced::default().under_lease(Pessimistic::default());
+    money_is_right(dialect, leased.into(), 10_000).await;
+}
+
+/// Each of them is several trips by itself, one after another.
+async fn pessimistic_money_is_right(dialect: Dialect) {
+    money_is_right(dialect, Contention::pessimistic(), 1_000).await;
+}
+
+/// Most of their attempts are in vain.
+async fn optimistic_money_is_right(dialect: Dialect) {
+    money_is_right(dialect, Contention::Optimistic, 1_000).await;
+}
+
+/// The `n`th call: one in twenty is refused, one in fifty repeats the one before it.
+fn call(n: usize) -> (Decimal, Option<String>) {
+    match n % 50 {
+        7 => (Decimal::from(n), Some(format!("key {n}"))),
+        8 => (Decimal::from(n - 1), Some(format!("key {}", n - 1))),
+        n if n % 20 == 3 => (Decimal::from(-1), None),
+        n => (Decimal::from(n), None),
+    }
+}
+
+/// What a call was answered: the action that answered it, and the wallet.
+type Answered = (ActionId, Result<Stored<Wallet>, ExecuteError<WalletError>>);
+
+async fn deposit(executor: ActionExecutor, wallet: Id<Wallet>, n: usize) -> Answered {
+    let (amount, key) = call(n);
+    let call = executor.execute(&DepositMoney, Deposit { wallet, amount });
+    let call = call.contention_key(ContentionKey::new("wallet", wallet)).principal(n.to_string());
+    let id = call.action_id();
+    match key {
+        Some(key) => (id, call.idempotency_key(key).await),
+        None => (id, call.await),
+    }
+}
+
+async fn money_is_right(dialect: Dialect, contention: Contention, calls: usize) {
+    let db = TestDatabase::start(dialect).await;
+    let quick = Budget::new(100_000).base(Duration::from_millis(1)).cap(Duration::from_millis(50));
+    let executor = ActionExecutor::builder(&db.databases, "tests")
+        .model::<Wallet>()
+        .retry(RetryPolicy::none().with(ErrorKind::Stale, quick))
+        .leases(LockProvider::new(ProcessBackend::default(), "test"))
+        .contention(contention)
+        .build()
+        .await
+        .unwrap();
+    let opening = Opening { owner: "all".to_owned(), currency: "EUR".to_owned() };
+    let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let executor = executor.clone();
+        tasks.spawn(async move {
+            let mut answers = Vec::new();
+            for n in (task..calls).step_by(TASKS) {
+                answers.push((n, deposit(executor.clone(), wallet, n).await));
+            }
+            answers
+        });
+    }
+    let answers: BTreeMap<usize, Answered> = tasks.join_all().await.into_iter().flatten().collect();
+    check(&db, wallet, &answers).await;
+}
+
+async fn check(db: &TestDatabase, id: Id<Wallet>, answers: &BTreeMap<usize, Answered>) {
+    let mut balance = Decimal::ZERO;
+    let mut versions: HashMap<i64, Vec<usize>> = HashMap::new();
+    for (n, (_, answer)) in answers {
+        match (call(*n), answer) {
+            ((amount, _), Ok(wallet)) if amount > Decimal::ZERO => {
+                let of_version = versions.entry(wallet.version()).or_default();
+                of_version.push(*n);
+                if of_version.len() == 1 {
+                    balance += amount;
+                }
+            }
+            ((amount, _), Err(ExecuteError::Domain(WalletError::AmountNotPositive(it)))) => {
+                assert_eq!(amount, *it);
+            }
+            (call, answer) => panic!("{n}: {call:?} was answered {answer:?}"),
+        }
+    }
+    let wallet = db.databases.repository::<Wallet>().get(id).await.unwrap();
+    let deposits = versions.len() as i64;
+    assert_eq!((wallet.balance, wallet.version()), (balance, deposits + 1));
+    // Who shares a version is a call and its repetition, which have the same answer.
+    for shared in versions.values().filter(|of_version| of_version.len() > 1) {
+        let [a, b] = shared[..] else { panic!("{shared:?} share a version") };
+        assert_eq!(call(a).1, call(b).1);
+        assert!(call(a).1.is_some());
+        assert_eq!(answers[&a].1.as_ref().unwrap(), answers[&b].1.as_ref().unwrap());
+    }
+    let repeated = answers.keys().filter(|n| **n % 50 == 8).count();
+    assert_eq!(versions.values().filter(|shared| shared.len() == 2).count(), repeated);
+
+    let tail = format!("FROM {} WHERE model_id = '{id}'", db.eventlog("events"));
+    let columns = ["id", "model_version", "action_id", "principal", "event_index"];
+    let mut events = db.select(&columns, &tail).await;
+    events.sort();
+    let text = |row: &Vec<Option<String>>, at: usize| row[at].clone().unwrap();
+    let told: Vec<i64> = events.iter().map(|row| text(row, 1).parse().unwrap()).collect();
+    assert_eq!(told, (1..=deposits + 1).collect::<Vec<i64>>(), "one event per version, in order");
+    for row in &events[1..] {
+        let n: usize = text(row, 3).parse().unwrap();
+        let (action, answer) = &answers[&n];
+        assert_eq!(text(row, 2), action.to_string());
+        assert_eq!(text(row, 4), "0");
+        let version: i64 = text(row, 1).parse().unwrap();
+        assert_eq!(answer.as_ref().unwrap().version(), version);
+    }
+}

@@ -1,0 +1,151 @@
+//! Members of a line that go away: by panic, by being dropped, by their deadline.
+
+use std::future::IntoFuture;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use ekbatan::prelude::*;
+use ekbatan_testkit::drop_at_poll;
+use futures_util::FutureExt;
+
+use crate::acts::{Gate, Refused, a_thing, act, event_versions, hold, in_line, lined_up};
+use crate::acts::{poll_once, touch, touch_after_reading};
+use crate::database::TestDatabase;
+
+on_every_database! {
+    one_that_panics_takes_nobody_with_it,
+    one_that_is_dropped_at_any_poll_leaves_all_or_nothing_and_keeps_nobody,
+    a_turn_that_is_given_to_one_who_left_goes_on,
+    a_deadline_in_the_line_leaves_nothing,
+    a_deadline_behind_a_part_in_the_group_is_unknown,
+}
+
+async fn one_that_panics_takes_nobody_with_it(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let panics = act::<()>(move |ctx| {
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            ctx.plan().update(thing.apply(|thing| thing.small = 0));
+            assert_eq!(ctx.attempt(), 0, "this action panics");
+            Ok(())
+        }
+        .boxed()
+    });
+    let (holds, first, last) = (hold(&gate), touch(id), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let first = lined_up(in_line(&executor, &first)).await;
+    let panicking = lined_up(in_line(&executor, &panics)).await;
+    let last = lined_up(in_line(&executor, &last)).await;
+    gate.open();
+    let panicking = AssertUnwindSafe(panicking).catch_unwind();
+    let (_, first, panicked, last) = tokio::join!(holding, first, panicking, last);
+    assert!(panicked.is_err());
+    assert_eq!((first.unwrap().small, last.unwrap().small), (-6, -5));
+    assert_eq!(event_versions(db, id).await, [2, 3]);
+}
+
+async fn one_that_is_dropped_at_any_poll_leaves_all_or_nothing_and_keeps_nobody(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let (mut version, mut dropped) = (1, 0);
+    for polls in 0..200 {
+        let gate = Gate::closed();
+        let (holds, before, middle, after) = (hold(&gate), touch(id), touch(id), touch(id));
+        let holding = lined_up(in_line(&executor, &holds)).await;
+        let before = lined_up(in_line(&executor, &before)).await;
+        let middle = in_line(&executor, &middle);
+        let action = middle.action_id();
+        let mut middle = Box::pin(drop_at_poll(polls, middle.into_future()));
+        let early = poll_once(&mut middle).await.is_ready();
+        let after = lined_up(in_line(&executor, &after)).await;
+        gate.open();
+        let middle = async { if early { None } else { middle.await.finished() } };
+        let (_, before, middle, after) = tokio::join!(holding, before, middle, after);
+        let outcome = executor.outcome(action).await.unwrap();
+        let (before, after) = (before.unwrap(), after.unwrap());
+        let middle_counts = i64::from(outcome == Outcome::Committed);
+        assert_eq!(before.version(), version + 1, "poll {polls}");
+        assert_eq!(after.version(), version + 2 + middle_counts, "poll {polls}");
+        version = after.version();
+        assert_eq!(db.things().get(id).await.unwrap(), after, "poll {polls}");
+        match middle {
+            Some(finished) => {
+                assert_eq!(finished.unwrap().version(), version - 1);
+                assert!(dropped >= 3, "dropped at {dropped} polls only");
+                assert_eq!(event_versions(db, id).await, (2..=version).collect::<Vec<i64>>());
+                return;
+            }
+            None => dropped += 1,
+        }
+    }
+    panic!("the call never finished");
+}
+
+/// It was told that it has the turn, and is dropped before it hears of it.
+async fn a_turn_that_is_given_to_one_who_left_goes_on(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let (holds, first, last) = (hold(&gate), touch(id), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let first = lined_up(in_line(&executor, &first)).await;
+    let last = lined_up(in_line(&executor, &last)).await;
+    gate.open();
+    holding.await.unwrap(); // and the turn is on its way to the first
+    drop(first);
+    assert_eq!(last.await.unwrap().version(), 2);
+}
+
+async fn a_deadline_in_the_line_leaves_nothing(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let (holds, late, other) = (hold(&gate), touch(id), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let late = in_line(&executor, &late).deadline(Duration::from_millis(1)).await;
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Deadline);
+    let other = lined_up(in_line(&executor, &other)).await;
+    gate.open();
+    let (_, other) = tokio::join!(holding, other);
+    assert_eq!(other.unwrap().version(), 2);
+}
+
+async fn a_deadline_behind_a_part_in_the_group_is_unknown(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let start = Gate::closed();
+    let (holds, early) = (hold(&start), touch(id));
+    let (slow, read, gate) = touch_after_reading(id);
+    let refuses = act::<()>(|_| async { Err(Refused("late".to_owned())) }.boxed());
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let early = in_line(&executor, &early);
+    let action = early.action_id();
+    let early = lined_up(early.deadline(Duration::from_millis(500))).await;
+    let slow = lined_up(in_line(&executor, &slow)).await;
+    let refuses = lined_up(in_line(&executor, &refuses)).await;
+    start.open();
+    let in_the_end = async {
+        let answer = early.await;
+        read.pass().await;
+        gate.open();
+        answer
+    };
+    let (_, early, slow, refuses) = tokio::join!(holding, in_the_end, slow, refuses);
+    refuses.unwrap_err();
+    match early {
+        // The usual course of things.
+        Err(ExecuteError::CommitUnknown { action: named, .. }) => {
+            assert_eq!(named, action);
+            assert_eq!(executor.outcome(action).await.unwrap(), Outcome::Committed);
+            assert_eq!(slow.unwrap().version(), 3);
+        }
+        // On a machine that came to it too late.
+        Err(ExecuteError::Deadline { .. }) => {
+            assert_eq!(executor.outcome(action).await.unwrap(), Outcome::NotCommitted);
+            assert_eq!(slow.unwrap().version(), 2);
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,145 @@
+//! What happens after the commit of a group.
+
+use std::sync::{Arc, Mutex};
+
+use ekbatan::prelude::*;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+
+use crate::acts::{Act, Gate, a_thing, act, hold, in_line, lined_up, touch};
+use crate::database::TestDatabase;
+use crate::models::{Thing, quiet, thing};
+
+on_every_database! {
+    effects_run_by_member_and_in_order_also_of_those_who_left,
+    an_effect_may_want_the_same_key,
+    an_action_within_an_action_does_not_wait_for_it,
+}
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// Touches, and notes it twice.
+fn noted(log: &Log, id: Id<Thing>, name: &'static str) -> Act<Stored<Thing>> {
+    let log = log.clone();
+    act(move |ctx| {
+        let log = log.clone();
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            for part in ["one", "two"] {
+                let log = log.clone();
+                ctx.plan().after_commit(name, move |committed| async move {
+                    log.lock().unwrap().push(format!("{name} {part} {}", committed.action));
+                    Ok::<_, std::io::Error>(())
+                });
+            }
+            Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+        }
+        .boxed()
+    })
+}
+
+async fn effects_run_by_member_and_in_order_also_of_those_who_left(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let (gate, log) = (Gate::closed(), Log::default());
+    let (read, may_go_on) = (Gate::closed(), Gate::closed());
+    let acts = [noted(&log, id, "a"), noted(&log, id, "b")];
+    let slow = {
+        let (read, gate) = (read.clone(), may_go_on.clone());
+        act(move |ctx| {
+            let (read, gate) = (read.clone(), gate.clone());
+            async move {
+                let thing = ctx.get(id).await.unwrap();
+                read.open();
+                gate.pass().await;
+                Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+            }
+            .boxed()
+        })
+    };
+    let holds = hold(&gate);
+    let mut ids = Vec::new();
+    let mut calls = vec![lined_up(in_line(&executor, &holds)).await.map(drop).boxed()];
+    for act in &acts {
+        let call = in_line(&executor, act);
+        ids.push(call.action_id());
+        calls.push(lined_up(call).await.map(drop).boxed());
+    }
+    let slow = lined_up(in_line(&executor, &slow)).await;
+    gate.open();
+    let leaving = async {
+        {
+            let mut all = join_all(calls);
+            tokio::select! {
+                _ = &mut all => panic!("the slow one holds the group"),
+                () = read.pass() => {}
+            }
+        } // here both leave, with their parts in the group
+        may_go_on.open();
+    };
+    let (slow, ()) = tokio::join!(slow, leaving);
+    assert_eq!(slow.unwrap().version(), 4);
+    // The slow one has no effects, and was answered before those of the others ran.
+    while log.lock().unwrap().len() < 4 {
+        tokio::task::yield_now().await;
+    }
+    let expected: Vec<String> = [("a", 0), ("b", 1)]
+        .iter()
+        .flat_map(|(name, n)| ["one", "two"].map(|part| format!("{name} {part} {}", ids[*n])))
+        .collect();
+    assert_eq!(*log.lock().unwrap(), expected);
+    for id in ids {
+        assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
+    }
+}
+
+async fn an_effect_may_want_the_same_key(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let with_follower = || {
+        let executor = executor.clone();
+        act(move |ctx| {
+            let executor = executor.clone();
+            async move {
+                let thing = ctx.get(id).await.unwrap();
+                ctx.plan().after_commit("follower", move |_| async move {
+                    in_line(&executor, &touch(id)).await.map(drop)
+                });
+                Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+            }
+            .boxed()
+        })
+    };
+    let (holds, first, second) = (hold(&gate), with_follower(), with_follower());
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let calls = vec![
+        lined_up(in_line(&executor, &first)).await,
+        lined_up(in_line(&executor, &second)).await,
+    ];
+    gate.open();
+    let (_, answers) = tokio::join!(holding, join_all(calls));
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    // And one that commits by itself.
+    in_line(&executor, &with_follower()).await.unwrap();
+    assert_eq!(db.things().get(id).await.unwrap().version(), 7);
+    assert_eq!(executor.effect_failures(), 0);
+}
+
+async fn an_action_within_an_action_does_not_wait_for_it(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let other = db.things().add(quiet(thing("other"))).await.unwrap().id;
+    let executor = db.executor().await;
+    let inner = executor.clone();
+    let outer = act(move |ctx| {
+        let executor = inner.clone();
+        async move {
+            in_line(&executor, &touch(other)).await.unwrap();
+            let thing = ctx.get(id).await.unwrap();
+            Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+        }
+        .boxed()
+    });
+    assert_eq!(in_line(&executor, &outer).await.unwrap().version(), 2);
+    assert_eq!(db.things().get(other).await.unwrap().version(), 2);
+}

@@ -1,0 +1,121 @@
+//! Strategies that take leases.
+
+use std::time::Duration;
+
+use ekbatan::action::LeaseError;
+use ekbatan::lock::ProcessBackend;
+use ekbatan::prelude::*;
+use futures_util::future::join_all;
+
+use crate::acts::{Gate, Groups, a_thing, event_versions, hold, in_line, lined_up, touch};
+use crate::acts::{poll_once, together, touch_after_reading};
+use crate::database::TestDatabase;
+use crate::models::Thing;
+
+on_every_database! {
+    a_pessimistic_call_keeps_others_out_and_commits_by_its_lease,
+    a_lease_that_is_not_to_be_had_is_said,
+    a_group_under_a_lease_keeps_others_out_and_commits_by_it,
+    a_call_that_brings_its_lease_stands_in_no_line,
+}
+
+fn locks() -> LockProvider {
+    LockProvider::new(ProcessBackend::default(), "test")
+}
+
+async fn executor_with(db: &TestDatabase, locks: &LockProvider) -> ActionExecutor {
+    let builder = ActionExecutor::builder(&db.databases, "com.example.conformance");
+    builder.model::<Thing>().leases(locks.clone()).build().await.unwrap()
+}
+
+async fn a_pessimistic_call_keeps_others_out_and_commits_by_its_lease(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let locks = locks();
+    let executor = executor_with(db, &locks).await;
+    let (slow, read, gate) = touch_after_reading(id);
+    let others = [touch(id), touch(id), touch(id)];
+    let pessimistic = Contention::pessimistic();
+    let slow = in_line(&executor, &slow).contention(pessimistic.clone());
+    let others = others
+        .iter()
+        .map(|other| in_line(&executor, other).contention(pessimistic.clone()).into_future());
+    let held = async {
+        read.pass().await;
+        let key = LockKey::named("the line");
+        let holder = locks.inspect(&key).await.unwrap();
+        assert!(holder.is_some());
+        gate.open();
+    };
+    let slow = async { slow.await };
+    let (slow, answers, ()) = tokio::join!(slow, join_all(others), held);
+    assert!(slow.is_ok() && answers.iter().all(Result::is_ok), "{slow:?} {answers:?}");
+    assert_eq!(event_versions(db, id).await, [2, 3, 4, 5]);
+    assert!(locks.inspect(&LockKey::named("the line")).await.unwrap().is_none());
+    assert_eq!(db.count(&db.eventlog("lock_fences")).await, 1);
+}
+
+async fn a_lease_that_is_not_to_be_had_is_said(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let locks = locks();
+    let executor = executor_with(db, &locks).await;
+    let key = LockKey::named("the line");
+    let lease = locks.acquire(&key, Duration::from_secs(60)).await.unwrap();
+    let soon = Pessimistic::default().wait(Duration::from_millis(1));
+    let act = touch(id);
+    for contention in [soon.into(), together().under_lease(soon).into()] {
+        let contention: Contention = contention;
+        let error = in_line(&executor, &act).contention(contention).await.unwrap_err();
+        match error {
+            ExecuteError::Lease(LeaseError::Busy { key, .. }) => assert_eq!(key.name(), "the line"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(act.runs(), 0);
+    lease.release().await;
+    in_line(&executor, &act).contention(soon.wait(Duration::from_secs(60))).await.unwrap();
+}
+
+async fn a_group_under_a_lease_keeps_others_out_and_commits_by_it(db: &TestDatabase) {
+    let (groups, _counting) = Groups::count();
+    let id = a_thing(db).await.id;
+    let locks = locks();
+    let executor = executor_with(db, &locks).await;
+    let gate = Gate::closed();
+    let leased = together().under_lease(Pessimistic::default());
+    let holds = hold(&gate);
+    let acts = [touch(id), touch(id), touch(id)];
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let mut calls = Vec::new();
+    for act in &acts {
+        calls.push(lined_up(in_line(&executor, act).contention(leased)).await);
+    }
+    let lease = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await.unwrap();
+    gate.open();
+    holding.await.unwrap();
+    let mut answers = join_all(calls);
+    assert!(poll_once(&mut answers).await.is_pending());
+    assert_eq!(acts[0].runs(), 0, "it reads under the lease");
+    lease.release().await;
+    let answers = answers.await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(groups.sizes(), [3]);
+    // And by itself.
+    in_line(&executor, &acts[0]).contention(leased).await.unwrap();
+    assert_eq!(event_versions(db, id).await, [2, 3, 4, 5]);
+    let again = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await;
+    drop(again.unwrap());
+    assert_eq!(db.count(&db.eventlog("lock_fences")).await, 1);
+}
+
+async fn a_call_that_brings_its_lease_stands_in_no_line(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let locks = locks();
+    let executor = executor_with(db, &locks).await;
+    let gate = Gate::closed();
+    let (holds, act) = (hold(&gate), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let lease = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await.unwrap();
+    in_line(&executor, &act).fenced_by(&lease).await.unwrap();
+    gate.open();
+    holding.await.unwrap();
+}

@@ -1,0 +1,214 @@
+//! What an action reads of the calls that it will be committed with.
+
+use ekbatan::prelude::*;
+use futures_util::{FutureExt, TryStreamExt};
+
+use crate::acts::touch_after_reading;
+use crate::acts::{Act, Gate, Groups, a_thing, act, hold, in_line, lined_up, touch};
+use crate::database::TestDatabase;
+use crate::models::{Thing, ThingState, quiet, thing, zone};
+
+on_every_database! {
+    reads_by_id_see_what_the_calls_before_leave,
+    what_a_call_deletes_the_next_one_does_not_find,
+    a_condition_waits_for_the_calls_before_to_be_committed,
+    a_condition_on_a_table_that_nobody_changed_waits_for_nobody,
+    an_action_does_not_see_its_own_plan,
+    one_that_was_misled_by_a_group_that_failed_runs_again,
+}
+
+/// Answers what `ask` does.
+fn asks<O: Send + 'static>(
+    ask: impl for<'c, 'x> Fn(&'c mut ActionContext<'x>) -> futures_util::future::BoxFuture<'c, O>
+    + Send
+    + Sync
+    + 'static,
+) -> Act<O> {
+    let ask = std::sync::Arc::new(ask);
+    act(move |ctx| {
+        let ask = ask.clone();
+        async move { Ok(ask(ctx).await) }.boxed()
+    })
+}
+
+async fn reads_by_id_see_what_the_calls_before_leave(db: &TestDatabase) {
+    let (groups, _counting) = Groups::count();
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let new = thing("new");
+    let new_id = new.id;
+    let add = act(move |ctx| {
+        let new = new.clone();
+        async move { Ok(ctx.plan().add(quiet(new))) }.boxed()
+    });
+    let see = asks(move |ctx| {
+        async move {
+            let things = ctx.repository::<Thing>();
+            assert!(things.exists(new_id).await.unwrap());
+            assert_eq!(things.find(new_id).await.unwrap().unwrap().version(), 1);
+            assert_eq!(things.find(Id::new()).await.unwrap(), None);
+            let mut both = things.find_by_ids(&[id, new_id, id, Id::new()]).await.unwrap();
+            both.sort_by_key(|thing| thing.version());
+            let replica = ctx.replica::<Thing>();
+            assert_eq!(replica.get(id).await.unwrap().version(), 1);
+            assert!(!replica.exists(new_id).await.unwrap());
+            both.iter().map(|thing| thing.version()).collect::<Vec<i64>>()
+        }
+        .boxed()
+    });
+    let (holds, change) = (hold(&gate), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let add = lined_up(in_line(&executor, &add)).await;
+    let change = lined_up(in_line(&executor, &change)).await;
+    let see = lined_up(in_line(&executor, &see)).await;
+    gate.open();
+    let (_, add, change, seen) = tokio::join!(holding, add, change, see);
+    add.and(change).unwrap();
+    assert_eq!(seen.unwrap(), [1, 2]);
+    assert_eq!(groups.sizes(), [3], "one that changes nothing, and knows it from the group");
+}
+
+async fn what_a_call_deletes_the_next_one_does_not_find(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let delete = act(move |ctx| {
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            Ok(ctx.plan().delete(thing))
+        }
+        .boxed()
+    });
+    let look = asks(move |ctx| {
+        async move {
+            let things = ctx.repository::<Thing>();
+            let missing = ctx.get(id).await.unwrap_err();
+            assert!(matches!(missing, ReadError::NotFound { .. }), "{missing}");
+            assert_eq!(things.find_by_ids(&[id]).await.unwrap(), []);
+            (things.exists(id).await.unwrap(), ctx.find(id).await.unwrap())
+        }
+        .boxed()
+    });
+    let holds = hold(&gate);
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let delete = lined_up(in_line(&executor, &delete)).await;
+    let look = lined_up(in_line(&executor, &look)).await;
+    gate.open();
+    let (_, deleted, looked) = tokio::join!(holding, delete, look);
+    assert_eq!(deleted.unwrap().state, ThingState::Deleted);
+    assert_eq!(looked.unwrap(), (false, None));
+    assert!(!db.things().exists(id).await.unwrap());
+}
+
+async fn a_condition_waits_for_the_calls_before_to_be_committed(db: &TestDatabase) {
+    let (groups, _counting) = Groups::count();
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let count = |which: usize| {
+        act(move |ctx| {
+            async move {
+                let before = ctx.get(id).await.unwrap();
+                let things = ctx.repository::<Thing>();
+                let seen = match which {
+                    0 => things.find_where(Condition::all()).await.unwrap().remove(0),
+                    1 => {
+                        assert_eq!(things.count().await.unwrap(), 1);
+                        things.page(PageRequest::first(9)).await.unwrap().rows.remove(0)
+                    }
+                    2 => {
+                        let mut rows = std::pin::pin!(things.stream(Condition::all()));
+                        rows.try_next().await.unwrap().unwrap()
+                    }
+                    // A write around the plan finds what the calls before have left.
+                    _ => things.update(before.clone().apply(|_| ())).await.unwrap(),
+                };
+                assert_eq!(seen.version() - i64::from(which == 3), before.version());
+                Ok(ctx.plan().update(seen.apply(|thing| thing.small += 1)))
+            }
+            .boxed()
+        })
+    };
+    let acts = [count(0), count(1), count(2), count(3)];
+    let (holds, first) = (hold(&gate), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let mut calls = vec![lined_up(in_line(&executor, &first)).await];
+    for act in &acts {
+        calls.push(lined_up(in_line(&executor, act)).await);
+    }
+    gate.open();
+    let (_, answers) = tokio::join!(holding, futures_util::future::join_all(calls));
+    let versions: Vec<_> = answers.into_iter().map(|it| it.unwrap().version()).collect();
+    assert_eq!(versions, [2, 3, 4, 5, 7]);
+    assert_eq!(groups.sizes(), [1, 1, 1, 1]);
+    assert!(acts.iter().all(|act| act.runs() == 1));
+}
+
+async fn a_condition_on_a_table_that_nobody_changed_waits_for_nobody(db: &TestDatabase) {
+    let (groups, _counting) = Groups::count();
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let add_zone = act(move |ctx| {
+        async move {
+            let zones = ctx.repository::<crate::models::Zone>().count().await.unwrap();
+            ctx.plan().add(New::new(zone("z"), ()));
+            Ok(zones)
+        }
+        .boxed()
+    });
+    let (holds, first) = (hold(&gate), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let first = lined_up(in_line(&executor, &first)).await;
+    let zones = lined_up(in_line(&executor, &add_zone)).await;
+    gate.open();
+    let (_, first, zones) = tokio::join!(holding, first, zones);
+    first.unwrap();
+    assert_eq!((zones.unwrap(), groups.sizes()), (0, vec![2]));
+}
+
+async fn an_action_does_not_see_its_own_plan(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let own = act(move |ctx| {
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            let staged = ctx.plan().update(thing.clone().apply(|thing| thing.small += 1));
+            assert_eq!(ctx.get(id).await.unwrap(), thing);
+            Ok(staged)
+        }
+        .boxed()
+    });
+    assert_eq!(in_line(&executor, &own).await.unwrap().version(), 2);
+}
+
+/// It reads by id what the first one will leave, and then by a condition, for which the first
+/// one is committed; an outsider was faster.
+async fn one_that_was_misled_by_a_group_that_failed_runs_again(db: &TestDatabase) {
+    let old = a_thing(db).await;
+    let id = old.id;
+    let executor = db.executor().await;
+    let (first, read, gate) = touch_after_reading(id);
+    let second = act(move |ctx| {
+        async move {
+            let by_id = ctx.get(id).await.unwrap();
+            let found = ctx.repository().find_where(Condition::all()).await.unwrap();
+            let agree = by_id == found[0];
+            Ok((agree, ctx.plan().update(by_id.apply(|thing| thing.small += 1))))
+        }
+        .boxed()
+    });
+    let first = lined_up(in_line(&executor, &first)).await;
+    let second_call = lined_up(in_line(&executor, &second)).await;
+    let outsider = async {
+        read.pass().await;
+        db.things().update(old.apply(|thing| thing.small = 100)).await.unwrap();
+        gate.open();
+    };
+    let (first, answered, ()) = tokio::join!(first, second_call, outsider);
+    assert_eq!(first.unwrap().small, 101);
+    let (agree, last) = answered.unwrap();
+    assert!(agree && last.small == 102 && last.version() == 4, "{last:?}");
+    assert_eq!(second.runs(), 2);
+}

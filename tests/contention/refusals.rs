@@ -1,0 +1,173 @@
+//! One call of a group fails, or all of it is refused.
+
+use ekbatan::action::Budget;
+use ekbatan::prelude::*;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use std::time::Duration;
+
+use crate::acts::{Gate, Groups, Refused, a_thing, act, event_versions, hold, in_line, lined_up};
+use crate::acts::{touch, touch_after_reading};
+use crate::database::TestDatabase;
+use crate::models::{Thing, quiet, thing};
+
+on_every_database! {
+    one_that_refuses_drops_out_and_the_others_go_on,
+    one_that_refuses_for_what_was_never_committed_is_asked_again,
+    a_group_that_an_outsider_made_stale_runs_once_more,
+    one_whose_value_is_taken_fails_alone,
+    one_who_reads_around_the_group_fails_alone,
+    a_refusal_is_tried_again_by_its_own_policy,
+}
+
+async fn one_that_refuses_drops_out_and_the_others_go_on(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let refuse = act::<Stored<Thing>>(move |ctx| {
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            ctx.plan().after_commit("never", |_| async { Err(std::io::Error::other("it ran")) });
+            Err(Refused(format!("at {}", thing.small)))
+        }
+        .boxed()
+    });
+    let (holds, first, last) = (hold(&gate), touch(id), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let first = lined_up(in_line(&executor, &first)).await;
+    let refused = lined_up(in_line(&executor, &refuse)).await;
+    let last = lined_up(in_line(&executor, &last)).await;
+    gate.open();
+    let (_, first, refused, last) = tokio::join!(holding, first, refused, last);
+    assert_eq!((first.unwrap().version(), last.unwrap().version()), (2, 3));
+    match refused.unwrap_err() {
+        ExecuteError::Domain(error) => assert_eq!(error, Refused("at -6".to_owned())),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(event_versions(db, id).await, [2, 3]);
+    assert_eq!(executor.effect_failures(), 0);
+}
+
+/// It saw a change that an outsider then made impossible.
+async fn one_that_refuses_for_what_was_never_committed_is_asked_again(db: &TestDatabase) {
+    let old = a_thing(db).await;
+    let id = old.id;
+    let executor = db.executor().await;
+    let (first, read, gate) = touch_after_reading(id);
+    let refuse = act::<()>(move |ctx| {
+        async move { Err(Refused(format!("at {}", ctx.get(id).await.unwrap().small))) }.boxed()
+    });
+    let first = lined_up(in_line(&executor, &first)).await;
+    let refused = lined_up(in_line(&executor, &refuse)).await;
+    let outsider = async {
+        read.pass().await;
+        db.things().update(old.apply(|thing| thing.small = 100)).await.unwrap();
+        gate.open();
+    };
+    let (first, refused, ()) = tokio::join!(first, refused, outsider);
+    assert_eq!(first.unwrap().small, 101);
+    assert_eq!(refused.unwrap_err().to_string(), "refused: at 101");
+}
+
+async fn a_group_that_an_outsider_made_stale_runs_once_more(db: &TestDatabase) {
+    let (groups, _counting) = Groups::count();
+    let old = a_thing(db).await;
+    let id = old.id;
+    let executor = db.executor().await;
+    let (first, read, gate) = touch_after_reading(id);
+    let others = [touch(id), touch(id), touch(id)];
+    let mut calls = vec![lined_up(in_line(&executor, &first)).await];
+    for other in &others {
+        calls.push(lined_up(in_line(&executor, other)).await);
+    }
+    let outsider = async {
+        read.pass().await;
+        db.things().update(old.apply(|thing| thing.small = 100)).await.unwrap();
+        gate.open();
+    };
+    let (answers, ()) = tokio::join!(join_all(calls), outsider);
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    let found: Vec<_> = answers.iter().map(|thing| (thing.version(), thing.small)).collect();
+    assert_eq!(found, [(3, 101), (4, 102), (5, 103), (6, 104)]);
+    assert_eq!(groups.sizes(), [4, 4]);
+    assert_eq!((first.runs(), others[2].runs()), (2, 2));
+    assert_eq!(event_versions(db, id).await, [3, 4, 5, 6]);
+}
+
+async fn one_whose_value_is_taken_fails_alone(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let add = |label: &'static str| {
+        act(move |ctx| {
+            async move {
+                let read = ctx.get(id).await.unwrap();
+                ctx.plan().update(read.apply(|thing| thing.small += 1));
+                Ok(ctx.plan().add(quiet(thing(label))))
+            }
+            .boxed()
+        })
+    };
+    let acts = [add("one"), add("the thing"), add("two"), add("one")];
+    let holds = hold(&gate);
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let mut calls = Vec::new();
+    for act in &acts {
+        calls.push(lined_up(in_line(&executor, act)).await);
+    }
+    gate.open();
+    let (_, answers) = tokio::join!(holding, join_all(calls));
+    let kinds: Vec<_> =
+        answers.iter().map(|it| it.as_ref().err().map(ExecuteError::kind)).collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::Unique), None, Some(ErrorKind::Unique)]);
+    assert_eq!(db.things().get(id).await.unwrap().version(), 3);
+    assert_eq!(db.things().count().await.unwrap(), 3);
+}
+
+async fn one_who_reads_around_the_group_fails_alone(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let outside = db.things();
+    let around = act(move |ctx| {
+        let outside = outside.clone();
+        async move {
+            let read = outside.get(id).await.unwrap();
+            Ok(ctx.plan().update(read.apply(|thing| thing.small += 50)))
+        }
+        .boxed()
+    });
+    let (holds, first, last) = (hold(&gate), touch(id), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let first = lined_up(in_line(&executor, &first)).await;
+    let around = lined_up(in_line(&executor, &around)).await;
+    let last = lined_up(in_line(&executor, &last)).await;
+    gate.open();
+    let (_, first, around, last) = tokio::join!(holding, first, around, last);
+    first.unwrap();
+    // Once the first one is committed, what is read around the group is right.
+    let around = around.unwrap();
+    assert_eq!((around.small, last.unwrap().small), (44, 45));
+    assert_eq!(db.things().get(id).await.unwrap().version(), 4);
+}
+
+async fn a_refusal_is_tried_again_by_its_own_policy(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let refuse_once = act(move |ctx| {
+        async move {
+            let attempt = ctx.attempt();
+            let thing = ctx.get(id).await.unwrap();
+            match attempt {
+                1 => Err(Refused("not yet".to_owned())),
+                _ => Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1))),
+            }
+        }
+        .boxed()
+    });
+    let policy = RetryPolicy::none().with(ErrorKind::Domain, Budget::new(1).base(Duration::ZERO));
+    let call =
+        in_line(&executor, &refuse_once).retry(policy).retry_if(|error| error.0 == "not yet");
+    assert_eq!(call.await.unwrap().version(), 2);
+    assert_eq!(refuse_once.runs(), 2);
+}
