@@ -1,7 +1,7 @@
 //! Leases as rows, by the server's clock.
 //!
 //! What always holds: a row is never deleted and its token only grows; what changes a lease
-//! names its owner and its token; every call is one statement in a transaction of its own.
+//! names its owner and its token; every statement is a transaction of its own.
 //!
 //! A grant is not waited for on the disk. If a crash of the server forgets it, somebody else
 //! may be granted the key, with another token: the fence in the commit tells the two apart.
@@ -19,6 +19,16 @@ use super::hints::Hints;
 use super::listener::Listener;
 use super::pool::LockPool;
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+
+/// Takes a key that was leased before and is free. It says less than the statement below, which
+/// follows where this one does nothing, and takes the server a fraction of the time to plan.
+const TAKE_FREE: &str = "\
+    UPDATE eventlog.lock_leases SET owner = $2, holder = $3, since = clock_timestamp(), \
+        token = greatest(token + 1, \
+            floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), \
+        until = clock_timestamp() + $4 * interval '1 microsecond', wanted_until = '-infinity' \
+    WHERE lock_key = $1 AND until <= clock_timestamp() \
+    RETURNING token, set_config('synchronous_commit', 'off', true)";
 
 /// Takes the key or notes that it is wanted. Nothing is written when it is held and known to
 /// be wanted; what the first look misses, the row itself decides.
@@ -124,6 +134,9 @@ impl LockBackend for PostgresLeaseBackend {
             (&request.holder, Type::TEXT),
             (&term, Type::FLOAT8),
         ];
+        if let Some(row) = self.pool.row("taking a lease", TAKE_FREE, &values).await? {
+            return Ok(Attempt::Granted(Grant { owner: request.owner, token: row.get(0) }));
+        }
         let Some(row) = self.pool.row("taking a lease", TAKE, &values).await? else {
             // Its row was made by somebody else after we looked.
             return Ok(Attempt::Busy(None));

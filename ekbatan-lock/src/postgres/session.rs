@@ -66,7 +66,14 @@ impl PostgresSessionBackend {
     ) -> Result<T, BackendError> {
         let (answer, answered) = oneshot::channel();
         let gone = || BackendError::new("the lock session was closed");
-        self.requests.send(request(answer)).map_err(|_| gone())?;
+        let (request, session) = (request(answer), self.common.session());
+        if session.is_over() {
+            self.requests.send(request).map_err(|_| gone())?;
+        } else {
+            // The actor would do no more, and be one more task to wake.
+            let (hints, requests) = (self.common.hints.clone(), self.requests.clone());
+            tokio::spawn(actor::carry_out(session, hints, request, requests));
+        }
         answered.await.unwrap_or_else(|_| Err(gone()))
     }
 }

@@ -1,4 +1,4 @@
-//! The task that a session belongs to: it opens one when there is none, and has every request
+//! The task that a session belongs to: it opens one when there is none. Every request is
 //! carried out in a task of its own, so that what was begun is finished whoever was dropped.
 //!
 //! What always holds: a grant is somebody's or is given back; there is at most one session.
@@ -144,7 +144,8 @@ fn refuse(request: Request, error: BackendError) {
     }
 }
 
-async fn carry_out(
+/// Does what is asked, with a session that is there.
+pub(super) async fn carry_out(
     session: Arc<Session>,
     hints: Arc<Hints>,
     request: Request,
