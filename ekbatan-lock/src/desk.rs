@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
+use tracing::Span;
 
 pub(crate) use self::clerk::serve;
 use crate::lease::Hold;
+use crate::telemetry::{Counts, one_more};
 use crate::{Lease, LockError, LockKey, LockOptions, LockScope, LossCause};
 
 /// For how long in a row it does. A grant lasts by so much longer than its holder asked for,
@@ -30,6 +32,11 @@ pub(crate) struct Waiter {
     /// Whether a busy key is answer enough.
     pub(crate) only_try: bool,
     pub(crate) since: Instant,
+    /// Whether somebody else had the key when it came.
+    pub(crate) contended: bool,
+    /// The span that it asks in, and that of its asking.
+    pub(crate) within: Span,
+    pub(crate) asking: Span,
     pub(crate) answer: oneshot::Sender<Answer>,
 }
 
@@ -51,6 +58,10 @@ pub(crate) struct Desk {
 struct State {
     waiting: VecDeque<Waiter>,
     hold: Option<Arc<Hold>>,
+    /// The span of the hold that is out, or of the last one.
+    holding: Option<Span>,
+    /// From when until when the last one was.
+    before: Option<(Instant, Instant)>,
     /// Whether the server is being asked for the key.
     contending: bool,
     /// Whether the key stays taken here though its work is over.
@@ -80,6 +91,8 @@ impl Desk {
         let state = State {
             waiting,
             hold: None,
+            holding: None,
+            before: None,
             contending: false,
             keeping: false,
             away: None,
@@ -97,15 +110,25 @@ impl Desk {
     }
 
     /// Answers what is known at once, or takes the waiter into the queue.
-    pub(crate) fn line_up(&self, waiter: Waiter) -> Option<Option<Lease>> {
+    pub(crate) fn line_up(&self, mut waiter: Waiter, counts: &Counts) -> Option<Option<Lease>> {
         let mut state = self.state();
         if let Some(hold) = &state.hold
             && waiter.scope == Some(hold.scope())
             && let Some(lease) = hold.reenter()
         {
+            one_more(&counts.reentered);
             return Some(Some(lease));
         }
-        if waiter.only_try && state.is_busy() {
+        waiter.contended = state.is_busy();
+        if waiter.contended {
+            one_more(&counts.contended);
+        }
+        if let Some(holding) = &state.holding
+            && state.hold.is_some()
+        {
+            waiter.asking.follows_from(holding);
+        }
+        if waiter.only_try && waiter.contended {
             return Some(None);
         }
         state.waiting.push_back(waiter);

@@ -164,7 +164,11 @@ impl Hold {
         let mut state = lock(&self.state);
         state.leases -= 1;
         if state.leases == 0 {
-            self.end(Ended::Released);
+            // Whoever listens for the loss may have heard of it already.
+            self.end(match Instant::now() < state.deadline {
+                true => Ended::Released,
+                false => Ended::Lost(LossCause::Expired(self.max_hold)),
+            });
         }
     }
 

@@ -28,6 +28,7 @@ mod servers;
 mod single_flight;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+mod telemetry;
 mod with_lock;
 
 pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
@@ -47,4 +48,5 @@ pub use servers::{BuiltIn, LockServers};
 pub use single_flight::{Flight, SingleFlightError, single_flight};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
+pub use telemetry::LockCounters;
 pub use with_lock::{ExecuteLocked, with_lock, with_locks};

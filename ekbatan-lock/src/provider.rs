@@ -8,9 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
 use crate::desk::{Desk, Waiter, serve};
-use crate::{Holder, Lease, LockBackend, LockError, LockKey, LockOptions, LockScope};
+use crate::telemetry::{self, Counts, one_more};
+use crate::{Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockOptions, LockScope};
 
 /// Locks by key. Two callers who name the same key exclude each other; contention is never
 /// an error. Every future may be dropped at any await and leaves nothing behind.
@@ -58,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn LockBackend>,
     zone: String,
     pub(crate) holder: String,
+    pub(crate) counts: Counts,
     desks: Mutex<Desks>,
     retired: Notify,
 }
@@ -75,6 +78,7 @@ impl LockProvider {
             backend: Arc::new(backend),
             zone: zone.to_owned(),
             holder: holder_name(),
+            counts: Counts::default(),
             desks: Mutex::default(),
             retired: Notify::new(),
         };
@@ -92,6 +96,11 @@ impl LockProvider {
     /// What the backend is called.
     pub fn name(&self) -> &'static str {
         self.shared.backend.name()
+    }
+
+    /// What was counted since the provider was made.
+    pub fn counters(&self) -> LockCounters {
+        self.shared.counts.read()
     }
 
     /// Refuses whoever waits, gives back what is held, and ends. Leases that are out are
@@ -119,15 +128,37 @@ impl LockProvider {
         max_wait: Option<Duration>,
         options: &LockOptions,
     ) -> Result<Option<Lease>, LockError> {
-        let options = LockOptions { term: options.term.or(self.term), ..*options };
-        check(key, &options)?;
-        let deadline = max_wait.map(|wait| Instant::now() + wait);
+        let options = &LockOptions { term: options.term.or(self.term), ..*options };
+        check(key, options)?;
+        let since = Instant::now();
+        let (within, asking) = (Span::current(), telemetry::acquiring(self.name(), key));
+        let queueing = self.queue(key, max_wait, options, since, [within, asking.clone()]);
+        let answer = queueing.instrument(asking.clone()).await;
+        if matches!(answer, Ok(None)) {
+            one_more(&self.shared.counts.busy);
+        }
+        telemetry::answered(&asking, &answer, since.elapsed());
+        answer
+    }
+
+    async fn queue(
+        &self,
+        key: &LockKey,
+        max_wait: Option<Duration>,
+        options: &LockOptions,
+        since: Instant,
+        [within, asking]: [Span; 2],
+    ) -> Result<Option<Lease>, LockError> {
+        let deadline = max_wait.map(|wait| since + wait);
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter {
             scope: LockScope::current(),
-            options,
+            options: *options,
             only_try: max_wait.is_some_and(|wait| wait.is_zero()),
-            since: Instant::now(),
+            since,
+            contended: false,
+            within,
+            asking,
             answer,
         };
         let desk = match self.line_up(key, waiter)? {
@@ -157,7 +188,7 @@ impl LockProvider {
             return Err(LockError::Closed { key: key.clone() });
         }
         if let Some(desk) = desks.open.get(&stored) {
-            return Ok(match desk.line_up(waiter) {
+            return Ok(match desk.line_up(waiter, &self.shared.counts) {
                 Some(answered) => Entry::Answered(answered),
                 None => Entry::Waits(desk.clone()),
             });
@@ -233,7 +264,7 @@ impl KeyedLockProvider for LockProvider {
         let stored = key.stored(&self.shared.zone);
         let here = self.shared.desks().open.get(&stored).is_some_and(|desk| desk.force(why));
         let there = self.shared.backend.force_release(&stored, why).await;
-        tracing::warn!(key = %key, why, "a lock was released by force");
+        tracing::warn!(name: "ekbatan.lock.forced", key = %key, why, "a lock was released by force");
         Ok(there.map_err(|source| LockError::Backend { key: key.clone(), source })? || here)
     }
 }

@@ -41,3 +41,4 @@ mod registry;
 mod scopes;
 mod several;
 mod sqlite;
+mod telemetry;

@@ -82,6 +82,9 @@ impl<A: Action> Execution<'_, A> {
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
         let answer = self.run_keyed().instrument(span.clone()).await;
         drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Err(ExecuteError::FenceLost { key }) = &answer {
+            span.in_scope(|| self.executor.inner.refused_by_fence(key));
+        }
         match &answer {
             Ok(_) => span.record("ekbatan.action.outcome", "success"),
             Err(error) => span

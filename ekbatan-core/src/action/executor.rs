@@ -32,6 +32,7 @@ pub(super) struct Inner {
     pub(super) record_reads: bool,
     random: Mutex<fastrand::Rng>,
     effect_failures: AtomicU64,
+    fence_refusals: AtomicU64,
 }
 
 impl Inner {
@@ -43,6 +44,11 @@ impl Inner {
 
     pub(super) fn count_effect_failures(&self, failures: u64) {
         self.effect_failures.fetch_add(failures, Ordering::Relaxed);
+    }
+
+    pub(super) fn refused_by_fence(&self, key: &str) {
+        self.fence_refusals.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(name: "ekbatan.lock.fence_refused", key, "an action was refused: its lease is over");
     }
 }
 
@@ -132,6 +138,12 @@ impl ActionExecutor {
     /// How many effects have failed after their commit, since the executor was built.
     pub fn effect_failures(&self) -> u64 {
         self.inner.effect_failures.load(Ordering::Relaxed)
+    }
+
+    /// How many calls were refused because the lease that fenced them was over, since this
+    /// executor was built.
+    pub fn fence_refusals(&self) -> u64 {
+        self.inner.fence_refusals.load(Ordering::Relaxed)
     }
 
     pub(super) fn new_uuid(&self) -> Uuid {
@@ -278,6 +290,7 @@ impl ActionExecutorBuilder {
                 record_reads: self.record_reads,
                 random: Mutex::new(random),
                 effect_failures: AtomicU64::new(0),
+                fence_refusals: AtomicU64::new(0),
             }),
         })
     }

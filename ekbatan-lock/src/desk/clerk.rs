@@ -4,6 +4,7 @@
 //! What always holds: whatever the server granted, the clerk gives back.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -15,10 +16,19 @@ use uuid::Uuid;
 use super::{Desk, IN_A_ROW, Waiter};
 use crate::lease::{Ended, Extension, Hold};
 use crate::provider::Shared;
+use crate::telemetry::{self, one_more, so_long};
 use crate::{Attempt, Grant, GrantRequest, LockError, LockOptions, LockScope, LossCause};
 
-/// How often in a row a key goes from one to the next within this process.
+/// How often in a row a key goes from one to the next within this process, once it has done so
+/// for a moment.
 const HAND_OFFS: u16 = 16;
+
+/// A trip to the server and back takes about as long: who only looks at something under the
+/// key would spend the better part of the time on giving it back.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// After what time it is first looked at whether another process has taken its turn.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What a token leaves for counting hand-offs behind the server's own count.
 const HAND_OFF_BITS: u32 = 16;
@@ -43,7 +53,10 @@ impl Held {
 
     /// Whether it may go to one more of this process.
     fn may_go_on(&self) -> bool {
-        self.hand_offs < HAND_OFFS && self.since.elapsed() < IN_A_ROW
+        let passed = self.since.elapsed();
+        // The count must fit behind the token.
+        let often = if passed < MOMENT { u16::MAX } else { HAND_OFFS };
+        self.hand_offs < often && passed < IN_A_ROW
     }
 }
 
@@ -59,8 +72,12 @@ pub(crate) async fn serve(shared: Arc<Shared>, desk: Arc<Desk>) {
                 }
                 None => {
                     // Who comes back at once must not find a desk that knows of no others.
-                    server.give_way().await;
-                    if shared.retire(&desk) {
+                    if let Some(away) = server.away() {
+                        tokio::select! {
+                            () = tokio::time::sleep_until(away) => {}
+                            () = desk.called.notified() => {}
+                        }
+                    } else if shared.retire(&desk) {
                         return;
                     }
                 }
@@ -133,6 +150,8 @@ impl Server<'_> {
     async fn contend(&self, waiter: &Waiter) -> Result<Obtained, LockError> {
         let backend = &self.shared.backend;
         let key = &self.desk.stored;
+        let counts = &self.shared.counts;
+        let (mut contended, mut named) = (waiter.contended, waiter.asking.is_disabled());
         loop {
             if waiter.answer.is_closed() || self.desk.is_closed() {
                 return Ok(Obtained::NobodyWaits);
@@ -155,8 +174,14 @@ impl Server<'_> {
                         hand_offs: 0,
                     }));
                 }
-                Ok(Attempt::Busy(_)) if waiter.only_try => return Ok(Obtained::Busy),
                 Ok(Attempt::Busy(remaining)) => {
+                    if !contended {
+                        contended = true;
+                        one_more(&counts.contended);
+                    }
+                    if waiter.only_try {
+                        return Ok(Obtained::Busy);
+                    }
                     // Jitter keeps processes from trying in step.
                     let poll = backend.poll_interval().mul_f64(0.5 + fastrand::f64());
                     remaining.map_or(poll, |remaining| remaining.min(poll))
@@ -173,17 +198,30 @@ impl Server<'_> {
             // A waiter who is dropped calls; so does anyone who lines up.
             let pause = if hinted { Duration::ZERO } else { pause.max(Duration::from_millis(1)) };
             let until = Instant::now() + pause;
-            loop {
+            let mut naming = pin!(self.name_holder(waiter));
+            let word = loop {
                 tokio::select! {
-                    () = &mut freed, if !hinted => break,
-                    () = tokio::time::sleep_until(until) => break,
+                    () = &mut freed, if !hinted => break true,
+                    () = tokio::time::sleep_until(until) => break hinted,
                     () = self.desk.called.notified() => {
                         if waiter.answer.is_closed() || self.desk.is_closed() {
-                            break;
+                            return Ok(Obtained::NobodyWaits);
                         }
                     }
+                    () = &mut naming, if !named => named = true,
                 }
-            }
+            };
+            one_more(if word { &counts.hints } else { &counts.polls });
+            waiter.asking.in_scope(|| {
+                tracing::debug!(name: "ekbatan.lock.retry", word, "a busy key is tried again");
+            });
+        }
+    }
+
+    /// Notes whom at the server a waiter waits for, while it does.
+    async fn name_holder(&self, waiter: &Waiter) {
+        if let Ok(Some(holder)) = self.shared.backend.inspect(&self.desk.stored).await {
+            telemetry::waited_for(&waiter.asking, &holder);
         }
     }
 
@@ -205,23 +243,45 @@ impl Server<'_> {
             deadline,
             waiter.options.max_hold,
         );
+        let since = Instant::now();
+        let provider = self.shared.backend.name();
+        let holding = telemetry::holding(&waiter.within, provider, &self.desk.key, lease.token());
         {
             let mut state = self.desk.state();
+            if let Some((began, ended)) = state.before.take()
+                && ended > waiter.since
+            {
+                // That one came between; who had the key at first is known.
+                if began > waiter.since
+                    && let Some(before) = &state.holding
+                {
+                    waiter.asking.follows_from(before);
+                }
+                telemetry::between(&self.shared.counts, &waiter.asking, since - ended);
+            }
             state.hold = Some(hold.clone());
+            state.holding = Some(holding.clone());
             state.contending = false;
         }
-        let (since, waited) = (Instant::now(), waiter.since.elapsed());
-        tracing::debug!(key = %self.desk.key, token = lease.token(), ?waited, hand_offs = held.hand_offs, "a lock was granted");
+        let counts = &self.shared.counts;
+        one_more(&counts.granted);
+        so_long(&counts.waited, since - waiter.since);
+        if held.hand_offs > 0 {
+            one_more(&counts.handed_on);
+        }
+        waiter.asking.record("ekbatan.lock.handed_on", held.hand_offs);
         // Of a waiter who is gone, the lease comes back and is released by its drop.
         let _ = waiter.answer.send(Ok(Some(lease)));
         let (held, ended) = self.watch(&hold, held, &waiter.options, extensions).await;
         let kept = hold.kept().filter(|_| ended.is_orderly());
+        let over = Instant::now();
         {
             let mut state = self.desk.state();
             state.hold = None;
+            state.before = Some((since, over));
             state.keeping = kept.is_some() && !state.closed;
         }
-        tracing::debug!(key = %self.desk.key, held = ?since.elapsed(), ?ended, "a lock is over");
+        telemetry::over(counts, &holding, &ended, over - since);
         if let Some(rest) = kept {
             self.keep(&hold, held, rest).await;
             return None;
@@ -359,11 +419,24 @@ impl Server<'_> {
         self.give_back(held).await;
     }
 
-    /// Waits while another process, which wanted the key that was given back, has its turn.
+    /// Until when another process, which wanted the key that was given back, has its turn.
+    fn away(&self) -> Option<Instant> {
+        let mut state = self.desk.state();
+        state.away = state.away.filter(|away| *away > Instant::now());
+        state.away
+    }
+
+    /// Waits until that process is seen to have the key, and until its turn is over at most.
+    /// Only then is the key tried for: the server would give it to whoever is first, who is
+    /// the one that has just had it.
     async fn give_way(&self) {
-        let away = self.desk.state().away.take();
-        if let Some(away) = away {
-            tokio::time::sleep_until(away).await;
+        let mut pause = LOOK;
+        while let Some(away) = self.away() {
+            tokio::time::sleep_until(away.min(Instant::now() + pause)).await;
+            if let Ok(Some(_)) = self.shared.backend.inspect(&self.desk.stored).await {
+                self.desk.state().away = None;
+            }
+            pause *= 2;
         }
     }
 
