@@ -14,7 +14,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tracing::Span;
 
-pub(crate) use self::clerk::serve;
+pub(crate) use self::clerk::{HAND_OFF_BITS, serve};
 use crate::lease::Hold;
 use crate::telemetry::{Counts, one_more};
 use crate::{Lease, LockError, LockKey, LockOptions, LockScope, LossCause};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ekbatan_core::config::LockProviderKind;
+use ekbatan_core::db::DbError;
 use ekbatan_core::shard::{ShardError, ShardIdentifier};
 
 use super::{BackendError, LockKey};
@@ -50,6 +51,17 @@ pub enum LockError {
         key: LockKey,
         /// Why.
         source: BackendError,
+    },
+    /// A lease was ended by force, and its fence could not be raised everywhere: what it was
+    /// committing may still go through. Do it again.
+    #[error(
+        "the lease on `{key}` was ended, but its fence could not be raised on every shard: {source}; end it again"
+    )]
+    Fence {
+        /// The key.
+        key: LockKey,
+        /// Why.
+        source: DbError,
     },
     /// The backend could not be set up.
     #[error("locks are not to be had here: {source}")]

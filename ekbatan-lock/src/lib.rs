@@ -14,6 +14,7 @@
 mod backend;
 mod desk;
 mod error;
+mod force;
 mod key;
 mod lease;
 mod leases;

@@ -39,7 +39,9 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
     /// Who holds the key, as the server has it.
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError>;
 
-    /// Ends somebody's lease. `false` says that there was none.
+    /// Ends somebody's lease. `false` says that there was none. What a holder who has not
+    /// noticed is committing may still go through, until a successor's action has begun;
+    /// [`LockProvider::force_release_fenced`] shuts that out at once.
     async fn force_release(&self, key: &LockKey, why: &str) -> Result<bool, LockError>;
 }
 
@@ -120,6 +122,11 @@ impl LockProvider {
             retired.await;
         }
         self.shared.backend.close().await;
+    }
+
+    /// The key as the server and the fences know it.
+    pub(crate) fn stored(&self, key: &LockKey) -> String {
+        key.stored(&self.shared.zone)
     }
 
     async fn enter(

@@ -1,4 +1,7 @@
 //! Work under a lock.
+//!
+//! What always holds: however the work ends, its lease is over at once, also for whoever kept
+//! a clone of it; that the server hears of it is left to the desk, and the caller does not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, IntoFuture};
@@ -12,6 +15,10 @@ use crate::{
 
 /// Takes the lock, runs the work, and gives the lock back, also when the work fails, panics
 /// or is dropped. Within the work, the same lock is entered again at once.
+///
+/// The answer does not wait until the server has the lock back: the next of this process can
+/// have it at once, another process a trip later. [`LockProvider::close`] waits for that. A
+/// process that ends without it leaves the lock to its term, as one that dies does.
 ///
 /// [`LockProvider::with_lock`] is the same for a provider whose type is known.
 pub async fn with_lock<P, F, T, E>(
@@ -29,9 +36,8 @@ where
         let Some(lease) = provider.take(key, &options).await? else {
             return Err(WithLockError::Busy { key: key.clone(), waited: asked.elapsed() });
         };
-        let worked = work(lease.clone()).into_future().await.map_err(WithLockError::Work);
-        lease.release().await;
-        worked
+        let held = Held(lease);
+        work(held.0.clone()).into_future().await.map_err(WithLockError::Work)
     })
     .await
 }
@@ -59,20 +65,19 @@ where
     F: IntoFuture<Output = Result<T, E>>,
 {
     LockScope::run(async {
-        let leases = take_all(provider, keys, &options).await?;
-        let worked = work(leases.clone()).into_future().await.map_err(WithLockError::Work);
-        give_back(&leases).await;
-        worked
+        let held = take_all(provider, keys, &options).await?;
+        let leases = keys.iter().filter_map(|key| held.get(key)).map(|held| held.0.clone());
+        work(leases.collect()).into_future().await.map_err(WithLockError::Work)
     })
     .await
 }
 
 /// A lease for each key, or none at all.
-async fn take_all<P, E>(
+async fn take_all<'k, P, E>(
     provider: &P,
-    keys: &[LockKey],
+    keys: &'k [LockKey],
     options: &LockOptions,
-) -> Result<Vec<Lease>, WithLockError<E>>
+) -> Result<BTreeMap<&'k LockKey, Held>, WithLockError<E>>
 where
     P: KeyedLockProvider + ?Sized,
 {
@@ -86,27 +91,21 @@ where
             true => Ok(None),
             false => provider.take(key, &LockOptions { max_wait: left, ..*options }).await,
         };
-        let refused = match answer {
-            Ok(Some(lease)) => {
-                taken.insert(key, lease);
-                continue;
-            }
-            Ok(None) => WithLockError::Busy { key: key.clone(), waited: asked.elapsed() },
-            Err(error) => error.into(),
+        let Some(lease) = answer? else {
+            return Err(WithLockError::Busy { key: key.clone(), waited: asked.elapsed() });
         };
-        give_back(taken.values()).await;
-        return Err(refused);
+        taken.insert(key, Held(lease));
     }
-    if let Err(lost) = taken.values().try_for_each(Lease::check) {
-        give_back(taken.values()).await;
-        return Err(lost.into());
-    }
-    Ok(keys.iter().filter_map(|key| taken.get(key).cloned()).collect())
+    taken.values().try_for_each(|held| held.0.check())?;
+    Ok(taken)
 }
 
-async fn give_back<'l>(leases: impl IntoIterator<Item = &'l Lease>) {
-    for lease in leases {
-        lease.release().await;
+/// Ends the lease when it is dropped, however many clones of it there are.
+struct Held(Lease);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.give_back();
     }
 }
 

@@ -34,6 +34,8 @@ macro_rules! on_every_database {
     };
 }
 
+pub(crate) use on_every_database;
+
 on_every_database! {
     deposits_under_a_lock_all_commit_at_the_first_attempt,
     a_lock_within_perform_loses_no_money_and_serializes_no_commit,

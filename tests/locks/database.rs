@@ -5,7 +5,7 @@ use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
 
 use crate::wallet::{Wallet, migrations};
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Sqlite,
     Postgres,
@@ -13,8 +13,26 @@ pub enum Kind {
     MariaDb,
 }
 
+impl Kind {
+    /// On a server that others share.
+    pub async fn create_database(self) -> String {
+        match self {
+            Kind::Sqlite => unreachable!("a file has no server"),
+            Kind::Postgres => {
+                PostgresServer::shared().await.unwrap().create_database().await.unwrap()
+            }
+            Kind::MySql => MySqlServer::shared().await.unwrap().create_database().await.unwrap(),
+            Kind::MariaDb => {
+                MariaDbServer::shared().await.unwrap().create_database().await.unwrap()
+            }
+        }
+    }
+}
+
 pub struct TestDatabase {
+    pub kind: Kind,
     pub databases: Databases,
+    eventlog: String,
     executor: ActionExecutor,
     _file: Option<TempSqlite>,
 }
@@ -24,16 +42,16 @@ impl TestDatabase {
         let mut file = None;
         let url = match kind {
             Kind::Sqlite => file.insert(TempSqlite::new().unwrap()).url(),
-            Kind::Postgres => {
-                PostgresServer::shared().await.unwrap().create_database().await.unwrap()
-            }
-            Kind::MySql => MySqlServer::shared().await.unwrap().create_database().await.unwrap(),
-            Kind::MariaDb => {
-                MariaDbServer::shared().await.unwrap().create_database().await.unwrap()
-            }
+            server => server.create_database().await,
         };
+        Self { _file: file, ..Self::open(kind, &url).await }
+    }
+
+    /// One that is there, behind this address.
+    pub async fn open(kind: Kind, url: &str) -> Self {
         let database = url.rsplit('/').next().unwrap_or_default();
-        let config = DataSourceConfig::new(&url).eventlog(format!("{database}_log"));
+        let eventlog = format!("{database}_log");
+        let config = DataSourceConfig::new(url).eventlog(&eventlog);
         let databases = Databases::connect(&config.into()).await.unwrap();
         databases.migrate(&migrations()).await.unwrap();
         let executor = ActionExecutor::builder(&databases, "com.example.locks")
@@ -41,10 +59,37 @@ impl TestDatabase {
             .build()
             .await
             .unwrap();
-        Self { databases, executor, _file: file }
+        Self { kind, databases, eventlog, executor, _file: None }
     }
 
     pub fn executor(&self) -> ActionExecutor {
         self.executor.clone()
+    }
+
+    /// As if no lease had ever been here.
+    pub async fn forget_fences(&self) {
+        let sql = match self.kind {
+            Kind::Sqlite => "DELETE FROM eventlog_lock_fences".to_owned(),
+            Kind::Postgres => "DELETE FROM eventlog.lock_fences".to_owned(),
+            Kind::MySql | Kind::MariaDb => format!("DELETE FROM `{}`.lock_fences", self.eventlog),
+        };
+        let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
+        match self.kind {
+            Kind::Sqlite => {
+                let mut raw = self.databases.sqlite().await.unwrap();
+                sql.execute(raw.connection().unwrap()).await.unwrap();
+                raw.release().await.unwrap();
+            }
+            Kind::Postgres => {
+                let mut raw = self.databases.postgres().await.unwrap();
+                sql.execute(raw.connection().unwrap()).await.unwrap();
+                raw.release().await.unwrap();
+            }
+            Kind::MySql | Kind::MariaDb => {
+                let mut raw = self.databases.mysql().await.unwrap();
+                sql.execute(raw.connection().unwrap()).await.unwrap();
+                raw.release().await.unwrap();
+            }
+        }
     }
 }

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::Fence;
-use ekbatan::db::CommitError;
+use ekbatan::db::{CommitError, TransactionOptions};
 use ekbatan::prelude::*;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::Mutex;
 
-use crate::actions::{Take, route};
-use crate::shards::{FIRST, SECOND, THIRD, TestShards, executor_on, hold_writers, until};
+use crate::actions::{Failed, Nothing, Take, route};
+use crate::models::Account;
+use crate::shards::{FIRST, Other, SECOND, THIRD, TestShards, executor_on, hold_writers, until};
 
 on_every_layout! {
     a_lease_that_holds_commits_on_every_shard,
     a_lease_that_was_overtaken_on_one_shard_commits_on_none,
-    a_successor_that_begins_during_perform_shuts_out_every_shard,
+    a_successor_that_begins_on_one_shard_during_perform_shuts_out_all_of_them,
     a_fence_that_falls_between_two_shards_is_a_partial_commit,
+    a_first_read_raises_the_fence_on_its_shard_and_no_other,
+    whatever_is_read_first_shuts_out_an_earlier_commit_on_that_shard,
 }
 
 fn lease(token: i64) -> Fence {
@@ -59,10 +62,10 @@ async fn forget_on_first(t: &TestShards) {
     first.execute(&format!("DELETE FROM {}", first.eventlog("lock_fences"))).await;
 }
 
-async fn a_successor_that_begins_during_perform_shuts_out_every_shard(t: &TestShards) {
+async fn a_successor_that_begins_on_one_shard_during_perform_shuts_out_all_of_them(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
-    let (successor, other) = (executor_on(&t.open_again().await).await, accounts[1].clone());
+    let (successor, other) = (executor_on(&t.open_again().await).await, accounts[2].clone());
     let action = Take::with(move |_| {
         let (successor, other) = (successor.clone(), other.clone());
         async move {
@@ -76,10 +79,11 @@ async fn a_successor_that_begins_during_perform_shuts_out_every_shard(t: &TestSh
     let call = executor.execute(&action, route(&others)).allow_cross_shard();
     let error = call.fenced_by(&lease(1)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FenceLost);
-    assert_eq!(t.eventlog_counts("events").await, [0, 1, 0]);
+    assert_eq!(t.eventlog_counts("events").await, [0, 0, 1]);
 }
 
-/// The first shard's writers are held while the second one's fence falls.
+/// The first shard's writers are held while the second one's fence falls, after it was raised
+/// for the last time.
 async fn a_fence_that_falls_between_two_shards_is_a_partial_commit(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
@@ -87,9 +91,16 @@ async fn a_fence_that_falls_between_two_shards_is_a_partial_commit(t: &TestShard
     let (dialect, url) = (t.on(FIRST).dialect, t.on(FIRST).url.clone());
     let action = Take::with({
         let held = held.clone();
+        let (on_second, second_url) = (t.on(SECOND).dialect, t.on(SECOND).url.clone());
+        let forget = format!("DELETE FROM {}", t.on(SECOND).eventlog("lock_fences"));
         move |_| {
             let (held, url) = (held.clone(), url.clone());
-            async move { *held.lock().await = Some(hold_writers(dialect, &url).await) }.boxed()
+            let (second_url, forget) = (second_url.clone(), forget.clone());
+            async move {
+                Other::connect(on_second, &second_url).await.execute(&forget).await;
+                *held.lock().await = Some(hold_writers(dialect, &url).await);
+            }
+            .boxed()
         }
     });
     let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
@@ -97,7 +108,7 @@ async fn a_fence_that_falls_between_two_shards_is_a_partial_commit(t: &TestShard
     let second = t.on(SECOND);
     let fences = second.eventlog("lock_fences");
     let falling = async {
-        let raised = async || second.count(&fences).await == 1;
+        let raised = async || held.lock().await.is_some() && second.count(&fences).await == 1;
         until("the fence is raised on the second shard", raised).await;
         second.execute(&format!("UPDATE {fences} SET token = 9")).await;
         drop(held.lock().await.take());
@@ -113,4 +124,107 @@ async fn a_fence_that_falls_between_two_shards_is_a_partial_commit(t: &TestShard
         other => panic!("{other:?}"),
     }
     assert_eq!(t.eventlog_counts("events").await, [1, 0, 0]);
+}
+
+/// How a successor reads what it does not write.
+#[derive(Debug, Clone, Copy)]
+enum How {
+    Get,
+    Exists,
+    FindByIds,
+    FindWhere,
+    FindWhereReachable,
+    CountWhere,
+    Page,
+    Stream,
+    Within,
+}
+
+/// Reads one account and changes nothing.
+struct Look {
+    account: ShardedId<Account>,
+    how: How,
+    databases: Databases,
+}
+
+impl Action for Look {
+    const NAME: &'static str = "sharding.look";
+    type Params = Nothing;
+    type Output = usize;
+    type Error = Failed;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &Nothing) -> Result<usize, Failed> {
+        let (accounts, id) = (ctx.repository::<Account>(), self.account);
+        let same = || Account::ID.eq(id);
+        Ok(match self.how {
+            How::Get => ctx.get(id).await.map(|_| 1)?,
+            How::Exists => usize::from(accounts.exists(id).await?),
+            How::FindByIds => accounts.find_by_ids(&[id]).await?.len(),
+            How::FindWhere => accounts.find_where(same()).await?.len(),
+            How::FindWhereReachable => accounts.find_where_reachable(same()).await?.rows.len(),
+            How::CountWhere => accounts.count_where(same()).await? as usize,
+            How::Page => accounts.page(PageRequest::first(5).filter(same())).await?.rows.len(),
+            How::Stream => Box::pin(accounts.stream(same())).count().await,
+            How::Within => {
+                let transactions = self.databases.shard(SECOND).unwrap().transactions();
+                let found = transactions.in_transaction_with(
+                    TransactionOptions { read_only: true, ..TransactionOptions::default() },
+                    async |tx| accounts.within(&tx).find_where(same()).await,
+                );
+                found.await.unwrap().len()
+            }
+        })
+    }
+}
+
+async fn a_first_read_raises_the_fence_on_its_shard_and_no_other(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let look = |account: usize, how| Look {
+        account: accounts[account].id,
+        how,
+        databases: t.databases.clone(),
+    };
+    for (account, how, raised) in
+        [(1, How::Get, [0, 1, 0]), (2, How::Exists, [0, 1, 1]), (0, How::FindWhere, [1, 1, 1])]
+    {
+        let look = look(account, how);
+        let call = executor.execute(&look, Nothing {}).fenced_by(&lease(1));
+        assert_eq!(call.await.unwrap(), 1);
+        assert_eq!(t.eventlog_counts("lock_fences").await, raised, "{how:?}");
+    }
+}
+
+/// The successor reads the second shard and writes nothing there, nor anywhere.
+async fn whatever_is_read_first_shuts_out_an_earlier_commit_on_that_shard(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let all = [
+        How::Get,
+        How::Exists,
+        How::FindByIds,
+        How::FindWhere,
+        How::FindWhereReachable,
+        How::CountWhere,
+        How::Page,
+        How::Stream,
+        How::Within,
+    ];
+    for (token, how) in (1..).step_by(2).zip(all) {
+        let (successor, account) = (executor.clone(), accounts[1].id);
+        let databases = t.databases.clone();
+        let overtaken = Take::with(move |_| {
+            let look = Look { account, how, databases: databases.clone() };
+            let successor = successor.clone();
+            async move {
+                let call = successor.execute(&look, Nothing {}).fenced_by(&lease(token + 1));
+                assert_eq!(call.await.unwrap(), 1, "{how:?}");
+            }
+            .boxed()
+        });
+        let late = executor.execute(&overtaken, route(&accounts[1..2]));
+        let late = late.fenced_by(&lease(token)).await;
+        assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{how:?}: {late:?}");
+    }
+    assert_eq!(t.accounts().get(accounts[1].id).await.unwrap().version(), 1);
 }

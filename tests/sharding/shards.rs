@@ -345,7 +345,7 @@ pub enum Other {
 }
 
 impl Other {
-    async fn connect(dialect: Dialect, url: &str) -> Self {
+    pub async fn connect(dialect: Dialect, url: &str) -> Self {
         match dialect {
             Dialect::Sqlite => Self::Sqlite(SqliteConnection::connect(url).await.unwrap()),
             Dialect::Postgres => Self::Postgres(PgConnection::connect(url).await.unwrap()),

@@ -201,7 +201,7 @@ impl<A: Action> Execution<'_, A> {
         attempt: u32,
     ) -> Answer<A> {
         let started = self.executor.inner.databases.clock.now();
-        self.raise_before_reading(deadline).await?;
+        self.check_lease()?;
         let mut ctx = self.context(started, attempt, None);
         let performed = deadline.bound(self.perform(&mut ctx)).await;
         let output = performed.map_err(|after| ExecuteError::Deadline { after })??;
@@ -223,6 +223,7 @@ impl<A: Action> Execution<'_, A> {
         ActionContext {
             databases: &inner.databases,
             seat,
+            fencing: self.options.fencing.clone(),
             ids: &inner.ids,
             name: A::NAME,
             action: self.id,
@@ -241,7 +242,7 @@ impl<A: Action> Execution<'_, A> {
         let attempt = ctx.attempt;
         let span = tracing::info_span!("ekbatan.action.perform", ekbatan.action.attempt = attempt);
         let performed = self.action.perform(ctx, &self.params).instrument(span).await;
-        performed.map_err(ExecuteError::Domain)
+        performed.map_err(|error| self.fence_lost().unwrap_or(ExecuteError::Domain(error)))
     }
 
     /// What a plan comes to.

@@ -10,7 +10,7 @@ use crate::clock::to_micros;
 use crate::db::ActionId;
 use crate::domain::{Entity, EntityId, Id, IdGenerator, ShardIdentifier, ShardedId, Stored};
 use crate::repository::{ReadError, Repository};
-use crate::shard::Databases;
+use crate::shard::{Databases, Fencing};
 
 /// One attempt of one execution: reads, the plan, and who asks for it.
 ///
@@ -19,6 +19,7 @@ use crate::shard::Databases;
 pub struct ActionContext<'a> {
     pub(super) databases: &'a Databases,
     pub(super) seat: Option<Arc<Seat>>,
+    pub(super) fencing: Option<Arc<Fencing>>,
     pub(super) ids: &'a IdGenerator,
     pub(super) name: &'static str,
     pub(super) action: ActionId,
@@ -43,7 +44,9 @@ impl ActionContext<'_> {
         self.repository::<I::Entity>().find(id).await
     }
 
-    /// Every read there is, on the primary.
+    /// Every read there is, on the primary. Under a lease the first read of a shard raises the
+    /// fence there, so that no earlier lease can commit on it any more; one by id does so in
+    /// its own trip.
     pub fn repository<T: Entity>(&self) -> Repository<T> {
         Repository::new(
             Arc::clone(&self.databases.shards),
@@ -51,9 +54,10 @@ impl ActionContext<'_> {
             self.name,
         )
         .with_pending(self.seat.clone())
+        .fenced(self.fencing.clone())
     }
 
-    /// Every read there is, on the replica, which may lag.
+    /// Every read there is, on the replica, which may lag, also behind a fence: it raises none.
     pub fn replica<T: Entity>(&self) -> Repository<T> {
         self.repository().on_replica()
     }

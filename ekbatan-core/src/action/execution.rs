@@ -2,19 +2,19 @@
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::contention::{LeaseFence, Waited};
+use super::contention::Waited;
 use super::{
     Action, ActionExecutor, AsFence, Contention, ContentionKey, ExecuteError, RetryPolicy,
 };
 use crate::db::{ActionId, Committed, OpenAction};
+use crate::shard::Fencing;
 
 /// How an output is kept under an idempotency key.
 pub(super) struct Codec<O> {
@@ -30,8 +30,8 @@ pub(super) struct Options {
     pub(super) trace_parent: Option<String>,
     pub(super) retry: Option<RetryPolicy>,
     pub(super) deadline: Option<Duration>,
-    /// The fences, and when their leases end.
-    pub(super) fences: Vec<LeaseFence>,
+    /// The fences of the leases under which it runs, and where they stand.
+    pub(super) fencing: Option<Arc<Fencing>>,
     pub(super) allow_cross_shard: bool,
     pub(super) contention: Option<Contention>,
     pub(super) contention_key: Option<ContentionKey>,
@@ -127,9 +127,8 @@ impl<'a, A: Action> Execution<'a, A> {
     /// Lets the commit go through only while this lease holds, and every other one that the
     /// call was fenced by before.
     pub fn fenced_by(mut self, lease: &impl AsFence) -> Self {
-        let fence = lease.as_fence();
-        let until = Instant::now() + fence.remaining;
-        self.options.fences.push((fence, until));
+        let before = self.options.fencing.take();
+        self.options.fencing = Some(self.executor.fencing(before.as_deref(), lease.as_fence()));
         self
     }
 

@@ -7,7 +7,6 @@ use chrono::{DateTime, Utc};
 use serde_json::Value as Json;
 
 use super::commit::Keyed;
-use super::persist::check;
 use super::{Action, ExecuteError, Execution, PlanError};
 use crate::db::{CommitBatch, Database};
 use crate::domain::ShardIdentifier;
@@ -101,7 +100,7 @@ impl<A: Action> Execution<'_, A> {
             action: self.id,
             changes: Vec::with_capacity(rows.len()),
             records: Vec::with_capacity(records.len()),
-            fences: self.options.fences.iter().map(|(fence, _)| check(fence)).collect(),
+            fences: self.options.fencing.as_ref().map(|it| it.checks()).unwrap_or_default(),
             traceable: true,
         };
         for row in rows {

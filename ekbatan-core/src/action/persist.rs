@@ -8,14 +8,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
 use super::commit::Deadline;
 use super::effect::{Effect, run_all};
 use super::parts::ShardBatch;
-use super::{Action, ExecuteError, Execution, Fence};
-use crate::db::{ActionId, CommitError, CommitToken, Committed, Database, DbError, FenceCheck};
+use super::{Action, ExecuteError, Execution};
+use crate::db::{ActionId, CommitError, CommitToken, Committed, Database, DbError};
 use crate::domain::ShardIdentifier;
 
 /// Why an action is not, or not wholly, in the databases.
@@ -129,62 +128,6 @@ impl<A: Action> Execution<'_, A> {
             }),
         }
     }
-
-    /// Raises the fences before the action reads, on the default shard.
-    pub(super) async fn raise_before_reading(
-        &self,
-        deadline: Deadline,
-    ) -> Result<(), ExecuteError<A::Error>> {
-        let database = self.executor.inner.databases.shards.default();
-        for (fence, until) in &self.options.fences {
-            self.raise(database, fence, *until, deadline).await?;
-        }
-        Ok(())
-    }
-
-    /// Raises the fences on the shards that they were not raised on before the action read.
-    pub(super) async fn raise_before_commit(
-        &self,
-        parts: &[ShardBatch],
-        deadline: Deadline,
-    ) -> Result<(), ExecuteError<A::Error>> {
-        let default = self.executor.inner.databases.shards.default().shard;
-        for part in parts.iter().filter(|part| part.database.shard != default) {
-            for (fence, until) in &self.options.fences {
-                self.raise(&part.database, fence, *until, deadline).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Raises the fence to this lease's token, so that no earlier lease can commit any more.
-    async fn raise(
-        &self,
-        database: &Database,
-        fence: &Fence,
-        until: Instant,
-        deadline: Deadline,
-    ) -> Result<(), ExecuteError<A::Error>> {
-        let remaining = until.saturating_duration_since(Instant::now());
-        if remaining.is_zero() {
-            return Err(ExecuteError::FenceLost { key: fence.key.clone() });
-        }
-        database.check_not_writing()?;
-        let micros = i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX);
-        let raised = deadline
-            .bound(database.raise_fence(&check(fence), micros, A::NAME))
-            .await
-            .map_err(|after| ExecuteError::Deadline { after })??;
-        match raised {
-            true => Ok(()),
-            false => Err(ExecuteError::FenceLost { key: fence.key.clone() }),
-        }
-    }
-}
-
-/// What the commit asks of a fence.
-pub(super) fn check(fence: &Fence) -> FenceCheck {
-    FenceCheck { key: fence.key.clone(), token: fence.token }
 }
 
 /// Hands each part to a lane of its shard, one after another; an action that changed nothing

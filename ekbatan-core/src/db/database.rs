@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::transaction::is_writing;
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
-    FenceCheck, Lanes, OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo,
+    Lanes, OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo,
     TransactionOptions,
 };
 use crate::config::DataSourceConfig;
@@ -137,27 +137,6 @@ impl Database {
                 answer => {
                     loan.done();
                     return Ok(answer?.map(|position| CommitToken::new(self.shard, &position)));
-                }
-            }
-        }
-    }
-
-    /// Raises a fence. Raised twice it stands as raised once, so that a connection which died
-    /// in the pool is no reason to fail.
-    pub(crate) async fn raise_fence(
-        &self,
-        fence: &FenceCheck,
-        micros: i64,
-        holder: &'static str,
-    ) -> Result<bool, DbError> {
-        loop {
-            let mut loan = self.primary.checkout(holder).await?;
-            match loan.begin()?.raise_fence(fence, micros).await {
-                Err(error) if error.is_connection_lost() && loan.is_used() => {}
-                Err(error) if error.is_connection_lost() => return Err(error),
-                answer => {
-                    loan.done();
-                    return answer;
                 }
             }
         }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{ActionId, ColumnInfo, CommitBatch, CommitError, DbError, FenceCheck, Query};
+use super::{
+    ActionId, ColumnInfo, CommitBatch, CommitError, DbError, FenceRaise, Query, TableInfo,
+};
 use crate::domain::{Table, Value, ValueType};
 
 /// Which pool a read takes.
@@ -124,9 +126,20 @@ pub trait Connection: Send + 'static {
         self.end(worked).await
     }
 
-    /// Raises the fence of a key to this token for so many microseconds, unless a later token
-    /// stands there; answers whether it did.
-    async fn raise_fence(&mut self, fence: &FenceCheck, micros: i64) -> Result<bool, DbError>;
+    /// Raises the fence of a key to this token until its lease ends, unless a later token
+    /// stands there; answers whether it did. Where the token stands already, its time is never
+    /// shortened. Waits for commits on their way that look at the fence.
+    async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError>;
+
+    /// Raises a fence, and then reads by the query that selects a row of a table by its id,
+    /// `$1`; answers nothing if the fence was not raised. The read sees every commit that the
+    /// raise waited for. One trip to the server, where the dialect can do so in one.
+    async fn find_under_fence(
+        &mut self,
+        raise: &FenceRaise,
+        query: &Query,
+        table: &TableInfo,
+    ) -> Result<Option<Vec<Vec<Value>>>, DbError>;
 
     /// Runs a script of statements without arguments.
     async fn script(&mut self, sql: &str) -> Result<(), DbError>;

@@ -229,8 +229,8 @@ fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), Migration
 const FRAMEWORK: &str = "ekbatan";
 const APPLICATION: &str = "application";
 
-/// The framework's own, append-only.
-fn framework() -> Vec<Migration> {
+/// The framework's own that a dialect has, append-only.
+fn framework(dialect: &'static str) -> Vec<Migration> {
     macro_rules! texts {
         ($file:literal: $($dialect:literal),*) => {
             vec![$((
@@ -241,17 +241,22 @@ fn framework() -> Vec<Migration> {
     }
     macro_rules! own {
         ($version:literal, $name:literal, $file:literal) => {
+            own!($version, $name, $file, "postgres", "sqlite", "mysql", "mariadb")
+        };
+        ($version:literal, $name:literal, $file:literal, $($dialect:literal),*) => {
             Migration {
                 version: $version,
                 name: $name.to_owned(),
-                texts: texts!($file: "postgres", "sqlite", "mysql", "mariadb"),
+                texts: texts!($file: $($dialect),*),
             }
         };
     }
-    vec![
+    let all = vec![
         own!(1, "eventlog", "0001_eventlog.sql"),
         own!(2, "cross_shard_parts", "0002_cross_shard_parts.sql"),
-    ]
+        own!(3, "read_under_fence", "0003_read_under_fence.sql", "postgres"),
+    ];
+    all.into_iter().filter(|migration| text_for(migration, dialect).is_ok()).collect()
 }
 
 fn checksum(text: &str) -> String {
@@ -273,7 +278,7 @@ pub(crate) async fn migrate(
         connection.create_eventlog().await.map_err(MigrationError::from)
     })
     .await?;
-    let framework = framework();
+    let framework = framework(dialect);
     let own = framework.iter().map(|migration| (FRAMEWORK, migration));
     let theirs = application.iter().map(|migration| (APPLICATION, migration));
     for (source, migration) in own.chain(theirs) {
@@ -407,7 +412,7 @@ pub(crate) async fn migration_states(
         false => applied(connection, &*database.driver).await?,
     };
     loan.done();
-    let framework = framework();
+    let framework = framework(dialect);
     let own = framework.iter().map(|migration| (FRAMEWORK, migration));
     let theirs = application.iter().map(|migration| (APPLICATION, migration));
     let states = own.chain(theirs).map(|(source, migration)| {

@@ -5,6 +5,7 @@ mod batch;
 mod database;
 mod driver;
 mod error;
+mod fence;
 mod lane;
 mod migration;
 #[cfg(feature = "mysql")]
@@ -22,9 +23,10 @@ mod transaction;
 pub use batch::{
     ActionId, ChangeKind, CommitBatch, CommitError, Committed, FenceCheck, RowChange, RowRef,
 };
-pub(crate) use database::{Database, TableError, driver};
+pub(crate) use database::{Database, Rows, TableError, driver};
 pub use driver::{Capabilities, Connection, Driver, Isolation, Route, Syntax, TransactionOptions};
 pub use error::{DbError, DbErrorKind};
+pub use fence::FenceRaise;
 pub(crate) use lane::{Lanes, OpenAction};
 pub use migration::{AppliedMigration, MigrationError, MigrationState, Migrations};
 pub(crate) use migration::{applied, migrate, migration_states};

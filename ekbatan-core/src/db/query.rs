@@ -24,20 +24,3 @@ pub struct Query {
     /// What it answers.
     pub columns: Cow<'static, [ColumnDef]>,
 }
-
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-impl Query {
-    /// What raises a fence and answers a row if it did: key `$1`, token `$2`, for `$3`
-    /// microseconds.
-    pub(crate) fn raising(fence: &super::FenceCheck, micros: i64, sql: &'static str) -> Self {
-        Self {
-            sql: sql.into(),
-            args: vec![
-                Arg::One(ValueType::Text, Value::Text(fence.key.clone())),
-                Arg::One(ValueType::Int, Value::Int(fence.token)),
-                Arg::One(ValueType::Int, Value::Int(micros)),
-            ],
-            columns: vec![ColumnDef::new("token", ValueType::Int)].into(),
-        }
-    }
-}

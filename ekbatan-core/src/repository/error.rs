@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::db::{CommitError, DbError, RowRef, SchemaError, TableError};
 use crate::domain::{FieldError, ShardIdentifier};
-use crate::shard::{ShardError, list};
+use crate::shard::{FencingError, ShardError, list};
 
 /// A read that failed.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +67,14 @@ pub enum ReadError {
         /// Which did.
         answered: Vec<ShardIdentifier>,
     },
+    /// The lease under which the action reads is over: its time has passed, or a later lease
+    /// has read the same shard. Whatever the action makes of it, it is answered
+    /// [`ExecuteError::FenceLost`](crate::action::ExecuteError::FenceLost).
+    #[error("the lease of `{key}` is over, and nothing more is read under it; take the lock again")]
+    FenceLost {
+        /// The lock's key.
+        key: String,
+    },
     /// The table is not what the code believes.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -94,6 +102,15 @@ fn describe(failed: &[ShardFailure], answered: &[ShardIdentifier]) -> String {
         false => list(answered),
     };
     format!("{}; {answered} answered", failed.join("; "))
+}
+
+impl From<FencingError> for ReadError {
+    fn from(error: FencingError) -> Self {
+        match error {
+            FencingError::Lost(key) => ReadError::FenceLost { key },
+            FencingError::Database(error) => ReadError::Database(error),
+        }
+    }
 }
 
 impl ReadError {

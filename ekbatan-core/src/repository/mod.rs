@@ -19,7 +19,7 @@ use crate::action::Seat;
 use crate::clock::Clock;
 use crate::db::{CommitToken, Route, Transaction};
 use crate::domain::Entity;
-use crate::shard::Shards;
+use crate::shard::{Fencing, Shards};
 
 pub use condition::{Column, Condition};
 pub use error::{ReadError, ShardFailure, WriteError};
@@ -42,6 +42,7 @@ pub struct Repository<T> {
     after: Option<Arc<After>>,
     within: Option<Transaction>,
     pending: Option<Arc<Seat>>,
+    fencing: Option<Arc<Fencing>>,
     holder: &'static str,
     of: PhantomData<fn() -> T>,
 }
@@ -61,6 +62,7 @@ impl<T: Entity> Repository<T> {
             after: None,
             within: None,
             pending: None,
+            fencing: None,
             holder,
             of: PhantomData,
         }
@@ -69,6 +71,12 @@ impl<T: Entity> Repository<T> {
     /// The same rows, with what the calls before this one will leave.
     pub(crate) fn with_pending(mut self, pending: Option<Arc<Seat>>) -> Self {
         self.pending = pending;
+        self
+    }
+
+    /// The same rows; the first read of a shard raises the fence there.
+    pub(crate) fn fenced(mut self, fencing: Option<Arc<Fencing>>) -> Self {
+        self.fencing = fencing;
         self
     }
 
@@ -115,6 +123,7 @@ impl<T> Clone for Repository<T> {
             after: self.after.clone(),
             within: self.within.clone(),
             pending: self.pending.clone(),
+            fencing: self.fencing.clone(),
             holder: self.holder,
             of: PhantomData,
         }

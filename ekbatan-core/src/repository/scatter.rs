@@ -54,6 +54,7 @@ impl<T: Entity> Repository<T> {
         Source {
             database: database.clone(),
             within: self.within.clone(),
+            fencing: self.fencing.clone(),
             route: self.route,
             after: self.after.clone(),
             holder: self.holder,

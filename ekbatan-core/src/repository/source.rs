@@ -7,15 +7,17 @@ use uuid::Uuid;
 
 use super::page::{Position, Sorting};
 use super::{After, Condition, PageRequest, ReadError};
-use crate::db::{Arg, Database, DbError, Query, Route, Syntax, TableError, TableInfo, Transaction};
+use crate::db::{Arg, Database, Query, Route, Syntax, TableError, TableInfo, Transaction};
 use crate::domain::{
     ColumnDef, Dates, Entity, FieldError, RowReader, ShardIdentifier, Stored, Value, ValueType,
 };
+use crate::shard::Fencing;
 
 /// Reads the rows of `T` in one place.
 pub(super) struct Source<T> {
     pub(super) database: Arc<Database>,
     pub(super) within: Option<Transaction>,
+    pub(super) fencing: Option<Arc<Fencing>>,
     pub(super) route: Route,
     pub(super) after: Option<Arc<After>>,
     pub(super) holder: &'static str,
@@ -32,7 +34,8 @@ impl<T: Entity> Source<T> {
         let by_id = || by_ids(self.syntax(), &info, &[id], &mut Vec::new());
         let sql = info.by_id.get_or_init(|| self.select_sql(&info, &by_id(), "").into()).clone();
         let args = vec![Arg::One(ValueType::Uuid, Value::Uuid(id))];
-        let mut rows = self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?;
+        let query = Query { sql, args, columns: info.table.columns.into() };
+        let mut rows = self.fetch_as(query, Some(&info)).await?;
         rows.pop().map(stored).transpose()
     }
 
@@ -125,7 +128,7 @@ impl<T: Entity> Source<T> {
             operands.iter().map(|operand| format!("{operand} {order}")).collect();
         let tail = format!(" ORDER BY {} LIMIT {}", order.join(", "), request.size);
         let sql = self.select_sql(&info, &filter, &tail).into();
-        Ok(self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?)
+        self.fetch(Query { sql, args, columns: info.table.columns.into() }).await
     }
 
     /// What the database says about the table.
@@ -188,16 +191,35 @@ impl<T: Entity> Source<T> {
         Ok(!self.fetch(Query { sql, args, columns }).await?.is_empty())
     }
 
-    async fn fetch(&self, query: Query) -> Result<Vec<Vec<Value>>, DbError> {
+    async fn fetch(&self, query: Query) -> Result<Vec<Vec<Value>>, ReadError> {
+        self.fetch_as(query, None).await
+    }
+
+    /// `by_id_in` says that the query is the table's read by id.
+    async fn fetch_as(
+        &self,
+        query: Query,
+        by_id_in: Option<&TableInfo>,
+    ) -> Result<Vec<Vec<Value>>, ReadError> {
+        let (database, holder) = (&*self.database, self.holder);
         if let Some(transaction) = &self.within {
-            return transaction.fetch(&query).await;
+            if let Some(fencing) = &self.fencing {
+                fencing.stand(database, holder).await?;
+            }
+            return Ok(transaction.fetch(&query).await?);
         }
         if let Some(after) = &self.after
             && let Some(position) = after.token.position(self.shard())
         {
-            return self.database.fetch_after(&query, position, after.patience, self.holder).await;
+            return Ok(database.fetch_after(&query, position, after.patience, holder).await?);
         }
-        self.database.fetch(&query, self.route, self.holder).await
+        match (self.route, &self.fencing) {
+            (Route::Primary, Some(fencing)) => {
+                Ok(fencing.fetch(database, &query, by_id_in, holder).await?)
+            }
+            // A replica may lag behind any fence, and whoever asks it has agreed to that.
+            _ => Ok(database.fetch(&query, self.route, holder).await?),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod databases;
 mod error;
+mod fencing;
 mod migrations;
 mod partial;
 #[allow(clippy::module_inception)] // a file per type, named after the type
@@ -13,6 +14,7 @@ mod slot;
 pub use databases::{CheckError, ConnectError, Databases};
 pub use error::ShardError;
 pub(crate) use error::list;
+pub(crate) use fencing::{Fencing, FencingError};
 pub use migrations::ShardMigrations;
 pub use partial::PartialCommit;
 pub use shard::Shard;

@@ -31,7 +31,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// What a token leaves for counting hand-offs behind the server's own count.
-const HAND_OFF_BITS: u32 = 16;
+pub(crate) const HAND_OFF_BITS: u32 = 16;
 
 /// How often a term is renewed before it would run out.
 const RENEWALS_PER_TERM: u32 = 3;

@@ -89,7 +89,7 @@ impl<A: Action> Execution<'_, A> {
             }
             let ended = self.take_turn(turn, &mut line, params, keyed, *attempt).await;
             // The lease, if there was one, is the group's.
-            self.options.fences.clear();
+            self.options.fencing = None;
             told = match ended {
                 Ended::Answered(answer) => {
                     // What two groups could not do, a third would hardly.
@@ -177,18 +177,17 @@ impl<A: Action> Execution<'_, A> {
             }
         });
         let Some(options) = line.options.lease else { return Ok(()) };
-        self.options.fences = turn.fence().into_iter().collect();
-        if !self.options.fences.is_empty() {
+        self.options.fencing = turn.fencing();
+        if self.options.fencing.is_some() {
             return Ok(());
         }
         let wait = options.wait.saturating_sub(line.entered.elapsed());
         let options = Pessimistic { wait, ..options };
-        let (lease, fence) = self.take_lease(line.key, &options, line.deadline).await?;
-        self.options.fences = vec![fence.clone()];
-        self.raise_before_reading(line.deadline).await?;
+        let (lease, fencing) = self.take_lease(line.key, &options, line.deadline).await?;
+        self.options.fencing = Some(fencing.clone());
         turn.group(|group| {
             group.lease = Some(lease);
-            group.fence = Some(fence);
+            group.fencing = Some(fencing);
         });
         Ok(())
     }

@@ -13,15 +13,11 @@ use tokio::time::Instant;
 use super::overlay::RowKey;
 use super::turn::Told;
 use super::{Coalesced, HeldLease};
-use crate::action::Fence;
 use crate::action::effect::Effect;
 use crate::action::parts::ShardBatch;
-use crate::action::persist::check;
 use crate::db::{ActionId, ChangeKind, CommitBatch, Database, OpenAction, RowChange};
 use crate::domain::Value;
-
-/// A lease's fence, and when the lease ends.
-pub(in crate::action) type LeaseFence = (Fence, Instant);
+use crate::shard::Fencing;
 
 /// One call's part of a group, beside its rows.
 pub(super) struct Member {
@@ -54,8 +50,8 @@ pub(super) struct Group {
     /// What the first member chose.
     pub(super) options: Coalesced,
     pub(super) members: Vec<Member>,
-    /// The lease's fence, if the group commits under one.
-    pub(super) fence: Option<LeaseFence>,
+    /// The lease's fence and where it stands, if the group commits under one.
+    pub(super) fencing: Option<Arc<Fencing>>,
     /// The lease, if it is to be given back behind this group.
     pub(super) lease: Option<Box<dyn HeldLease>>,
     database: Option<Arc<Database>>,
@@ -73,7 +69,7 @@ impl Group {
         Self {
             options,
             members: Vec::new(),
-            fence: None,
+            fencing: None,
             lease: None,
             database: None,
             traced: None,
@@ -161,12 +157,11 @@ impl Group {
         let mut records = std::mem::take(&mut self.records);
         // Stable: each table's records keep their order, and each table is written at once.
         records.sort_by_key(|record| record.table.table.key());
-        let fence = self.fence.as_ref().map(|(fence, _)| fence);
         let batch = CommitBatch {
             action,
             changes: std::mem::take(&mut self.rows),
             records,
-            fences: fence.map(check).into_iter().collect(),
+            fences: self.fencing.as_ref().map(|it| it.checks()).unwrap_or_default(),
             traceable: true,
         };
         Some((database, batch))

@@ -18,7 +18,6 @@ mod overlay;
 mod strategy;
 mod turn;
 
-pub(super) use group::LeaseFence;
 pub use key::{ContentionKey, ContentionPart};
 pub use leases::{HeldLease, LeaseError, Leases};
 pub use options::{Adaptive, Coalesced, Contention, Pessimistic};

@@ -3,13 +3,12 @@
 use std::sync::{Arc, PoisonError};
 
 use serde_json::Value as Json;
-use tokio::time::Instant;
 
-use super::group::LeaseFence;
 use super::line::Lines;
 use super::{Coalesced, Contention, ContentionKey, HeldLease, Leases, Pessimistic, Turn};
 use crate::action::commit::{Answer, Deadline, Keyed};
 use crate::action::{Action, ContentionError, ExecuteError, Execution};
+use crate::shard::Fencing;
 
 tokio::task_local! {
     /// What the action that runs in this task keeps others from.
@@ -89,7 +88,7 @@ impl<A: Action> Execution<'_, A> {
     pub(in crate::action) fn contending(&self) -> Result<Option<Contending>, ContentionError> {
         // Whoever brings a lease has settled with the others already. To wait for another
         // one, or in a line whose group waits for this very lease, could never end.
-        if !self.options.fences.is_empty() {
+        if self.options.fencing.is_some() {
             return Ok(None);
         }
         let strategies = &self.executor.inner.strategies;
@@ -176,13 +175,13 @@ impl<A: Action> Execution<'_, A> {
         deadline: Deadline,
         attempt: u32,
     ) -> Answer<A> {
-        let (lease, fence) = self.take_lease(key, &options, deadline).await?;
-        self.options.fences = vec![fence];
+        let (lease, fencing) = self.take_lease(key, &options, deadline).await?;
+        self.options.fencing = Some(fencing);
         self.waited.get_mut().unwrap_or_else(PoisonError::into_inner).lease = Some(lease);
         let mut kept = KEPT.try_with(Kept::clone).unwrap_or_default();
         kept.lease = Some(key.clone());
         let answer = KEPT.scope(kept, self.attempt(params, keyed, deadline, attempt)).await;
-        self.options.fences.clear();
+        self.options.fencing = None;
         let lease = self.waited.get_mut().unwrap_or_else(PoisonError::into_inner).lease.take();
         if let Some(lease) = lease {
             lease.release().await;
@@ -195,15 +194,14 @@ impl<A: Action> Execution<'_, A> {
         key: &ContentionKey,
         options: &Pessimistic,
         deadline: Deadline,
-    ) -> Result<(Box<dyn HeldLease>, LeaseFence), ExecuteError<A::Error>> {
+    ) -> Result<(Box<dyn HeldLease>, Arc<Fencing>), ExecuteError<A::Error>> {
         let Some(leases) = &self.executor.inner.strategies.leases else {
             return Err(ContentionError::NoLeases { action: A::NAME }.into());
         };
         let taken = deadline.bound(leases.lease(key, options)).await;
         let lease = taken.map_err(|after| ExecuteError::Deadline { after })??;
-        let fence = lease.as_fence();
-        let until = Instant::now() + fence.remaining;
-        Ok((lease, (fence, until)))
+        let fencing = self.executor.fencing(None, lease.as_fence());
+        Ok((lease, fencing))
     }
 
     /// Lets those go on who wait for this call to commit. Its effects must not keep them, for

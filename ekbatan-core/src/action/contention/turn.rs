@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::group::{Fit, Group, LeaseFence, Member};
+use super::group::{Fit, Group, Member};
 use super::group_commit::GroupCommit;
 use super::line::{Next, Run, Waiter};
 use super::overlay::{Left, Overlay, Pending};
@@ -20,6 +20,7 @@ use crate::action::executor::Inner;
 use crate::action::parts::ShardBatch;
 use crate::db::{Committed, DbErrorKind};
 use crate::domain::{Entity, TableKey};
+use crate::shard::Fencing;
 
 /// What a member of the line is told.
 pub(super) enum Told {
@@ -111,7 +112,7 @@ impl Work {
         let mut next = Group::new(self.group.options);
         // Whoever has the turn goes on reading under the lease.
         next.lease = self.group.lease.take();
-        next.fence = self.group.fence.clone();
+        next.fencing = self.group.fencing.clone();
         let group = std::mem::replace(&mut self.group, next);
         self.sealed = Some(on_its_way);
         GroupCommit::new(self.inner.clone(), self.key.clone(), group, None, Some(done)).start();
@@ -145,14 +146,14 @@ impl Turn {
         self.group(|group| group.until()).flatten()
     }
 
-    pub(super) fn fence(&self) -> Option<LeaseFence> {
-        self.group(|group| group.fence.clone()).flatten()
+    pub(super) fn fencing(&self) -> Option<Arc<Fencing>> {
+        self.group(|group| group.fencing.clone()).flatten()
     }
 
     /// Takes the lease out, for a commit that needs it and is not the group's.
     pub(super) fn take_lease(&self) -> Option<Box<dyn HeldLease>> {
         self.group(|group| {
-            group.fence = None;
+            group.fencing = None;
             group.lease.take()
         })
         .flatten()

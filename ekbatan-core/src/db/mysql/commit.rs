@@ -8,9 +8,9 @@
 //!
 //! What did not go through is rolled back. If it was a guard that failed, every row is looked
 //! at and locked, the batches that hold are written again and the others answered as stale:
-//! three trips, paid only by flights with a stale batch in them. A fence is looked at before
-//! anything is written, which makes two. Prepared statements would need a trip each, and one
-//! to prepare each text; see docs/decisions/0010.
+//! three trips, paid only by flights with a stale batch in them. A fence is looked at first, in
+//! the same packet, and has a guard of its own. Prepared statements would need a trip each, and
+//! one to prepare each text; see docs/decisions/0010.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ use sqlx::{AssertSqlSafe, Either, Row};
 use super::MySqlLink;
 use super::error::{GUARD, NO_SAVEPOINT, classify};
 use super::order::ordered;
-use super::statement::{guard, insert_into, insert_row, look, look_at_fence, update};
+use super::statement::{guard, guard_fence, insert_into, insert_row, look, look_at_fence, update};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, FenceCheck, RowChange, RowRef,
 };
@@ -84,18 +84,24 @@ impl Plan {
     }
 }
 
+/// The fences of the batches, in one order, as whoever raises one of them stands between those
+/// who share it.
+fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b FenceCheck> {
+    let mut fences: Vec<&FenceCheck> = batches.iter().flat_map(|batch| &batch.fences).collect();
+    fences.sort_by(|a, b| a.key.cmp(&b.key));
+    fences
+}
+
 impl MySqlLink {
     /// Commits all batches in one transaction. `Err` leaves nothing of any of them.
     pub(super) async fn commit_together(
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        if batches.iter().all(|batch| batch.fences.is_empty()) {
-            match self.write_and_commit(batches).await {
-                Ok(()) => return Ok(batches.iter().map(|_| Ok(())).collect()),
-                Err(error) if !is_guard(&error) => return Err(self.rolled_back(error).await),
-                Err(_) => self.roll_back().await?,
-            }
+        match self.write_and_commit(batches).await {
+            Ok(()) => return Ok(batches.iter().map(|_| Ok(())).collect()),
+            Err(error) if !is_guard(&error) => return Err(self.rolled_back(error).await),
+            Err(_) => self.roll_back().await?,
         }
         let looked = self.look(batches, None).await;
         let answers = match looked {
@@ -165,6 +171,9 @@ impl MySqlLink {
 
     async fn write_and_commit(&mut self, batches: &[&CommitBatch]) -> Result<(), DbError> {
         let mut plan = Plan::new(self.max_packet);
+        for fence in fences(batches) {
+            plan.push(guard_fence(&self.syntax, fence))?;
+        }
         self.plan(batches, &mut plan)?;
         plan.push("COMMIT")?;
         self.send_all(plan).await
@@ -223,9 +232,7 @@ impl MySqlLink {
         if let Some(first) = first {
             plan.push(first)?;
         }
-        let mut fences: Vec<&FenceCheck> = batches.iter().flat_map(|batch| &batch.fences).collect();
-        // In one order, as whoever raises one of them stands between those who share it.
-        fences.sort_by(|a, b| a.key.cmp(&b.key));
+        let fences = fences(batches);
         let rows: Vec<&RowChange> =
             ordered(batches).into_iter().filter(|row| row.kind == ChangeKind::Update).collect();
         for (n, row) in rows.iter().enumerate() {

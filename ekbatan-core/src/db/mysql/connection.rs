@@ -15,20 +15,15 @@ use super::decode::decode;
 use super::error::{NO_SAVEPOINT, NO_SUCH_SESSION, classify};
 use super::placeholders::bind;
 use super::session::Opener;
-use super::statement::raise_fence;
 use super::syntax::MySqlSyntax;
 use crate::db::{
-    ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceCheck,
-    Isolation, Query, Syntax, TransactionOptions,
+    ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
+    Isolation, Query, Syntax, TableInfo, TransactionOptions,
 };
 use crate::domain::{Table, Value};
 
 /// How long a starter waits while another one migrates.
 const MIGRATION_PATIENCE: Duration = Duration::from_secs(300);
-
-/// A hundred years, in microseconds: what a fence may be raised for without leaving the
-/// range of dates.
-const LONGEST_FENCE: i64 = 3_155_760_000_000_000;
 
 pub(crate) struct MySqlLink {
     pub(crate) inner: MySqlConnection,
@@ -186,9 +181,17 @@ impl Connection for MySqlLink {
         self.numbers(&sql).await.map(drop)
     }
 
-    async fn raise_fence(&mut self, fence: &FenceCheck, micros: i64) -> Result<bool, DbError> {
-        let sql = raise_fence(&self.syntax, fence, micros.min(LONGEST_FENCE));
-        Ok(self.numbers(&sql).await?[..] == [fence.token])
+    async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {
+        Ok(self.raise_and_read(raise, None).await?.is_some())
+    }
+
+    async fn find_under_fence(
+        &mut self,
+        raise: &FenceRaise,
+        query: &Query,
+        _: &TableInfo,
+    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+        self.raise_and_read(raise, Some(query)).await
     }
 
     async fn script(&mut self, sql: &str) -> Result<(), DbError> {
@@ -326,7 +329,7 @@ impl Connection for MySqlLink {
 const ENDED: &str = "the transaction had ended before its commit: the server rolled it back, or a statement in it \
                      (CREATE, ALTER, DROP, COMMIT) committed what was before it";
 
-fn rolled_back() -> DbError {
+pub(super) fn rolled_back() -> DbError {
     DbError::new(
         DbErrorKind::Other,
         "the transaction was rolled back after an earlier error (a deadlock or a lock that was not to be had); begin anew",

@@ -8,6 +8,7 @@ mod commit;
 mod connection;
 mod decode;
 mod error;
+mod fence;
 mod literal;
 mod order;
 mod placeholders;

@@ -25,7 +25,24 @@ pub(super) struct Bound {
 /// an `IN` does not mind. A list that is too long for placeholders is written into the text.
 pub(super) fn bind(query: &Query) -> Result<Bound, DbError> {
     let values: usize = query.args.iter().map(length).sum();
-    let inline = values > MAX_PLACEHOLDERS;
+    bind_as(query, values, if values > MAX_PLACEHOLDERS { Literals::Lists } else { Literals::None })
+}
+
+/// A query with its values in the text, to be sent with others as one packet.
+pub(super) fn written_out(query: &Query) -> Result<String, DbError> {
+    bind_as(query, query.args.len() * 16, Literals::All).map(|bound| bound.sql)
+}
+
+/// Which values are written into the text.
+#[derive(Clone, Copy, PartialEq)]
+enum Literals {
+    None,
+    Lists,
+    All,
+}
+
+fn bind_as(query: &Query, values: usize, literals: Literals) -> Result<Bound, DbError> {
+    let inline = literals != Literals::None;
     let mut bound = Bound {
         sql: String::with_capacity(query.sql.len() + values * 3),
         arguments: MySqlArguments::default(),
@@ -53,6 +70,9 @@ pub(super) fn bind(query: &Query) -> Result<Bound, DbError> {
             DbError::new(DbErrorKind::Other, why)
         })?;
         match arg {
+            Arg::One(_, value) if literals == Literals::All => {
+                bound.write(std::slice::from_ref(value), as_bytes)?;
+            }
             Arg::One(_, value) => bound.add(value, as_bytes)?,
             Arg::Many(_, values) if inline => bound.write(values, as_bytes)?,
             Arg::Many(_, values) => bound.add_all(values, as_bytes)?,
@@ -165,6 +185,21 @@ mod tests {
         assert!(long.sql.starts_with("a IN (0, 1, 2,") && long.sql.ends_with("AND b = ?"));
         assert!(!long.is_lasting);
         assert_eq!(long.arguments.len(), 1);
+    }
+
+    #[test]
+    fn a_query_for_a_packet_has_its_values_in_the_text() {
+        let id = uuid::Uuid::from_u128(0xab);
+        let by_id = |sql: &str| Query {
+            sql: sql.into(),
+            args: vec![Arg::One(ValueType::Uuid, Value::Uuid(id))],
+            columns: Vec::new().into(),
+        };
+        assert_eq!(written_out(&by_id("`a$1` = $1")).unwrap(), format!("`a$1` = '{id}'"));
+        assert_eq!(
+            written_out(&by_id("a = $1b AND b <> 'DELETED'")).unwrap(),
+            "a = x'000000000000000000000000000000ab' AND b <> 'DELETED'"
+        );
     }
 
     #[test]

@@ -134,6 +134,19 @@ pub(super) fn look_at_fence(syntax: &MySqlSyntax, fence: &FenceCheck, number: us
     )
 }
 
+/// Locks a fence against being raised, and fails unless it stands, as [`guard`] does.
+pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
+    format!(
+        "SET @ekbatan_fence = NULL; \
+         SELECT token INTO @ekbatan_fence FROM {} WHERE lock_key = {} AND token = {} \
+         AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE; \
+         SET @ekbatan = (SELECT 1 FROM (SELECT 1 UNION ALL SELECT 2) two WHERE @ekbatan_fence IS NULL)",
+        syntax.table(&FENCES),
+        text(&fence.key),
+        fence.token
+    )
+}
+
 /// Raises a fence, unless a later token stands there, and answers the token that stands.
 pub(super) fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64) -> String {
     let (table, key, token) = (syntax.table(&FENCES), text(&fence.key), fence.token);
@@ -141,8 +154,9 @@ pub(super) fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64)
     // `until` first: an assignment sees those to its left as done.
     format!(
         "INSERT INTO {table} (lock_key, token, until) VALUES ({key}, {token}, {until}) \
-         ON DUPLICATE KEY UPDATE until = IF(token <= {token}, {until}, until), token = GREATEST(token, {token}); \
-         SELECT token FROM {table} WHERE lock_key = {key}"
+         ON DUPLICATE KEY UPDATE \
+         until = IF(token = {token}, GREATEST(until, {until}), IF(token < {token}, {until}, until)), \
+         token = GREATEST(token, {token}); SELECT token FROM {table} WHERE lock_key = {key}"
     )
 }
 

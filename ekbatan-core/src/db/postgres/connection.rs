@@ -14,7 +14,7 @@ use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceCheck, Isolation, Query, TransactionOptions,
+    FenceRaise, Isolation, Query, TableInfo, TransactionOptions,
 };
 use crate::domain::{Table, TableKey, Value};
 
@@ -31,11 +31,14 @@ pub(crate) struct PostgresConnection {
     /// Texts of committing statements, by what they write.
     pub(super) singles: HashMap<SingleKey, Arc<str>>,
     pub(super) folds: HashMap<FoldKey, Arc<str>>,
+    /// Whether a fence is raised and a row read in one trip; see `fence`.
+    pub(super) fuses: bool,
 }
 
 impl PostgresConnection {
     pub(super) fn new(inner: PgConnection, identity: String) -> Self {
-        Self { inner, identity, trips: 0, singles: HashMap::new(), folds: HashMap::new() }
+        let (singles, folds) = (HashMap::new(), HashMap::new());
+        Self { inner, identity, trips: 0, singles, folds, fuses: true }
     }
 }
 
@@ -107,12 +110,17 @@ impl Connection for PostgresConnection {
         self.script("BEGIN; SELECT pg_advisory_xact_lock(28545284254495086)").await
     }
 
-    async fn raise_fence(&mut self, fence: &FenceCheck, micros: i64) -> Result<bool, DbError> {
-        let sql = "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
-             VALUES ($1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond') \
-             ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, until = excluded.until \
-             WHERE f.token <= excluded.token RETURNING token";
-        Ok(!self.fetch(&Query::raising(fence, micros, sql)).await?.is_empty())
+    async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {
+        self.raise(raise).await
+    }
+
+    async fn find_under_fence(
+        &mut self,
+        raise: &FenceRaise,
+        query: &Query,
+        table: &TableInfo,
+    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+        self.raise_and_find(raise, query, table).await
     }
 
     async fn script(&mut self, sql: &str) -> Result<(), DbError> {

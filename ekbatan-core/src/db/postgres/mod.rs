@@ -4,6 +4,7 @@ mod commit;
 mod connection;
 mod decode;
 mod error;
+mod fence;
 mod range;
 mod statement;
 mod syntax;

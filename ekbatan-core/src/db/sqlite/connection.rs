@@ -15,7 +15,7 @@ use super::decode::{bind_query, decode};
 use super::error::classify;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceCheck, Query, Syntax, TransactionOptions,
+    FenceRaise, Query, Syntax, TableInfo, TransactionOptions,
 };
 use crate::domain::{Table, TableKey, Value};
 
@@ -124,12 +124,17 @@ impl Connection for SqliteLink {
         .await
     }
 
-    async fn raise_fence(&mut self, fence: &FenceCheck, micros: i64) -> Result<bool, DbError> {
-        let sql = "INSERT INTO eventlog_lock_fences AS f (lock_key, token, until) \
-             VALUES ($1, $2, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ($3 / 1000000.0) || ' seconds')) \
-             ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, until = excluded.until \
-             WHERE f.token <= excluded.token RETURNING token";
-        Ok(!self.fetch(&Query::raising(fence, micros, sql)).await?.is_empty())
+    async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {
+        Ok(self.raise_and_read(raise, None).await?.is_some())
+    }
+
+    async fn find_under_fence(
+        &mut self,
+        raise: &FenceRaise,
+        query: &Query,
+        _: &TableInfo,
+    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+        self.raise_and_read(raise, Some(query)).await
     }
 
     async fn script(&mut self, sql: &str) -> Result<(), DbError> {

@@ -7,6 +7,7 @@ mod commit;
 mod connection;
 mod decode;
 mod error;
+mod fence;
 mod statement;
 mod syntax;
 

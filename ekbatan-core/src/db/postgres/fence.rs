@@ -1,0 +1,103 @@
+//! Raising a fence, by itself or with the read that comes first.
+//!
+//! A commit that looks at the fence holds its row in share mode, and the raise waits for it.
+//! One statement sees what was committed before it began, so a `SELECT` beside the raise would
+//! not see that commit. The framework's function `eventlog.read_under_fence` raises and then
+//! reads, and each of its statements looks anew.
+
+use sqlx::postgres::PgArguments;
+use sqlx::{Arguments, AssertSqlSafe};
+
+use super::PostgresConnection;
+use super::decode::{bind_arg, decode};
+use super::error::classify;
+use crate::db::{Arg, DbError, FenceRaise, Query, Syntax, TableInfo};
+use crate::domain::{ColumnDef, Value, ValueType};
+
+/// By which the function says that a later lease's fence stands.
+const OUTRUN: &str = "KB001";
+
+/// Why the function cannot serve: isolated otherwise than it needs, missing as its migration
+/// has yet to run, or a type that is not found by its bare name, or not as it was.
+const CANNOT_SERVE: [&str; 4] = ["KB002", "42883", "42704", "42804"];
+
+const RAISE: &str = "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
+    VALUES ($1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond') \
+    ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, \
+    until = CASE WHEN f.token = excluded.token THEN greatest(f.until, excluded.until) ELSE excluded.until END \
+    WHERE f.token <= excluded.token \
+    RETURNING token, CASE WHEN NOT $4::bool THEN set_config('synchronous_commit', 'off', true) END";
+
+impl PostgresConnection {
+    pub(super) async fn raise(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {
+        let args = arguments(raise).to_vec();
+        let columns = vec![ColumnDef::new("token", ValueType::Int)].into();
+        let query = Query { sql: RAISE.into(), args, columns };
+        let raised = crate::db::Connection::fetch(self, &query).await?;
+        Ok(!raised.is_empty())
+    }
+
+    /// Raises a fence and reads the row, in one trip if the function serves.
+    pub(super) async fn raise_and_find(
+        &mut self,
+        raise: &FenceRaise,
+        query: &Query,
+        table: &TableInfo,
+    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+        if self.fuses {
+            match self.find_by_function(raise, query, table).await {
+                Err(error) if error.code() == Some(OUTRUN) => return Ok(None),
+                Err(error) if error.code().is_some_and(|code| CANNOT_SERVE.contains(&code)) => {
+                    tracing::debug!(%error, "a fence is raised in a trip of its own on this connection");
+                    self.fuses = false;
+                }
+                found => return found.map(Some),
+            }
+        }
+        match self.raise(raise).await? {
+            true => crate::db::Connection::fetch(self, query).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    async fn find_by_function(
+        &mut self,
+        raise: &FenceRaise,
+        query: &Query,
+        table: &TableInfo,
+    ) -> Result<Vec<Vec<Value>>, DbError> {
+        let columns: Vec<String> = (0..)
+            .zip(&table.columns)
+            .map(|(n, column)| {
+                format!("c{n} {}", super::syntax::PostgresSyntax.quote(&column.db_type))
+            })
+            .collect();
+        // The text depends on the table alone, and so is prepared once.
+        let sql = format!(
+            "SELECT * FROM eventlog.read_under_fence($1, $2, $3, $4, $5, $6) AS t({})",
+            columns.join(", ")
+        );
+        let question = Arg::One(ValueType::Text, Value::Text(query.sql.to_string()));
+        let mut bound = PgArguments::default();
+        for arg in arguments(raise).iter().chain([&question]).chain(&query.args) {
+            bind_arg(&mut bound, arg)?;
+        }
+        debug_assert_eq!(bound.len(), 6, "a read by id has one argument");
+        self.trips += 1;
+        let rows = sqlx::query_with(AssertSqlSafe(sql), bound)
+            .fetch_all(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        rows.iter().map(|row| decode(row, &query.columns)).collect()
+    }
+}
+
+/// Key, token, microseconds, and whether it goes to the disk.
+fn arguments(raise: &FenceRaise) -> [Arg; 4] {
+    [
+        Arg::One(ValueType::Text, Value::Text(raise.check.key.clone())),
+        Arg::One(ValueType::Int, Value::Int(raise.check.token)),
+        Arg::One(ValueType::Int, Value::Int(raise.micros())),
+        Arg::One(ValueType::Bool, Value::Bool(raise.to_disk)),
+    ]
+}

@@ -1,0 +1,57 @@
+//! Raising a fence, by itself or with the read that comes first.
+//!
+//! Both are statements of one call, which costs as much as the work. The raise commits by
+//! itself before the read begins, so the read sees every commit that came before the raise.
+
+use sqlx::{AssertSqlSafe, Column, Row};
+
+use super::SqliteLink;
+use super::decode::{bind, bind_query, decode};
+use super::error::classify;
+use crate::db::{Arg, DbError, FenceRaise, Query};
+use crate::domain::{Value, ValueType};
+
+/// Behind `$1`, which is the read's.
+const RAISE: &str = "INSERT INTO eventlog_lock_fences AS f (lock_key, token, until) \
+    VALUES ($2, $3, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ($4 / 1000000.0) || ' seconds')) \
+    ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, \
+    until = CASE WHEN f.token = excluded.token THEN max(f.until, excluded.until) ELSE excluded.until END \
+    WHERE f.token <= excluded.token RETURNING token AS ekbatan_raised";
+
+/// What the raise calls its answer, so that it is not taken for a row that was read.
+const RAISED: &str = "ekbatan_raised";
+
+impl SqliteLink {
+    /// The rows that were read, if any were asked for; nothing if a later token stands.
+    pub(super) async fn raise_and_read(
+        &mut self,
+        raise: &FenceRaise,
+        read: Option<&Query>,
+    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+        // As every writer of the process does, so that they queue fairly.
+        let _passed = self.gate.pass().await?;
+        let nothing = [Arg::One(ValueType::Int, Value::Null)];
+        let alone = Query { sql: RAISE.into(), args: nothing.into(), columns: Vec::new().into() };
+        let (sql, mut arguments) = match read {
+            Some(query) => {
+                let (sql, arguments) = bind_query(query)?;
+                (format!("{RAISE}; {sql}").into(), arguments)
+            }
+            None => bind_query(&alone)?,
+        };
+        bind(&mut arguments, &Value::Text(raise.check.key.clone()))?;
+        bind(&mut arguments, &Value::Int(raise.check.token))?;
+        bind(&mut arguments, &Value::Int(raise.micros()))?;
+        self.trips += 1;
+        let mut rows = sqlx::query_with(AssertSqlSafe(sql), arguments)
+            .fetch_all(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        // A raise that was refused answers no row, and the read does all the same.
+        if rows.first().is_none_or(|row| row.column(0).name() != RAISED) {
+            return Ok(None);
+        }
+        let columns = read.map(|query| &*query.columns).unwrap_or_default();
+        rows.drain(1..).map(|row| decode(&row, columns)).collect::<Result<_, _>>().map(Some)
+    }
+}

@@ -1,0 +1,93 @@
+//! A lease that is ended by force, in the eyes of a holder who does not know.
+
+use ekbatan::action::Fence;
+use ekbatan::lock::KeyedLockProvider;
+use ekbatan::prelude::*;
+
+use crate::commit::on_every_database;
+use crate::database::{Kind as DatabaseKind, TestDatabase};
+use crate::providers::{Kind, LONG, on_postgres};
+use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+
+on_every_database! {
+    a_lease_that_another_process_ends_by_force_commits_nothing,
+    only_earlier_leases_are_fenced_off,
+}
+
+/// Deposits, after something has happened to its lease.
+struct Meanwhile<F>(F);
+
+impl<F, Fut> Action for Meanwhile<F>
+where
+    F: Fn() -> Fut + Send + Sync,
+    Fut: Future<Output = ()> + Send,
+{
+    const NAME: &'static str = "wallet.meanwhile";
+    type Params = Deposit;
+    type Output = ();
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<(), WalletError> {
+        let wallet = ctx.get(params.wallet).await?;
+        (self.0)().await;
+        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
+        ctx.plan().update(wallet);
+        Ok(())
+    }
+}
+
+async fn deposit(db: &TestDatabase) -> Deposit {
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    let wallet = db.executor().execute(&OpenWallet, opening).await.unwrap().id;
+    Deposit { wallet, amount: Decimal::ONE }
+}
+
+async fn balance(db: &TestDatabase, wallet: Id<Wallet>) -> Decimal {
+    db.databases.repository::<Wallet>().get(wallet).await.unwrap().balance
+}
+
+async fn a_lease_that_another_process_ends_by_force_commits_nothing(db: &TestDatabase) {
+    let url = DatabaseKind::Postgres.create_database().await;
+    let here = on_postgres(Kind::PostgresLease, &url).await;
+    let there = on_postgres(Kind::PostgresLease, &url).await;
+    let (key, executor) = (LockKey::named("k"), db.executor());
+    let params = deposit(db).await;
+    let wallet = params.wallet;
+
+    let lease = here.acquire(&key, LONG).await.unwrap();
+    let forced = Meanwhile(|| async {
+        assert!(there.force_release_fenced(&key, "a test", &db.databases).await.unwrap());
+        assert!(lease.is_held(), "nobody has told it");
+    });
+    let late = executor.execute(&forced, params).fenced_by(&lease).await;
+    assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{late:?}");
+    assert_eq!(balance(db, wallet).await, Decimal::ZERO);
+
+    let again = || Deposit { wallet, amount: Decimal::ONE };
+    let late = executor.execute(&DepositMoney, again()).fenced_by(&lease).await;
+    assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{late:?}");
+    // Whoever comes next is not shut out, and neither by a force that finds nobody.
+    assert!(!there.force_release_fenced(&key, "a test", &db.databases).await.unwrap());
+    let next = there.acquire(&key, LONG).await.unwrap();
+    executor.execute(&DepositMoney, again()).fenced_by(&next).await.unwrap();
+    assert_eq!(balance(db, wallet).await, Decimal::ONE);
+}
+
+async fn only_earlier_leases_are_fenced_off(db: &TestDatabase) {
+    let executor = db.executor();
+    for (token, holds) in [(4, false), (5, true), (6, true)] {
+        let key = format!("k{token}");
+        let params = deposit(db).await;
+        let fenced_off = Meanwhile(|| async { db.databases.fence_off(&key, 5).await.unwrap() });
+        let lease = Fence { key: key.clone(), token, remaining: LONG };
+        match executor.execute(&fenced_off, params).fenced_by(&lease).await {
+            Ok(()) => assert!(holds, "{token}"),
+            Err(ExecuteError::FenceLost { key: lost }) => assert!(!holds && lost == key, "{token}"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

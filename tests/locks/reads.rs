@@ -1,0 +1,302 @@
+//! What an action reads under a lease: as nobody before it can leave it any more.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ekbatan::action::Fence;
+use ekbatan::prelude::*;
+use serde::{Deserialize, Serialize};
+use sqlx::Row;
+
+use crate::commit::on_every_database;
+use crate::database::{Kind, TestDatabase};
+use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, WalletState};
+
+on_every_database! {
+    the_first_read_waits_for_a_commit_on_its_way_and_sees_it,
+    every_value_is_read_under_a_fence_as_without,
+    nothing_is_there_under_a_fence_as_without,
+    a_lease_that_was_passed_reads_nothing_and_commits_nothing,
+    what_is_read_and_not_written_is_safe_from_an_earlier_lease,
+    an_action_that_reads_and_writes_nothing_needs_its_lease_all_the_same,
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn lease(key: &str, token: i64) -> Fence {
+    Fence { key: key.to_owned(), token, remaining: LONG }
+}
+
+/// How an action reads first.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum How {
+    ById,
+    ByCondition,
+    ByPage,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Looking {
+    wallet: Id<Wallet>,
+    how: How,
+}
+
+/// Reads a wallet and changes nothing.
+struct Look;
+
+impl Action for Look {
+    const NAME: &'static str = "wallet.look";
+    type Params = Looking;
+    type Output = Option<Stored<Wallet>>;
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Looking,
+    ) -> Result<Option<Stored<Wallet>>, WalletError> {
+        let wallets = ctx.repository::<Wallet>();
+        let mut found = match params.how {
+            How::ById => return Ok(ctx.find(params.wallet).await?),
+            How::ByCondition => wallets.find_where(Wallet::ID.eq(params.wallet)).await?,
+            How::ByPage => {
+                let page = PageRequest::first(1).filter(Wallet::ID.eq(params.wallet));
+                wallets.page(page).await?.rows
+            }
+        };
+        Ok(found.pop())
+    }
+}
+
+/// Opens a wallet whose id is known, and so reads nothing.
+struct OpenAs;
+
+impl Action for OpenAs {
+    const NAME: &'static str = "wallet.open_as";
+    type Params = Looking;
+    type Output = ();
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Looking,
+    ) -> Result<(), WalletError> {
+        ctx.plan().add(Wallet::open(params.wallet, "alice", "EUR"));
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct RolledBack;
+
+/// The commit of the lease before is held open where it has the fence and waits for a row.
+async fn the_first_read_waits_for_a_commit_on_its_way_and_sees_it(db: &TestDatabase) {
+    for how in [How::ById, How::ByCondition, How::ByPage] {
+        let (wallet, key) = (Id::<Wallet>::new(), format!("{how:?}"));
+        let start = |token| {
+            let (executor, fence) = (db.executor(), lease(&key, token));
+            let params = Looking { wallet, how };
+            tokio::spawn(async move {
+                match token {
+                    1 => executor.execute(&OpenAs, params).fenced_by(&fence).await.map(|()| true),
+                    _ => {
+                        let found = executor.execute(&Look, params).fenced_by(&fence).await;
+                        found.map(|found| found.is_some())
+                    }
+                }
+            })
+        };
+        let mut tasks = Vec::new();
+        let transactions = db.databases.transactions();
+        let held = transactions.in_transaction(async |tx| {
+            let rows = db.databases.repository::<Wallet>().within(&tx);
+            let same = Wallet {
+                id: wallet,
+                owner: "somebody else".to_owned(),
+                currency: "EUR".to_owned(),
+                balance: Decimal::ZERO,
+                state: WalletState::Open,
+            };
+            rows.add(New::new(same, ())).await.unwrap();
+            for token in [1, 2] {
+                tasks.push(start(token));
+                waits(db, tasks.len()).await;
+            }
+            assert!(tasks.iter().all(|task| !task.is_finished()));
+            Err::<(), _>(RolledBack)
+        });
+        assert!(held.await.is_err());
+        let later = tasks.pop().unwrap().await.unwrap().unwrap();
+        let earlier = tasks.pop().unwrap().await.unwrap();
+        match (db.kind, earlier) {
+            (_, Ok(_)) => assert!(later, "{how:?}: what has committed is seen"),
+            // There the two wait in one queue, and the later one may have its turn between the
+            // earlier one's raise and its commit.
+            (Kind::Sqlite, Err(ExecuteError::FenceLost { .. })) => assert!(!later, "{how:?}"),
+            (_, Err(error)) => panic!("{how:?}: {error}"),
+        }
+    }
+}
+
+/// Waits until so many sessions wait for a lock at the server; on SQLite nobody can tell, and
+/// nobody can pass either.
+async fn waits(db: &TestDatabase, sessions: usize) {
+    const POSTGRES: &str = "SELECT count(*) FROM pg_stat_activity \
+        WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    const MYSQL: &str = "SELECT count(*) FROM information_schema.innodb_trx t \
+        JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
+        WHERE p.db = database() AND t.trx_state = 'LOCK WAIT'";
+    loop {
+        let waiting: i64 = match db.kind {
+            Kind::Sqlite => return,
+            Kind::Postgres => {
+                let mut raw = db.databases.postgres().await.unwrap();
+                let row = sqlx::query(POSTGRES).fetch_one(raw.connection().unwrap()).await;
+                raw.release().await.unwrap();
+                row.unwrap().get(0)
+            }
+            Kind::MySql | Kind::MariaDb => {
+                let mut raw = db.databases.mysql().await.unwrap();
+                let row = sqlx::query(MYSQL).fetch_one(raw.connection().unwrap()).await;
+                raw.release().await.unwrap();
+                row.unwrap().get(0)
+            }
+        };
+        if waiting == sessions as i64 {
+            return;
+        }
+        // InnoDB answers what it answered before to who asks again within a tenth of a second.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+}
+
+async fn opened(db: &TestDatabase) -> Id<Wallet> {
+    // Nothing that a text in a packet could be mistaken for.
+    let opening =
+        Opening { owner: r#"Zoë's \ "wallet" ␀ $1"#.to_owned(), currency: "EUR".to_owned() };
+    db.executor().execute(&OpenWallet, opening).await.unwrap().id
+}
+
+async fn every_value_is_read_under_a_fence_as_without(db: &TestDatabase) {
+    let wallet = opened(db).await;
+    let amount = "0.10".parse().unwrap();
+    db.executor().execute(&DepositMoney, Deposit { wallet, amount }).await.unwrap();
+    let plain = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    for (token, how) in (1..).zip([How::ById, How::ByCondition, How::ById]) {
+        let look = db.executor();
+        let look = look.execute(&Look, Looking { wallet, how });
+        assert_eq!(look.fenced_by(&lease("k", token)).await.unwrap(), Some(plain.clone()));
+    }
+}
+
+async fn nothing_is_there_under_a_fence_as_without(db: &TestDatabase) {
+    let executor = db.executor();
+    let look = executor.execute(&Look, Looking { wallet: Id::new(), how: How::ById });
+    assert_eq!(look.fenced_by(&lease("k", 1)).await.unwrap(), None);
+}
+
+/// Deposits, whatever it was told when it read.
+struct Stubborn {
+    was_refused: AtomicBool,
+}
+
+impl Action for Stubborn {
+    const NAME: &'static str = "wallet.stubborn";
+    type Params = Looking;
+    type Output = ();
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Looking,
+    ) -> Result<(), WalletError> {
+        let read = ctx.get(params.wallet).await;
+        self.was_refused.store(matches!(read, Err(ReadError::FenceLost { .. })), Ordering::SeqCst);
+        let again = ctx.repository::<Wallet>().count().await;
+        assert!(matches!(again, Err(ReadError::FenceLost { .. })), "{again:?}");
+        let id = ctx.new_id();
+        ctx.plan().add(Wallet::open(id, "nobody", "EUR"));
+        Ok(())
+    }
+}
+
+async fn a_lease_that_was_passed_reads_nothing_and_commits_nothing(db: &TestDatabase) {
+    let wallet = opened(db).await;
+    let executor = db.executor();
+    let look = executor.execute(&Look, Looking { wallet, how: How::ById });
+    look.fenced_by(&lease("k", 2)).await.unwrap();
+    let stubborn = Stubborn { was_refused: AtomicBool::new(false) };
+    let late = executor.execute(&stubborn, Looking { wallet, how: How::ById });
+    let late = late.fenced_by(&lease("k", 1)).await;
+    assert!(matches!(&late, Err(ExecuteError::FenceLost { key }) if key == "k"), "{late:?}");
+    assert!(stubborn.was_refused.load(Ordering::SeqCst));
+    // An action that passes the error on is answered the same.
+    let late = executor.execute(&DepositMoney, Deposit { wallet, amount: Decimal::ONE });
+    let late = late.fenced_by(&lease("k", 1)).await;
+    assert!(matches!(&late, Err(ExecuteError::FenceLost { key }) if key == "k"), "{late:?}");
+    assert_eq!(db.databases.repository::<Wallet>().count().await.unwrap(), 1);
+}
+
+/// Deposits, after another action has had its turn.
+struct Overtaken<'a> {
+    executor: &'a ActionExecutor,
+    how: How,
+}
+
+impl Action for Overtaken<'_> {
+    const NAME: &'static str = "wallet.overtaken";
+    type Params = Deposit;
+    type Output = ();
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<(), WalletError> {
+        let wallet = ctx.get(params.wallet).await?;
+        let look = self.executor.execute(&Look, Looking { wallet: params.wallet, how: self.how });
+        look.fenced_by(&lease("k", 2)).await.unwrap();
+        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
+        ctx.plan().update(wallet);
+        Ok(())
+    }
+}
+
+async fn what_is_read_and_not_written_is_safe_from_an_earlier_lease(db: &TestDatabase) {
+    let wallet = opened(db).await;
+    for how in [How::ById, How::ByCondition, How::ByPage] {
+        db.forget_fences().await;
+        let executor = db.executor();
+        let action = Overtaken { executor: &executor, how };
+        let late = executor.execute(&action, Deposit { wallet, amount: Decimal::ONE });
+        let late = late.fenced_by(&lease("k", 1)).await;
+        assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{how:?}: {late:?}");
+    }
+    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    assert_eq!((wallet.balance, wallet.version()), (Decimal::ZERO, 1));
+}
+
+/// Neither reads nor writes.
+struct Idle;
+
+impl Action for Idle {
+    const NAME: &'static str = "wallet.idle";
+    type Params = Deposit;
+    type Output = ();
+    type Error = WalletError;
+
+    async fn perform(&self, _: &mut ActionContext<'_>, _: &Deposit) -> Result<(), WalletError> {
+        Ok(())
+    }
+}
+
+async fn an_action_that_reads_and_writes_nothing_needs_its_lease_all_the_same(db: &TestDatabase) {
+    let executor = db.executor();
+    let idle = || executor.execute(&Idle, Deposit { wallet: Id::new(), amount: Decimal::ONE });
+    idle().fenced_by(&lease("k", 2)).await.unwrap();
+    let late = idle().fenced_by(&lease("k", 1)).await;
+    assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{late:?}");
+}

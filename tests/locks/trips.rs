@@ -1,0 +1,207 @@
+//! How many trips an action under a lease takes, counted on the wire, and for which of them
+//! its caller waits.
+
+use std::time::Duration;
+
+use ekbatan::action::Fence;
+use ekbatan::lock::{KeyedLockProvider, ProcessBackend};
+use ekbatan::prelude::*;
+use ekbatan_testkit::Proxy;
+use futures_util::FutureExt;
+
+use crate::database::{Kind as DatabaseKind, TestDatabase};
+use crate::providers::{Kind, LONG, on_postgres};
+use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+
+/// A database through a proxy.
+async fn proxied(url: &str) -> (String, Proxy) {
+    let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
+    let proxy = Proxy::start(address).await.unwrap();
+    (proxy.url_for(url), proxy)
+}
+
+async fn wallet(db: &TestDatabase) -> Id<Wallet> {
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    db.executor().execute(&OpenWallet, opening).await.unwrap().id
+}
+
+fn one(wallet: Id<Wallet>) -> Deposit {
+    Deposit { wallet, amount: Decimal::ONE }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_action_takes_four_trips_by_leases() {
+    a_locked_action_takes_four_trips(Kind::PostgresLease).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_action_takes_four_trips_by_a_session() {
+    a_locked_action_takes_four_trips(Kind::PostgresSession).await;
+}
+
+/// Acquire, raise and read, commit, and the release behind the caller's back.
+async fn a_locked_action_takes_four_trips(kind: Kind) {
+    let url = DatabaseKind::Postgres.create_database().await;
+    let ((data_url, data), (lock_url, lock)) = (proxied(&url).await, proxied(&url).await);
+    let db = TestDatabase::open(DatabaseKind::Postgres, &data_url).await;
+    let locks = on_postgres(kind, &lock_url).await;
+    let wallet = wallet(&db).await;
+    let key = lock_key!("wallet", wallet);
+    let mut least = (u64::MAX, u64::MAX);
+    // What is to be prepared is prepared in the first rounds; a sign of life may come between.
+    for _ in 0..10 {
+        data.reset();
+        lock.reset();
+        let executor = db.executor();
+        let call = executor.execute(&DepositMoney, one(wallet));
+        call.with_lock(&locks, &key, LockOptions::wait(LONG)).await.unwrap();
+        while lock.round_trips() < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        least = (least.0.min(data.round_trips()), least.1.min(lock.round_trips()));
+    }
+    assert_eq!(least, (2, 2), "at the database, and at the locks");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fenced_action_takes_two_trips_on_postgres() {
+    a_fenced_action_takes_two_trips(DatabaseKind::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fenced_action_takes_two_trips_on_mysql() {
+    a_fenced_action_takes_two_trips(DatabaseKind::MySql).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fenced_action_takes_two_trips_on_mariadb() {
+    a_fenced_action_takes_two_trips(DatabaseKind::MariaDb).await;
+}
+
+async fn a_fenced_action_takes_two_trips(kind: DatabaseKind) {
+    let (url, proxy) = proxied(&kind.create_database().await).await;
+    let db = TestDatabase::open(kind, &url).await;
+    let locks = LockProvider::new(ProcessBackend::new(), "test");
+    let wallet = wallet(&db).await;
+    let key = lock_key!("wallet", wallet);
+    let mut least = u64::MAX;
+    for _ in 0..10 {
+        proxy.reset();
+        let executor = db.executor();
+        let call = executor.execute(&DepositMoney, one(wallet));
+        call.with_lock(&locks, &key, LockOptions::wait(LONG)).await.unwrap();
+        least = least.min(proxy.round_trips());
+    }
+    assert_eq!(least, 2, "a read with the raise, and a commit");
+}
+
+/// Deposits, and lets something happen between its read and its commit.
+struct Interrupted<F>(F);
+
+impl<F, Fut> Action for Interrupted<F>
+where
+    F: Fn(u32) -> Fut + Send + Sync,
+    Fut: Future<Output = ()> + Send,
+{
+    const NAME: &'static str = "wallet.interrupted";
+    type Params = Deposit;
+    type Output = u32;
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Deposit,
+    ) -> Result<u32, WalletError> {
+        let wallet = ctx.get(params.wallet).await?;
+        (self.0)(ctx.attempt()).await;
+        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
+        ctx.plan().update(wallet);
+        Ok(ctx.attempt())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_attempt_does_not_raise_the_fence_again() {
+    let url = DatabaseKind::Postgres.create_database().await;
+    let (proxied_url, proxy) = proxied(&url).await;
+    let db = TestDatabase::open(DatabaseKind::Postgres, &proxied_url).await;
+    let beside = TestDatabase::open(DatabaseKind::Postgres, &url).await;
+    let wallet = wallet(&db).await;
+    db.executor().execute(&DepositMoney, one(wallet)).await.unwrap(); // prepares the bare read
+    let mut least = u64::MAX;
+    for token in 1..=5 {
+        let overtaken = Interrupted(|attempt| {
+            let executor = beside.executor();
+            async move {
+                if attempt == 1 {
+                    executor.execute(&DepositMoney, one(wallet)).await.unwrap();
+                }
+            }
+        });
+        proxy.reset();
+        let executor = db.executor();
+        let fence = Fence { key: "k".to_owned(), token, remaining: LONG };
+        let call = executor.execute(&overtaken, one(wallet)).fenced_by(&fence);
+        assert_eq!(call.await.unwrap(), 2);
+        least = least.min(proxy.round_trips());
+    }
+    assert_eq!(least, 4, "two reads, the first with the raise, and two commits");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_the_release_of_a_lease() {
+    nobody_waits_for_the_release(Kind::PostgresLease).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_the_release_of_a_sessions_lock() {
+    nobody_waits_for_the_release(Kind::PostgresSession).await;
+}
+
+/// The line to the lock server falls silent while the action runs: it commits and answers all
+/// the same. Only who closes the locks waits.
+async fn nobody_waits_for_the_release(kind: Kind) {
+    let url = DatabaseKind::Postgres.create_database().await;
+    let (lock_url, line) = proxied(&url).await;
+    let db = TestDatabase::open(DatabaseKind::Postgres, &url).await;
+    let (locks, others) = (on_postgres(kind, &lock_url).await, on_postgres(kind, &url).await);
+    let wallet = wallet(&db).await;
+    let key = lock_key!("wallet", wallet);
+    let silenced = Interrupted(|_| async { line.stall() });
+    let executor = db.executor();
+    let call = executor.execute(&silenced, one(wallet));
+    call.with_lock(&locks, &key, LockOptions::wait(LONG)).await.unwrap();
+
+    let held = others.try_acquire(&key, Duration::ZERO, LONG).await.unwrap();
+    assert!(held.is_none(), "the server has not heard of it");
+    let mut closing = Box::pin(locks.close());
+    assert!(closing.as_mut().now_or_never().is_none());
+    line.resume();
+    closing.await;
+    let held = others.try_acquire(&key, Duration::ZERO, LONG).await.unwrap();
+    assert!(held.is_some(), "closing has waited for it");
+}
+
+#[tokio::test]
+async fn a_kept_clone_does_not_keep_the_lock_whatever_becomes_of_the_work() {
+    let locks = LockProvider::new(ProcessBackend::new(), "test");
+    let key = LockKey::named("k");
+    for panics in [false, true] {
+        let kept = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let (provider, of, keep) = (locks.clone(), key.clone(), kept.clone());
+        let worked = tokio::spawn(async move {
+            let work = async |lease: Lease| {
+                *keep.lock().unwrap() = Some(lease);
+                assert!(!panics, "the work panics");
+                Ok::<(), WalletError>(())
+            };
+            provider.with_lock(&of, LockOptions::wait(LONG), work).await
+        });
+        assert_eq!(worked.await.is_err(), panics);
+        let kept = kept.lock().unwrap().take().unwrap();
+        assert!(!kept.is_held());
+        assert!(locks.acquire(&key, LONG).await.unwrap().release().await);
+        drop(kept);
+    }
+}
