@@ -6,7 +6,7 @@ use std::time::Duration;
 use ekbatan::action::Fence;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
-use sqlx::Row;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row};
 
 use crate::commit::on_every_database;
 use crate::database::{Kind, TestDatabase};
@@ -30,9 +30,9 @@ fn lease(key: &str, token: i64) -> Fence {
 /// How an action reads first.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum How {
-    ById,
-    ByCondition,
-    ByPage,
+    Find,
+    FindWhere,
+    Page,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,9 +57,9 @@ impl Action for Look {
     ) -> Result<Option<Stored<Wallet>>, WalletError> {
         let wallets = ctx.repository::<Wallet>();
         let mut found = match params.how {
-            How::ById => return Ok(ctx.find(params.wallet).await?),
-            How::ByCondition => wallets.find_where(Wallet::ID.eq(params.wallet)).await?,
-            How::ByPage => {
+            How::Find => return Ok(ctx.find(params.wallet).await?),
+            How::FindWhere => wallets.find_where(Wallet::ID.eq(params.wallet)).await?,
+            How::Page => {
                 let page = PageRequest::first(1).filter(Wallet::ID.eq(params.wallet));
                 wallets.page(page).await?.rows
             }
@@ -92,7 +92,7 @@ struct RolledBack;
 
 /// The commit of the lease before is held open where it has the fence and waits for a row.
 async fn the_first_read_waits_for_a_commit_on_its_way_and_sees_it(db: &TestDatabase) {
-    for how in [How::ById, How::ByCondition, How::ByPage] {
+    for how in [How::Find, How::FindWhere, How::Page] {
         let (wallet, key) = (Id::<Wallet>::new(), format!("{how:?}"));
         let start = |token| {
             let (executor, fence) = (db.executor(), lease(&key, token));
@@ -139,6 +139,32 @@ async fn the_first_read_waits_for_a_commit_on_its_way_and_sees_it(db: &TestDatab
     }
 }
 
+async fn execute(url: &str, sql: &str) {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
+}
+
+/// There one trip would show what was before the commit that it waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_sessions_are_isolated_more_the_first_read_sees_the_commit_all_the_same() {
+    let url = Kind::Postgres.create_database().await;
+    let name = url.rsplit('/').next().unwrap();
+    let isolate =
+        format!("ALTER DATABASE \"{name}\" SET default_transaction_isolation = 'repeatable read'");
+    execute(&url, &isolate).await;
+    let db = TestDatabase::open(Kind::Postgres, &url).await;
+    the_first_read_waits_for_a_commit_on_its_way_and_sees_it(&db).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_function_the_fence_is_raised_all_the_same() {
+    let url = Kind::Postgres.create_database().await;
+    let db = TestDatabase::open(Kind::Postgres, &url).await;
+    execute(&url, "DROP FUNCTION eventlog.read_under_fence").await;
+    every_value_is_read_under_a_fence_as_without(&db).await;
+    what_is_read_and_not_written_is_safe_from_an_earlier_lease(&db).await;
+}
+
 /// Waits until so many sessions wait for a lock at the server; on SQLite nobody can tell, and
 /// nobody can pass either.
 async fn waits(db: &TestDatabase, sessions: usize) {
@@ -183,7 +209,7 @@ async fn every_value_is_read_under_a_fence_as_without(db: &TestDatabase) {
     let amount = "0.10".parse().unwrap();
     db.executor().execute(&DepositMoney, Deposit { wallet, amount }).await.unwrap();
     let plain = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
-    for (token, how) in (1..).zip([How::ById, How::ByCondition, How::ById]) {
+    for (token, how) in (1..).zip([How::Find, How::FindWhere, How::Find]) {
         let look = db.executor();
         let look = look.execute(&Look, Looking { wallet, how });
         assert_eq!(look.fenced_by(&lease("k", token)).await.unwrap(), Some(plain.clone()));
@@ -192,7 +218,7 @@ async fn every_value_is_read_under_a_fence_as_without(db: &TestDatabase) {
 
 async fn nothing_is_there_under_a_fence_as_without(db: &TestDatabase) {
     let executor = db.executor();
-    let look = executor.execute(&Look, Looking { wallet: Id::new(), how: How::ById });
+    let look = executor.execute(&Look, Looking { wallet: Id::new(), how: How::Find });
     assert_eq!(look.fenced_by(&lease("k", 1)).await.unwrap(), None);
 }
 
@@ -225,10 +251,10 @@ impl Action for Stubborn {
 async fn a_lease_that_was_passed_reads_nothing_and_commits_nothing(db: &TestDatabase) {
     let wallet = opened(db).await;
     let executor = db.executor();
-    let look = executor.execute(&Look, Looking { wallet, how: How::ById });
+    let look = executor.execute(&Look, Looking { wallet, how: How::Find });
     look.fenced_by(&lease("k", 2)).await.unwrap();
     let stubborn = Stubborn { was_refused: AtomicBool::new(false) };
-    let late = executor.execute(&stubborn, Looking { wallet, how: How::ById });
+    let late = executor.execute(&stubborn, Looking { wallet, how: How::Find });
     let late = late.fenced_by(&lease("k", 1)).await;
     assert!(matches!(&late, Err(ExecuteError::FenceLost { key }) if key == "k"), "{late:?}");
     assert!(stubborn.was_refused.load(Ordering::SeqCst));
@@ -267,7 +293,7 @@ impl Action for Overtaken<'_> {
 
 async fn what_is_read_and_not_written_is_safe_from_an_earlier_lease(db: &TestDatabase) {
     let wallet = opened(db).await;
-    for how in [How::ById, How::ByCondition, How::ByPage] {
+    for how in [How::Find, How::FindWhere, How::Page] {
         db.forget_fences().await;
         let executor = db.executor();
         let action = Overtaken { executor: &executor, how };
