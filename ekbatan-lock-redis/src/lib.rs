@@ -49,7 +49,10 @@
 //! `<namespace>:freed`; `INFO`, for the checks at the start. `maxmemory-policy` must be
 //! `noeviction` where memory is bounded: a lock that is evicted is held twice. A replica, an
 //! evicting server and a part of a cluster are refused at the start, and not looked at again.
-//! The connection is not encrypted.
+//!
+//! `rediss://` is encrypted, and the certificate has to be that of the host and stem from a known
+//! authority, or from one in the file that `tls_root_cert` names; `tls_mode` asks for less, or for
+//! encryption where the address does not.
 //!
 //! # What it keeps there
 //!

@@ -12,6 +12,7 @@ mod listener;
 mod pool;
 mod session;
 mod tables;
+mod tls;
 mod wire;
 
 pub use error::PostgresLocksError;
@@ -39,7 +40,7 @@ use pool::LockPool;
 /// it is not there.
 #[derive(Clone)]
 pub struct PostgresLocks {
-    config: tokio_postgres::Config,
+    server: address::Server,
     pool: LockPool,
 }
 
@@ -49,8 +50,8 @@ impl PostgresLocks {
     ///
     /// # Errors
     ///
-    /// When the address is none, asks for encryption, or leads to no server; or to one on
-    /// which locks are not safe, such as a replica.
+    /// When the address is none, leads to no server, or to one that cannot be had as encrypted
+    /// as it asks for; or to one on which locks are not safe, such as a replica.
     pub async fn connect(url: &str, connections: usize) -> Result<Self, PostgresLocksError> {
         Self::open(&DataSourceConfig::new(url).maximum_pool_size(connections)).await
     }
@@ -62,10 +63,11 @@ impl PostgresLocks {
     ///
     /// As of [`connect`](Self::connect).
     pub async fn open(server: &DataSourceConfig) -> Result<Self, PostgresLocksError> {
-        let config = address::parse(server)?;
-        let pool = LockPool::new(config.clone(), server.maximum_pool_size)?;
+        let connections = server.maximum_pool_size;
+        let server = address::parse(server)?;
+        let pool = LockPool::new(&server, connections)?;
         tables::refuse_a_replica(&pool).await?;
-        Ok(Self { config, pool })
+        Ok(Self { server, pool })
     }
 
     /// Leases as rows of a table: no connection is held, and poolers and fail-overs do no harm.
@@ -76,7 +78,7 @@ impl PostgresLocks {
     /// When the table cannot be created.
     pub async fn leases(&self) -> Result<PostgresLeaseBackend, PostgresLocksError> {
         tables::create(&self.pool, &tables::LEASES).await?;
-        Ok(PostgresLeaseBackend::new(self.pool.clone(), self.config.clone()))
+        Ok(PostgresLeaseBackend::new(self.pool.clone(), self.server.clone()))
     }
 
     /// Leases as locks of one session of their own, which are free the moment this process
@@ -88,6 +90,6 @@ impl PostgresLocks {
     /// needs cannot be created.
     pub async fn session(&self) -> Result<PostgresSessionBackend, PostgresLocksError> {
         tables::create(&self.pool, &tables::SESSIONS).await?;
-        PostgresSessionBackend::open(self.config.clone(), &self.pool).await
+        PostgresSessionBackend::open(self.server.clone(), &self.pool).await
     }
 }

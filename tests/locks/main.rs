@@ -31,6 +31,7 @@ mod providers;
 mod wallet;
 
 mod commit;
+mod encryption;
 mod ends;
 mod exclusion;
 mod flights;

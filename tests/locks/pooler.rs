@@ -14,6 +14,9 @@ use crate::providers::LONG;
 /// The one connection to the server, and what it said when it was made.
 type Shared = Arc<Mutex<Option<(TcpStream, Vec<u8>)>>>;
 
+/// What a client sends first to ask for encryption, which there is none of here.
+const ENCRYPT: [u8; 4] = 80_877_103_u32.to_be_bytes();
+
 /// One message, as it came. The first of a client has no kind.
 async fn message(from: &mut TcpStream, kind: bool) -> std::io::Result<Vec<u8>> {
     let mut whole = vec![0; 4 + usize::from(kind)];
@@ -38,7 +41,11 @@ async fn answer(server: &mut TcpStream) -> std::io::Result<(Vec<u8>, bool)> {
 }
 
 async fn serve(mut client: TcpStream, shared: Shared, target: String) -> std::io::Result<()> {
-    let startup = message(&mut client, false).await?;
+    let mut startup = message(&mut client, false).await?;
+    if startup[4..] == ENCRYPT {
+        client.write_all(b"N").await?;
+        startup = message(&mut client, false).await?;
+    }
     {
         let mut shared = shared.lock().await;
         if shared.is_none() {

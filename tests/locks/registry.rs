@@ -255,21 +255,6 @@ async fn a_provider_that_is_not_compiled_in_names_its_feature() {
 }
 
 #[tokio::test]
-async fn encryption_that_is_asked_for_is_not_left_out() {
-    let url = database().await;
-    let redis = RedisServer::shared().await.unwrap().url();
-    for (server, tls) in [
-        (&url, "tls-mode: require"),
-        (&url, "tls-mode: verify-full"),
-        (&redis, "tls-mode: require"),
-    ] {
-        let locks = on("sqlite:a.db", &format!("url: '{server}', {tls}"));
-        let error = KeyedLocks::connect(&load(&shards(&[locks]))).await.unwrap_err();
-        assert!(matches!(error, KeyedLocksError::Shards(_)), "{error}");
-    }
-}
-
-#[tokio::test]
 async fn a_configuration_with_mistakes_is_refused() {
     let config =
         EkbatanConfig::single("sqlite:a.db").locks(LockConfig::of(LockProviderKind::Redis));

@@ -4,11 +4,14 @@
 
 use std::time::Duration;
 
-use ekbatan_core::config::{DataSourceConfig, ExposeSecret, TlsMode};
-use tokio_postgres::Config;
-use tokio_postgres::config::SslMode;
+use deadpool_postgres::{Manager, ManagerConfig};
+use ekbatan_core::config::{DataSourceConfig, ExposeSecret};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::{PostgresLocksError, told};
+use super::tls;
 
 /// How long a connection may be silent before the other side is asked for a sign of life.
 const SILENT: Duration = Duration::from_secs(10);
@@ -21,22 +24,35 @@ const UNCONFIRMED: Duration = Duration::from_secs(20);
 /// After how much silence the driver asks unless told otherwise.
 const DRIVER_SILENT: Duration = Duration::from_secs(2 * 60 * 60);
 
+/// A server, and how connections to it are made. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Server {
+    config: Config,
+    tls: MakeRustlsConnect,
+}
+
+impl Server {
+    /// The connection's driver has to be polled by whoever asks.
+    pub(super) async fn connect(&self) -> Result<(Client, Driver), tokio_postgres::Error> {
+        self.config.connect(self.tls.clone()).await
+    }
+
+    pub(super) fn manager(&self, config: ManagerConfig) -> Manager {
+        Manager::from_config(self.config.clone(), self.tls.clone(), config)
+    }
+}
+
+/// What carries a connection.
+type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
+
 /// Reads an address such as `postgres://user:password@host:port/db?sslmode=disable`, and what
-/// is said beside it. What the address says itself is left as it is.
-pub(super) fn parse(server: &DataSourceConfig) -> Result<Config, PostgresLocksError> {
-    let (url, tls) = without_tls(server)?;
+/// is said beside it, which wins in what both say.
+pub(super) fn parse(server: &DataSourceConfig) -> Result<Server, PostgresLocksError> {
+    let (url, encryption) = tls::split(server)?;
     let mut config: Config =
         url.parse().map_err(|error| PostgresLocksError::Address(told(&error)))?;
-    if matches!(tls, TlsMode::Disable | TlsMode::Prefer) && server.tls_root_cert.is_none() {
-        // `prefer` without TLS is a connection without TLS.
-        config.ssl_mode(SslMode::Disable);
-    } else {
-        return Err(PostgresLocksError::Address(
-            "it asks for encryption (tls-mode, sslmode), which the lock connections do not have; \
-             use prefer or disable on a network that you trust"
-                .to_owned(),
-        ));
-    }
+    config.ssl_mode(encryption.asked_for());
+    let tls = encryption.connector()?;
     if let Some(username) = &server.username {
         config.user(username);
     }
@@ -63,41 +79,7 @@ pub(super) fn parse(server: &DataSourceConfig) -> Result<Config, PostgresLocksEr
         let name = format!("{}-lock process {}", server.application_name, std::process::id());
         config.application_name(name);
     }
-    Ok(config)
-}
-
-/// The address without what it says of encryption, which its driver knows only in part, and
-/// the mode that is meant.
-fn without_tls(server: &DataSourceConfig) -> Result<(String, TlsMode), PostgresLocksError> {
-    let (place, query) = server.url.split_once('?').unwrap_or((&server.url, ""));
-    let mut mode = None;
-    let mut kept = Vec::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("sslmode" | "ssl-mode", word)) => mode = Some(tls_mode(word)?),
-            _ => kept.push(pair),
-        }
-    }
-    let url = match kept.is_empty() {
-        true => place.to_owned(),
-        false => format!("{place}?{}", kept.join("&")),
-    };
-    Ok((url, server.tls_mode.or(mode).unwrap_or(TlsMode::Prefer)))
-}
-
-fn tls_mode(word: &str) -> Result<TlsMode, PostgresLocksError> {
-    Ok(match word {
-        "disable" => TlsMode::Disable,
-        "allow" | "prefer" => TlsMode::Prefer,
-        "require" => TlsMode::Require,
-        "verify-ca" => TlsMode::VerifyCa,
-        "verify-full" => TlsMode::VerifyFull,
-        _ => {
-            return Err(PostgresLocksError::Address(format!(
-                "`{word}` is no sslmode; known are disable, prefer, require, verify-ca and verify-full"
-            )));
-        }
-    })
+    Ok(Server { config, tls })
 }
 
 /// What has the server notice that this side vanished, for the session that says it.
@@ -116,20 +98,12 @@ mod tests {
     use super::*;
 
     fn parse(url: &str) -> Result<Config, PostgresLocksError> {
-        super::parse(&DataSourceConfig::new(url))
+        super::parse(&DataSourceConfig::new(url)).map(|server| server.config)
     }
 
     #[test]
-    fn addresses_are_taken_unless_they_ask_for_encryption() {
-        for text in [
-            "postgres://u:p@localhost:5432/db",
-            "postgres://u@localhost/db?sslmode=prefer",
-            "postgresql://u@localhost/db?sslmode=disable&connect_timeout=3",
-        ] {
-            assert!(parse(text).is_ok(), "{text}");
-        }
-        let refused = parse("postgres://u@localhost/db?sslmode=require").unwrap_err();
-        assert!(refused.to_string().contains("use prefer or disable"), "{refused}");
+    fn an_address_that_is_none_does_not_show_its_password() {
+        assert!(parse("postgres://u:p@localhost:5432/db").is_ok());
         let refused = parse("postgres://u:secret@localhost/db?x=y").unwrap_err();
         assert!(!refused.to_string().contains("secret"), "{refused}");
     }

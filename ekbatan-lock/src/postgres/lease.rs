@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Config, Row};
 
+use super::address::Server;
 use super::hints::Hints;
 use super::listener::Listener;
 use super::pool::LockPool;
@@ -104,9 +105,9 @@ pub struct PostgresLeaseBackend {
 }
 
 impl PostgresLeaseBackend {
-    pub(super) fn new(pool: LockPool, config: Config) -> Self {
+    pub(super) fn new(pool: LockPool, server: Server) -> Self {
         let hints = Arc::new(Hints::default());
-        let listener = Listener::start(config, hints.clone());
+        let listener = Listener::start(server, hints.clone());
         Self { pool, hints, listener }
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio_postgres::Config;
 
+use super::address::Server;
 use super::error::failed;
 use super::hints::Hints;
 use super::wire::{CHANNEL, Wire};
@@ -22,8 +22,8 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn start(config: Config, hints: Arc<Hints>) -> Self {
-        Self { task: tokio::spawn(listen(config, hints)) }
+    pub(super) fn start(server: Server, hints: Arc<Hints>) -> Self {
+        Self { task: tokio::spawn(listen(server, hints)) }
     }
 
     pub(super) fn stop(&self) {
@@ -37,10 +37,10 @@ impl Drop for Listener {
     }
 }
 
-async fn listen(config: Config, hints: Arc<Hints>) {
+async fn listen(server: Server, hints: Arc<Hints>) {
     let mut pause = PAUSE.0;
     loop {
-        match subscribe(&config, &hints).await {
+        match subscribe(&server, &hints).await {
             Ok(wire) => {
                 pause = PAUSE.0;
                 hints.tell_all();
@@ -56,8 +56,8 @@ async fn listen(config: Config, hints: Arc<Hints>) {
     }
 }
 
-async fn subscribe(config: &Config, hints: &Arc<Hints>) -> Result<Wire, BackendError> {
-    let wire = Wire::connect(config, hints.clone()).await?;
+async fn subscribe(server: &Server, hints: &Arc<Hints>) -> Result<Wire, BackendError> {
+    let wire = Wire::connect(server, hints.clone()).await?;
     let listened = wire.client.batch_execute(&format!("LISTEN {CHANNEL}")).await;
     listened.map_err(|error| failed("LISTEN", &error))?;
     Ok(wire)

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Config, NoTls, Row};
 
+use super::address::Server;
 use super::error::{PostgresLocksError, failed};
 use crate::BackendError;
 
@@ -27,10 +28,10 @@ pub(super) struct LockPool {
 pub(super) type Value<'a> = (&'a (dyn ToSql + Sync), Type);
 
 impl LockPool {
-    pub(super) fn new(config: Config, connections: usize) -> Result<Self, PostgresLocksError> {
+    pub(super) fn new(server: &Server, connections: usize) -> Result<Self, PostgresLocksError> {
         // Whether it is closed is all there is to ask: a statement leaves nothing behind.
         let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let pool = Pool::builder(Manager::from_config(config, NoTls, fast))
+        let pool = Pool::builder(server.manager(fast))
             .max_size(connections.max(1))
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(WAIT))

@@ -16,8 +16,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
-use tokio_postgres::Config;
 
+use super::address::Server;
 use super::error::PostgresLocksError;
 use super::hints::Hints;
 use super::pool::LockPool;
@@ -49,12 +49,12 @@ pub struct PostgresSessionBackend {
 }
 
 impl PostgresSessionBackend {
-    pub(super) async fn open(config: Config, pool: &LockPool) -> Result<Self, PostgresLocksError> {
-        pooler::refuse(&config, pool).await?;
+    pub(super) async fn open(server: Server, pool: &LockPool) -> Result<Self, PostgresLocksError> {
+        pooler::refuse(&server, pool).await?;
         let hints = Arc::new(Hints::default());
-        let session = Arc::new(Session::open(&config, hints.clone()).await?);
+        let session = Arc::new(Session::open(&server, hints.clone()).await?);
         actor::watch(session.clone());
-        let common = Arc::new(Common { config, hints, session: Mutex::new(session) });
+        let common = Arc::new(Common { server, hints, session: Mutex::new(session) });
         let (requests, asked) = mpsc::unbounded_channel();
         tokio::spawn(actor::serve(common.clone(), requests.downgrade(), asked));
         Ok(Self { common, requests })

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client};
 
+use super::address::Server;
 use super::error::{failed, told};
 use super::hints::Hints;
 use crate::BackendError;
@@ -25,8 +26,8 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Connects. What the server sends on its own goes to `hints`.
-    pub(super) async fn connect(config: &Config, hints: Arc<Hints>) -> Result<Self, BackendError> {
-        let connected = config.connect(NoTls).await;
+    pub(super) async fn connect(server: &Server, hints: Arc<Hints>) -> Result<Self, BackendError> {
+        let connected = server.connect().await;
         let (client, mut connection) =
             connected.map_err(|error| failed("no connection to the lock database", &error))?;
         let (ending, end) = watch::channel(None);

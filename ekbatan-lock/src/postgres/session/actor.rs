@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio_postgres::Config;
 
 use super::live::Session;
 use super::lock_of;
+use crate::postgres::address::Server;
 use crate::postgres::hints::Hints;
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, Released};
 
@@ -54,7 +54,7 @@ impl Drop for Taken {
 
 /// What the actor and those who ask it both see.
 pub(super) struct Common {
-    pub(super) config: Config,
+    pub(super) server: Server,
     pub(super) hints: Arc<Hints>,
     pub(super) session: Mutex<Arc<Session>>,
 }
@@ -70,7 +70,7 @@ impl Common {
         if !session.is_over() {
             return Ok(session);
         }
-        let opened = Session::open(&self.config, self.hints.clone()).await;
+        let opened = Session::open(&self.server, self.hints.clone()).await;
         let session = Arc::new(opened.map_err(|error| BackendError::new(error.to_string()))?);
         *self.session.lock().unwrap_or_else(PoisonError::into_inner) = session.clone();
         watch(session.clone());

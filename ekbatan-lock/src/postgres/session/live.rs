@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_postgres::{Config, Error, Row, Statement};
+use tokio_postgres::{Error, Row, Statement};
 use uuid::Uuid;
 
 use super::grants::Grants;
 use crate::BackendError;
-use crate::postgres::address;
+use crate::postgres::address::{self, Server};
 use crate::postgres::error::{PostgresLocksError, failed};
 use crate::postgres::hints::Hints;
 use crate::postgres::pool::ANSWER;
@@ -88,10 +88,10 @@ struct Statements {
 
 impl Session {
     pub(super) async fn open(
-        config: &Config,
+        server: &Server,
         hints: Arc<Hints>,
     ) -> Result<Self, PostgresLocksError> {
-        let wire = Wire::connect(config, hints).await?;
+        let wire = Wire::connect(server, hints).await?;
         let prepared = tokio::time::timeout(ANSWER, Self::prepare(&wire)).await;
         let prepared = prepared.map_err(|_| {
             BackendError::new(format!("a lock session was not ready within {ANSWER:?}"))

@@ -8,9 +8,10 @@
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
-use tokio_postgres::{Client, Config, Error};
+use tokio_postgres::{Client, Error};
 
 use crate::BackendError;
+use crate::postgres::address::Server;
 use crate::postgres::error::{PostgresLocksError, failed};
 use crate::postgres::pool::{ANSWER, LockPool};
 use crate::postgres::wire::Wire;
@@ -18,8 +19,8 @@ use crate::postgres::wire::Wire;
 /// How often it is looked at.
 const LOOKS: usize = 3;
 
-pub(super) async fn refuse(config: &Config, pool: &LockPool) -> Result<(), PostgresLocksError> {
-    let probe = Wire::connect(config, Arc::default()).await?;
+pub(super) async fn refuse(server: &Server, pool: &LockPool) -> Result<(), PostgresLocksError> {
+    let probe = Wire::connect(server, Arc::default()).await?;
     // Not for others: what is given up halfway leaves a transaction open in it.
     let other = Object::take(pool.connection().await?);
     let look = async {

@@ -1,0 +1,253 @@
+//! Encryption of the lock connections, by the same keys and in the same way as the data's.
+//!
+//! What always holds: a connection is never less than what was asked for. Of the modes only
+//! `disable`, and `prefer` with a server that has no encryption, end in plain text.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ekbatan_core::config::{DataSourceConfig, TlsMode};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use tokio_postgres::config::SslMode;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::error::PostgresLocksError;
+
+/// What is asked for.
+pub(super) struct Encryption {
+    mode: TlsMode,
+    roots: Option<PathBuf>,
+}
+
+/// Parts what an address says of encryption, which its driver knows only in part, from the
+/// rest of it. The configuration's own keys win.
+pub(super) fn split(server: &DataSourceConfig) -> Result<(String, Encryption), PostgresLocksError> {
+    let (place, query) = server.url.split_once('?').unwrap_or((&server.url, ""));
+    let (mut mode, mut roots, mut kept) = (None, None, Vec::new());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("sslmode" | "ssl-mode", word)) => mode = Some(named(word)?),
+            Some(("sslrootcert" | "ssl-root-cert" | "ssl-ca", file)) => roots = Some(file.into()),
+            _ => kept.push(pair),
+        }
+    }
+    let url = match kept.is_empty() {
+        true => place.to_owned(),
+        false => format!("{place}?{}", kept.join("&")),
+    };
+    let mode = server.tls_mode.or(mode).unwrap_or(TlsMode::Prefer);
+    Ok((url, Encryption { mode, roots: server.tls_root_cert.clone().or(roots) }))
+}
+
+fn named(word: &str) -> Result<TlsMode, PostgresLocksError> {
+    Ok(match word {
+        "disable" => TlsMode::Disable,
+        "allow" | "prefer" => TlsMode::Prefer,
+        "require" => TlsMode::Require,
+        "verify-ca" => TlsMode::VerifyCa,
+        "verify-full" => TlsMode::VerifyFull,
+        _ => {
+            return Err(refused(format!(
+                "`{word}` is no sslmode; known are disable, prefer, require, verify-ca and verify-full"
+            )));
+        }
+    })
+}
+
+fn refused(why: String) -> PostgresLocksError {
+    PostgresLocksError::Address(why)
+}
+
+impl Encryption {
+    /// What the driver asks the server for.
+    pub(super) fn asked_for(&self) -> SslMode {
+        match self.mode {
+            TlsMode::Disable => SslMode::Disable,
+            TlsMode::Prefer => SslMode::Prefer,
+            _ => SslMode::Require,
+        }
+    }
+
+    pub(super) fn connector(&self) -> Result<MakeRustlsConnect, PostgresLocksError> {
+        // Named here, as an application may have another one for itself.
+        let provider = Arc::new(ring::default_provider());
+        let failed = |error: Error| refused(format!("encryption could not be set up: {error}"));
+        let config = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(failed)?;
+        let unverified =
+            |mode| matches!(mode, TlsMode::Disable | TlsMode::Prefer | TlsMode::Require);
+        let config = if unverified(self.mode) {
+            config.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+        } else {
+            let roots = Arc::new(self.roots()?);
+            let whole = WebPkiServerVerifier::builder_with_provider(roots, provider)
+                .build()
+                .map_err(|error| failed(Error::General(error.to_string())))?;
+            match self.mode {
+                TlsMode::VerifyCa => {
+                    config.dangerous().with_custom_certificate_verifier(Arc::new(AnyName(whole)))
+                }
+                _ => config.with_webpki_verifier(whole),
+            }
+        };
+        Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
+    }
+
+    /// The authorities that browsers trust, and those of the file.
+    fn roots(&self) -> Result<RootCertStore, PostgresLocksError> {
+        let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        let Some(file) = &self.roots else { return Ok(roots) };
+        let unread = |why: String| {
+            let file = file.display();
+            refused(format!("the certificates of tls-root-cert, `{file}`, cannot be read: {why}"))
+        };
+        let mut found = 0;
+        for certificate in
+            CertificateDer::pem_file_iter(file).map_err(|error| unread(error.to_string()))?
+        {
+            let certificate = certificate.map_err(|error| unread(error.to_string()))?;
+            roots.add(certificate).map_err(|error| unread(error.to_string()))?;
+            found += 1;
+        }
+        if found == 0 {
+            return Err(unread("there are none in it, as PEM".to_owned()));
+        }
+        Ok(roots)
+    }
+}
+
+/// Takes any certificate: the connection is encrypted, with whomever.
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Looks at who signed a certificate, and not at the name in it.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match self.0.verify_server_cert(certificate, between, name, ocsp, now) {
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(url: &str) -> Result<(String, SslMode), PostgresLocksError> {
+        split(&DataSourceConfig::new(url)).map(|(url, asked)| (url, asked.asked_for()))
+    }
+
+    #[test]
+    fn an_address_says_how_it_is_encrypted() {
+        for (url, rest, mode) in [
+            ("postgres://u@h/d", "postgres://u@h/d", SslMode::Prefer),
+            ("postgres://h/d?sslmode=disable", "postgres://h/d", SslMode::Disable),
+            ("postgres://h/d?sslmode=require&x=y", "postgres://h/d?x=y", SslMode::Require),
+            (
+                "postgres://h/d?sslmode=verify-full&sslrootcert=a",
+                "postgres://h/d",
+                SslMode::Require,
+            ),
+        ] {
+            assert_eq!(of(url).unwrap(), (rest.to_owned(), mode), "{url}");
+        }
+        let refused = of("postgres://h/d?sslmode=always").unwrap_err();
+        assert!(refused.to_string().contains("known are disable, prefer"), "{refused}");
+    }
+
+    #[test]
+    fn the_keys_of_a_configuration_win() {
+        let server =
+            DataSourceConfig::new("postgres://h/d?sslmode=disable").tls_mode(TlsMode::Require);
+        assert_eq!(split(&server).unwrap().1.asked_for(), SslMode::Require);
+    }
+
+    #[test]
+    fn certificates_that_are_not_there_are_told() {
+        let server = DataSourceConfig::new("postgres://h/d")
+            .tls_mode(TlsMode::VerifyFull)
+            .tls_root_cert("nowhere.pem");
+        let refused = split(&server).unwrap().1.connector().map(drop).unwrap_err();
+        assert!(refused.to_string().contains("`nowhere.pem`, cannot be read"), "{refused}");
+    }
+}

@@ -1,0 +1,196 @@
+//! Lock connections are as encrypted as the configuration asks, or there are none.
+//!
+//! The certificate in `tls/` is that of `localhost`, and not of `127.0.0.1`; it stems from the
+//! authority beside it.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+
+use ekbatan::lock::{KeyedLockProvider, KeyedLocksError, lock_key};
+use ekbatan::prelude::EkbatanConfig;
+use ekbatan_lock_redis::KeyedLocks;
+use ekbatan_testkit::{PostgresServer, RedisServer};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::providers::LONG;
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/locks/tls").join(name)
+}
+
+async fn connect(keys: &str) -> Result<KeyedLocks, KeyedLocksError> {
+    let yaml = format!(
+        "ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a.db'}}, lock-config: {{{keys}}}}}}}"
+    );
+    KeyedLocks::connect(&EkbatanConfig::loader().yaml(&yaml).environment(false).load().unwrap())
+        .await
+}
+
+/// What the keys of each case end in: locks, or an error that says this.
+async fn each(address: impl Fn(&str) -> String, cases: &[(&str, String, Option<&str>)]) {
+    for (host, keys, refused) in cases {
+        let keys = format!("url: '{}'{keys}", address(host));
+        match (connect(&keys).await, refused) {
+            (Ok(locks), None) => {
+                let lease = locks.acquire(&lock_key!("a"), LONG).await.unwrap();
+                assert!(lease.release().await, "{keys}");
+                locks.close().await;
+            }
+            (Err(error), Some(said)) => {
+                assert!(error.to_string().contains(said), "{keys}: {error}");
+            }
+            (Ok(_), Some(_)) => panic!("{keys} is to be refused"),
+            (Err(error), None) => panic!("{keys}: {error}"),
+        }
+    }
+}
+
+/// A server that encrypts. It writes the files itself, as it wants them to be its own.
+async fn postgres() -> (PostgresServer, String) {
+    let server = PostgresServer::start().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    for (name, from) in [("server.crt", "server.pem"), ("server.key", "server.key")] {
+        let text = std::fs::read_to_string(file(from)).unwrap();
+        let sql = format!(
+            "COPY (SELECT unnest(string_to_array('{text}', E'\\n'))) TO PROGRAM 'umask 077 && cat > {name}'"
+        );
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
+    }
+    sqlx::raw_sql("ALTER SYSTEM SET ssl = on").execute(&mut connection).await.unwrap();
+    sqlx::raw_sql("SELECT pg_reload_conf()").execute(&mut connection).await.unwrap();
+    // It takes the new settings in its own time.
+    while PgConnection::connect(&format!("{url}?sslmode=require")).await.is_err() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    (server, url)
+}
+
+#[tokio::test]
+async fn postgres_is_looked_at_as_the_mode_says() {
+    let (server, url) = postgres().await;
+    let ca = format!(", tls-root-cert: '{}'", file("ca.pem").display());
+    let mode = |mode: &str, ca: &str| format!(", tls-mode: {mode}{ca}");
+    let (named, numbered) = ("localhost", "127.0.0.1");
+    each(
+        |host| url.replace("127.0.0.1", host),
+        &[
+            (numbered, mode("disable", ""), None),
+            (numbered, String::new(), None),
+            (numbered, mode("require", ""), None),
+            (numbered, mode("verify-ca", &ca), None),
+            (named, mode("verify-full", &ca), None),
+            (numbered, mode("verify-full", &ca), Some("certificate")),
+            (named, mode("verify-full", ""), Some("certificate")),
+            (named, mode("verify-ca", ""), Some("certificate")),
+            (named, mode("verify-full", ", tls-root-cert: nowhere.pem"), Some("nowhere.pem")),
+        ],
+    )
+    .await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn every_connection_to_postgres_is_encrypted_when_the_server_can() {
+    let (server, url) = postgres().await;
+    let mut looking = PgConnection::connect(&url).await.unwrap();
+    for (keys, encrypted) in
+        [("", true), (", tls-mode: require", true), (", tls-mode: disable", false)]
+    {
+        for strategy in ["lease", "session"] {
+            let keys = format!("url: '{url}'{keys}, strategy: {strategy}");
+            let locks = connect(&keys).await.unwrap();
+            let lease = locks.acquire(&lock_key!("a"), LONG).await.unwrap();
+            let sessions: Vec<bool> = sqlx::query_scalar(
+                "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+                 WHERE application_name LIKE 'ekbatan-lock process %'",
+            )
+            .fetch_all(&mut looking)
+            .await
+            .unwrap();
+            assert!(!sessions.is_empty(), "{keys}");
+            assert!(sessions.iter().all(|ssl| *ssl == encrypted), "{keys}: {sessions:?}");
+            assert!(lease.release().await);
+            locks.close().await;
+            drop(locks);
+            // Those of the next case alone are looked at.
+            let left = "SELECT count(*) FROM pg_stat_activity \
+                 WHERE application_name LIKE 'ekbatan-lock process %'";
+            while sqlx::query_scalar::<_, i64>(left).fetch_one(&mut looking).await.unwrap() > 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        }
+    }
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_without_encryption_is_refused_where_it_is_asked_for() {
+    let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
+    let required = |keys: &str| keys.to_owned();
+    each(
+        |_| url.clone(),
+        &[
+            ("", String::new(), None),
+            ("", required(", tls-mode: require"), Some("TLS")),
+            ("", required(", tls-mode: verify-full"), Some("TLS")),
+        ],
+    )
+    .await;
+    each(
+        |query| format!("{url}{query}"),
+        &[
+            ("?sslmode=require", String::new(), Some("TLS")),
+            ("?sslmode=prefer", String::new(), None),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn redis_is_looked_at_as_the_mode_says() {
+    let port = {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let path = |name| file(name).display().to_string();
+    let server = RedisServer::builder()
+        .setting("tls-port", port.to_string())
+        .setting("tls-cert-file", path("server.pem"))
+        .setting("tls-key-file", path("server.key"))
+        .setting("tls-ca-cert-file", path("ca.pem"))
+        .setting("tls-auth-clients", "no")
+        .start()
+        .await
+        .unwrap();
+    let ca = format!(", tls-root-cert: '{}'", path("ca.pem"));
+    let (named, numbered) = ("rediss://localhost", "rediss://127.0.0.1");
+    let mode = |mode: &str, ca: &str| format!(", tls-mode: {mode}{ca}");
+    each(
+        |host| format!("{host}:{port}"),
+        &[
+            (named, ca.clone(), None),
+            (numbered, ca.clone(), Some("certificate")),
+            (named, String::new(), Some("certificate")),
+            (numbered, mode("verify-ca", &ca), None),
+            (numbered, mode("verify-ca", ""), Some("certificate")),
+            (numbered, mode("require", ""), None),
+            // The key says it where the address does not.
+            ("redis://localhost", mode("verify-full", &ca), None),
+            ("redis://127.0.0.1", mode("verify-full", &ca), Some("certificate")),
+            // What cannot be meant.
+            (named, mode("disable", ""), Some("tls-mode is `disable`")),
+            ("redis://localhost", ca.clone(), Some("the connection is not encrypted")),
+            (named, ", tls-root-cert: nowhere.pem".to_owned(), Some("nowhere.pem")),
+        ],
+    )
+    .await;
+    // Never in plain text with a server that does not encrypt.
+    let plain = server.url();
+    each(
+        |_| plain.clone(),
+        &[("", mode("require", ""), Some("redis")), ("", mode("prefer", ""), None)],
+    )
+    .await;
+    server.stop().await.unwrap();
+}
