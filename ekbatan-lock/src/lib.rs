@@ -18,6 +18,8 @@ mod force;
 mod key;
 mod lease;
 mod leases;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod options;
 #[cfg(feature = "postgres")]
 mod postgres;
@@ -36,6 +38,8 @@ pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBacken
 pub use error::{LockError, LossCause, WithLockError};
 pub use key::{KeyPart, LockKey, LockLevel};
 pub use lease::Lease;
+#[cfg(feature = "mysql")]
+pub use mysql::{MysqlLeaseBackend, MysqlLocks, MysqlLocksError, MysqlSessionBackend};
 pub use options::LockOptions;
 #[cfg(feature = "postgres")]
 pub use postgres::{

@@ -24,20 +24,18 @@ impl LockServers for BuiltIn {
         let provider = match settings.provider {
             LockProviderKind::InProcess => LockProvider::new(ProcessBackend::new(), &settings.zone),
             LockProviderKind::Postgres => postgres(settings).await?,
-            LockProviderKind::MySql | LockProviderKind::MariaDb => {
-                return not_compiled_in(settings, NOT_YET);
-            }
+            LockProviderKind::MySql | LockProviderKind::MariaDb => mysql(settings).await?,
             LockProviderKind::Sqlite => sqlite(settings).await?,
             LockProviderKind::Redis => {
                 return not_compiled_in(settings, "add the feature `redis` of the crate `ekbatan`");
             }
-            _ => return not_compiled_in(settings, NOT_YET),
+            _ => return not_compiled_in(settings, UNKNOWN),
         };
         Ok(provider.renewing(settings.term))
     }
 }
 
-const NOT_YET: &str = "there are no locks in it yet; name postgres, redis or in-process";
+const UNKNOWN: &str = "update the crate `ekbatan`, which does not know it yet";
 
 fn not_compiled_in(
     settings: &LockSettings,
@@ -58,6 +56,34 @@ async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
 #[cfg(not(feature = "postgres"))]
 async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
     not_compiled_in(settings, "add the feature `postgres` of the crate `ekbatan`")
+}
+
+#[cfg(feature = "mysql")]
+async fn mysql(settings: &LockSettings) -> Result<LockProvider, LockError> {
+    let server = crate::MysqlLocks::open(&settings.server).await?;
+    Ok(match settings.strategy {
+        LockStrategy::Session => LockProvider::new(server.session().await?, &settings.zone),
+        _ => LockProvider::new(server.leases().await?, &settings.zone),
+    })
+}
+
+#[cfg(not(feature = "mysql"))]
+async fn mysql(settings: &LockSettings) -> Result<LockProvider, LockError> {
+    not_compiled_in(settings, "add the feature `mysql` of the crate `ekbatan`")
+}
+
+#[cfg(feature = "mysql")]
+impl From<crate::MysqlLocksError> for LockError {
+    fn from(error: crate::MysqlLocksError) -> Self {
+        use crate::{BackendError, MysqlLocksError};
+        match error {
+            MysqlLocksError::Unsafe { reason } => Self::Unsafe { reason },
+            MysqlLocksError::Backend(source) => Self::Start { source },
+            MysqlLocksError::Address(_) => {
+                Self::Start { source: BackendError::new(error.to_string()) }
+            }
+        }
+    }
 }
 
 #[cfg(feature = "sqlite")]

@@ -240,8 +240,8 @@ async fn closing_waits_for_no_kept_key(t: &TestLocks) {
                 assert!(closed, "{refused:?}");
             }
             // A session's locks end with it.
-            Kind::PostgresSession => until_it_runs(&other, key).await,
-            Kind::Redis | Kind::PostgresLease | Kind::Sqlite => {
+            kind if kind.is_session() => until_it_runs(&other, key).await,
+            _ => {
                 assert!(!done(&short(&other, key, Duration::ZERO).await), "{key} is kept");
             }
         }

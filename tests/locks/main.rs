@@ -21,6 +21,10 @@ macro_rules! on_every_provider {
         on_every_provider!(only postgres_lease PostgresLease: $($test),*);
         on_every_provider!(only postgres_session PostgresSession: $($test),*);
         on_every_provider!(only sqlite Sqlite: $($test),*);
+        on_every_provider!(only mysql_lease MysqlLease: $($test),*);
+        on_every_provider!(only mysql_session MysqlSession: $($test),*);
+        on_every_provider!(only mariadb_lease MariadbLease: $($test),*);
+        on_every_provider!(only mariadb_session MariadbSession: $($test),*);
     };
 }
 
@@ -36,6 +40,7 @@ mod ends;
 mod exclusion;
 mod flights;
 mod force;
+mod mysql;
 mod postgres;
 mod queue;
 mod reads;
@@ -45,4 +50,5 @@ mod scopes;
 mod several;
 mod sqlite;
 mod telemetry;
+mod trap;
 mod trips;

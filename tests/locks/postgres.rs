@@ -49,7 +49,7 @@ async fn database() -> String {
     PostgresServer::shared().await.unwrap().create_database().await.unwrap()
 }
 
-async fn number(url: &str, sql: &'static str) -> i64 {
+pub async fn number(url: &str, sql: &'static str) -> i64 {
     let mut connection = PgConnection::connect(url).await.unwrap();
     let number = sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap();
     connection.close().await.unwrap();
@@ -61,7 +61,7 @@ const OTHERS: &str = "SELECT count(*) FROM pg_stat_activity \
      WHERE datname = current_database() AND pid <> pg_backend_pid()";
 
 /// What the server knows to be held.
-fn held(kind: Kind) -> &'static str {
+pub fn held(kind: Kind) -> &'static str {
     match kind {
         Kind::PostgresSession => {
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = \

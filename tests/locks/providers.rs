@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use ekbatan::lock::{
-    KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, PostgresLocks, ProcessBackend,
-    SqliteLocks,
+    KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, MysqlLocks, PostgresLocks,
+    ProcessBackend, SqliteLocks,
 };
 use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::{PostgresServer, RedisServer, TempSqlite};
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite};
 use uuid::Uuid;
 
 /// Every provider that the suite runs on.
@@ -18,6 +18,21 @@ pub enum Kind {
     PostgresLease,
     PostgresSession,
     Sqlite,
+    MysqlLease,
+    MysqlSession,
+    MariadbLease,
+    MariadbSession,
+}
+
+impl Kind {
+    pub fn is_mariadb(self) -> bool {
+        matches!(self, Kind::MariadbLease | Kind::MariadbSession)
+    }
+
+    /// Whether its locks are those of a session at the server.
+    pub fn is_session(self) -> bool {
+        matches!(self, Kind::PostgresSession | Kind::MysqlSession | Kind::MariadbSession)
+    }
 }
 
 /// How many connections a pool of locks has here.
@@ -44,6 +59,9 @@ impl TestLocks {
                 PostgresServer::shared().await.unwrap().create_database().await.unwrap()
             }
             Kind::Sqlite => file.insert(TempSqlite::new().unwrap()).url(),
+            Kind::MysqlLease | Kind::MysqlSession | Kind::MariadbLease | Kind::MariadbSession => {
+                mysql_database(kind).await
+            }
         };
         Self { locks: provider(kind, &place).await, kind, place, _file: file }
     }
@@ -96,6 +114,9 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
         }
         Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,
         Kind::Sqlite => on_sqlite(place).await,
+        Kind::MysqlLease | Kind::MysqlSession | Kind::MariadbLease | Kind::MariadbSession => {
+            on_mysql(kind, place).await
+        }
     }
 }
 
@@ -105,7 +126,26 @@ pub async fn on_postgres(kind: Kind, url: &str) -> LockProvider {
     match kind {
         Kind::PostgresLease => LockProvider::new(database.leases().await.unwrap(), "test"),
         Kind::PostgresSession => LockProvider::new(database.session().await.unwrap(), "test"),
-        Kind::Process | Kind::Redis | Kind::Sqlite => unreachable!("{kind:?} is not on PostgreSQL"),
+        _ => unreachable!("{kind:?} is not on PostgreSQL"),
+    }
+}
+
+/// An empty database on the server of this kind.
+pub async fn mysql_database(kind: Kind) -> String {
+    let database = match kind.is_mariadb() {
+        false => MySqlServer::shared().await.unwrap().create_database().await,
+        true => MariaDbServer::shared().await.unwrap().create_database().await,
+    };
+    database.unwrap()
+}
+
+/// The same on MySQL and MariaDB, where the locks lie in the test's own database.
+pub async fn on_mysql(kind: Kind, url: &str) -> LockProvider {
+    let database = url.rsplit('/').next().unwrap_or_default();
+    let server = MysqlLocks::connect(url, CONNECTIONS).await.unwrap().eventlog(database);
+    match kind.is_session() {
+        false => LockProvider::new(server.leases().await.unwrap(), "test"),
+        true => LockProvider::new(server.session().await.unwrap(), "test"),
     }
 }
 

@@ -10,6 +10,7 @@ mod decode;
 mod error;
 mod fence;
 mod literal;
+mod options;
 mod order;
 mod placeholders;
 mod session;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+pub use self::options::server_options;
 use self::session::Opener;
 use self::syntax::MySqlSyntax;
 use super::{Capabilities, Connection, DbError, Driver, Route, Syntax};

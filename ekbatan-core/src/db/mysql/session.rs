@@ -5,15 +5,15 @@
 //! and no metadata lock behind; only lanes switch that off, once (`become_lane`).
 
 use std::fmt::Write as _;
-use std::str::FromStr;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow, MySqlSslMode};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _, Either, Row};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 
+use super::options::{connect_options, misread};
 use super::{Flavour, error};
-use crate::config::{DataSourceConfig, ExposeSecret, TlsMode};
+use crate::config::DataSourceConfig;
 use crate::db::{DbError, DbErrorKind};
 
 /// Without ANSI_QUOTES and PIPES_AS_CONCAT, whatever the server has: texts are written for
@@ -38,49 +38,14 @@ pub(super) struct Opened {
 
 impl Opener {
     pub(super) fn new(config: &DataSourceConfig) -> Result<Self, DbError> {
-        let misread = |why: String| {
-            let why = format!("the url of the database is not understood: {why}");
-            DbError::new(DbErrorKind::Other, why)
-        };
-        let (flavour, rest) = match config.url.split_once(':') {
-            Some(("mysql", rest)) => (Flavour::MySql, rest),
-            Some(("mariadb", rest)) => (Flavour::MariaDb, rest),
-            _ => return Err(misread("it begins neither with mysql: nor with mariadb:".into())),
-        };
-        let mut options = MySqlConnectOptions::from_str(&format!("mysql:{rest}"))
-            .map_err(|e| misread(e.to_string()))?
-            .statement_cache_capacity(500)
-            // All of this is set in one packet with the rest.
-            .pipes_as_concat(false)
-            .no_engine_substitution(false)
-            .timezone(None)
-            .set_names(false)
-            .disable_statement_logging();
-        if let Some(username) = &config.username {
-            options = options.username(username);
-        }
-        if let Some(password) = &config.password {
-            options = options.password(password.expose_secret());
-        }
-        if let Some(mode) = config.tls_mode {
-            options = options.ssl_mode(match mode {
-                TlsMode::Disable => MySqlSslMode::Disabled,
-                TlsMode::Prefer => MySqlSslMode::Preferred,
-                TlsMode::Require => MySqlSslMode::Required,
-                TlsMode::VerifyCa => MySqlSslMode::VerifyCa,
-                TlsMode::VerifyFull => MySqlSslMode::VerifyIdentity,
-            });
-        }
-        if let Some(file) = &config.tls_root_cert {
-            options = options.ssl_ca(file);
-        }
+        let (flavour, options) = connect_options(config)?;
         let scheme = flavour.scheme();
         let (host, port) = (options.get_host(), options.get_port());
         let Some(database) = options.get_database().filter(|name| !name.is_empty()) else {
             let why = format!(
                 "it names no database; write {scheme}://USER:PASSWORD@{host}:{port}/DATABASE"
             );
-            return Err(misread(why));
+            return Err(misread(&why));
         };
         Ok(Self {
             address: format!("{scheme}://{host}:{port}/{database}"),

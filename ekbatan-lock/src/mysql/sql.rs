@@ -1,0 +1,67 @@
+//! Values as SQL literals, and times, for statements that travel together as one text.
+//!
+//! What always holds: nothing of a value can end its literal; times are UTC by the server's
+//! clock as its statement began, whatever the time zone of server or session.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+/// Before every time that there was.
+pub(super) const NEVER: &str = "TIMESTAMP'1970-01-01 00:00:00'";
+
+/// Milliseconds since 1970: what tokens are at least, so that they grow also where the table
+/// was lost.
+pub(super) const MILLIS: &str =
+    "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000";
+
+/// The longest term: what a date can be moved by without leaving its range.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+pub(super) fn text(value: &str) -> String {
+    format!("_utf8mb4 {}", bytes(value.as_bytes()))
+}
+
+pub(super) fn uuid(value: Uuid) -> String {
+    bytes(value.as_bytes())
+}
+
+fn bytes(value: &[u8]) -> String {
+    let mut literal = String::with_capacity(value.len() * 2 + 3);
+    literal.push_str("x'");
+    for byte in value {
+        // Writing to a String does not fail.
+        let _ = write!(literal, "{byte:02x}");
+    }
+    literal.push('\'');
+    literal
+}
+
+/// The name of a database or table.
+pub(super) fn name(value: &str) -> String {
+    format!("`{}`", value.replace('`', "``"))
+}
+
+/// In microseconds, rounded up: the server must not free a key before its holder thinks so.
+pub(super) fn micros(term: Duration) -> u128 {
+    term.min(LONGEST).as_micros() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_ends_a_literal() {
+        assert_eq!(text("a'ż"), "_utf8mb4 x'6127c5bc'");
+        assert_eq!(text(""), "_utf8mb4 x''");
+        assert_eq!(name("a`b"), "`a``b`");
+    }
+
+    #[test]
+    fn terms_stay_within_the_range_of_dates() {
+        assert_eq!(micros(Duration::from_nanos(1_500)), 2);
+        assert_eq!(micros(Duration::MAX), 3_153_600_000_000_001);
+    }
+}

@@ -1,0 +1,88 @@
+//! Servers on which locks would not keep their promise.
+
+use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, MysqlLocks, MysqlLocksError};
+use ekbatan_testkit::MariaDbServer;
+use sqlx::Connection;
+
+use super::{Server, client};
+use crate::providers::{Kind, LONG};
+
+async fn refused(url: &str) -> String {
+    match MysqlLocks::connect(url, 1).await.err().unwrap() {
+        MysqlLocksError::Unsafe { reason } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_server_that_cannot_be_written_to_is_refused(kind: Kind) {
+    let server = Server::start(kind).await;
+    let url = server.create_database().await;
+    assert!(MysqlLocks::connect(&url, 1).await.is_ok());
+    let mut administrator = client(&url).await;
+    sqlx::raw_sql("SET GLOBAL read_only = 1").execute(&mut administrator).await.unwrap();
+    let reason = refused(&url).await;
+    assert!(reason.contains("read_only is ON") && reason.contains("primary"), "{reason}");
+    sqlx::raw_sql("SET GLOBAL read_only = 0").execute(&mut administrator).await.unwrap();
+    administrator.close().await.unwrap();
+    let locks = MysqlLocks::connect(&url, 1).await.unwrap();
+    drop(LockProvider::new(locks.leases().await.unwrap(), "test"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mysql_that_cannot_be_written_to_is_refused() {
+    a_server_that_cannot_be_written_to_is_refused(Kind::MysqlLease).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mariadb_that_cannot_be_written_to_is_refused() {
+    a_server_that_cannot_be_written_to_is_refused(Kind::MariadbLease).await;
+}
+
+/// A server that says of itself that it is a node grants named locks as if it were alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_a_galera_cluster_has_leases_and_no_named_locks() {
+    let settings =
+        [("wsrep-on", "ON"), ("binlog-format", "ROW"), ("innodb-autoinc-lock-mode", "2")];
+    let mut builder = MariaDbServer::builder();
+    for (name, value) in settings {
+        builder = builder.setting(name, value);
+    }
+    let node = builder.start().await.unwrap();
+    let url = node.create_database().await.unwrap();
+    let locks = MysqlLocks::connect(&url, 1).await.unwrap();
+    match locks.session().await.err().unwrap() {
+        MysqlLocksError::Unsafe { reason } => {
+            assert!(reason.contains("Galera") && reason.contains("MysqlLocks::leases"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let leases = LockProvider::new(locks.leases().await.unwrap(), "test");
+    let lease = leases.acquire(&LockKey::named("k"), LONG).await.unwrap();
+    assert!(lease.release().await);
+}
+
+/// An address is understood before it is used, and what is wrong with it is said without the
+/// password in it.
+#[tokio::test]
+async fn an_address_that_is_none_is_refused() {
+    for url in ["postgres://u:secret@localhost/db", "mysql://u:secret@localhost:x/db", "mysql"] {
+        let error = MysqlLocks::connect(url, 1).await.err().unwrap();
+        assert!(matches!(error, MysqlLocksError::Address(_)), "{error:?}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}
+
+/// Who may not create what is needed is told how to go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_cannot_be_created_is_named() {
+    let url = MariaDbServer::shared().await.unwrap().create_database().await.unwrap();
+    let (address, database) = url.rsplit_once('/').unwrap();
+    let user = format!("u{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+    let script = format!("CREATE USER {user}; GRANT SELECT ON {database}.* TO {user}");
+    let mut administrator = client(&url).await;
+    sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut administrator).await.unwrap();
+    let host = address.rsplit('@').next().unwrap();
+    let locks = MysqlLocks::connect(&format!("mariadb://{user}@{host}/{database}"), 1).await;
+    let error = locks.unwrap().eventlog("nowhere").leases().await.err().unwrap().to_string();
+    assert!(error.contains("`nowhere`.lock_leases") && error.contains("GRANT"), "{error}");
+}

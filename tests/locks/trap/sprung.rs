@@ -1,0 +1,98 @@
+//! A provider that goes into the trap, lest the test above be one that nobody can fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ekbatan::lock::{
+    Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, LockProvider, Released,
+};
+use sqlx::{Connection, PgConnection};
+use tokio::sync::Mutex;
+
+use super::{PROCESSES, Place, fight_it_out};
+use crate::providers::Kind;
+
+/// Waits for the lock at the server, with a limit of the session's, as one would.
+struct WaitsAtTheServer {
+    session: Mutex<PgConnection>,
+    tokens: Arc<AtomicI64>,
+    /// How many locks this provider knows that it has.
+    known: Arc<AtomicI64>,
+}
+
+impl WaitsAtTheServer {
+    async fn connect(url: &str, tokens: Arc<AtomicI64>, known: Arc<AtomicI64>) -> Self {
+        let mut session = PgConnection::connect(url).await.unwrap();
+        sqlx::query("SET lock_timeout = '1ms'").execute(&mut session).await.unwrap();
+        Self { session: Mutex::new(session), tokens, known }
+    }
+
+    async fn call(&self, function: &str, key: &str) -> Result<(), sqlx::Error> {
+        let sql = format!("SELECT {function}(hashtext('{key}'))");
+        let mut session = self.session.lock().await;
+        sqlx::query(sqlx::AssertSqlSafe(sql)).execute(&mut *session).await.map(drop)
+    }
+}
+
+#[async_trait]
+impl LockBackend for WaitsAtTheServer {
+    fn name(&self) -> &'static str {
+        "waits at the server"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        match self.call("pg_advisory_lock", key).await {
+            Ok(()) => {
+                self.known.fetch_add(1, Ordering::SeqCst);
+                let token = self.tokens.fetch_add(1, Ordering::SeqCst);
+                Ok(Attempt::Granted(Grant { owner: request.owner, token }))
+            }
+            // The wait took too long, so the lock is somebody else's. It is not always.
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {
+                Ok(Attempt::Busy(None))
+            }
+            Err(error) => Err(BackendError::caused("taking a lock", error)),
+        }
+    }
+
+    async fn extend(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
+        Ok(true)
+    }
+
+    async fn release(&self, key: &str, _: &Grant) -> Result<Released, BackendError> {
+        let released = self.call("pg_advisory_unlock", key).await;
+        self.known.fetch_sub(1, Ordering::SeqCst);
+        released.map_err(|error| BackendError::caused("giving a lock back", error))?;
+        Ok(Released { ours: true, wanted: false })
+    }
+
+    async fn inspect(&self, _: &str) -> Result<Option<Holder>, BackendError> {
+        Ok(None)
+    }
+
+    async fn force_release(&self, _: &str, _: &str) -> Result<bool, BackendError> {
+        Ok(false)
+    }
+
+    fn poll_interval(&self) -> Duration {
+        Duration::from_millis(1)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_at_the_server_is_caught() {
+    let place = Place::start(Kind::PostgresSession).await;
+    let (tokens, known) = (Arc::new(AtomicI64::new(1)), Arc::new(AtomicI64::new(0)));
+    let mut processes = Vec::new();
+    for _ in 0..PROCESSES {
+        let backend = WaitsAtTheServer::connect(&place.url, tokens.clone(), known.clone()).await;
+        processes.push(LockProvider::new(backend, "test"));
+    }
+    fight_it_out(&processes).await;
+    while known.load(Ordering::SeqCst) > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(place.held().await > 0, "nothing was caught");
+}
