@@ -114,7 +114,8 @@ async fn take_in_the_end(locks: &LockProvider, key: &LockKey) -> Lease {
     }
 }
 
-/// A server of one's own, of either kind.
+/// A server of one's own, of either kind, that others could follow: what is written has to
+/// be fit for its log.
 enum Server {
     MySql(MySqlServer),
     MariaDb(MariaDbServer),
@@ -123,8 +124,8 @@ enum Server {
 impl Server {
     async fn start(kind: Kind) -> Self {
         match kind.is_mariadb() {
-            false => Self::MySql(MySqlServer::start().await.unwrap()),
-            true => Self::MariaDb(MariaDbServer::start().await.unwrap()),
+            false => Self::MySql(MySqlServer::builder().binlog().start().await.unwrap()),
+            true => Self::MariaDb(MariaDbServer::builder().binlog().start().await.unwrap()),
         }
     }
 

@@ -31,8 +31,8 @@ pub(super) enum Failure {
     Broken(BackendError),
 }
 
-/// The statement met another one, and would do when it is sent again.
-const MET: [u16; 2] = [1213, 1205];
+/// The statement met another one, and will do when it is sent again.
+const DEADLOCK: u16 = 1213;
 
 /// This connection was ended, or the server is about to.
 const ENDED: [u16; 8] = [1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031];
@@ -48,7 +48,7 @@ impl Failure {
     }
 
     pub(super) fn met_another(&self) -> bool {
-        matches!(self, Self::Refused { number, .. } if MET.contains(number))
+        matches!(self, Self::Refused { number: DEADLOCK, .. })
     }
 
     pub(super) fn is_broken(&self) -> bool {

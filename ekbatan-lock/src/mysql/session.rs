@@ -7,6 +7,7 @@
 mod actor;
 mod grants;
 mod live;
+mod names;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use super::lease::GIVE_WAY;
 use super::link::{ANSWER, Opener};
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 use actor::{Actor, Common, Forced, Request};
-use live::{Names, Session};
+use live::Session;
+use names::Names;
 
 /// How often it is looked whether a session that was to end has ended.
 const LOOK: Duration = Duration::from_millis(10);

@@ -12,7 +12,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
 use super::grants::Grants;
-use super::live::{Names, Session};
+use super::live::Session;
+use super::names::Names;
 use crate::mysql::link::Opener;
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, Released};
 

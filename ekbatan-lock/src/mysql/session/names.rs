@@ -1,0 +1,150 @@
+//! The names of locks, and what a session says to the server.
+//!
+//! What always holds: each text is one trip; a row is written by whoever has its lock, and by
+//! others only to leave a wish; whatever touches several rows does so in the order of keys, so
+//! that sessions do not wait for each other in a circle.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::mysql::sql::{MILLIS, NEVER, text, uuid};
+use crate::mysql::tables::{SESSIONS, full_name};
+
+/// The table, and the names of locks, which all of a server share.
+#[derive(Clone)]
+pub(super) struct Names {
+    eventlog: String,
+    table: String,
+    /// By which this process knows its own wishes from those of others.
+    process: Uuid,
+}
+
+impl Names {
+    pub(super) fn new(eventlog: &str) -> Self {
+        Self {
+            eventlog: eventlog.to_owned(),
+            table: full_name(eventlog, &SESSIONS),
+            process: Uuid::new_v4(),
+        }
+    }
+
+    /// The name of a key's lock: in lower case, as servers do not tell cases apart, and shorter
+    /// than the 64 characters that they take.
+    pub(super) fn lock(&self, key: &str) -> String {
+        let database = self.eventlog.to_lowercase();
+        let digest = Sha256::new().chain_update(database).chain_update([0]).chain_update(key);
+        let mut name = String::from("ekbatan-lock-");
+        for byte in &digest.finalize()[..24] {
+            // Writing to a String does not fail.
+            let _ = write!(name, "{byte:02x}");
+        }
+        name
+    }
+
+    fn keys<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
+        keys.into_iter().map(text).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Tries for all the locks; counts tokens for those that were had and for no others; and
+    /// says which these are. A row is written by whoever has its lock, in the order of keys.
+    pub(super) fn take(&self, asked: &BTreeMap<String, String>) -> String {
+        let (table, me) = (&self.table, uuid(self.process));
+        let (mut tries, mut rows, mut answers) = (String::new(), String::new(), String::new());
+        for (n, (key, holder)) in asked.iter().enumerate() {
+            let (comma, union) = if n == 0 { ("", "") } else { (", ", " UNION ALL ") };
+            let (lock, key, holder) = (self.lock(key), text(key), text(holder));
+            // Writing to a String does not fail.
+            let _ = write!(tries, "{comma}@g{n} = GET_LOCK('{lock}', 0)");
+            let _ = write!(
+                rows,
+                "{union}SELECT @g{n} AS got, {key} AS asked_key, '{lock}' AS asked_lock, {holder} AS asked_by"
+            );
+            let _ = write!(answers, ", @g{n}");
+        }
+        let keys = Self::keys(asked.keys().map(String::as_str));
+        format!(
+            "SET {tries}; \
+             INSERT INTO {table} (lock_key, lock_name, session, holder, token, since, wanted_by, \
+                 wanted_until) \
+             SELECT asked_key, asked_lock, CONNECTION_ID(), asked_by, {MILLIS}, \
+                 UTC_TIMESTAMP(6), {me}, {NEVER} \
+             FROM ({rows}) AS asked WHERE got = 1 \
+             ON DUPLICATE KEY UPDATE session = CONNECTION_ID(), holder = asked.asked_by, \
+                 token = GREATEST(token + 1, {MILLIS}), since = UTC_TIMESTAMP(6), \
+                 wanted_until = IF(wanted_by = {me}, {NEVER}, wanted_until); \
+             SELECT CONNECTION_ID(){answers}; \
+             SELECT lock_key, token FROM {table} \
+             WHERE session = CONNECTION_ID() AND lock_key IN ({keys})"
+        )
+    }
+
+    pub(super) fn unlock<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> String {
+        let calls = keys.into_iter().map(|key| format!("RELEASE_LOCK('{}')", self.lock(key)));
+        calls.collect::<Vec<_>>().join(", ")
+    }
+
+    pub(super) fn give_back(&self, keys: &[String]) -> String {
+        let keys = || keys.iter().map(String::as_str);
+        format!(
+            "SELECT {}; SELECT lock_key FROM {} WHERE lock_key IN ({}) \
+             AND wanted_until > UTC_TIMESTAMP(6) AND wanted_by <> {}",
+            self.unlock(keys()),
+            self.table,
+            Self::keys(keys()),
+            uuid(self.process)
+        )
+    }
+
+    /// Leaves a wish where there is none that lasts half as long; with `first`, in any case.
+    pub(super) fn wish(&self, keys: &[String], lasts: Duration, first: bool) -> String {
+        let half = match first {
+            true => String::new(),
+            false => format!(
+                "AND wanted_until <= UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND",
+                lasts.as_micros() / 2
+            ),
+        };
+        format!(
+            "UPDATE {} SET wanted_by = {}, \
+                 wanted_until = UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND \
+             WHERE lock_key IN ({}) {half}",
+            self.table,
+            uuid(self.process),
+            lasts.as_micros(),
+            Self::keys(keys.iter().map(String::as_str))
+        )
+    }
+
+    /// Which session has the lock, and which wrote its name down last.
+    pub(super) fn holder(&self, key: &str) -> String {
+        format!(
+            "SELECT IS_USED_LOCK('{}'); SELECT session, holder, token, \
+                 TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)) \
+             FROM {} WHERE lock_key = {}",
+            self.lock(key),
+            self.table,
+            text(key)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_have_names_that_every_server_takes_and_tells_apart() {
+        let names = Names::new("Shop_Log");
+        let name = names.lock("DC#eu#wallet:17");
+        assert!(name.len() <= 64 && name == name.to_lowercase(), "{name}");
+        // Processes of different versions exclude each other.
+        assert_eq!(name, "ekbatan-lock-aa3f0c178a673f08692dbe9846513a7e58ce1f84a45c08ed");
+        assert_eq!(name, Names::new("shop_log").lock("DC#eu#wallet:17"));
+        assert_ne!(name, names.lock("DC#eu#Wallet:17"));
+        assert_ne!(name, Names::new("other").lock("DC#eu#wallet:17"));
+    }
+}
