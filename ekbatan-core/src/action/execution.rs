@@ -128,7 +128,7 @@ impl<'a, A: Action> Execution<'a, A> {
     /// call was fenced by before.
     pub fn fenced_by(mut self, lease: &impl AsFence) -> Self {
         let before = self.options.fencing.take();
-        self.options.fencing = Some(self.executor.fencing(before.as_deref(), lease.as_fence()));
+        self.options.fencing = Some(self.executor.fencing(before.as_deref(), lease));
         self
     }
 

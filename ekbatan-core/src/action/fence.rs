@@ -46,8 +46,14 @@ impl<F: AsFence> AsFence for &F {
 
 impl ActionExecutor {
     /// A lease's fence, beside those of leases `before` it.
-    pub(super) fn fencing(&self, before: Option<&Fencing>, fence: Fence) -> Arc<Fencing> {
-        let until = Instant::now() + fence.remaining;
+    pub(super) fn fencing<L>(&self, before: Option<&Fencing>, lease: &L) -> Arc<Fencing>
+    where
+        L: AsFence + ?Sized,
+    {
+        // The time first: a lease is never made longer by being asked.
+        let asked = Instant::now();
+        let fence = lease.as_fence();
+        let until = asked + fence.remaining;
         let check = FenceCheck { key: fence.key, token: fence.token };
         // A crash may forget the fence of a shard that is read and not committed on, and a
         // lease that is over could then change what was read. With one shard, what matters is
@@ -82,9 +88,8 @@ impl<A: Action> Execution<'_, A> {
         deadline: Deadline,
     ) -> Result<(), ExecuteError<A::Error>> {
         let Some(fencing) = &self.options.fencing else { return Ok(()) };
-        if let Some(error) = self.fence_lost() {
-            return Err(error);
-        }
+        // The server counts from when it was told, and so a little longer than this process.
+        self.check_lease()?;
         let raising = async {
             if parts.is_empty() && fencing.stands_nowhere() {
                 // An action that neither reads nor writes may have effects.

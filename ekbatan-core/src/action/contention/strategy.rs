@@ -200,7 +200,7 @@ impl<A: Action> Execution<'_, A> {
         };
         let taken = deadline.bound(leases.lease(key, options)).await;
         let lease = taken.map_err(|after| ExecuteError::Deadline { after })??;
-        let fencing = self.executor.fencing(None, lease.as_fence());
+        let fencing = self.executor.fencing(None, &*lease);
         Ok((lease, fencing))
     }
 
