@@ -1,0 +1,251 @@
+//! What happened, and whether it may have: leases that were granted, and what the database
+//! committed under them.
+//!
+//! What always holds: nothing here knows a server or a clock; a history is checked by one sort
+//! and one scan of its grants, and one scan of its commits.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+/// A lease that somebody was granted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Grant {
+    pub key: String,
+    pub token: i64,
+    pub process: u32,
+    /// Microseconds since 1970, before the lock was asked for.
+    pub asked: u64,
+    /// Microseconds since 1970, when the holder knew that it had it.
+    pub heard: u64,
+}
+
+/// What a holder was told about its commit.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    Committed,
+    NotCommitted,
+    Unknown,
+}
+
+/// What the database has, in the order in which it was committed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Commit {
+    pub key: String,
+    pub token: i64,
+    /// One more than the one that the holder read.
+    pub sequence: i64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub grants: Vec<Grant>,
+    pub answers: Vec<(String, i64, Answer)>,
+    pub commits: Vec<Commit>,
+    /// What the lock server still held or queued when all was over.
+    pub left: Vec<String>,
+}
+
+/// Why a history cannot be that of locks that keep their promise.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum Broken {
+    #[error("`{key}`: token {token} was granted twice")]
+    GrantedTwice { key: String, token: i64 },
+    #[error("`{key}`: {token} was granted to whoever asked after {before} had been")]
+    TokenFell { key: String, before: i64, token: i64 },
+    #[error("`{key}`: a commit with {token}, which was granted to nobody")]
+    NotGranted { key: String, token: i64 },
+    #[error("`{key}`: a commit with {token} after one with {before}")]
+    OutOfOrder { key: String, before: i64, token: i64 },
+    #[error("`{key}`: number {sequence} was committed behind {before}")]
+    Gap { key: String, before: i64, sequence: i64 },
+    #[error("`{key}`: the holder of {token} was told {told:?}, which is not so")]
+    ToldWrongly { key: String, token: i64, told: Answer },
+    #[error("held or queued when all was over: {0:?}")]
+    LeftBehind(Vec<String>),
+}
+
+impl History {
+    /// What is wrong with it, if anything is.
+    pub fn check(&self) -> Result<(), Broken> {
+        self.check_grants()?;
+        self.check_commits()?;
+        self.check_answers()?;
+        match self.left.is_empty() {
+            true => Ok(()),
+            false => Err(Broken::LeftBehind(self.left.clone())),
+        }
+    }
+
+    /// Whoever asks after another one has heard of its grant is granted a greater token.
+    /// Which of two came first is not known where they overlap.
+    fn check_grants(&self) -> Result<(), Broken> {
+        const ASKED: u8 = 0;
+        const HEARD: u8 = 1;
+        let mut moments: Vec<(u64, u8, usize)> = Vec::with_capacity(self.grants.len() * 2);
+        for (n, grant) in self.grants.iter().enumerate() {
+            moments.extend([(grant.asked, ASKED, n), (grant.heard, HEARD, n)]);
+        }
+        moments.sort_unstable();
+        let mut heard: HashMap<&str, i64> = HashMap::new();
+        let mut seen = HashSet::new();
+        let mut floors = vec![i64::MIN; self.grants.len()];
+        for (_, what, n) in moments {
+            let Grant { key, token, .. } = &self.grants[n];
+            let greatest = heard.entry(key).or_insert(i64::MIN);
+            if what == ASKED {
+                floors[n] = *greatest;
+                continue;
+            }
+            if !seen.insert((key, token)) {
+                return Err(Broken::GrantedTwice { key: key.clone(), token: *token });
+            }
+            if *token <= floors[n] {
+                let before = floors[n];
+                return Err(Broken::TokenFell { key: key.clone(), before, token: *token });
+            }
+            *greatest = (*greatest).max(*token);
+        }
+        Ok(())
+    }
+
+    /// One commit per lease, in the order of their tokens, each based on the one before.
+    fn check_commits(&self) -> Result<(), Broken> {
+        let granted: HashSet<(&str, i64)> =
+            self.grants.iter().map(|grant| (&*grant.key, grant.token)).collect();
+        let mut last: HashMap<&str, (i64, i64)> = HashMap::new();
+        for Commit { key, token, sequence } in &self.commits {
+            if !granted.contains(&(key, *token)) {
+                return Err(Broken::NotGranted { key: key.clone(), token: *token });
+            }
+            let (before, number) = last.get(&**key).copied().unwrap_or((i64::MIN, 0));
+            if *token <= before {
+                return Err(Broken::OutOfOrder { key: key.clone(), before, token: *token });
+            }
+            if *sequence != number + 1 {
+                let key = key.clone();
+                return Err(Broken::Gap { key, before: number, sequence: *sequence });
+            }
+            last.insert(key, (*token, *sequence));
+        }
+        Ok(())
+    }
+
+    fn check_answers(&self) -> Result<(), Broken> {
+        let committed: HashSet<(&str, i64)> =
+            self.commits.iter().map(|commit| (&*commit.key, commit.token)).collect();
+        for (key, token, told) in &self.answers {
+            let right = match told {
+                Answer::Committed => committed.contains(&(&**key, *token)),
+                Answer::NotCommitted => !committed.contains(&(&**key, *token)),
+                Answer::Unknown => true,
+            };
+            if !right {
+                return Err(Broken::ToldWrongly { key: key.clone(), token: *token, told: *told });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(token: i64, asked: u64, heard: u64) -> Grant {
+        Grant { key: "k".to_owned(), token, process: 1, asked, heard }
+    }
+
+    fn commit(token: i64, sequence: i64) -> Commit {
+        Commit { key: "k".to_owned(), token, sequence }
+    }
+
+    fn answer(token: i64, answer: Answer) -> (String, i64, Answer) {
+        ("k".to_owned(), token, answer)
+    }
+
+    /// Two leases that overlap, one that was lost, and what they committed.
+    fn sound() -> History {
+        History {
+            grants: vec![grant(5, 10, 20), grant(4, 11, 30), grant(6, 21, 31), grant(9, 40, 50)],
+            answers: vec![
+                answer(4, Answer::Committed),
+                answer(5, Answer::NotCommitted),
+                answer(6, Answer::Unknown),
+                answer(9, Answer::Unknown),
+            ],
+            commits: vec![commit(4, 1), commit(9, 2)],
+            left: Vec::new(),
+        }
+    }
+
+    fn told(break_it: impl FnOnce(&mut History)) -> Broken {
+        let mut history = sound();
+        break_it(&mut history);
+        history.check().unwrap_err()
+    }
+
+    #[test]
+    fn a_sound_history_is_accepted() {
+        sound().check().unwrap();
+        History::default().check().unwrap();
+    }
+
+    #[test]
+    fn keys_have_nothing_to_do_with_each_other() {
+        let mut history = sound();
+        let other = |grant: &Grant| Grant { key: "l".to_owned(), ..grant.clone() };
+        history.grants.extend(sound().grants.iter().map(other));
+        history.commits.push(Commit { key: "l".to_owned(), token: 4, sequence: 1 });
+        history.check().unwrap();
+    }
+
+    #[test]
+    fn a_token_that_is_granted_twice_is_told() {
+        let broken = told(|history| history.grants.push(grant(9, 5, 60)));
+        assert_eq!(broken, Broken::GrantedTwice { key: "k".to_owned(), token: 9 });
+    }
+
+    #[test]
+    fn a_token_that_falls_is_told() {
+        let broken = told(|history| history.grants.push(grant(8, 51, 60)));
+        assert_eq!(broken, Broken::TokenFell { key: "k".to_owned(), before: 9, token: 8 });
+    }
+
+    #[test]
+    fn a_commit_without_a_grant_is_told() {
+        let broken = told(|history| history.commits.push(commit(10, 3)));
+        assert_eq!(broken, Broken::NotGranted { key: "k".to_owned(), token: 10 });
+    }
+
+    #[test]
+    fn a_commit_behind_that_of_a_later_lease_is_told() {
+        let broken = told(|history| history.commits.push(commit(6, 3)));
+        assert_eq!(broken, Broken::OutOfOrder { key: "k".to_owned(), before: 9, token: 6 });
+        let twice = told(|history| history.commits.push(commit(9, 3)));
+        assert_eq!(twice, Broken::OutOfOrder { key: "k".to_owned(), before: 9, token: 9 });
+    }
+
+    #[test]
+    fn a_commit_that_was_lost_or_overwritten_is_told() {
+        let lost = told(|history| history.commits[1].sequence = 3);
+        assert_eq!(lost, Broken::Gap { key: "k".to_owned(), before: 1, sequence: 3 });
+        let overwritten = told(|history| history.commits[1].sequence = 1);
+        assert_eq!(overwritten, Broken::Gap { key: "k".to_owned(), before: 1, sequence: 1 });
+    }
+
+    #[test]
+    fn an_answer_that_is_not_so_is_told() {
+        for (token, wrong) in [(5, Answer::Committed), (4, Answer::NotCommitted)] {
+            let broken = told(|history| history.answers.push(answer(token, wrong)));
+            let expected = Broken::ToldWrongly { key: "k".to_owned(), token, told: wrong };
+            assert_eq!(broken, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_left_behind_is_told() {
+        let broken = told(|history| history.left.push("k".to_owned()));
+        assert_eq!(broken, Broken::LeftBehind(vec!["k".to_owned()]));
+    }
+}

@@ -1,0 +1,191 @@
+//! The database of the deposits, and one deposit under a lock.
+//!
+//! A deposit is a row that is added behind the last one of its account. No version guards it:
+//! two that read the same last row both add theirs, unless the lock keeps them apart or the
+//! fence refuses one.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ekbatan::db::RawConnection;
+use ekbatan::lock::with_lock;
+use ekbatan::prelude::*;
+use ekbatan_testkit::PostgresServer;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+
+use crate::history::{Answer, Commit, Grant};
+
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "deposits", name = "Deposit")]
+pub struct Deposit {
+    pub id: Id<Deposit>,
+    pub account: String,
+    pub sequence: i64,
+    pub balance: i64,
+    pub token: i64,
+    pub state: DepositState,
+}
+
+#[derive(Debug, Clone, PartialEq, State)]
+pub enum DepositState {
+    Made,
+}
+
+const CREATE: &str = "\
+    CREATE TABLE deposits ( \
+        id uuid PRIMARY KEY, account text NOT NULL, sequence bigint NOT NULL, \
+        balance bigint NOT NULL, token bigint NOT NULL, state varchar(24) NOT NULL, \
+        version bigint NOT NULL); \
+    CREATE INDEX deposits_of_account ON deposits (account, sequence)";
+
+/// What happens between the read of a deposit and its commit.
+pub type Between = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+pub struct AddDeposit {
+    between: Option<Between>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Params {
+    account: String,
+    token: i64,
+}
+
+impl Action for AddDeposit {
+    const NAME: &'static str = "ledger.add_deposit";
+    type Params = Params;
+    type Output = ();
+    type Error = ReadError;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, params: &Params) -> Result<(), ReadError> {
+        let of_account = PageRequest::first(1)
+            .filter(Deposit::ACCOUNT.eq(&*params.account))
+            .order_by(Deposit::SEQUENCE, Direction::Descending);
+        let last = ctx.repository::<Deposit>().page(of_account).await?;
+        if let Some(between) = &self.between {
+            between().await;
+        }
+        let (sequence, balance) =
+            last.rows.first().map_or((0, 0), |last| (last.sequence, last.balance));
+        let deposit = Deposit {
+            id: ctx.new_id(),
+            account: params.account.clone(),
+            sequence: sequence + 1,
+            balance: balance + 1,
+            token: params.token,
+            state: DepositState::Made,
+        };
+        ctx.plan().add(New::new(deposit, ()));
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+pub struct Ledger {
+    pub url: String,
+    databases: Databases,
+    executor: ActionExecutor,
+}
+
+impl Ledger {
+    /// An empty one, on a server that is left alone.
+    pub async fn create() -> Self {
+        static SERVER: OnceCell<PostgresServer> = OnceCell::const_new();
+        let server = SERVER.get_or_init(async || {
+            // So that the database itself tells what was committed before what.
+            let server = PostgresServer::builder().setting("track_commit_timestamp", "on");
+            server.start().await.unwrap()
+        });
+        let url = server.await.create_database().await.unwrap();
+        let databases = Databases::connect(&DataSourceConfig::new(&url).into()).await.unwrap();
+        let migrations = Migrations::none().script(1, "create_deposits", CREATE);
+        databases.migrate(&migrations).await.unwrap();
+        Self::open(&url).await
+    }
+
+    pub async fn open(url: &str) -> Self {
+        let config = DataSourceConfig::new(url).maximum_pool_size(6);
+        let databases = Databases::connect(&config.into()).await.unwrap();
+        let builder = ActionExecutor::builder(&databases, "tests").model::<Deposit>();
+        let executor = builder.build().await.unwrap();
+        Self { url: url.to_owned(), databases, executor }
+    }
+
+    /// What was committed, in that order.
+    pub async fn commits(&self) -> Vec<Commit> {
+        let mut raw: RawConnection<sqlx::PgConnection> = self.databases.postgres().await.unwrap();
+        let rows: Vec<(String, i64, i64, i64)> = sqlx::query_as(
+            "SELECT account, token, sequence, balance FROM deposits \
+             ORDER BY pg_xact_commit_timestamp(xmin), sequence",
+        )
+        .fetch_all(raw.connection().unwrap())
+        .await
+        .unwrap();
+        raw.release().await.unwrap();
+        rows.into_iter()
+            .map(|(key, token, sequence, balance)| {
+                assert_eq!(balance, sequence, "every deposit is one");
+                Commit { key, token, sequence }
+            })
+            .collect()
+    }
+}
+
+/// What a depositor has to say for the history.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Told {
+    Granted(Grant),
+    Answered { key: String, token: i64, asked: u64, answer: Answer },
+}
+
+/// Whoever deposits, as one process does.
+#[derive(Clone)]
+pub struct Depositor {
+    pub ledger: Ledger,
+    pub locks: LockProvider,
+    pub tell: Arc<dyn Fn(Told) + Send + Sync>,
+}
+
+impl Depositor {
+    /// One deposit under the lock of its account; `None` if the lock was not to be had.
+    pub async fn deposit(
+        &self,
+        account: &str,
+        options: LockOptions,
+        fenced: bool,
+        between: Option<Between>,
+    ) -> Option<Answer> {
+        let (key, asked) = (LockKey::named(account), now());
+        let action = AddDeposit { between };
+        let mut answer = None;
+        let _ = with_lock(&self.locks, &key, options, async |lease: Lease| {
+            let (key, token) = (account.to_owned(), lease.token());
+            let (process, heard) = (std::process::id(), now());
+            (self.tell)(Told::Granted(Grant { key: key.clone(), token, process, asked, heard }));
+            let call =
+                self.ledger.executor.execute(&action, Params { account: key.clone(), token });
+            let done = match fenced {
+                true => call.fenced_by(&lease).await,
+                false => call.await,
+            };
+            let told = match &done {
+                Ok(()) => Answer::Committed,
+                Err(ExecuteError::CommitUnknown { .. }) => Answer::Unknown,
+                Err(_) => Answer::NotCommitted,
+            };
+            answer = Some(told);
+            (self.tell)(Told::Answered { key, token, asked, answer: told });
+            done
+        })
+        .await;
+        answer
+    }
+}
+
+/// Microseconds since 1970.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    u64::try_from(since.as_micros()).unwrap()
+}

@@ -1,0 +1,88 @@
+//! A thousand leases and ten thousand waiters in one process.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ekbatan::prelude::*;
+use futures_util::FutureExt;
+use tokio::task::JoinSet;
+
+use crate::providers::Kind;
+use crate::server::LockServer;
+
+on_every_provider! { all_are_served_in_their_order_by_as_many_connections_as_ever }
+on_every_provider! {
+    only process Process: all_are_served_in_their_order_by_as_many_connections_as_ever
+}
+
+const LEASES: usize = 1_000;
+const WAITERS: usize = 10_000;
+
+/// Beyond what any of it takes.
+const LONG: Duration = Duration::from_secs(3_600);
+
+async fn all_are_served_in_their_order_by_as_many_connections_as_ever(kind: Kind) {
+    let server = Arc::new(LockServer::start(kind).await);
+    let locks = kind.connect(&server.url).await;
+    let keys: Vec<LockKey> = (0..LEASES).map(|n| lock_key!("key", n as i64)).collect();
+    let mut acquiring = JoinSet::new();
+    for key in keys.clone() {
+        let locks = locks.clone();
+        acquiring.spawn(async move { locks.acquire(&key, LONG).await.unwrap() });
+    }
+    let held = acquiring.join_all().await;
+    if kind != Kind::Process {
+        assert_eq!(server.held().await.len(), LEASES, "all are held at once");
+    }
+    let over = Arc::new(AtomicBool::new(false));
+    let looking = tokio::spawn(most_connections(server.clone(), over.clone()));
+
+    let served: Arc<Mutex<HashMap<usize, Vec<usize>>>> = Arc::default();
+    let mut waiters = JoinSet::new();
+    for n in 0..WAITERS {
+        let (locks, key, served) = (locks.clone(), keys[n % LEASES].clone(), served.clone());
+        let mut waiting = async move {
+            let lease = locks.acquire(&key, LONG).await.unwrap();
+            served.lock().unwrap().entry(n % LEASES).or_default().push(n);
+            lease.release().await
+        }
+        .boxed();
+        // Each lines up before the next one comes.
+        assert!((&mut waiting).now_or_never().is_none(), "somebody else holds it");
+        waiters.spawn(waiting);
+    }
+    for key in [&keys[0], &keys[LEASES - 1]] {
+        let holder = locks.inspect(key).await.unwrap().unwrap();
+        assert_eq!(holder.waiting_here, WAITERS / LEASES);
+    }
+    let begun = Instant::now();
+    drop(held);
+    while let Some(released) = waiters.join_next().await {
+        assert!(released.unwrap(), "it was still ours");
+    }
+    let took = begun.elapsed();
+    over.store(true, Ordering::SeqCst);
+    let most = looking.await.unwrap();
+    println!("{kind:?}: {WAITERS} served in {took:?}, at most {most} connections");
+    assert!(most <= kind.connections(), "{most} connections");
+
+    let served = served.lock().unwrap();
+    assert_eq!(served.values().map(Vec::len).sum::<usize>(), WAITERS);
+    for order in served.values() {
+        assert!(order.is_sorted(), "{order:?}");
+    }
+    locks.close().await;
+    assert_eq!(server.held().await, Vec::<String>::new());
+}
+
+/// The most connections that the server has at any time until it is over.
+async fn most_connections(server: Arc<LockServer>, over: Arc<AtomicBool>) -> usize {
+    let mut most = 0;
+    while !over.load(Ordering::SeqCst) {
+        most = most.max(server.connections().await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    most
+}
