@@ -21,6 +21,8 @@ on_every_provider! {
 }
 
 const LONG: Duration = Duration::from_secs(60);
+/// So long that what is left behind does not end by itself in the meantime.
+const HOLD: Duration = Duration::from_secs(3_600);
 const ACCOUNTS: usize = 2;
 const TASKS: usize = 4;
 /// How many callers go away, at the least.
@@ -50,7 +52,7 @@ async fn callers_that_go_away_leave_nothing_and_break_no_order(kind: Kind) {
     // Whoever comes next is served, whatever those before left.
     for account in 0..ACCOUNTS {
         for locks in [&one, &other] {
-            let options = LockOptions::wait(LONG).hold(LONG);
+            let options = LockOptions::wait(LONG).hold(HOLD);
             let depositor = depositor(locks);
             let answer = depositor.deposit(&account.to_string(), options, true, None).await;
             assert_eq!(answer, Some(Answer::Committed));
@@ -76,7 +78,7 @@ async fn go_away_at_every_poll(depositor: Depositor, drops: Arc<AtomicUsize>) ->
     let mut poll = 0;
     while finishes == 0 || drops.load(Ordering::SeqCst) < DROPS {
         let account = (poll % ACCOUNTS).to_string();
-        let options = LockOptions::wait(LONG).hold(LONG);
+        let options = LockOptions::wait(LONG).hold(HOLD);
         let deposit = depositor.deposit(&account, options, true, None);
         match drop_at_poll(poll, deposit).await {
             Dropped::Finished(answer) => {

@@ -35,6 +35,7 @@ mod seed;
 mod server;
 mod worker;
 
+mod calls;
 mod dropped;
 mod fairness;
 mod faults;

@@ -88,7 +88,8 @@ impl LockServer {
         self.restart().await;
     }
 
-    async fn kill(&self) {
+    /// Ends it as a crash would.
+    pub async fn kill(&self) {
         match &self.program {
             Program::None => unreachable!("there is no server"),
             Program::Postgres(server) => server.kill().await.unwrap(),
@@ -96,7 +97,8 @@ impl LockServer {
         }
     }
 
-    async fn restart(&self) {
+    /// Starts it with what it had.
+    pub async fn restart(&self) {
         match &self.program {
             Program::None => unreachable!("there is no server"),
             Program::Postgres(server) => server.restart().await.unwrap(),
@@ -152,11 +154,12 @@ impl LockServer {
         }
     }
 
-    async fn postgres(&self, sql: &str) -> Vec<String> {
+    /// Asks PostgreSQL, or tells it something that answers nothing.
+    pub async fn postgres(&self, sql: &str) -> Vec<String> {
         let options: PgConnectOptions = self.url.parse().unwrap();
         let mut connection = options.application_name(LOOK).connect().await.unwrap();
         let sql = sqlx::AssertSqlSafe(sql.to_owned());
-        let rows = sqlx::query(sql).fetch_all(&mut connection).await.unwrap();
+        let rows = sqlx::raw_sql(sql).fetch_all(&mut connection).await.unwrap();
         connection.close().await.unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     }

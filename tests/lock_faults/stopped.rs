@@ -44,7 +44,8 @@ struct Scene {
     hold: Duration,
 }
 
-const LONG: Duration = Duration::from_secs(60);
+/// So long that what is left behind does not end by itself in the meantime.
+const LONG: Duration = Duration::from_secs(3_600);
 
 impl Scene {
     async fn start(kind: Kind) -> Self {

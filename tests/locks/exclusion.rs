@@ -14,6 +14,7 @@ on_every_provider! {
     nodes_exclude_each_other,
     a_try_without_a_wait_finds_a_free_key_and_not_a_held_one,
     a_wait_ends_with_nothing_when_its_time_is_over,
+    a_wait_may_be_as_short_as_one_likes,
     a_waiter_gets_the_key_when_it_is_released,
     levels_of_one_key_are_locks_of_their_own,
     tokens_only_grow,
@@ -85,6 +86,16 @@ async fn a_wait_ends_with_nothing_when_its_time_is_over(t: &TestLocks) {
     assert!(held.is_held());
     // Who gave up is not served later.
     held.release().await;
+    t.is_free_in_the_end(&key).await;
+}
+
+async fn a_wait_may_be_as_short_as_one_likes(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let held = t.hold(&key).await;
+    for wait in [Duration::from_nanos(1), Duration::from_micros(400), Duration::from_micros(999)] {
+        assert!(t.try_for(&key, wait, LONG).await.is_none());
+    }
+    assert!(held.release().await);
     t.is_free_in_the_end(&key).await;
 }
 

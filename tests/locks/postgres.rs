@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ekbatan::lock::{
-    KeyedLockProvider, Lease, LockKey, LockProvider, LossCause, PostgresLocks, PostgresLocksError,
-    lock_key,
+    KeyedLockProvider, Lease, LockKey, LockProvider, LockScope, LossCause, PostgresLocks,
+    PostgresLocksError, lock_key,
 };
 use ekbatan_testkit::{Dropped, PostgresServer, Proxy, drop_at_poll};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -262,6 +262,16 @@ async fn a_key_takes_one_trip_and_gives_back_in_one(kind: Kind) {
         least = least.min(proxy.round_trips());
     }
     assert_eq!(least, 2);
+    // Whoever has it enters it again without asking.
+    LockScope::run(async {
+        let outer = locks.acquire(&key, LONG).await.unwrap();
+        proxy.reset();
+        let inner = locks.acquire(&key, LONG).await.unwrap();
+        assert!(inner.release().await && outer.is_held());
+        assert_eq!(proxy.round_trips(), 0);
+        assert!(outer.release().await);
+    })
+    .await;
     proxy.cut();
     proxy.restore();
     assert!(take_in_the_end(&locks, &key).await.release().await);

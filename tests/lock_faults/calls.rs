@@ -1,0 +1,162 @@
+//! What callers are told when the server fails them, and that their waits leave nothing there.
+
+use std::error::Error;
+use std::time::Duration;
+
+use ekbatan::lock::with_lock;
+use ekbatan::prelude::*;
+use tokio::task::JoinSet;
+
+use crate::providers::Kind;
+use crate::seed;
+use crate::server::LockServer;
+
+on_every_provider! {
+    a_server_that_is_down_is_an_error_that_says_why,
+    what_the_work_came_to_counts_also_when_giving_back_fails,
+    waits_that_are_cut_short_keep_no_lock,
+    who_waits_for_longer_than_a_want_is_known_is_served,
+}
+on_every_provider! {
+    only postgres_session_alone PostgresSession: a_lock_that_cannot_be_given_back_ends_its_session
+}
+on_every_provider! {
+    only postgres_lease_alone PostgresLease: a_lease_that_cannot_be_given_back_ends_by_its_time
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// So long that what is left behind does not end by itself in the meantime.
+const HOLD: Duration = Duration::from_secs(3_600);
+
+async fn a_server_that_is_down_is_an_error_that_says_why(kind: Kind) {
+    let server = LockServer::start(kind).await;
+    let locks = kind.connect(&server.url).await;
+    server.kill().await;
+    let key = LockKey::named("k");
+    let acquired = locks.acquire(&key, LONG).await.map(drop);
+    let tried = locks.try_acquire(&key, LONG, LONG).await.map(drop);
+    let tried_now = locks.try_acquire(&key, Duration::ZERO, LONG).await.map(drop);
+    for answer in [acquired, tried, tried_now] {
+        let error = answer.unwrap_err();
+        assert!(matches!(error, LockError::Backend { .. }), "{error:?}");
+        let cause = error.source().expect("a cause").to_string();
+        assert!(error.to_string().contains("`k`") && error.to_string().contains(&cause));
+    }
+    server.restart().await;
+    // What was begun while it was down may still fail.
+    let lease = loop {
+        if let Ok(lease) = locks.acquire(&key, LONG).await {
+            break lease;
+        }
+    };
+    assert!(lease.release().await);
+}
+
+async fn what_the_work_came_to_counts_also_when_giving_back_fails(kind: Kind) {
+    let server = LockServer::start(kind).await;
+    let locks = kind.connect(&server.url).await;
+    for (n, work) in [Ok("done"), Err("refused")].into_iter().enumerate() {
+        let key = LockKey::named(&format!("k {n}"));
+        let options = LockOptions::wait(LONG).hold(LONG);
+        let came_to = with_lock(&locks, &key, options, async |_| {
+            server.kill().await;
+            work
+        });
+        match (came_to.await, work) {
+            (Ok(done), Ok(work)) => assert_eq!(done, work),
+            (Err(WithLockError::Work(refused)), Err(work)) => assert_eq!(refused, work),
+            (other, _) => panic!("{other:?}"),
+        }
+        server.restart().await;
+        // So that the next one has a connection again.
+        while locks.inspect(&key).await.is_err() {}
+    }
+}
+
+/// A wait that the server cuts short may have the lock all the same, and nobody knows.
+async fn waits_that_are_cut_short_keep_no_lock(kind: Kind) {
+    const WAITS: usize = 1_500;
+    let mut random = seed::random();
+    let server = LockServer::start(kind).await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let locks = kind.connect(&server.url).await;
+        for _ in 0..2 {
+            let (locks, mut random) = (locks.clone(), random.fork());
+            tasks.spawn(async move {
+                let key = LockKey::named("k");
+                let mut had = 0;
+                for _ in 0..WAITS {
+                    let wait = Duration::from_micros(random.u64(1..2_000));
+                    if let Some(lease) = locks.try_acquire(&key, wait, HOLD).await.unwrap() {
+                        had += 1;
+                        tokio::time::sleep(Duration::from_micros(random.u64(..300))).await;
+                        assert!(lease.release().await);
+                    }
+                }
+                (had, locks)
+            });
+        }
+    }
+    let ended = tasks.join_all().await;
+    let had: Vec<usize> = ended.iter().map(|(had, _)| *had).collect();
+    println!("{kind:?}: of {WAITS} waits each, {had:?} had the lock");
+    assert!(had.iter().sum::<usize>() < 4 * WAITS, "no wait was too short");
+    for (_, locks) in &ended {
+        let free = locks.try_acquire(&LockKey::named("k"), LONG, HOLD).await.unwrap();
+        assert!(free.expect("nobody has it").release().await);
+    }
+    assert_eq!(server.held().await, Vec::<String>::new());
+}
+
+/// Servers know for two seconds that a key is wanted; whoever waits for longer says it again.
+async fn who_waits_for_longer_than_a_want_is_known_is_served(kind: Kind) {
+    let server = LockServer::start(kind).await;
+    let (one, other) = (kind.connect(&server.url).await, kind.connect(&server.url).await);
+    let key = LockKey::named("k");
+    let held = one.acquire(&key, LONG).await.unwrap();
+    let of_waiter = key.clone();
+    let waiter = tokio::spawn(async move { other.acquire(&of_waiter, LONG).await });
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert!(held.is_held() && !waiter.is_finished());
+    assert!(held.release().await);
+    assert!(waiter.await.unwrap().unwrap().release().await);
+}
+
+/// The server then gives it back itself, with all that the session held.
+async fn a_lock_that_cannot_be_given_back_ends_its_session(kind: Kind) {
+    let server = LockServer::start(kind).await;
+    // What is in the database is its owner's.
+    let owner = kind.connect(&server.url).await;
+    server
+        .postgres(
+            "CREATE ROLE guest LOGIN; GRANT USAGE ON SCHEMA eventlog TO guest; \
+             GRANT ALL ON ALL TABLES IN SCHEMA eventlog TO guest; \
+             GRANT ALL ON ALL SEQUENCES IN SCHEMA eventlog TO guest",
+        )
+        .await;
+    let guest = kind.connect(&server.url.replacen("postgres@", "guest@", 1)).await;
+    let (key, bystander) = (LockKey::named("k"), LockKey::named("bystander"));
+    let lease = guest.acquire(&key, LONG).await.unwrap();
+    let of_bystander = guest.acquire(&bystander, LONG).await.unwrap();
+    server.postgres("REVOKE EXECUTE ON FUNCTION pg_advisory_unlock(bigint) FROM PUBLIC").await;
+    assert!(!lease.release().await, "nobody knows whether it was given back");
+    of_bystander.lost().await;
+    for key in [key, bystander] {
+        assert!(owner.acquire(&key, LONG).await.unwrap().release().await);
+    }
+}
+
+async fn a_lease_that_cannot_be_given_back_ends_by_its_time(kind: Kind) {
+    let server = LockServer::start(kind).await;
+    let locks = kind.connect(&server.url).await;
+    let key = LockKey::named("k");
+    let lease = locks.acquire(&key, Duration::from_secs(2)).await.unwrap();
+    server.postgres("ALTER TABLE eventlog.lock_leases RENAME TO away").await;
+    assert!(!lease.release().await, "nobody knows whether it was given back");
+    server.postgres("ALTER TABLE eventlog.away RENAME TO lock_leases").await;
+    let again = locks.acquire(&key, LONG).await.unwrap();
+    assert!(again.token() > lease.token());
+    assert!(again.release().await);
+}
