@@ -68,6 +68,8 @@ struct State {
     keeping: bool,
     /// Until when another process has its turn.
     away: Option<Instant>,
+    /// How long the last turn was, if it was given up while more of this process waited.
+    cut_short: Option<Duration>,
     closed: bool,
 }
 
@@ -96,6 +98,7 @@ impl Desk {
             contending: false,
             keeping: false,
             away: None,
+            cut_short: None,
             closed: false,
         };
         Self { key, stored, state: Mutex::new(state), called: Notify::new() }

@@ -7,7 +7,10 @@ use crate::providers::Kind;
 use crate::server::LockServer;
 use crate::worker::{Record, Said, Task, Worker};
 
-on_every_provider! { every_process_has_at_least_half_of_its_share }
+on_every_provider! {
+    every_process_has_at_least_half_of_its_share,
+    so_it_has_where_the_key_is_kept_for_a_while,
+}
 
 const PROCESSES: u64 = 4;
 
@@ -18,6 +21,15 @@ const TASKS: usize = 3;
 const SECONDS: u64 = 8;
 
 async fn every_process_has_at_least_half_of_its_share(kind: Kind) {
+    contend(kind, Duration::ZERO).await;
+}
+
+/// So long that a process whose turn is over is back before all the others had theirs.
+async fn so_it_has_where_the_key_is_kept_for_a_while(kind: Kind) {
+    contend(kind, Duration::from_millis(5)).await;
+}
+
+async fn contend(kind: Kind, keep: Duration) {
     let given = std::env::var("EKBATAN_TEST_CONTENTION_SECONDS").ok();
     let seconds = given.and_then(|seconds| seconds.parse().ok()).unwrap_or(SECONDS);
     let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
@@ -26,7 +38,7 @@ async fn every_process_has_at_least_half_of_its_share(kind: Kind) {
         workers.push(Worker::start(kind, &server.url, &ledger.url, &Record::default()).await);
     }
     for worker in &mut workers {
-        worker.tell(&Task::Spin { tasks: TASKS });
+        worker.tell(&Task::Spin { tasks: TASKS, keep });
     }
     for worker in &mut workers {
         assert!(matches!(worker.hear().await, Said::Spins));
@@ -48,7 +60,7 @@ async fn every_process_has_at_least_half_of_its_share(kind: Kind) {
     for worker in workers {
         worker.stop().await;
     }
-    println!("{kind:?}: served {served:?} in {seconds} s");
+    println!("{kind:?}: served {served:?} in {seconds} s, each kept for {keep:?}");
     let fair = served.iter().sum::<u64>() / PROCESSES;
     assert!(served.iter().all(|count| *count * 2 >= fair), "{served:?} of {fair} each");
     assert_eq!(server.held().await, Vec::<String>::new());

@@ -53,9 +53,10 @@ pub enum Task {
         waits: bool,
     },
     GoOn,
-    /// So many tasks take one key and give it back, over and over.
+    /// So many tasks take one key, keep it for so long and give it back, over and over.
     Spin {
         tasks: usize,
+        keep: Duration,
     },
     /// Counts from now on.
     Mark,

@@ -33,6 +33,9 @@ const LOOK: Duration = Duration::from_millis(1);
 /// What a token leaves for counting hand-offs behind the server's own count.
 pub(crate) const HAND_OFF_BITS: u32 = 16;
 
+/// What part of its turn a process holds back for, at most, where it wants more.
+const HELD_BACK: u32 = 8;
+
 /// How often a term is renewed before it would run out.
 const RENEWALS_PER_TERM: u32 = 3;
 
@@ -123,7 +126,9 @@ impl Server<'_> {
                 held.hand_offs += 1;
                 return Ok(Obtained::Held(held));
             }
+            let turn = held.since.elapsed();
             self.give_back(held).await;
+            self.desk.state().cut_short = Some(turn);
         }
         if !waiter.only_try {
             self.give_way().await;
@@ -201,7 +206,7 @@ impl Server<'_> {
             let mut naming = pin!(self.name_holder(waiter));
             let word = loop {
                 tokio::select! {
-                    () = &mut freed, if !hinted => break true,
+                    () = &mut freed, if !hinted => break self.hold_back().await,
                     () = tokio::time::sleep_until(until) => break hinted,
                     () = self.desk.called.notified() => {
                         if waiter.answer.is_closed() || self.desk.is_closed() {
@@ -440,8 +445,20 @@ impl Server<'_> {
         }
     }
 
+    /// Word of a free key reaches processes in an order that is always the same. Those that
+    /// had turns as long as they may be and want more hold back for a moment each time, by
+    /// chance, lest the first of them always win; it is a small part of a turn.
+    async fn hold_back(&self) -> bool {
+        let cut_short = self.desk.state().cut_short;
+        if let Some(turn) = cut_short {
+            tokio::time::sleep((turn / HELD_BACK).mul_f64(fastrand::f64())).await;
+        }
+        true
+    }
+
     /// Gives the key back, and says whether it was ours.
     async fn give_back(&self, held: Held) -> bool {
+        self.desk.state().cut_short = None;
         match self.shared.backend.release(&self.desk.stored, &held.grant).await {
             Ok(released) => {
                 if released.wanted {

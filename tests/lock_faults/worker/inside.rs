@@ -34,7 +34,7 @@ async fn a_process_does_as_it_is_told() {
     assert_eq!(server.held().await.len(), 1);
     worker.tell(&Task::GoOn);
     assert!(matches!(worker.hear().await, Said::Done(Some(Answer::Committed))));
-    worker.tell(&Task::Spin { tasks: 1 });
+    worker.tell(&Task::Spin { tasks: 1, keep: Duration::ZERO });
     assert!(matches!(worker.hear().await, Said::Spins));
     worker.tell(&Task::Tally);
     assert!(matches!(worker.hear().await, Said::Served(1..)));
@@ -102,9 +102,10 @@ async fn work(order: Order) {
                 });
             }
             Task::GoOn => go_on.notify_one(),
-            Task::Spin { tasks: count } => {
+            Task::Spin { tasks: count, keep } => {
                 for _ in 0..count {
-                    tasks.spawn(spin(depositor.locks.clone(), served.clone(), stopped.clone()));
+                    let (served, stopped) = (served.clone(), stopped.clone());
+                    tasks.spawn(spin(depositor.locks.clone(), keep, served, stopped));
                 }
             }
             Task::Mark => served.store(0, Ordering::SeqCst),
@@ -141,7 +142,12 @@ async fn contend(
     }
 }
 
-async fn spin(locks: LockProvider, served: Arc<AtomicU64>, stopped: Arc<AtomicBool>) {
+async fn spin(
+    locks: LockProvider,
+    keep: Duration,
+    served: Arc<AtomicU64>,
+    stopped: Arc<AtomicBool>,
+) {
     let key = LockKey::named("k");
     let mut spins = false;
     while !stopped.load(Ordering::SeqCst) {
@@ -149,6 +155,9 @@ async fn spin(locks: LockProvider, served: Arc<AtomicU64>, stopped: Arc<AtomicBo
         served.fetch_add(1, Ordering::SeqCst);
         if !std::mem::replace(&mut spins, true) {
             say(&Said::Spins);
+        }
+        if !keep.is_zero() {
+            tokio::time::sleep(keep).await;
         }
         lease.release().await;
     }
