@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use ekbatan_core::config::{LockProviderKind, LockSettings, LockStrategy};
+use ekbatan_core::config::{LockProviderKind, LockSettings};
 
 use crate::{LockError, LockProvider, ProcessBackend};
 
@@ -46,6 +46,8 @@ fn not_compiled_in(
 
 #[cfg(feature = "postgres")]
 async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
+    use ekbatan_core::config::LockStrategy;
+
     let database = crate::PostgresLocks::open(&settings.server).await?;
     Ok(match settings.strategy {
         LockStrategy::Session => LockProvider::new(database.session().await?, &settings.zone),
