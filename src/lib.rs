@@ -34,7 +34,8 @@ pub mod prelude {
     pub use chrono::{DateTime, NaiveDate, Utc};
     pub use ekbatan_core::action::{
         Action, ActionContext, ActionExecutor, ActionPlan, Adaptive, Coalesced, Contention,
-        ContentionKey, Effect, ErrorKind, ExecuteError, Outcome, Pessimistic, RetryPolicy,
+        ContentionKey, Effect, ErrorKind, ExecuteError, Handling, HotKey, Outcome, Pessimistic,
+        RetryPolicy,
     };
     pub use ekbatan_core::config::{DataSourceConfig, EkbatanConfig};
     pub use ekbatan_core::db::{ActionId, CommitToken, Committed, Migrations};

@@ -62,6 +62,8 @@ async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
 
 #[cfg(feature = "mysql")]
 async fn mysql(settings: &LockSettings) -> Result<LockProvider, LockError> {
+    use ekbatan_core::config::LockStrategy;
+
     let server = crate::MysqlLocks::open(&settings.server).await?;
     Ok(match settings.strategy {
         LockStrategy::Session => LockProvider::new(server.session().await?, &settings.zone),

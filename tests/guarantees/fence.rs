@@ -8,7 +8,7 @@ use ekbatan::prelude::*;
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
-use crate::harness::{Kind, Ledger, on_every_database};
+use crate::harness::{Kind, Ledger, on_every_database, proxied};
 use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError};
 
 on_every_database!(
@@ -20,6 +20,9 @@ on_every_database!(
     under_several_leases_all_have_to_hold,
     of_commits_under_several_leases_those_that_lost_one_drop_out,
 );
+on_every_database!(only slow_postgres Postgres: a_lease_is_not_lengthened_by_a_slow_line);
+on_every_database!(only slow_mysql MySql: a_lease_is_not_lengthened_by_a_slow_line);
+on_every_database!(only slow_mariadb MariaDb: a_lease_is_not_lengthened_by_a_slow_line);
 
 fn lease(token: i64, lasts: Duration) -> Fence {
     Fence { key: "wallet:1".into(), token, remaining: lasts }
@@ -192,4 +195,23 @@ async fn of_commits_under_several_leases_those_that_lost_one_drop_out(kind: Kind
         done.unwrap();
     }
     ledger.assert_sound(CALLS / 2 + CALLS / 2).await;
+}
+
+/// The fence arrives late, and the database counts from then.
+async fn a_lease_is_not_lengthened_by_a_slow_line(kind: Kind) {
+    let (url, line) = proxied(&kind.create_database().await).await;
+    let ledger = Ledger::open(&url, None).await;
+    let id = ledger.open_wallets(1).await[0];
+    let (line, lasts) = (Arc::new(line), Duration::from_secs(3));
+    line.set_delay(Duration::from_millis(100));
+    let until = Instant::now() + lasts;
+    let paused = Interrupted(|| {
+        let line = line.clone();
+        async move {
+            line.set_delay(Duration::ZERO);
+            tokio::time::sleep_until(until + Duration::from_millis(50)).await;
+        }
+    });
+    assert_lost(ledger.executor.execute(&paused, deposit(id)).fenced_by(&lease(1, lasts)).await);
+    ledger.assert_sound(0).await;
 }

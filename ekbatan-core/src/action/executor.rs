@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::contention::Strategies;
+use super::contention::{HotKey, Strategies};
 use super::gate::Gate;
 use super::{Action, BuildError, Contention, Execution, Leases, RetryPolicy};
 use crate::db::{ActionId, Database, DbError, SchemaError, TableError};
@@ -95,6 +95,12 @@ impl ActionExecutor {
     /// ```
     pub fn execute<'a, A: Action>(&'a self, action: &'a A, params: A::Params) -> Execution<'a, A> {
         Execution::new(self, action, params)
+    }
+
+    /// The keys on which [adaptive](super::Contention::Adaptive) calls meet for the time being,
+    /// the hottest first, and how their calls run.
+    pub fn hot_keys(&self) -> Vec<HotKey> {
+        self.inner.strategies.hot_keys()
     }
 
     /// Whether an execution committed.

@@ -19,8 +19,8 @@ mod retry;
 
 pub use action::Action;
 pub use contention::{
-    Adaptive, Coalesced, Contention, ContentionKey, ContentionPart, HeldLease, LeaseError, Leases,
-    Pessimistic,
+    Adaptive, Coalesced, Contention, ContentionKey, ContentionPart, Handling, HeldLease, HotKey,
+    LeaseError, Leases, Pessimistic,
 };
 pub(crate) use contention::{Pending, Seat};
 pub use context::ActionContext;

@@ -99,7 +99,10 @@ impl<A: Action> Execution<'_, A> {
                     }
                     return answer;
                 }
-                Ended::Afresh(turn) => Told::Turn(turn, Run::Again),
+                Ended::Afresh(turn) => {
+                    inner.strategies.tell(key, Encounter::ForeignConflict);
+                    Told::Turn(turn, Run::Again)
+                }
                 Ended::Waits(told, part) => {
                     held = part;
                     let writes = held.as_ref().is_some_and(|held: &Held<A>| held.writes);
@@ -108,7 +111,6 @@ impl<A: Action> Execution<'_, A> {
             };
             if matches!(told, Told::Turn(..)) {
                 tracing::debug!(name: "rerun", attempt, "the call runs again, on a fresh read");
-                inner.strategies.tell(key, Encounter::ForeignConflict);
                 *attempt += 1;
             }
         }

@@ -12,6 +12,7 @@ use tracing::{Instrument, Span, field};
 use super::ContentionKey;
 use super::group::{Group, Member};
 use super::line::{Run, Waiter};
+use super::strategy::Encounter;
 use super::turn::{Told, Turn};
 use crate::action::effect::run_all;
 use crate::action::executor::Inner;
@@ -64,7 +65,12 @@ impl GroupCommit {
             Some((database, batch)) => {
                 Span::current().record("ekbatan.batch.size", batch.changes.len());
                 let traced = batch.action;
-                match database.commit(batch).await {
+                let over = self.group.fencing.as_ref().and_then(|fencing| fencing.over());
+                let committed = match over {
+                    Some(key) => Err(CommitError::FenceLost(key.to_owned())),
+                    None => database.commit(batch).await,
+                };
+                match committed {
                     Ok(committed) => self.committed(&database, committed).await,
                     Err(error) => self.failed(&database, traced, error).await,
                 }
@@ -143,6 +149,9 @@ impl GroupCommit {
     /// and each by itself if that was not the first, or if it is one of them that is at fault.
     fn run_again(&mut self, members: Vec<Member>, error: &CommitError) {
         let stale = matches!(error, CommitError::Stale(_));
+        if stale {
+            self.inner.strategies.tell(&self.key, Encounter::ForeignConflict);
+        }
         tracing::debug!(name: "rerun", members = members.len(), %error, "a group was refused and runs again");
         let waiters = members.into_iter().filter(|member| !member.tell.is_closed());
         let waiters = waiters.map(|member| Waiter {

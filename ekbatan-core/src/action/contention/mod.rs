@@ -10,6 +10,7 @@
 mod coalesced;
 mod group;
 mod group_commit;
+mod heat;
 mod key;
 mod leases;
 mod line;
@@ -18,6 +19,7 @@ mod overlay;
 mod strategy;
 mod turn;
 
+pub use heat::{Handling, HotKey};
 pub use key::{ContentionKey, ContentionPart};
 pub use leases::{HeldLease, LeaseError, Leases};
 pub use options::{Adaptive, Coalesced, Contention, Pessimistic};

@@ -19,7 +19,8 @@ pub enum Contention {
     /// Calls that wait for one key in this process are performed one after another, each on
     /// what the one before it will leave, and committed together.
     Coalesced(Coalesced),
-    /// Begins optimistically and changes over where conflicts are seen.
+    /// Begins optimistically, commits the calls of a key together once they are seen to conflict,
+    /// under its lease if other processes conflict, and goes back when it cools.
     Adaptive(Adaptive),
 }
 

@@ -1,11 +1,13 @@
 //! Which strategy a call goes by, attempt for attempt, and what came of it.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use serde_json::Value as Json;
 
+use super::heat::{Handling, Heat, HotKey};
 use super::line::Lines;
-use super::{Coalesced, Contention, ContentionKey, HeldLease, Leases, Pessimistic, Turn};
+use super::{Adaptive, Coalesced, Contention, ContentionKey, HeldLease, Leases, Pessimistic, Turn};
 use crate::action::commit::{Answer, Deadline, Keyed};
 use crate::action::{Action, ContentionError, ExecuteError, Execution};
 use crate::shard::Fencing;
@@ -25,11 +27,25 @@ struct Kept {
 }
 
 /// The executor's part in strategies.
-#[derive(Default)]
 pub(in crate::action) struct Strategies {
     pub(in crate::action) default: Contention,
     pub(in crate::action) leases: Option<Arc<dyn Leases>>,
     pub(super) lines: Lines,
+    heat: Heat,
+    /// Since when there is heat.
+    since: Instant,
+}
+
+impl Default for Strategies {
+    fn default() -> Self {
+        Self {
+            default: Contention::default(),
+            leases: None,
+            lines: Lines::default(),
+            heat: Heat::default(),
+            since: Instant::now(),
+        }
+    }
 }
 
 /// How one attempt runs.
@@ -68,17 +84,36 @@ pub(in crate::action) struct Waited {
 
 impl Strategies {
     /// How a call for this key runs now; asked before every attempt.
-    pub(super) fn decide(&self, contention: &Contention, _key: &ContentionKey) -> Mode {
+    pub(super) fn decide(&self, contention: &Contention, key: &ContentionKey) -> Mode {
         match contention {
-            Contention::Optimistic | Contention::Adaptive(_) => Mode::Optimistic,
+            Contention::Optimistic => Mode::Optimistic,
             Contention::Pessimistic(options) => Mode::Pessimistic(*options),
             Contention::Coalesced(options) => Mode::Coalesced(*options),
+            Contention::Adaptive(Adaptive { coalesced }) => {
+                let lease = Some(coalesced.lease.unwrap_or_default());
+                match self.heat.handling(key, self.since.elapsed()) {
+                    Handling::Optimistic => Mode::Optimistic,
+                    Handling::Coalesced => Mode::Coalesced(Coalesced { lease: None, ..*coalesced }),
+                    Handling::TakingTurns => Mode::Coalesced(Coalesced { lease, ..*coalesced }),
+                }
+            }
         }
     }
 
-    /// What an attempt for this key met; told once per attempt that was decided or refused.
+    /// What an attempt for this key met, or a group of them.
     pub(super) fn tell(&self, key: &ContentionKey, encounter: Encounter) {
         tracing::trace!(%key, ?encounter, "an attempt was made");
+        let now = self.since.elapsed();
+        match encounter {
+            Encounter::Calm => {}
+            Encounter::Company => self.heat.met(key, now),
+            Encounter::Conflict => self.heat.conflicted(key, now),
+            Encounter::ForeignConflict => self.heat.contested(key, now, self.leases.is_some()),
+        }
+    }
+
+    pub(in crate::action) fn hot_keys(&self) -> Vec<HotKey> {
+        self.heat.list(self.since.elapsed())
     }
 }
 
