@@ -68,7 +68,7 @@ async fn all_are_served_in_their_order_by_as_many_connections_as_ever(kind: Kind
     println!("{kind:?}: {WAITERS} served in {took:?}, at most {most} connections");
     assert!(most <= kind.connections(), "{most} connections");
 
-    let served = served.lock().unwrap();
+    let served = std::mem::take(&mut *served.lock().unwrap());
     assert_eq!(served.values().map(Vec::len).sum::<usize>(), WAITERS);
     for order in served.values() {
         assert!(order.is_sorted(), "{order:?}");
