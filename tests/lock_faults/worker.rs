@@ -163,6 +163,11 @@ impl Worker {
         said.expect("a process says something").expect("a process does not end by itself")
     }
 
+    /// What it has said already, if anything.
+    pub fn heard(&mut self) -> Option<Said> {
+        self.said.try_recv().ok()
+    }
+
     /// Waits for the commit of something that was asked for after `moment`.
     pub async fn commits_after(&mut self, moment: u64) {
         let later = self.latest.wait_for(|latest| *latest > moment);
