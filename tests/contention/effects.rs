@@ -142,4 +142,25 @@ async fn an_action_within_an_action_does_not_wait_for_it(db: &TestDatabase) {
     });
     assert_eq!(in_line(&executor, &outer).await.unwrap().version(), 2);
     assert_eq!(db.things().get(other).await.unwrap().version(), 2);
+    // Nor where the others wait for it alone: its own group cannot be committed.
+    let inner = executor.clone();
+    let outer = act(move |ctx| {
+        let executor = inner.clone();
+        async move {
+            in_line(&executor, &touch(other)).await.unwrap();
+            ctx.plan().add(quiet(thing("other"))); // a name that is taken
+            Ok(())
+        }
+        .boxed()
+    });
+    let gate = Gate::closed();
+    let (holds, before) = (hold(&gate), touch(id));
+    let holding = lined_up(in_line(&executor, &holds)).await;
+    let before = lined_up(in_line(&executor, &before)).await;
+    let call = lined_up(in_line(&executor, &outer)).await;
+    gate.open();
+    let (_, before, refused) = tokio::join!(holding, before, call);
+    assert_eq!(before.unwrap().version(), 3);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unique);
+    assert_eq!(outer.runs(), 2);
 }

@@ -35,6 +35,7 @@ mod choice;
 mod correctness;
 mod departures;
 mod effects;
+mod faults;
 mod groups;
 mod leases;
 mod reads;

@@ -42,6 +42,14 @@ impl Deadline {
     }
 }
 
+/// How often a call was tried.
+pub(super) struct Tries {
+    /// Which attempt this is, the first being 1.
+    pub(super) number: u32,
+    /// Whether it runs by itself from now on, having failed together with others.
+    pub(super) alone: bool,
+}
+
 /// What a plan comes to: what each shard is to commit, and what follows.
 pub(super) struct Planned {
     pub(super) parts: Vec<ShardBatch>,
@@ -142,20 +150,12 @@ impl<A: Action> Execution<'_, A> {
         let policy = self.options.retry.clone();
         let policy = policy.as_ref().unwrap_or(&inner.retry);
         let contending = self.contending()?;
-        let mut alone = false;
         let mut spent = std::collections::BTreeMap::<ErrorKind, u32>::new();
-        let mut attempt = 1;
+        let mut tries = Tries { number: 1, alone: false };
         loop {
-            Span::current().record("ekbatan.action.retry.count", attempt - 1);
+            Span::current().record("ekbatan.action.retry.count", tries.number - 1);
             let attempted = self
-                .attempt_as_decided(
-                    contending.as_ref(),
-                    &mut alone,
-                    params,
-                    keyed,
-                    deadline,
-                    &mut attempt,
-                )
+                .attempt_as_decided(contending.as_ref(), &mut tries, params, keyed, deadline)
                 .await;
             let error = match attempted {
                 Ok(output) => return Ok(output),
@@ -186,9 +186,9 @@ impl<A: Action> Execution<'_, A> {
             };
             let wait = inner.jitter(budget.bound(*used));
             *used += 1;
-            tracing::debug!(name: "retry", attempt, ?kind, ?wait, "retry");
+            tracing::debug!(name: "retry", attempt = tries.number, ?kind, ?wait, "retry");
             deadline.bound(tokio::time::sleep(wait)).await.map_err(|_| error)?;
-            attempt += 1;
+            tries.number += 1;
         }
     }
 

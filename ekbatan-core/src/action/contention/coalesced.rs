@@ -13,7 +13,7 @@ use super::overlay::Left;
 use super::strategy::{Encounter, with_turn};
 use super::turn::{Told, Turn};
 use super::{Coalesced, ContentionKey, Pessimistic};
-use crate::action::commit::{Answer, Deadline, Keyed, Planned};
+use crate::action::commit::{Answer, Deadline, Keyed, Planned, Tries};
 use crate::action::parts::ShardBatch;
 use crate::action::{Action, Effect, ExecuteError, Execution};
 use crate::db::{ActionId, DbError, DbErrorKind};
@@ -47,24 +47,23 @@ enum Ended<A: Action> {
 }
 
 impl<A: Action> Execution<'_, A> {
-    /// One attempt, with others or, if that failed before, `alone`. A group that is refused
+    /// One attempt, with others or, if that failed before, alone. A group that is refused
     /// because of a conflict runs again within the attempt.
     pub(super) async fn attempt_in_line(
         &mut self,
         key: &ContentionKey,
         options: Coalesced,
-        alone: &mut bool,
+        tries: &mut Tries,
         params: &Json,
         keyed: Option<&Keyed<'_, A::Output>>,
         deadline: Deadline,
-        attempt: &mut u32,
     ) -> Answer<A> {
         let inner = self.executor.inner.clone();
         let lines = &inner.strategies.lines;
         let ticket = lines.ticket();
         let mut line =
             InLine { key, options, deadline, ticket, entered: Instant::now(), ran_before: false };
-        let run = if *alone { Run::Alone } else { Run::First };
+        let run = if tries.alone { Run::Alone } else { Run::First };
         let mut told = match lines.enter(&inner, key, ticket, run, options) {
             Place::Turn(turn) => Told::Turn(turn, run),
             Place::Waits(told) => line.wait(told, None).await?,
@@ -84,16 +83,17 @@ impl<A: Action> Execution<'_, A> {
             held = None;
             line.ran_before |= run == Run::Again;
             if run == Run::Alone {
-                *alone = true;
-                return self.attempt_with_turn(turn, &line, params, keyed, *attempt).await;
+                tries.alone = true;
+                return self.attempt_with_turn(turn, &line, params, keyed, tries.number).await;
             }
-            let ended = self.take_turn(turn, &mut line, params, keyed, *attempt).await;
+            let ended = self.take_turn(turn, &mut line, params, keyed, tries.number).await;
             // The lease, if there was one, is the group's.
             self.options.fencing = None;
             told = match ended {
                 Ended::Answered(answer) => {
                     // What two groups could not do, a third would hardly.
-                    *alone |= line.ran_before && matches!(answer, Err(ExecuteError::Stale { .. }));
+                    tries.alone |=
+                        line.ran_before && matches!(answer, Err(ExecuteError::Stale { .. }));
                     if answer.is_ok() {
                         inner.strategies.tell(key, Encounter::Calm);
                     }
@@ -109,9 +109,9 @@ impl<A: Action> Execution<'_, A> {
                     line.wait(told, writes.then_some(self.id)).await?
                 }
             };
-            if matches!(told, Told::Turn(..)) {
-                tracing::debug!(name: "rerun", attempt, "the call runs again, on a fresh read");
-                *attempt += 1;
+            if let Told::Turn(_, run) = &told {
+                tracing::debug!(name: "rerun", attempt = tries.number, ?run, "the call runs again");
+                tries.number += 1;
             }
         }
     }
@@ -130,10 +130,17 @@ impl<A: Action> Execution<'_, A> {
         self.waited.get_mut().unwrap_or_else(PoisonError::into_inner).turn = Some(turn);
         let answer = match line.options.lease {
             Some(lease) => {
-                self.attempt_under_lease(line.key, lease, params, keyed, line.deadline, attempt)
-                    .await
+                let run = self.attempt_under_lease(
+                    line.key,
+                    lease,
+                    params,
+                    keyed,
+                    line.deadline,
+                    attempt,
+                );
+                with_turn(run).await
             }
-            None => self.attempt(params, keyed, line.deadline, attempt).await,
+            None => with_turn(self.attempt(params, keyed, line.deadline, attempt)).await,
         };
         self.let_go();
         answer
@@ -178,7 +185,13 @@ impl<A: Action> Execution<'_, A> {
                 group.options = line.options;
             }
         });
-        let Some(options) = line.options.lease else { return Ok(()) };
+        let Some(options) = line.options.lease else {
+            // One before it may have failed, and left a lease that nobody needs.
+            if turn.is_group_empty() {
+                drop(turn.take_lease());
+            }
+            return Ok(());
+        };
         self.options.fencing = turn.fencing();
         if self.options.fencing.is_some() {
             return Ok(());

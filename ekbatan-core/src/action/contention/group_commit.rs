@@ -86,7 +86,7 @@ impl GroupCommit {
         self.go_on(true);
         let wanted = self.members.iter().any(|member| member.token);
         let token = match wanted {
-            true => tokens(&[database.clone()]).await.unwrap_or_else(|error| {
+            true => tokens(std::slice::from_ref(database)).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "how far the commit's shard has come could not be asked");
                 None
             }),
@@ -123,7 +123,10 @@ impl GroupCommit {
         match error {
             CommitError::Unknown(_, why) => {
                 for member in members {
-                    open.push(member.open);
+                    // The lanes keep it open themselves, and this must not wait for itself.
+                    if member.action != traced {
+                        open.push(member.open);
+                    }
                     let _ = member.tell.send(Told::Unknown(why.clone()));
                 }
             }

@@ -186,3 +186,35 @@ fn first(line: &mut Line) -> Option<&Waiter> {
     }
     line.first_key_value().map(|(_, waiter)| waiter)
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::action::ActionExecutor;
+    use crate::shard::Databases;
+
+    #[tokio::test]
+    async fn a_line_is_there_only_while_somebody_has_its_turn() {
+        let directory = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", directory.path().join("lines.db").display());
+        let executor = ActionExecutor::new(&Databases::open(&url).await.unwrap(), "tests").unwrap();
+        let (inner, options) = (executor.inner, Coalesced::default());
+        let lines = &inner.strategies.lines;
+        let enter =
+            |key: &ContentionKey| lines.enter(&inner, key, lines.ticket(), Run::First, options);
+        for n in 0..10_000 {
+            let key = ContentionKey::new("wallet", n);
+            let Place::Turn(turn) = enter(&key) else { panic!("{key} is new") };
+            let (Place::Waits(gone), Place::Waits(next)) = (enter(&key), enter(&key)) else {
+                panic!("somebody has the turn of {key}");
+            };
+            assert_eq!((lines.count(), lines.has_waiters(&key)), (1, true));
+            drop(gone);
+            drop(turn);
+            let Ok(Told::Turn(turn, Run::First)) = next.await else { panic!("{key} has no turn") };
+            assert!(!lines.has_waiters(&key));
+            drop(turn);
+            assert_eq!(lines.count(), 0);
+        }
+    }
+}

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::heat::{Handling, Heat, HotKey};
 use super::line::Lines;
 use super::{Adaptive, Coalesced, Contention, ContentionKey, HeldLease, Leases, Pessimistic, Turn};
-use crate::action::commit::{Answer, Deadline, Keyed};
+use crate::action::commit::{Answer, Deadline, Keyed, Tries};
 use crate::action::{Action, ContentionError, ExecuteError, Execution};
 use crate::shard::Fencing;
 
@@ -151,27 +151,26 @@ impl<A: Action> Execution<'_, A> {
     pub(in crate::action) async fn attempt_as_decided(
         &mut self,
         contending: Option<&Contending>,
-        alone: &mut bool,
+        tries: &mut Tries,
         params: &Json,
         keyed: Option<&Keyed<'_, A::Output>>,
         deadline: Deadline,
-        attempt: &mut u32,
     ) -> Answer<A> {
         let Some(Contending { contention, key }) = contending else {
-            return self.attempt(params, keyed, deadline, *attempt).await;
+            return self.attempt(params, keyed, deadline, tries.number).await;
         };
         let strategies = &self.executor.inner.strategies;
         let mode = self.without_what_is_kept(strategies.decide(contention, key), key);
         let answer = match mode {
-            Mode::Optimistic => self.attempt(params, keyed, deadline, *attempt).await,
+            Mode::Optimistic => self.attempt(params, keyed, deadline, tries.number).await,
             Mode::Pessimistic(options) => {
-                let run = self.attempt_under_lease(key, options, params, keyed, deadline, *attempt);
+                let run =
+                    self.attempt_under_lease(key, options, params, keyed, deadline, tries.number);
                 Box::pin(run).await
             }
             // Tells by itself what it met.
             Mode::Coalesced(options) => {
-                let run =
-                    self.attempt_in_line(key, options, alone, params, keyed, deadline, attempt);
+                let run = self.attempt_in_line(key, options, tries, params, keyed, deadline);
                 return Box::pin(run).await;
             }
         };

@@ -83,10 +83,12 @@ impl Work {
                 Next::Commit => return self.commit(),
                 Next::Waiter(Waiter { tell, run, .. }) => {
                     match tell.send(Told::Turn(Turn::of(self), run)) {
-                        Err(Told::Turn(turn, _)) => match turn.seat.lock().work.take() {
-                            Some(work) => self = work,
-                            None => return,
-                        },
+                        // It left in this very moment.
+                        Err(Told::Turn(turn, _)) => {
+                            let work = turn.seat.lock().work.take();
+                            let Some(work) = work else { return };
+                            self = work;
+                        }
                         _ => return,
                     }
                 }
