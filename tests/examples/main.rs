@@ -1,6 +1,7 @@
 //! The example programs on every database: each is run as a user runs it, and what it says
 //! last is compared.
 
+mod compare;
 mod lock_shell;
 mod program;
 

@@ -25,6 +25,11 @@ impl Program {
         self
     }
 
+    pub fn args(mut self, arguments: &[&str]) -> Self {
+        self.0.args(arguments);
+        self
+    }
+
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.0.env(name, value);
         self
@@ -51,5 +56,11 @@ impl Program {
         let complaint = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.success(), well, "{}\n{said}\n{complaint}", ended.status);
         said
+    }
+    /// What it complains of; it has to end in failure.
+    pub fn fail(mut self) -> String {
+        let ended = self.0.output().unwrap();
+        assert!(!ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));
+        String::from_utf8_lossy(&ended.stderr).into_owned()
     }
 }

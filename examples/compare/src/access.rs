@@ -1,0 +1,133 @@
+//! Where a database is and how each of the contenders opens it.
+//!
+//! What always holds: every contender gets the same database with the same durability. A
+//! password travels by stdin, never as an argument that others on the machine can list.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use ekbatan::config::{DataSourceConfig, Durability as OwnDurability, SecretString};
+use serde::{Deserialize, Serialize};
+use sqlx::ConnectOptions;
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+
+use crate::Failure;
+use crate::arguments::Durability;
+
+/// A kind of database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dialect {
+    Postgres,
+    MySql,
+    MariaDb,
+    Sqlite,
+}
+
+impl Dialect {
+    /// By the scheme of a url.
+    pub fn of(url: &str) -> Option<Self> {
+        match url.split_once(':')?.0 {
+            "postgres" | "postgresql" => Some(Self::Postgres),
+            "mysql" => Some(Self::MySql),
+            "mariadb" => Some(Self::MariaDb),
+            "sqlite" => Some(Self::Sqlite),
+            _ => None,
+        }
+    }
+
+    /// As it is written on the command line and in the results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::MariaDb => "mariadb",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
+/// A database and who opens it.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Access {
+    pub dialect: Dialect,
+    pub url: String,
+    pub username: Option<String>,
+    pub password: Option<String>,
+    pub durability: Durability,
+}
+
+impl Access {
+    /// With what its url says.
+    pub const fn new(dialect: Dialect, url: String, durability: Durability) -> Self {
+        Self { dialect, url, username: None, password: None, durability }
+    }
+
+    /// The same database by another address, such as a proxy's.
+    pub fn through(&self, url: impl FnOnce(&str) -> String) -> Self {
+        Self { url: url(&self.url), ..self.clone() }
+    }
+
+    pub fn ekbatan(&self, pool: usize) -> DataSourceConfig {
+        let mut config = DataSourceConfig::new(&self.url).maximum_pool_size(pool).durability(
+            match self.durability {
+                Durability::Full => OwnDurability::Full,
+                Durability::Relaxed => OwnDurability::Wal,
+            },
+        );
+        config.username = self.username.clone();
+        config.password = self.password.clone().map(SecretString::from);
+        config
+    }
+
+    pub fn postgres(&self) -> Result<PgConnectOptions, Failure> {
+        let mut options = PgConnectOptions::from_str(&self.url)?.disable_statement_logging();
+        if let Some(username) = &self.username {
+            options = options.username(username);
+        }
+        if let Some(password) = &self.password {
+            options = options.password(password);
+        }
+        Ok(options)
+    }
+
+    pub fn mysql(&self) -> Result<MySqlConnectOptions, Failure> {
+        let mut options = MySqlConnectOptions::from_str(&self.url)?.disable_statement_logging();
+        if let Some(username) = &self.username {
+            options = options.username(username);
+        }
+        if let Some(password) = &self.password {
+            options = options.password(password);
+        }
+        Ok(options)
+    }
+
+    pub fn sqlite(&self) -> Result<SqliteConnectOptions, Failure> {
+        Ok(SqliteConnectOptions::from_str(&self.url)?
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(match self.durability {
+                Durability::Full => SqliteSynchronous::Full,
+                Durability::Relaxed => SqliteSynchronous::Normal,
+            })
+            .busy_timeout(Duration::from_secs(30))
+            .foreign_keys(true)
+            .disable_statement_logging())
+    }
+
+    /// Host and port, if it is a server.
+    pub fn target(&self) -> Result<Option<(String, u16)>, Failure> {
+        Ok(match self.dialect {
+            Dialect::Sqlite => None,
+            Dialect::Postgres => {
+                let options = self.postgres()?;
+                Some((options.get_host().to_owned(), options.get_port()))
+            }
+            Dialect::MySql | Dialect::MariaDb => {
+                let options = self.mysql()?;
+                Some((options.get_host().to_owned(), options.get_port()))
+            }
+        })
+    }
+}

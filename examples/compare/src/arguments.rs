@@ -1,0 +1,325 @@
+//! The command line, and what is wrong with it.
+//!
+//! What always holds: what `Arguments::plan` lets through can be run; what it refuses is
+//! named, with the value and the way out, before a server is started.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+use ekbatan::config::{ConfigError, EkbatanConfig, ExposeSecret};
+use serde::{Deserialize, Serialize};
+
+use crate::access::{Access, Dialect};
+use crate::cell::Level;
+use crate::strategy::Strategy;
+
+/// Compares ways to deposit into contended wallets: ekbatan's strategies, SQL by hand, SeaORM.
+///
+/// Without a database it uses a SQLite file of its own; with the name of one it starts a
+/// private server and removes it at the end. Progress goes to stderr, a table to stdout. Lists
+/// are separated by commas, and every combination is measured. Build with --release.
+#[derive(Parser)]
+#[command(name = "compare", version)]
+pub struct Arguments {
+    /// sqlite, postgres, mysql or mariadb, started here; or the url of a database to write
+    /// to, such as postgres://USER:PASSWORD@HOST:PORT/DATABASE. Use one that holds nothing else.
+    #[arg(long, value_name = "KIND|URL", default_value = "sqlite", conflicts_with = "config")]
+    pub database: String,
+
+    /// A YAML file that says where the database is; url, username and password of its default
+    /// shard's primary are used.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// What is compared. Default: all, and coalesced-lease only with several processes.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,..")]
+    pub strategy: Vec<Strategy>,
+
+    /// Where leases are taken: process, postgres (advisory locks of one session),
+    /// postgres-lease (rows), redis (a private server), or redis://HOST:PORT/DB. Default:
+    /// postgres on PostgreSQL, process elsewhere.
+    #[arg(long, value_name = "PLACE")]
+    pub lock: Option<String>,
+
+    /// How many tasks deposit at the same time, all processes together.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,64", value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub tasks: Vec<u32>,
+
+    /// Over how many processes they are spread.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub processes: Vec<u32>,
+
+    /// How many wallets there are.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub wallets: Vec<u32>,
+
+    /// How unevenly wallets are chosen (Zipf): 0 all alike, 1 as is usual, 2 nearly always
+    /// the same few.
+    #[arg(long, value_delimiter = ',', default_value = "0", value_name = "S,..", value_parser = skew)]
+    pub skew: Vec<f64>,
+
+    /// How long a task thinks between two deposits, in microseconds.
+    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=60_000_000))]
+    pub think: u64,
+
+    /// Delays the network to the database and to Redis by so many microseconds each way.
+    #[arg(long, value_delimiter = ',', default_value = "0", value_name = "MICROSECONDS,..", value_parser = clap::value_parser!(u64).range(..=10_000_000))]
+    pub delay_us: Vec<u64>,
+
+    /// What an acknowledged deposit has survived. A server that is given decides for itself.
+    #[arg(long, value_enum, default_value = "full")]
+    pub durability: Durability,
+
+    /// How long each cell is measured.
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS", value_parser = seconds)]
+    pub seconds: f64,
+
+    /// How long it runs before that: statements are prepared, hot wallets noticed.
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
+    pub warm_up: f64,
+
+    /// How often each cell is measured. Strategies take turns; rates are medians.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: u32,
+
+    /// Seeds which wallets are chosen.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+
+    /// Writes a JSON line per cell; `-` is stdout.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Writes the same as CSV; `-` is stdout.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+
+    /// Writes a page with charts that needs no other file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Writes the charts as one picture.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// What an acknowledged deposit has survived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// The loss of power.
+    Full,
+    /// The death of the process; the loss of power may take the last ones.
+    Relaxed,
+}
+
+impl Durability {
+    /// As it is written on the command line and in the results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Relaxed => "relaxed",
+        }
+    }
+}
+
+/// Where leases are taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lock {
+    Process,
+    Postgres,
+    PostgresLease,
+    /// A private server, which is yet to be started.
+    Redis,
+    RedisAt(String),
+}
+
+impl Lock {
+    /// As it is written on the command line and in the results; no address, which may hold
+    /// a password.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Postgres => "postgres",
+            Self::PostgresLease => "postgres-lease",
+            Self::Redis | Self::RedisAt(_) => "redis",
+        }
+    }
+}
+
+/// Which database is written to.
+pub enum Source {
+    /// One that is started here.
+    Private(Dialect),
+    /// One that somebody else runs.
+    Given(Access),
+}
+
+/// Arguments that go together.
+pub struct Plan {
+    pub source: Source,
+    pub lock: Lock,
+    pub strategies: Vec<Strategy>,
+    pub levels: Vec<Level>,
+}
+
+/// Arguments that do not go together.
+#[derive(Debug, thiserror::Error)]
+pub enum ArgumentError {
+    #[error(
+        "--database {0:?} is no database that is known here; write sqlite, postgres, mysql, mariadb, or a url that begins with one of them, such as sqlite:FILE"
+    )]
+    Database(String),
+    #[error(
+        "--lock {0:?} is no place for locks; write process, postgres, postgres-lease, redis or redis://HOST:PORT/DB"
+    )]
+    Lock(String),
+    #[error(
+        "--lock {0} keeps its locks in PostgreSQL, and --database is {1}; write --lock process or --lock redis, or --database postgres"
+    )]
+    LockElsewhere(&'static str, &'static str),
+    #[error(
+        "--delay-us {0} has nothing to delay: SQLite has no network; leave it out, or choose another --database"
+    )]
+    DelayOfFile(u64),
+    #[error(
+        "--durability relaxed is for databases that are started here; this server was given, and decides for itself: leave the option out"
+    )]
+    DurabilityOfGiven,
+    #[error(
+        "--tasks {tasks} cannot be spread over --processes {processes}; every process needs one: raise --tasks or lower --processes"
+    )]
+    TooFewTasks { tasks: u32, processes: u32 },
+    #[error("{option} names {value} twice; name it once")]
+    Twice { option: &'static str, value: String },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("--config {file}: {what}")]
+    ConfigFile { file: String, what: String },
+}
+
+impl Arguments {
+    /// The arguments as something to do, or what is wrong with them.
+    pub fn plan(&self) -> Result<Plan, ArgumentError> {
+        let source = self.source()?;
+        let (dialect, given) = match &source {
+            Source::Private(dialect) => (*dialect, false),
+            Source::Given(access) => (access.dialect, access.dialect != Dialect::Sqlite),
+        };
+        if given && self.durability == Durability::Relaxed {
+            return Err(ArgumentError::DurabilityOfGiven);
+        }
+        if let Some(&delay) = self.delay_us.iter().find(|&&delay| delay > 0)
+            && dialect == Dialect::Sqlite
+        {
+            return Err(ArgumentError::DelayOfFile(delay));
+        }
+        once("--strategy", &self.strategy.iter().map(|it| it.name()).collect::<Vec<_>>())?;
+        once("--tasks", &self.tasks)?;
+        once("--processes", &self.processes)?;
+        once("--wallets", &self.wallets)?;
+        once("--skew", &self.skew)?;
+        once("--delay-us", &self.delay_us)?;
+        let most = self.processes.iter().copied().max().unwrap_or(1);
+        if let Some(&tasks) = self.tasks.iter().find(|&&tasks| tasks < most) {
+            return Err(ArgumentError::TooFewTasks { tasks, processes: most });
+        }
+        let strategies = match self.strategy.is_empty() {
+            true => Strategy::usual(most),
+            false => self.strategy.clone(),
+        };
+        Ok(Plan { source, lock: self.lock(dialect)?, strategies, levels: self.levels() })
+    }
+
+    fn source(&self) -> Result<Source, ArgumentError> {
+        let Some(file) = &self.config else {
+            return match self.database.as_str() {
+                "sqlite" => Ok(Source::Private(Dialect::Sqlite)),
+                "postgres" => Ok(Source::Private(Dialect::Postgres)),
+                "mysql" => Ok(Source::Private(Dialect::MySql)),
+                "mariadb" => Ok(Source::Private(Dialect::MariaDb)),
+                url => {
+                    let dialect = Dialect::of(url)
+                        .ok_or_else(|| ArgumentError::Database(self.database.clone()))?;
+                    Ok(Source::Given(Access::new(dialect, url.to_owned(), self.durability)))
+                }
+            };
+        };
+        let config = EkbatanConfig::load(file)?;
+        let refused =
+            |what: String| ArgumentError::ConfigFile { file: file.display().to_string(), what };
+        let sharding = &config.sharding;
+        let primary =
+            sharding
+                .member(sharding.default_shard)
+                .and_then(|member| member.primary())
+                .ok_or_else(|| refused("the default shard has no primary-config".to_owned()))?;
+        let dialect = Dialect::of(&primary.url)
+            .ok_or_else(|| ArgumentError::Database(primary.url.clone()))?;
+        if primary.eventlog != "eventlog" {
+            return Err(refused(format!(
+                "eventlog is {:?}, and the strategies written by hand know only `eventlog`; leave the setting out for this comparison",
+                primary.eventlog
+            )));
+        }
+        let mut access = Access::new(dialect, primary.url.clone(), self.durability);
+        access.username = primary.username.clone();
+        access.password = primary.password.as_ref().map(|it| it.expose_secret().to_owned());
+        Ok(Source::Given(access))
+    }
+
+    fn lock(&self, dialect: Dialect) -> Result<Lock, ArgumentError> {
+        let lock = match self.lock.as_deref() {
+            None if dialect == Dialect::Postgres => Lock::Postgres,
+            None | Some("process") => Lock::Process,
+            Some("postgres") => Lock::Postgres,
+            Some("postgres-lease") => Lock::PostgresLease,
+            Some("redis") => Lock::Redis,
+            Some(url) if url.starts_with("redis://") => Lock::RedisAt(url.to_owned()),
+            Some(other) => return Err(ArgumentError::Lock(other.to_owned())),
+        };
+        match lock {
+            Lock::Postgres | Lock::PostgresLease if dialect != Dialect::Postgres => {
+                Err(ArgumentError::LockElsewhere(lock.name(), dialect.name()))
+            }
+            lock => Ok(lock),
+        }
+    }
+
+    fn levels(&self) -> Vec<Level> {
+        let mut levels = Vec::new();
+        for &delay_us in &self.delay_us {
+            for &processes in &self.processes {
+                for &wallets in &self.wallets {
+                    for &skew in &self.skew {
+                        for &tasks in &self.tasks {
+                            levels.push(Level { tasks, processes, wallets, skew, delay_us });
+                        }
+                    }
+                }
+            }
+        }
+        levels
+    }
+}
+
+fn once<T: PartialEq + ToString>(option: &'static str, values: &[T]) -> Result<(), ArgumentError> {
+    match values.iter().enumerate().find(|(n, value)| values[..*n].contains(value)) {
+        Some((_, value)) => Err(ArgumentError::Twice { option, value: value.to_string() }),
+        None => Ok(()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it must be a number of seconds between 0.05 and 3600".to_owned()),
+    }
+}
+
+fn skew(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(skew) if (0.0..=5.0).contains(&skew) => Ok(skew),
+        _ => Err("it must be a number between 0 and 5".to_owned()),
+    }
+}

@@ -1,0 +1,247 @@
+//! The wallets of a cell, and whether the money in them is right.
+//!
+//! What always holds: each cell has wallets of its own, so nothing of another is counted; and
+//! the money is right only if the balances, the versions and the events all say exactly what
+//! was acknowledged, wallet by wallet, with one event for each version.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use ekbatan::prelude::{Databases, EkbatanConfig, Uuid};
+use serde::{Deserialize, Serialize};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
+
+use crate::Failure;
+use crate::access::{Access, Dialect};
+use crate::wallet::migrations;
+
+/// Every deposit's amount.
+pub const CENTS: i64 = 150;
+/// The namespace that every event row carries.
+pub const NAMESPACE: &str = "com.example.wallet";
+/// Who deposits.
+pub const PRINCIPAL: &str = "teller";
+
+/// How many wallets one statement makes, so that it stays below what a packet may hold.
+const AT_ONCE: u32 = 10_000;
+
+/// Wallets whose ids are one behind the other.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Wallets {
+    first: Uuid,
+    pub count: u32,
+}
+
+impl Wallets {
+    /// That nobody has had before.
+    pub fn fresh(count: u32) -> Self {
+        // The ids count in the last bits, which are random in a version 7.
+        let first = Uuid::from_u128(Uuid::now_v7().as_u128() & !u128::from(u32::MAX));
+        Self { first, count }
+    }
+
+    pub fn id(&self, rank: u32) -> Uuid {
+        Uuid::from_u128(self.first.as_u128() | u128::from(rank))
+    }
+
+    /// By which they are found.
+    fn owner(&self) -> String {
+        format!("compare {}", self.first)
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = Vec<String>> + '_ {
+        (0..self.count).step_by(AT_ONCE as usize).map(|from| {
+            let to = self.count.min(from + AT_ONCE);
+            (from..to).map(|rank| self.id(rank).to_string()).collect()
+        })
+    }
+}
+
+/// Makes the tables.
+pub async fn prepare(access: &Access) -> Result<(), Failure> {
+    let databases = Databases::connect(&EkbatanConfig::from(access.ekbatan(2))).await?;
+    databases.migrate(&migrations()).await?;
+    databases.close().await;
+    Ok(())
+}
+
+/// Gives a cell the same start as all others have, if the database is ours; then its wallets.
+pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Result<(), Failure> {
+    let tidy: &[&'static str] = match access.dialect {
+        _ if !own => &[],
+        Dialect::Postgres => &["TRUNCATE wallets, eventlog.events", "CHECKPOINT"],
+        Dialect::MySql | Dialect::MariaDb => {
+            &["TRUNCATE TABLE wallets", "TRUNCATE TABLE eventlog.events"]
+        }
+        Dialect::Sqlite => &[
+            "DELETE FROM wallets",
+            "DELETE FROM eventlog_events",
+            "PRAGMA wal_checkpoint(TRUNCATE)",
+        ],
+    };
+    let fill = match access.dialect {
+        Dialect::Postgres => {
+            "INSERT INTO wallets SELECT value::uuid, $1, 'EUR', 0, 'OPEN', 1, now(), now() \
+             FROM jsonb_array_elements_text($2::jsonb) AS value"
+        }
+        Dialect::MySql | Dialect::MariaDb => {
+            "INSERT INTO wallets SELECT id, ?, 'EUR', 0, 'OPEN', 1, UTC_TIMESTAMP(6), \
+             UTC_TIMESTAMP(6) FROM JSON_TABLE(?, '$[*]' COLUMNS (id char(36) PATH '$')) ids"
+        }
+        Dialect::Sqlite => {
+            "INSERT INTO wallets SELECT value, ?1, 'EUR', '0.00', 'OPEN', 1, ?3, ?3 \
+             FROM json_each(?2)"
+        }
+    };
+    let owner = wallets.owner();
+    // The same for each driver; their types have nothing in common that could be named.
+    macro_rules! run {
+        ($options:expr, $($now:expr)?) => {{
+            let mut connection = $options.connect().await?;
+            for sql in tidy {
+                sqlx::raw_sql(*sql).execute(&mut connection).await?;
+            }
+            for ids in wallets.chunks() {
+                let ids = serde_json::to_string(&ids)?;
+                let query = sqlx::query(fill).bind(&owner).bind(&ids)$(.bind($now))?;
+                query.execute(&mut connection).await?;
+            }
+            connection.close().await?;
+        }};
+    }
+    match access.dialect {
+        Dialect::Postgres => run!(access.postgres()?,),
+        Dialect::MySql | Dialect::MariaDb => run!(access.mysql()?,),
+        Dialect::Sqlite => run!(access.sqlite()?, timestamp(&Utc::now())),
+    }
+    Ok(())
+}
+
+/// As the framework writes dates into SQLite.
+pub fn timestamp(date: &DateTime<Utc>) -> String {
+    date.to_rfc3339_opts(SecondsFormat::Micros, true)
+}
+
+/// What the database holds of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Books {
+    /// The balances of all wallets, in cents.
+    balance: i64,
+    /// How often they have changed.
+    changes: i64,
+    /// How many events there are.
+    events: i64,
+    /// What these say was deposited, in cents.
+    deposited: i64,
+    /// Wallets whose events are not one for each version, or do not add up to the balance.
+    broken: i64,
+}
+
+/// Whether the database holds what was acknowledged, and if not, what it holds instead.
+pub async fn check(
+    access: &Access,
+    wallets: &Wallets,
+    acknowledged: u64,
+) -> Result<Result<u64, String>, Failure> {
+    let sql = AssertSqlSafe(books_sql(access.dialect));
+    macro_rules! ask {
+        ($options:expr) => {{
+            let mut connection = $options.connect().await?;
+            let query = sqlx::query_as(sql).bind(wallets.owner());
+            let (balance, changes, events, deposited, broken) =
+                query.fetch_one(&mut connection).await?;
+            connection.close().await?;
+            Books { balance, changes, events, deposited, broken }
+        }};
+    }
+    let books = match access.dialect {
+        Dialect::Postgres => ask!(access.postgres()?),
+        Dialect::MySql | Dialect::MariaDb => ask!(access.mysql()?),
+        Dialect::Sqlite => ask!(access.sqlite()?),
+    };
+    let deposits = i64::try_from(acknowledged)?;
+    let (cents, changes) = (deposits * CENTS, deposits);
+    let right = Books { balance: cents, changes, events: changes, deposited: cents, broken: 0 };
+    Ok(match books == right {
+        true => Ok(acknowledged),
+        false => Err(format!(
+            "{deposits} deposits were acknowledged, which is {cents} cents; the database holds {books:?}"
+        )),
+    })
+}
+
+fn books_sql(dialect: Dialect) -> String {
+    let (id, events, place, int) = match dialect {
+        Dialect::Postgres => ("CAST(id AS text)", "eventlog.events", "$1", "bigint"),
+        Dialect::MySql => ("id COLLATE ascii_bin", "eventlog.events", "?", "signed"),
+        Dialect::MariaDb => ("CAST(id AS char)", "eventlog.events", "?", "signed"),
+        Dialect::Sqlite => ("id", "eventlog_events", "?", "integer"),
+    };
+    let (balance, amount) = match dialect {
+        Dialect::Postgres => ("balance * 100", "CAST(payload ->> 'amount' AS numeric) * 100"),
+        Dialect::MySql | Dialect::MariaDb => (
+            "balance * 100",
+            "CAST(json_unquote(json_extract(payload, '$.amount')) AS decimal(20, 2)) * 100",
+        ),
+        // The only one without exact decimals.
+        Dialect::Sqlite => {
+            ("round(balance * 100)", "round(json_extract(payload, '$.amount') * 100)")
+        }
+    };
+    format!(
+        "WITH w AS (SELECT {id} AS id, CAST({balance} AS {int}) AS balance, version FROM wallets \
+         WHERE owner = {place}), \
+         e AS (SELECT model_id, count(*) AS n, count(DISTINCT model_version) AS versions, \
+         min(model_version) AS least, max(model_version) AS most, \
+         sum(CAST({amount} AS {int})) AS cents FROM {events} GROUP BY model_id) \
+         SELECT CAST(sum(balance) AS {int}) AS balance, CAST(sum(version - 1) AS {int}) AS changes, \
+         CAST(sum(coalesce(n, 0)) AS {int}) AS events, \
+         CAST(sum(coalesce(cents, 0)) AS {int}) AS deposited, \
+         CAST(sum(CASE WHEN coalesce(n, 0) = version - 1 AND coalesce(versions, 0) = version - 1 \
+         AND coalesce(cents, 0) = balance AND coalesce(least, 2) = 2 \
+         AND coalesce(most, 1) = version THEN 0 ELSE 1 END) AS {int}) AS broken \
+         FROM w LEFT JOIN e ON e.model_id = w.id"
+    )
+}
+
+/// What the database says that it is.
+pub async fn version(access: &Access) -> Result<String, Failure> {
+    let sql = match access.dialect {
+        Dialect::Postgres => "SHOW server_version",
+        Dialect::MySql | Dialect::MariaDb => "SELECT version()",
+        Dialect::Sqlite => "SELECT sqlite_version()",
+    };
+    macro_rules! ask {
+        ($options:expr) => {{
+            let mut connection = $options.connect().await?;
+            let version: String = sqlx::query_scalar(sql).fetch_one(&mut connection).await?;
+            connection.close().await?;
+            version
+        }};
+    }
+    let version = match access.dialect {
+        Dialect::Postgres => ask!(access.postgres()?),
+        Dialect::MySql | Dialect::MariaDb => ask!(access.mysql()?),
+        Dialect::Sqlite => ask!(access.sqlite()?),
+    };
+    let name = match access.dialect {
+        Dialect::Postgres => "PostgreSQL",
+        Dialect::MySql => "MySQL",
+        Dialect::MariaDb => "MariaDB",
+        Dialect::Sqlite => "SQLite",
+    };
+    let number = version.split([' ', '-']).next().unwrap_or(&version);
+    Ok(format!("{name} {number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_one_behind_the_other_and_parse() {
+        let wallets = Wallets::fresh(20_001);
+        assert!(wallets.id(0) < wallets.id(1) && wallets.id(1) < wallets.id(20_000));
+        let all: Vec<String> = wallets.chunks().flatten().collect();
+        assert_eq!(all.len(), 20_001);
+        assert_eq!(all[20_000].parse::<Uuid>().unwrap(), wallets.id(20_000));
+    }
+}

@@ -1,0 +1,75 @@
+//! What people write or use instead, doing the same work: the wallet's row changed, its
+//! version stepped and one event written, durable the same way.
+
+mod by_hand;
+mod event;
+mod sea;
+mod statements;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{MySqlPool, PgPool, SqlitePool};
+
+use crate::Failure;
+use crate::access::{Access, Dialect};
+use crate::contenders::Contender;
+use crate::processes::Job;
+use crate::strategy::Strategy;
+
+/// The most connections of a pool.
+const MAX_POOL: u32 = 64;
+/// How long a task waits for one. Waiting is what a hot wallet is about, so this is long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whoever the job asks for, connected.
+pub async fn open(job: &Job) -> Result<Arc<dyn Contender>, Failure> {
+    let size = job.tasks.min(MAX_POOL);
+    let strategy = job.strategy;
+    Ok(match (job.access.dialect, strategy) {
+        (Dialect::Postgres, Strategy::SeaOrm) => {
+            Arc::new(sea::postgres::SeaOrm::new(postgres(&job.access, size).await?))
+        }
+        (Dialect::MySql | Dialect::MariaDb, Strategy::SeaOrm) => {
+            Arc::new(sea::mysql::SeaOrm::new(mysql(&job.access, size).await?))
+        }
+        (Dialect::Sqlite, Strategy::SeaOrm) => {
+            Arc::new(sea::sqlite::SeaOrm::new(sqlite(&job.access, size).await?))
+        }
+        (Dialect::Postgres, _) => {
+            Arc::new(by_hand::postgres::ByHand::new(postgres(&job.access, size).await?, strategy))
+        }
+        (Dialect::MySql | Dialect::MariaDb, _) => {
+            Arc::new(by_hand::mysql::ByHand::new(mysql(&job.access, size).await?, strategy))
+        }
+        (Dialect::Sqlite, _) => {
+            Arc::new(by_hand::sqlite::ByHand::new(sqlite(&job.access, size).await?, strategy))
+        }
+    })
+}
+
+async fn postgres(access: &Access, size: u32) -> Result<PgPool, Failure> {
+    let options = PgPoolOptions::new().max_connections(size).acquire_timeout(PATIENCE);
+    Ok(options.connect_with(access.postgres()?).await?)
+}
+
+async fn mysql(access: &Access, size: u32) -> Result<MySqlPool, Failure> {
+    let options = MySqlPoolOptions::new().max_connections(size).acquire_timeout(PATIENCE);
+    Ok(options.connect_with(access.mysql()?).await?)
+}
+
+async fn sqlite(access: &Access, size: u32) -> Result<SqlitePool, Failure> {
+    let options = SqlitePoolOptions::new().max_connections(size).acquire_timeout(PATIENCE);
+    Ok(options.connect_with(access.sqlite()?).await?)
+}
+
+/// Whether the database asks to try again: a deadlock, a failure to serialize, or, in SQLite,
+/// somebody else who writes.
+fn is_transient(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    let Some(code) = error.code() else { return false };
+    matches!(&*code, "40001" | "40P01") || code.parse::<i32>().is_ok_and(|code| code & 0xff == 5)
+}

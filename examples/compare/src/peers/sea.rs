@@ -1,0 +1,223 @@
+//! Deposits with SeaORM, as its documentation has them: a transaction, the row found with
+//! `lock_exclusive`, an active model updated, another one inserted. It has no version checks
+//! of its own, so this is its way to keep a hot row right.
+//!
+//! The code is written once; what differs is how each database stores ids, amounts, dates
+//! and documents in the tables that all contenders share.
+
+use ekbatan::prelude::*;
+use sea_orm::entity::prelude::{DateTime as SeaDate, Json};
+use sea_orm::{
+    ActiveModelTrait, DatabaseConnection, DbErr, EntityTrait, QuerySelect, RuntimeErr, Set,
+    SqliteTransactionMode, TransactionOptions, TransactionTrait,
+};
+use serde_json::Value;
+
+use super::event::{ACTION, EVENT, EventRow, MODEL};
+use super::is_transient;
+use crate::Failure;
+use crate::contenders::Contender;
+use crate::money::{NAMESPACE, PRINCIPAL, timestamp};
+
+macro_rules! sea {
+    (
+        $name:ident, $Pool:ty, events: [$($events:tt)*],
+        $Id:ident: $id:expr, $Money:ident: $money:expr, $Date:ident: $date:expr, $Json:ident: $json:expr,
+        balance: $balance:expr
+    ) => {
+        pub mod $name {
+            use super::*;
+
+            mod wallet {
+                use super::super::*;
+                use sea_orm::entity::prelude::*;
+
+                #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+                #[sea_orm(table_name = "wallets")]
+                pub struct Model {
+                    #[sea_orm(primary_key, auto_increment = false)]
+                    pub id: $Id,
+                    pub owner: String,
+                    pub currency: String,
+                    pub balance: $Money,
+                    pub state: String,
+                    pub version: i64,
+                    pub created_date: $Date,
+                    pub updated_date: $Date,
+                }
+
+                #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+                pub enum Relation {}
+
+                impl ActiveModelBehavior for ActiveModel {}
+            }
+
+            mod event {
+                use super::super::*;
+                use sea_orm::entity::prelude::*;
+
+                #[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+                #[sea_orm($($events)*)]
+                pub struct Model {
+                    #[sea_orm(primary_key, auto_increment = false)]
+                    pub id: $Id,
+                    pub namespace: String,
+                    pub action_id: $Id,
+                    pub action_name: String,
+                    pub action_params: $Json,
+                    pub started_date: $Date,
+                    pub completion_date: $Date,
+                    pub model_id: Option<String>,
+                    pub model_type: Option<String>,
+                    pub event_type: Option<String>,
+                    pub payload: Option<$Json>,
+                    pub event_date: $Date,
+                    pub delivered: bool,
+                    pub principal: Option<String>,
+                    pub model_version: Option<i64>,
+                    pub event_index: Option<i32>,
+                    pub event_version: Option<i32>,
+                }
+
+                #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+                pub enum Relation {}
+
+                impl ActiveModelBehavior for ActiveModel {}
+            }
+
+            pub struct SeaOrm {
+                database: DatabaseConnection,
+                pool: $Pool,
+            }
+
+            #[async_trait::async_trait]
+            impl Contender for SeaOrm {
+                async fn deposit(&self, wallet: Uuid, amount: Decimal) -> Result<u32, Failure> {
+                    let started = Utc::now();
+                    for attempts in 1.. {
+                        match self.deposit_once(started, wallet, amount).await {
+                            Ok(()) => return Ok(attempts),
+                            Err(error) if asks_again(&error) => {}
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
+                    Err("a deposit was tried more often than can be counted".into())
+                }
+
+                async fn close(&self) {
+                    self.pool.close().await;
+                }
+            }
+
+            impl SeaOrm {
+                pub fn new(pool: $Pool) -> Self {
+                    Self { database: pool.clone().into(), pool }
+                }
+
+                async fn deposit_once(
+                    &self,
+                    started: DateTime<Utc>,
+                    id: Uuid,
+                    amount: Decimal,
+                ) -> Result<(), DbErr> {
+                    let transaction = self.database.begin_with_options(begin()).await?;
+                    let wallet = wallet::Entity::find_by_id($id(id))
+                        .lock_exclusive()
+                        .one(&transaction)
+                        .await?
+                        .ok_or_else(|| DbErr::RecordNotFound(id.to_string()))?;
+                    let balance: Decimal = $balance(&wallet.balance)? + amount;
+                    let version = wallet.version + 1;
+                    let row = EventRow::new(started, id, amount, Some(balance));
+                    let mut wallet: wallet::ActiveModel = wallet.into();
+                    wallet.balance = Set($money(balance));
+                    wallet.version = Set(version);
+                    wallet.updated_date = Set($date(&row.completed));
+                    wallet.update(&transaction).await?;
+                    let event = event::ActiveModel {
+                        id: Set($id(row.id)),
+                        namespace: Set(NAMESPACE.to_owned()),
+                        action_id: Set($id(row.action)),
+                        action_name: Set(ACTION.to_owned()),
+                        action_params: Set($json(&row.params)),
+                        started_date: Set($date(&row.started)),
+                        completion_date: Set($date(&row.completed)),
+                        model_id: Set(Some(id.to_string())),
+                        model_type: Set(Some(MODEL.to_owned())),
+                        event_type: Set(Some(EVENT.to_owned())),
+                        payload: Set(Some($json(&row.payload))),
+                        event_date: Set($date(&row.completed)),
+                        delivered: Set(false),
+                        principal: Set(Some(PRINCIPAL.to_owned())),
+                        model_version: Set(Some(version)),
+                        event_index: Set(Some(0)),
+                        event_version: Set(Some(1)),
+                    };
+                    // Nobody reads it back.
+                    event::Entity::insert(event).exec_without_returning(&transaction).await?;
+                    transaction.commit().await
+                }
+            }
+        }
+    };
+}
+
+sea!(
+    postgres, sqlx::PgPool, events: [schema_name = "eventlog", table_name = "events"],
+    Uuid: as_is::<Uuid>, Decimal: as_is::<Decimal>, SeaDate: naive, Json: Value::clone,
+    balance: same
+);
+
+sea!(
+    mysql, sqlx::MySqlPool, events: [schema_name = "eventlog", table_name = "events"],
+    String: text, Decimal: as_is::<Decimal>, SeaDate: naive, Json: Value::clone,
+    balance: same
+);
+
+sea!(
+    sqlite, sqlx::SqlitePool, events: [table_name = "eventlog_events"],
+    String: text, String: decimal_text, String: timestamp, String: Value::to_string,
+    balance: parsed
+);
+
+/// Says to SQLite at once that it will write; without that, it refuses most transactions
+/// that meet another. The others are told nothing.
+fn begin() -> TransactionOptions {
+    TransactionOptions {
+        sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),
+        ..TransactionOptions::default()
+    }
+}
+
+fn asks_again(error: &DbErr) -> bool {
+    match error {
+        DbErr::Exec(RuntimeErr::SqlxError(error))
+        | DbErr::Query(RuntimeErr::SqlxError(error))
+        | DbErr::Conn(RuntimeErr::SqlxError(error)) => is_transient(error),
+        _ => false,
+    }
+}
+
+fn as_is<T>(value: T) -> T {
+    value
+}
+
+fn text(id: Uuid) -> String {
+    id.to_string()
+}
+
+fn decimal_text(money: Decimal) -> String {
+    money.to_string()
+}
+
+fn naive(date: &DateTime<Utc>) -> SeaDate {
+    date.naive_utc()
+}
+
+fn same(balance: &Decimal) -> Result<Decimal, DbErr> {
+    Ok(*balance)
+}
+
+fn parsed(balance: &str) -> Result<Decimal, DbErr> {
+    balance.parse().map_err(|error| DbErr::Type(format!("balance {balance:?}: {error}")))
+}

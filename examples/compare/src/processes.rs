@@ -1,0 +1,167 @@
+//! The processes that deposit: this program, started again, and what is said between them.
+//!
+//! What always holds: they begin together, when all of them are ready; none outlives the run,
+//! as each ends when its stdin does.
+
+use std::process::Stdio;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::mpsc;
+
+use crate::Failure;
+use crate::access::Access;
+use crate::arguments::Lock;
+use crate::histogram::Histogram;
+use crate::money::Wallets;
+use crate::strategy::Strategy;
+
+/// The argument by which the program knows that it is one of them.
+pub const WORKER: &str = "--deposit-as-stdin-says";
+
+/// What one process has to do.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Job {
+    pub access: Access,
+    pub lock: Lock,
+    pub strategy: Strategy,
+    pub tasks: u32,
+    pub several_processes: bool,
+    pub wallets: Wallets,
+    pub skew: f64,
+    pub think_us: u64,
+    pub warm_up_us: u64,
+    pub window_us: u64,
+    pub seed: u64,
+}
+
+/// What a process says.
+#[derive(Serialize, Deserialize)]
+pub enum Message {
+    /// It is connected.
+    Ready,
+    /// The warm-up is over.
+    Began,
+    /// So many deposits since it began or last said so.
+    Deposits(u64),
+    /// What is measured is over; tasks finish what they are at.
+    Ended,
+    /// All tasks have ended.
+    Finished(Work),
+    /// It gives up.
+    Failed(String),
+}
+
+/// What was done.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Work {
+    /// All deposits that were acknowledged, in the warm-up, in the window and after.
+    pub acknowledged: u64,
+    /// Those that were within the window.
+    pub actions: u64,
+    /// Those that began within the window, and how often they were tried.
+    pub begun: u64,
+    pub attempts: u64,
+    pub latencies: Histogram,
+    /// Deposits within the window of the task that made the fewest.
+    pub slowest: Option<u64>,
+}
+
+impl Work {
+    pub fn merge(&mut self, other: &Self) {
+        self.acknowledged += other.acknowledged;
+        self.actions += other.actions;
+        self.begun += other.begun;
+        self.attempts += other.attempts;
+        self.latencies.merge(&other.latencies);
+        self.slowest = [self.slowest, other.slowest].into_iter().flatten().min();
+    }
+}
+
+/// Something that happened, all processes together.
+pub enum Moment {
+    Began,
+    Deposits(u64),
+    Ended,
+}
+
+/// Runs the jobs, each in a process, and adds up what they did.
+pub async fn run(jobs: Vec<Job>, mut on: impl FnMut(Moment)) -> Result<Work, Failure> {
+    let (sender, mut messages) = mpsc::channel(64);
+    let all = jobs.len();
+    let mut children = Vec::new();
+    for job in jobs {
+        children.push(start(&job, sender.clone()).await?);
+    }
+    drop(sender);
+    let (mut ready, mut began, mut ended, mut finished) = (0, 0, 0, 0);
+    let mut work = Work::default();
+    // Not until all have ended: a process that reads its stdin ends after that does.
+    while finished < all {
+        let Some(message) = messages.recv().await else {
+            return Err("a process that made deposits ended before it had answered".into());
+        };
+        match message? {
+            Message::Ready => {
+                ready += 1;
+                if ready == all {
+                    for (_, stdin) in &mut children {
+                        stdin.write_all(b"go\n").await?;
+                        stdin.flush().await?;
+                    }
+                }
+            }
+            Message::Began => {
+                began += 1;
+                if began == all {
+                    on(Moment::Began);
+                }
+            }
+            Message::Deposits(deposits) => on(Moment::Deposits(deposits)),
+            Message::Ended => {
+                ended += 1;
+                if ended == 1 {
+                    on(Moment::Ended);
+                }
+            }
+            Message::Finished(of_one) => {
+                work.merge(&of_one);
+                finished += 1;
+            }
+            Message::Failed(why) => return Err(why.into()),
+        }
+    }
+    for (mut child, stdin) in children {
+        drop(stdin);
+        child.wait().await?;
+    }
+    Ok(work)
+}
+
+async fn start(
+    job: &Job,
+    messages: mpsc::Sender<Result<Message, Failure>>,
+) -> Result<(Child, ChildStdin), Failure> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg(WORKER)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err("a process that makes deposits cannot be spoken to".into());
+    };
+    stdin.write_all(format!("{}\n", serde_json::to_string(job)?).as_bytes()).await?;
+    stdin.flush().await?;
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(stdout).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let message = serde_json::from_str(&line).map_err(Failure::from);
+            if messages.send(message).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok((child, stdin))
+}

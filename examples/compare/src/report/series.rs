@@ -1,0 +1,151 @@
+//! Cells as lines: one panel for each combination of what is held, one line per strategy, over
+//! the first of the dimensions that takes several values.
+
+use super::Report;
+use super::chart::Line;
+use crate::cell::{Cell, Level};
+use crate::progress::{grouped, millis};
+use crate::strategy::Strategy;
+
+/// What a level is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dimension {
+    Tasks,
+    Skew,
+    Wallets,
+    Processes,
+    Delay,
+}
+
+const DIMENSIONS: [Dimension; 5] =
+    [Dimension::Tasks, Dimension::Skew, Dimension::Wallets, Dimension::Processes, Dimension::Delay];
+
+impl Dimension {
+    fn of(self, level: &Level) -> f64 {
+        match self {
+            Self::Tasks => f64::from(level.tasks),
+            Self::Skew => level.skew,
+            Self::Wallets => f64::from(level.wallets),
+            Self::Processes => f64::from(level.processes),
+            Self::Delay => level.delay_us as f64 / 1e3,
+        }
+    }
+
+    /// What stands below the axis.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Tasks => "tasks that deposit at the same time",
+            Self::Skew => "skew of the choice of wallet (Zipf; 0: all alike)",
+            Self::Wallets => "wallets",
+            Self::Processes => "processes",
+            Self::Delay => "network delay each way, ms",
+        }
+    }
+
+    fn text(self, level: &Level) -> String {
+        let many = |n: u32, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+        match self {
+            Self::Tasks => many(level.tasks, "task"),
+            Self::Skew if level.skew == 0.0 => String::new(),
+            Self::Skew => format!("skew {}", level.skew),
+            Self::Wallets if level.wallets == 1 => "one hot wallet".to_owned(),
+            Self::Wallets => many(level.wallets, "wallet"),
+            Self::Processes if level.processes == 1 => "one process".to_owned(),
+            Self::Processes => format!("{} processes", level.processes),
+            Self::Delay if level.delay_us == 0 => String::new(),
+            Self::Delay => format!("{} ms of delay each way", level.delay_us as f64 / 1e3),
+        }
+    }
+}
+
+/// Cells that differ in one dimension and the strategy.
+pub struct Panel<'a> {
+    pub title: String,
+    pub x: Dimension,
+    cells: Vec<&'a Cell>,
+}
+
+impl Panel<'_> {
+    /// A line per strategy, in the order in which they were measured.
+    pub fn lines(&self, value: impl Fn(&Cell) -> f64) -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for cell in &self.cells {
+            let point = (self.x.of(&cell.level), value(cell));
+            match lines.iter_mut().find(|line| line.strategy == cell.strategy) {
+                Some(line) => line.points.push(point),
+                None => lines.push(Line { strategy: cell.strategy, points: vec![point] }),
+            }
+        }
+        for line in &mut lines {
+            line.points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        }
+        lines
+    }
+
+    /// How many times the deposits of others each of the framework's best makes, where
+    /// contention is at its greatest: what to compare with, how often, and where.
+    pub fn ratios(&self) -> Option<Ratios> {
+        let most = self.cells.iter().map(|cell| self.x.of(&cell.level)).max_by(f64::total_cmp)?;
+        let there = || self.cells.iter().filter(|cell| self.x.of(&cell.level) == most);
+        let rate = |strategy: Strategy| {
+            there().find(|cell| cell.strategy == strategy).map(|cell| cell.actions_per_s())
+        };
+        let best = there().max_by(|one, other| {
+            let rank = |cell: &Cell| (cell.strategy != Strategy::SqlxBlind, cell.actions_per_s());
+            let (one, other) = (rank(one), rank(other));
+            one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+        })?;
+        let mut to = Vec::new();
+        for other in
+            [Strategy::SqlxForUpdate, Strategy::Optimistic, Strategy::Pessimistic, Strategy::SeaOrm]
+        {
+            if let Some(rate) = rate(other).filter(|rate| *rate > 0.0 && other != best.strategy) {
+                to.push((other, best.actions_per_s() / rate));
+            }
+        }
+        let level = self.cells.iter().find(|cell| self.x.of(&cell.level) == most)?.level;
+        Some(Ratios {
+            best: best.strategy,
+            rate: grouped(best.actions_per_s()),
+            p99_ms: millis(best.latencies().percentile(99.0)),
+            at: level.text(),
+            to,
+        })
+    }
+}
+
+/// The quickest that reads before it writes, and how much quicker than others it is.
+pub struct Ratios {
+    pub best: Strategy,
+    pub rate: String,
+    pub p99_ms: String,
+    pub at: String,
+    pub to: Vec<(Strategy, f64)>,
+}
+
+/// The panels of a report.
+pub fn panels(report: &Report) -> Vec<Panel<'_>> {
+    let varies = |dimension: &Dimension| {
+        let mut values = report.cells.iter().map(|cell| dimension.of(&cell.level));
+        let first = values.next();
+        values.any(|value| Some(value) != first)
+    };
+    let x = DIMENSIONS.into_iter().find(varies).unwrap_or(Dimension::Tasks);
+    let mut panels: Vec<Panel<'_>> = Vec::new();
+    for cell in &report.cells {
+        let held = DIMENSIONS.into_iter().filter(|dimension| *dimension != x);
+        let parts: Vec<String> = [Dimension::Wallets, Dimension::Skew, Dimension::Tasks]
+            .into_iter()
+            .chain([Dimension::Processes, Dimension::Delay])
+            .filter(|dimension| held.clone().any(|it| it == *dimension))
+            .map(|dimension| dimension.text(&cell.level))
+            .filter(|text| !text.is_empty())
+            .collect();
+        let title = parts.join(", ");
+        match panels.iter_mut().find(|panel| panel.title == title) {
+            Some(panel) => panel.cells.push(cell),
+            None => panels.push(Panel { title, x, cells: vec![cell] }),
+        }
+    }
+    panels
+}

@@ -1,0 +1,190 @@
+//! A run: every level, and at each of them the strategies taking turns.
+//!
+//! What always holds: a cell has fresh wallets, and on a database of ours empty tables; its
+//! processes begin with it and end with it, so that nothing warm is handed on; the money is
+//! checked before anything is said of its speed.
+
+use std::time::Duration;
+
+use crate::Failure;
+use crate::access::Access;
+use crate::arguments::{Arguments, Lock, Plan};
+use crate::cell::{Cell, Level, Sample};
+use crate::machine::Machine;
+use crate::money::{self, Wallets};
+use crate::processes::{self, Job, Moment, Work};
+use crate::progress::Progress;
+use crate::report::{self, Report};
+use crate::servers::{Network, Servers};
+
+/// How long round trips are counted, where that needs a pass of its own.
+const COUNTED: Duration = Duration::from_millis(500);
+
+/// Measures and reports everything; answers whether all money was right.
+pub async fn run(arguments: Arguments) -> Result<bool, Failure> {
+    let plan = arguments.plan()?;
+    if cfg!(debug_assertions) {
+        eprintln!("This is a debug build; its figures mean little. Build with --release.");
+    }
+    let servers = Servers::start(&plan, arguments.durability).await?;
+    let measured = Run { arguments: &arguments, servers: &servers }.measure(&plan).await;
+    let access = servers.access.clone();
+    let version = money::version(&access).await;
+    let lock = servers.lock.name();
+    servers.stop().await?;
+    let report = Report {
+        machine: Machine::look(version?),
+        database: access.dialect.name(),
+        durability: arguments.durability.name(),
+        lock,
+        seconds: arguments.seconds,
+        warm_up: arguments.warm_up,
+        repeats: arguments.repeats,
+        think_us: arguments.think,
+        cells: measured?,
+    };
+    report::write(&report, &arguments)?;
+    Ok(report.cells.iter().all(Cell::money_ok))
+}
+
+struct Run<'a> {
+    arguments: &'a Arguments,
+    servers: &'a Servers,
+}
+
+/// What a pass through a proxy showed.
+struct Counted {
+    round_trips: f64,
+    connections: usize,
+}
+
+impl Run<'_> {
+    async fn measure(&self, plan: &Plan) -> Result<Vec<Cell>, Failure> {
+        money::prepare(&self.servers.access).await?;
+        let passes = plan.levels.len() * plan.strategies.len() * self.arguments.repeats as usize;
+        let mut progress = Progress::new(passes);
+        let mut cells = Vec::new();
+        for &level in &plan.levels {
+            let mut of_level: Vec<Cell> =
+                plan.strategies.iter().map(|&strategy| Cell::new(strategy, level)).collect();
+            for round in 0..self.arguments.repeats {
+                for cell in &mut of_level {
+                    progress.begin(cell.strategy, &level);
+                    self.pass(cell, round, &mut progress).await.map_err(|error| {
+                        format!("{}, {}: {error}", cell.strategy.name(), level.text())
+                    })?;
+                    progress.end(cell);
+                }
+            }
+            cells.append(&mut of_level);
+        }
+        progress.finish();
+        Ok(cells)
+    }
+
+    /// One repeat of a cell. Delayed, it goes through the proxies, which count as well;
+    /// otherwise they would only slow it down, and counting has a pass of its own.
+    async fn pass(
+        &self,
+        cell: &mut Cell,
+        round: u32,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        let seconds = Duration::from_secs_f64;
+        let (warm_up, window) = (seconds(self.arguments.warm_up), seconds(self.arguments.seconds));
+        let network = Network::start(self.servers, cell.level.delay_us).await?;
+        let through = network.as_ref().filter(|_| cell.level.delay_us > 0);
+        let (sample, mut counted) =
+            self.sample(cell, round, through, warm_up, window, progress).await?;
+        cell.samples.push(sample);
+        if round == 0 && network.is_some() && counted.is_none() {
+            let (warm_up, window) = (warm_up.min(COUNTED), window.min(COUNTED));
+            let (sample, of_pass) =
+                self.sample(cell, round, network.as_ref(), warm_up, window, progress).await?;
+            // Its speed is not what counts, its money is.
+            if sample.money.is_err() {
+                cell.samples.push(sample);
+            }
+            counted = of_pass;
+        }
+        if let (0, Some(counted)) = (round, counted) {
+            cell.round_trips = Some(counted.round_trips);
+            cell.connections = Some(counted.connections);
+        }
+        Ok(())
+    }
+
+    async fn sample(
+        &self,
+        cell: &Cell,
+        round: u32,
+        through: Option<&Network>,
+        warm_up: Duration,
+        window: Duration,
+        progress: &mut Progress,
+    ) -> Result<(Sample, Option<Counted>), Failure> {
+        let own = &self.servers.access;
+        let wallets = Wallets::fresh(cell.level.wallets);
+        money::open_wallets(own, &wallets, self.servers.own_database()).await?;
+        let (access, lock) = match through {
+            Some(network) => (network.access(self.servers), network.lock(self.servers)),
+            None => (own.clone(), self.servers.lock.clone()),
+        };
+        let jobs = self.jobs(cell, round, &access, &lock, wallets, (warm_up, window));
+        let (mut before, mut trips, mut connections) = (0, 0, 0);
+        let work = processes::run(jobs, |moment| match (moment, through) {
+            (Moment::Deposits(deposits), _) => progress.add(deposits),
+            (Moment::Began, Some(network)) => before = network.round_trips(),
+            (Moment::Ended, Some(network)) => {
+                trips = network.round_trips() - before;
+                connections = network.connections();
+            }
+            (_, None) => {}
+        })
+        .await?;
+        let money = money::check(own, &wallets, work.acknowledged).await?;
+        let per_action = trips as f64 / work.actions.max(1) as f64;
+        let counted = through.map(|_| Counted { round_trips: per_action, connections });
+        Ok((sample(work, window, money), counted))
+    }
+
+    /// The work of a cell, spread over its processes as evenly as it goes.
+    fn jobs(
+        &self,
+        cell: &Cell,
+        round: u32,
+        access: &Access,
+        lock: &Lock,
+        wallets: Wallets,
+        (warm_up, window): (Duration, Duration),
+    ) -> Vec<Job> {
+        let Level { tasks, processes, skew, .. } = cell.level;
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let job = |process: u32| Job {
+            access: access.clone(),
+            lock: lock.clone(),
+            strategy: cell.strategy,
+            tasks: tasks / processes + u32::from(process < tasks % processes),
+            several_processes: processes > 1,
+            wallets,
+            skew,
+            think_us: self.arguments.think,
+            warm_up_us: micros(warm_up),
+            window_us: micros(window),
+            seed: self.arguments.seed ^ u64::from(process) << 16 ^ u64::from(round) << 24,
+        };
+        (0..processes).map(job).collect()
+    }
+}
+
+fn sample(work: Work, window: Duration, money: Result<u64, String>) -> Sample {
+    Sample {
+        window,
+        actions: work.actions,
+        begun: work.begun,
+        attempts: work.attempts,
+        latencies: work.latencies,
+        slowest: work.slowest.unwrap_or_default(),
+        money,
+    }
+}

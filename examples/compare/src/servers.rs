@@ -1,0 +1,169 @@
+//! The servers that a run starts for itself, and the network to them.
+//!
+//! What always holds: what was started is gone when the run is over, however it ends; all
+//! that contenders send goes through one proxy per server while it is counted or delayed.
+
+use std::time::Duration;
+
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy, RedisServer, TempSqlite};
+
+use crate::Failure;
+use crate::access::{Access, Dialect};
+use crate::arguments::{Durability, Lock, Plan, Source};
+
+/// Whatever has to be kept for the database to stay.
+enum Kept {
+    Postgres(PostgresServer),
+    MySql(MySqlServer),
+    MariaDb(MariaDbServer),
+    Sqlite(#[expect(dead_code, reason = "its file goes with it")] TempSqlite),
+    Given,
+}
+
+pub struct Servers {
+    database: Kept,
+    redis: Option<RedisServer>,
+    pub access: Access,
+    pub lock: Lock,
+}
+
+impl Servers {
+    pub async fn start(plan: &Plan, durability: Durability) -> Result<Self, Failure> {
+        let (database, access) = match &plan.source {
+            Source::Given(access) => (Kept::Given, access.clone()),
+            Source::Private(dialect) => private(*dialect, durability, connections(plan)).await?,
+        };
+        let (redis, lock) = match &plan.lock {
+            Lock::Redis => {
+                let server = RedisServer::start().await?;
+                let url = server.url();
+                (Some(server), Lock::RedisAt(url))
+            }
+            lock => (None, lock.clone()),
+        };
+        Ok(Self { database, redis, access, lock })
+    }
+
+    /// Whether everything in the database is ours, and may be removed.
+    pub const fn own_database(&self) -> bool {
+        !matches!(self.database, Kept::Given)
+    }
+
+    pub async fn stop(self) -> Result<(), Failure> {
+        if let Some(redis) = self.redis {
+            redis.stop().await?;
+        }
+        match self.database {
+            Kept::Postgres(server) => Ok(server.stop().await?),
+            Kept::MySql(server) => Ok(server.stop().await?),
+            Kept::MariaDb(server) => Ok(server.stop().await?),
+            Kept::Sqlite(_) | Kept::Given => Ok(()),
+        }
+    }
+}
+
+/// More than all contenders ever hold: the pools of the tasks, and some per process.
+fn connections(plan: &Plan) -> u32 {
+    let of = |level: &crate::cell::Level| level.tasks + 10 * level.processes;
+    plan.levels.iter().map(of).max().unwrap_or_default() + 20
+}
+
+async fn private(
+    dialect: Dialect,
+    durability: Durability,
+    connections: u32,
+) -> Result<(Kept, Access), Failure> {
+    let full = durability == Durability::Full;
+    let connections = connections.to_string();
+    let (kept, url) = match dialect {
+        Dialect::Sqlite => {
+            let file = TempSqlite::new()?;
+            let url = file.url();
+            (Kept::Sqlite(file), url)
+        }
+        Dialect::Postgres => {
+            let builder = PostgresServer::builder()
+                .setting("max_connections", &connections)
+                .setting("shared_buffers", "128MB")
+                // Checkpoints happen between cells, not in some of them.
+                .setting("max_wal_size", "8GB")
+                .setting("checkpoint_timeout", "1h");
+            let server = if full { builder.durable() } else { builder }.start().await?;
+            let url = server.create_database().await?;
+            (Kept::Postgres(server), url)
+        }
+        Dialect::MySql => {
+            let builder = MySqlServer::builder()
+                .setting("max-connections", &connections)
+                .setting("innodb-buffer-pool-size", "256M")
+                .setting("innodb-redo-log-capacity", "2G");
+            let server = if full { builder.durable() } else { builder }.start().await?;
+            let url = server.create_database().await?;
+            (Kept::MySql(server), url)
+        }
+        Dialect::MariaDb => {
+            let builder = MariaDbServer::builder()
+                .setting("max-connections", &connections)
+                .setting("innodb-buffer-pool-size", "256M")
+                .setting("innodb-log-file-size", "2G");
+            let server = if full { builder.durable() } else { builder }.start().await?;
+            let url = server.create_database().await?;
+            (Kept::MariaDb(server), url)
+        }
+    };
+    Ok((kept, Access::new(dialect, url, durability)))
+}
+
+/// The proxies in front of the servers.
+pub struct Network {
+    database: Proxy,
+    redis: Option<Proxy>,
+}
+
+impl Network {
+    /// None for a database without a network.
+    pub async fn start(servers: &Servers, delay_us: u64) -> Result<Option<Self>, Failure> {
+        let Some((host, port)) = servers.access.target()? else { return Ok(None) };
+        let database = Proxy::start((host, port)).await?;
+        let redis = match &servers.lock {
+            Lock::RedisAt(url) => Some(Proxy::start(redis_address(url)).await?),
+            _ => None,
+        };
+        let delay = Duration::from_micros(delay_us);
+        database.set_delay(delay);
+        if let Some(redis) = &redis {
+            redis.set_delay(delay);
+        }
+        Ok(Some(Self { database, redis }))
+    }
+
+    pub fn access(&self, servers: &Servers) -> Access {
+        servers.access.through(|url| self.database.url_for(url))
+    }
+
+    pub fn lock(&self, servers: &Servers) -> Lock {
+        match (&servers.lock, &self.redis) {
+            (Lock::RedisAt(url), Some(redis)) => Lock::RedisAt(redis.url_for(url)),
+            (lock, _) => lock.clone(),
+        }
+    }
+
+    pub fn round_trips(&self) -> u64 {
+        self.database.round_trips() + self.redis.as_ref().map_or(0, Proxy::round_trips)
+    }
+
+    pub fn connections(&self) -> usize {
+        self.database.connections() + self.redis.as_ref().map_or(0, Proxy::connections)
+    }
+}
+
+/// Host and port of `redis://USER:PASSWORD@HOST:PORT/DB`.
+fn redis_address(url: &str) -> String {
+    let rest = url.trim_start_matches("redis://");
+    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+    let address = authority.rsplit('@').next().unwrap_or(authority);
+    match address.rsplit_once(':') {
+        Some(_) => address.to_owned(),
+        None => format!("{address}:6379"),
+    }
+}

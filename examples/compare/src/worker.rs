@@ -1,0 +1,160 @@
+//! One of the processes that deposit: a closed loop in each of its tasks.
+//!
+//! What always holds: a deposit is counted as acknowledged when its call has returned, never
+//! before; latencies are those of all deposits that began within the window, however late
+//! they ended, so that the slowest are not left out.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ekbatan::prelude::Decimal;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::Failure;
+use crate::contenders::{self, Contender};
+use crate::money::CENTS;
+use crate::processes::{Job, Message, Work};
+use crate::skew::Skew;
+
+/// How often it says how far it is.
+const SAID: Duration = Duration::from_millis(200);
+
+pub async fn main() -> ExitCode {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    match run(&mut lines).await {
+        Ok((work, contender)) => {
+            say(&Message::Finished(work));
+            // Until the others have finished, too: what this process still hands back in the
+            // background, such as a lease, somebody may be waiting for.
+            while let Ok(Some(_)) = lines.next_line().await {}
+            contender.close().await;
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            say(&Message::Failed(error.to_string()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(lines: &mut Lines<BufReader<Stdin>>) -> Result<(Work, Arc<dyn Contender>), Failure> {
+    let told = lines.next_line().await?.unwrap_or_default();
+    let job: Job = serde_json::from_str(&told)?;
+    let contender = contenders::open(&job).await?;
+    let job = Arc::new(job);
+    say(&Message::Ready);
+    if lines.next_line().await?.is_none() {
+        return Err("nobody said when to begin".into());
+    }
+    let work = tokio::select! {
+        work = deposit(&job, &contender) => work,
+        // Whoever would read the answer is gone.
+        _ = lines.next_line() => Err("the run was given up".into()),
+    }?;
+    Ok((work, contender))
+}
+
+fn say(message: &Message) {
+    if let Ok(line) = serde_json::to_string(message) {
+        let mut out = std::io::stdout().lock();
+        // Without a listener the process ends anyway, with its stdin.
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    }
+}
+
+async fn deposit(job: &Arc<Job>, contender: &Arc<dyn Contender>) -> Result<Work, Failure> {
+    let skew = Arc::new(Skew::new(job.wallets.count, job.skew));
+    let said = Arc::new(AtomicU64::new(0));
+    let begin = Instant::now() + Duration::from_micros(job.warm_up_us);
+    let end = begin + Duration::from_micros(job.window_us);
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..job.tasks {
+        let alone = Alone {
+            job: job.clone(),
+            contender: contender.clone(),
+            skew: skew.clone(),
+            deposits: said.clone(),
+            random: fastrand::Rng::with_seed(job.seed ^ (u64::from(task) << 32)),
+            begin,
+            end,
+        };
+        tasks.spawn(alone.deposit());
+    }
+    let clock = tokio::spawn(tell(said, begin, end));
+    let mut work = Work::default();
+    while let Some(ended) = tasks.join_next().await {
+        work.merge(&ended??);
+    }
+    clock.await?;
+    Ok(work)
+}
+
+/// Says what time it is, and how many deposits there were.
+async fn tell(deposits: Arc<AtomicU64>, begin: Instant, end: Instant) {
+    let (mut begun, mut next) = (false, Instant::now() + SAID);
+    loop {
+        let now = Instant::now();
+        if !begun && now >= begin {
+            begun = true;
+            say(&Message::Began);
+        }
+        if now >= end {
+            say(&Message::Deposits(deposits.swap(0, Ordering::Relaxed)));
+            say(&Message::Ended);
+            return;
+        }
+        if now >= next {
+            say(&Message::Deposits(deposits.swap(0, Ordering::Relaxed)));
+            next = now + SAID;
+        }
+        let wake = if begun { end } else { begin };
+        sleep_until(wake.min(next)).await;
+    }
+}
+
+/// One task.
+struct Alone {
+    job: Arc<Job>,
+    contender: Arc<dyn Contender>,
+    skew: Arc<Skew>,
+    deposits: Arc<AtomicU64>,
+    random: fastrand::Rng,
+    begin: Instant,
+    end: Instant,
+}
+
+impl Alone {
+    async fn deposit(mut self) -> Result<Work, Failure> {
+        let (amount, think) = (Decimal::new(CENTS, 2), Duration::from_micros(self.job.think_us));
+        let mut work = Work { slowest: Some(0), ..Work::default() };
+        loop {
+            let asked = Instant::now();
+            if asked >= self.end {
+                break;
+            }
+            let wallet = self.job.wallets.id(self.skew.draw(&mut self.random));
+            let attempts = self.contender.deposit(wallet, amount).await?;
+            let done = Instant::now();
+            work.acknowledged += 1;
+            self.deposits.fetch_add(1, Ordering::Relaxed);
+            if asked >= self.begin {
+                work.begun += 1;
+                work.attempts += u64::from(attempts);
+                let micros = u64::try_from((done - asked).as_micros()).unwrap_or(u64::MAX);
+                work.latencies.record(micros);
+            }
+            if (self.begin..self.end).contains(&done) {
+                work.actions += 1;
+            }
+            if !think.is_zero() {
+                sleep(think).await;
+            }
+        }
+        work.slowest = Some(work.actions);
+        Ok(work)
+    }
+}

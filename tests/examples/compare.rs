@@ -1,0 +1,93 @@
+//! The comparison of strategies: what it writes can be read, and the money is right.
+
+use std::path::Path;
+
+use ekbatan_testkit::PostgresServer;
+use serde_json::Value;
+
+use crate::program::Program;
+
+/// Runs it for a moment and answers its JSON lines, each of which says that the money is right.
+fn compare(folder: &Path, arguments: &[&str]) -> Vec<Value> {
+    let json = folder.join("compare.json");
+    let moment = ["--seconds", "0.2", "--warm-up", "0.1"];
+    let program = Program::named("compare").args(&moment).args(arguments);
+    let said = program.arg("--json").arg(&json).run();
+    assert!(said.contains("Money: right in all"), "{said}");
+    let lines = std::fs::read_to_string(json).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for line in &lines {
+        assert_eq!(
+            (&line["bench"], &line["money_ok"]),
+            (&"compare".into(), &true.into()),
+            "{line}"
+        );
+    }
+    lines
+}
+
+fn strategies(lines: &[Value]) -> Vec<&str> {
+    lines.iter().map(|line| line["strategy"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn it_needs_no_server_and_writes_everything_that_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let files = [path("compare.csv"), path("compare.html"), path("compare.svg")];
+    let [csv, html, svg] = &files;
+    let arguments = ["--tasks", "1,4", "--csv", csv, "--html", html, "--svg", svg];
+    let lines = compare(folder.path(), &arguments);
+    let all = [
+        "optimistic",
+        "pessimistic",
+        "coalesced",
+        "adaptive",
+        "sqlx-for-update",
+        "sqlx-version",
+        "sqlx-blind",
+        "sea-orm",
+    ];
+    assert_eq!(strategies(&lines), [all, all].concat());
+    let [csv, html, svg] = files.map(|file| std::fs::read_to_string(file).unwrap());
+    assert_eq!(csv.lines().count(), 1 + lines.len(), "{csv}");
+    for name in all {
+        assert!(csv.contains(name) && html.contains(name) && svg.contains(name), "{name}");
+    }
+    assert!(html.starts_with("<!doctype html>") && html.trim_end().ends_with("</html>"));
+    assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
+    // Nothing is loaded from elsewhere; the only address names the format.
+    assert!(!html.contains("http") && svg.matches("http").count() == 1);
+}
+
+#[tokio::test]
+async fn it_spreads_tasks_over_processes_on_a_server_that_is_given() {
+    let server = PostgresServer::shared().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--database", &url, "--processes", "2", "--tasks", "4", "--delay-us", "100"];
+    let lines = compare(folder.path(), &arguments);
+    assert!(strategies(&lines).contains(&"coalesced-lease"));
+    for line in &lines {
+        assert!(line["round_trips"].as_f64().is_some_and(|trips| trips > 0.0), "{line}");
+        assert!(line["connections"].as_u64().is_some_and(|open| open > 0), "{line}");
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_named() {
+    let cases: [(&[&str], &[&str]); 6] = [
+        (&["--database", "oracle"], &["--database \"oracle\"", "postgres"]),
+        (&["--lock", "postgres"], &["--lock postgres", "sqlite", "--lock process"]),
+        (&["--delay-us", "5"], &["--delay-us 5", "SQLite"]),
+        (&["--tasks", "2", "--processes", "3"], &["--tasks 2", "--processes 3", "raise"]),
+        (&["--tasks", "2,4,2"], &["--tasks names 2 twice"]),
+        (&["--skew", "steep"], &["--skew", "steep", "between 0 and 5"]),
+    ];
+    for (arguments, expected) in cases {
+        let complaint = Program::named("compare").args(arguments).fail();
+        for part in expected {
+            assert!(complaint.contains(part), "{part}: {complaint}");
+        }
+    }
+}
