@@ -171,7 +171,9 @@ pub async fn check(
 fn books_sql(dialect: Dialect) -> String {
     let (id, events, place, int) = match dialect {
         Dialect::Postgres => ("CAST(id AS text)", "eventlog.events", "$1", "bigint"),
-        Dialect::MySql => ("id COLLATE ascii_bin", "eventlog.events", "?", "signed"),
+        Dialect::MySql => {
+            ("CONVERT(id USING utf8mb4) COLLATE utf8mb4_0900_bin", "eventlog.events", "?", "signed")
+        }
         Dialect::MariaDb => ("CAST(id AS char)", "eventlog.events", "?", "signed"),
         Dialect::Sqlite => ("id", "eventlog_events", "?", "integer"),
     };

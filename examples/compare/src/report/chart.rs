@@ -183,7 +183,7 @@ fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
 /// Round values within bounds: as few as tell the scale.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     const STEPS: [&[f64]; 4] =
-        [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0]];
+        [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0]];
     let (from, to) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let mut found = Vec::new();
     for steps in STEPS {
