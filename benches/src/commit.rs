@@ -30,7 +30,7 @@ enum Database {
     Postgres(Postgres),
     /// MySQL or MariaDB.
     MySql(MySql),
-    Sqlite(Sqlite),
+    Sqlite(Box<Sqlite>),
 }
 
 impl Database {
@@ -40,7 +40,9 @@ impl Database {
             Kind::Postgres => Self::Postgres(Postgres::start(most, wallets).await?),
             Kind::MySql => Self::MySql(MySql::start_mysql(wallets).await?),
             Kind::MariaDb => Self::MySql(MySql::start_mariadb(wallets).await?),
-            Kind::Sqlite => Self::Sqlite(Sqlite::start(wallets, options.durability()).await?),
+            Kind::Sqlite => {
+                Self::Sqlite(Box::new(Sqlite::start(wallets, options.durability()).await?))
+            }
         })
     }
 

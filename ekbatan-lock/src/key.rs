@@ -71,6 +71,13 @@ impl LockKey {
         self
     }
 
+    /// The same key among the locks of a shard, where no part of it says which.
+    #[must_use]
+    pub fn on_shard(mut self, shard: ShardIdentifier) -> Self {
+        self.shard = Some(shard);
+        self
+    }
+
     /// The key without its level.
     pub fn id(&self) -> &str {
         &self.id

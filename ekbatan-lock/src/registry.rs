@@ -23,8 +23,9 @@ use error::advice;
 pub use error::{KeyedLocksError, ShardLocksError};
 
 use crate::{
-    BuiltIn, Holder, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider,
-    LockServers, WithLockError, with_lock,
+    BuiltIn, Flight, Holder, KeyedLockProvider, Lease, LockError, LockKey, LockOptions,
+    LockProvider, LockServers, SingleFlightError, WithLockError, single_flight, with_lock,
+    with_locks,
 };
 
 /// The locks of every shard, as `lock-config` says, with the providers of this crate.
@@ -170,6 +171,44 @@ impl<S> LockRegistry<S> {
         with_lock(self.of(key)?, key, options, work).await
     }
 
+    /// Takes the locks on all of the keys or on none, and runs the work; see
+    /// [`LockProvider::with_locks`].
+    ///
+    /// # Errors
+    ///
+    /// The work's own; or those of the locks, and the work did not begin.
+    pub async fn with_locks<F, T, E>(
+        &self,
+        keys: &[LockKey],
+        options: LockOptions,
+        work: impl FnOnce(Vec<Lease>) -> F,
+    ) -> Result<T, WithLockError<E>>
+    where
+        S: 'static,
+        F: IntoFuture<Output = Result<T, E>>,
+    {
+        with_locks(self, keys, options, work).await
+    }
+
+    /// Runs the work if nobody holds the key, and skips it otherwise; see
+    /// [`LockProvider::single_flight`].
+    ///
+    /// # Errors
+    ///
+    /// The work's own, those of the lock, or that the work had to be stopped.
+    pub async fn single_flight<F, T, E>(
+        &self,
+        key: &LockKey,
+        at_least: Duration,
+        at_most: Duration,
+        work: impl FnOnce(Lease) -> F,
+    ) -> Result<Flight<T>, SingleFlightError<E>>
+    where
+        F: IntoFuture<Output = Result<T, E>>,
+    {
+        single_flight(self.of(key)?, key, at_least, at_most, work).await
+    }
+
     /// Refuses whoever waits, gives back what is held, and ends; see [`LockProvider::close`].
     pub async fn close(&self) {
         join_all(self.inner.providers.iter().map(LockProvider::close)).await;
@@ -220,7 +259,7 @@ fn same(one: &LockSettings, other: &LockSettings) -> bool {
     let password =
         |of: &DataSourceConfig| of.password.as_ref().map(|p| p.expose_secret().to_owned());
     (one.strategy, &one.namespace) == (other.strategy, &other.namespace)
-        && (&a.url, &a.username) == (&b.url, &b.username)
+        && (&a.url, &a.username, &a.eventlog) == (&b.url, &b.username, &b.eventlog)
         && password(a) == password(b)
         && (a.tls_mode, &a.tls_root_cert) == (b.tls_mode, &b.tls_root_cert)
         && (a.maximum_pool_size, a.connection_timeout, &a.application_name)
