@@ -20,6 +20,7 @@ pages! {
     migrations = "../docs/src/migrations.md",
     sharding = "../docs/src/sharding.md",
     locks = "../docs/src/locks.md",
+    contention = "../docs/src/contention.md",
     configuration = "../docs/src/configuration.md",
     operations = "../docs/src/operations.md",
     testing = "../docs/src/testing.md",

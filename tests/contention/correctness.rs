@@ -2,17 +2,18 @@
 //! whatever the strategy.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::time::Duration;
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, Leases};
 use ekbatan::lock::ProcessBackend;
 use ekbatan::prelude::*;
 use tokio::task::JoinSet;
 
-use crate::database::{Dialect, TestDatabase};
+use crate::database::{Dialect, TestDatabase, TextRow};
 use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
 
-const TASKS: usize = 64;
+pub const TASKS: usize = 64;
 
 macro_rules! on_every_database {
     ($($test:ident),* $(,)?) => {
@@ -36,6 +37,7 @@ on_every_database! {
     coalesced_money_under_a_lease_is_right,
     pessimistic_money_is_right,
     optimistic_money_is_right,
+    adaptive_money_is_right,
 }
 
 async fn coalesced_money_is_right(dialect: Dialect) {
@@ -57,6 +59,10 @@ async fn optimistic_money_is_right(dialect: Dialect) {
     money_is_right(dialect, Contention::Optimistic, 1_000).await;
 }
 
+async fn adaptive_money_is_right(dialect: Dialect) {
+    money_is_right(dialect, Contention::adaptive(), 10_000).await;
+}
+
 /// The `n`th call: one in twenty is refused, one in fifty repeats the one before it.
 fn call(n: usize) -> (Decimal, Option<String>) {
     match n % 50 {
@@ -68,7 +74,7 @@ fn call(n: usize) -> (Decimal, Option<String>) {
 }
 
 /// What a call was answered: the action that answered it, and the wallet.
-type Answered = (ActionId, Result<Stored<Wallet>, ExecuteError<WalletError>>);
+pub type Answered = (ActionId, Result<Stored<Wallet>, ExecuteError<WalletError>>);
 
 async fn deposit(executor: ActionExecutor, wallet: Id<Wallet>, n: usize) -> Answered {
     let (amount, key) = call(n);
@@ -83,19 +89,48 @@ async fn deposit(executor: ActionExecutor, wallet: Id<Wallet>, n: usize) -> Answ
 
 async fn money_is_right(dialect: Dialect, contention: Contention, calls: usize) {
     let db = TestDatabase::start(dialect).await;
+    let leases = LockProvider::new(ProcessBackend::default(), "test");
+    let executor = executor(&db.databases, leases, contention).await;
+    let wallet = open_wallet(&executor).await;
+    let answers = deposit_all(&executor, wallet, 0..TASKS, calls).await;
+    check(&db, wallet, &answers).await;
+}
+
+/// One that tries again for as long as it takes.
+pub async fn executor(
+    databases: &Databases,
+    leases: impl Leases,
+    contention: Contention,
+) -> ActionExecutor {
     let quick = Budget::new(100_000).base(Duration::from_millis(1)).cap(Duration::from_millis(50));
-    let executor = ActionExecutor::builder(&db.databases, "tests")
+    ActionExecutor::builder(databases, "tests")
         .model::<Wallet>()
-        .retry(RetryPolicy::none().with(ErrorKind::Stale, quick))
-        .leases(LockProvider::new(ProcessBackend::default(), "test"))
+        .retry(
+            RetryPolicy::none()
+                .with(ErrorKind::Stale, quick.clone())
+                .with(ErrorKind::Deadlock, quick),
+        )
+        .leases(leases)
         .contention(contention)
         .build()
         .await
-        .unwrap();
+        .unwrap()
+}
+
+pub async fn open_wallet(executor: &ActionExecutor) -> Id<Wallet> {
     let opening = Opening { owner: "all".to_owned(), currency: "EUR".to_owned() };
-    let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;
+    executor.execute(&OpenWallet, opening).await.unwrap().id
+}
+
+/// What some of the tasks do, of which there are [`TASKS`] in all.
+pub async fn deposit_all(
+    executor: &ActionExecutor,
+    wallet: Id<Wallet>,
+    of: Range<usize>,
+    calls: usize,
+) -> BTreeMap<usize, Answered> {
     let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
+    for task in of {
         let executor = executor.clone();
         tasks.spawn(async move {
             let mut answers = Vec::new();
@@ -105,11 +140,21 @@ async fn money_is_right(dialect: Dialect, contention: Contention, calls: usize) 
             answers
         });
     }
-    let answers: BTreeMap<usize, Answered> = tasks.join_all().await.into_iter().flatten().collect();
-    check(&db, wallet, &answers).await;
+    tasks.join_all().await.into_iter().flatten().collect()
 }
 
-async fn check(db: &TestDatabase, id: Id<Wallet>, answers: &BTreeMap<usize, Answered>) {
+pub async fn check(db: &TestDatabase, id: Id<Wallet>, answers: &BTreeMap<usize, Answered>) {
+    let events = check_answers(db, id, answers).await;
+    // The ids of one process grow.
+    assert!(events.is_sorted_by_key(|row| row[0].clone()));
+}
+
+/// Answers the events, by their versions.
+pub async fn check_answers(
+    db: &TestDatabase,
+    id: Id<Wallet>,
+    answers: &BTreeMap<usize, Answered>,
+) -> Vec<TextRow> {
     let mut balance = Decimal::ZERO;
     let mut versions: HashMap<i64, Vec<usize>> = HashMap::new();
     for (n, (_, answer)) in answers {
@@ -143,8 +188,8 @@ async fn check(db: &TestDatabase, id: Id<Wallet>, answers: &BTreeMap<usize, Answ
     let tail = format!("FROM {} WHERE model_id = '{id}'", db.eventlog("events"));
     let columns = ["id", "model_version", "action_id", "principal", "event_index"];
     let mut events = db.select(&columns, &tail).await;
-    events.sort();
-    let text = |row: &Vec<Option<String>>, at: usize| row[at].clone().unwrap();
+    let text = |row: &TextRow, at: usize| row[at].clone().unwrap();
+    events.sort_by_key(|row| text(row, 1).parse::<i64>().unwrap());
     let told: Vec<i64> = events.iter().map(|row| text(row, 1).parse().unwrap()).collect();
     assert_eq!(told, (1..=deposits + 1).collect::<Vec<i64>>(), "one event per version, in order");
     for row in &events[1..] {
@@ -155,4 +200,5 @@ async fn check(db: &TestDatabase, id: Id<Wallet>, answers: &BTreeMap<usize, Answ
         let version: i64 = text(row, 1).parse().unwrap();
         assert_eq!(answer.as_ref().unwrap().version(), version);
     }
+    events
 }

@@ -5,18 +5,20 @@ use std::time::Duration;
 use ekbatan::action::LeaseError;
 use ekbatan::lock::ProcessBackend;
 use ekbatan::prelude::*;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use crate::acts::{Gate, Groups, a_thing, event_versions, hold, in_line, lined_up, touch};
+use crate::acts::{Gate, Groups, a_thing, act, event_versions, hold, in_line, lined_up, touch};
 use crate::acts::{poll_once, together, touch_after_reading};
 use crate::database::TestDatabase;
-use crate::models::Thing;
+use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
     a_pessimistic_call_keeps_others_out_and_commits_by_its_lease,
     a_lease_that_is_not_to_be_had_is_said,
     a_group_under_a_lease_keeps_others_out_and_commits_by_it,
     a_call_that_brings_its_lease_stands_in_no_line,
+    one_that_runs_alone_does_not_wait_for_its_own_lines_lease,
 }
 
 fn locks() -> LockProvider {
@@ -118,4 +120,37 @@ async fn a_call_that_brings_its_lease_stands_in_no_line(db: &TestDatabase) {
     in_line(&executor, &act).fenced_by(&lease).await.unwrap();
     gate.open();
     holding.await.unwrap();
+}
+
+async fn one_that_runs_alone_does_not_wait_for_its_own_lines_lease(db: &TestDatabase) {
+    a_thing(db).await;
+    let executor = executor_with(db, &locks()).await;
+    let leased = || together().under_lease(Pessimistic::default());
+    let gate = Gate::closed();
+    // Of the label that is there already: its group is refused, and it runs alone.
+    let same = thing("the thing");
+    let same_id = same.id;
+    let again = act(move |ctx| {
+        let same = same.clone();
+        async move { Ok(ctx.plan().add(quiet(same))) }.boxed()
+    });
+    // Reads what is pending, has it committed, is misled, and goes back into the line.
+    let counts = act(move |ctx| {
+        async move {
+            let things = ctx.repository::<Thing>();
+            let pending = things.exists(same_id).await.unwrap();
+            Ok((pending, things.count().await.unwrap()))
+        }
+        .boxed()
+    });
+    let holds = hold(&gate);
+    let holding = lined_up(in_line(&executor, &holds).contention(leased())).await;
+    let again_call = lined_up(in_line(&executor, &again).contention(leased())).await;
+    let counting = lined_up(in_line(&executor, &counts).contention(leased())).await;
+    gate.open();
+    let (held, added, counted) = tokio::join!(holding, again_call, counting);
+    held.unwrap();
+    assert_eq!(added.unwrap_err().kind(), ErrorKind::Unique);
+    assert_eq!(counted.unwrap(), (false, 1));
+    assert_eq!(counts.runs(), 2);
 }

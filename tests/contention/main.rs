@@ -31,6 +31,7 @@ mod models;
 #[path = "../../examples/wallet/wallet.rs"]
 mod wallet;
 
+mod adaptive;
 mod choice;
 mod correctness;
 mod departures;
@@ -38,5 +39,6 @@ mod effects;
 mod faults;
 mod groups;
 mod leases;
+mod processes;
 mod reads;
 mod refusals;

@@ -127,6 +127,8 @@ impl<A: Action> Execution<'_, A> {
     ) -> Answer<A> {
         tracing::debug!(name: "alone", attempt, "the call runs by itself");
         line.deadline.bound(turn.seat().sealed()).await.map_err(late)?;
+        // One before it may have left a lease, for which this call would wait for ever.
+        drop(turn.take_lease());
         self.waited.get_mut().unwrap_or_else(PoisonError::into_inner).turn = Some(turn);
         let answer = match line.options.lease {
             Some(lease) => {

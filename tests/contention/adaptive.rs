@@ -1,0 +1,108 @@
+//! The adaptive strategy: how a key gets hot, who is told of it, and how it cools.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use ekbatan::lock::ProcessBackend;
+use ekbatan::prelude::*;
+use futures_util::future::join_all;
+
+use crate::acts::{Act, a_thing, touch, touch_after_reading};
+use crate::database::TestDatabase;
+use crate::models::Thing;
+
+on_every_database! {
+    a_key_gets_hot_by_conflicts_and_cools_when_calls_come_alone,
+    a_key_without_conflicts_is_never_hot,
+    groups_that_another_process_outruns_take_turns,
+}
+
+fn key() -> ContentionKey {
+    ContentionKey::named("the thing")
+}
+
+type Execution<'a> = ekbatan::action::Execution<'a, Act<Stored<Thing>>>;
+
+fn adaptive<'a>(executor: &'a ActionExecutor, act: &'a Act<Stored<Thing>>) -> Execution<'a> {
+    let call = executor.execute(act, crate::acts::Nothing {});
+    call.contention(Contention::adaptive()).contention_key(key())
+}
+
+/// Reads the thing, has somebody else change it, and commits too late; then once more.
+async fn conflict(db: &TestDatabase, executor: &ActionExecutor, id: Id<Thing>) {
+    let (slow, has_read, may_go_on) = touch_after_reading(id);
+    let outsider = async {
+        has_read.pass().await;
+        let elsewhere = touch(id);
+        let call = db.executor().await;
+        call.execute(&elsewhere, crate::acts::Nothing {}).await.unwrap();
+        may_go_on.open();
+    };
+    let (slowly, ()) = tokio::join!(adaptive(executor, &slow).into_future(), outsider);
+    slowly.unwrap();
+    assert_eq!(slow.runs(), 2);
+}
+
+fn handling(executor: &ActionExecutor) -> Option<Handling> {
+    executor.hot_keys().iter().find(|hot| hot.key == key()).map(|hot| hot.handling)
+}
+
+async fn a_key_gets_hot_by_conflicts_and_cools_when_calls_come_alone(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    // Conflicts that lie apart make nothing hot, and on a slow machine these may.
+    while handling(&executor).is_none() {
+        conflict(db, &executor, id).await;
+    }
+    assert_eq!(handling(&executor), Some(Handling::Coalesced));
+    let hot = &executor.hot_keys()[0];
+    assert!(hot.temperature > 0.0);
+
+    // Company keeps it hot: these run one after another, and none in vain.
+    let touches: Vec<_> = (0..20).map(|_| touch(id)).collect();
+    let calls = touches.iter().map(|touch| adaptive(&executor, touch).into_future());
+    for touched in join_all(calls).await {
+        touched.unwrap();
+    }
+    assert!(touches.iter().all(|touch| touch.runs() == 1));
+
+    while handling(&executor).is_some() {
+        adaptive(&executor, &touch(id)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(executor.hot_keys(), []);
+}
+
+async fn a_key_without_conflicts_is_never_hot(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    for _ in 0..50 {
+        adaptive(&executor, &touch(id)).await.unwrap();
+    }
+    assert_eq!(executor.hot_keys(), []);
+}
+
+async fn groups_that_another_process_outruns_take_turns(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let builder = ActionExecutor::builder(&db.databases, "tests").model::<Thing>();
+    let leases = LockProvider::new(ProcessBackend::new(), "test");
+    let executor = builder.leases(leases.clone()).build().await.unwrap();
+    while handling(&executor) != Some(Handling::TakingTurns) {
+        conflict(db, &executor, id).await;
+    }
+    // Under the lease: whoever holds it keeps the group waiting.
+    let lock = LockKey::named("the thing");
+    let lease = leases.acquire(&lock, Duration::from_secs(3600)).await.unwrap();
+    let act = touch(id);
+    let mut call = adaptive(&executor, &act).into_future();
+    let waiting = async {
+        while leases.inspect(&lock).await.unwrap().is_none_or(|holder| holder.waiting_here == 0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        done = &mut call => panic!("it did not wait for its turn: {done:?}"),
+        () = waiting => {}
+    }
+    lease.release().await;
+    call.await.unwrap();
+    assert_eq!(act.runs(), 1);
+}
