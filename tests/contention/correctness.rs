@@ -105,11 +105,7 @@ pub async fn executor(
     let quick = Budget::new(100_000).base(Duration::from_millis(1)).cap(Duration::from_millis(50));
     ActionExecutor::builder(databases, "tests")
         .model::<Wallet>()
-        .retry(
-            RetryPolicy::none()
-                .with(ErrorKind::Stale, quick.clone())
-                .with(ErrorKind::Deadlock, quick),
-        )
+        .retry(RetryPolicy::none().with(ErrorKind::Stale, quick).with(ErrorKind::Deadlock, quick))
         .leases(leases)
         .contention(contention)
         .build()
