@@ -139,7 +139,9 @@ impl Coalesced {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Adaptive {
-    /// How a hot key's calls are committed together.
+    /// How a hot key's calls are committed together. The lease is taken only while other
+    /// processes are seen to conflict; where none is named, an executor that has leases takes
+    /// one with every default.
     pub coalesced: Coalesced,
 }
 
