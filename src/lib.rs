@@ -47,8 +47,8 @@ pub mod prelude {
     };
     pub use ekbatan_core::shard::{Databases, ShardIdentifier, ShardedId, Sharding};
     pub use ekbatan_lock::{
-        ExecuteLocked, Flight, KeyedLockProvider, Lease, LockError, LockKey, LockOptions,
-        LockProvider, WithLockError, lock_key,
+        ExecuteLocked, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider,
+        RunOnce, WithLockError, lock_key,
     };
     pub use ekbatan_macros::{Entity, Event, Field, Model, State};
     pub use rust_decimal::Decimal;

@@ -15,9 +15,9 @@ const MAX_STORED: usize = 255;
 pub enum LockLevel {
     /// One zone, the one that the configuration names: another zone has a lock of its own.
     #[default]
-    Dc,
+    Zone,
     /// Every zone.
-    Xdc,
+    Global,
 }
 
 /// The key of a lock: a name, and most often whose it is.
@@ -28,7 +28,7 @@ pub enum LockLevel {
 /// let report = LockKey::named("nightly-report");
 /// let wallet = lock_key!("wallet", 17);
 /// assert_eq!(wallet.id(), "wallet:17");
-/// assert_eq!(wallet.level(LockLevel::Xdc).stored("eu"), "XDC#wallet:17");
+/// assert_eq!(wallet.level(LockLevel::Global).stored("eu"), "XDC#wallet:17");
 /// assert_eq!(report.stored("eu"), "DC#eu#nightly-report");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,8 +97,8 @@ impl LockKey {
     /// its digest instead.
     pub fn stored(&self, zone: &str) -> String {
         let full = match self.level {
-            LockLevel::Dc => format!("DC#{zone}#{}", self.id),
-            LockLevel::Xdc => format!("XDC#{}", self.id),
+            LockLevel::Zone => format!("DC#{zone}#{}", self.id),
+            LockLevel::Global => format!("XDC#{}", self.id),
         };
         if full.len() <= MAX_STORED {
             return full;
@@ -184,10 +184,10 @@ mod tests {
     fn levels_and_zones_keep_keys_apart() {
         let key = LockKey::named("a");
         assert_ne!(key.stored("eu"), key.stored("us"));
-        assert_ne!(key.stored("eu"), key.clone().level(LockLevel::Xdc).stored("eu"));
+        assert_ne!(key.stored("eu"), key.clone().level(LockLevel::Global).stored("eu"));
         assert_eq!(
-            key.clone().level(LockLevel::Xdc).stored("eu"),
-            key.level(LockLevel::Xdc).stored("us")
+            key.clone().level(LockLevel::Global).stored("eu"),
+            key.level(LockLevel::Global).stored("us")
         );
     }
 

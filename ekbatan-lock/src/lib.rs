@@ -26,9 +26,9 @@ mod postgres;
 mod process;
 mod provider;
 mod registry;
+mod run_once;
 mod scope;
 mod servers;
-mod single_flight;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod telemetry;
@@ -39,7 +39,7 @@ pub use error::{LockError, LossCause, WithLockError};
 pub use key::{KeyPart, LockKey, LockLevel};
 pub use lease::Lease;
 #[cfg(feature = "mysql")]
-pub use mysql::{MysqlLeaseBackend, MysqlLocks, MysqlLocksError, MysqlSessionBackend};
+pub use mysql::{MySqlLeaseBackend, MySqlLocks, MySqlLocksError, MySqlSessionBackend};
 pub use options::LockOptions;
 #[cfg(feature = "postgres")]
 pub use postgres::{
@@ -48,9 +48,9 @@ pub use postgres::{
 pub use process::ProcessBackend;
 pub use provider::{KeyedLockProvider, LockProvider};
 pub use registry::{KeyedLocks, KeyedLocksError, LockRegistry, ShardLocksError};
+pub use run_once::{RunOnce, RunOnceError, run_once};
 pub use scope::LockScope;
 pub use servers::{BuiltIn, LockServers};
-pub use single_flight::{Flight, SingleFlightError, single_flight};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
 pub use telemetry::LockCounters;

@@ -13,9 +13,9 @@ mod session;
 mod sql;
 mod tables;
 
-pub use error::MysqlLocksError;
-pub use lease::MysqlLeaseBackend;
-pub use session::MysqlSessionBackend;
+pub use error::MySqlLocksError;
+pub use lease::MySqlLeaseBackend;
+pub use session::MySqlSessionBackend;
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ use pool::LockPool;
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use ekbatan_lock::{LockProvider, MysqlLocks};
+/// use ekbatan_lock::{LockProvider, MySqlLocks};
 ///
-/// let server = MysqlLocks::connect("mysql://app:secret@db:3306/shop", 4).await?;
+/// let server = MySqlLocks::connect("mysql://app:secret@db:3306/shop", 4).await?;
 /// let locks = LockProvider::new(server.leases().await?, "eu");
 /// # Ok(())
 /// # }
@@ -41,13 +41,13 @@ use pool::LockPool;
 /// one server apart: all who lock the same keys have to name the same one, and to use the same
 /// strategy.
 #[derive(Clone)]
-pub struct MysqlLocks {
+pub struct MySqlLocks {
     opener: Arc<Opener>,
     pool: LockPool,
     eventlog: String,
 }
 
-impl MysqlLocks {
+impl MySqlLocks {
     /// Looks at the server behind `url`, which begins with `mysql:` or `mariadb:`, and makes a
     /// pool of at most so many connections, which [`leases`](Self::leases) share. Connections
     /// are opened when they are needed.
@@ -56,7 +56,7 @@ impl MysqlLocks {
     ///
     /// When the address is none or leads to no server; or to one on which locks are not safe,
     /// such as a replica that is read only, or one that is too old.
-    pub async fn connect(url: &str, connections: usize) -> Result<Self, MysqlLocksError> {
+    pub async fn connect(url: &str, connections: usize) -> Result<Self, MySqlLocksError> {
         Self::open(&DataSourceConfig::new(url).maximum_pool_size(connections)).await
     }
 
@@ -66,7 +66,7 @@ impl MysqlLocks {
     /// # Errors
     ///
     /// As [`connect`](Self::connect).
-    pub async fn open(server: &DataSourceConfig) -> Result<Self, MysqlLocksError> {
+    pub async fn open(server: &DataSourceConfig) -> Result<Self, MySqlLocksError> {
         let opener = Arc::new(Opener::new(server)?);
         let pool = LockPool::new(opener.clone(), server.maximum_pool_size)?;
         // Whoever opens a connection looks at the server; one now, so that it is looked at.
@@ -88,9 +88,9 @@ impl MysqlLocks {
     /// # Errors
     ///
     /// When the table cannot be created.
-    pub async fn leases(&self) -> Result<MysqlLeaseBackend, MysqlLocksError> {
+    pub async fn leases(&self) -> Result<MySqlLeaseBackend, MySqlLocksError> {
         tables::create(&self.pool, &self.eventlog, &tables::LEASES).await?;
-        Ok(MysqlLeaseBackend::new(self.pool.clone(), &self.eventlog))
+        Ok(MySqlLeaseBackend::new(self.pool.clone(), &self.eventlog))
     }
 
     /// Leases as named locks of one session of their own, which are free the moment this
@@ -100,8 +100,8 @@ impl MysqlLocks {
     ///
     /// On a node of a Galera cluster, which grants named locks for itself or not at all; or
     /// when what is needed cannot be created.
-    pub async fn session(&self) -> Result<MysqlSessionBackend, MysqlLocksError> {
+    pub async fn session(&self) -> Result<MySqlSessionBackend, MySqlLocksError> {
         tables::create(&self.pool, &self.eventlog, &tables::SESSIONS).await?;
-        MysqlSessionBackend::open(self.opener.clone(), &self.eventlog).await
+        MySqlSessionBackend::open(self.opener.clone(), &self.eventlog).await
     }
 }

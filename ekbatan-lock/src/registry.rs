@@ -23,9 +23,8 @@ use error::advice;
 pub use error::{KeyedLocksError, ShardLocksError};
 
 use crate::{
-    BuiltIn, Flight, Holder, KeyedLockProvider, Lease, LockError, LockKey, LockOptions,
-    LockProvider, LockServers, SingleFlightError, WithLockError, single_flight, with_lock,
-    with_locks,
+    BuiltIn, Holder, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider,
+    LockServers, RunOnce, RunOnceError, WithLockError, run_once, with_lock, with_locks,
 };
 
 /// The locks of every shard, as `lock-config` says, with the providers of this crate.
@@ -191,22 +190,22 @@ impl<S> LockRegistry<S> {
     }
 
     /// Runs the work if nobody holds the key, and skips it otherwise; see
-    /// [`LockProvider::single_flight`].
+    /// [`LockProvider::run_once`].
     ///
     /// # Errors
     ///
     /// The work's own, those of the lock, or that the work had to be stopped.
-    pub async fn single_flight<F, T, E>(
+    pub async fn run_once<F, T, E>(
         &self,
         key: &LockKey,
         at_least: Duration,
         at_most: Duration,
         work: impl FnOnce(Lease) -> F,
-    ) -> Result<Flight<T>, SingleFlightError<E>>
+    ) -> Result<RunOnce<T>, RunOnceError<E>>
     where
         F: IntoFuture<Output = Result<T, E>>,
     {
-        single_flight(self.of(key)?, key, at_least, at_most, work).await
+        run_once(self.of(key)?, key, at_least, at_most, work).await
     }
 
     /// Refuses whoever waits, gives back what is held, and ends; see [`LockProvider::close`].

@@ -64,7 +64,7 @@ async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
 async fn mysql(settings: &LockSettings) -> Result<LockProvider, LockError> {
     use ekbatan_core::config::LockStrategy;
 
-    let server = crate::MysqlLocks::open(&settings.server).await?;
+    let server = crate::MySqlLocks::open(&settings.server).await?;
     Ok(match settings.strategy {
         LockStrategy::Session => LockProvider::new(server.session().await?, &settings.zone),
         _ => LockProvider::new(server.leases().await?, &settings.zone),
@@ -77,13 +77,13 @@ async fn mysql(settings: &LockSettings) -> Result<LockProvider, LockError> {
 }
 
 #[cfg(feature = "mysql")]
-impl From<crate::MysqlLocksError> for LockError {
-    fn from(error: crate::MysqlLocksError) -> Self {
-        use crate::{BackendError, MysqlLocksError};
+impl From<crate::MySqlLocksError> for LockError {
+    fn from(error: crate::MySqlLocksError) -> Self {
+        use crate::{BackendError, MySqlLocksError};
         match error {
-            MysqlLocksError::Unsafe { reason } => Self::Unsafe { reason },
-            MysqlLocksError::Backend(source) => Self::Start { source },
-            MysqlLocksError::Address(_) => {
+            MySqlLocksError::Unsafe { reason } => Self::Unsafe { reason },
+            MySqlLocksError::Backend(source) => Self::Start { source },
+            MySqlLocksError::Address(_) => {
                 Self::Start { source: BackendError::new(error.to_string()) }
             }
         }

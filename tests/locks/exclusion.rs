@@ -115,8 +115,8 @@ async fn a_waiter_gets_the_key_when_it_is_released(t: &TestLocks) {
 async fn levels_of_one_key_are_locks_of_their_own(t: &TestLocks) {
     let key = LockKey::named("k");
     let _dc = t.hold(&key).await;
-    assert!(t.try_now(&key.clone().level(LockLevel::Xdc)).await.is_some());
-    assert!(t.try_now(&key.level(LockLevel::Dc)).await.is_none());
+    assert!(t.try_now(&key.clone().level(LockLevel::Global)).await.is_some());
+    assert!(t.try_now(&key.level(LockLevel::Zone)).await.is_none());
 }
 
 async fn tokens_only_grow(t: &TestLocks) {

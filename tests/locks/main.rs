@@ -21,10 +21,10 @@ macro_rules! on_every_provider {
         on_every_provider!(only postgres_lease PostgresLease: $($test),*);
         on_every_provider!(only postgres_session PostgresSession: $($test),*);
         on_every_provider!(only sqlite Sqlite: $($test),*);
-        on_every_provider!(only mysql_lease MysqlLease: $($test),*);
-        on_every_provider!(only mysql_session MysqlSession: $($test),*);
-        on_every_provider!(only mariadb_lease MariadbLease: $($test),*);
-        on_every_provider!(only mariadb_session MariadbSession: $($test),*);
+        on_every_provider!(only mysql_lease MySqlLease: $($test),*);
+        on_every_provider!(only mysql_session MySqlSession: $($test),*);
+        on_every_provider!(only mariadb_lease MariaDbLease: $($test),*);
+        on_every_provider!(only mariadb_session MariaDbSession: $($test),*);
     };
 }
 
@@ -38,7 +38,6 @@ mod commit;
 mod encryption;
 mod ends;
 mod exclusion;
-mod flights;
 mod force;
 mod mysql;
 mod postgres;
@@ -46,6 +45,7 @@ mod queue;
 mod reads;
 mod redis;
 mod registry;
+mod run_once;
 mod scopes;
 mod several;
 mod sqlite;

@@ -16,10 +16,10 @@ mod sessions;
 
 macro_rules! by_every_strategy {
     ($($test:ident),* $(,)?) => {
-        by_every_strategy!(only mysql_lease MysqlLease: $($test),*);
-        by_every_strategy!(only mysql_session MysqlSession: $($test),*);
-        by_every_strategy!(only mariadb_lease MariadbLease: $($test),*);
-        by_every_strategy!(only mariadb_session MariadbSession: $($test),*);
+        by_every_strategy!(only mysql_lease MySqlLease: $($test),*);
+        by_every_strategy!(only mysql_session MySqlSession: $($test),*);
+        by_every_strategy!(only mariadb_lease MariaDbLease: $($test),*);
+        by_every_strategy!(only mariadb_session MariaDbSession: $($test),*);
     };
     (only $module:ident $kind:ident: $($test:ident),*) => {
         mod $module {

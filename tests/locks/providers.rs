@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ekbatan::lock::{
-    KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, MysqlLocks, PostgresLocks,
+    KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, MySqlLocks, PostgresLocks,
     ProcessBackend, SqliteLocks,
 };
 use ekbatan_lock_redis::RedisBackend;
@@ -18,20 +18,20 @@ pub enum Kind {
     PostgresLease,
     PostgresSession,
     Sqlite,
-    MysqlLease,
-    MysqlSession,
-    MariadbLease,
-    MariadbSession,
+    MySqlLease,
+    MySqlSession,
+    MariaDbLease,
+    MariaDbSession,
 }
 
 impl Kind {
     pub fn is_mariadb(self) -> bool {
-        matches!(self, Kind::MariadbLease | Kind::MariadbSession)
+        matches!(self, Kind::MariaDbLease | Kind::MariaDbSession)
     }
 
     /// Whether its locks are those of a session at the server.
     pub fn is_session(self) -> bool {
-        matches!(self, Kind::PostgresSession | Kind::MysqlSession | Kind::MariadbSession)
+        matches!(self, Kind::PostgresSession | Kind::MySqlSession | Kind::MariaDbSession)
     }
 }
 
@@ -59,7 +59,7 @@ impl TestLocks {
                 PostgresServer::shared().await.unwrap().create_database().await.unwrap()
             }
             Kind::Sqlite => file.insert(TempSqlite::new().unwrap()).url(),
-            Kind::MysqlLease | Kind::MysqlSession | Kind::MariadbLease | Kind::MariadbSession => {
+            Kind::MySqlLease | Kind::MySqlSession | Kind::MariaDbLease | Kind::MariaDbSession => {
                 mysql_database(kind).await
             }
         };
@@ -114,7 +114,7 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
         }
         Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,
         Kind::Sqlite => on_sqlite(place).await,
-        Kind::MysqlLease | Kind::MysqlSession | Kind::MariadbLease | Kind::MariadbSession => {
+        Kind::MySqlLease | Kind::MySqlSession | Kind::MariaDbLease | Kind::MariaDbSession => {
             on_mysql(kind, place).await
         }
     }
@@ -142,7 +142,7 @@ pub async fn mysql_database(kind: Kind) -> String {
 /// The same on MySQL and MariaDB, where the locks lie in the test's own database.
 pub async fn on_mysql(kind: Kind, url: &str) -> LockProvider {
     let database = url.rsplit('/').next().unwrap_or_default();
-    let server = MysqlLocks::connect(url, CONNECTIONS).await.unwrap().eventlog(database);
+    let server = MySqlLocks::connect(url, CONNECTIONS).await.unwrap().eventlog(database);
     match kind.is_session() {
         false => LockProvider::new(server.leases().await.unwrap(), "test"),
         true => LockProvider::new(server.session().await.unwrap(), "test"),

@@ -154,7 +154,7 @@ async fn zones_part_keys_unless_they_span_them() {
     let key = LockKey::named("report");
     let _eu = eu.acquire(&key, LONG).await.unwrap();
     let _us = us.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().expect("its own");
-    let both = key.level(LockLevel::Xdc);
+    let both = key.level(LockLevel::Global);
     let _one = eu.acquire(&both, LONG).await.unwrap();
     assert!(us.try_acquire(&both, Duration::ZERO, LONG).await.unwrap().is_none());
 }

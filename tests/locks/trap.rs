@@ -38,10 +38,10 @@ macro_rules! on_every_sql_provider {
 on_every_sql_provider! {
     postgres_lease PostgresLease,
     postgres_session PostgresSession,
-    mysql_lease MysqlLease,
-    mysql_session MysqlSession,
-    mariadb_lease MariadbLease,
-    mariadb_session MariadbSession,
+    mysql_lease MySqlLease,
+    mysql_session MySqlSession,
+    mariadb_lease MariaDbLease,
+    mariadb_session MariaDbSession,
 }
 
 /// A database of one test, and what is asked of it.

@@ -7,7 +7,7 @@ use crate::BackendError;
 /// Locks in MySQL or MariaDB that could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum MysqlLocksError {
+pub enum MySqlLocksError {
     /// The address cannot be used.
     #[error("the address of the lock database cannot be used: {0}")]
     Address(String),

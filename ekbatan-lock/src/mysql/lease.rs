@@ -25,15 +25,15 @@ use super::tables::{LEASES, full_name};
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
 /// Grants keys as rows of the table `lock_leases`; see
-/// [`MysqlLocks::leases`](super::MysqlLocks::leases).
-pub struct MysqlLeaseBackend {
+/// [`MySqlLocks::leases`](super::MySqlLocks::leases).
+pub struct MySqlLeaseBackend {
     pool: LockPool,
     table: String,
     /// By which this process knows its own wishes from those of others.
     process: Uuid,
 }
 
-impl MysqlLeaseBackend {
+impl MySqlLeaseBackend {
     pub(super) fn new(pool: LockPool, eventlog: &str) -> Self {
         Self { pool, table: full_name(eventlog, &LEASES), process: Uuid::new_v4() }
     }
@@ -115,7 +115,7 @@ pub(super) fn duration(row: &MySqlRow, column: usize) -> Result<Duration, Backen
 }
 
 #[async_trait]
-impl LockBackend for MysqlLeaseBackend {
+impl LockBackend for MySqlLeaseBackend {
     fn name(&self) -> &'static str {
         "mysql lease"
     }

@@ -12,7 +12,7 @@ use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 
-use super::error::{Failure, MysqlLocksError, told};
+use super::error::{Failure, MySqlLocksError, told};
 use super::server::{LOOK, Server};
 use crate::BackendError;
 
@@ -25,15 +25,15 @@ pub(super) struct Opener {
 }
 
 impl Opener {
-    pub(super) fn new(config: &DataSourceConfig) -> Result<Self, MysqlLocksError> {
+    pub(super) fn new(config: &DataSourceConfig) -> Result<Self, MySqlLocksError> {
         let options =
-            server_options(config).map_err(|error| MysqlLocksError::Address(error.to_string()))?;
+            server_options(config).map_err(|error| MySqlLocksError::Address(error.to_string()))?;
         Ok(Self { options })
     }
 
     /// Connects, looks at the server and sets the session up. With `patience`, the server ends
     /// a session from which it hears nothing for so long.
-    pub(super) async fn open(&self, patience: Option<Duration>) -> Result<Link, MysqlLocksError> {
+    pub(super) async fn open(&self, patience: Option<Duration>) -> Result<Link, MySqlLocksError> {
         let opened = tokio::time::timeout(ANSWER, self.connect(patience)).await;
         opened.unwrap_or_else(|_| {
             let why = format!("no connection to the lock database within {ANSWER:?}");
@@ -41,7 +41,7 @@ impl Opener {
         })
     }
 
-    async fn connect(&self, patience: Option<Duration>) -> Result<Link, MysqlLocksError> {
+    async fn connect(&self, patience: Option<Duration>) -> Result<Link, MySqlLocksError> {
         let connected = MySqlConnection::connect_with(&self.options).await;
         let mut inner = connected.map_err(|error| {
             BackendError::new(format!("no connection to the lock database: {}", told(&error)))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult};
 
-use super::error::MysqlLocksError;
+use super::error::MySqlLocksError;
 use super::link::{ANSWER, Link, Opener, Set};
 use crate::BackendError;
 
@@ -28,13 +28,13 @@ pub(super) struct Manager {
 
 impl managed::Manager for Manager {
     type Type = Link;
-    type Error = MysqlLocksError;
+    type Error = MySqlLocksError;
 
-    async fn create(&self) -> Result<Link, MysqlLocksError> {
+    async fn create(&self) -> Result<Link, MySqlLocksError> {
         self.opener.open(None).await
     }
 
-    async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<MysqlLocksError> {
+    async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<MySqlLocksError> {
         if !link.is_in_order() {
             return Err(RecycleError::message("left in the middle of its work"));
         }
@@ -53,7 +53,7 @@ pub(super) struct LockPool {
 }
 
 impl LockPool {
-    pub(super) fn new(opener: Arc<Opener>, connections: usize) -> Result<Self, MysqlLocksError> {
+    pub(super) fn new(opener: Arc<Opener>, connections: usize) -> Result<Self, MySqlLocksError> {
         let pool = Pool::builder(Manager { opener })
             .max_size(connections.max(1))
             .runtime(Runtime::Tokio1)
@@ -65,7 +65,7 @@ impl LockPool {
         Ok(Self { pool })
     }
 
-    pub(super) async fn link(&self) -> Result<Object<Manager>, MysqlLocksError> {
+    pub(super) async fn link(&self) -> Result<Object<Manager>, MySqlLocksError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => error,
             other => BackendError::caused("no connection to the lock database", other).into(),
@@ -76,7 +76,7 @@ impl LockPool {
     pub(super) async fn run(&self, what: &str, sql: &str) -> Result<Vec<Set>, BackendError> {
         let link = self.link().await;
         let mut link = link.map_err(|error| match error {
-            MysqlLocksError::Backend(error) => error,
+            MySqlLocksError::Backend(error) => error,
             other => BackendError::new(other.to_string()),
         })?;
         let mut tries = 1;

@@ -3,7 +3,7 @@
 //! What always holds: it is asked on every connection that is opened, because an address may
 //! lead elsewhere after a fail-over.
 
-use super::error::MysqlLocksError;
+use super::error::MySqlLocksError;
 
 /// Asks for all that [`Server`] has to know. What a server does not have, it leaves out.
 pub(super) const LOOK: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
@@ -44,7 +44,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Reads names and values of variables; refuses a server on which no lock is safe.
-    pub(super) fn read(variables: &[(String, String)]) -> Result<Self, MysqlLocksError> {
+    pub(super) fn read(variables: &[(String, String)]) -> Result<Self, MySqlLocksError> {
         let value = |name: &str| {
             let found = variables.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
             found.map_or("", |(_, value)| value)
@@ -55,7 +55,7 @@ impl Server {
         refuse_an_old_one(version, flavour)?;
         for name in ["read_only", "super_read_only", "innodb_read_only"] {
             if is_on(name) {
-                return Err(MysqlLocksError::Unsafe {
+                return Err(MySqlLocksError::Unsafe {
                     reason: format!(
                         "the server cannot be written to ({name} is {}), as a replica cannot, \
                          whose locks exclude nobody on the primary; give the address of the \
@@ -69,20 +69,20 @@ impl Server {
     }
 
     /// Named locks are granted by each node of a cluster for itself.
-    pub(super) fn refuse_a_cluster(&self) -> Result<(), MysqlLocksError> {
+    pub(super) fn refuse_a_cluster(&self) -> Result<(), MySqlLocksError> {
         match self.cluster {
             false => Ok(()),
-            true => Err(MysqlLocksError::Unsafe {
+            true => Err(MySqlLocksError::Unsafe {
                 reason: "the server is a node of a Galera cluster (wsrep_on is ON), of which each \
                          node grants GET_LOCK for itself or not at all; use leases \
-                         (`MysqlLocks::leases`)"
+                         (`MySqlLocks::leases`)"
                     .to_owned(),
             }),
         }
     }
 }
 
-fn refuse_an_old_one(version: &str, flavour: Flavour) -> Result<(), MysqlLocksError> {
+fn refuse_an_old_one(version: &str, flavour: Flavour) -> Result<(), MySqlLocksError> {
     let mut numbers =
         version.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or_default());
     let mut next = || numbers.next().unwrap_or_default();
@@ -97,7 +97,7 @@ fn refuse_an_old_one(version: &str, flavour: Flavour) -> Result<(), MysqlLocksEr
         Flavour::MariaDb if found < (10, 7, 0) => "MariaDB 10.7 is the oldest that will do",
         _ => return Ok(()),
     };
-    Err(MysqlLocksError::Unsafe {
+    Err(MySqlLocksError::Unsafe {
         reason: format!("the server is too old, of version `{version}`: {why}"),
     })
 }
@@ -145,6 +145,6 @@ mod tests {
     fn a_node_of_a_cluster_has_rows_but_no_named_locks() {
         let node = read(&[("version", "10.11.6-MariaDB"), ("wsrep_on", "ON")]).unwrap();
         let refused = node.refuse_a_cluster().unwrap_err().to_string();
-        assert!(refused.contains("MysqlLocks::leases"), "{refused}");
+        assert!(refused.contains("MySqlLocks::leases"), "{refused}");
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 
-use super::error::MysqlLocksError;
+use super::error::MySqlLocksError;
 use super::lease::GIVE_WAY;
 use super::link::{ANSWER, Opener};
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
@@ -27,18 +27,18 @@ use names::Names;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Grants keys as named locks of one session; see
-/// [`MysqlLocks::session`](super::MysqlLocks::session).
+/// [`MySqlLocks::session`](super::MySqlLocks::session).
 ///
 /// When the session ends, every lease on it is lost and says so; a new one is opened for
 /// whoever asks next. Ending somebody else's lock by force ends their session, and with it all
 /// that it holds.
-pub struct MysqlSessionBackend {
+pub struct MySqlSessionBackend {
     common: Arc<Common>,
     requests: mpsc::UnboundedSender<Request>,
 }
 
-impl MysqlSessionBackend {
-    pub(super) async fn open(opener: Arc<Opener>, eventlog: &str) -> Result<Self, MysqlLocksError> {
+impl MySqlSessionBackend {
+    pub(super) async fn open(opener: Arc<Opener>, eventlog: &str) -> Result<Self, MySqlLocksError> {
         let names = Names::new(eventlog);
         let session = Session::open(&opener, names.clone()).await?;
         let common = Arc::new(Common { opener, names, grants: Mutex::new(session.grants()) });
@@ -59,7 +59,7 @@ impl MysqlSessionBackend {
 }
 
 #[async_trait]
-impl LockBackend for MysqlSessionBackend {
+impl LockBackend for MySqlSessionBackend {
     fn name(&self) -> &'static str {
         "mysql session"
     }

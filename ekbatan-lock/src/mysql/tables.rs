@@ -3,7 +3,7 @@
 //! What always holds: several processes may create it at once; where it is there already,
 //! nothing but the right to use it is needed.
 
-use super::error::MysqlLocksError;
+use super::error::MySqlLocksError;
 use super::link::value;
 use super::pool::LockPool;
 use super::sql::{name, text};
@@ -50,7 +50,7 @@ pub(super) async fn create(
     pool: &LockPool,
     eventlog: &str,
     needs: &Needs,
-) -> Result<(), MysqlLocksError> {
+) -> Result<(), MySqlLocksError> {
     let there = format!(
         "SELECT COUNT(*) FROM information_schema.tables \
          WHERE table_schema = {} AND table_name = {}",
@@ -75,7 +75,7 @@ pub(super) async fn create(
     );
     let what = format!(
         "{table} is not there and cannot be created; GRANT ALL ON {}.* TO this user, or name \
-         another database with `MysqlLocks::eventlog`",
+         another database with `MySqlLocks::eventlog`",
         name(eventlog)
     );
     link.run(&what, &script).await.map_err(BackendError::from)?;

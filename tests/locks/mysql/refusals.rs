@@ -1,6 +1,6 @@
 //! Servers on which locks would not keep their promise.
 
-use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, MysqlLocks, MysqlLocksError};
+use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, MySqlLocks, MySqlLocksError};
 use ekbatan_testkit::MariaDbServer;
 use sqlx::Connection;
 
@@ -8,8 +8,8 @@ use super::{Server, client};
 use crate::providers::{Kind, LONG};
 
 async fn refused(url: &str) -> String {
-    match MysqlLocks::connect(url, 1).await.err().unwrap() {
-        MysqlLocksError::Unsafe { reason } => reason,
+    match MySqlLocks::connect(url, 1).await.err().unwrap() {
+        MySqlLocksError::Unsafe { reason } => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -17,25 +17,25 @@ async fn refused(url: &str) -> String {
 async fn a_server_that_cannot_be_written_to_is_refused(kind: Kind) {
     let server = Server::start(kind).await;
     let url = server.create_database().await;
-    assert!(MysqlLocks::connect(&url, 1).await.is_ok());
+    assert!(MySqlLocks::connect(&url, 1).await.is_ok());
     let mut administrator = client(&url).await;
     sqlx::raw_sql("SET GLOBAL read_only = 1").execute(&mut administrator).await.unwrap();
     let reason = refused(&url).await;
     assert!(reason.contains("read_only is ON") && reason.contains("primary"), "{reason}");
     sqlx::raw_sql("SET GLOBAL read_only = 0").execute(&mut administrator).await.unwrap();
     administrator.close().await.unwrap();
-    let locks = MysqlLocks::connect(&url, 1).await.unwrap();
+    let locks = MySqlLocks::connect(&url, 1).await.unwrap();
     drop(LockProvider::new(locks.leases().await.unwrap(), "test"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mysql_that_cannot_be_written_to_is_refused() {
-    a_server_that_cannot_be_written_to_is_refused(Kind::MysqlLease).await;
+    a_server_that_cannot_be_written_to_is_refused(Kind::MySqlLease).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mariadb_that_cannot_be_written_to_is_refused() {
-    a_server_that_cannot_be_written_to_is_refused(Kind::MariadbLease).await;
+    a_server_that_cannot_be_written_to_is_refused(Kind::MariaDbLease).await;
 }
 
 /// A server that says of itself that it is a node grants named locks as if it were alone.
@@ -49,10 +49,10 @@ async fn a_node_of_a_galera_cluster_has_leases_and_no_named_locks() {
     }
     let node = builder.start().await.unwrap();
     let url = node.create_database().await.unwrap();
-    let locks = MysqlLocks::connect(&url, 1).await.unwrap();
+    let locks = MySqlLocks::connect(&url, 1).await.unwrap();
     match locks.session().await.err().unwrap() {
-        MysqlLocksError::Unsafe { reason } => {
-            assert!(reason.contains("Galera") && reason.contains("MysqlLocks::leases"), "{reason}");
+        MySqlLocksError::Unsafe { reason } => {
+            assert!(reason.contains("Galera") && reason.contains("MySqlLocks::leases"), "{reason}");
         }
         other => panic!("{other:?}"),
     }
@@ -66,8 +66,8 @@ async fn a_node_of_a_galera_cluster_has_leases_and_no_named_locks() {
 #[tokio::test]
 async fn an_address_that_is_none_is_refused() {
     for url in ["postgres://u:secret@localhost/db", "mysql://u:secret@localhost:x/db", "mysql"] {
-        let error = MysqlLocks::connect(url, 1).await.err().unwrap();
-        assert!(matches!(error, MysqlLocksError::Address(_)), "{error:?}");
+        let error = MySqlLocks::connect(url, 1).await.err().unwrap();
+        assert!(matches!(error, MySqlLocksError::Address(_)), "{error:?}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
 }
@@ -82,7 +82,7 @@ async fn a_table_that_cannot_be_created_is_named() {
     let mut administrator = client(&url).await;
     sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut administrator).await.unwrap();
     let host = address.rsplit('@').next().unwrap();
-    let locks = MysqlLocks::connect(&format!("mariadb://{user}@{host}/{database}"), 1).await;
+    let locks = MySqlLocks::connect(&format!("mariadb://{user}@{host}/{database}"), 1).await;
     let error = locks.unwrap().eventlog("nowhere").leases().await.err().unwrap().to_string();
     assert!(error.contains("`nowhere`.lock_leases") && error.contains("GRANT"), "{error}");
 }

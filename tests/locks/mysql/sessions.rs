@@ -8,8 +8,8 @@ use crate::providers::{Kind, LONG, mysql_database, on_mysql};
 
 macro_rules! on_both_servers {
     ($($test:ident),* $(,)?) => {
-        on_both_servers!(only mysql MysqlSession: $($test),*);
-        on_both_servers!(only mariadb MariadbSession: $($test),*);
+        on_both_servers!(only mysql MySqlSession: $($test),*);
+        on_both_servers!(only mariadb MariaDbSession: $($test),*);
     };
     (only $module:ident $kind:ident: $($test:ident),*) => {
         mod $module {

@@ -155,7 +155,7 @@ async fn run_for_ever(url: &str) {
         std::future::pending::<Result<(), ()>>().await
     };
     let key = LockKey::named("report");
-    let _ = locks.single_flight(&key, AT_LEAST, AT_LEAST, work).await;
+    let _ = locks.run_once(&key, AT_LEAST, AT_LEAST, work).await;
 }
 
 async fn hold_for_ever(url: &str) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::grants::Grants;
 use super::names::Names;
-use crate::mysql::error::{Failure, MysqlLocksError};
+use crate::mysql::error::{Failure, MySqlLocksError};
 use crate::mysql::lease::{OWN_WISH, duration};
 use crate::mysql::link::{Link, Opener, Set, value};
 use crate::{BackendError, Holder};
@@ -58,7 +58,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) async fn open(opener: &Opener, names: Names) -> Result<Self, MysqlLocksError> {
+    pub(super) async fn open(opener: &Opener, names: Names) -> Result<Self, MySqlLocksError> {
         let mut link = opener.open(Some(PATIENCE)).await?;
         link.server.refuse_a_cluster()?;
         let asked = link.run("opening a lock session", "SELECT CONNECTION_ID()").await;
@@ -273,7 +273,7 @@ impl Session {
 
 const POOLED: &str = "another session answered: there is a pooler in between that shares \
     sessions, with which named locks get lost; give the server's own address, or use leases \
-    (`MysqlLocks::leases`)";
+    (`MySqlLocks::leases`)";
 
 impl Wishes {
     /// The key is wanted.

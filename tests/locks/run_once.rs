@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ekbatan::lock::{
-    Flight, KeyedLockProvider, Lease, LockError, LockKey, LockProvider, LockScope, LossCause,
-    SingleFlightError, single_flight,
+    KeyedLockProvider, Lease, LockError, LockKey, LockProvider, LockScope, LossCause, RunOnce,
+    RunOnceError, run_once,
 };
 use tokio::sync::Notify;
 
@@ -32,18 +32,18 @@ const AT_LEAST: Duration = Duration::from_millis(900);
 /// For as long as a test lasts.
 const VERY_LONG: Duration = Duration::from_secs(3_600);
 
-type Answer = Result<Flight<()>, SingleFlightError<&'static str>>;
+type Answer = Result<RunOnce<()>, RunOnceError<&'static str>>;
 
 fn done(answer: &Answer) -> bool {
     match answer {
-        Ok(Flight::Done(())) => true,
-        Ok(Flight::Skipped) => false,
+        Ok(RunOnce::Done(())) => true,
+        Ok(RunOnce::Skipped) => false,
         Err(error) => panic!("{error:?}"),
     }
 }
 
 async fn short(locks: &LockProvider, key: &LockKey, at_least: Duration) -> Answer {
-    locks.single_flight(key, at_least, VERY_LONG, async |_| Ok(())).await
+    locks.run_once(key, at_least, VERY_LONG, async |_| Ok(())).await
 }
 
 /// Asks again until the work runs.
@@ -66,7 +66,7 @@ async fn one_node_runs_it_and_the_others_skip_it(t: &TestLocks) {
         };
         // Also by one of whom no more is known than that it is a provider.
         let locks: Arc<dyn KeyedLockProvider> = Arc::new(locks);
-        single_flight(&*locks, &of_task, Duration::ZERO, VERY_LONG, work).await
+        run_once(&*locks, &of_task, Duration::ZERO, VERY_LONG, work).await
     });
     begun.notified().await;
     let other = t.other_node().await;
@@ -74,7 +74,7 @@ async fn one_node_runs_it_and_the_others_skip_it(t: &TestLocks) {
         assert!(!done(&short(node, &key, Duration::ZERO).await), "it runs elsewhere");
     }
     end.notify_one();
-    assert_eq!(running.await.unwrap().unwrap(), Flight::Done(true));
+    assert_eq!(running.await.unwrap().unwrap(), RunOnce::Done(true));
     until_it_runs(&other, &key).await;
 }
 
@@ -102,8 +102,8 @@ async fn a_key_is_kept_though_its_work_failed_panicked_or_was_dropped(t: &TestLo
 
     let begun = Instant::now();
     let work = async |_| Err::<(), _>("no");
-    let failed = t.locks.single_flight(&failing, AT_LEAST, VERY_LONG, work).await;
-    assert!(matches!(failed, Err(SingleFlightError::Work("no"))), "{failed:?}");
+    let failed = t.locks.run_once(&failing, AT_LEAST, VERY_LONG, work).await;
+    assert!(matches!(failed, Err(RunOnceError::Work("no"))), "{failed:?}");
     until_it_runs(&other, &failing).await;
     assert!(begun.elapsed() >= AT_LEAST);
 
@@ -111,7 +111,7 @@ async fn a_key_is_kept_though_its_work_failed_panicked_or_was_dropped(t: &TestLo
     let (locks, key) = (t.locks.clone(), panicking.clone());
     let task = tokio::spawn(async move {
         let work = async |_| -> Result<(), ()> { panic!("in the middle of the work") };
-        locks.single_flight(&key, AT_LEAST, VERY_LONG, work).await
+        locks.run_once(&key, AT_LEAST, VERY_LONG, work).await
     });
     assert!(task.await.unwrap_err().is_panic());
     until_it_runs(&other, &panicking).await;
@@ -126,7 +126,7 @@ async fn a_key_is_kept_though_its_work_failed_panicked_or_was_dropped(t: &TestLo
     tokio::select! {
         biased;
         () = running.notified() => {}
-        _ = t.locks.single_flight(&dropped, AT_LEAST, VERY_LONG, work) => unreachable!(),
+        _ = t.locks.run_once(&dropped, AT_LEAST, VERY_LONG, work) => unreachable!(),
     }
     until_it_runs(&other, &dropped).await;
     assert!(begun.elapsed() >= AT_LEAST);
@@ -160,8 +160,8 @@ async fn work_that_takes_too_long_is_stopped_and_its_key_free(t: &TestLocks) {
         }
     };
     let begun = Instant::now();
-    match t.locks.single_flight(&key, AT_LEAST, AT_LEAST, work).await {
-        Err(SingleFlightError::Stopped { key: of, cause }) => {
+    match t.locks.run_once(&key, AT_LEAST, AT_LEAST, work).await {
+        Err(RunOnceError::Stopped { key: of, cause }) => {
             assert_eq!((of, cause), (key.clone(), LossCause::Expired(AT_LEAST)));
         }
         other => panic!("{other:?}"),
@@ -176,10 +176,10 @@ async fn work_is_stopped_when_its_lease_is_ended_by_force(t: &TestLocks) {
         assert!(t.locks.force_release(&key, "it hangs").await.unwrap());
         std::future::pending::<Result<(), ()>>().await
     };
-    let stopped = t.locks.single_flight(&key, VERY_LONG, VERY_LONG, work).await;
+    let stopped = t.locks.run_once(&key, VERY_LONG, VERY_LONG, work).await;
     let cause = LossCause::Forced("it hangs".to_owned());
     match stopped {
-        Err(SingleFlightError::Stopped { cause: by, .. }) => assert_eq!(by, cause),
+        Err(RunOnceError::Stopped { cause: by, .. }) => assert_eq!(by, cause),
         other => panic!("{other:?}"),
     }
     // Who forces it wants it free.
@@ -206,10 +206,10 @@ async fn a_key_is_kept_when_its_node_dies(t: &TestLocks) {
         Ok::<_, ()>(holder.remaining.map(|remaining| remaining + begun.elapsed()))
     };
     let at_least = Duration::from_secs(600);
-    let flight = t.locks.single_flight(&key, at_least, VERY_LONG, work).await.unwrap();
+    let flight = t.locks.run_once(&key, at_least, VERY_LONG, work).await.unwrap();
     match (flight, t.kind()) {
-        (Flight::Done(None), kind) if kind.is_session() => {}
-        (Flight::Done(Some(until)), _) => assert!(until >= at_least, "{until:?}"),
+        (RunOnce::Done(None), kind) if kind.is_session() => {}
+        (RunOnce::Done(Some(until)), _) => assert!(until >= at_least, "{until:?}"),
         other => panic!("{other:?}"),
     }
 }
@@ -227,16 +227,16 @@ async fn closing_waits_for_no_kept_key(t: &TestLocks) {
         running.notified().await;
         t.locks.close().await;
     };
-    let flight = t.locks.single_flight(&runs, VERY_LONG, VERY_LONG, work);
+    let flight = t.locks.run_once(&runs, VERY_LONG, VERY_LONG, work);
     match tokio::join!(flight, closing).0 {
-        Err(SingleFlightError::Stopped { cause, .. }) => assert_eq!(cause, LossCause::Closed),
+        Err(RunOnceError::Stopped { cause, .. }) => assert_eq!(cause, LossCause::Closed),
         other => panic!("{other:?}"),
     }
     for key in [&ended, &runs] {
         match t.kind() {
             Kind::Process => {
                 let refused = short(&other, key, Duration::ZERO).await.unwrap_err();
-                let closed = matches!(refused, SingleFlightError::Lock(LockError::Closed { .. }));
+                let closed = matches!(refused, RunOnceError::Lock(LockError::Closed { .. }));
                 assert!(closed, "{refused:?}");
             }
             // A session's locks end with it.
@@ -252,7 +252,7 @@ async fn times_between_which_no_work_can_end_are_refused(t: &TestLocks) {
     let (short, long) = (Duration::from_secs(3), Duration::from_secs(5));
     for (at_least, at_most) in [(long, short), (Duration::ZERO, Duration::ZERO)] {
         let work = async |_| -> Result<(), LockError> { unreachable!("it is refused") };
-        let refused = t.locks.single_flight(&LockKey::named("k"), at_least, at_most, work).await;
+        let refused = t.locks.run_once(&LockKey::named("k"), at_least, at_most, work).await;
         assert_eq!(
             refused.unwrap_err().to_string(),
             format!(
@@ -270,8 +270,8 @@ async fn within_its_scope_work_runs_under_the_lease_that_is_there(t: &TestLocks)
     LockScope::run(async {
         let outer = t.hold(&key).await;
         let work = async |lease: Lease| Ok::<_, ()>(lease.token());
-        let flight = t.locks.single_flight(&key, AT_LEAST, VERY_LONG, work).await.unwrap();
-        assert_eq!(flight, Flight::Done(outer.token()));
+        let flight = t.locks.run_once(&key, AT_LEAST, VERY_LONG, work).await.unwrap();
+        assert_eq!(flight, RunOnce::Done(outer.token()));
         assert!(outer.is_held());
     })
     .await;

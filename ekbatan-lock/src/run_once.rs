@@ -18,7 +18,7 @@ const TERM: Duration = Duration::from_secs(30);
 /// What became of work that one node at a time runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "it says whether the work ran"]
-pub enum Flight<T> {
+pub enum RunOnce<T> {
     /// It ran here.
     Done(T),
     /// Somebody runs it, or did so a moment ago.
@@ -28,7 +28,7 @@ pub enum Flight<T> {
 /// Why work that one node at a time runs has no output.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum SingleFlightError<E> {
+pub enum RunOnceError<E> {
     /// The work's own error, untouched.
     #[error(transparent)]
     Work(E),
@@ -67,7 +67,7 @@ pub enum SingleFlightError<E> {
 /// PostgreSQL, this process holds the key for so long, and its end frees it.
 ///
 /// After `at_most`, or when the lease is lost otherwise, the work is dropped at its next await,
-/// and the answer is [`SingleFlightError::Stopped`]. What it has spawned goes on: that has to
+/// and the answer is [`RunOnceError::Stopped`]. What it has spawned goes on: that has to
 /// look at [`Lease::lost`]. A commit that has begun goes on, too, unless it is fenced by the
 /// lease, when it is refused.
 ///
@@ -76,35 +76,35 @@ pub enum SingleFlightError<E> {
 ///
 /// In a scope that holds the key already the work runs under the lease that is there.
 ///
-/// [`LockProvider::single_flight`] is the same for a provider whose type is known.
-pub async fn single_flight<P, F, T, E>(
+/// [`LockProvider::run_once`] is the same for a provider whose type is known.
+pub async fn run_once<P, F, T, E>(
     provider: &P,
     key: &LockKey,
     at_least: Duration,
     at_most: Duration,
     work: impl FnOnce(Lease) -> F,
-) -> Result<Flight<T>, SingleFlightError<E>>
+) -> Result<RunOnce<T>, RunOnceError<E>>
 where
     P: KeyedLockProvider + ?Sized,
     F: IntoFuture<Output = Result<T, E>>,
 {
     if at_most.is_zero() || at_least > at_most {
-        return Err(SingleFlightError::Times { key: key.clone(), at_least, at_most });
+        return Err(RunOnceError::Times { key: key.clone(), at_least, at_most });
     }
     let term = at_least.max(TERM).min(at_most);
     let options = LockOptions::wait(Duration::ZERO).hold(at_most).renewed(term);
     LockScope::run(async {
         let Some(lease) = provider.take(key, &options).await? else {
             tracing::debug!(%key, "skipped, as somebody else runs it");
-            return Ok(Flight::Skipped);
+            return Ok(RunOnce::Skipped);
         };
         lease.keep(at_least);
         let answer = tokio::select! {
             biased;
             worked = work(lease.clone()).into_future() => {
-                worked.map(Flight::Done).map_err(SingleFlightError::Work)
+                worked.map(RunOnce::Done).map_err(RunOnceError::Work)
             }
-            cause = lease.lost() => Err(SingleFlightError::Stopped { key: key.clone(), cause }),
+            cause = lease.lost() => Err(RunOnceError::Stopped { key: key.clone(), cause }),
         };
         lease.release().await;
         answer
@@ -114,31 +114,31 @@ where
 
 impl LockProvider {
     /// Runs the work if nobody holds the key, and skips it otherwise; the key stays taken for
-    /// `at_least`, and the work is stopped after `at_most`. See [`single_flight`].
+    /// `at_least`, and the work is stopped after `at_most`. See [`run_once`].
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use ekbatan_lock::*;
     /// # async fn send_reports() -> std::io::Result<u32> { Ok(3) }
-    /// # async fn run(locks: &LockProvider) -> Result<(), SingleFlightError<std::io::Error>> {
+    /// # async fn run(locks: &LockProvider) -> Result<(), RunOnceError<std::io::Error>> {
     /// let (at_least, at_most) = (Duration::from_secs(60), Duration::from_secs(600));
     /// let key = lock_key!("nightly-report");
-    /// match locks.single_flight(&key, at_least, at_most, async |_| send_reports().await).await? {
-    ///     Flight::Done(sent) => println!("{sent} reports sent"),
-    ///     Flight::Skipped => println!("another node sends them"),
+    /// match locks.run_once(&key, at_least, at_most, async |_| send_reports().await).await? {
+    ///     RunOnce::Done(sent) => println!("{sent} reports sent"),
+    ///     RunOnce::Skipped => println!("another node sends them"),
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn single_flight<F, T, E>(
+    pub async fn run_once<F, T, E>(
         &self,
         key: &LockKey,
         at_least: Duration,
         at_most: Duration,
         work: impl FnOnce(Lease) -> F,
-    ) -> Result<Flight<T>, SingleFlightError<E>>
+    ) -> Result<RunOnce<T>, RunOnceError<E>>
     where
         F: IntoFuture<Output = Result<T, E>>,
     {
-        single_flight(self, key, at_least, at_most, work).await
+        run_once(self, key, at_least, at_most, work).await
     }
 }
