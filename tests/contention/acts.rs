@@ -2,8 +2,8 @@
 
 use std::future::{IntoFuture, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,14 +12,10 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
-use tracing::field::{Field, Visit};
-use tracing::span::Attributes;
-use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::database::TestDatabase;
 use crate::models::{Thing, ThingEvent, quiet, thing};
+use crate::recorder::{Recorded, Recorder, RecorderGuard};
 
 /// How the suite's actions refuse.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -193,41 +189,20 @@ pub async fn event_versions(db: &TestDatabase, id: Id<Thing>) -> Vec<i64> {
     rows.iter().map(|row| row[1].as_deref().unwrap().parse().unwrap()).collect()
 }
 
-/// How many calls each group had, in the order of their commits.
-#[derive(Clone, Default)]
-pub struct Groups(Arc<Mutex<Vec<u64>>>);
+/// Counts the groups that the current thread commits.
+pub struct Groups(Recorder);
 
 impl Groups {
-    /// Counts what this thread does, until the guard is dropped.
-    pub fn count() -> (Self, DefaultGuard) {
-        let groups = Self::default();
-        let subscriber = tracing_subscriber::registry().with(groups.clone());
-        (groups, tracing::subscriber::set_default(subscriber))
+    /// Counts until the guard is dropped.
+    pub fn count() -> (Self, RecorderGuard) {
+        let (recorder, guard) = Recorder::install();
+        (Self(recorder), guard)
     }
 
+    /// The number of calls of each group, in the order of the commits.
     pub fn sizes(&self) -> Vec<u64> {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-struct Size(Option<u64>);
-
-impl Visit for Size {
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "ekbatan.contention.group_size" {
-            self.0 = Some(value);
-        }
-    }
-
-    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
-}
-
-impl<S: tracing::Subscriber> Layer<S> for Groups {
-    fn on_new_span(&self, attributes: &Attributes<'_>, _: &tracing::span::Id, _: Context<'_, S>) {
-        if attributes.metadata().name() == "ekbatan.contention.commit" {
-            let mut size = Size(None);
-            attributes.record(&mut size);
-            self.0.lock().unwrap().extend(size.0);
-        }
+        let commits = self.0.of("ekbatan.contention.commit");
+        let size = |commit: &Recorded| commit.field("ekbatan.contention.group_size")?.parse().ok();
+        commits.iter().filter_map(size).collect()
     }
 }

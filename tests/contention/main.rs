@@ -28,6 +28,9 @@ mod database;
 #[path = "../conformance/models.rs"]
 #[allow(dead_code)]
 mod models;
+#[path = "../support/recorder.rs"]
+#[allow(dead_code)] // each suite uses a part of it
+mod recorder;
 #[path = "../../examples/wallet/wallet.rs"]
 mod wallet;
 

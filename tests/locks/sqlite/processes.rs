@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions};
 use ekbatan_testkit::TempSqlite;
 
-use crate::flights::until_it_runs;
 use crate::providers::{LONG, on_sqlite};
+use crate::run_once::until_it_runs;
 
 const URL: &str = "EKBATAN_TEST_LOCK_FILE_URL";
 const LOG: &str = "EKBATAN_TEST_LOCK_FILE_LOG";
