@@ -6,26 +6,26 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use ekbatan::config::{DataSourceConfig, Durability as OwnDurability, SecretString};
+use clap::ValueEnum;
+use ekbatan::config::{DataSourceConfig, Durability, SecretString};
 use serde::{Deserialize, Serialize};
 use sqlx::ConnectOptions;
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 
-use crate::Failure;
-use crate::arguments::Durability;
+use crate::failure::Failure;
 
 /// A kind of database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Dialect {
+pub enum Engine {
     Postgres,
     MySql,
     MariaDb,
     Sqlite,
 }
 
-impl Dialect {
+impl Engine {
     /// By the scheme of a url.
     pub fn of(url: &str) -> Option<Self> {
         match url.split_once(':')?.0 {
@@ -48,19 +48,39 @@ impl Dialect {
     }
 }
 
+/// What an acknowledged deposit has survived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DepositDurability {
+    /// The loss of power.
+    Full,
+    /// The death of the process; the loss of power may take the last ones.
+    Relaxed,
+}
+
+impl DepositDurability {
+    /// As it is written on the command line and in the results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Relaxed => "relaxed",
+        }
+    }
+}
+
 /// A database and who opens it.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Access {
-    pub dialect: Dialect,
+    pub dialect: Engine,
     pub url: String,
     pub username: Option<String>,
     pub password: Option<String>,
-    pub durability: Durability,
+    pub durability: DepositDurability,
 }
 
 impl Access {
     /// With what its url says.
-    pub const fn new(dialect: Dialect, url: String, durability: Durability) -> Self {
+    pub const fn new(dialect: Engine, url: String, durability: DepositDurability) -> Self {
         Self { dialect, url, username: None, password: None, durability }
     }
 
@@ -72,8 +92,8 @@ impl Access {
     pub fn ekbatan(&self, pool: usize) -> DataSourceConfig {
         let mut config = DataSourceConfig::new(&self.url).maximum_pool_size(pool).durability(
             match self.durability {
-                Durability::Full => OwnDurability::Full,
-                Durability::Relaxed => OwnDurability::Wal,
+                DepositDurability::Full => Durability::Full,
+                DepositDurability::Relaxed => Durability::Wal,
             },
         );
         config.username = self.username.clone();
@@ -108,8 +128,8 @@ impl Access {
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(match self.durability {
-                Durability::Full => SqliteSynchronous::Full,
-                Durability::Relaxed => SqliteSynchronous::Normal,
+                DepositDurability::Full => SqliteSynchronous::Full,
+                DepositDurability::Relaxed => SqliteSynchronous::Normal,
             })
             .busy_timeout(Duration::from_secs(30))
             .foreign_keys(true)
@@ -119,12 +139,12 @@ impl Access {
     /// Host and port, if it is a server.
     pub fn target(&self) -> Result<Option<(String, u16)>, Failure> {
         Ok(match self.dialect {
-            Dialect::Sqlite => None,
-            Dialect::Postgres => {
+            Engine::Sqlite => None,
+            Engine::Postgres => {
                 let options = self.postgres()?;
                 Some((options.get_host().to_owned(), options.get_port()))
             }
-            Dialect::MySql | Dialect::MariaDb => {
+            Engine::MySql | Engine::MariaDb => {
                 let options = self.mysql()?;
                 Some((options.get_host().to_owned(), options.get_port()))
             }

@@ -5,12 +5,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use ekbatan::config::{ConfigError, EkbatanConfig, ExposeSecret};
-use serde::{Deserialize, Serialize};
 
-use crate::access::{Access, Dialect};
+use crate::access::{Access, DepositDurability, Engine};
 use crate::cell::Level;
+use crate::lock_place::LockPlace;
 use crate::strategy::Strategy;
 
 /// Compares ways to deposit into contended wallets: ekbatan's strategies, SQL by hand, SeaORM.
@@ -68,7 +68,7 @@ pub struct Arguments {
 
     /// What an acknowledged deposit has survived. A server that is given decides for itself.
     #[arg(long, value_enum, default_value = "full")]
-    pub durability: Durability,
+    pub durability: DepositDurability,
 
     /// How long each cell is measured.
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS", value_parser = seconds)]
@@ -103,62 +103,18 @@ pub struct Arguments {
     pub svg: Option<PathBuf>,
 }
 
-/// What an acknowledged deposit has survived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Durability {
-    /// The loss of power.
-    Full,
-    /// The death of the process; the loss of power may take the last ones.
-    Relaxed,
-}
-
-impl Durability {
-    /// As it is written on the command line and in the results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Relaxed => "relaxed",
-        }
-    }
-}
-
-/// Where leases are taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Lock {
-    Process,
-    Postgres,
-    PostgresLease,
-    /// A private server, which is yet to be started.
-    Redis,
-    RedisAt(String),
-}
-
-impl Lock {
-    /// As it is written on the command line and in the results; no address, which may hold
-    /// a password.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Postgres => "postgres",
-            Self::PostgresLease => "postgres-lease",
-            Self::Redis | Self::RedisAt(_) => "redis",
-        }
-    }
-}
-
 /// Which database is written to.
-pub enum Source {
+pub enum DatabaseSource {
     /// One that is started here.
-    Private(Dialect),
+    Private(Engine),
     /// One that somebody else runs.
     Given(Access),
 }
 
 /// Arguments that go together.
-pub struct Plan {
-    pub source: Source,
-    pub lock: Lock,
+pub struct RunPlan {
+    pub source: DatabaseSource,
+    pub lock: LockPlace,
     pub strategies: Vec<Strategy>,
     pub levels: Vec<Level>,
 }
@@ -200,17 +156,17 @@ pub enum ArgumentError {
 
 impl Arguments {
     /// The arguments as something to do, or what is wrong with them.
-    pub fn plan(&self) -> Result<Plan, ArgumentError> {
+    pub fn plan(&self) -> Result<RunPlan, ArgumentError> {
         let source = self.source()?;
         let (dialect, given) = match &source {
-            Source::Private(dialect) => (*dialect, false),
-            Source::Given(access) => (access.dialect, access.dialect != Dialect::Sqlite),
+            DatabaseSource::Private(dialect) => (*dialect, false),
+            DatabaseSource::Given(access) => (access.dialect, access.dialect != Engine::Sqlite),
         };
-        if given && self.durability == Durability::Relaxed {
+        if given && self.durability == DepositDurability::Relaxed {
             return Err(ArgumentError::DurabilityOfGiven);
         }
         if let Some(&delay) = self.delay_us.iter().find(|&&delay| delay > 0)
-            && dialect == Dialect::Sqlite
+            && dialect == Engine::Sqlite
         {
             return Err(ArgumentError::DelayOfFile(delay));
         }
@@ -228,20 +184,20 @@ impl Arguments {
             true => Strategy::usual(most),
             false => self.strategy.clone(),
         };
-        Ok(Plan { source, lock: self.lock(dialect)?, strategies, levels: self.levels() })
+        Ok(RunPlan { source, lock: self.lock(dialect)?, strategies, levels: self.levels() })
     }
 
-    fn source(&self) -> Result<Source, ArgumentError> {
+    fn source(&self) -> Result<DatabaseSource, ArgumentError> {
         let Some(file) = &self.config else {
             return match self.database.as_str() {
-                "sqlite" => Ok(Source::Private(Dialect::Sqlite)),
-                "postgres" => Ok(Source::Private(Dialect::Postgres)),
-                "mysql" => Ok(Source::Private(Dialect::MySql)),
-                "mariadb" => Ok(Source::Private(Dialect::MariaDb)),
+                "sqlite" => Ok(DatabaseSource::Private(Engine::Sqlite)),
+                "postgres" => Ok(DatabaseSource::Private(Engine::Postgres)),
+                "mysql" => Ok(DatabaseSource::Private(Engine::MySql)),
+                "mariadb" => Ok(DatabaseSource::Private(Engine::MariaDb)),
                 url => {
-                    let dialect = Dialect::of(url)
+                    let dialect = Engine::of(url)
                         .ok_or_else(|| ArgumentError::Database(self.database.clone()))?;
-                    Ok(Source::Given(Access::new(dialect, url.to_owned(), self.durability)))
+                    Ok(DatabaseSource::Given(Access::new(dialect, url.to_owned(), self.durability)))
                 }
             };
         };
@@ -254,8 +210,8 @@ impl Arguments {
                 .member(sharding.default_shard)
                 .and_then(|member| member.primary())
                 .ok_or_else(|| refused("the default shard has no primary-config".to_owned()))?;
-        let dialect = Dialect::of(&primary.url)
-            .ok_or_else(|| ArgumentError::Database(primary.url.clone()))?;
+        let dialect =
+            Engine::of(&primary.url).ok_or_else(|| ArgumentError::Database(primary.url.clone()))?;
         if primary.eventlog != "eventlog" {
             return Err(refused(format!(
                 "eventlog is {:?}, and the strategies written by hand know only `eventlog`; leave the setting out for this comparison",
@@ -265,21 +221,21 @@ impl Arguments {
         let mut access = Access::new(dialect, primary.url.clone(), self.durability);
         access.username = primary.username.clone();
         access.password = primary.password.as_ref().map(|it| it.expose_secret().to_owned());
-        Ok(Source::Given(access))
+        Ok(DatabaseSource::Given(access))
     }
 
-    fn lock(&self, dialect: Dialect) -> Result<Lock, ArgumentError> {
+    fn lock(&self, dialect: Engine) -> Result<LockPlace, ArgumentError> {
         let lock = match self.lock.as_deref() {
-            None if dialect == Dialect::Postgres => Lock::Postgres,
-            None | Some("process") => Lock::Process,
-            Some("postgres") => Lock::Postgres,
-            Some("postgres-lease") => Lock::PostgresLease,
-            Some("redis") => Lock::Redis,
-            Some(url) if url.starts_with("redis://") => Lock::RedisAt(url.to_owned()),
+            None if dialect == Engine::Postgres => LockPlace::Postgres,
+            None | Some("process") => LockPlace::Process,
+            Some("postgres") => LockPlace::Postgres,
+            Some("postgres-lease") => LockPlace::PostgresLease,
+            Some("redis") => LockPlace::Redis,
+            Some(url) if url.starts_with("redis://") => LockPlace::RedisAt(url.to_owned()),
             Some(other) => return Err(ArgumentError::Lock(other.to_owned())),
         };
         match lock {
-            Lock::Postgres | Lock::PostgresLease if dialect != Dialect::Postgres => {
+            LockPlace::Postgres | LockPlace::PostgresLease if dialect != Engine::Postgres => {
                 Err(ArgumentError::LockElsewhere(lock.name(), dialect.name()))
             }
             lock => Ok(lock),

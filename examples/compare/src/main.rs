@@ -1,29 +1,33 @@
-//! Which way of contending holds? Wallets take deposits, on your database, by each of the
-//! framework's strategies and by what people write or use instead, in one run.
+//! Which strategy holds under contention? This program deposits into wallets on a database of
+//! your choice. It runs each of ekbatan's strategies, and the usual alternatives, in one run.
 //!
-//! `cargo run --release --example compare` needs no server; `-- --help` says what else there
-//! is, and the guide's page "Comparing strategies" what each figure means.
+//! `cargo run --release --example compare` needs no server. `-- --help` lists the options; the
+//! guide's page "Comparing strategies" explains each figure.
 //!
-//! What always holds: a figure stands beside the answer to whether the money was right. A run
-//! in which it was not ends as a failure.
+//! Invariants: each figure comes with a check of the money. The program exits with a failure if
+//! any check failed.
 
 mod access;
 mod arguments;
 mod cell;
-mod contenders;
+mod contender;
+mod ekbatan_strategies;
+mod failure;
 mod histogram;
+mod lock_place;
 mod machine;
 mod money;
 mod peers;
 mod processes;
 mod progress;
 mod report;
+mod results;
 mod run;
 mod servers;
 mod skew;
 mod strategy;
 #[path = "../../wallet/wallet.rs"]
-#[allow(dead_code)] // wallets are not opened one by one here
+#[allow(dead_code)] // This program inserts wallets in bulk and never calls `OpenWallet`.
 mod wallet;
 mod worker;
 
@@ -33,12 +37,9 @@ use clap::Parser;
 
 use arguments::Arguments;
 
-/// Whatever ends a run early.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
-
 #[tokio::main]
 async fn main() -> ExitCode {
-    // The processes that deposit are this program again; they are told everything by stdin.
+    // The worker processes are this program, started again. They read their job from stdin.
     if std::env::args().nth(1).as_deref() == Some(processes::WORKER) {
         return worker::main().await;
     }
@@ -46,7 +47,7 @@ async fn main() -> ExitCode {
     match run::run(arguments).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("compare: money was lost or made; see the cells that say so");
+            eprintln!("compare: the money is wrong; see the cells that say so");
             ExitCode::FAILURE
         }
         Err(error) => {

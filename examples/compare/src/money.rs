@@ -9,8 +9,8 @@ use ekbatan::prelude::{Databases, EkbatanConfig, Uuid};
 use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
-use crate::Failure;
-use crate::access::{Access, Dialect};
+use crate::access::{Access, Engine};
+use crate::failure::Failure;
 use crate::wallet::migrations;
 
 /// Every deposit's amount.
@@ -67,26 +67,26 @@ pub async fn prepare(access: &Access) -> Result<(), Failure> {
 pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Result<(), Failure> {
     let tidy: &[&'static str] = match access.dialect {
         _ if !own => &[],
-        Dialect::Postgres => &["TRUNCATE wallets, eventlog.events", "CHECKPOINT"],
-        Dialect::MySql | Dialect::MariaDb => {
+        Engine::Postgres => &["TRUNCATE wallets, eventlog.events", "CHECKPOINT"],
+        Engine::MySql | Engine::MariaDb => {
             &["TRUNCATE TABLE wallets", "TRUNCATE TABLE eventlog.events"]
         }
-        Dialect::Sqlite => &[
+        Engine::Sqlite => &[
             "DELETE FROM wallets",
             "DELETE FROM eventlog_events",
             "PRAGMA wal_checkpoint(TRUNCATE)",
         ],
     };
     let fill = match access.dialect {
-        Dialect::Postgres => {
+        Engine::Postgres => {
             "INSERT INTO wallets SELECT value::uuid, $1, 'EUR', 0, 'OPEN', 1, now(), now() \
              FROM jsonb_array_elements_text($2::jsonb) AS value"
         }
-        Dialect::MySql | Dialect::MariaDb => {
+        Engine::MySql | Engine::MariaDb => {
             "INSERT INTO wallets SELECT id, ?, 'EUR', 0, 'OPEN', 1, UTC_TIMESTAMP(6), \
              UTC_TIMESTAMP(6) FROM JSON_TABLE(?, '$[*]' COLUMNS (id char(36) PATH '$')) ids"
         }
-        Dialect::Sqlite => {
+        Engine::Sqlite => {
             "INSERT INTO wallets SELECT value, ?1, 'EUR', '0.00', 'OPEN', 1, ?3, ?3 \
              FROM json_each(?2)"
         }
@@ -108,9 +108,9 @@ pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Resu
         }};
     }
     match access.dialect {
-        Dialect::Postgres => run!(access.postgres()?,),
-        Dialect::MySql | Dialect::MariaDb => run!(access.mysql()?,),
-        Dialect::Sqlite => run!(access.sqlite()?, timestamp(&Utc::now())),
+        Engine::Postgres => run!(access.postgres()?,),
+        Engine::MySql | Engine::MariaDb => run!(access.mysql()?,),
+        Engine::Sqlite => run!(access.sqlite()?, timestamp(&Utc::now())),
     }
     Ok(())
 }
@@ -153,9 +153,9 @@ pub async fn check(
         }};
     }
     let books = match access.dialect {
-        Dialect::Postgres => ask!(access.postgres()?),
-        Dialect::MySql | Dialect::MariaDb => ask!(access.mysql()?),
-        Dialect::Sqlite => ask!(access.sqlite()?),
+        Engine::Postgres => ask!(access.postgres()?),
+        Engine::MySql | Engine::MariaDb => ask!(access.mysql()?),
+        Engine::Sqlite => ask!(access.sqlite()?),
     };
     let deposits = i64::try_from(acknowledged)?;
     let (cents, changes) = (deposits * CENTS, deposits);
@@ -168,23 +168,23 @@ pub async fn check(
     })
 }
 
-fn books_sql(dialect: Dialect) -> String {
+fn books_sql(dialect: Engine) -> String {
     let (id, events, place, int) = match dialect {
-        Dialect::Postgres => ("CAST(id AS text)", "eventlog.events", "$1", "bigint"),
-        Dialect::MySql => {
+        Engine::Postgres => ("CAST(id AS text)", "eventlog.events", "$1", "bigint"),
+        Engine::MySql => {
             ("CONVERT(id USING utf8mb4) COLLATE utf8mb4_0900_bin", "eventlog.events", "?", "signed")
         }
-        Dialect::MariaDb => ("CAST(id AS char)", "eventlog.events", "?", "signed"),
-        Dialect::Sqlite => ("id", "eventlog_events", "?", "integer"),
+        Engine::MariaDb => ("CAST(id AS char)", "eventlog.events", "?", "signed"),
+        Engine::Sqlite => ("id", "eventlog_events", "?", "integer"),
     };
     let (balance, amount) = match dialect {
-        Dialect::Postgres => ("balance * 100", "CAST(payload ->> 'amount' AS numeric) * 100"),
-        Dialect::MySql | Dialect::MariaDb => (
+        Engine::Postgres => ("balance * 100", "CAST(payload ->> 'amount' AS numeric) * 100"),
+        Engine::MySql | Engine::MariaDb => (
             "balance * 100",
             "CAST(json_unquote(json_extract(payload, '$.amount')) AS decimal(20, 2)) * 100",
         ),
         // The only one without exact decimals.
-        Dialect::Sqlite => {
+        Engine::Sqlite => {
             ("round(balance * 100)", "round(json_extract(payload, '$.amount') * 100)")
         }
     };
@@ -207,9 +207,9 @@ fn books_sql(dialect: Dialect) -> String {
 /// What the database says that it is.
 pub async fn version(access: &Access) -> Result<String, Failure> {
     let sql = match access.dialect {
-        Dialect::Postgres => "SHOW server_version",
-        Dialect::MySql | Dialect::MariaDb => "SELECT version()",
-        Dialect::Sqlite => "SELECT sqlite_version()",
+        Engine::Postgres => "SHOW server_version",
+        Engine::MySql | Engine::MariaDb => "SELECT version()",
+        Engine::Sqlite => "SELECT sqlite_version()",
     };
     macro_rules! ask {
         ($options:expr) => {{
@@ -220,15 +220,15 @@ pub async fn version(access: &Access) -> Result<String, Failure> {
         }};
     }
     let version = match access.dialect {
-        Dialect::Postgres => ask!(access.postgres()?),
-        Dialect::MySql | Dialect::MariaDb => ask!(access.mysql()?),
-        Dialect::Sqlite => ask!(access.sqlite()?),
+        Engine::Postgres => ask!(access.postgres()?),
+        Engine::MySql | Engine::MariaDb => ask!(access.mysql()?),
+        Engine::Sqlite => ask!(access.sqlite()?),
     };
     let name = match access.dialect {
-        Dialect::Postgres => "PostgreSQL",
-        Dialect::MySql => "MySQL",
-        Dialect::MariaDb => "MariaDB",
-        Dialect::Sqlite => "SQLite",
+        Engine::Postgres => "PostgreSQL",
+        Engine::MySql => "MySQL",
+        Engine::MariaDb => "MariaDB",
+        Engine::Sqlite => "SQLite",
     };
     let number = version.split([' ', '-']).next().unwrap_or(&version);
     Ok(format!("{name} {number}"))

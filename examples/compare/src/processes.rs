@@ -10,10 +10,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::mpsc;
 
-use crate::Failure;
 use crate::access::Access;
-use crate::arguments::Lock;
+use crate::failure::Failure;
 use crate::histogram::Histogram;
+use crate::lock_place::LockPlace;
 use crate::money::Wallets;
 use crate::strategy::Strategy;
 
@@ -22,9 +22,9 @@ pub const WORKER: &str = "--deposit-as-stdin-says";
 
 /// What one process has to do.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Job {
+pub struct WorkerJob {
     pub access: Access,
-    pub lock: Lock,
+    pub lock: LockPlace,
     pub strategy: Strategy,
     pub tasks: u32,
     pub several_processes: bool,
@@ -48,14 +48,14 @@ pub enum Message {
     /// What is measured is over; tasks finish what they are at.
     Ended,
     /// All tasks have ended.
-    Finished(Work),
+    Finished(WorkDone),
     /// It gives up.
     Failed(String),
 }
 
 /// What was done.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Work {
+pub struct WorkDone {
     /// All deposits that were acknowledged, in the warm-up, in the window and after.
     pub acknowledged: u64,
     /// Those that were within the window.
@@ -68,7 +68,7 @@ pub struct Work {
     pub slowest: Option<u64>,
 }
 
-impl Work {
+impl WorkDone {
     pub fn merge(&mut self, other: &Self) {
         self.acknowledged += other.acknowledged;
         self.actions += other.actions;
@@ -87,7 +87,7 @@ pub enum Moment {
 }
 
 /// Runs the jobs, each in a process, and adds up what they did.
-pub async fn run(jobs: Vec<Job>, mut on: impl FnMut(Moment)) -> Result<Work, Failure> {
+pub async fn run(jobs: Vec<WorkerJob>, mut on: impl FnMut(Moment)) -> Result<WorkDone, Failure> {
     let (sender, mut messages) = mpsc::channel(64);
     let all = jobs.len();
     let mut children = Vec::new();
@@ -96,7 +96,7 @@ pub async fn run(jobs: Vec<Job>, mut on: impl FnMut(Moment)) -> Result<Work, Fai
     }
     drop(sender);
     let (mut ready, mut began, mut ended, mut finished) = (0, 0, 0, 0);
-    let mut work = Work::default();
+    let mut work = WorkDone::default();
     // Not until all have ended: a process that reads its stdin ends after that does.
     while finished < all {
         let Some(message) = messages.recv().await else {
@@ -140,7 +140,7 @@ pub async fn run(jobs: Vec<Job>, mut on: impl FnMut(Moment)) -> Result<Work, Fai
 }
 
 async fn start(
-    job: &Job,
+    job: &WorkerJob,
     messages: mpsc::Sender<Result<Message, Failure>>,
 ) -> Result<(Child, ChildStdin), Failure> {
     let mut child = Command::new(std::env::current_exe()?)

@@ -6,15 +6,17 @@
 
 use std::time::Duration;
 
-use crate::Failure;
 use crate::access::Access;
-use crate::arguments::{Arguments, Lock, Plan};
+use crate::arguments::{Arguments, RunPlan};
 use crate::cell::{Cell, Level, Sample};
+use crate::failure::Failure;
+use crate::lock_place::LockPlace;
 use crate::machine::Machine;
 use crate::money::{self, Wallets};
-use crate::processes::{self, Job, Moment, Work};
+use crate::processes::{self, Moment, WorkDone, WorkerJob};
 use crate::progress::Progress;
-use crate::report::{self, Report};
+use crate::report;
+use crate::results::Results;
 use crate::servers::{Network, Servers};
 
 /// How long round trips are counted, where that needs a pass of its own.
@@ -27,12 +29,12 @@ pub async fn run(arguments: Arguments) -> Result<bool, Failure> {
         eprintln!("This is a debug build; its figures mean little. Build with --release.");
     }
     let servers = Servers::start(&plan, arguments.durability).await?;
-    let measured = Run { arguments: &arguments, servers: &servers }.measure(&plan).await;
+    let measured = Runner { arguments: &arguments, servers: &servers }.measure(&plan).await;
     let access = servers.access.clone();
     let version = money::version(&access).await;
     let lock = servers.lock.name();
     servers.stop().await?;
-    let report = Report {
+    let results = Results {
         machine: Machine::look(version?),
         database: access.dialect.name(),
         durability: arguments.durability.name(),
@@ -43,11 +45,11 @@ pub async fn run(arguments: Arguments) -> Result<bool, Failure> {
         think_us: arguments.think,
         cells: measured?,
     };
-    report::write(&report, &arguments)?;
-    Ok(report.cells.iter().all(Cell::money_ok))
+    report::write(&results, &arguments)?;
+    Ok(results.cells.iter().all(Cell::money_ok))
 }
 
-struct Run<'a> {
+struct Runner<'a> {
     arguments: &'a Arguments,
     servers: &'a Servers,
 }
@@ -58,8 +60,8 @@ struct Counted {
     connections: usize,
 }
 
-impl Run<'_> {
-    async fn measure(&self, plan: &Plan) -> Result<Vec<Cell>, Failure> {
+impl Runner<'_> {
+    async fn measure(&self, plan: &RunPlan) -> Result<Vec<Cell>, Failure> {
         money::prepare(&self.servers.access).await?;
         let passes = plan.levels.len() * plan.strategies.len() * self.arguments.repeats as usize;
         let mut progress = Progress::new(passes);
@@ -154,13 +156,13 @@ impl Run<'_> {
         cell: &Cell,
         round: u32,
         access: &Access,
-        lock: &Lock,
+        lock: &LockPlace,
         wallets: Wallets,
         (warm_up, window): (Duration, Duration),
-    ) -> Vec<Job> {
+    ) -> Vec<WorkerJob> {
         let Level { tasks, processes, skew, .. } = cell.level;
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let job = |process: u32| Job {
+        let job = |process: u32| WorkerJob {
             access: access.clone(),
             lock: lock.clone(),
             strategy: cell.strategy,
@@ -177,7 +179,7 @@ impl Run<'_> {
     }
 }
 
-fn sample(work: Work, window: Duration, money: Result<u64, String>) -> Sample {
+fn sample(work: WorkDone, window: Duration, money: Result<u64, String>) -> Sample {
     Sample {
         window,
         actions: work.actions,

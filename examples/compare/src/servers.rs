@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy, RedisServer, TempSqlite};
 
-use crate::Failure;
-use crate::access::{Access, Dialect};
-use crate::arguments::{Durability, Lock, Plan, Source};
+use crate::access::{Access, DepositDurability, Engine};
+use crate::arguments::{DatabaseSource, RunPlan};
+use crate::failure::Failure;
+use crate::lock_place::LockPlace;
 
 /// Whatever has to be kept for the database to stay.
-enum Kept {
+enum PrivateDatabase {
     Postgres(PostgresServer),
     MySql(MySqlServer),
     MariaDb(MariaDbServer),
@@ -21,23 +22,25 @@ enum Kept {
 }
 
 pub struct Servers {
-    database: Kept,
+    database: PrivateDatabase,
     redis: Option<RedisServer>,
     pub access: Access,
-    pub lock: Lock,
+    pub lock: LockPlace,
 }
 
 impl Servers {
-    pub async fn start(plan: &Plan, durability: Durability) -> Result<Self, Failure> {
+    pub async fn start(plan: &RunPlan, durability: DepositDurability) -> Result<Self, Failure> {
         let (database, access) = match &plan.source {
-            Source::Given(access) => (Kept::Given, access.clone()),
-            Source::Private(dialect) => private(*dialect, durability, connections(plan)).await?,
+            DatabaseSource::Given(access) => (PrivateDatabase::Given, access.clone()),
+            DatabaseSource::Private(dialect) => {
+                private(*dialect, durability, connections(plan)).await?
+            }
         };
         let (redis, lock) = match &plan.lock {
-            Lock::Redis => {
+            LockPlace::Redis => {
                 let server = RedisServer::start().await?;
                 let url = server.url();
-                (Some(server), Lock::RedisAt(url))
+                (Some(server), LockPlace::RedisAt(url))
             }
             lock => (None, lock.clone()),
         };
@@ -46,7 +49,7 @@ impl Servers {
 
     /// Whether everything in the database is ours, and may be removed.
     pub const fn own_database(&self) -> bool {
-        !matches!(self.database, Kept::Given)
+        !matches!(self.database, PrivateDatabase::Given)
     }
 
     pub async fn stop(self) -> Result<(), Failure> {
@@ -54,34 +57,34 @@ impl Servers {
             redis.stop().await?;
         }
         match self.database {
-            Kept::Postgres(server) => Ok(server.stop().await?),
-            Kept::MySql(server) => Ok(server.stop().await?),
-            Kept::MariaDb(server) => Ok(server.stop().await?),
-            Kept::Sqlite(_) | Kept::Given => Ok(()),
+            PrivateDatabase::Postgres(server) => Ok(server.stop().await?),
+            PrivateDatabase::MySql(server) => Ok(server.stop().await?),
+            PrivateDatabase::MariaDb(server) => Ok(server.stop().await?),
+            PrivateDatabase::Sqlite(_) | PrivateDatabase::Given => Ok(()),
         }
     }
 }
 
 /// More than all contenders ever hold: the pools of the tasks, and some per process.
-fn connections(plan: &Plan) -> u32 {
+fn connections(plan: &RunPlan) -> u32 {
     let of = |level: &crate::cell::Level| level.tasks + 10 * level.processes;
     plan.levels.iter().map(of).max().unwrap_or_default() + 20
 }
 
 async fn private(
-    dialect: Dialect,
-    durability: Durability,
+    dialect: Engine,
+    durability: DepositDurability,
     connections: u32,
-) -> Result<(Kept, Access), Failure> {
-    let full = durability == Durability::Full;
+) -> Result<(PrivateDatabase, Access), Failure> {
+    let full = durability == DepositDurability::Full;
     let connections = connections.to_string();
     let (kept, url) = match dialect {
-        Dialect::Sqlite => {
+        Engine::Sqlite => {
             let file = TempSqlite::new()?;
             let url = file.url();
-            (Kept::Sqlite(file), url)
+            (PrivateDatabase::Sqlite(file), url)
         }
-        Dialect::Postgres => {
+        Engine::Postgres => {
             let builder = PostgresServer::builder()
                 .setting("max_connections", &connections)
                 .setting("shared_buffers", "128MB")
@@ -90,25 +93,25 @@ async fn private(
                 .setting("checkpoint_timeout", "1h");
             let server = if full { builder.durable() } else { builder }.start().await?;
             let url = server.create_database().await?;
-            (Kept::Postgres(server), url)
+            (PrivateDatabase::Postgres(server), url)
         }
-        Dialect::MySql => {
+        Engine::MySql => {
             let builder = MySqlServer::builder()
                 .setting("max-connections", &connections)
                 .setting("innodb-buffer-pool-size", "256M")
                 .setting("innodb-redo-log-capacity", "2G");
             let server = if full { builder.durable() } else { builder }.start().await?;
             let url = server.create_database().await?;
-            (Kept::MySql(server), url)
+            (PrivateDatabase::MySql(server), url)
         }
-        Dialect::MariaDb => {
+        Engine::MariaDb => {
             let builder = MariaDbServer::builder()
                 .setting("max-connections", &connections)
                 .setting("innodb-buffer-pool-size", "256M")
                 .setting("innodb-log-file-size", "2G");
             let server = if full { builder.durable() } else { builder }.start().await?;
             let url = server.create_database().await?;
-            (Kept::MariaDb(server), url)
+            (PrivateDatabase::MariaDb(server), url)
         }
     };
     Ok((kept, Access::new(dialect, url, durability)))
@@ -126,7 +129,7 @@ impl Network {
         let Some((host, port)) = servers.access.target()? else { return Ok(None) };
         let database = Proxy::start((host, port)).await?;
         let redis = match &servers.lock {
-            Lock::RedisAt(url) => Some(Proxy::start(redis_address(url)).await?),
+            LockPlace::RedisAt(url) => Some(Proxy::start(redis_address(url)).await?),
             _ => None,
         };
         let delay = Duration::from_micros(delay_us);
@@ -141,9 +144,9 @@ impl Network {
         servers.access.through(|url| self.database.url_for(url))
     }
 
-    pub fn lock(&self, servers: &Servers) -> Lock {
+    pub fn lock(&self, servers: &Servers) -> LockPlace {
         match (&servers.lock, &self.redis) {
-            (Lock::RedisAt(url), Some(redis)) => Lock::RedisAt(redis.url_for(url)),
+            (LockPlace::RedisAt(url), Some(redis)) => LockPlace::RedisAt(redis.url_for(url)),
             (lock, _) => lock.clone(),
         }
     }

@@ -14,11 +14,14 @@ use ekbatan::prelude::Decimal;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::Failure;
-use crate::contenders::{self, Contender};
+use crate::contender::Contender;
+use crate::ekbatan_strategies::Ekbatan;
+use crate::failure::Failure;
 use crate::money::CENTS;
-use crate::processes::{Job, Message, Work};
+use crate::peers;
+use crate::processes::{Message, WorkDone, WorkerJob};
 use crate::skew::Skew;
+use crate::strategy::Family;
 
 /// How often it says how far it is.
 const SAID: Duration = Duration::from_millis(200);
@@ -41,10 +44,12 @@ pub async fn main() -> ExitCode {
     }
 }
 
-async fn run(lines: &mut Lines<BufReader<Stdin>>) -> Result<(Work, Arc<dyn Contender>), Failure> {
+async fn run(
+    lines: &mut Lines<BufReader<Stdin>>,
+) -> Result<(WorkDone, Arc<dyn Contender>), Failure> {
     let told = lines.next_line().await?.unwrap_or_default();
-    let job: Job = serde_json::from_str(&told)?;
-    let contender = contenders::open(&job).await?;
+    let job: WorkerJob = serde_json::from_str(&told)?;
+    let contender = open(&job).await?;
     let job = Arc::new(job);
     say(&Message::Ready);
     if lines.next_line().await?.is_none() {
@@ -58,6 +63,14 @@ async fn run(lines: &mut Lines<BufReader<Stdin>>) -> Result<(Work, Arc<dyn Conte
     Ok((work, contender))
 }
 
+/// Connects the contender that the job asks for.
+async fn open(job: &WorkerJob) -> Result<Arc<dyn Contender>, Failure> {
+    match job.strategy.family() {
+        Family::Ekbatan => Ok(Arc::new(Ekbatan::open(job).await?)),
+        Family::Peer => peers::open(job).await,
+    }
+}
+
 fn say(message: &Message) {
     if let Ok(line) = serde_json::to_string(message) {
         let mut out = std::io::stdout().lock();
@@ -66,7 +79,10 @@ fn say(message: &Message) {
     }
 }
 
-async fn deposit(job: &Arc<Job>, contender: &Arc<dyn Contender>) -> Result<Work, Failure> {
+async fn deposit(
+    job: &Arc<WorkerJob>,
+    contender: &Arc<dyn Contender>,
+) -> Result<WorkDone, Failure> {
     let skew = Arc::new(Skew::new(job.wallets.count, job.skew));
     let said = Arc::new(AtomicU64::new(0));
     let begin = Instant::now() + Duration::from_micros(job.warm_up_us);
@@ -85,7 +101,7 @@ async fn deposit(job: &Arc<Job>, contender: &Arc<dyn Contender>) -> Result<Work,
         tasks.spawn(alone.deposit());
     }
     let clock = tokio::spawn(tell(said, begin, end));
-    let mut work = Work::default();
+    let mut work = WorkDone::default();
     while let Some(ended) = tasks.join_next().await {
         work.merge(&ended??);
     }
@@ -118,7 +134,7 @@ async fn tell(deposits: Arc<AtomicU64>, begin: Instant, end: Instant) {
 
 /// One task.
 struct Alone {
-    job: Arc<Job>,
+    job: Arc<WorkerJob>,
     contender: Arc<dyn Contender>,
     skew: Arc<Skew>,
     deposits: Arc<AtomicU64>,
@@ -128,9 +144,9 @@ struct Alone {
 }
 
 impl Alone {
-    async fn deposit(mut self) -> Result<Work, Failure> {
+    async fn deposit(mut self) -> Result<WorkDone, Failure> {
         let (amount, think) = (Decimal::new(CENTS, 2), Duration::from_micros(self.job.think_us));
-        let mut work = Work { slowest: Some(0), ..Work::default() };
+        let mut work = WorkDone { slowest: Some(0), ..WorkDone::default() };
         loop {
             let asked = Instant::now();
             if asked >= self.end {

@@ -11,8 +11,8 @@ use sqlx::query::Query;
 
 use super::event::{ACTION, EVENT, EventRow, MODEL};
 use super::{is_transient, statements};
-use crate::Failure;
-use crate::contenders::Contender;
+use crate::contender::Contender;
+use crate::failure::Failure;
 use crate::money::{NAMESPACE, PRINCIPAL, timestamp};
 use crate::strategy::Strategy;
 
@@ -27,7 +27,7 @@ macro_rules! by_hand {
         pub mod $name {
             use super::*;
 
-            const SQL: statements::Statements = statements::$statements;
+            const SQL: statements::DepositSql = statements::$statements;
 
             pub struct ByHand {
                 pool: $Pool,

@@ -14,10 +14,10 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
 use sqlx::{MySqlPool, PgPool, SqlitePool};
 
-use crate::Failure;
-use crate::access::{Access, Dialect};
-use crate::contenders::Contender;
-use crate::processes::Job;
+use crate::access::{Access, Engine};
+use crate::contender::Contender;
+use crate::failure::Failure;
+use crate::processes::WorkerJob;
 use crate::strategy::Strategy;
 
 /// The most connections of a pool.
@@ -26,26 +26,26 @@ const MAX_POOL: u32 = 64;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whoever the job asks for, connected.
-pub async fn open(job: &Job) -> Result<Arc<dyn Contender>, Failure> {
+pub async fn open(job: &WorkerJob) -> Result<Arc<dyn Contender>, Failure> {
     let size = job.tasks.min(MAX_POOL);
     let strategy = job.strategy;
     Ok(match (job.access.dialect, strategy) {
-        (Dialect::Postgres, Strategy::SeaOrm) => {
+        (Engine::Postgres, Strategy::SeaOrm) => {
             Arc::new(sea::postgres::SeaOrm::new(postgres(&job.access, size).await?))
         }
-        (Dialect::MySql | Dialect::MariaDb, Strategy::SeaOrm) => {
+        (Engine::MySql | Engine::MariaDb, Strategy::SeaOrm) => {
             Arc::new(sea::mysql::SeaOrm::new(mysql(&job.access, size).await?))
         }
-        (Dialect::Sqlite, Strategy::SeaOrm) => {
+        (Engine::Sqlite, Strategy::SeaOrm) => {
             Arc::new(sea::sqlite::SeaOrm::new(sqlite(&job.access, size).await?))
         }
-        (Dialect::Postgres, _) => {
+        (Engine::Postgres, _) => {
             Arc::new(by_hand::postgres::ByHand::new(postgres(&job.access, size).await?, strategy))
         }
-        (Dialect::MySql | Dialect::MariaDb, _) => {
+        (Engine::MySql | Engine::MariaDb, _) => {
             Arc::new(by_hand::mysql::ByHand::new(mysql(&job.access, size).await?, strategy))
         }
-        (Dialect::Sqlite, _) => {
+        (Engine::Sqlite, _) => {
             Arc::new(by_hand::sqlite::ByHand::new(sqlite(&job.access, size).await?, strategy))
         }
     })

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::event::{ACTION, EVENT, EventRow, MODEL};
 use super::is_transient;
-use crate::Failure;
-use crate::contenders::Contender;
+use crate::contender::Contender;
+use crate::failure::Failure;
 use crate::money::{NAMESPACE, PRINCIPAL, timestamp};
 
 macro_rules! sea {

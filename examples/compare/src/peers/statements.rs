@@ -10,7 +10,7 @@ macro_rules! event_columns {
     };
 }
 
-pub struct Statements {
+pub struct DepositSql {
     /// Takes the id.
     pub read: &'static str,
     /// The same, and keeps others from the row until the transaction ends.
@@ -26,7 +26,7 @@ pub struct Statements {
     pub insert_after: &'static str,
 }
 
-pub const POSTGRES: Statements = Statements {
+pub const POSTGRES: DepositSql = DepositSql {
     read: "SELECT balance, version FROM wallets WHERE id = $1",
     read_for_update: "SELECT balance, version FROM wallets WHERE id = $1 FOR UPDATE",
     update: "UPDATE wallets SET balance = $1, updated_date = $2, version = version + 1 \
@@ -52,7 +52,7 @@ pub const POSTGRES_BOTH: &str = concat!(
      $16::jsonb || jsonb_build_object('balance', CAST(balance AS text)), version FROM changed"
 );
 
-pub const MYSQL: Statements = Statements {
+pub const MYSQL: DepositSql = DepositSql {
     read: "SELECT balance, version FROM wallets WHERE id = ?",
     read_for_update: "SELECT balance, version FROM wallets WHERE id = ? FOR UPDATE",
     update: "UPDATE wallets SET balance = ?, updated_date = ?, version = version + 1 \
@@ -75,7 +75,7 @@ pub const MYSQL: Statements = Statements {
 /// `FOR UPDATE` is not known: a transaction that begins with `BEGIN IMMEDIATE` keeps all
 /// others from writing, from its first statement on. Sums are made of floats, as SQLite has
 /// no decimals; below 2^53 cents the two digits are right.
-pub const SQLITE: Statements = Statements {
+pub const SQLITE: DepositSql = DepositSql {
     read: "SELECT balance, version FROM wallets WHERE id = ?",
     read_for_update: "SELECT balance, version FROM wallets WHERE id = ?",
     update: "UPDATE wallets SET balance = ?, updated_date = ?, version = version + 1 \

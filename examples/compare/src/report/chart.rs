@@ -17,7 +17,7 @@ const BOTTOM: f64 = 52.0;
 /// Between names.
 const GAP: f64 = 17.0;
 
-pub struct Line {
+pub struct Series {
     pub strategy: Strategy,
     /// From left to right.
     pub points: Vec<(f64, f64)>,
@@ -29,7 +29,7 @@ pub struct Chart {
     pub x_label: &'static str,
     /// What stands behind a value.
     pub unit: &'static str,
-    pub lines: Vec<Line>,
+    pub series: Vec<Series>,
 }
 
 /// From values to places.
@@ -58,12 +58,21 @@ impl Chart {
 
     fn points(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         // Nothing has no place on a logarithmic axis.
-        self.lines.iter().flat_map(|line| &line.points).copied().filter(|point| point.1 > 0.0)
+        self.series.iter().flat_map(|line| &line.points).copied().filter(|point| point.1 > 0.0)
     }
 
     fn write(&self, svg: &mut String) -> std::fmt::Result {
-        write!(svg, r#"<text class="head" x="8" y="20">{}</text>"#, self.title)?;
-        write!(svg, r#"<text class="note" x="8" y="38">{}</text>"#, self.note)?;
+        let (ink, quiet, grid) = (style::INK.light, style::QUIET.light, style::GRID.light);
+        write!(
+            svg,
+            r#"<text class="ink" fill="{ink}" font-size="15" font-weight="600" x="8" y="20">{}</text>"#,
+            self.title
+        )?;
+        write!(
+            svg,
+            r#"<text class="quiet" fill="{quiet}" font-size="12.5" x="8" y="38">{}</text>"#,
+            self.note
+        )?;
         let mut xs: Vec<f64> = self.points().map(|point| point.0).collect();
         xs.sort_unstable_by(f64::total_cmp);
         xs.dedup();
@@ -79,58 +88,78 @@ impl Chart {
         let y = Scale { log: true, values: (low, high), places: (bottom, TOP) };
         for tick in ticks(low, high) {
             let (at, text) = (y.at(tick), short(tick));
-            write!(svg, r#"<path class="grid" d="M{LEFT} {at:.1}H{right}"/>"#)?;
+            write!(
+                svg,
+                r#"<path class="grid" stroke="{grid}" fill="none" d="M{LEFT} {at:.1}H{right}"/>"#
+            )?;
             let (x, y) = (LEFT - 8.0, at + 4.0);
             write!(
                 svg,
-                r#"<text class="tick" text-anchor="end" x="{x}" y="{y:.1}">{text}</text>"#
+                r#"<text class="quiet" fill="{quiet}" font-size="12" text-anchor="end" x="{x}" y="{y:.1}">{text}</text>"#
             )?;
         }
-        write!(svg, r#"<path class="axis" d="M{LEFT} {bottom}H{right}"/>"#)?;
+        write!(
+            svg,
+            r#"<path class="axis" stroke="{quiet}" fill="none" d="M{LEFT} {bottom}H{right}"/>"#
+        )?;
         for &tick in &xs {
             let (at, below) = (x.at(tick), bottom + 18.0);
-            write!(svg, r#"<path class="axis" d="M{at:.1} {bottom}v4"/>"#)?;
             write!(
                 svg,
-                r#"<text class="tick" text-anchor="middle" x="{at:.1}" y="{below}">{tick}</text>"#
+                r#"<path class="axis" stroke="{quiet}" fill="none" d="M{at:.1} {bottom}v4"/>"#
+            )?;
+            write!(
+                svg,
+                r#"<text class="quiet" fill="{quiet}" font-size="12" text-anchor="middle" x="{at:.1}" y="{below}">{tick}</text>"#
             )?;
         }
         let (middle, below) = (f64::midpoint(LEFT, right), bottom + 38.0);
         write!(
             svg,
-            r#"<text class="note" text-anchor="middle" x="{middle}" y="{below}">{}</text>"#,
+            r#"<text class="quiet" fill="{quiet}" font-size="12.5" text-anchor="middle" x="{middle}" y="{below}">{}</text>"#,
             self.x_label
         )?;
         // The framework's own lie on top of what they are compared with.
-        let own = |line: &&Line| line.strategy.family() == Family::Ekbatan;
-        for line in self.lines.iter().filter(|line| !own(line)) {
-            self.line(svg, line, &x, &y)?;
+        let own = |line: &&Series| line.strategy.family() == Family::Ekbatan;
+        for line in self.series.iter().filter(|line| !own(line)) {
+            self.draw_series(svg, line, &x, &y)?;
         }
-        for line in self.lines.iter().filter(own) {
-            self.line(svg, line, &x, &y)?;
+        for line in self.series.iter().filter(own) {
+            self.draw_series(svg, line, &x, &y)?;
         }
         self.names(svg, &x, &y)
     }
 
-    fn line(&self, svg: &mut String, line: &Line, x: &Scale, y: &Scale) -> std::fmt::Result {
+    fn draw_series(
+        &self,
+        svg: &mut String,
+        line: &Series,
+        x: &Scale,
+        y: &Scale,
+    ) -> std::fmt::Result {
         let strategy = line.strategy;
         let (name, dashes, width) =
             (strategy.name(), style::dashes(strategy), style::width(strategy));
+        let (color, paper) = (style::color(strategy).light, style::PAPER.light);
         let points = || line.points.iter().filter(|point| point.1 > 0.0);
         let places: Vec<String> =
             points().map(|&(a, b)| format!("{:.1} {:.1}", x.at(a), y.at(b))).collect();
         write!(svg, r#"<g class="s-{name}">"#)?;
         write!(
             svg,
-            r#"<path class="line" stroke-width="{width}" stroke-dasharray="{dashes}" d="M{}"/>"#,
+            r#"<path class="stroke" stroke="{color}" fill="none" stroke-width="{width}" stroke-dasharray="{dashes}" stroke-linejoin="round" stroke-linecap="round" d="M{}"/>"#,
             places.join("L")
         )?;
-        let dot = if strategy.family() == Family::Ekbatan { "dot" } else { "ring" };
+        let dot = if strategy.family() == Family::Ekbatan {
+            format!(r#"class="dot" fill="{color}" stroke="{paper}" stroke-width="1.5""#)
+        } else {
+            format!(r#"class="ring" fill="{paper}" stroke="{color}" stroke-width="1.75""#)
+        };
         for &(a, b) in points() {
             let (cx, cy, value) = (x.at(a), y.at(b), grouped(b));
             write!(
                 svg,
-                r#"<circle class="{dot}" cx="{cx:.1}" cy="{cy:.1}" r="4"><title>{name}, {a}: {value} {}</title></circle>"#,
+                r#"<circle {dot} cx="{cx:.1}" cy="{cy:.1}" r="4"><title>{name}, {a}: {value} {}</title></circle>"#,
                 self.unit
             )?;
         }
@@ -139,8 +168,8 @@ impl Chart {
 
     /// Each name beside the end of its line, moved as far as the others require.
     fn names(&self, svg: &mut String, x: &Scale, y: &Scale) -> std::fmt::Result {
-        let mut ends: Vec<(f64, f64, &Line, f64)> = Vec::new();
-        for line in &self.lines {
+        let mut ends: Vec<(f64, f64, &Series, f64)> = Vec::new();
+        for line in &self.series {
             if let Some(&(a, b)) = line.points.iter().rev().find(|point| point.1 > 0.0) {
                 ends.push((y.at(b), x.at(a), line, b));
             }
@@ -150,10 +179,11 @@ impl Chart {
         let places = spread(&wanted, GAP, TOP, HEIGHT - BOTTOM);
         for ((end, from, line, value), place) in ends.into_iter().zip(places) {
             let (name, value) = (line.strategy.name(), grouped(value));
+            let (color, quiet) = (style::color(line.strategy).light, style::QUIET.light);
             let (lead, text) = (WIDTH - RIGHT + 14.0, WIDTH - RIGHT + 18.0);
             write!(
                 svg,
-                r#"<g class="s-{name}"><path class="lead" d="M{:.1} {end:.1}L{lead} {place:.1}"/><text class="label" x="{text}" y="{:.1}"><tspan class="s">{name}</tspan><tspan class="value" dx="6">{value} {}</tspan></text></g>"#,
+                r#"<g class="s-{name}"><path class="stroke" stroke="{color}" fill="none" opacity="0.55" d="M{:.1} {end:.1}L{lead} {place:.1}"/><text font-size="12.5" font-weight="600" x="{text}" y="{:.1}"><tspan class="fill" fill="{color}">{name}</tspan><tspan class="quiet" fill="{quiet}" font-weight="400" dx="6">{value} {}</tspan></text></g>"#,
                 from + 6.0,
                 place + 4.0,
                 self.unit

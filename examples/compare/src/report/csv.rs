@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use super::Report;
-use super::json::Line;
+use super::json::CellRecord;
+use crate::results::Results;
 
 /// In the order of the JSON lines.
 const COLUMNS: [&str; 25] = [
@@ -37,10 +37,10 @@ const COLUMNS: [&str; 25] = [
     "money_ok",
 ];
 
-pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", COLUMNS.join(","))?;
-    for cell in &report.cells {
-        let line = serde_json::to_value(Line::new(report, cell))?;
+    for cell in &results.cells {
+        let line = serde_json::to_value(CellRecord::new(results, cell))?;
         let values = COLUMNS.map(|column| match &line[column] {
             Value::Null => String::new(),
             Value::String(text) => text.clone(),

@@ -7,39 +7,39 @@ use clap::ValueEnum;
 
 use super::chart::{HEIGHT, WIDTH};
 use super::series::{Panel, panels};
+use super::style;
 use super::svg::{charts, escape, sentence};
-use super::{Report, style};
 use crate::cell::Cell;
 use crate::progress::{grouped, millis};
+use crate::results::Results;
 use crate::strategy::Strategy;
 
-pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let database = escape(&report.machine.database);
+pub fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
+    let database = escape(&results.machine.database);
     write!(
         out,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <title>Contended wallets on {database}</title>\n<style>\n{}{}</style></head>\n<body><main>\n",
-        style::CHARTS,
-        style::PAGE
+         <title>Contended wallets on {database}</title>\n<style>\n{}</style></head>\n<body><main>\n",
+        style::page()
     )?;
-    let cells = report.cells.len();
-    let right = report.cells.iter().all(Cell::money_ok);
+    let cells = results.cells.len();
+    let right = results.cells.iter().all(Cell::money_ok);
     writeln!(
         out,
         "<h1>Contended wallets on {database}</h1>\n<p class=\"quiet\">{}</p>\n\
          <p class=\"{}\">{}</p>",
-        escape(&format!("{}. {cells} cells.", report.summary())),
+        escape(&format!("{}. {cells} cells.", results.summary())),
         if right { "good" } else { "bad" },
-        escape(&report.money())
+        escape(&results.money())
     )?;
-    for panel in panels(report) {
+    for panel in panels(results) {
         write_panel(&panel, out)?;
     }
-    write_strategies(report, out)?;
-    write_table(report, out)?;
-    let [machine, versions] = report.machine.lines();
+    write_strategies(results, out)?;
+    write_table(results, out)?;
+    let [machine, versions] = results.machine.lines();
     writeln!(
         out,
         "<h2>Where it ran</h2>\n<p>{}</p><p>{}</p>\n<pre>{}</pre>\n\
@@ -47,7 +47,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
          say more than their heights.</p>\n</main></body></html>",
         escape(&machine),
         escape(&versions),
-        escape(&report.machine.command)
+        escape(&results.machine.command)
     )
 }
 
@@ -57,7 +57,7 @@ fn write_panel(panel: &Panel<'_>, out: &mut dyn Write) -> io::Result<()> {
         let name = ratios.best.name();
         write!(
             out,
-            "<div class=\"tiles\"><div class=\"tile own s-{name}\"><b>{} /s</b>{name}, the quickest that \
+            "<div class=\"tiles\"><div class=\"tile s-{name}\"><b>{} /s</b>{name}, the quickest that \
              reads before it writes; p99 {} ms <span class=\"quiet\">({})</span></div>",
             ratios.rate,
             ratios.p99_ms,
@@ -77,7 +77,8 @@ fn write_panel(panel: &Panel<'_>, out: &mut dyn Write) -> io::Result<()> {
     for chart in charts(panel) {
         writeln!(
             out,
-            "<div class=\"card\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">{}</svg></div>",
+            "<div class=\"card\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" font-family=\"{}\" aria-label=\"{}\">{}</svg></div>",
+            style::FONTS,
             chart.title,
             chart.draw()
         )?;
@@ -86,10 +87,10 @@ fn write_panel(panel: &Panel<'_>, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// What each name means, as the command line's help has it.
-fn write_strategies(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+fn write_strategies(results: &Results, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "<h2>What is compared</h2>\n<div class=\"card\"><dl>")?;
     for strategy in Strategy::value_variants() {
-        if !report.cells.iter().any(|cell| cell.strategy == *strategy) {
+        if !results.cells.iter().any(|cell| cell.strategy == *strategy) {
             continue;
         }
         let help = strategy
@@ -97,16 +98,12 @@ fn write_strategies(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             .and_then(|value| value.get_help().map(ToString::to_string))
             .unwrap_or_default();
         let name = strategy.name();
-        writeln!(
-            out,
-            "<dt class=\"s-{name}\" style=\"color: var(--c)\">{name}</dt><dd>{}</dd>",
-            escape(&help)
-        )?;
+        writeln!(out, "<dt class=\"s-{name}\">{name}</dt><dd>{}</dd>", escape(&help))?;
     }
     writeln!(out, "</dl></div>")
 }
 
-fn write_table(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+fn write_table(results: &Results, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "<h2>All figures</h2>\n<div class=\"card wide\"><table><thead><tr><th>strategy</th>\
@@ -115,7 +112,7 @@ fn write_table(report: &Report, out: &mut dyn Write) -> io::Result<()> {
          <th>slowest task</th><th>money</th></tr></thead><tbody>"
     )?;
     let mut level = None;
-    for cell in &report.cells {
+    for cell in &results.cells {
         if level != Some(cell.level) {
             level = Some(cell.level);
             let text = escape(&cell.level.text());

@@ -4,13 +4,13 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::Report;
 use crate::cell::Cell;
 use crate::machine::Machine;
+use crate::results::Results;
 
 /// A cell. All that is needed to understand it is in it.
 #[derive(Serialize)]
-pub struct Line<'a> {
+pub struct CellRecord<'a> {
     pub bench: &'static str,
     pub database: &'static str,
     pub durability: &'static str,
@@ -39,24 +39,24 @@ pub struct Line<'a> {
     pub machine: &'a Machine,
 }
 
-impl<'a> Line<'a> {
-    pub fn new(report: &'a Report, cell: &Cell) -> Self {
+impl<'a> CellRecord<'a> {
+    pub fn new(results: &'a Results, cell: &Cell) -> Self {
         let latencies = cell.latencies();
         let hundredths = |value: f64| (value * 100.0).round() / 100.0;
         Self {
             bench: "compare",
-            database: report.database,
-            durability: report.durability,
-            lock: report.lock,
+            database: results.database,
+            durability: results.durability,
+            lock: results.lock,
             strategy: cell.strategy.name(),
             tasks: cell.level.tasks,
             processes: cell.level.processes,
             wallets: cell.level.wallets,
             skew: cell.level.skew,
-            think_us: report.think_us,
+            think_us: results.think_us,
             delay_us: cell.level.delay_us,
-            seconds: report.seconds,
-            repeats: report.repeats,
+            seconds: results.seconds,
+            repeats: results.repeats,
             actions: cell.actions(),
             actions_per_s: hundredths(cell.actions_per_s()),
             p50_us: latencies.percentile(50.0),
@@ -69,14 +69,14 @@ impl<'a> Line<'a> {
             connections: cell.connections,
             slowest_task: hundredths(cell.fairness()),
             money_ok: cell.money_ok(),
-            machine: &report.machine,
+            machine: &results.machine,
         }
     }
 }
 
-pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    for cell in &report.cells {
-        serde_json::to_writer(&mut *out, &Line::new(report, cell))?;
+pub fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
+    for cell in &results.cells {
+        serde_json::to_writer(&mut *out, &CellRecord::new(results, cell))?;
         out.write_all(b"\n")?;
     }
     Ok(())

@@ -1,10 +1,10 @@
 //! Cells as lines: one panel for each combination of what is held, one line per strategy, over
 //! the first of the dimensions that takes several values.
 
-use super::Report;
-use super::chart::Line;
+use super::chart::Series;
 use crate::cell::{Cell, Level};
 use crate::progress::{grouped, millis};
+use crate::results::Results;
 use crate::strategy::Strategy;
 
 /// What a level is made of.
@@ -67,13 +67,13 @@ pub struct Panel<'a> {
 
 impl Panel<'_> {
     /// A line per strategy, in the order in which they were measured.
-    pub fn lines(&self, value: impl Fn(&Cell) -> f64) -> Vec<Line> {
-        let mut lines: Vec<Line> = Vec::new();
+    pub fn series(&self, value: impl Fn(&Cell) -> f64) -> Vec<Series> {
+        let mut lines: Vec<Series> = Vec::new();
         for cell in &self.cells {
             let point = (self.x.of(&cell.level), value(cell));
             match lines.iter_mut().find(|line| line.strategy == cell.strategy) {
                 Some(line) => line.points.push(point),
-                None => lines.push(Line { strategy: cell.strategy, points: vec![point] }),
+                None => lines.push(Series { strategy: cell.strategy, points: vec![point] }),
             }
         }
         for line in &mut lines {
@@ -123,16 +123,16 @@ pub struct Ratios {
     pub to: Vec<(Strategy, f64)>,
 }
 
-/// The panels of a report.
-pub fn panels(report: &Report) -> Vec<Panel<'_>> {
+/// The panels of a results.
+pub fn panels(results: &Results) -> Vec<Panel<'_>> {
     let varies = |dimension: &Dimension| {
-        let mut values = report.cells.iter().map(|cell| dimension.of(&cell.level));
+        let mut values = results.cells.iter().map(|cell| dimension.of(&cell.level));
         let first = values.next();
         values.any(|value| Some(value) != first)
     };
     let x = DIMENSIONS.into_iter().find(varies).unwrap_or(Dimension::Tasks);
     let mut panels: Vec<Panel<'_>> = Vec::new();
-    for cell in &report.cells {
+    for cell in &results.cells {
         let held = DIMENSIONS.into_iter().filter(|dimension| *dimension != x);
         let parts: Vec<String> = [Dimension::Wallets, Dimension::Skew, Dimension::Tasks]
             .into_iter()

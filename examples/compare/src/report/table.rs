@@ -2,15 +2,15 @@
 
 use std::io::{self, Write};
 
-use super::Report;
 use crate::cell::Cell;
 use crate::progress::{grouped, millis};
+use crate::results::Results;
 
-pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", report.summary())?;
-    report.machine.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
+pub fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}", results.summary())?;
+    results.machine.lines().iter().try_for_each(|line| writeln!(out, "{line}"))?;
     let mut level = None;
-    for cell in &report.cells {
+    for cell in &results.cells {
         if level != Some(cell.level) {
             level = Some(cell.level);
             writeln!(out, "\n{}", cell.level.text())?;
@@ -31,7 +31,7 @@ pub fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         }
         row(cell, out)?;
     }
-    writeln!(out, "\n{}", report.money())
+    writeln!(out, "\n{}", results.money())
 }
 
 fn row(cell: &Cell, out: &mut dyn Write) -> io::Result<()> {

@@ -1,55 +1,29 @@
-//! Whoever makes deposits, by one strategy: the framework here, the others in `peers`.
+//! Ekbatan's own strategies as contenders.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use ekbatan::action::Budget;
-use ekbatan::lock::{PostgresLocks, ProcessBackend};
 use ekbatan::prelude::*;
-use ekbatan_lock_redis::RedisBackend;
-use sqlx::ConnectOptions;
 
-use crate::Failure;
-use crate::access::Access;
-use crate::arguments::Lock;
+use crate::contender::Contender;
+use crate::failure::Failure;
 use crate::money::{NAMESPACE, PRINCIPAL};
-use crate::peers;
-use crate::processes::Job;
-use crate::strategy::{Family, Strategy};
+use crate::processes::WorkerJob;
+use crate::strategy::Strategy;
 use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError};
 
-/// The most connections that the framework's pool gets, to read with. It commits on its lanes.
+/// The most connections of ekbatan's pool. The pool only reads; commits travel on lanes.
 const MAX_POOL: u32 = 16;
-/// The most connections of the pool of locks.
-const LOCK_CONNECTIONS: usize = 4;
-
-/// Makes deposits.
-#[async_trait]
-pub trait Contender: Send + Sync {
-    /// One deposit, repeated until it goes through. Answers how often it was tried.
-    async fn deposit(&self, wallet: Uuid, amount: Decimal) -> Result<u32, Failure>;
-
-    /// Gives up the connections.
-    async fn close(&self);
-}
-
-/// Whoever the job asks for, connected.
-pub async fn open(job: &Job) -> Result<Arc<dyn Contender>, Failure> {
-    match job.strategy.family() {
-        Family::Ekbatan => Ok(Arc::new(Ekbatan::open(job).await?)),
-        Family::Peer => peers::open(job).await,
-    }
-}
 
 /// The framework, with every default but the size of the pool and the patience: deposits
 /// that conflict are repeated until they go through, as everybody else's are.
-struct Ekbatan {
+pub struct Ekbatan {
     executor: ActionExecutor,
 }
 
 impl Ekbatan {
-    async fn open(job: &Job) -> Result<Self, Failure> {
+    pub async fn open(job: &WorkerJob) -> Result<Self, Failure> {
         let config = job.access.ekbatan(job.tasks.min(MAX_POOL) as usize);
         let databases = Databases::connect(&EkbatanConfig::from(config)).await?;
         let patient = [ErrorKind::Stale, ErrorKind::Deadlock, ErrorKind::Serialization]
@@ -61,13 +35,13 @@ impl Ekbatan {
             .contention(contention(job));
         let takes_turns = job.strategy == Strategy::Adaptive && job.several_processes;
         if job.strategy.takes_leases() || takes_turns {
-            builder = builder.leases(locks(&job.lock, &job.access).await?);
+            builder = builder.leases(job.lock.connect(&job.access).await?);
         }
         Ok(Self { executor: builder.build().await? })
     }
 }
 
-fn contention(job: &Job) -> Contention {
+fn contention(job: &WorkerJob) -> Contention {
     let leased = Coalesced::default().under_lease(Pessimistic::default());
     match job.strategy {
         Strategy::Pessimistic => Contention::pessimistic(),
@@ -77,27 +51,6 @@ fn contention(job: &Job) -> Contention {
         Strategy::Adaptive => Contention::adaptive(),
         _ => Contention::Optimistic,
     }
-}
-
-async fn locks(lock: &Lock, access: &Access) -> Result<LockProvider, Failure> {
-    let zone = "compare";
-    Ok(match lock {
-        Lock::Process => LockProvider::new(ProcessBackend::new(), zone),
-        Lock::Postgres => LockProvider::new(postgres(access).await?.session().await?, zone),
-        Lock::PostgresLease => LockProvider::new(postgres(access).await?.leases().await?, zone),
-        Lock::RedisAt(url) => {
-            LockProvider::new(RedisBackend::connect(url, RedisBackend::NAMESPACE).await?, zone)
-        }
-        Lock::Redis => return Err("the server of the locks was not started".into()),
-    })
-}
-
-/// The locks of the same database. Their driver is another one and takes a url alone, so
-/// user and password go into it, and options of ours do not.
-async fn postgres(access: &Access) -> Result<PostgresLocks, Failure> {
-    let mut url = access.postgres()?.to_url_lossy();
-    url.set_query(None);
-    Ok(PostgresLocks::connect(url.as_str(), LOCK_CONNECTIONS).await?)
 }
 
 #[async_trait]
