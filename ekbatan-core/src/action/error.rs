@@ -6,10 +6,9 @@ use uuid::Uuid;
 
 use super::LeaseError;
 use crate::db::{ActionId, CommitError, DbError, DbErrorKind, RowRef, SchemaError, TableError};
-use crate::domain::ShardIdentifier;
-use crate::domain::{FieldError, PayloadError};
+use crate::domain::{FieldError, PayloadError, ShardIdentifier, list_shards};
 use crate::repository::StageError;
-use crate::shard::{PartialCommit, ShardError, list};
+use crate::shard::{PartialCommit, ShardError};
 
 /// An executor that cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -192,7 +191,7 @@ pub enum ExecuteError<E> {
     /// The plan touches several shards, which the call does not allow.
     #[error(
         "the plan touches the shards {}, which do not commit together; allow it by `.allow_cross_shard()`, knowing that they commit one by one",
-        list(shards)
+        list_shards(shards)
     )]
     CrossShard {
         /// Which.
@@ -203,7 +202,7 @@ pub enum ExecuteError<E> {
     /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits).
     #[error(
         "action {action} committed on {} and {} on {failed}{}; `databases.partial_commits()` lists it until it is resolved",
-        list(committed), if is_unknown(source) { "perhaps" } else { "not" }, source.as_ref().map_or_else(String::new, |source| format!(": {source}"))
+        list_shards(committed), if is_unknown(source) { "perhaps" } else { "not" }, source.as_ref().map_or_else(String::new, |source| format!(": {source}"))
     )]
     PartlyCommitted {
         /// The execution.

@@ -82,7 +82,7 @@ impl<A: Action> Execution<'_, A> {
             groups.insert(shards.default().shard, group(shards.default()));
         }
         for (position, row) in rows.into_iter().enumerate() {
-            let database = shards.of_row(&row)?;
+            let database = shards.of_row(row.table, row.carries_shard, row.id, &row.values)?;
             let of_shard = groups.entry(database.shard).or_insert_with(|| group(database));
             of_shard.rows.push(row);
             of_shard.positions.push(position);

@@ -155,7 +155,10 @@ async fn commit_parts(
                 let committed: Vec<ShardIdentifier> = done.iter().map(|done| done.shard).collect();
                 let failed = database.shard;
                 span.record("ekbatan.shard.partial_commit_failure", true)
-                    .record("ekbatan.shard.committed_shards", crate::shard::list(&committed))
+                    .record(
+                        "ekbatan.shard.committed_shards",
+                        crate::domain::list_shards(&committed),
+                    )
                     .record("ekbatan.shard.failed_shard", field::display(failed));
                 tracing::error!(%action, ?committed, %failed, %error, "an action committed on some of its shards only");
                 let not_tried = parts.map(|part| part.database.shard).collect();

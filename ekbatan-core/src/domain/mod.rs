@@ -27,6 +27,7 @@ pub use id_generator::IdGenerator;
 pub(crate) use json_text::depth;
 #[cfg(feature = "postgres")]
 pub(crate) use json_text::holds_nul;
+pub(crate) use shard_identifier::list_shards;
 pub use shard_identifier::{ShardIdentifier, ShardIdentifierError};
 pub use sharded_id::ShardedId;
 pub(crate) use sharded_id::shard_of;

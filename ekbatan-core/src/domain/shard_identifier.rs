@@ -80,6 +80,11 @@ impl fmt::Debug for ShardIdentifier {
     }
 }
 
+/// The shards as messages list them: `0/0, 0/1`.
+pub(crate) fn list_shards(shards: &[ShardIdentifier]) -> String {
+    shards.iter().map(ShardIdentifier::to_string).collect::<Vec<_>>().join(", ")
+}
+
 impl TryFrom<Parts> for ShardIdentifier {
     type Error = ShardIdentifierError;
 

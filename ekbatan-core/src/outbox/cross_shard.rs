@@ -46,7 +46,7 @@ impl Part {
         let values = vec![
             Value::Uuid(self.action.0),
             Value::Text(self.shard.to_string()),
-            Value::Text(crate::shard::list(&self.shards)),
+            Value::Text(crate::domain::list_shards(&self.shards)),
             Value::Text(self.namespace),
             Value::Text(self.action_name),
             Value::Timestamp(to_micros(self.committed)),

@@ -3,8 +3,8 @@
 use uuid::Uuid;
 
 use crate::db::{CommitError, DbError, RowRef, SchemaError, TableError};
-use crate::domain::{FieldError, ShardIdentifier};
-use crate::shard::{FencingError, ShardError, list};
+use crate::domain::{FieldError, ShardIdentifier, list_shards};
+use crate::shard::{FencingError, ShardError};
 
 /// A read that failed.
 #[derive(Debug, thiserror::Error)]
@@ -97,10 +97,7 @@ fn describe(failed: &[ShardFailure], answered: &[ShardIdentifier]) -> String {
         .iter()
         .map(|failure| format!("shard {}: {}", failure.shard, failure.error))
         .collect();
-    let answered = match answered.is_empty() {
-        true => "no shard".to_owned(),
-        false => list(answered),
-    };
+    let answered = if answered.is_empty() { "no shard".to_owned() } else { list_shards(answered) };
     format!("{}; {answered} answered", failed.join("; "))
 }
 

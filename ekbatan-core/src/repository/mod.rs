@@ -19,7 +19,7 @@ use crate::action::Seat;
 use crate::clock::Clock;
 use crate::db::{CommitToken, Route, Transaction};
 use crate::domain::Entity;
-use crate::shard::{Fencing, Shards};
+use crate::shard::{Databases, Fencing, Shards};
 
 pub use condition::{Column, Condition};
 pub use error::{ReadError, ShardFailure, WriteError};
@@ -51,6 +51,13 @@ pub struct Repository<T> {
 pub(crate) struct After {
     pub(crate) token: CommitToken,
     pub(crate) patience: Duration,
+}
+
+impl Databases {
+    /// The rows of `T`.
+    pub fn repository<T: Entity>(&self) -> Repository<T> {
+        Repository::new(self.shards.clone(), self.clock.clone(), "repository")
+    }
 }
 
 impl<T: Entity> Repository<T> {

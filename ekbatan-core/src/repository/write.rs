@@ -112,7 +112,7 @@ impl<T: Entity> Repository<T> {
     fn destination(&self, rows: &[(Staged, Stored<T>)]) -> Result<Arc<Database>, WriteError> {
         let mut destination: Option<&Arc<Database>> = None;
         for (row, _) in rows {
-            let database = self.shards.of_row(row)?;
+            let database = self.shards.of_row(row.table, row.carries_shard, row.id, &row.values)?;
             if let Some(transaction) = &self.within {
                 let open_on = transaction.database().shard;
                 if database.shard != open_on {

@@ -15,7 +15,6 @@ use crate::db::{
     TransactionManager,
 };
 use crate::domain::{Entity, ShardIdentifier};
-use crate::repository::Repository;
 
 /// The databases could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -143,11 +142,6 @@ impl Databases {
     fn handle(&self, database: &Arc<Database>) -> Shard {
         let slots = self.shards.slots.get(&database.shard).cloned().unwrap_or_default();
         Shard { database: database.clone(), slots }
-    }
-
-    /// The rows of `T`.
-    pub fn repository<T: Entity>(&self) -> Repository<T> {
-        Repository::new(self.shards.clone(), self.clock.clone(), "repository")
     }
 
     /// Transactions that user code holds open on the default shard.

@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 
 use uuid::Uuid;
 
-use crate::domain::ShardIdentifier;
+use crate::domain::{ShardIdentifier, list_shards};
 
 /// A shard that is not to be found.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum ShardError {
     /// The shard is not configured.
     #[error(
         "shard {shard} is not configured; there are {}. Add it to the configuration, or set `unknown-shard: default-shard` if the default shard holds its rows",
-        list(known)
+        list_shards(known)
     )]
     Unknown {
         /// The shard.
@@ -59,9 +59,4 @@ pub enum ShardError {
         /// Why.
         source: crate::domain::FieldError,
     },
-}
-
-/// Shards as an error lists them.
-pub(crate) fn list(shards: &[ShardIdentifier]) -> String {
-    shards.iter().map(ShardIdentifier::to_string).collect::<Vec<_>>().join(", ")
 }

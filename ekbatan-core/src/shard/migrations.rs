@@ -1,11 +1,12 @@
 //! Migrations over all shards: side by side, each in its own order.
 
+use super::Databases;
 use super::shards::visit;
-use super::{Databases, ShardIdentifier};
 use crate::db::{
     AppliedMigration, MigrationError, MigrationState, Migrations, applied, migrate,
     migration_states,
 };
+use crate::domain::ShardIdentifier;
 
 /// Where the migrations of one shard stand.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,6 @@ mod slot;
 
 pub use databases::{CheckError, ConnectError, Databases};
 pub use error::ShardError;
-pub(crate) use error::list;
 pub(crate) use fencing::{Fencing, FencingError};
 pub use migrations::ShardMigrations;
 pub use partial::PartialCommit;

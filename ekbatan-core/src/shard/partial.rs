@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
+use super::Databases;
 use super::shards::{Shards, visit};
-use super::{Databases, ShardIdentifier};
 use crate::db::{ActionId, DbError, DbErrorKind};
+use crate::domain::{ShardIdentifier, list_shards};
 use crate::outbox::{Part, forget, is_recorded, parts};
 
 /// An action that committed on some of its shards only. What is missing will not come by
@@ -105,7 +106,7 @@ impl Shards {
             return Ok(None);
         };
         if partial.missing.is_empty() {
-            let silent = super::list(&partial.unreachable);
+            let silent = list_shards(&partial.unreachable);
             let why = format!(
                 "whether action {action} is complete cannot be told: shards {silent} cannot be asked"
             );

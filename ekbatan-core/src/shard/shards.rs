@@ -12,8 +12,7 @@ use super::slot::Slot;
 use super::{Place, ShardError};
 use crate::config::UnknownShard;
 use crate::db::Database;
-use crate::domain::{Entity, EntityId, ShardIdentifier, TableKey, shard_of};
-use crate::repository::Staged;
+use crate::domain::{Entity, EntityId, ShardIdentifier, Table, TableKey, Value, shard_of};
 
 /// How many shards are asked at a time. Each asking holds one connection of its shard alone,
 /// so that this bounds the work in this process, not that of any database.
@@ -77,11 +76,18 @@ impl Shards {
         }
     }
 
-    /// Where a staged row is written.
-    pub(crate) fn of_row(&self, row: &Staged) -> Result<&Arc<Database>, ShardError> {
-        let place = match self.placements.get(&row.table.key()) {
-            Some(placement) => placement.of_row(row.id, &row.values)?,
-            None => of_kind(row.carries_shard, row.table.model, row.id)?,
+    /// The database that this row is written to. `carries_shard` tells whether ids of the
+    /// table name their shard.
+    pub(crate) fn of_row(
+        &self,
+        table: &Table,
+        carries_shard: bool,
+        id: Uuid,
+        values: &[Value],
+    ) -> Result<&Arc<Database>, ShardError> {
+        let place = match self.placements.get(&table.key()) {
+            Some(placement) => placement.of_row(id, values)?,
+            None => of_kind(carries_shard, table.model, id)?,
         };
         match place {
             Place::On(shard) => self.database(shard),
