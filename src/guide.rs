@@ -1,4 +1,4 @@
-//! Has every snippet of the README and of the guide compiled, and run where it can be.
+//! Compiles every snippet of the README and of the guide, and runs those that can run.
 
 macro_rules! pages {
     ($($name:ident = $path:literal),* $(,)?) => {$(
@@ -8,7 +8,6 @@ macro_rules! pages {
 }
 
 pages! {
-    readme = "../README.md",
     getting_started = "../docs/src/getting-started.md",
     models = "../docs/src/models.md",
     actions = "../docs/src/actions.md",
@@ -26,3 +25,32 @@ pages! {
     testing = "../docs/src/testing.md",
     coming_from_java = "../docs/src/coming-from-java.md",
 }
+
+/// The README shows `docs/snippets/readme.rs`, without the hidden lines that it needs to run:
+/// GitHub would show them.
+///
+/// ```
+/// # let (readme, snippet) = (
+/// #     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")),
+/// #     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/snippets/readme.rs")),
+/// # );
+/// assert!(readme.contains(&format!("```rust\n{snippet}```")));
+/// assert_eq!(readme.matches("```rust").count(), 1);
+/// ```
+#[doc = concat!(
+    "```\n",
+    "# mod wallet { include!(concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/docs/snippets/wallet.rs\")); }\n",
+    "# use ekbatan::prelude::*;\n",
+    "# use wallet::{Deposit, OpenWallet, Opening, Wallet, WalletError, start};\n",
+    "# struct DepositMoney;\n",
+    "# #[tokio::main]\n",
+    "# async fn main() -> Result<(), Box<dyn std::error::Error>> {\n",
+    "# let (_file, _databases, executor) = start().await?;\n",
+    "# let wallet = executor.execute(&OpenWallet, Opening::new(\"alice\")).await?.id;\n",
+    include_str!("../docs/snippets/readme.rs"),
+    "# assert_eq!((wallet.balance, wallet.version()), (Decimal::from(5), 2));\n",
+    "# Ok(())\n",
+    "# }\n",
+    "```"
+)]
+mod readme {}

@@ -6,6 +6,8 @@ mod database;
 mod driver;
 mod error;
 mod fence;
+#[cfg(test)]
+mod guide;
 mod lane;
 mod migration;
 #[cfg(feature = "mysql")]

@@ -9,6 +9,8 @@ mod connection;
 mod decode;
 mod error;
 mod fence;
+#[cfg(test)]
+mod guide;
 mod literal;
 mod options;
 mod order;

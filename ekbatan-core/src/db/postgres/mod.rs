@@ -5,6 +5,8 @@ mod connection;
 mod decode;
 mod error;
 mod fence;
+#[cfg(test)]
+mod guide;
 mod range;
 mod statement;
 mod syntax;

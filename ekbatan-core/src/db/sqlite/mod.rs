@@ -8,6 +8,8 @@ mod connection;
 mod decode;
 mod error;
 mod fence;
+#[cfg(test)]
+mod guide;
 mod statement;
 mod syntax;
 

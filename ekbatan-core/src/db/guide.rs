@@ -1,0 +1,86 @@
+//! Compares the SQL of the guide (`docs/src/commit.md`) with the statements of the dialects.
+//!
+//! Each dialect builds the statements of the guide's wallet and asserts that its section of
+//! the page shows exactly those.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::{ChangeKind, ColumnInfo, RowChange, TableInfo};
+use crate::domain::{ColumnDef, Table, ValueType};
+
+const PAGE: &str = include_str!("../../../docs/src/commit.md");
+
+/// The sections that show SQL. Each is compared by the test of its dialect.
+pub(super) const POSTGRES: &str = "## On PostgreSQL: one statement";
+pub(super) const SQLITE: &str = "## On SQLite: one transaction";
+pub(super) const MYSQL: &str = "## On MySQL and MariaDB: one packet";
+
+pub(super) static WALLETS: Table = Table {
+    schema: None,
+    name: "wallets",
+    model: "Wallet",
+    columns: &[
+        ColumnDef::new("id", ValueType::Uuid),
+        ColumnDef::new("owner", ValueType::Text),
+        ColumnDef::new("currency", ValueType::Text),
+        ColumnDef::new("balance", ValueType::Decimal),
+        ColumnDef::new("state", ValueType::Text),
+        ColumnDef::new("version", ValueType::Int),
+        ColumnDef::new("created_date", ValueType::Timestamp),
+        ColumnDef::new("updated_date", ValueType::Timestamp),
+    ],
+    version: Some(5),
+    dates: Some(6),
+    state: Some(4),
+};
+
+/// A table whose columns have the types that `db_type` says.
+pub(super) fn table(
+    table: &'static Table,
+    db_type: impl Fn(&ColumnDef) -> &'static str,
+) -> Arc<TableInfo> {
+    let columns = table.columns.iter().map(|column| ColumnInfo {
+        name: column.name.to_owned(),
+        db_type: db_type(column).to_owned(),
+        numeric: None,
+        length: None,
+        is_enum: false,
+        references: Vec::new(),
+    });
+    Arc::new(TableInfo { table, columns: columns.collect(), by_id: Default::default() })
+}
+
+/// A change without values, for dialects that bind them.
+pub(super) fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
+    RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new(), steps: 1 }
+}
+
+/// The SQL blocks of a section, and those of the code, must be equal but for white space.
+pub(super) fn assert_shown(section: &str, sent: &[String]) {
+    let sent: Vec<String> = sent.iter().map(|sql| normalized(sql)).collect();
+    assert_eq!(shown(section), sent, "docs/src/commit.md, {section}");
+}
+
+fn shown(section: &str) -> Vec<String> {
+    let (_, rest) = PAGE.split_once(section).expect("the page has the section");
+    blocks(rest.split("\n## ").next().unwrap_or_default())
+}
+
+fn blocks(text: &str) -> Vec<String> {
+    let blocks = text.split("```sql\n").skip(1);
+    blocks.map(|block| normalized(block.split("\n```").next().unwrap_or_default())).collect()
+}
+
+fn normalized(sql: &str) -> String {
+    let words: Vec<&str> = sql.split_whitespace().collect();
+    words.join(" ").replace("( ", "(").replace(" )", ")")
+}
+
+#[test]
+fn no_other_section_shows_sql() {
+    let compared: usize =
+        [POSTGRES, SQLITE, MYSQL].map(|section| shown(section).len()).iter().sum();
+    assert_eq!(blocks(PAGE).len(), compared);
+}
