@@ -8,7 +8,6 @@ use serde_json::Value as Json;
 use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
-use super::contention::{Left, Seat};
 use super::execution::Codec;
 use super::parts::ShardBatch;
 use super::plan::PlanParts;
@@ -18,6 +17,7 @@ use super::{
 use crate::db::Committed;
 use crate::domain::PayloadError;
 use crate::outbox::{Answered, fingerprint, look_up};
+use crate::repository::{PendingReads, PendingRow};
 use crate::shard::visit;
 
 /// The output, and what is known of the commit, unless it was an earlier call's.
@@ -57,7 +57,7 @@ pub(super) struct Planned {
     /// How many events there are.
     pub(super) events: usize,
     /// What the rows will be, for those who wait for them.
-    pub(super) left: Vec<Left>,
+    pub(super) left: Vec<PendingRow>,
 }
 
 /// What a call with an idempotency key knows of itself.
@@ -216,13 +216,13 @@ impl<A: Action> Execution<'_, A> {
         &self,
         started: DateTime<Utc>,
         attempt: u32,
-        seat: Option<Arc<Seat>>,
+        pending: Option<Arc<dyn PendingReads>>,
     ) -> ActionContext<'_> {
         let inner = &self.executor.inner;
-        let keeps_rows = seat.is_some();
+        let keeps_rows = pending.is_some();
         ActionContext {
             databases: &inner.databases,
-            seat,
+            pending,
             fencing: self.options.fencing.clone(),
             ids: &inner.ids,
             name: A::NAME,

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 use super::ActionPlan;
-use super::contention::Seat;
 use crate::clock::to_micros;
 use crate::db::ActionId;
 use crate::domain::{Entity, EntityId, Id, IdGenerator, ShardIdentifier, ShardedId, Stored};
-use crate::repository::{ReadError, Repository};
+use crate::repository::{PendingReads, ReadError, Repository};
 use crate::shard::{Databases, Fencing};
 
 /// One attempt of one execution: reads, the plan, and who asks for it.
@@ -18,7 +17,7 @@ use crate::shard::{Databases, Fencing};
 /// writer of it by the rules of borrowing.
 pub struct ActionContext<'a> {
     pub(super) databases: &'a Databases,
-    pub(super) seat: Option<Arc<Seat>>,
+    pub(super) pending: Option<Arc<dyn PendingReads>>,
     pub(super) fencing: Option<Arc<Fencing>>,
     pub(super) ids: &'a IdGenerator,
     pub(super) name: &'static str,
@@ -53,7 +52,7 @@ impl ActionContext<'_> {
             Arc::clone(&self.databases.clock),
             self.name,
         )
-        .with_pending(self.seat.clone())
+        .with_pending(self.pending.clone())
         .fenced(self.fencing.clone())
     }
 

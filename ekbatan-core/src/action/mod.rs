@@ -22,7 +22,6 @@ pub use contention::{
     Adaptive, Coalesced, Contention, ContentionKey, ContentionPart, Handling, HeldLease, HotKey,
     LeaseError, Leases, Pessimistic,
 };
-pub(crate) use contention::{Pending, Seat};
 pub use context::ActionContext;
 pub use effect::Effect;
 pub use error::{BuildError, ContentionError, ErrorKind, ExecuteError, PlanError};

@@ -7,12 +7,11 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::PlanError;
-use super::contention::Left;
 use super::effect::{Closure, Effect};
 use crate::db::{ChangeKind, Committed};
 use crate::domain::{Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Value};
 use crate::outbox::EventRecord;
-use crate::repository::{StageResult, Staged, stage_changed, stage_new};
+use crate::repository::{PendingRow, StageResult, Staged, stage_changed, stage_new};
 
 /// What an action has staged so far. It is made anew for every attempt and committed whole.
 ///
@@ -27,7 +26,7 @@ pub struct ActionPlan {
     seen: HashSet<(TableKey, Uuid)>,
     defect: Option<PlanError>,
     /// What the rows will be, if anybody waits to see them.
-    left: Option<Vec<Left>>,
+    left: Option<Vec<PendingRow>>,
 }
 
 /// What a plan without a mistake comes to.
@@ -35,7 +34,7 @@ pub(super) struct PlanParts {
     pub(super) rows: Vec<Staged>,
     pub(super) events: Vec<EventRecord>,
     pub(super) effects: Vec<Box<dyn Effect>>,
-    pub(super) left: Vec<Left>,
+    pub(super) left: Vec<PendingRow>,
 }
 
 /// A staged change, to look at.
@@ -142,7 +141,7 @@ impl ActionPlan {
                 }
                 self.rows.push(row);
                 if let Some(left) = &mut self.left {
-                    left.push(Left::new(&stored));
+                    left.push(PendingRow::new(&stored));
                 }
                 stored
             }

@@ -15,7 +15,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::action::Seat;
 use crate::clock::Clock;
 use crate::db::{CommitToken, Route, Transaction};
 use crate::domain::Entity;
@@ -24,6 +23,7 @@ use crate::shard::{Databases, Fencing, Shards};
 pub use condition::{Column, Condition};
 pub use error::{ReadError, ShardFailure, WriteError};
 pub use page::{Direction, Page, PageRequest};
+pub(crate) use pending::{PendingReads, PendingRow, RowKey};
 pub use scatter::Reachable;
 pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
 
@@ -41,7 +41,7 @@ pub struct Repository<T> {
     route: Route,
     after: Option<Arc<After>>,
     within: Option<Transaction>,
-    pending: Option<Arc<Seat>>,
+    pending: Option<Arc<dyn PendingReads>>,
     fencing: Option<Arc<Fencing>>,
     holder: &'static str,
     of: PhantomData<fn() -> T>,
@@ -75,8 +75,8 @@ impl<T: Entity> Repository<T> {
         }
     }
 
-    /// The same rows, with what the calls before this one will leave.
-    pub(crate) fn with_pending(mut self, pending: Option<Arc<Seat>>) -> Self {
+    /// The same rows, with the pending rows of earlier calls of the same group.
+    pub(crate) fn with_pending(mut self, pending: Option<Arc<dyn PendingReads>>) -> Self {
         self.pending = pending;
         self
     }

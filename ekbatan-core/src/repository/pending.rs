@@ -1,49 +1,49 @@
-//! Rows that no database has yet: those that the calls leave which are committed together
-//! with the one that reads.
+//! Rows that are staged by earlier calls of the same group and are not in any database yet.
+//!
+//! A [`Repository`](super::Repository) with a [`PendingReads`] answers reads by id from these
+//! rows. Before it asks the database about a whole table, it has them committed.
 
-use super::Repository;
-use crate::action::Pending;
-use crate::domain::{Entity, EntityId, Stored};
+use std::any::Any;
+use std::sync::Arc;
 
-impl<T: Entity> Repository<T> {
-    /// The row as it will be, or that it will be deleted; nothing where the database knows.
-    pub(super) async fn pending_row(&self, id: T::Id) -> Option<Option<Stored<T>>> {
-        match self.pending.as_ref()?.find(id.uuid()) {
-            Pending::Unknown => None,
-            Pending::Row(row) => Some(Some(row)),
-            Pending::Deleted => Some(None),
-            Pending::Other => {
-                self.settle_pending().await;
-                None
-            }
+use futures_util::future::BoxFuture;
+use uuid::Uuid;
+
+use crate::domain::{Entity, EntityId, State, Stored, TableKey};
+
+/// The table and the id of a row.
+pub(crate) type RowKey = (TableKey, Uuid);
+
+/// Answers reads from pending rows.
+pub(crate) trait PendingReads: Send + Sync {
+    /// Returns the pending state of a row; `None` if no pending call stages the row.
+    fn find(&self, key: RowKey) -> Option<PendingRow>;
+
+    /// Commits the pending rows of a table, so that the database can answer for it. Returns
+    /// `None` if there are none.
+    fn settle(&self, table: TableKey) -> Option<BoxFuture<'_, ()>>;
+}
+
+/// A row as a plan stages it. Cloning it does not copy the value.
+#[derive(Clone)]
+pub(crate) struct PendingRow {
+    pub(crate) key: RowKey,
+    stored: Arc<dyn Any + Send + Sync>,
+    pub(super) deleted: bool,
+}
+
+impl PendingRow {
+    pub(crate) fn new<T: Entity>(stored: &Stored<T>) -> Self {
+        let deleted = T::TABLE.state.is_some() && stored.value.state().as_str() == "DELETED";
+        Self {
+            key: (T::TABLE.key(), stored.value.id().uuid()),
+            stored: Arc::new(stored.clone()),
+            deleted,
         }
     }
 
-    /// The rows as they will be, and the ids of which the database knows.
-    pub(super) async fn pending_rows(&self, ids: &[T::Id]) -> (Vec<Stored<T>>, Vec<T::Id>) {
-        if self.pending.is_none() {
-            return (Vec::new(), ids.to_vec());
-        }
-        let mut rows: Vec<Stored<T>> = Vec::new();
-        let mut others = Vec::new();
-        for id in ids {
-            match self.pending_row(*id).await {
-                None => others.push(*id),
-                Some(Some(row))
-                    if rows.iter().all(|known| known.value.id().uuid() != id.uuid()) =>
-                {
-                    rows.push(row);
-                }
-                Some(_) => {}
-            }
-        }
-        (rows, others)
-    }
-
-    /// Makes the database able to answer: whatever of this table is pending is committed.
-    pub(super) async fn settle_pending(&self) {
-        if let Some(seat) = &self.pending {
-            seat.settle(T::TABLE.key()).await;
-        }
+    /// The row as a value of `T`; `None` if another type of the same table staged it.
+    pub(super) fn stored<T: Entity>(&self) -> Option<&Stored<T>> {
+        self.stored.downcast_ref()
     }
 }

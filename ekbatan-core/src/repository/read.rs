@@ -170,6 +170,52 @@ impl<T: Entity> Repository<T> {
     }
 }
 
+impl<T: Entity> Repository<T> {
+    /// The pending state of a row: `Some(None)` if it is going to be deleted, and `None` if
+    /// the database must be asked.
+    async fn pending_row(&self, id: T::Id) -> Option<Option<Stored<T>>> {
+        let row = self.pending.as_ref()?.find((T::TABLE.key(), id.uuid()))?;
+        if row.deleted {
+            return Some(None);
+        }
+        let stored = row.stored().cloned();
+        if stored.is_none() {
+            self.settle_pending().await;
+        }
+        stored.map(Some)
+    }
+
+    /// The pending rows, and the ids for which the database must be asked.
+    async fn pending_rows(&self, ids: &[T::Id]) -> (Vec<Stored<T>>, Vec<T::Id>) {
+        if self.pending.is_none() {
+            return (Vec::new(), ids.to_vec());
+        }
+        let mut rows: Vec<Stored<T>> = Vec::new();
+        let mut others = Vec::new();
+        for id in ids {
+            match self.pending_row(*id).await {
+                None => others.push(*id),
+                Some(Some(row))
+                    if rows.iter().all(|known| known.value.id().uuid() != id.uuid()) =>
+                {
+                    rows.push(row);
+                }
+                Some(_) => {}
+            }
+        }
+        (rows, others)
+    }
+
+    /// Has the pending rows of this table committed, so that the database can answer.
+    pub(super) async fn settle_pending(&self) {
+        if let Some(settling) =
+            self.pending.as_ref().and_then(|pending| pending.settle(T::TABLE.key()))
+        {
+            settling.await;
+        }
+    }
+}
+
 /// Ids of one shard.
 struct Ids<T> {
     source: Source<T>,

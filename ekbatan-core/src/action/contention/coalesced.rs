@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::group::{Fit, Member};
 use super::line::{Place, Run, Waiter};
-use super::overlay::Left;
 use super::strategy::{Encounter, with_turn};
 use super::turn::{Told, Turn};
 use super::{Coalesced, ContentionKey, Pessimistic};
@@ -17,6 +16,7 @@ use crate::action::commit::{Answer, Deadline, Keyed, Planned, Tries};
 use crate::action::parts::ShardBatch;
 use crate::action::{Action, Effect, ExecuteError, Execution};
 use crate::db::{ActionId, DbError, DbErrorKind};
+use crate::repository::PendingRow;
 
 /// One attempt of a call in a line, and what it knows of its place there.
 pub(super) struct InLine<'c> {
@@ -310,7 +310,7 @@ impl<A: Action> Execution<'_, A> {
         turn: Turn,
         line: &InLine<'_>,
         part: Option<ShardBatch>,
-        left: Vec<Left>,
+        left: Vec<PendingRow>,
         effects: Vec<Box<dyn Effect>>,
         answer: Result<A::Output, ExecuteError<A::Error>>,
     ) -> Ended<A> {

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::overlay::RowKey;
 use super::turn::Told;
 use super::{Coalesced, HeldLease};
 use crate::action::effect::Effect;
 use crate::action::parts::ShardBatch;
 use crate::db::{ActionId, ChangeKind, CommitBatch, Database, OpenAction, RowChange};
 use crate::domain::Value;
+use crate::repository::RowKey;
 use crate::shard::Fencing;
 
 /// One call's part of a group, beside its rows.

@@ -23,7 +23,5 @@ pub use heat::{Handling, HotKey};
 pub use key::{ContentionKey, ContentionPart};
 pub use leases::{HeldLease, LeaseError, Leases};
 pub use options::{Adaptive, Coalesced, Contention, Pessimistic};
-pub(crate) use overlay::{Left, Pending};
 pub(super) use strategy::{Strategies, Waited};
-pub(crate) use turn::Seat;
 use turn::Turn;

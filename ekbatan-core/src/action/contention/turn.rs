@@ -7,19 +7,21 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::group::{Fit, Group, Member};
 use super::group_commit::GroupCommit;
 use super::line::{Next, Run, Waiter};
-use super::overlay::{Left, Overlay, Pending};
+use super::overlay::Overlay;
 use super::{ContentionKey, HeldLease};
 use crate::action::executor::Inner;
 use crate::action::parts::ShardBatch;
 use crate::db::{Committed, DbErrorKind};
-use crate::domain::{Entity, TableKey};
+use crate::domain::TableKey;
+use crate::repository::{PendingReads, PendingRow, RowKey};
 use crate::shard::Fencing;
 
 /// What a member of the line is told.
@@ -183,10 +185,10 @@ impl Turn {
     }
 
     /// Joins the group, and hands the turn on.
-    pub(super) fn join(self, member: Member, part: Option<ShardBatch>, left: Vec<Left>) {
+    pub(super) fn join(self, member: Member, part: Option<ShardBatch>, rows: Vec<PendingRow>) {
         if let Some(work) = self.seat.lock().work.as_mut() {
             work.group.join(member, part);
-            work.overlay.leave(left);
+            work.overlay.extend(rows);
         }
     }
 
@@ -222,29 +224,6 @@ impl Seat {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the group says of a row.
-    pub(crate) fn find<T: Entity>(&self, id: Uuid) -> Pending<T> {
-        let mut state = self.lock();
-        let Some(work) = &state.work else { return Pending::Unknown };
-        let pending = work.overlay.find(id);
-        state.relied |= !matches!(pending, Pending::Unknown);
-        pending
-    }
-
-    /// Makes the database able to answer for a table: commits the group so far, if it changes
-    /// rows of the table, and waits for that.
-    pub(crate) async fn settle(&self, table: TableKey) {
-        {
-            let mut state = self.lock();
-            let Some(work) = &mut state.work else { return };
-            if !work.overlay.has_rows_of(table) {
-                return;
-            }
-            work.seal();
-        }
-        self.sealed().await;
-    }
-
     /// Lets the group so far be committed, without waiting for it.
     pub(super) fn seal(&self) {
         if let Some(work) = &mut self.lock().work {
@@ -268,5 +247,26 @@ impl Seat {
             *misled |= *relied && !committed;
             *relied = false;
         }
+    }
+}
+
+impl PendingReads for Seat {
+    fn find(&self, key: RowKey) -> Option<PendingRow> {
+        let mut state = self.lock();
+        let row = state.work.as_ref()?.overlay.find(key).cloned();
+        state.relied |= row.is_some();
+        row
+    }
+
+    fn settle(&self, table: TableKey) -> Option<BoxFuture<'_, ()>> {
+        {
+            let mut state = self.lock();
+            let work = state.work.as_mut()?;
+            if !work.overlay.has_rows_of(table) {
+                return None;
+            }
+            work.seal();
+        }
+        Some(self.sealed().boxed())
     }
 }
