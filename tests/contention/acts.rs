@@ -73,7 +73,7 @@ pub fn together() -> Coalesced {
 }
 
 /// A call that stands in the one line of the test.
-pub fn in_line<'a, O: Send>(executor: &'a ActionExecutor, act: &'a Act<O>) -> Execution<'a, O> {
+pub fn in_queue<'a, O: Send>(executor: &'a ActionExecutor, act: &'a Act<O>) -> Execution<'a, O> {
     executor
         .execute(act, Nothing {})
         .contention(together())
@@ -84,7 +84,7 @@ pub fn in_line<'a, O: Send>(executor: &'a ActionExecutor, act: &'a Act<O>) -> Ex
 type Execution<'a, O> = ekbatan::action::Execution<'a, Act<O>>;
 
 /// The call, which has come as far as it can without waiting: into its place in the line.
-pub async fn lined_up<O: Send>(call: Execution<'_, O>) -> Call<'_, O> {
+pub async fn enqueued<O: Send>(call: Execution<'_, O>) -> Call<'_, O> {
     let mut call = call.into_future();
     assert!(poll_once(&mut call).await.is_pending(), "the call waits for its turn");
     call

@@ -14,7 +14,7 @@ use crate::models::Thing;
 on_every_database! {
     a_key_gets_hot_by_conflicts_and_cools_when_calls_come_alone,
     a_key_without_conflicts_is_never_hot,
-    groups_that_another_process_outruns_take_turns,
+    groups_that_another_process_overtakes_take_a_lease,
 }
 
 fn key() -> ContentionKey {
@@ -80,7 +80,7 @@ async fn a_key_without_conflicts_is_never_hot(db: &TestDatabase) {
     assert_eq!(executor.hot_keys(), []);
 }
 
-async fn groups_that_another_process_outruns_take_turns(db: &TestDatabase) {
+async fn groups_that_another_process_overtakes_take_a_lease(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let builder = ActionExecutor::builder(&db.databases, "tests").model::<Thing>();
     let leases = LockProvider::new(ProcessBackend::new(), "test");

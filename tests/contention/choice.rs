@@ -37,7 +37,7 @@ async fn databases() -> (TempSqlite, Databases) {
 }
 
 #[tokio::test]
-async fn a_chosen_strategy_without_a_key_is_an_error_that_says_the_way_out() {
+async fn a_strategy_without_a_key_is_an_error_with_advice() {
     let (_file, databases) = databases().await;
     let executor = ActionExecutor::new(&databases, "tests").unwrap();
     let chosen = Chooses(Some(Contention::coalesced()), None);
@@ -59,7 +59,7 @@ async fn a_chosen_strategy_without_a_key_is_an_error_that_says_the_way_out() {
 }
 
 #[tokio::test]
-async fn an_executors_default_leaves_calls_without_a_key_alone() {
+async fn the_default_strategy_ignores_calls_without_a_key() {
     let (_file, databases) = databases().await;
     let (groups, _counting) = Groups::count();
     let builder = ActionExecutor::builder(&databases, "tests").contention(Contention::coalesced());
@@ -69,7 +69,7 @@ async fn an_executors_default_leaves_calls_without_a_key_alone() {
 }
 
 #[tokio::test]
-async fn leases_are_asked_of_those_who_give_them() {
+async fn a_strategy_with_leases_needs_a_source_of_leases() {
     let (_file, databases) = databases().await;
     let builder = ActionExecutor::builder(&databases, "tests");
     let error = builder.contention(Contention::pessimistic()).build().await.err();

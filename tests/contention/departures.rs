@@ -8,19 +8,19 @@ use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
 use futures_util::FutureExt;
 
-use crate::acts::{Gate, Refused, a_thing, act, event_versions, hold, in_line, lined_up};
+use crate::acts::{Gate, Refused, a_thing, act, enqueued, event_versions, hold, in_queue};
 use crate::acts::{poll_once, touch, touch_after_reading};
 use crate::database::TestDatabase;
 
 on_every_database! {
-    one_that_panics_takes_nobody_with_it,
-    one_that_is_dropped_at_any_poll_leaves_all_or_nothing_and_keeps_nobody,
-    a_turn_that_is_given_to_one_who_left_goes_on,
-    a_deadline_in_the_line_leaves_nothing,
-    a_deadline_behind_a_part_in_the_group_is_unknown,
+    a_call_that_panics_does_not_affect_its_group,
+    a_call_dropped_at_any_poll_commits_all_or_nothing_and_blocks_nobody,
+    a_turn_granted_to_a_dropped_call_passes_on,
+    a_deadline_in_the_queue_leaves_nothing,
+    a_deadline_after_joining_a_group_is_unknown,
 }
 
-async fn one_that_panics_takes_nobody_with_it(db: &TestDatabase) {
+async fn a_call_that_panics_does_not_affect_its_group(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
@@ -34,10 +34,10 @@ async fn one_that_panics_takes_nobody_with_it(db: &TestDatabase) {
         .boxed()
     });
     let (holds, first, last) = (hold(&gate), touch(id), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let first = lined_up(in_line(&executor, &first)).await;
-    let panicking = lined_up(in_line(&executor, &panics)).await;
-    let last = lined_up(in_line(&executor, &last)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let panicking = enqueued(in_queue(&executor, &panics)).await;
+    let last = enqueued(in_queue(&executor, &last)).await;
     gate.open();
     let panicking = AssertUnwindSafe(panicking).catch_unwind();
     let (_, first, panicked, last) = tokio::join!(holding, first, panicking, last);
@@ -46,20 +46,20 @@ async fn one_that_panics_takes_nobody_with_it(db: &TestDatabase) {
     assert_eq!(event_versions(db, id).await, [2, 3]);
 }
 
-async fn one_that_is_dropped_at_any_poll_leaves_all_or_nothing_and_keeps_nobody(db: &TestDatabase) {
+async fn a_call_dropped_at_any_poll_commits_all_or_nothing_and_blocks_nobody(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let (mut version, mut dropped) = (1, 0);
     for polls in 0..200 {
         let gate = Gate::closed();
         let (holds, before, middle, after) = (hold(&gate), touch(id), touch(id), touch(id));
-        let holding = lined_up(in_line(&executor, &holds)).await;
-        let before = lined_up(in_line(&executor, &before)).await;
-        let middle = in_line(&executor, &middle);
+        let holding = enqueued(in_queue(&executor, &holds)).await;
+        let before = enqueued(in_queue(&executor, &before)).await;
+        let middle = in_queue(&executor, &middle);
         let action = middle.action_id();
         let mut middle = Box::pin(drop_at_poll(polls, middle.into_future()));
         let early = poll_once(&mut middle).await.is_ready();
-        let after = lined_up(in_line(&executor, &after)).await;
+        let after = enqueued(in_queue(&executor, &after)).await;
         gate.open();
         let middle = async { if early { None } else { middle.await.finished() } };
         let (_, before, middle, after) = tokio::join!(holding, before, middle, after);
@@ -84,47 +84,47 @@ async fn one_that_is_dropped_at_any_poll_leaves_all_or_nothing_and_keeps_nobody(
 }
 
 /// It was told that it has the turn, and is dropped before it hears of it.
-async fn a_turn_that_is_given_to_one_who_left_goes_on(db: &TestDatabase) {
+async fn a_turn_granted_to_a_dropped_call_passes_on(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
     let (holds, first, last) = (hold(&gate), touch(id), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let first = lined_up(in_line(&executor, &first)).await;
-    let last = lined_up(in_line(&executor, &last)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let last = enqueued(in_queue(&executor, &last)).await;
     gate.open();
     holding.await.unwrap(); // and the turn is on its way to the first
     drop(first);
     assert_eq!(last.await.unwrap().version(), 2);
 }
 
-async fn a_deadline_in_the_line_leaves_nothing(db: &TestDatabase) {
+async fn a_deadline_in_the_queue_leaves_nothing(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
     let (holds, late, other) = (hold(&gate), touch(id), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let late = in_line(&executor, &late).deadline(Duration::from_millis(1)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let late = in_queue(&executor, &late).deadline(Duration::from_millis(1)).await;
     assert_eq!(late.unwrap_err().kind(), ErrorKind::Deadline);
-    let other = lined_up(in_line(&executor, &other)).await;
+    let other = enqueued(in_queue(&executor, &other)).await;
     gate.open();
     let (_, other) = tokio::join!(holding, other);
     assert_eq!(other.unwrap().version(), 2);
 }
 
-async fn a_deadline_behind_a_part_in_the_group_is_unknown(db: &TestDatabase) {
+async fn a_deadline_after_joining_a_group_is_unknown(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let start = Gate::closed();
     let (holds, early) = (hold(&start), touch(id));
     let (slow, read, gate) = touch_after_reading(id);
     let refuses = act::<()>(|_| async { Err(Refused("late".to_owned())) }.boxed());
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let early = in_line(&executor, &early);
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let early = in_queue(&executor, &early);
     let action = early.action_id();
-    let early = lined_up(early.deadline(Duration::from_millis(500))).await;
-    let slow = lined_up(in_line(&executor, &slow)).await;
-    let refuses = lined_up(in_line(&executor, &refuses)).await;
+    let early = enqueued(early.deadline(Duration::from_millis(500))).await;
+    let slow = enqueued(in_queue(&executor, &slow)).await;
+    let refuses = enqueued(in_queue(&executor, &refuses)).await;
     start.open();
     let in_the_end = async {
         let answer = early.await;

@@ -6,14 +6,14 @@ use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use crate::acts::{Act, Gate, a_thing, act, hold, in_line, lined_up, touch};
+use crate::acts::{Act, Gate, a_thing, act, enqueued, hold, in_queue, touch};
 use crate::database::TestDatabase;
 use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
-    effects_run_by_member_and_in_order_also_of_those_who_left,
-    an_effect_may_want_the_same_key,
-    an_action_within_an_action_does_not_wait_for_it,
+    effects_run_in_member_order_also_for_dropped_calls,
+    an_effect_may_use_the_same_key,
+    a_nested_action_does_not_wait_for_the_outer_one,
 }
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -38,7 +38,7 @@ fn noted(log: &Log, id: Id<Thing>, name: &'static str) -> Act<Stored<Thing>> {
     })
 }
 
-async fn effects_run_by_member_and_in_order_also_of_those_who_left(db: &TestDatabase) {
+async fn effects_run_in_member_order_also_for_dropped_calls(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let (gate, log) = (Gate::closed(), Log::default());
@@ -59,13 +59,13 @@ async fn effects_run_by_member_and_in_order_also_of_those_who_left(db: &TestData
     };
     let holds = hold(&gate);
     let mut ids = Vec::new();
-    let mut calls = vec![lined_up(in_line(&executor, &holds)).await.map(drop).boxed()];
+    let mut calls = vec![enqueued(in_queue(&executor, &holds)).await.map(drop).boxed()];
     for act in &acts {
-        let call = in_line(&executor, act);
+        let call = in_queue(&executor, act);
         ids.push(call.action_id());
-        calls.push(lined_up(call).await.map(drop).boxed());
+        calls.push(enqueued(call).await.map(drop).boxed());
     }
-    let slow = lined_up(in_line(&executor, &slow)).await;
+    let slow = enqueued(in_queue(&executor, &slow)).await;
     gate.open();
     let leaving = async {
         {
@@ -93,7 +93,7 @@ async fn effects_run_by_member_and_in_order_also_of_those_who_left(db: &TestData
     }
 }
 
-async fn an_effect_may_want_the_same_key(db: &TestDatabase) {
+async fn an_effect_may_use_the_same_key(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
@@ -104,7 +104,7 @@ async fn an_effect_may_want_the_same_key(db: &TestDatabase) {
             async move {
                 let thing = ctx.get(id).await.unwrap();
                 ctx.plan().after_commit("follower", move |_| async move {
-                    in_line(&executor, &touch(id)).await.map(drop)
+                    in_queue(&executor, &touch(id)).await.map(drop)
                 });
                 Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
             }
@@ -112,21 +112,21 @@ async fn an_effect_may_want_the_same_key(db: &TestDatabase) {
         })
     };
     let (holds, first, second) = (hold(&gate), with_follower(), with_follower());
-    let holding = lined_up(in_line(&executor, &holds)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
     let calls = vec![
-        lined_up(in_line(&executor, &first)).await,
-        lined_up(in_line(&executor, &second)).await,
+        enqueued(in_queue(&executor, &first)).await,
+        enqueued(in_queue(&executor, &second)).await,
     ];
     gate.open();
     let (_, answers) = tokio::join!(holding, join_all(calls));
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     // And one that commits by itself.
-    in_line(&executor, &with_follower()).await.unwrap();
+    in_queue(&executor, &with_follower()).await.unwrap();
     assert_eq!(db.things().get(id).await.unwrap().version(), 7);
     assert_eq!(executor.effect_failures(), 0);
 }
 
-async fn an_action_within_an_action_does_not_wait_for_it(db: &TestDatabase) {
+async fn a_nested_action_does_not_wait_for_the_outer_one(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let other = db.things().add(quiet(thing("other"))).await.unwrap().id;
     let executor = db.executor().await;
@@ -134,20 +134,20 @@ async fn an_action_within_an_action_does_not_wait_for_it(db: &TestDatabase) {
     let outer = act(move |ctx| {
         let executor = inner.clone();
         async move {
-            in_line(&executor, &touch(other)).await.unwrap();
+            in_queue(&executor, &touch(other)).await.unwrap();
             let thing = ctx.get(id).await.unwrap();
             Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
         }
         .boxed()
     });
-    assert_eq!(in_line(&executor, &outer).await.unwrap().version(), 2);
+    assert_eq!(in_queue(&executor, &outer).await.unwrap().version(), 2);
     assert_eq!(db.things().get(other).await.unwrap().version(), 2);
     // Nor where the others wait for it alone: its own group cannot be committed.
     let inner = executor.clone();
     let outer = act(move |ctx| {
         let executor = inner.clone();
         async move {
-            in_line(&executor, &touch(other)).await.unwrap();
+            in_queue(&executor, &touch(other)).await.unwrap();
             ctx.plan().add(quiet(thing("other"))); // a name that is taken
             Ok(())
         }
@@ -155,9 +155,9 @@ async fn an_action_within_an_action_does_not_wait_for_it(db: &TestDatabase) {
     });
     let gate = Gate::closed();
     let (holds, before) = (hold(&gate), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let before = lined_up(in_line(&executor, &before)).await;
-    let call = lined_up(in_line(&executor, &outer)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let before = enqueued(in_queue(&executor, &before)).await;
+    let call = enqueued(in_queue(&executor, &outer)).await;
     gate.open();
     let (_, before, refused) = tokio::join!(holding, before, call);
     assert_eq!(before.unwrap().version(), 3);

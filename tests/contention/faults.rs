@@ -69,7 +69,7 @@ enum Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_loses_nothing_and_doubles_nothing_of_a_group() {
+async fn a_killed_server_loses_and_duplicates_nothing_of_a_group() {
     let server = PostgresServer::builder().durable().start().await.unwrap();
     let url = server.create_database().await.unwrap();
     let patient = executor(DataSourceConfig::new(&url)).await;
@@ -158,7 +158,7 @@ async fn until_killed(
 
 /// The test runs itself again as the process to kill.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_loses_nothing_and_doubles_nothing_of_a_group() {
+async fn a_killed_process_loses_and_duplicates_nothing_of_a_group() {
     if let Ok(url) = std::env::var(URL) {
         return deposit_for_ever(&url).await;
     }
@@ -171,7 +171,7 @@ async fn a_killed_process_loses_nothing_and_doubles_nothing_of_a_group() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "faults::a_killed_process_loses_nothing_and_doubles_nothing_of_a_group",
+                "faults::a_killed_process_loses_and_duplicates_nothing_of_a_group",
                 "--nocapture",
             ])
             .env(URL, &url)

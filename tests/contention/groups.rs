@@ -6,34 +6,34 @@ use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use crate::acts::{Gate, Groups, a_thing, act, event_versions, hold, in_line, lined_up, together};
+use crate::acts::{Gate, Groups, a_thing, act, enqueued, event_versions, hold, in_queue, together};
 use crate::acts::{touch, touch_at};
 use crate::database::TestDatabase;
 use crate::models::{Thing, ThingEvent, quiet, thing, zone};
 
 on_every_database! {
-    calls_that_wait_are_performed_in_order_and_commit_together,
-    a_call_that_nobody_waits_for_commits_by_itself,
+    waiting_calls_run_in_order_and_commit_together,
+    a_call_without_waiters_commits_alone,
     a_group_is_bounded_in_members_and_in_bytes,
     a_group_is_bounded_in_time,
-    what_one_call_adds_the_next_one_changes,
-    rows_of_several_tables_and_calls_end_as_the_last_one_left_them,
-    several_keys_do_not_wait_for_each_other,
+    a_call_changes_a_row_that_an_earlier_call_added,
+    every_row_ends_as_its_last_call_left_it,
+    keys_do_not_wait_for_each_other,
 }
 
-async fn calls_that_wait_are_performed_in_order_and_commit_together(db: &TestDatabase) {
+async fn waiting_calls_run_in_order_and_commit_together(db: &TestDatabase) {
     let (groups, _counting) = Groups::count();
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
     let first = touch_at(&gate, id);
     let others: Vec<_> = (0..7).map(|_| touch(id)).collect();
-    let mut calls = vec![lined_up(in_line(&executor, &first).principal("first")).await];
+    let mut calls = vec![enqueued(in_queue(&executor, &first).principal("first")).await];
     let mut ids = Vec::new();
     for (n, other) in others.iter().enumerate() {
-        let call = in_line(&executor, other).principal(format!("other {n}"));
+        let call = in_queue(&executor, other).principal(format!("other {n}"));
         ids.push(call.action_id());
-        calls.push(lined_up(call).await);
+        calls.push(enqueued(call).await);
     }
     gate.open();
     let answers = join_all(calls).await;
@@ -53,13 +53,13 @@ async fn calls_that_wait_are_performed_in_order_and_commit_together(db: &TestDat
     }
 }
 
-async fn a_call_that_nobody_waits_for_commits_by_itself(db: &TestDatabase) {
+async fn a_call_without_waiters_commits_alone(db: &TestDatabase) {
     let (groups, _counting) = Groups::count();
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let act = touch(id);
     for version in 2..5 {
-        assert_eq!(in_line(&executor, &act).await.unwrap().version(), version);
+        assert_eq!(in_queue(&executor, &act).await.unwrap().version(), version);
     }
     assert_eq!(groups.sizes(), [0; 0]);
 }
@@ -72,10 +72,10 @@ async fn a_group_is_bounded_in_members_and_in_bytes(db: &TestDatabase) {
         let (groups, _counting) = Groups::count();
         let gate = Gate::closed();
         let (holds, acts) = (hold(&gate), [0; 7].map(|_| touch(id)));
-        let holding = lined_up(in_line(&executor, &holds)).await;
+        let holding = enqueued(in_queue(&executor, &holds)).await;
         let mut calls = Vec::new();
         for act in &acts {
-            calls.push(lined_up(in_line(&executor, act).contention(bound)).await);
+            calls.push(enqueued(in_queue(&executor, act).contention(bound)).await);
         }
         gate.open();
         let (held, answers) = tokio::join!(holding, join_all(calls));
@@ -95,9 +95,9 @@ async fn a_group_is_bounded_in_time(db: &TestDatabase) {
     let (start, slow_gate) = (Gate::closed(), Gate::closed());
     let (holds, quick, slow) = (hold(&start), touch(id), touch_at(&slow_gate, id));
     let bound = Coalesced::default().time(Duration::from_millis(5));
-    let holding = lined_up(in_line(&executor, &holds).contention(bound)).await;
-    let quick = lined_up(in_line(&executor, &quick).contention(bound)).await;
-    let slow = lined_up(in_line(&executor, &slow).contention(bound)).await;
+    let holding = enqueued(in_queue(&executor, &holds).contention(bound)).await;
+    let quick = enqueued(in_queue(&executor, &quick).contention(bound)).await;
+    let slow = enqueued(in_queue(&executor, &slow).contention(bound)).await;
     start.open();
     let mut slow = Box::pin(slow);
     let quick = async { tokio::join!(holding, quick).1 };
@@ -110,7 +110,7 @@ async fn a_group_is_bounded_in_time(db: &TestDatabase) {
     assert_eq!(slow.await.unwrap().version(), 3);
 }
 
-async fn what_one_call_adds_the_next_one_changes(db: &TestDatabase) {
+async fn a_call_changes_a_row_that_an_earlier_call_added(db: &TestDatabase) {
     let (groups, _counting) = Groups::count();
     let executor = db.executor().await;
     let gate = Gate::closed();
@@ -122,11 +122,11 @@ async fn what_one_call_adds_the_next_one_changes(db: &TestDatabase) {
         async move { Ok(ctx.plan().add(New::new(value, made))) }.boxed()
     });
     let (holds, change, change_again) = (hold(&gate), touch(id), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
     let calls = vec![
-        lined_up(in_line(&executor, &add)).await,
-        lined_up(in_line(&executor, &change)).await,
-        lined_up(in_line(&executor, &change_again)).await,
+        enqueued(in_queue(&executor, &add)).await,
+        enqueued(in_queue(&executor, &change)).await,
+        enqueued(in_queue(&executor, &change_again)).await,
     ];
     gate.open();
     let (_, answers) = tokio::join!(holding, join_all(calls));
@@ -137,7 +137,7 @@ async fn what_one_call_adds_the_next_one_changes(db: &TestDatabase) {
     assert_eq!(event_versions(db, id).await, [1, 2, 3]);
 }
 
-async fn rows_of_several_tables_and_calls_end_as_the_last_one_left_them(db: &TestDatabase) {
+async fn every_row_ends_as_its_last_call_left_it(db: &TestDatabase) {
     let (one, two) = (a_thing(db).await.id, thing("another"));
     let two = db.things().add(quiet(two)).await.unwrap().id;
     let executor = db.executor().await;
@@ -161,10 +161,10 @@ async fn rows_of_several_tables_and_calls_end_as_the_last_one_left_them(db: &Tes
         })
     };
     let (holds, first, second, third) = (hold(&gate), both(), touch(two), both());
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let first = lined_up(in_line(&executor, &first)).await;
-    let second = lined_up(in_line(&executor, &second)).await;
-    let third = lined_up(in_line(&executor, &third)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let second = enqueued(in_queue(&executor, &second)).await;
+    let third = enqueued(in_queue(&executor, &third)).await;
     gate.open();
     let (held, first, second, third) = tokio::join!(holding, first, second, third);
     held.and(first).and(third).unwrap();
@@ -175,14 +175,14 @@ async fn rows_of_several_tables_and_calls_end_as_the_last_one_left_them(db: &Tes
     assert_eq!(db.count("zones").await, 2);
 }
 
-async fn several_keys_do_not_wait_for_each_other(db: &TestDatabase) {
+async fn keys_do_not_wait_for_each_other(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
     let (holds, other) = (hold(&gate), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
     let key = ContentionKey::new("thing", id);
-    in_line(&executor, &other).contention_key(key).await.unwrap();
+    in_queue(&executor, &other).contention_key(key).await.unwrap();
     gate.open();
     holding.await.unwrap();
 }

@@ -8,17 +8,17 @@ use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 
-use crate::acts::{Gate, Groups, a_thing, act, event_versions, hold, in_line, lined_up, touch};
+use crate::acts::{Gate, Groups, a_thing, act, enqueued, event_versions, hold, in_queue, touch};
 use crate::acts::{poll_once, together, touch_after_reading};
 use crate::database::TestDatabase;
 use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
-    a_pessimistic_call_keeps_others_out_and_commits_by_its_lease,
-    a_lease_that_is_not_to_be_had_is_said,
-    a_group_under_a_lease_keeps_others_out_and_commits_by_it,
-    a_call_that_brings_its_lease_stands_in_no_line,
-    one_that_runs_alone_does_not_wait_for_its_own_lines_lease,
+    a_pessimistic_call_excludes_others_and_is_fenced_by_its_lease,
+    a_busy_lease_is_an_error_that_names_the_key,
+    a_group_under_a_lease_excludes_others_and_is_fenced_by_it,
+    a_call_with_a_lease_of_its_own_skips_the_queue,
+    a_call_that_runs_alone_does_not_wait_for_the_lease_of_its_own_queue,
 }
 
 fn locks() -> LockProvider {
@@ -30,17 +30,17 @@ async fn executor_with(db: &TestDatabase, locks: &LockProvider) -> ActionExecuto
     builder.model::<Thing>().leases(locks.clone()).build().await.unwrap()
 }
 
-async fn a_pessimistic_call_keeps_others_out_and_commits_by_its_lease(db: &TestDatabase) {
+async fn a_pessimistic_call_excludes_others_and_is_fenced_by_its_lease(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let locks = locks();
     let executor = executor_with(db, &locks).await;
     let (slow, read, gate) = touch_after_reading(id);
     let others = [touch(id), touch(id), touch(id)];
     let pessimistic = Contention::pessimistic();
-    let slow = in_line(&executor, &slow).contention(pessimistic.clone());
+    let slow = in_queue(&executor, &slow).contention(pessimistic.clone());
     let others = others
         .iter()
-        .map(|other| in_line(&executor, other).contention(pessimistic.clone()).into_future());
+        .map(|other| in_queue(&executor, other).contention(pessimistic.clone()).into_future());
     let held = async {
         read.pass().await;
         let key = LockKey::named("the line");
@@ -56,7 +56,7 @@ async fn a_pessimistic_call_keeps_others_out_and_commits_by_its_lease(db: &TestD
     assert_eq!(db.count(&db.eventlog("lock_fences")).await, 1);
 }
 
-async fn a_lease_that_is_not_to_be_had_is_said(db: &TestDatabase) {
+async fn a_busy_lease_is_an_error_that_names_the_key(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let locks = locks();
     let executor = executor_with(db, &locks).await;
@@ -66,7 +66,7 @@ async fn a_lease_that_is_not_to_be_had_is_said(db: &TestDatabase) {
     let act = touch(id);
     for contention in [soon.into(), together().under_lease(soon).into()] {
         let contention: Contention = contention;
-        let error = in_line(&executor, &act).contention(contention).await.unwrap_err();
+        let error = in_queue(&executor, &act).contention(contention).await.unwrap_err();
         match error {
             ExecuteError::Lease(LeaseError::Busy { key, .. }) => assert_eq!(key.name(), "the line"),
             other => panic!("{other:?}"),
@@ -74,10 +74,10 @@ async fn a_lease_that_is_not_to_be_had_is_said(db: &TestDatabase) {
     }
     assert_eq!(act.runs(), 0);
     lease.release().await;
-    in_line(&executor, &act).contention(soon.wait(Duration::from_secs(60))).await.unwrap();
+    in_queue(&executor, &act).contention(soon.wait(Duration::from_secs(60))).await.unwrap();
 }
 
-async fn a_group_under_a_lease_keeps_others_out_and_commits_by_it(db: &TestDatabase) {
+async fn a_group_under_a_lease_excludes_others_and_is_fenced_by_it(db: &TestDatabase) {
     let (groups, _counting) = Groups::count();
     let id = a_thing(db).await.id;
     let locks = locks();
@@ -86,10 +86,10 @@ async fn a_group_under_a_lease_keeps_others_out_and_commits_by_it(db: &TestDatab
     let leased = together().under_lease(Pessimistic::default());
     let holds = hold(&gate);
     let acts = [touch(id), touch(id), touch(id)];
-    let holding = lined_up(in_line(&executor, &holds)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
     let mut calls = Vec::new();
     for act in &acts {
-        calls.push(lined_up(in_line(&executor, act).contention(leased)).await);
+        calls.push(enqueued(in_queue(&executor, act).contention(leased)).await);
     }
     let lease = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await.unwrap();
     gate.open();
@@ -102,27 +102,27 @@ async fn a_group_under_a_lease_keeps_others_out_and_commits_by_it(db: &TestDatab
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(groups.sizes(), [3]);
     // And by itself.
-    in_line(&executor, &acts[0]).contention(leased).await.unwrap();
+    in_queue(&executor, &acts[0]).contention(leased).await.unwrap();
     assert_eq!(event_versions(db, id).await, [2, 3, 4, 5]);
     let again = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await;
     drop(again.unwrap());
     assert_eq!(db.count(&db.eventlog("lock_fences")).await, 1);
 }
 
-async fn a_call_that_brings_its_lease_stands_in_no_line(db: &TestDatabase) {
+async fn a_call_with_a_lease_of_its_own_skips_the_queue(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let locks = locks();
     let executor = executor_with(db, &locks).await;
     let gate = Gate::closed();
     let (holds, act) = (hold(&gate), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
     let lease = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await.unwrap();
-    in_line(&executor, &act).fenced_by(&lease).await.unwrap();
+    in_queue(&executor, &act).fenced_by(&lease).await.unwrap();
     gate.open();
     holding.await.unwrap();
 }
 
-async fn one_that_runs_alone_does_not_wait_for_its_own_lines_lease(db: &TestDatabase) {
+async fn a_call_that_runs_alone_does_not_wait_for_the_lease_of_its_own_queue(db: &TestDatabase) {
     a_thing(db).await;
     let executor = executor_with(db, &locks()).await;
     let leased = || together().under_lease(Pessimistic::default());
@@ -144,9 +144,9 @@ async fn one_that_runs_alone_does_not_wait_for_its_own_lines_lease(db: &TestData
         .boxed()
     });
     let holds = hold(&gate);
-    let holding = lined_up(in_line(&executor, &holds).contention(leased())).await;
-    let again_call = lined_up(in_line(&executor, &again).contention(leased())).await;
-    let counting = lined_up(in_line(&executor, &counts).contention(leased())).await;
+    let holding = enqueued(in_queue(&executor, &holds).contention(leased())).await;
+    let again_call = enqueued(in_queue(&executor, &again).contention(leased())).await;
+    let counting = enqueued(in_queue(&executor, &counts).contention(leased())).await;
     gate.open();
     let (held, added, counted) = tokio::join!(holding, again_call, counting);
     held.unwrap();

@@ -4,17 +4,17 @@ use ekbatan::prelude::*;
 use futures_util::{FutureExt, TryStreamExt};
 
 use crate::acts::touch_after_reading;
-use crate::acts::{Act, Gate, Groups, a_thing, act, hold, in_line, lined_up, touch};
+use crate::acts::{Act, Gate, Groups, a_thing, act, enqueued, hold, in_queue, touch};
 use crate::database::TestDatabase;
 use crate::models::{Thing, ThingState, quiet, thing, zone};
 
 on_every_database! {
-    reads_by_id_see_what_the_calls_before_leave,
-    what_a_call_deletes_the_next_one_does_not_find,
-    a_condition_waits_for_the_calls_before_to_be_committed,
-    a_condition_on_a_table_that_nobody_changed_waits_for_nobody,
+    reads_by_id_see_the_changes_of_earlier_calls,
+    a_row_that_an_earlier_call_deleted_is_not_found,
+    a_condition_waits_until_earlier_calls_are_committed,
+    a_condition_on_an_unchanged_table_does_not_wait,
     an_action_does_not_see_its_own_plan,
-    one_that_was_misled_by_a_group_that_failed_runs_again,
+    a_call_that_read_the_changes_of_a_failed_group_runs_again,
 }
 
 /// Answers what `ask` does.
@@ -31,7 +31,7 @@ fn asks<O: Send + 'static>(
     })
 }
 
-async fn reads_by_id_see_what_the_calls_before_leave(db: &TestDatabase) {
+async fn reads_by_id_see_the_changes_of_earlier_calls(db: &TestDatabase) {
     let (groups, _counting) = Groups::count();
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
@@ -58,10 +58,10 @@ async fn reads_by_id_see_what_the_calls_before_leave(db: &TestDatabase) {
         .boxed()
     });
     let (holds, change) = (hold(&gate), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let add = lined_up(in_line(&executor, &add)).await;
-    let change = lined_up(in_line(&executor, &change)).await;
-    let see = lined_up(in_line(&executor, &see)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let add = enqueued(in_queue(&executor, &add)).await;
+    let change = enqueued(in_queue(&executor, &change)).await;
+    let see = enqueued(in_queue(&executor, &see)).await;
     gate.open();
     let (_, add, change, seen) = tokio::join!(holding, add, change, see);
     add.and(change).unwrap();
@@ -69,7 +69,7 @@ async fn reads_by_id_see_what_the_calls_before_leave(db: &TestDatabase) {
     assert_eq!(groups.sizes(), [3], "one that changes nothing, and knows it from the group");
 }
 
-async fn what_a_call_deletes_the_next_one_does_not_find(db: &TestDatabase) {
+async fn a_row_that_an_earlier_call_deleted_is_not_found(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
@@ -91,9 +91,9 @@ async fn what_a_call_deletes_the_next_one_does_not_find(db: &TestDatabase) {
         .boxed()
     });
     let holds = hold(&gate);
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let delete = lined_up(in_line(&executor, &delete)).await;
-    let look = lined_up(in_line(&executor, &look)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let delete = enqueued(in_queue(&executor, &delete)).await;
+    let look = enqueued(in_queue(&executor, &look)).await;
     gate.open();
     let (_, deleted, looked) = tokio::join!(holding, delete, look);
     assert_eq!(deleted.unwrap().state, ThingState::Deleted);
@@ -101,7 +101,7 @@ async fn what_a_call_deletes_the_next_one_does_not_find(db: &TestDatabase) {
     assert!(!db.things().exists(id).await.unwrap());
 }
 
-async fn a_condition_waits_for_the_calls_before_to_be_committed(db: &TestDatabase) {
+async fn a_condition_waits_until_earlier_calls_are_committed(db: &TestDatabase) {
     let (groups, _counting) = Groups::count();
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
@@ -132,10 +132,10 @@ async fn a_condition_waits_for_the_calls_before_to_be_committed(db: &TestDatabas
     };
     let acts = [count(0), count(1), count(2), count(3)];
     let (holds, first) = (hold(&gate), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let mut calls = vec![lined_up(in_line(&executor, &first)).await];
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let mut calls = vec![enqueued(in_queue(&executor, &first)).await];
     for act in &acts {
-        calls.push(lined_up(in_line(&executor, act)).await);
+        calls.push(enqueued(in_queue(&executor, act)).await);
     }
     gate.open();
     let (_, answers) = tokio::join!(holding, futures_util::future::join_all(calls));
@@ -145,7 +145,7 @@ async fn a_condition_waits_for_the_calls_before_to_be_committed(db: &TestDatabas
     assert!(acts.iter().all(|act| act.runs() == 1));
 }
 
-async fn a_condition_on_a_table_that_nobody_changed_waits_for_nobody(db: &TestDatabase) {
+async fn a_condition_on_an_unchanged_table_does_not_wait(db: &TestDatabase) {
     let (groups, _counting) = Groups::count();
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
@@ -159,9 +159,9 @@ async fn a_condition_on_a_table_that_nobody_changed_waits_for_nobody(db: &TestDa
         .boxed()
     });
     let (holds, first) = (hold(&gate), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let first = lined_up(in_line(&executor, &first)).await;
-    let zones = lined_up(in_line(&executor, &add_zone)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let zones = enqueued(in_queue(&executor, &add_zone)).await;
     gate.open();
     let (_, first, zones) = tokio::join!(holding, first, zones);
     first.unwrap();
@@ -180,12 +180,12 @@ async fn an_action_does_not_see_its_own_plan(db: &TestDatabase) {
         }
         .boxed()
     });
-    assert_eq!(in_line(&executor, &own).await.unwrap().version(), 2);
+    assert_eq!(in_queue(&executor, &own).await.unwrap().version(), 2);
 }
 
 /// It reads by id what the first one will leave, and then by a condition, for which the first
 /// one is committed; an outsider was faster.
-async fn one_that_was_misled_by_a_group_that_failed_runs_again(db: &TestDatabase) {
+async fn a_call_that_read_the_changes_of_a_failed_group_runs_again(db: &TestDatabase) {
     let old = a_thing(db).await;
     let id = old.id;
     let executor = db.executor().await;
@@ -199,8 +199,8 @@ async fn one_that_was_misled_by_a_group_that_failed_runs_again(db: &TestDatabase
         }
         .boxed()
     });
-    let first = lined_up(in_line(&executor, &first)).await;
-    let second_call = lined_up(in_line(&executor, &second)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let second_call = enqueued(in_queue(&executor, &second)).await;
     let outsider = async {
         read.pass().await;
         db.things().update(old.apply(|thing| thing.small = 100)).await.unwrap();

@@ -6,21 +6,21 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use std::time::Duration;
 
-use crate::acts::{Gate, Groups, Refused, a_thing, act, event_versions, hold, in_line, lined_up};
+use crate::acts::{Gate, Groups, Refused, a_thing, act, enqueued, event_versions, hold, in_queue};
 use crate::acts::{touch, touch_after_reading};
 use crate::database::TestDatabase;
 use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
-    one_that_refuses_drops_out_and_the_others_go_on,
-    one_that_refuses_for_what_was_never_committed_is_asked_again,
-    a_group_that_an_outsider_made_stale_runs_once_more,
-    one_whose_value_is_taken_fails_alone,
-    one_who_reads_around_the_group_fails_alone,
-    a_refusal_is_tried_again_by_its_own_policy,
+    a_call_that_refuses_leaves_the_group_and_the_others_commit,
+    a_refusal_based_on_uncommitted_changes_runs_again,
+    a_group_made_stale_from_outside_runs_again,
+    a_call_with_a_duplicate_value_fails_alone,
+    a_call_that_reads_around_the_group_commits_alone,
+    a_refusal_is_retried_by_its_own_policy,
 }
 
-async fn one_that_refuses_drops_out_and_the_others_go_on(db: &TestDatabase) {
+async fn a_call_that_refuses_leaves_the_group_and_the_others_commit(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
@@ -33,10 +33,10 @@ async fn one_that_refuses_drops_out_and_the_others_go_on(db: &TestDatabase) {
         .boxed()
     });
     let (holds, first, last) = (hold(&gate), touch(id), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let first = lined_up(in_line(&executor, &first)).await;
-    let refused = lined_up(in_line(&executor, &refuse)).await;
-    let last = lined_up(in_line(&executor, &last)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let refused = enqueued(in_queue(&executor, &refuse)).await;
+    let last = enqueued(in_queue(&executor, &last)).await;
     gate.open();
     let (_, first, refused, last) = tokio::join!(holding, first, refused, last);
     assert_eq!((first.unwrap().version(), last.unwrap().version()), (2, 3));
@@ -49,7 +49,7 @@ async fn one_that_refuses_drops_out_and_the_others_go_on(db: &TestDatabase) {
 }
 
 /// It saw a change that an outsider then made impossible.
-async fn one_that_refuses_for_what_was_never_committed_is_asked_again(db: &TestDatabase) {
+async fn a_refusal_based_on_uncommitted_changes_runs_again(db: &TestDatabase) {
     let old = a_thing(db).await;
     let id = old.id;
     let executor = db.executor().await;
@@ -57,8 +57,8 @@ async fn one_that_refuses_for_what_was_never_committed_is_asked_again(db: &TestD
     let refuse = act::<()>(move |ctx| {
         async move { Err(Refused(format!("at {}", ctx.get(id).await.unwrap().small))) }.boxed()
     });
-    let first = lined_up(in_line(&executor, &first)).await;
-    let refused = lined_up(in_line(&executor, &refuse)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let refused = enqueued(in_queue(&executor, &refuse)).await;
     let outsider = async {
         read.pass().await;
         db.things().update(old.apply(|thing| thing.small = 100)).await.unwrap();
@@ -69,16 +69,16 @@ async fn one_that_refuses_for_what_was_never_committed_is_asked_again(db: &TestD
     assert_eq!(refused.unwrap_err().to_string(), "refused: at 101");
 }
 
-async fn a_group_that_an_outsider_made_stale_runs_once_more(db: &TestDatabase) {
+async fn a_group_made_stale_from_outside_runs_again(db: &TestDatabase) {
     let (groups, _counting) = Groups::count();
     let old = a_thing(db).await;
     let id = old.id;
     let executor = db.executor().await;
     let (first, read, gate) = touch_after_reading(id);
     let others = [touch(id), touch(id), touch(id)];
-    let mut calls = vec![lined_up(in_line(&executor, &first)).await];
+    let mut calls = vec![enqueued(in_queue(&executor, &first)).await];
     for other in &others {
-        calls.push(lined_up(in_line(&executor, other)).await);
+        calls.push(enqueued(in_queue(&executor, other)).await);
     }
     let outsider = async {
         read.pass().await;
@@ -94,7 +94,7 @@ async fn a_group_that_an_outsider_made_stale_runs_once_more(db: &TestDatabase) {
     assert_eq!(event_versions(db, id).await, [3, 4, 5, 6]);
 }
 
-async fn one_whose_value_is_taken_fails_alone(db: &TestDatabase) {
+async fn a_call_with_a_duplicate_value_fails_alone(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
@@ -110,10 +110,10 @@ async fn one_whose_value_is_taken_fails_alone(db: &TestDatabase) {
     };
     let acts = [add("one"), add("the thing"), add("two"), add("one")];
     let holds = hold(&gate);
-    let holding = lined_up(in_line(&executor, &holds)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
     let mut calls = Vec::new();
     for act in &acts {
-        calls.push(lined_up(in_line(&executor, act)).await);
+        calls.push(enqueued(in_queue(&executor, act)).await);
     }
     gate.open();
     let (_, answers) = tokio::join!(holding, join_all(calls));
@@ -124,7 +124,7 @@ async fn one_whose_value_is_taken_fails_alone(db: &TestDatabase) {
     assert_eq!(db.things().count().await.unwrap(), 3);
 }
 
-async fn one_who_reads_around_the_group_fails_alone(db: &TestDatabase) {
+async fn a_call_that_reads_around_the_group_commits_alone(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();
@@ -138,10 +138,10 @@ async fn one_who_reads_around_the_group_fails_alone(db: &TestDatabase) {
         .boxed()
     });
     let (holds, first, last) = (hold(&gate), touch(id), touch(id));
-    let holding = lined_up(in_line(&executor, &holds)).await;
-    let first = lined_up(in_line(&executor, &first)).await;
-    let around = lined_up(in_line(&executor, &around)).await;
-    let last = lined_up(in_line(&executor, &last)).await;
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let around = enqueued(in_queue(&executor, &around)).await;
+    let last = enqueued(in_queue(&executor, &last)).await;
     gate.open();
     let (_, first, around, last) = tokio::join!(holding, first, around, last);
     first.unwrap();
@@ -151,7 +151,7 @@ async fn one_who_reads_around_the_group_fails_alone(db: &TestDatabase) {
     assert_eq!(db.things().get(id).await.unwrap().version(), 4);
 }
 
-async fn a_refusal_is_tried_again_by_its_own_policy(db: &TestDatabase) {
+async fn a_refusal_is_retried_by_its_own_policy(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let refuse_once = act(move |ctx| {
@@ -167,7 +167,7 @@ async fn a_refusal_is_tried_again_by_its_own_policy(db: &TestDatabase) {
     });
     let policy = RetryPolicy::none().with(ErrorKind::Domain, Budget::new(1).base(Duration::ZERO));
     let call =
-        in_line(&executor, &refuse_once).retry(policy).retry_if(|error| error.0 == "not yet");
+        in_queue(&executor, &refuse_once).retry(policy).retry_if(|error| error.0 == "not yet");
     assert_eq!(call.await.unwrap().version(), 2);
     assert_eq!(refuse_once.runs(), 2);
 }

@@ -13,15 +13,15 @@ use crate::server::LockServer;
 
 on_every_provider! {
     a_server_that_is_down_is_an_error_that_says_why,
-    what_the_work_came_to_counts_also_when_giving_back_fails,
-    waits_that_are_cut_short_keep_no_lock,
-    who_waits_for_longer_than_a_want_is_known_is_served,
+    the_result_of_the_work_is_returned_also_when_the_release_fails,
+    interrupted_waits_keep_no_lock,
+    a_wait_that_outlasts_its_wish_is_served,
 }
 on_every_provider! {
-    only postgres_session_alone PostgresSession: a_lock_that_cannot_be_given_back_ends_its_session
+    only postgres_session_alone PostgresSession: a_lock_that_cannot_be_released_ends_its_session
 }
 on_every_provider! {
-    only postgres_lease_alone PostgresLease: a_lease_that_cannot_be_given_back_ends_by_its_time
+    only postgres_lease_alone PostgresLease: a_lease_that_cannot_be_released_expires
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ async fn a_server_that_is_down_is_an_error_that_says_why(kind: Kind) {
     assert!(lease.release().await);
 }
 
-async fn what_the_work_came_to_counts_also_when_giving_back_fails(kind: Kind) {
+async fn the_result_of_the_work_is_returned_also_when_the_release_fails(kind: Kind) {
     let server = LockServer::start(kind).await;
     let locks = kind.connect(&server.url).await;
     for (n, work) in [Ok("done"), Err("refused")].into_iter().enumerate() {
@@ -75,7 +75,7 @@ async fn what_the_work_came_to_counts_also_when_giving_back_fails(kind: Kind) {
 }
 
 /// A wait that the server cuts short may have the lock all the same, and nobody knows.
-async fn waits_that_are_cut_short_keep_no_lock(kind: Kind) {
+async fn interrupted_waits_keep_no_lock(kind: Kind) {
     const WAITS: usize = 1_500;
     let mut random = seed::random();
     let server = LockServer::start(kind).await;
@@ -111,7 +111,7 @@ async fn waits_that_are_cut_short_keep_no_lock(kind: Kind) {
 }
 
 /// Servers know for two seconds that a key is wanted; whoever waits for longer says it again.
-async fn who_waits_for_longer_than_a_want_is_known_is_served(kind: Kind) {
+async fn a_wait_that_outlasts_its_wish_is_served(kind: Kind) {
     let server = LockServer::start(kind).await;
     let (one, other) = (kind.connect(&server.url).await, kind.connect(&server.url).await);
     let key = LockKey::named("k");
@@ -125,7 +125,7 @@ async fn who_waits_for_longer_than_a_want_is_known_is_served(kind: Kind) {
 }
 
 /// The server then gives it back itself, with all that the session held.
-async fn a_lock_that_cannot_be_given_back_ends_its_session(kind: Kind) {
+async fn a_lock_that_cannot_be_released_ends_its_session(kind: Kind) {
     let server = LockServer::start(kind).await;
     // What is in the database is its owner's.
     let owner = kind.connect(&server.url).await;
@@ -148,7 +148,7 @@ async fn a_lock_that_cannot_be_given_back_ends_its_session(kind: Kind) {
     }
 }
 
-async fn a_lease_that_cannot_be_given_back_ends_by_its_time(kind: Kind) {
+async fn a_lease_that_cannot_be_released_expires(kind: Kind) {
     let server = LockServer::start(kind).await;
     let locks = kind.connect(&server.url).await;
     let key = LockKey::named("k");

@@ -15,9 +15,9 @@ use crate::providers::Kind;
 use crate::server::LockServer;
 use crate::worker::{Record, finished, note};
 
-on_every_provider! { callers_that_go_away_leave_nothing_and_break_no_order }
+on_every_provider! { dropped_callers_leave_nothing_and_break_no_order }
 on_every_provider! {
-    only process Process: callers_that_go_away_leave_nothing_and_break_no_order
+    only process Process: dropped_callers_leave_nothing_and_break_no_order
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ const TASKS: usize = 4;
 /// How many callers go away, at the least.
 const DROPS: usize = 400;
 
-async fn callers_that_go_away_leave_nothing_and_break_no_order(kind: Kind) {
+async fn dropped_callers_leave_nothing_and_break_no_order(kind: Kind) {
     let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
     let record = Record::default();
     // Two that know each other through the server only, where there is one.
@@ -46,7 +46,7 @@ async fn callers_that_go_away_leave_nothing_and_break_no_order(kind: Kind) {
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let depositor = depositor([&one, &other][task % 2]);
-        tasks.spawn(go_away_at_every_poll(depositor, drops.clone()));
+        tasks.spawn(drop_at_every_poll(depositor, drops.clone()));
     }
     let finishes: Vec<usize> = tasks.join_all().await;
     // Whoever comes next is served, whatever those before left.
@@ -73,7 +73,7 @@ async fn callers_that_go_away_leave_nothing_and_break_no_order(kind: Kind) {
 
 /// Goes away at the first poll, then at the second, and so on until it is through, over and
 /// over; answers how often it was.
-async fn go_away_at_every_poll(depositor: Depositor, drops: Arc<AtomicUsize>) -> usize {
+async fn drop_at_every_poll(depositor: Depositor, drops: Arc<AtomicUsize>) -> usize {
     let mut finishes = 0;
     let mut poll = 0;
     while finishes == 0 || drops.load(Ordering::SeqCst) < DROPS {

@@ -8,8 +8,8 @@ use crate::server::LockServer;
 use crate::worker::{Record, Said, Task, Worker};
 
 on_every_provider! {
-    every_process_has_at_least_half_of_its_share,
-    so_it_has_where_the_key_is_kept_for_a_while,
+    every_process_gets_at_least_half_of_its_share,
+    every_process_gets_its_share_of_a_key_that_is_kept,
 }
 
 const PROCESSES: u64 = 4;
@@ -20,12 +20,12 @@ const TASKS: usize = 3;
 /// For how many seconds, unless `EKBATAN_TEST_CONTENTION_SECONDS` says otherwise.
 const SECONDS: u64 = 8;
 
-async fn every_process_has_at_least_half_of_its_share(kind: Kind) {
+async fn every_process_gets_at_least_half_of_its_share(kind: Kind) {
     contend(kind, Duration::ZERO).await;
 }
 
 /// So long that a process whose turn is over is back before all the others had theirs.
-async fn so_it_has_where_the_key_is_kept_for_a_while(kind: Kind) {
+async fn every_process_gets_its_share_of_a_key_that_is_kept(kind: Kind) {
     contend(kind, Duration::from_millis(5)).await;
 }
 

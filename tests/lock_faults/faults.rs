@@ -16,8 +16,8 @@ use crate::server::LockServer;
 use crate::worker::{Record, Task, Worker, finished};
 
 on_every_provider! {
-    whatever_fails_only_the_last_holder_commits,
-    a_connection_that_stays_silent_is_given_up,
+    only_the_last_holder_commits_whatever_fails,
+    a_silent_connection_is_given_up,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +95,7 @@ impl Scene {
     }
 }
 
-async fn whatever_fails_only_the_last_holder_commits(kind: Kind) {
+async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
     let mut random = seed::random();
     let rounds = rounds(kind);
     let mut schedule: Vec<Fault> =
@@ -138,7 +138,7 @@ async fn whatever_fails_only_the_last_holder_commits(kind: Kind) {
 }
 
 /// Longer than any provider waits for an answer, which gives its connection up then.
-async fn a_connection_that_stays_silent_is_given_up(kind: Kind) {
+async fn a_silent_connection_is_given_up(kind: Kind) {
     let mut scene = Scene::start(kind).await;
     scene.lines[0].stall();
     // What a process does about silence, it does by its own clock.

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_nothing_to_do_with_each_other() {
+    fn keys_are_checked_independently() {
         let mut history = sound();
         let other = |grant: &Grant| Grant { key: "l".to_owned(), ..grant.clone() };
         history.grants.extend(sound().grants.iter().map(other));
@@ -201,25 +201,25 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_granted_twice_is_told() {
+    fn a_token_granted_twice_is_detected() {
         let broken = told(|history| history.grants.push(grant(9, 5, 60)));
         assert_eq!(broken, Broken::GrantedTwice { key: "k".to_owned(), token: 9 });
     }
 
     #[test]
-    fn a_token_that_falls_is_told() {
+    fn a_token_that_falls_is_detected() {
         let broken = told(|history| history.grants.push(grant(8, 51, 60)));
         assert_eq!(broken, Broken::TokenFell { key: "k".to_owned(), before: 9, token: 8 });
     }
 
     #[test]
-    fn a_commit_without_a_grant_is_told() {
+    fn a_commit_without_a_grant_is_detected() {
         let broken = told(|history| history.commits.push(commit(10, 3)));
         assert_eq!(broken, Broken::NotGranted { key: "k".to_owned(), token: 10 });
     }
 
     #[test]
-    fn a_commit_behind_that_of_a_later_lease_is_told() {
+    fn a_commit_after_that_of_a_later_lease_is_detected() {
         let broken = told(|history| history.commits.push(commit(6, 3)));
         assert_eq!(broken, Broken::OutOfOrder { key: "k".to_owned(), before: 9, token: 6 });
         let twice = told(|history| history.commits.push(commit(9, 3)));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_was_lost_or_overwritten_is_told() {
+    fn a_lost_or_overwritten_commit_is_detected() {
         let lost = told(|history| history.commits[1].sequence = 3);
         assert_eq!(lost, Broken::Gap { key: "k".to_owned(), before: 1, sequence: 3 });
         let overwritten = told(|history| history.commits[1].sequence = 1);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_not_so_is_told() {
+    fn a_wrong_answer_is_detected() {
         for (token, wrong) in [(5, Answer::Committed), (4, Answer::NotCommitted)] {
             let broken = told(|history| history.answers.push(answer(token, wrong)));
             let expected = Broken::ToldWrongly { key: "k".to_owned(), token, told: wrong };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_is_told() {
+    fn a_lock_left_behind_is_detected() {
         let broken = told(|history| history.left.push("k".to_owned()));
         assert_eq!(broken, Broken::LeftBehind(vec!["k".to_owned()]));
     }

@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use crate::providers::Kind;
 use crate::server::LockServer;
 
-on_every_provider! { all_are_served_in_their_order_by_as_many_connections_as_ever }
+on_every_provider! { all_waiters_are_served_in_order_over_few_connections }
 on_every_provider! {
-    only process Process: all_are_served_in_their_order_by_as_many_connections_as_ever
+    only process Process: all_waiters_are_served_in_order_over_few_connections
 }
 
 const LEASES: usize = 1_000;
@@ -23,7 +23,7 @@ const WAITERS: usize = 10_000;
 /// Beyond what any of it takes.
 const LONG: Duration = Duration::from_secs(3_600);
 
-async fn all_are_served_in_their_order_by_as_many_connections_as_ever(kind: Kind) {
+async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
     let server = Arc::new(LockServer::start(kind).await);
     let locks = kind.connect(&server.url).await;
     let keys: Vec<LockKey> = (0..LEASES).map(|n| lock_key!("key", n as i64)).collect();

@@ -13,8 +13,8 @@ use crate::server::LockServer;
 use crate::worker::{Record, Said, Task, Worker, finished};
 
 on_every_provider! {
-    a_holder_that_stood_still_commits_nothing,
-    without_the_fence_it_does_and_the_history_tells,
+    a_stopped_holder_commits_nothing,
+    without_the_fence_it_commits_and_the_history_shows_it,
 }
 
 /// How often the moments of the commit are tried.
@@ -138,7 +138,7 @@ impl Scene {
     }
 }
 
-async fn a_holder_that_stood_still_commits_nothing(kind: Kind) {
+async fn a_stopped_holder_commits_nothing(kind: Kind) {
     let mut random = seed::random();
     use Moment::{Any, BeforeItsCommit, CommitOnItsWay};
     let moments = [BeforeItsCommit, CommitOnItsWay, CommitOnItsWay, Any];
@@ -169,7 +169,7 @@ async fn a_holder_that_stood_still_commits_nothing(kind: Kind) {
 }
 
 /// The test of the test above.
-async fn without_the_fence_it_does_and_the_history_tells(kind: Kind) {
+async fn without_the_fence_it_commits_and_the_history_shows_it(kind: Kind) {
     let mut random = seed::random();
     for moment in [Moment::BeforeItsCommit, Moment::CommitOnItsWay] {
         let mut scene = Scene::start(kind).await;

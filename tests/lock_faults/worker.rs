@@ -117,7 +117,7 @@ impl Worker {
     pub async fn start(kind: Kind, locks: &str, ledger: &str, record: &Record) -> Self {
         let order = Order { kind, locks: locks.to_owned(), ledger: ledger.to_owned() };
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "worker::inside::a_process_does_as_it_is_told", "--nocapture"])
+            .args(["--exact", "worker::inside::a_worker_executes_its_commands", "--nocapture"])
             .env(ORDER, serde_json::to_string(&order).unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -39,8 +39,8 @@ pub(crate) use on_every_database;
 on_every_database! {
     deposits_under_a_lock_all_commit_at_the_first_attempt,
     a_lock_within_perform_loses_no_money_and_serializes_no_commit,
-    a_lease_that_is_over_commits_nothing,
-    a_successor_shuts_out_the_one_before,
+    an_expired_lease_commits_nothing,
+    a_later_lease_fences_off_the_earlier_one,
     deposits_under_several_locks_all_commit_at_the_first_attempt,
     a_commit_under_several_locks_is_fenced_by_each,
 }
@@ -151,7 +151,7 @@ impl Action for TooSlow {
     }
 }
 
-async fn a_lease_that_is_over_commits_nothing(db: &TestDatabase) {
+async fn an_expired_lease_commits_nothing(db: &TestDatabase) {
     let (executor, locks) = (db.executor(), locks());
     let wallet = wallet(&executor).await;
     let key = lock_key!("wallet", wallet);
@@ -171,7 +171,7 @@ async fn a_lease_that_is_over_commits_nothing(db: &TestDatabase) {
     assert_eq!((wallet.balance, wallet.version()), (Decimal::ZERO, 1));
 }
 
-async fn a_successor_shuts_out_the_one_before(db: &TestDatabase) {
+async fn a_later_lease_fences_off_the_earlier_one(db: &TestDatabase) {
     let (executor, locks) = (db.executor(), locks());
     let wallet = wallet(&executor).await;
     let key = lock_key!("wallet", wallet);

@@ -67,7 +67,7 @@ async fn postgres() -> (PostgresServer, String) {
 }
 
 #[tokio::test]
-async fn postgres_is_looked_at_as_the_mode_says() {
+async fn postgres_certificates_are_verified_as_the_mode_asks() {
     let (server, url) = postgres().await;
     let ca = format!(", tls-root-cert: '{}'", file("ca.pem").display());
     let mode = |mode: &str, ca: &str| format!(", tls-mode: {mode}{ca}");
@@ -91,7 +91,7 @@ async fn postgres_is_looked_at_as_the_mode_says() {
 }
 
 #[tokio::test]
-async fn every_connection_to_postgres_is_encrypted_when_the_server_can() {
+async fn postgres_connections_are_encrypted_when_the_server_supports_it() {
     let (server, url) = postgres().await;
     let mut looking = PgConnection::connect(&url).await.unwrap();
     for (keys, encrypted) in
@@ -125,7 +125,7 @@ async fn every_connection_to_postgres_is_encrypted_when_the_server_can() {
 }
 
 #[tokio::test]
-async fn a_server_without_encryption_is_refused_where_it_is_asked_for() {
+async fn a_server_without_tls_is_rejected_when_tls_is_required() {
     let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
     let required = |keys: &str| keys.to_owned();
     each(
@@ -148,7 +148,7 @@ async fn a_server_without_encryption_is_refused_where_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn redis_is_looked_at_as_the_mode_says() {
+async fn redis_certificates_are_verified_as_the_mode_asks() {
     let port = {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         free.local_addr().unwrap().port()

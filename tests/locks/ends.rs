@@ -11,18 +11,18 @@ use crate::providers::{LONG, TestLocks};
 const SHORT: Duration = Duration::from_millis(150);
 
 on_every_provider! {
-    a_lease_that_is_held_too_long_is_over_and_the_key_free,
+    a_lease_expires_after_its_hold_and_frees_the_key,
     a_late_release_is_harmless,
     a_renewed_lease_outlives_its_term,
-    a_renewed_lease_ends_with_what_was_asked_for,
+    a_renewed_lease_ends_after_its_hold,
     an_extended_lease_lasts_longer,
     a_lease_can_be_ended_by_force,
     work_that_fails_panics_or_is_dropped_frees_the_key,
-    a_busy_lock_keeps_the_work_from_beginning,
-    closing_ends_what_is_held_and_refuses_who_waits,
+    work_does_not_start_while_the_key_is_busy,
+    closing_ends_leases_and_rejects_waiters,
 }
 
-async fn a_lease_that_is_held_too_long_is_over_and_the_key_free(t: &TestLocks) {
+async fn a_lease_expires_after_its_hold_and_frees_the_key(t: &TestLocks) {
     let key = LockKey::named("k");
     let lease = t.try_for(&key, LONG, SHORT).await.unwrap();
     assert!(lease.remaining() <= SHORT);
@@ -58,7 +58,7 @@ async fn a_renewed_lease_outlives_its_term(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-async fn a_renewed_lease_ends_with_what_was_asked_for(t: &TestLocks) {
+async fn a_renewed_lease_ends_after_its_hold(t: &TestLocks) {
     let key = LockKey::named("k");
     let options = LockOptions::wait(LONG).hold(SHORT * 3).renewed(SHORT);
     let lease = t.take(&key, options).await.unwrap();
@@ -119,7 +119,7 @@ async fn work_that_fails_panics_or_is_dropped_frees_the_key(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-async fn a_busy_lock_keeps_the_work_from_beginning(t: &TestLocks) {
+async fn work_does_not_start_while_the_key_is_busy(t: &TestLocks) {
     let key = LockKey::named("k");
     let _held = t.hold(&key).await;
     let options = LockOptions::wait(Duration::from_millis(20));
@@ -130,7 +130,7 @@ async fn a_busy_lock_keeps_the_work_from_beginning(t: &TestLocks) {
     assert!(matches!(error, WithLockError::Busy { .. }), "{error:?}");
 }
 
-async fn closing_ends_what_is_held_and_refuses_who_waits(t: &TestLocks) {
+async fn closing_ends_leases_and_rejects_waiters(t: &TestLocks) {
     let (held, waited) = (LockKey::named("held"), LockKey::named("waited"));
     let lease = t.hold(&held).await;
     let other = t.hold(&waited).await;

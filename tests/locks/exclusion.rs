@@ -9,21 +9,21 @@ use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LockLevel, lock_key, 
 use crate::providers::{LONG, TestLocks};
 
 on_every_provider! {
-    read_modify_write_under_one_key_loses_nothing,
-    a_key_excludes_itself_and_no_other,
+    read_modify_write_under_one_key_loses_no_update,
+    a_key_excludes_itself_and_no_other_key,
     nodes_exclude_each_other,
-    a_try_without_a_wait_finds_a_free_key_and_not_a_held_one,
-    a_wait_ends_with_nothing_when_its_time_is_over,
-    a_wait_may_be_as_short_as_one_likes,
+    a_try_without_a_wait_gets_a_free_key_and_no_held_one,
+    a_wait_ends_without_a_lease_at_its_timeout,
+    a_wait_may_be_arbitrarily_short,
     a_waiter_gets_the_key_when_it_is_released,
-    levels_of_one_key_are_locks_of_their_own,
-    tokens_only_grow,
+    the_levels_of_one_key_are_separate_locks,
+    tokens_always_grow,
     fifty_rounds_leave_nothing_behind,
-    senseless_questions_are_refused,
-    the_holder_can_be_asked_for,
+    invalid_requests_are_rejected,
+    inspect_names_the_holder,
 }
 
-async fn read_modify_write_under_one_key_loses_nothing(t: &TestLocks) {
+async fn read_modify_write_under_one_key_loses_no_update(t: &TestLocks) {
     let key = LockKey::named("counter");
     let counter = Arc::new(AtomicI64::new(0));
     let mut tasks = tokio::task::JoinSet::new();
@@ -46,7 +46,7 @@ async fn read_modify_write_under_one_key_loses_nothing(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-async fn a_key_excludes_itself_and_no_other(t: &TestLocks) {
+async fn a_key_excludes_itself_and_no_other_key(t: &TestLocks) {
     let (a, b) = (lock_key!("wallet", 1), lock_key!("wallet", 2));
     let held = t.hold(&a).await;
     assert!(t.try_now(&a).await.is_none());
@@ -69,7 +69,7 @@ async fn nodes_exclude_each_other(t: &TestLocks) {
     assert!(t.hold(&key).await.release().await);
 }
 
-async fn a_try_without_a_wait_finds_a_free_key_and_not_a_held_one(t: &TestLocks) {
+async fn a_try_without_a_wait_gets_a_free_key_and_no_held_one(t: &TestLocks) {
     let key = LockKey::named("k");
     let held = t.try_now(&key).await.unwrap();
     assert!(t.try_now(&key).await.is_none());
@@ -77,7 +77,7 @@ async fn a_try_without_a_wait_finds_a_free_key_and_not_a_held_one(t: &TestLocks)
     assert!(t.try_now(&key).await.is_some());
 }
 
-async fn a_wait_ends_with_nothing_when_its_time_is_over(t: &TestLocks) {
+async fn a_wait_ends_without_a_lease_at_its_timeout(t: &TestLocks) {
     let key = LockKey::named("k");
     let held = t.hold(&key).await;
     let begun = std::time::Instant::now();
@@ -89,7 +89,7 @@ async fn a_wait_ends_with_nothing_when_its_time_is_over(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-async fn a_wait_may_be_as_short_as_one_likes(t: &TestLocks) {
+async fn a_wait_may_be_arbitrarily_short(t: &TestLocks) {
     let key = LockKey::named("k");
     let held = t.hold(&key).await;
     for wait in [Duration::from_nanos(1), Duration::from_micros(400), Duration::from_micros(999)] {
@@ -112,14 +112,14 @@ async fn a_waiter_gets_the_key_when_it_is_released(t: &TestLocks) {
     assert!(waiter.await.unwrap().unwrap().unwrap().is_held());
 }
 
-async fn levels_of_one_key_are_locks_of_their_own(t: &TestLocks) {
+async fn the_levels_of_one_key_are_separate_locks(t: &TestLocks) {
     let key = LockKey::named("k");
     let _dc = t.hold(&key).await;
     assert!(t.try_now(&key.clone().level(LockLevel::Global)).await.is_some());
     assert!(t.try_now(&key.level(LockLevel::Zone)).await.is_none());
 }
 
-async fn tokens_only_grow(t: &TestLocks) {
+async fn tokens_always_grow(t: &TestLocks) {
     let key = LockKey::named("k");
     let mut last = 0;
     for round in 0..40 {
@@ -156,7 +156,7 @@ async fn fifty_rounds_leave_nothing_behind(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-async fn senseless_questions_are_refused(t: &TestLocks) {
+async fn invalid_requests_are_rejected(t: &TestLocks) {
     let blank = t.locks.acquire(&LockKey::named(" "), LONG).await;
     assert!(matches!(blank, Err(LockError::BlankKey)), "{blank:?}");
     let key = LockKey::named("k");
@@ -164,7 +164,7 @@ async fn senseless_questions_are_refused(t: &TestLocks) {
     assert_eq!(error.to_string(), "`k`: max_hold is 0ns; it must be longer than zero");
 }
 
-async fn the_holder_can_be_asked_for(t: &TestLocks) {
+async fn inspect_names_the_holder(t: &TestLocks) {
     let key = LockKey::named("k");
     assert_eq!(t.locks.inspect(&key).await.unwrap(), None);
     let within =

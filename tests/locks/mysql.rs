@@ -34,14 +34,14 @@ macro_rules! by_every_strategy {
 }
 
 by_every_strategy! {
-    connections_stay_what_they_are_whatever_is_held_and_waited_for,
-    a_server_that_dies_and_comes_back_serves_again_with_greater_tokens,
-    two_processes_have_their_turns,
-    who_is_dropped_at_any_moment_leaves_no_lock,
-    many_processes_may_begin_at_once_and_one_has_the_key,
-    a_key_takes_one_trip_and_gives_back_in_one,
-    tokens_grow_although_what_counts_them_was_lost,
-    keys_that_look_alike_are_locks_of_their_own,
+    connections_do_not_grow_with_holders_and_waiters,
+    tokens_grow_over_a_crash_of_the_server,
+    two_processes_share_a_key_fairly,
+    a_caller_dropped_at_any_moment_leaves_no_lock,
+    many_processes_can_start_at_once,
+    acquiring_and_releasing_take_one_round_trip_each,
+    tokens_grow_although_their_counter_is_lost,
+    similar_key_names_are_separate_locks,
 }
 
 /// A connection of the test's own, to either server.
@@ -69,7 +69,7 @@ pub fn held(kind: Kind) -> &'static str {
     }
 }
 
-async fn connections_stay_what_they_are_whatever_is_held_and_waited_for(kind: Kind) {
+async fn connections_do_not_grow_with_holders_and_waiters(kind: Kind) {
     let url = mysql_database(kind).await;
     let locks = on_mysql(kind, &url).await;
     let most = if kind.is_session() { 1 } else { CONNECTIONS as i64 };
@@ -151,7 +151,7 @@ impl Server {
     }
 }
 
-async fn a_server_that_dies_and_comes_back_serves_again_with_greater_tokens(kind: Kind) {
+async fn tokens_grow_over_a_crash_of_the_server(kind: Kind) {
     let server = Server::start(kind).await;
     let url = server.create_database().await;
     let locks = on_mysql(kind, &url).await;
@@ -179,7 +179,7 @@ async fn a_server_that_dies_and_comes_back_serves_again_with_greater_tokens(kind
     }
 }
 
-async fn two_processes_have_their_turns(kind: Kind) {
+async fn two_processes_share_a_key_fairly(kind: Kind) {
     const ROUNDS: usize = 600;
     let url = mysql_database(kind).await;
     let total = Arc::new(AtomicUsize::new(0));
@@ -217,7 +217,7 @@ async fn two_processes_have_their_turns(kind: Kind) {
     assert!(served.iter().all(|count| *count >= ROUNDS / 10), "{served:?}");
 }
 
-async fn who_is_dropped_at_any_moment_leaves_no_lock(kind: Kind) {
+async fn a_caller_dropped_at_any_moment_leaves_no_lock(kind: Kind) {
     let url = mysql_database(kind).await;
     let locks = on_mysql(kind, &url).await;
     let mut finished = 0;
@@ -238,7 +238,7 @@ async fn who_is_dropped_at_any_moment_leaves_no_lock(kind: Kind) {
     }
 }
 
-async fn many_processes_may_begin_at_once_and_one_has_the_key(kind: Kind) {
+async fn many_processes_can_start_at_once(kind: Kind) {
     let url = mysql_database(kind).await;
     let mut beginning = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -257,7 +257,7 @@ async fn many_processes_may_begin_at_once_and_one_has_the_key(kind: Kind) {
     assert_eq!(held.iter().map(|(_, leases)| leases.len()).sum::<usize>(), 20);
 }
 
-async fn a_key_takes_one_trip_and_gives_back_in_one(kind: Kind) {
+async fn acquiring_and_releasing_take_one_round_trip_each(kind: Kind) {
     let url = mysql_database(kind).await;
     let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
     let proxy = Proxy::start(address).await.unwrap();
@@ -278,7 +278,7 @@ async fn a_key_takes_one_trip_and_gives_back_in_one(kind: Kind) {
     assert!(take_in_the_end(&locks, &key).await.release().await);
 }
 
-async fn tokens_grow_although_what_counts_them_was_lost(kind: Kind) {
+async fn tokens_grow_although_their_counter_is_lost(kind: Kind) {
     let url = mysql_database(kind).await;
     let key = LockKey::named("k");
     let mut last = 0;
@@ -297,7 +297,7 @@ fn table(kind: Kind) -> &'static str {
     if kind.is_session() { "lock_sessions" } else { "lock_leases" }
 }
 
-async fn keys_that_look_alike_are_locks_of_their_own(kind: Kind) {
+async fn similar_key_names_are_separate_locks(kind: Kind) {
     let locks = on_mysql(kind, &mysql_database(kind).await).await;
     let names = ["k", "K", "k ", "ḱ", "k'", "k\\", "k\"", "k;--", "k\0", "ｋ", "ß", "ss", "🔑"];
     let mut leases = Vec::new();

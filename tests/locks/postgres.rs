@@ -36,13 +36,13 @@ macro_rules! by_both_strategies {
 }
 
 by_both_strategies! {
-    connections_stay_what_they_are_whatever_is_held_and_waited_for,
-    a_server_that_dies_and_comes_back_serves_again_with_greater_tokens,
-    two_processes_have_their_turns,
-    who_is_dropped_at_any_moment_leaves_no_lock,
-    many_processes_may_begin_at_once,
-    a_failing_try_is_told_of_when_the_key_is_given_back,
-    a_key_takes_one_trip_and_gives_back_in_one,
+    connections_do_not_grow_with_holders_and_waiters,
+    tokens_grow_over_a_crash_of_the_server,
+    two_processes_share_a_key_fairly,
+    a_caller_dropped_at_any_moment_leaves_no_lock,
+    many_processes_can_start_at_once,
+    a_failed_try_is_notified_of_the_release,
+    acquiring_and_releasing_take_one_round_trip_each,
 }
 
 async fn database() -> String {
@@ -71,7 +71,7 @@ pub fn held(kind: Kind) -> &'static str {
     }
 }
 
-async fn connections_stay_what_they_are_whatever_is_held_and_waited_for(kind: Kind) {
+async fn connections_do_not_grow_with_holders_and_waiters(kind: Kind) {
     let url = database().await;
     let locks = on_postgres(kind, &url).await;
     let most = match kind {
@@ -120,7 +120,7 @@ async fn take_in_the_end(locks: &LockProvider, key: &LockKey) -> Lease {
     }
 }
 
-async fn a_server_that_dies_and_comes_back_serves_again_with_greater_tokens(kind: Kind) {
+async fn tokens_grow_over_a_crash_of_the_server(kind: Kind) {
     let server = PostgresServer::start().await.unwrap();
     let url = server.create_database().await.unwrap();
     let locks = on_postgres(kind, &url).await;
@@ -149,7 +149,7 @@ async fn a_server_that_dies_and_comes_back_serves_again_with_greater_tokens(kind
     }
 }
 
-async fn two_processes_have_their_turns(kind: Kind) {
+async fn two_processes_share_a_key_fairly(kind: Kind) {
     const ROUNDS: usize = 600;
     let url = database().await;
     let total = Arc::new(AtomicUsize::new(0));
@@ -187,7 +187,7 @@ async fn two_processes_have_their_turns(kind: Kind) {
     assert!(served.iter().all(|count| *count >= ROUNDS / 10), "{served:?}");
 }
 
-async fn who_is_dropped_at_any_moment_leaves_no_lock(kind: Kind) {
+async fn a_caller_dropped_at_any_moment_leaves_no_lock(kind: Kind) {
     let url = database().await;
     let locks = on_postgres(kind, &url).await;
     let mut finished = 0;
@@ -208,7 +208,7 @@ async fn who_is_dropped_at_any_moment_leaves_no_lock(kind: Kind) {
     }
 }
 
-async fn many_processes_may_begin_at_once(kind: Kind) {
+async fn many_processes_can_start_at_once(kind: Kind) {
     let url = database().await;
     let mut beginning = tokio::task::JoinSet::new();
     for n in 0..8 {
@@ -222,7 +222,7 @@ async fn many_processes_may_begin_at_once(kind: Kind) {
     assert!(beginning.join_all().await.into_iter().all(|released| released));
 }
 
-async fn a_failing_try_is_told_of_when_the_key_is_given_back(kind: Kind) {
+async fn a_failed_try_is_notified_of_the_release(kind: Kind) {
     let url = database().await;
     let (a, b) = (on_postgres(kind, &url).await, on_postgres(kind, &url).await);
     let key = LockKey::named("k");
@@ -239,7 +239,7 @@ async fn a_failing_try_is_told_of_when_the_key_is_given_back(kind: Kind) {
     assert!(b.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_some());
 }
 
-async fn a_key_takes_one_trip_and_gives_back_in_one(kind: Kind) {
+async fn acquiring_and_releasing_take_one_round_trip_each(kind: Kind) {
     let url = database().await;
     let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
     let proxy = Proxy::start(address).await.unwrap();
@@ -278,7 +278,7 @@ async fn a_key_takes_one_trip_and_gives_back_in_one(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_ended_takes_its_leases_with_it_and_no_more() {
+async fn an_ended_session_loses_its_leases_and_no_others() {
     let url = database().await;
     let locks = on_postgres(Kind::PostgresSession, &url).await;
     let (a, b) = (LockKey::named("a"), LockKey::named("b"));
@@ -305,7 +305,7 @@ async fn a_session_that_is_ended_takes_its_leases_with_it_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_of_another_session_is_not_ended_by_force() {
+async fn force_does_not_end_the_lock_of_another_session() {
     let url = database().await;
     let theirs = on_postgres(Kind::PostgresSession, &url).await;
     let ours = on_postgres(Kind::PostgresSession, &url).await;
@@ -320,7 +320,7 @@ async fn a_lock_of_another_session_is_not_ended_by_force() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_grow_although_what_counts_them_was_lost() {
+async fn tokens_grow_although_their_counter_is_lost() {
     let url = database().await;
     for (kind, lose) in [
         (Kind::PostgresLease, "DROP TABLE eventlog.lock_leases"),
@@ -345,7 +345,7 @@ async fn tokens_grow_although_what_counts_them_was_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_is_refused() {
+async fn a_replica_is_rejected() {
     let primary = PostgresServer::start().await.unwrap();
     let replica = primary.start_replica().await.unwrap();
     let refused = PostgresLocks::connect(&replica.url("postgres"), 1).await.err().unwrap();

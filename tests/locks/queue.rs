@@ -10,13 +10,13 @@ use ekbatan_testkit::{Dropped, drop_at_poll};
 use crate::providers::{LONG, TestLocks};
 
 on_every_provider! {
-    waiters_are_served_in_the_order_of_their_coming,
-    who_leaves_the_queue_does_not_hold_it_up,
+    waiters_are_served_in_arrival_order,
+    a_waiter_that_leaves_does_not_block_the_queue,
     a_caller_dropped_at_any_poll_leaves_nothing_behind,
-    a_thousand_leases_and_many_waiters_are_all_served,
+    many_leases_and_many_waiters_are_all_served,
 }
 
-async fn waiters_are_served_in_the_order_of_their_coming(t: &TestLocks) {
+async fn waiters_are_served_in_arrival_order(t: &TestLocks) {
     let key = LockKey::named("k");
     let served = Arc::new(Mutex::new(Vec::new()));
     let held = t.hold(&key).await;
@@ -43,7 +43,7 @@ async fn wait_for(t: &TestLocks, key: &LockKey, waiting: usize) {
     }
 }
 
-async fn who_leaves_the_queue_does_not_hold_it_up(t: &TestLocks) {
+async fn a_waiter_that_leaves_does_not_block_the_queue(t: &TestLocks) {
     let key = LockKey::named("k");
     let held = t.hold(&key).await;
     let waiter = |n: usize| {
@@ -98,7 +98,7 @@ async fn a_caller_dropped_at_any_poll_leaves_nothing_behind(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-async fn a_thousand_leases_and_many_waiters_are_all_served(t: &TestLocks) {
+async fn many_leases_and_many_waiters_are_all_served(t: &TestLocks) {
     let keys: Vec<LockKey> = (0..1_000).map(|n| lock_key!("key", n as i64)).collect();
     let mut held = Vec::new();
     for key in &keys {

@@ -13,12 +13,12 @@ use crate::database::{Kind, TestDatabase};
 use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, WalletState};
 
 on_every_database! {
-    the_first_read_waits_for_a_commit_on_its_way_and_sees_it,
-    every_value_is_read_under_a_fence_as_without,
-    nothing_is_there_under_a_fence_as_without,
-    a_lease_that_was_passed_reads_nothing_and_commits_nothing,
-    what_is_read_and_not_written_is_safe_from_an_earlier_lease,
-    an_action_that_reads_and_writes_nothing_needs_its_lease_all_the_same,
+    the_first_read_waits_for_a_commit_in_progress_and_sees_it,
+    a_fenced_read_returns_the_same_values,
+    a_fenced_read_of_a_missing_row_returns_none,
+    a_superseded_lease_reads_and_commits_nothing,
+    rows_read_under_a_lease_are_safe_from_an_earlier_lease,
+    an_idle_action_still_needs_its_lease,
 }
 
 const LONG: Duration = Duration::from_secs(600);
@@ -91,7 +91,7 @@ impl Action for OpenAs {
 struct RolledBack;
 
 /// The commit of the lease before is held open where it has the fence and waits for a row.
-async fn the_first_read_waits_for_a_commit_on_its_way_and_sees_it(db: &TestDatabase) {
+async fn the_first_read_waits_for_a_commit_in_progress_and_sees_it(db: &TestDatabase) {
     for how in [How::Find, How::FindWhere, How::Page] {
         let (wallet, key) = (Id::<Wallet>::new(), format!("{how:?}"));
         let start = |token| {
@@ -146,23 +146,23 @@ async fn execute(url: &str, sql: &str) {
 
 /// There one trip would show what was before the commit that it waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_sessions_are_isolated_more_the_first_read_sees_the_commit_all_the_same() {
+async fn under_repeatable_read_the_first_read_still_sees_the_commit() {
     let url = Kind::Postgres.create_database().await;
     let name = url.rsplit('/').next().unwrap();
     let isolate =
         format!("ALTER DATABASE \"{name}\" SET default_transaction_isolation = 'repeatable read'");
     execute(&url, &isolate).await;
     let db = TestDatabase::open(Kind::Postgres, &url).await;
-    the_first_read_waits_for_a_commit_on_its_way_and_sees_it(&db).await;
+    the_first_read_waits_for_a_commit_in_progress_and_sees_it(&db).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_function_the_fence_is_raised_all_the_same() {
+async fn without_the_server_function_the_fence_is_still_raised() {
     let url = Kind::Postgres.create_database().await;
     let db = TestDatabase::open(Kind::Postgres, &url).await;
     execute(&url, "DROP FUNCTION eventlog.read_under_fence").await;
-    every_value_is_read_under_a_fence_as_without(&db).await;
-    what_is_read_and_not_written_is_safe_from_an_earlier_lease(&db).await;
+    a_fenced_read_returns_the_same_values(&db).await;
+    rows_read_under_a_lease_are_safe_from_an_earlier_lease(&db).await;
 }
 
 /// Waits until so many sessions wait for a lock at the server; on SQLite nobody can tell, and
@@ -204,7 +204,7 @@ async fn opened(db: &TestDatabase) -> Id<Wallet> {
     db.executor().execute(&OpenWallet, opening).await.unwrap().id
 }
 
-async fn every_value_is_read_under_a_fence_as_without(db: &TestDatabase) {
+async fn a_fenced_read_returns_the_same_values(db: &TestDatabase) {
     let wallet = opened(db).await;
     let amount = "0.10".parse().unwrap();
     db.executor().execute(&DepositMoney, Deposit { wallet, amount }).await.unwrap();
@@ -216,7 +216,7 @@ async fn every_value_is_read_under_a_fence_as_without(db: &TestDatabase) {
     }
 }
 
-async fn nothing_is_there_under_a_fence_as_without(db: &TestDatabase) {
+async fn a_fenced_read_of_a_missing_row_returns_none(db: &TestDatabase) {
     let executor = db.executor();
     let look = executor.execute(&Look, Looking { wallet: Id::new(), how: How::Find });
     assert_eq!(look.fenced_by(&lease("k", 1)).await.unwrap(), None);
@@ -248,7 +248,7 @@ impl Action for Stubborn {
     }
 }
 
-async fn a_lease_that_was_passed_reads_nothing_and_commits_nothing(db: &TestDatabase) {
+async fn a_superseded_lease_reads_and_commits_nothing(db: &TestDatabase) {
     let wallet = opened(db).await;
     let executor = db.executor();
     let look = executor.execute(&Look, Looking { wallet, how: How::Find });
@@ -291,7 +291,7 @@ impl Action for Overtaken<'_> {
     }
 }
 
-async fn what_is_read_and_not_written_is_safe_from_an_earlier_lease(db: &TestDatabase) {
+async fn rows_read_under_a_lease_are_safe_from_an_earlier_lease(db: &TestDatabase) {
     let wallet = opened(db).await;
     for how in [How::Find, How::FindWhere, How::Page] {
         db.forget_fences().await;
@@ -319,7 +319,7 @@ impl Action for Idle {
     }
 }
 
-async fn an_action_that_reads_and_writes_nothing_needs_its_lease_all_the_same(db: &TestDatabase) {
+async fn an_idle_action_still_needs_its_lease(db: &TestDatabase) {
     let executor = db.executor();
     let idle = || executor.execute(&Idle, Deposit { wallet: Id::new(), amount: Decimal::ONE });
     idle().fenced_by(&lease("k", 2)).await.unwrap();

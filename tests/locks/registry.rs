@@ -82,7 +82,7 @@ async fn a_key_goes_to_the_locks_of_its_shard() {
 }
 
 #[tokio::test]
-async fn a_file_chooses_the_strategy_and_the_number_of_connections() {
+async fn the_configuration_chooses_the_strategy_and_the_pool_size() {
     let url = database().await;
     let locks = connect(&shards(&[on(&url, "strategy: session, maximum-pool-size: 2")])).await;
     let lease = locks.acquire(&lock_key!("a"), LONG).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_file_chooses_the_strategy_and_the_number_of_connections() {
 }
 
 #[tokio::test]
-async fn a_file_chooses_redis_and_shards_on_one_server_share_a_provider() {
+async fn shards_on_one_redis_server_share_a_provider() {
     let server = RedisServer::start().await.unwrap();
     let redis = format!("url: '{}', namespace: shop, zone: eu", server.url());
     let yaml = shards(&[on("sqlite:a.db", &redis), on("sqlite:b.db", &redis)]);
@@ -132,7 +132,7 @@ async fn a_file_chooses_redis_and_shards_on_one_server_share_a_provider() {
 }
 
 #[tokio::test]
-async fn locks_of_this_process_need_no_server() {
+async fn in_process_locks_need_no_server() {
     let here = "provider: in-process";
     let yaml = shards(&[on("postgres://nowhere.invalid/a", here), on("sqlite:b.db", here)]);
     let locks = connect(&yaml).await;
@@ -147,7 +147,7 @@ async fn locks_of_this_process_need_no_server() {
 }
 
 #[tokio::test]
-async fn zones_part_keys_unless_they_span_them() {
+async fn zone_keys_are_separate_per_zone_and_global_keys_are_not() {
     let url = database().await;
     let eu = connect(&shards(&[on(&url, "zone: eu")])).await;
     let us = connect(&shards(&[on(&url, "zone: us")])).await;
@@ -160,7 +160,7 @@ async fn zones_part_keys_unless_they_span_them() {
 }
 
 #[tokio::test]
-async fn the_term_of_a_file_is_that_of_leases_that_name_none() {
+async fn the_configured_term_applies_to_leases_without_one() {
     let url = database().await;
     let locks = connect(&shards(&[on(&url, "term: 60s")])).await;
     let hour = Duration::from_secs(3600);
@@ -207,7 +207,7 @@ async fn a_shard_without_locks_says_what_to_add() {
 }
 
 #[tokio::test]
-async fn a_shard_that_is_not_here_is_an_error_unless_told_otherwise() {
+async fn an_unknown_shard_is_an_error_unless_configured_otherwise() {
     let here = on("sqlite:a.db", "provider: in-process");
     let yaml = shards(&[here]);
     let error = connect(&yaml).await.acquire(&key_of(7), LONG).await.unwrap_err();
@@ -219,7 +219,7 @@ async fn a_shard_that_is_not_here_is_an_error_unless_told_otherwise() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_told_by_shard_and_without_its_password() {
+async fn failures_name_the_shard_and_hide_the_password() {
     let good = database().await;
     let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
     let bad = format!("url: 'postgres://app:s3cret@127.0.0.1:{}/shop'", proxy.port());
@@ -255,7 +255,7 @@ async fn a_provider_that_is_not_compiled_in_names_its_feature() {
 }
 
 #[tokio::test]
-async fn a_configuration_with_mistakes_is_refused() {
+async fn an_invalid_configuration_is_rejected() {
     let config =
         EkbatanConfig::single("sqlite:a.db").locks(LockConfig::of(LockProviderKind::Redis));
     let error = KeyedLocks::connect(&config).await.unwrap_err();
@@ -263,7 +263,7 @@ async fn a_configuration_with_mistakes_is_refused() {
 }
 
 #[tokio::test]
-async fn an_action_runs_under_the_locks_of_a_configuration() {
+async fn an_action_runs_under_configured_locks() {
     let database = TestDatabase::start(Database::Sqlite).await;
     let executor = database.executor();
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };

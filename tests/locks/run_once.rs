@@ -14,17 +14,17 @@ use tokio::sync::Notify;
 use crate::providers::{Kind, LONG, TestLocks};
 
 on_every_provider! {
-    one_node_runs_it_and_the_others_skip_it,
-    a_key_is_kept_though_its_work_has_ended,
-    a_key_is_kept_though_its_work_failed_panicked_or_was_dropped,
-    without_a_least_time_the_key_is_free_at_once,
-    work_that_takes_too_long_is_stopped_and_its_key_free,
+    one_node_runs_the_work_and_the_others_skip_it,
+    the_key_stays_held_until_at_least_has_passed,
+    the_key_stays_held_when_the_work_fails_panics_or_is_dropped,
+    without_at_least_the_key_is_free_at_once,
+    work_is_stopped_at_at_most_and_its_key_is_free,
     work_is_stopped_when_its_lease_is_ended_by_force,
-    a_kept_key_can_be_freed_by_force,
-    a_key_is_kept_when_its_node_dies,
-    closing_waits_for_no_kept_key,
-    times_between_which_no_work_can_end_are_refused,
-    within_its_scope_work_runs_under_the_lease_that_is_there,
+    a_key_held_after_its_work_can_be_freed_by_force,
+    the_server_keeps_the_key_when_the_node_dies,
+    closing_does_not_wait_for_at_least,
+    impossible_durations_are_rejected,
+    a_scope_runs_the_work_under_the_lease_that_it_holds,
 }
 
 const AT_LEAST: Duration = Duration::from_millis(900);
@@ -53,7 +53,7 @@ pub async fn until_it_runs(locks: &LockProvider, key: &LockKey) {
     }
 }
 
-async fn one_node_runs_it_and_the_others_skip_it(t: &TestLocks) {
+async fn one_node_runs_the_work_and_the_others_skip_it(t: &TestLocks) {
     let key = LockKey::named("k");
     let (begun, end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (locks, of_task) = (t.locks.clone(), key.clone());
@@ -78,7 +78,7 @@ async fn one_node_runs_it_and_the_others_skip_it(t: &TestLocks) {
     until_it_runs(&other, &key).await;
 }
 
-async fn a_key_is_kept_though_its_work_has_ended(t: &TestLocks) {
+async fn the_key_stays_held_until_at_least_has_passed(t: &TestLocks) {
     let other = t.other_node().await;
     for (name, node) in [("asked here", &t.locks), ("asked elsewhere", &other)] {
         let key = LockKey::named(name);
@@ -96,7 +96,7 @@ async fn a_key_is_kept_though_its_work_has_ended(t: &TestLocks) {
     }
 }
 
-async fn a_key_is_kept_though_its_work_failed_panicked_or_was_dropped(t: &TestLocks) {
+async fn the_key_stays_held_when_the_work_fails_panics_or_is_dropped(t: &TestLocks) {
     let other = t.other_node().await;
     let [failing, panicking, dropped] = ["failing", "panicking", "dropped"].map(LockKey::named);
 
@@ -132,7 +132,7 @@ async fn a_key_is_kept_though_its_work_failed_panicked_or_was_dropped(t: &TestLo
     assert!(begun.elapsed() >= AT_LEAST);
 }
 
-async fn without_a_least_time_the_key_is_free_at_once(t: &TestLocks) {
+async fn without_at_least_the_key_is_free_at_once(t: &TestLocks) {
     let key = LockKey::named("k");
     for _ in 0..5 {
         assert!(done(&short(&t.locks, &key, Duration::ZERO).await));
@@ -149,7 +149,7 @@ impl Drop for Alive {
     }
 }
 
-async fn work_that_takes_too_long_is_stopped_and_its_key_free(t: &TestLocks) {
+async fn work_is_stopped_at_at_most_and_its_key_is_free(t: &TestLocks) {
     let key = LockKey::named("k");
     let alive = Arc::new(AtomicBool::new(true));
     let work = {
@@ -186,7 +186,7 @@ async fn work_is_stopped_when_its_lease_is_ended_by_force(t: &TestLocks) {
     until_it_runs(&t.other_node().await, &key).await;
 }
 
-async fn a_kept_key_can_be_freed_by_force(t: &TestLocks) {
+async fn a_key_held_after_its_work_can_be_freed_by_force(t: &TestLocks) {
     let (key, other) = (LockKey::named("k"), t.other_node().await);
     for _ in 0..3 {
         assert!(done(&short(&t.locks, &key, VERY_LONG).await));
@@ -198,7 +198,7 @@ async fn a_kept_key_can_be_freed_by_force(t: &TestLocks) {
 }
 
 /// A server that frees keys by itself frees this one no sooner, whatever becomes of the node.
-async fn a_key_is_kept_when_its_node_dies(t: &TestLocks) {
+async fn the_server_keeps_the_key_when_the_node_dies(t: &TestLocks) {
     let key = LockKey::named("k");
     let begun = Instant::now();
     let work = async |_| {
@@ -214,7 +214,7 @@ async fn a_key_is_kept_when_its_node_dies(t: &TestLocks) {
     }
 }
 
-async fn closing_waits_for_no_kept_key(t: &TestLocks) {
+async fn closing_does_not_wait_for_at_least(t: &TestLocks) {
     let (ended, runs) = (LockKey::named("ended"), LockKey::named("runs"));
     let other = t.other_node().await;
     assert!(done(&short(&t.locks, &ended, VERY_LONG).await));
@@ -248,7 +248,7 @@ async fn closing_waits_for_no_kept_key(t: &TestLocks) {
     }
 }
 
-async fn times_between_which_no_work_can_end_are_refused(t: &TestLocks) {
+async fn impossible_durations_are_rejected(t: &TestLocks) {
     let (short, long) = (Duration::from_secs(3), Duration::from_secs(5));
     for (at_least, at_most) in [(long, short), (Duration::ZERO, Duration::ZERO)] {
         let work = async |_| -> Result<(), LockError> { unreachable!("it is refused") };
@@ -264,7 +264,7 @@ async fn times_between_which_no_work_can_end_are_refused(t: &TestLocks) {
     assert_eq!(t.locks.inspect(&LockKey::named("k")).await.unwrap(), None);
 }
 
-async fn within_its_scope_work_runs_under_the_lease_that_is_there(t: &TestLocks) {
+async fn a_scope_runs_the_work_under_the_lease_that_it_holds(t: &TestLocks) {
     let key = LockKey::named("k");
     let begun = Instant::now();
     LockScope::run(async {

@@ -7,14 +7,14 @@ use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions, LockScope, with_loc
 use crate::providers::{LONG, TestLocks};
 
 on_every_provider! {
-    within_its_scope_a_lock_is_entered_again_at_once,
-    the_lock_is_held_until_the_last_of_its_leases_ends,
-    the_first_time_to_hold_governs,
-    a_task_that_is_spawned_within_a_scope_waits,
-    outside_of_a_scope_every_acquisition_is_its_own,
+    a_scope_reenters_its_lock_at_once,
+    the_lock_is_held_until_its_last_lease_ends,
+    the_hold_of_the_first_lease_counts,
+    a_task_spawned_within_a_scope_waits,
+    outside_a_scope_no_lock_is_reentered,
 }
 
-async fn within_its_scope_a_lock_is_entered_again_at_once(t: &TestLocks) {
+async fn a_scope_reenters_its_lock_at_once(t: &TestLocks) {
     let key = LockKey::named("k");
     LockScope::run(async {
         let outer = t.hold(&key).await;
@@ -32,7 +32,7 @@ async fn within_its_scope_a_lock_is_entered_again_at_once(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-async fn the_lock_is_held_until_the_last_of_its_leases_ends(t: &TestLocks) {
+async fn the_lock_is_held_until_its_last_lease_ends(t: &TestLocks) {
     let key = LockKey::named("k");
     let inner = LockScope::run(async {
         let outer = t.hold(&key).await;
@@ -48,7 +48,7 @@ async fn the_lock_is_held_until_the_last_of_its_leases_ends(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-async fn the_first_time_to_hold_governs(t: &TestLocks) {
+async fn the_hold_of_the_first_lease_counts(t: &TestLocks) {
     let key = LockKey::named("k");
     let hold = Duration::from_millis(300);
     LockScope::run(async {
@@ -61,7 +61,7 @@ async fn the_first_time_to_hold_governs(t: &TestLocks) {
     .await;
 }
 
-async fn a_task_that_is_spawned_within_a_scope_waits(t: &TestLocks) {
+async fn a_task_spawned_within_a_scope_waits(t: &TestLocks) {
     let key = LockKey::named("k");
     LockScope::run(async {
         let _held = t.hold(&key).await;
@@ -73,7 +73,7 @@ async fn a_task_that_is_spawned_within_a_scope_waits(t: &TestLocks) {
     .await;
 }
 
-async fn outside_of_a_scope_every_acquisition_is_its_own(t: &TestLocks) {
+async fn outside_a_scope_no_lock_is_reentered(t: &TestLocks) {
     let key = LockKey::named("k");
     let _held = t.hold(&key).await;
     assert!(t.try_now(&key).await.is_none());

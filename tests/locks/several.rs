@@ -13,14 +13,14 @@ use ekbatan_testkit::{Dropped, drop_at_poll};
 use crate::providers::{LONG, TestLocks};
 
 on_every_provider! {
-    leases_stand_in_the_order_of_their_keys_and_twice_where_named_twice,
-    who_names_keys_in_opposite_order_is_served_all_the_same,
-    one_key_that_is_held_keeps_all_of_them_free,
-    one_wait_is_for_all_of_the_keys,
-    several_keys_are_free_again_after_work_that_fails_panics_or_is_dropped,
-    who_is_dropped_while_taking_several_keys_leaves_none,
-    within_its_scope_several_keys_are_entered_again,
-    a_lease_that_ended_during_the_waits_keeps_the_work_from_beginning,
+    leases_come_in_the_order_of_the_keys_and_twice_for_a_duplicate,
+    keys_named_in_opposite_order_do_not_deadlock,
+    one_held_key_leaves_the_others_free,
+    one_timeout_covers_all_keys,
+    work_that_fails_panics_or_is_dropped_frees_all_keys,
+    a_caller_dropped_while_acquiring_leaves_no_key_held,
+    a_scope_reenters_several_keys,
+    work_does_not_start_after_one_of_its_leases_expired,
 }
 
 fn keys<const N: usize>(names: [&str; N]) -> [LockKey; N] {
@@ -33,7 +33,7 @@ async fn all_are_free_in_the_end(t: &TestLocks, keys: &[LockKey]) {
     }
 }
 
-async fn leases_stand_in_the_order_of_their_keys_and_twice_where_named_twice(t: &TestLocks) {
+async fn leases_come_in_the_order_of_the_keys_and_twice_for_a_duplicate(t: &TestLocks) {
     let asked = keys(["c", "a", "c", "b"]);
     let options = LockOptions::wait(LONG).hold(LONG);
     let work = t.locks.with_locks(&asked, options, async |leases: Vec<Lease>| {
@@ -58,7 +58,7 @@ async fn leases_stand_in_the_order_of_their_keys_and_twice_where_named_twice(t: 
     assert_eq!(none.await.unwrap(), 0);
 }
 
-async fn who_names_keys_in_opposite_order_is_served_all_the_same(t: &TestLocks) {
+async fn keys_named_in_opposite_order_do_not_deadlock(t: &TestLocks) {
     let inside: Arc<[AtomicBool; 3]> = Arc::default();
     let nodes = [t.locks.clone(), t.other_node().await];
     let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]];
@@ -86,7 +86,7 @@ async fn who_names_keys_in_opposite_order_is_served_all_the_same(t: &TestLocks) 
     }
 }
 
-async fn one_key_that_is_held_keeps_all_of_them_free(t: &TestLocks) {
+async fn one_held_key_leaves_the_others_free(t: &TestLocks) {
     let asked = keys(["a", "b", "c"]);
     let _held = t.hold(&asked[1]).await;
     let options = LockOptions::wait(Duration::from_millis(50)).hold(LONG);
@@ -105,7 +105,7 @@ async fn one_key_that_is_held_keeps_all_of_them_free(t: &TestLocks) {
     }
 }
 
-async fn one_wait_is_for_all_of_the_keys(t: &TestLocks) {
+async fn one_timeout_covers_all_keys(t: &TestLocks) {
     let asked = keys(["a", "b"]);
     let wait = Duration::from_millis(500);
     let first = t.try_for(&asked[0], LONG, wait / 2).await.unwrap();
@@ -124,7 +124,7 @@ async fn one_wait_is_for_all_of_the_keys(t: &TestLocks) {
     t.is_free_in_the_end(&asked[0]).await;
 }
 
-async fn several_keys_are_free_again_after_work_that_fails_panics_or_is_dropped(t: &TestLocks) {
+async fn work_that_fails_panics_or_is_dropped_frees_all_keys(t: &TestLocks) {
     let asked = keys(["a", "b", "c"]);
     let options = LockOptions::wait(LONG).hold(LONG);
     let failed = t.locks.with_locks(&asked, options, async |_| Err::<(), _>("no")).await;
@@ -151,7 +151,7 @@ async fn several_keys_are_free_again_after_work_that_fails_panics_or_is_dropped(
     all_are_free_in_the_end(t, &asked).await;
 }
 
-async fn who_is_dropped_while_taking_several_keys_leaves_none(t: &TestLocks) {
+async fn a_caller_dropped_while_acquiring_leaves_no_key_held(t: &TestLocks) {
     let asked = keys(["a", "b", "c"]);
     for poll in 1..60 {
         let taking = drop_at_poll(poll, async {
@@ -169,7 +169,7 @@ async fn who_is_dropped_while_taking_several_keys_leaves_none(t: &TestLocks) {
     all_are_free_in_the_end(t, &asked).await;
 }
 
-async fn within_its_scope_several_keys_are_entered_again(t: &TestLocks) {
+async fn a_scope_reenters_several_keys(t: &TestLocks) {
     let asked = keys(["a", "b"]);
     let options = LockOptions::wait(LONG).hold(LONG);
     LockScope::run(async {
@@ -188,7 +188,7 @@ async fn within_its_scope_several_keys_are_entered_again(t: &TestLocks) {
     all_are_free_in_the_end(t, &asked).await;
 }
 
-async fn a_lease_that_ended_during_the_waits_keeps_the_work_from_beginning(t: &TestLocks) {
+async fn work_does_not_start_after_one_of_its_leases_expired(t: &TestLocks) {
     let asked = keys(["a", "b"]);
     let held = t.hold(&asked[1]).await;
     let options = LockOptions::wait(LONG).hold(Duration::from_millis(100));

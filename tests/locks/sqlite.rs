@@ -23,7 +23,7 @@ fn open_files(file: &TempSqlite) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_leases_and_ten_thousand_waiters_share_one_connection() {
+async fn many_leases_and_waiters_share_one_connection() {
     let file = TempSqlite::new().unwrap();
     let locks = on_sqlite(&file.url()).await;
     let at_first = open_files(&file);
@@ -64,7 +64,7 @@ async fn a_thousand_leases_and_ten_thousand_waiters_share_one_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_that_somebody_writes_is_waited_for_and_no_failure() {
+async fn a_file_with_another_writer_is_waited_for() {
     let file = TempSqlite::new().unwrap();
     let locks = on_sqlite(&file.url()).await;
     let key = LockKey::named("k");
@@ -118,7 +118,7 @@ async fn locks_and_data_may_share_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_processes_may_begin_at_once() {
+async fn many_processes_can_start_at_once() {
     let file = TempSqlite::new().unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..20 {
@@ -131,7 +131,7 @@ async fn many_processes_may_begin_at_once() {
 }
 
 #[tokio::test]
-async fn what_excludes_nobody_is_refused() {
+async fn addresses_that_exclude_nobody_are_rejected() {
     let of_memory = "is a database in memory, which nobody else sees";
     for (url, why) in [
         ("sqlite::memory:", of_memory),

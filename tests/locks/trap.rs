@@ -30,7 +30,7 @@ macro_rules! on_every_sql_provider {
     ($($module:ident $kind:ident),* $(,)?) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $module() {
-            a_wait_that_is_cut_short_leaves_no_lock(Kind::$kind).await;
+            an_interrupted_wait_leaves_no_lock(Kind::$kind).await;
         }
     )*};
 }
@@ -145,7 +145,7 @@ async fn fight_it_out(processes: &[LockProvider]) {
     assert!(all.iter().sum::<usize>() >= WAITS && all.iter().all(|count| *count > 0), "{ends:?}");
 }
 
-async fn a_wait_that_is_cut_short_leaves_no_lock(kind: Kind) {
+async fn an_interrupted_wait_leaves_no_lock(kind: Kind) {
     let place = Place::start(kind).await;
     let mut processes = Vec::new();
     for _ in 0..PROCESSES {

@@ -30,17 +30,17 @@ fn one(wallet: Id<Wallet>) -> Deposit {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_action_takes_four_trips_by_leases() {
-    a_locked_action_takes_four_trips(Kind::PostgresLease).await;
+async fn a_locked_action_takes_four_round_trips_with_leases() {
+    a_locked_action_takes_four_round_trips(Kind::PostgresLease).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_action_takes_four_trips_by_a_session() {
-    a_locked_action_takes_four_trips(Kind::PostgresSession).await;
+async fn a_locked_action_takes_four_round_trips_with_a_session() {
+    a_locked_action_takes_four_round_trips(Kind::PostgresSession).await;
 }
 
 /// Acquire, raise and read, commit, and the release behind the caller's back.
-async fn a_locked_action_takes_four_trips(kind: Kind) {
+async fn a_locked_action_takes_four_round_trips(kind: Kind) {
     let url = DatabaseKind::Postgres.create_database().await;
     let ((data_url, data), (lock_url, lock)) = (proxied(&url).await, proxied(&url).await);
     let db = TestDatabase::open(DatabaseKind::Postgres, &data_url).await;
@@ -68,21 +68,21 @@ async fn a_locked_action_takes_four_trips(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fenced_action_takes_two_trips_on_postgres() {
-    a_fenced_action_takes_two_trips(DatabaseKind::Postgres).await;
+async fn a_fenced_action_takes_two_round_trips_on_postgres() {
+    a_fenced_action_takes_two_round_trips(DatabaseKind::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fenced_action_takes_two_trips_on_mysql() {
-    a_fenced_action_takes_two_trips(DatabaseKind::MySql).await;
+async fn a_fenced_action_takes_two_round_trips_on_mysql() {
+    a_fenced_action_takes_two_round_trips(DatabaseKind::MySql).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fenced_action_takes_two_trips_on_mariadb() {
-    a_fenced_action_takes_two_trips(DatabaseKind::MariaDb).await;
+async fn a_fenced_action_takes_two_round_trips_on_mariadb() {
+    a_fenced_action_takes_two_round_trips(DatabaseKind::MariaDb).await;
 }
 
-async fn a_fenced_action_takes_two_trips(kind: DatabaseKind) {
+async fn a_fenced_action_takes_two_round_trips(kind: DatabaseKind) {
     let (url, proxy) = proxied(&kind.create_database().await).await;
     let db = TestDatabase::open(kind, &url).await;
     let locks = LockProvider::new(ProcessBackend::new(), "test");
@@ -154,18 +154,18 @@ async fn a_second_attempt_does_not_raise_the_fence_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_the_release_of_a_lease() {
-    nobody_waits_for_the_release(Kind::PostgresLease).await;
+async fn callers_do_not_wait_for_the_release_of_a_lease() {
+    callers_do_not_wait_for_the_release(Kind::PostgresLease).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_the_release_of_a_sessions_lock() {
-    nobody_waits_for_the_release(Kind::PostgresSession).await;
+async fn callers_do_not_wait_for_the_release_of_a_session_lock() {
+    callers_do_not_wait_for_the_release(Kind::PostgresSession).await;
 }
 
 /// The line to the lock server falls silent while the action runs: it commits and answers all
 /// the same. Only who closes the locks waits.
-async fn nobody_waits_for_the_release(kind: Kind) {
+async fn callers_do_not_wait_for_the_release(kind: Kind) {
     let url = DatabaseKind::Postgres.create_database().await;
     let (lock_url, line) = proxied(&url).await;
     let db = TestDatabase::open(DatabaseKind::Postgres, &url).await;
@@ -188,7 +188,7 @@ async fn nobody_waits_for_the_release(kind: Kind) {
 }
 
 #[tokio::test]
-async fn a_kept_clone_does_not_keep_the_lock_whatever_becomes_of_the_work() {
+async fn a_kept_clone_does_not_hold_the_lock_after_the_work() {
     let locks = LockProvider::new(ProcessBackend::new(), "test");
     let key = LockKey::named("k");
     for panics in [false, true] {

@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// As a worker, works; as a test, starts one and sees that it does as it is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_does_as_it_is_told() {
+async fn a_worker_executes_its_commands() {
     if let Ok(order) = std::env::var(ORDER) {
         return work(serde_json::from_str(&order).unwrap()).await;
     }

@@ -14,7 +14,7 @@ async fn refused(url: &str) -> String {
     }
 }
 
-async fn a_server_that_cannot_be_written_to_is_refused(kind: Kind) {
+async fn a_read_only_server_is_rejected(kind: Kind) {
     let server = Server::start(kind).await;
     let url = server.create_database().await;
     assert!(MySqlLocks::connect(&url, 1).await.is_ok());
@@ -29,18 +29,18 @@ async fn a_server_that_cannot_be_written_to_is_refused(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mysql_that_cannot_be_written_to_is_refused() {
-    a_server_that_cannot_be_written_to_is_refused(Kind::MySqlLease).await;
+async fn a_read_only_mysql_is_rejected() {
+    a_read_only_server_is_rejected(Kind::MySqlLease).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mariadb_that_cannot_be_written_to_is_refused() {
-    a_server_that_cannot_be_written_to_is_refused(Kind::MariaDbLease).await;
+async fn a_read_only_mariadb_is_rejected() {
+    a_read_only_server_is_rejected(Kind::MariaDbLease).await;
 }
 
 /// A server that says of itself that it is a node grants named locks as if it were alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_of_a_galera_cluster_has_leases_and_no_named_locks() {
+async fn a_galera_node_offers_leases_and_no_named_locks() {
     let settings =
         [("wsrep-on", "ON"), ("binlog-format", "ROW"), ("innodb-autoinc-lock-mode", "2")];
     let mut builder = MariaDbServer::builder();
@@ -64,7 +64,7 @@ async fn a_node_of_a_galera_cluster_has_leases_and_no_named_locks() {
 /// An address is understood before it is used, and what is wrong with it is said without the
 /// password in it.
 #[tokio::test]
-async fn an_address_that_is_none_is_refused() {
+async fn an_invalid_address_is_rejected() {
     for url in ["postgres://u:secret@localhost/db", "mysql://u:secret@localhost:x/db", "mysql"] {
         let error = MySqlLocks::connect(url, 1).await.err().unwrap();
         assert!(matches!(error, MySqlLocksError::Address(_)), "{error:?}");

@@ -24,18 +24,18 @@ macro_rules! on_both_servers {
 }
 
 on_both_servers! {
-    a_session_that_is_ended_takes_its_leases_with_it_and_no_more,
-    who_holds_a_lock_is_known_to_other_processes_too,
-    a_lock_of_another_process_is_ended_by_ending_its_session,
-    who_may_not_end_a_session_is_told_so,
-    what_is_asked_for_at_the_same_time_travels_together,
-    a_connection_that_went_dark_is_given_up_by_both_sides,
+    an_ended_session_loses_its_leases_and_no_others,
+    other_processes_can_inspect_the_holder,
+    force_ends_the_session_of_another_process,
+    force_without_the_privilege_says_how_to_end_the_session,
+    concurrent_requests_share_round_trips,
+    both_sides_give_up_a_silent_connection,
 }
 
 /// The session that holds what is held.
 const HOLDER: &str = "SELECT CAST(MAX(IS_USED_LOCK(lock_name)) AS SIGNED) FROM lock_sessions";
 
-async fn a_session_that_is_ended_takes_its_leases_with_it_and_no_more(kind: Kind) {
+async fn an_ended_session_loses_its_leases_and_no_others(kind: Kind) {
     let url = mysql_database(kind).await;
     let (locks, others) = (on_mysql(kind, &url).await, on_mysql(kind, &url).await);
     let (a, b) = (LockKey::named("a"), LockKey::named("b"));
@@ -59,7 +59,7 @@ async fn a_session_that_is_ended_takes_its_leases_with_it_and_no_more(kind: Kind
     assert_eq!(number(&url, held(kind)).await, 0);
 }
 
-async fn who_holds_a_lock_is_known_to_other_processes_too(kind: Kind) {
+async fn other_processes_can_inspect_the_holder(kind: Kind) {
     let url = mysql_database(kind).await;
     let (ours, theirs) = (on_mysql(kind, &url).await, on_mysql(kind, &url).await);
     let key = LockKey::named("k");
@@ -72,7 +72,7 @@ async fn who_holds_a_lock_is_known_to_other_processes_too(kind: Kind) {
     assert_eq!(ours.inspect(&key).await.unwrap(), None);
 }
 
-async fn a_lock_of_another_process_is_ended_by_ending_its_session(kind: Kind) {
+async fn force_ends_the_session_of_another_process(kind: Kind) {
     let url = mysql_database(kind).await;
     let (ours, theirs) = (on_mysql(kind, &url).await, on_mysql(kind, &url).await);
     let key = LockKey::named("k");
@@ -86,7 +86,7 @@ async fn a_lock_of_another_process_is_ended_by_ending_its_session(kind: Kind) {
     assert!(take_in_the_end(&theirs, &key).await.release().await);
 }
 
-async fn who_may_not_end_a_session_is_told_so(kind: Kind) {
+async fn force_without_the_privilege_says_how_to_end_the_session(kind: Kind) {
     let url = mysql_database(kind).await;
     let (address, database) = url.rsplit_once('/').unwrap();
     let user = format!("u{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
@@ -103,7 +103,7 @@ async fn who_may_not_end_a_session_is_told_so(kind: Kind) {
     assert!(lease.is_held() && lease.release().await);
 }
 
-async fn what_is_asked_for_at_the_same_time_travels_together(kind: Kind) {
+async fn concurrent_requests_share_round_trips(kind: Kind) {
     let url = mysql_database(kind).await;
     let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
     let proxy = ekbatan_testkit::Proxy::start(address).await.unwrap();
@@ -126,7 +126,7 @@ async fn what_is_asked_for_at_the_same_time_travels_together(kind: Kind) {
     }
 }
 
-async fn a_connection_that_went_dark_is_given_up_by_both_sides(kind: Kind) {
+async fn both_sides_give_up_a_silent_connection(kind: Kind) {
     let url = mysql_database(kind).await;
     let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
     let proxy = ekbatan_testkit::Proxy::start(address).await.unwrap();

@@ -23,7 +23,7 @@ async fn commanding(server: &mut MultiplexedConnection) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_leases_and_ten_thousand_waiters_share_two_connections() {
+async fn many_leases_and_waiters_share_two_connections() {
     let redis = RedisServer::start().await.unwrap();
     let space = Space::on(&redis);
     let mut server = connection(&space.url).await;
@@ -67,7 +67,7 @@ async fn a_thousand_leases_and_ten_thousand_waiters_share_two_connections() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_subscription_costs_time_only_and_comes_back() {
+async fn a_lost_subscription_only_costs_time_and_is_restored() {
     let redis = RedisServer::start().await.unwrap();
     let space = Space::on(&redis);
     let mut server = connection(&space.url).await;
@@ -90,7 +90,7 @@ async fn a_lost_subscription_costs_time_only_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_was_cut_is_replaced_without_an_error() {
+async fn a_cut_connection_is_replaced_without_an_error() {
     let redis = RedisServer::shared().await.unwrap();
     let proxy = Proxy::start(("127.0.0.1", redis.port())).await.unwrap();
     let space = Space { url: proxy.url_for(&redis.url()), ..Space::on(redis) };
@@ -107,7 +107,7 @@ async fn a_connection_that_was_cut_is_replaced_without_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_leads_nowhere_is_given_up_and_what_was_sent_over_it_undone() {
+async fn a_silent_connection_is_given_up_and_its_request_undone() {
     let redis = RedisServer::start().await.unwrap();
     let proxy = Proxy::start(("127.0.0.1", redis.port())).await.unwrap();
     let through = Space { url: proxy.url_for(&redis.url()), ..Space::on(&redis) };

@@ -7,7 +7,7 @@ use super::{Space, asked, connection, taken};
 use crate::providers::LONG;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_from_before_the_data_was_lost_harms_nobody() {
+async fn a_lease_older_than_a_data_loss_does_no_harm() {
     let redis = RedisServer::start().await.unwrap();
     let space = Space::on(&redis);
     let (one, other) = (space.locks().await, space.locks().await);
@@ -24,7 +24,7 @@ async fn a_lease_from_before_the_data_was_lost_harms_nobody() {
 }
 
 #[tokio::test]
-async fn tokens_grow_after_everything_was_forgotten() {
+async fn tokens_grow_over_a_data_loss() {
     let redis = RedisServer::start().await.unwrap();
     let space = Space::on(&redis);
     let backend = space.backend().await;
@@ -44,7 +44,7 @@ async fn tokens_grow_after_everything_was_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_down_is_an_error_and_blocks_nothing_for_good() {
+async fn a_server_that_is_down_is_an_error_until_it_is_back() {
     let redis = RedisServer::start().await.unwrap();
     let space = Space::on(&redis);
     let locks = space.locks().await;

@@ -31,7 +31,7 @@ async fn only_the_owner_extends_and_releases() {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_not_released_again() {
+async fn an_expired_lease_does_not_release_its_successor() {
     let space = Space::shared().await;
     let (one, other) = (space.locks().await, space.locks().await);
     let key = LockKey::named("k");
@@ -67,7 +67,7 @@ async fn a_term_below_a_millisecond_expires_and_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn a_try_that_was_given_up_takes_nothing_when_it_arrives_late() {
+async fn an_abandoned_try_that_arrives_late_takes_nothing() {
     let space = Space::shared().await;
     let backend = space.backend().await;
     let late = request(LONG);
@@ -89,7 +89,7 @@ async fn a_try_that_is_sent_twice_is_granted_once() {
 }
 
 #[tokio::test]
-async fn a_try_dropped_at_any_poll_leaves_nothing_that_its_owner_cannot_give_back() {
+async fn a_try_dropped_at_any_poll_can_be_released_by_its_owner() {
     let space = Space::shared().await;
     let backend = space.backend().await;
     let mut server = connection(&space.url).await;
@@ -111,7 +111,7 @@ async fn a_try_dropped_at_any_poll_leaves_nothing_that_its_owner_cannot_give_bac
 }
 
 #[tokio::test]
-async fn a_caller_dropped_at_any_poll_leaves_no_key_behind() {
+async fn a_caller_dropped_at_any_poll_leaves_no_key_held() {
     let space = Space::shared().await;
     let (one, other) = (space.locks().await, space.locks().await);
     let key = LockKey::named("k");

@@ -10,7 +10,7 @@ use super::{Space, asked, connection};
 use crate::providers::LONG;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_that_contend_exclude_each_other_and_all_get_on() {
+async fn contending_processes_exclude_each_other_and_all_progress() {
     let space = Space::shared().await;
     let (inside, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let counts: Vec<_> = (0..2).map(|_| Arc::new(AtomicU64::new(0))).collect();
@@ -69,7 +69,7 @@ async fn until_wanted(space: &Space) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn word_of_a_free_key_comes_before_the_next_poll() {
+async fn a_release_is_notified_before_the_next_poll() {
     let mut fastest = Duration::MAX;
     for _ in 0..10 {
         fastest = fastest.min(hand_off(&Space::shared().await).await);
@@ -78,7 +78,7 @@ async fn word_of_a_free_key_comes_before_the_next_poll() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_nobody_wants_is_given_back_without_a_word() {
+async fn releasing_an_unwanted_key_notifies_nobody() {
     let space = Space::shared().await;
     let locks = space.locks().await;
     let client = redis::Client::open(&*space.url).unwrap();
@@ -95,7 +95,7 @@ async fn a_key_that_nobody_wants_is_given_back_without_a_word() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_on_another_process_can_be_forced_in() {
+async fn force_lets_in_a_waiter_of_another_process() {
     let space = Space::shared().await;
     let (one, other) = (space.locks().await, space.locks().await);
     let key = LockKey::named("k");

@@ -15,7 +15,7 @@ async fn refusal(url: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_server_that_may_evict_locks() {
+async fn a_server_that_may_evict_locks_is_rejected() {
     for policy in ["allkeys-lru", "volatile-ttl", "noeviction"] {
         let redis = RedisServer::builder()
             .setting("maxmemory", "64mb")
@@ -33,7 +33,7 @@ async fn a_server_that_may_evict_locks() {
 }
 
 #[tokio::test]
-async fn a_replica() {
+async fn a_replica_is_rejected() {
     let (master, replica) = (RedisServer::start().await.unwrap(), RedisServer::start().await);
     let (replica, port) = (replica.unwrap(), master.port().to_string());
     let mut server = connection(&replica.url()).await;
@@ -43,7 +43,7 @@ async fn a_replica() {
 }
 
 #[tokio::test]
-async fn a_part_of_a_cluster_but_not_all_of_it() {
+async fn an_incomplete_cluster_is_rejected_and_a_complete_one_serves() {
     let redis = RedisServer::builder().setting("cluster-enabled", "yes").start().await.unwrap();
     let reason = refusal(&redis.url()).await;
     assert!(reason.contains("0 of 16384 slots"), "{reason}");
@@ -61,7 +61,7 @@ async fn a_part_of_a_cluster_but_not_all_of_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_say_how_it_is_set_up_is_given_the_benefit_of_the_doubt() {
+async fn a_server_that_hides_its_settings_is_accepted() {
     let redis = RedisServer::start().await.unwrap();
     let mut server = connection(&redis.url()).await;
     // No more than the documentation says is needed, without INFO.
@@ -77,7 +77,7 @@ async fn a_server_that_does_not_say_how_it_is_set_up_is_given_the_benefit_of_the
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_without_the_password_in_the_message() {
+async fn the_error_for_a_missing_server_hides_the_password() {
     let redis = RedisServer::start().await.unwrap();
     let port = redis.port();
     redis.stop().await.unwrap();

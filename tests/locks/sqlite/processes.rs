@@ -100,13 +100,13 @@ async fn count(url: &str, log: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_keys_of_a_process_that_is_killed_are_free_after_their_terms() {
+async fn the_keys_of_a_killed_process_are_free_after_their_terms() {
     if let Ok(url) = std::env::var(URL) {
         return hold_for_ever(&url).await;
     }
     let file = TempSqlite::new().unwrap();
     let locks = on_sqlite(&file.url()).await;
-    let name = "the_keys_of_a_process_that_is_killed_are_free_after_their_terms";
+    let name = "the_keys_of_a_killed_process_are_free_after_their_terms";
     let mut child = another(name, &file, file.path());
     let token: i64 = until_said(&mut child, "held by token ").parse().unwrap();
     let renewed = LockKey::named("renewed");
@@ -132,13 +132,13 @@ async fn the_keys_of_a_process_that_is_killed_are_free_after_their_terms() {
 const AT_LEAST: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_process_ran_is_run_again_when_its_time_is_over() {
+async fn the_work_of_a_killed_process_runs_again_after_at_least() {
     if let Ok(url) = std::env::var(URL) {
         return run_for_ever(&url).await;
     }
     let file = TempSqlite::new().unwrap();
     let locks = on_sqlite(&file.url()).await;
-    let name = "what_a_killed_process_ran_is_run_again_when_its_time_is_over";
+    let name = "the_work_of_a_killed_process_runs_again_after_at_least";
     let begun = Instant::now();
     let mut child = another(name, &file, file.path());
     until_said(&mut child, "at work");

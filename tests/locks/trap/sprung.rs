@@ -82,7 +82,7 @@ impl LockBackend for WaitsAtTheServer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_at_the_server_is_caught() {
+async fn a_provider_that_waits_at_the_server_is_detected() {
     let place = Place::start(Kind::PostgresSession).await;
     let (tokens, known) = (Arc::new(AtomicI64::new(1)), Arc::new(AtomicI64::new(0)));
     let mut processes = Vec::new();
