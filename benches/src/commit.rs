@@ -1,8 +1,17 @@
-//! The measurement: rounds in which every mode deposits for a while, and the money counted
-//! after each.
+//! The measurement of commits: rounds in which each mode makes deposits for a while,
+//! followed by a check of the money.
 //!
-//! What always holds: a figure is only reported when all that its workers were told is
-//! committed is in the database, once, with its events, and nothing else is.
+//! Invariants: a figure is reported only if the database holds every acknowledged deposit
+//! exactly once, with its event, and nothing else.
+
+mod database;
+mod mysql;
+mod options;
+mod postgres;
+mod report;
+mod rows;
+mod sqlite;
+mod worker;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,95 +19,29 @@ use std::time::{Duration, Instant};
 use ekbatan::prelude::{Decimal, Uuid};
 use ekbatan_testkit::Proxy;
 
-use crate::model::Totals;
-use crate::mysql::MySql;
-use crate::postgres::Postgres;
-use crate::report::{self, Figure, Sample};
-use crate::sqlite::Sqlite;
-use crate::worker::Worker;
-use crate::{Failure, Kind, Mode, Options};
+use crate::failure::Failure;
+use crate::statistics::RoundResult;
+use database::StartedDatabase;
+use options::CommitMode;
+pub use options::CommitOptions;
+use report::CommitFigure;
+use rows::Totals;
+use worker::Worker;
 
-/// Every deposit's amount, in cents.
+/// The amount of each deposit, in cents.
 const CENTS: i64 = 150;
-/// How long workers run before they are measured: statements are prepared, plans chosen.
+/// How long workers run before the measurement, to prepare statements and choose plans.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// How many deposits of each worker round trips are counted over, and before that are not.
+/// Deposits per worker over which round trips are counted, and deposits per worker before
+/// the count starts.
 const COUNTED: u64 = 40;
 const UNCOUNTED: u64 = 20;
 
-enum Database {
-    Postgres(Postgres),
-    /// MySQL or MariaDB.
-    MySql(MySql),
-    Sqlite(Box<Sqlite>),
-}
-
-impl Database {
-    async fn start(options: &Options, wallets: &[Uuid]) -> Result<Self, Failure> {
-        let most = options.tasks.iter().copied().max().unwrap_or(1);
-        Ok(match options.database {
-            Kind::Postgres => Self::Postgres(Postgres::start(most, wallets).await?),
-            Kind::MySql => Self::MySql(MySql::start_mysql(wallets).await?),
-            Kind::MariaDb => Self::MySql(MySql::start_mariadb(wallets).await?),
-            Kind::Sqlite => {
-                Self::Sqlite(Box::new(Sqlite::start(wallets, options.durability()).await?))
-            }
-        })
-    }
-
-    async fn tidy(&self) -> Result<(), Failure> {
-        match self {
-            Self::Postgres(postgres) => postgres.tidy().await,
-            Self::MySql(mysql) => mysql.tidy().await,
-            Self::Sqlite(sqlite) => sqlite.tidy().await,
-        }
-    }
-
-    async fn totals(&self) -> Result<Totals, Failure> {
-        match self {
-            Self::Postgres(postgres) => postgres.totals().await,
-            Self::MySql(mysql) => mysql.totals().await,
-            Self::Sqlite(sqlite) => sqlite.totals().await,
-        }
-    }
-
-    /// What counts round trips to the server, if it is one.
-    async fn proxy(&self) -> Result<Option<Proxy>, Failure> {
-        Ok(match self {
-            Self::Postgres(postgres) => Some(postgres.proxy().await?),
-            Self::MySql(mysql) => Some(mysql.proxy().await?),
-            Self::Sqlite(_) => None,
-        })
-    }
-
-    /// So many workers, directly or through a proxy.
-    async fn workers(
-        &self,
-        mode: Mode,
-        tasks: u32,
-        proxy: Option<&Proxy>,
-    ) -> Result<Vec<Worker>, Failure> {
-        match self {
-            Self::Postgres(postgres) => postgres.workers(mode, tasks, proxy).await,
-            Self::MySql(mysql) => mysql.workers(mode, tasks, proxy).await,
-            Self::Sqlite(sqlite) => sqlite.workers(mode, tasks).await,
-        }
-    }
-
-    async fn stop(self) -> Result<(), Failure> {
-        match self {
-            Self::Postgres(postgres) => postgres.stop().await,
-            Self::MySql(mysql) => mysql.stop().await,
-            Self::Sqlite(_) => Ok(()),
-        }
-    }
-}
-
-/// Measures everything and prints it.
-pub async fn run(options: &Options) -> Result<(), Failure> {
+/// Runs all measurements and prints the figures.
+pub async fn run(options: &CommitOptions) -> Result<(), Failure> {
     let wallets: Arc<[Uuid]> = (0..options.wallets).map(|_| Uuid::now_v7()).collect();
     eprintln!("starting {:?} with {} wallets", options.database, wallets.len());
-    let database = Database::start(options, &wallets).await?;
+    let database = StartedDatabase::start(options, &wallets).await?;
     let figures = measure(options, &database, &wallets).await;
     database.stop().await?;
     report::print(options, &figures?);
@@ -106,14 +49,14 @@ pub async fn run(options: &Options) -> Result<(), Failure> {
 }
 
 async fn measure(
-    options: &Options,
-    database: &Database,
+    options: &CommitOptions,
+    database: &StartedDatabase,
     wallets: &Arc<[Uuid]>,
-) -> Result<Vec<Figure>, Failure> {
+) -> Result<Vec<CommitFigure>, Failure> {
     let mut figures = Vec::new();
     for &tasks in &options.tasks {
-        let mut of_modes: Vec<Figure> =
-            options.mode.iter().map(|&mode| Figure::new(mode, tasks)).collect();
+        let mut of_modes: Vec<CommitFigure> =
+            options.mode.iter().map(|&mode| CommitFigure::new(mode, tasks)).collect();
         for round in 1..=options.repeats {
             for figure in &mut of_modes {
                 let mode = figure.mode;
@@ -141,37 +84,37 @@ async fn measure(
     Ok(figures)
 }
 
-/// One mode, for a while.
+/// Measures one mode for one round.
 async fn sample(
-    options: &Options,
-    database: &Database,
+    options: &CommitOptions,
+    database: &StartedDatabase,
     wallets: &Arc<[Uuid]>,
-    mode: Mode,
+    mode: CommitMode,
     tasks: u32,
-) -> Result<Sample, Failure> {
+) -> Result<RoundResult, Failure> {
     database.tidy().await?;
     let before = database.totals().await?;
     let workers = database.workers(mode, tasks, None).await?;
-    let (workers, warm) = deposit(workers, wallets, Until::Passed(WARM_UP)).await?;
-    let seconds = Until::Passed(Duration::from_secs(options.seconds));
+    let (workers, warm) = deposit(workers, wallets, StopWhen::Passed(WARM_UP)).await?;
+    let seconds = StopWhen::Passed(Duration::from_secs(options.seconds));
     let (workers, done) = deposit(workers, wallets, seconds).await?;
     close(workers).await;
     let deposits = warm.latencies.len() + done.latencies.len();
-    check(&Figure::new(mode, tasks), before, deposits, database.totals().await?)?;
-    Ok(Sample::new(done.latencies, done.took))
+    check(&CommitFigure::new(mode, tasks), before, deposits, database.totals().await?)?;
+    Ok(RoundResult::new(done.latencies, done.took))
 }
 
-/// Round trips per deposit, and how many deposits were made for it.
+/// Returns the round trips per deposit, and the number of deposits made to count them.
 async fn round_trips(
-    database: &Database,
+    database: &StartedDatabase,
     proxy: &Proxy,
     wallets: &Arc<[Uuid]>,
-    figure: &Figure,
+    figure: &CommitFigure,
 ) -> Result<(f64, usize), Failure> {
     let workers = database.workers(figure.mode, figure.tasks, Some(proxy)).await?;
-    let (workers, warm) = deposit(workers, wallets, Until::Done(UNCOUNTED)).await?;
+    let (workers, warm) = deposit(workers, wallets, StopWhen::Done(UNCOUNTED)).await?;
     proxy.reset();
-    let (workers, done) = deposit(workers, wallets, Until::Done(COUNTED)).await?;
+    let (workers, done) = deposit(workers, wallets, StopWhen::Done(COUNTED)).await?;
     let trips = proxy.round_trips() as f64 / done.latencies.len() as f64;
     close(workers).await;
     Ok((trips, warm.latencies.len() + done.latencies.len()))
@@ -183,13 +126,18 @@ async fn close(workers: Vec<Worker>) {
     }
 }
 
-fn check(figure: &Figure, before: Totals, deposits: usize, after: Totals) -> Result<(), Failure> {
+fn check(
+    figure: &CommitFigure,
+    before: Totals,
+    deposits: usize,
+    after: Totals,
+) -> Result<(), Failure> {
     let expected = before.after(i64::try_from(deposits)?, CENTS);
     if after == expected {
         return Ok(());
     }
     Err(format!(
-        "after {deposits} deposits in mode {} with {} tasks the books are wrong: expected {expected:?}, found {after:?}",
+        "the money is wrong after {deposits} deposits in mode {} with {} tasks: expected {expected:?}, found {after:?}",
         figure.mode.name(),
         figure.tasks
     )
@@ -198,22 +146,22 @@ fn check(figure: &Figure, before: Totals, deposits: usize, after: Totals) -> Res
 
 /// When a worker stops.
 #[derive(Clone, Copy)]
-enum Until {
+enum StopWhen {
     Passed(Duration),
     Done(u64),
 }
 
-struct Work {
+struct Deposits {
     latencies: Vec<Duration>,
     took: Duration,
 }
 
-/// Has all workers deposit at once, each in a task of its own.
+/// Runs all workers at the same time, each in its own task.
 async fn deposit(
     workers: Vec<Worker>,
     wallets: &Arc<[Uuid]>,
-    until: Until,
-) -> Result<(Vec<Worker>, Work), Failure> {
+    until: StopWhen,
+) -> Result<(Vec<Worker>, Deposits), Failure> {
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for worker in workers {
@@ -226,13 +174,13 @@ async fn deposit(
         workers.push(worker);
         latencies.append(&mut of_worker);
     }
-    Ok((workers, Work { latencies, took: start.elapsed() }))
+    Ok((workers, Deposits { latencies, took: start.elapsed() }))
 }
 
 async fn deposit_alone(
     mut worker: Worker,
     wallets: Arc<[Uuid]>,
-    until: Until,
+    until: StopWhen,
 ) -> Result<(Worker, Vec<Duration>), Failure> {
     let amount = Decimal::new(CENTS, 2);
     let mut random = Random::new();
@@ -240,8 +188,8 @@ async fn deposit_alone(
     let start = Instant::now();
     let mut now = start;
     while match until {
-        Until::Passed(time) => now - start < time,
-        Until::Done(deposits) => (latencies.len() as u64) < deposits,
+        StopWhen::Passed(time) => now - start < time,
+        StopWhen::Done(deposits) => (latencies.len() as u64) < deposits,
     } {
         let wallet = wallets[random.below(wallets.len())];
         worker.deposit(wallet, amount).await?;
@@ -252,7 +200,7 @@ async fn deposit_alone(
     Ok((worker, latencies))
 }
 
-/// SplitMix64: even enough to choose wallets.
+/// SplitMix64, which is even enough to choose wallets.
 struct Random(u64);
 
 impl Random {

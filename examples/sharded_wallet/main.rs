@@ -4,6 +4,9 @@
 //! It opens wallets in two countries, transfers money within one of them, is refused a
 //! transfer between them, allows it, and reads over both.
 
+// The table of wallets is that of the example `wallet`.
+#[path = "../wallet/migrations.rs"]
+mod migrations;
 mod wallet;
 
 use std::path::PathBuf;
@@ -11,6 +14,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use ekbatan::prelude::*;
 use futures_util::TryStreamExt;
+use migrations::migrations;
 use wallet::{OpenWallet, Opening, Sending, Transfer, Wallet};
 
 /// Wallets on the shard of their country.
@@ -127,33 +131,4 @@ fn show(wallets: &[Stored<Wallet>]) {
     for wallet in wallets {
         println!("   {:<8} {:>6} at version {}", wallet.owner, wallet.balance, wallet.version());
     }
-}
-
-/// The table of wallets is the one of the example `wallet`.
-fn migrations() -> Migrations {
-    Migrations::none()
-        .script_for(
-            "sqlite",
-            1,
-            "create_wallets",
-            include_str!("../wallet/migrations/sqlite/0001_create_wallets.sql"),
-        )
-        .script_for(
-            "postgres",
-            1,
-            "create_wallets",
-            include_str!("../wallet/migrations/postgres/0001_create_wallets.sql"),
-        )
-        .script_for(
-            "mysql",
-            1,
-            "create_wallets",
-            include_str!("../wallet/migrations/mysql/0001_create_wallets.sql"),
-        )
-        .script_for(
-            "mariadb",
-            1,
-            "create_wallets",
-            include_str!("../wallet/migrations/mariadb/0001_create_wallets.sql"),
-        )
 }

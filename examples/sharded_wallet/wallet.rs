@@ -35,7 +35,7 @@ pub enum WalletEvent {
 pub enum WalletError {
     #[error("{owner} has {balance}, which is less than {amount}")]
     NotEnough { owner: String, balance: Decimal, amount: Decimal },
-    #[error("the amount must be positive, and {0} is not")]
+    #[error("the amount must be positive, but it is {0}")]
     AmountNotPositive(Decimal),
     #[error(transparent)]
     Read(#[from] ReadError),

@@ -1,8 +1,13 @@
-//! The domain: a wallet, its events, and the two operations on it. Nothing here knows a
-//! database.
+//! The domain: a wallet, its events, and two actions. Nothing here depends on a database.
+
+// Other programs include this file by its path, so the path of the next one is spelled out.
+#[path = "migrations.rs"]
+mod migrations;
 
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
+
+pub use migrations::migrations;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Model)]
 #[model(table = "wallets", event = WalletEvent, name = "Wallet")]
@@ -33,7 +38,7 @@ pub enum WalletEvent {
 
 #[derive(Debug, thiserror::Error)]
 pub enum WalletError {
-    #[error("the amount must be positive, and {0} is not")]
+    #[error("the amount must be positive, but it is {0}")]
     AmountNotPositive(Decimal),
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -61,6 +66,7 @@ impl Wallet {
     }
 }
 
+/// Opens an empty wallet.
 pub struct OpenWallet;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -85,6 +91,7 @@ impl Action for OpenWallet {
     }
 }
 
+/// Deposits money into a wallet.
 pub struct DepositMoney;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -108,33 +115,4 @@ impl Action for DepositMoney {
         let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
         Ok(ctx.plan().update(wallet))
     }
-}
-
-/// The table of wallets, per dialect.
-pub fn migrations() -> Migrations {
-    Migrations::none()
-        .script_for(
-            "sqlite",
-            1,
-            "create_wallets",
-            include_str!("migrations/sqlite/0001_create_wallets.sql"),
-        )
-        .script_for(
-            "postgres",
-            1,
-            "create_wallets",
-            include_str!("migrations/postgres/0001_create_wallets.sql"),
-        )
-        .script_for(
-            "mysql",
-            1,
-            "create_wallets",
-            include_str!("migrations/mysql/0001_create_wallets.sql"),
-        )
-        .script_for(
-            "mariadb",
-            1,
-            "create_wallets",
-            include_str!("migrations/mariadb/0001_create_wallets.sql"),
-        )
 }

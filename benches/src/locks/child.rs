@@ -1,7 +1,7 @@
-//! One process of a contest. It connects, warms up, says that it is ready, waits for the word
-//! to go, and writes down when it had the key.
+//! One child process of a measurement. It connects, warms up, reports that it is ready,
+//! waits for the start, and writes down when it held the key.
 //!
-//! The two words come with the ports of [`Turns`], its own and that of the other process.
+//! `READY` carries the port of its own [`Turns`], `GO` the port of the other process.
 
 use std::io::{Write, stdin, stdout};
 use std::sync::Arc;
@@ -9,22 +9,18 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use super::contender::Contender;
-use super::process;
-use super::timeline::{Clock, Section};
+use super::lock_client::LockClient;
+use super::options::{LockMode, Measure, Provider};
+use super::protocol::{self, GO, READY, port_after};
+use super::provider;
+use super::timeline::{KeyHold, MachineClock};
 use super::turns::Turns;
-use super::{Measure, Mode, Provider};
-use crate::Failure;
+use crate::failure::Failure;
 
-/// What a process says when it can begin.
-pub const READY: &str = "ready";
-/// What it is told then.
-pub const GO: &str = "go";
-
-/// How long contenders run before they are measured.
+/// How long clients run before the measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What one process has to do.
+/// The job of one child process.
 #[derive(clap::Args)]
 pub struct ChildOptions {
     #[arg(long, value_enum)]
@@ -32,28 +28,29 @@ pub struct ChildOptions {
     #[arg(long, value_enum)]
     measure: Measure,
     #[arg(long, value_enum)]
-    mode: Mode,
+    mode: LockMode,
     #[arg(long)]
     seconds: u64,
     #[arg(long)]
     address: String,
 }
 
-/// Contends, as one process of several.
+/// Runs the job of a child process.
 pub async fn run(options: &ChildOptions) -> Result<(), Failure> {
-    let count = options.measure.contenders();
-    let contenders = options.provider.contenders(options.mode, &options.address, count).await?;
+    let count = options.measure.clients();
+    let clients =
+        provider::clients(options.provider, options.mode, &options.address, count).await?;
     let hold = options.measure.hold();
-    let (contenders, _) = contend(contenders, WARM_UP, hold, None).await?;
+    let (clients, _) = compete(clients, WARM_UP, hold, None).await?;
     let mut turns = Turns::open().await?;
-    say(format!("{READY} {}\n", turns.port()?).as_bytes())?;
-    // Whoever started this process may be gone instead.
+    write_out(format!("{READY} {}\n", turns.port()?).as_bytes())?;
+    // `read_line` also returns when the parent has exited.
     let word = tokio::task::spawn_blocking(|| {
         let mut word = String::new();
         stdin().read_line(&mut word).map(|_| word)
     });
     let word = word.await??;
-    let other = port_after(&word, GO).ok_or("nobody said go")?;
+    let other = port_after(&word, GO).ok_or("the parent process exited before the start")?;
     let turns = match options.measure {
         Measure::Handoff => {
             turns.meet(other);
@@ -62,66 +59,61 @@ pub async fn run(options: &ChildOptions) -> Result<(), Failure> {
         _ => None,
     };
     let seconds = Duration::from_secs(options.seconds);
-    let (contenders, sections) = contend(contenders, seconds, hold, turns).await?;
-    say(&process::write(&sections))?;
-    for contender in contenders {
-        contender.close().await;
+    let (clients, holds) = compete(clients, seconds, hold, turns).await?;
+    write_out(&protocol::write(&holds))?;
+    for client in clients {
+        client.close().await;
     }
     Ok(())
 }
 
-/// The port that comes with a word.
-pub fn port_after(line: &str, word: &str) -> Option<u16> {
-    line.trim().strip_prefix(word)?.trim().parse().ok()
-}
-
-fn say(what: &[u8]) -> std::io::Result<()> {
+fn write_out(what: &[u8]) -> std::io::Result<()> {
     let mut stdout = stdout().lock();
     stdout.write_all(what)?;
     stdout.flush()
 }
 
-/// Has all of them contend at once, each in a task of its own.
-async fn contend(
-    contenders: Vec<Contender>,
+/// Runs all clients at the same time, each in its own task.
+async fn compete(
+    clients: Vec<LockClient>,
     lasts: Duration,
     hold: Duration,
     turns: Option<Arc<Turns>>,
-) -> Result<(Vec<Contender>, Vec<Section>), Failure> {
-    let clock = Clock::start();
+) -> Result<(Vec<LockClient>, Vec<KeyHold>), Failure> {
+    let clock = MachineClock::start();
     let until = Instant::now() + lasts;
     let mut tasks = JoinSet::new();
-    for mut contender in contenders {
+    for mut client in clients {
         let turns = turns.clone();
         tasks.spawn(async move {
             let turns = turns.as_deref();
-            let mut sections = Vec::new();
+            let mut holds = Vec::new();
             while Instant::now() < until {
-                sections.push(section(&mut contender, clock, hold, turns).await?);
+                holds.push(hold_once(&mut client, clock, hold, turns).await?);
                 if let Some(turns) = turns {
                     turns.await_other(until).await?;
                 }
             }
-            Ok::<_, Failure>((contender, sections))
+            Ok::<_, Failure>((client, holds))
         });
     }
-    let (mut contenders, mut sections) = (Vec::new(), Vec::new());
+    let (mut clients, mut holds) = (Vec::new(), Vec::new());
     while let Some(ended) = tasks.join_next().await {
-        let (contender, mut of_contender) = ended??;
-        contenders.push(contender);
-        sections.append(&mut of_contender);
+        let (client, mut of_client) = ended??;
+        clients.push(client);
+        holds.append(&mut of_client);
     }
-    Ok((contenders, sections))
+    Ok((clients, holds))
 }
 
-async fn section(
-    contender: &mut Contender,
-    clock: Clock,
+async fn hold_once(
+    client: &mut LockClient,
+    clock: MachineClock,
     hold: Duration,
     turns: Option<&Turns>,
-) -> Result<Section, Failure> {
+) -> Result<KeyHold, Failure> {
     let asked = clock.now();
-    let held = contender.take().await?;
+    let held = client.take().await?;
     let acquired = clock.now();
     if let Some(turns) = turns {
         turns.have().await?;
@@ -130,7 +122,7 @@ async fn section(
         tokio::time::sleep(hold).await;
     }
     let releasing = clock.now();
-    contender.give_back(held).await?;
-    // Which process it was, its parent knows.
-    Ok(Section { process: 0, asked, acquired, releasing, done: clock.now() })
+    client.give_back(held).await?;
+    // The parent fills in the process number.
+    Ok(KeyHold { process: 0, asked, acquired, releasing, done: clock.now() })
 }

@@ -1,14 +1,14 @@
-//! Locks in PostgreSQL as written by hand: a connection for everybody, prepared statements.
+//! Hand-written locks in PostgreSQL: one connection per client, prepared statements.
 
 use std::time::Duration;
 
 use ekbatan::prelude::Uuid;
 use tokio_postgres::{Client, NoTls, Statement};
 
-use super::contender::{KEY, MAX_HOLD};
-use crate::Failure;
+use super::key::{KEY, MAX_HOLD};
+use crate::failure::Failure;
 
-/// How long whoever found the row taken waits on average before asking again.
+/// Average wait before a client retries a held row.
 const POLL: Duration = Duration::from_millis(10);
 
 const TABLE: &str = "CREATE TABLE raw_leases ( \
@@ -30,19 +30,19 @@ async fn connect(url: &str) -> Result<Client, Failure> {
     Ok(client)
 }
 
-/// What the rows are kept in.
+/// Creates the table of the lease rows.
 pub async fn create(url: &str) -> Result<(), Failure> {
     Ok(connect(url).await?.batch_execute(TABLE).await?)
 }
 
-/// The server's own lock, for which it lets one wait.
+/// The server's own blocking lock.
 pub struct Advisory {
     client: Client,
     take: Statement,
     give_back: Statement,
 }
 
-/// Any number will do, as nobody else locks here.
+/// Any number works, because nothing else takes advisory locks here.
 const LOCK: i64 = 17;
 
 impl Advisory {
@@ -63,7 +63,7 @@ impl Advisory {
     }
 }
 
-/// A row that says who has the key, and until when.
+/// A row that stores the holder and the end of the lease.
 pub struct LeaseRow {
     client: Client,
     take: Statement,
@@ -74,7 +74,7 @@ pub struct LeaseRow {
 impl LeaseRow {
     pub async fn connect(url: &str) -> Result<Self, Failure> {
         let client = connect(url).await?;
-        // As in ekbatan: a lease is not waited for on the disk.
+        // As in ekbatan, taking a lease does not wait for the disk.
         client.batch_execute("SET synchronous_commit = off").await?;
         let take = client.prepare(TAKE).await?;
         let give_back = client.prepare(GIVE_BACK).await?;
@@ -85,7 +85,7 @@ impl LeaseRow {
         let hold = MAX_HOLD.as_millis() as f64;
         let mut jitter = self.owner.as_u64_pair().1;
         while self.client.query_opt(&self.take, &[&KEY, &self.owner, &hold]).await?.is_none() {
-            // Between half of the time and one and a half.
+            // Between half and one and a half times the average.
             jitter = jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             tokio::time::sleep(POLL.mul_f64(0.5 + (jitter >> 40) as f64 / f64::from(1 << 24)))
                 .await;

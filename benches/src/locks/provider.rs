@@ -1,134 +1,43 @@
-//! What can be measured: the locks, their servers, and those who contend for them.
+//! The servers that store the locks, and the clients of each provider.
 
 use std::sync::Arc;
 
-use clap::ValueEnum;
 use ekbatan::lock::{LockKey, LockProvider, PostgresLocks, ProcessBackend};
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::{PostgresServer, RedisServer};
 
-use super::Mode;
-use super::contender::{Contender, KEY};
+use super::key::KEY;
+use super::lock_client::LockClient;
+use super::options::{LockMode, Provider};
 use super::postgres::{self, Advisory, LeaseRow};
 use super::redis;
-use crate::Failure;
+use crate::failure::Failure;
 
-/// How many connections a pool of locks has.
+/// The size of ekbatan's pool of lock connections.
 const CONNECTIONS: usize = 4;
 
-/// A provider of locks. A new one has a line in each `match` of this file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Provider {
-    /// Within one process.
-    Process,
-    /// Advisory locks of one session.
-    PostgresSession,
-    /// Rows of a table.
-    PostgresLease,
-    /// Keys of one master.
-    Redis,
-}
-
-/// What keeps the locks.
-pub enum Server {
+/// The running server, if the provider needs one.
+pub enum LockServer {
     None,
     Postgres { server: PostgresServer, url: String },
     Redis(RedisServer),
 }
 
-impl Provider {
-    /// As it is written on the command line and in the results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::PostgresSession => "postgres-session",
-            Self::PostgresLease => "postgres-lease",
-            Self::Redis => "redis",
-        }
-    }
-
-    pub const fn reaches_other_processes(self) -> bool {
-        !matches!(self, Self::Process)
-    }
-
-    /// How locks can be kept there.
-    pub const fn modes(self) -> &'static [Mode] {
-        match self {
-            Self::Process | Self::PostgresSession | Self::Redis => &[Mode::Raw, Mode::Ekbatan],
-            Self::PostgresLease => &[Mode::Raw, Mode::Blocking, Mode::Ekbatan],
-        }
-    }
-
-    pub async fn start(self) -> Result<Server, Failure> {
-        Ok(match self {
-            Self::Process => Server::None,
-            Self::PostgresSession | Self::PostgresLease => {
+impl LockServer {
+    pub async fn start(provider: Provider) -> Result<Self, Failure> {
+        Ok(match provider {
+            Provider::Process => Self::None,
+            Provider::PostgresSession | Provider::PostgresLease => {
                 let server = PostgresServer::builder().durable().start().await?;
                 let url = server.create_database().await?;
                 postgres::create(&url).await?;
-                Server::Postgres { server, url }
+                Self::Postgres { server, url }
             }
-            Self::Redis => Server::Redis(RedisServer::start().await?),
+            Provider::Redis => Self::Redis(RedisServer::start().await?),
         })
     }
 
-    /// Those of one process.
-    pub async fn contenders(
-        self,
-        mode: Mode,
-        url: &str,
-        count: usize,
-    ) -> Result<Vec<Contender>, Failure> {
-        if mode == Mode::Ekbatan {
-            let locks = self.locks(url).await?;
-            let contender = || Contender::Ekbatan(locks.clone(), LockKey::named(KEY));
-            return Ok(std::iter::repeat_with(contender).take(count).collect());
-        }
-        let mut contenders = Vec::new();
-        match (self, mode) {
-            (Self::Process, _) => {
-                let mutex = Arc::default();
-                contenders.resize_with(count, || Contender::Mutex(Arc::clone(&mutex)));
-            }
-            (Self::PostgresSession, _) | (Self::PostgresLease, Mode::Blocking) => {
-                for _ in 0..count {
-                    contenders.push(Contender::Advisory(Advisory::connect(url).await?));
-                }
-            }
-            (Self::PostgresLease, _) => {
-                for _ in 0..count {
-                    contenders.push(Contender::LeaseRow(LeaseRow::connect(url).await?));
-                }
-            }
-            (Self::Redis, _) => {
-                let of_one_process = redis::connect(url, count).await?;
-                contenders.extend(of_one_process.into_iter().map(Contender::SetNx));
-            }
-        }
-        Ok(contenders)
-    }
-
-    async fn locks(self, url: &str) -> Result<LockProvider, Failure> {
-        const ZONE: &str = "bench";
-        Ok(match self {
-            Self::Process => LockProvider::new(ProcessBackend::new(), ZONE),
-            Self::PostgresSession => {
-                let database = PostgresLocks::connect(url, CONNECTIONS).await?;
-                LockProvider::new(database.session().await?, ZONE)
-            }
-            Self::PostgresLease => {
-                let database = PostgresLocks::connect(url, CONNECTIONS).await?;
-                LockProvider::new(database.leases().await?, ZONE)
-            }
-            Self::Redis => {
-                LockProvider::new(RedisBackend::connect(url, RedisBackend::NAMESPACE).await?, ZONE)
-            }
-        })
-    }
-}
-
-impl Server {
-    /// Where those who contend find it.
+    /// The address that clients connect to; empty without a server.
     pub fn address(&self) -> String {
         match self {
             Self::None => String::new(),
@@ -145,4 +54,58 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// Connects the clients of one process.
+pub async fn clients(
+    provider: Provider,
+    mode: LockMode,
+    url: &str,
+    count: usize,
+) -> Result<Vec<LockClient>, Failure> {
+    if mode == LockMode::Ekbatan {
+        let locks = locks(provider, url).await?;
+        let client = || LockClient::Ekbatan(locks.clone(), LockKey::named(KEY));
+        return Ok(std::iter::repeat_with(client).take(count).collect());
+    }
+    let mut clients = Vec::new();
+    match (provider, mode) {
+        (Provider::Process, _) => {
+            let mutex = Arc::default();
+            clients.resize_with(count, || LockClient::Mutex(Arc::clone(&mutex)));
+        }
+        (Provider::PostgresSession, _) | (Provider::PostgresLease, LockMode::Blocking) => {
+            for _ in 0..count {
+                clients.push(LockClient::Advisory(Advisory::connect(url).await?));
+            }
+        }
+        (Provider::PostgresLease, _) => {
+            for _ in 0..count {
+                clients.push(LockClient::LeaseRow(LeaseRow::connect(url).await?));
+            }
+        }
+        (Provider::Redis, _) => {
+            let of_one_process = redis::connect(url, count).await?;
+            clients.extend(of_one_process.into_iter().map(LockClient::SetNx));
+        }
+    }
+    Ok(clients)
+}
+
+async fn locks(provider: Provider, url: &str) -> Result<LockProvider, Failure> {
+    const ZONE: &str = "bench";
+    Ok(match provider {
+        Provider::Process => LockProvider::new(ProcessBackend::new(), ZONE),
+        Provider::PostgresSession => {
+            let database = PostgresLocks::connect(url, CONNECTIONS).await?;
+            LockProvider::new(database.session().await?, ZONE)
+        }
+        Provider::PostgresLease => {
+            let database = PostgresLocks::connect(url, CONNECTIONS).await?;
+            LockProvider::new(database.leases().await?, ZONE)
+        }
+        Provider::Redis => {
+            LockProvider::new(RedisBackend::connect(url, RedisBackend::NAMESPACE).await?, ZONE)
+        }
+    })
 }

@@ -1,5 +1,5 @@
-//! Locks in Redis as written by hand: SET NX PX, a script that deletes one's own and says so,
-//! and a subscription per process for those who wait.
+//! Hand-written locks in Redis: `SET NX PX`, a script that deletes the client's own key
+//! and publishes that, and one subscription per process for waiting clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Script};
 use tokio::sync::Notify;
 
-use super::contender::{KEY, MAX_HOLD};
-use crate::Failure;
+use super::key::{KEY, MAX_HOLD};
+use crate::failure::Failure;
 
-/// Where it is said that the key is free.
+/// The channel of release messages.
 const CHANNEL: &str = "bench-freed";
 
-/// How long whoever found the key taken waits at most for word of it.
+/// Maximum wait for a release message before a client tries again.
 const POLL: Duration = Duration::from_millis(50);
 
 const GIVE_BACK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[2], KEYS[1]) return 1 end return 0";
 
-/// One who contends, with a connection of its own.
+/// One client, with its own connection.
 pub struct SetNx {
     connection: MultiplexedConnection,
     give_back: Script,
@@ -30,7 +30,7 @@ pub struct SetNx {
     freed: Arc<Notify>,
 }
 
-/// Those of one process.
+/// Connects the clients of one process.
 pub async fn connect(url: &str, count: usize) -> Result<Vec<SetNx>, Failure> {
     let client = Client::open(url)?;
     let mut subscription = client.get_async_pubsub().await?;
@@ -43,22 +43,23 @@ pub async fn connect(url: &str, count: usize) -> Result<Vec<SetNx>, Failure> {
             tell.notify_waiters();
         }
     });
-    let mut contenders = Vec::new();
+    let mut clients = Vec::new();
     for _ in 0..count {
-        contenders.push(SetNx {
+        clients.push(SetNx {
             connection: client.get_multiplexed_async_connection().await?,
             give_back: Script::new(GIVE_BACK),
             owner: Uuid::now_v7().to_string(),
             freed: freed.clone(),
         });
     }
-    Ok(contenders)
+    Ok(clients)
 }
 
 impl SetNx {
     pub async fn take(&mut self) -> Result<(), Failure> {
         loop {
-            // Word of it must not come between the try and the wait.
+            // Register before trying, so that a message between the try and the wait is
+            // not missed.
             let freed = self.freed.notified();
             let mut set = redis::cmd("SET");
             set.arg(KEY).arg(&self.owner).arg("NX").arg("PX").arg(MAX_HOLD.as_millis() as u64);

@@ -1,36 +1,37 @@
-//! The figures of locks, as a table and as JSON lines.
+//! The figures of locks, as a table and as JSON records.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Measure, Mode, Options, Provider};
-use crate::report::{Sample, median};
+use super::options::{LockMode, LocksOptions, Measure, Provider};
+use crate::statistics::{RoundResult, median, or_dash, print_json};
 
-/// One mode of one provider in one measure.
-pub struct Figure {
+/// All rounds of one mode of one provider in one measure.
+pub struct LockFigure {
     pub provider: Provider,
     pub measure: Measure,
-    pub mode: Mode,
-    pub samples: Vec<Sample>,
+    pub mode: LockMode,
+    pub samples: Vec<RoundResult>,
 }
 
-impl Figure {
-    pub const fn new(provider: Provider, measure: Measure, mode: Mode) -> Self {
+impl LockFigure {
+    pub const fn new(provider: Provider, measure: Measure, mode: LockMode) -> Self {
         Self { provider, measure, mode, samples: Vec::new() }
     }
 
-    fn median(&self, value: impl Fn(&Sample) -> f64) -> f64 {
+    fn median(&self, value: impl Fn(&RoundResult) -> f64) -> f64 {
         median(self.samples.iter().map(value).collect()).unwrap_or_default()
     }
 
-    /// The median of the rounds' ratios to another mode, if that was measured: of times where
-    /// what counts is how long it takes, of rates where it is how many there are.
-    fn ratio(&self, to: Mode, all: &[Self]) -> Option<f64> {
+    /// The ratio to another mode: the median of the ratios of each round. It compares
+    /// median times in `free` and `handoff`, and rates in `local` and `processes`. `None`
+    /// if the other mode was not measured.
+    fn ratio(&self, to: LockMode, all: &[Self]) -> Option<f64> {
         let other = all.iter().find(|other| {
             other.mode == to && (other.provider, other.measure) == (self.provider, self.measure)
         })?;
-        let of_round = |(own, other): (&Sample, &Sample)| match self.measure {
+        let of_round = |(own, other): (&RoundResult, &RoundResult)| match self.measure {
             Measure::Free | Measure::Handoff => micros(own.p50) / micros(other.p50),
             Measure::Local | Measure::Processes => own.per_second / other.per_second,
         };
@@ -44,7 +45,7 @@ fn micros(time: Duration) -> f64 {
 
 /// A figure as one JSON line.
 #[derive(Serialize)]
-struct Line {
+struct LockRecord {
     bench: &'static str,
     provider: &'static str,
     measure: &'static str,
@@ -56,8 +57,8 @@ struct Line {
     ratio_to_blocking: Option<f64>,
 }
 
-impl Line {
-    fn new(figure: &Figure, all: &[Figure]) -> Self {
+impl LockRecord {
+    fn new(figure: &LockFigure, all: &[LockFigure]) -> Self {
         let tenths = |value: f64| (value * 10.0).round() / 10.0;
         let ratio = |to| figure.ratio(to, all).map(|ratio: f64| (ratio * 100.0).round() / 100.0);
         Self {
@@ -68,43 +69,38 @@ impl Line {
             per_s: figure.median(|sample| sample.per_second).round(),
             p50_us: tenths(figure.median(|sample| micros(sample.p50))),
             p99_us: tenths(figure.median(|sample| micros(sample.p99))),
-            ratio_to_raw: ratio(Mode::Raw),
-            ratio_to_blocking: ratio(Mode::Blocking),
+            ratio_to_raw: ratio(LockMode::Raw),
+            ratio_to_blocking: ratio(LockMode::Blocking),
         }
     }
 }
 
-/// Prints the table, then the lines.
-#[expect(clippy::print_stdout, reason = "what this program is for")]
-pub fn print(options: &Options, figures: &[Figure]) {
-    let lines: Vec<Line> = figures.iter().map(|figure| Line::new(figure, figures)).collect();
+/// Prints the table, then the JSON lines.
+#[expect(clippy::print_stdout, reason = "stdout is this program's output")]
+pub fn print(options: &LocksOptions, figures: &[LockFigure]) {
+    let records: Vec<LockRecord> =
+        figures.iter().map(|figure| LockRecord::new(figure, figures)).collect();
     println!("locks: medians of {} rounds of {} s\n", options.repeats, options.seconds);
-    let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
     println!(
         "{:<16} {:<9} {:<8} {:>9} {:>10} {:>10} {:>7} {:>9}",
         "provider", "measure", "mode", "per s", "p50 us", "p99 us", "/raw", "/blocking"
     );
-    for (n, line) in lines.iter().enumerate() {
-        if n > 0 && lines[n - 1].measure != line.measure {
+    for (n, record) in records.iter().enumerate() {
+        if n > 0 && records[n - 1].measure != record.measure {
             println!();
         }
         println!(
             "{:<16} {:<9} {:<8} {:>9.0} {:>10.1} {:>10.1} {:>7} {:>9}",
-            line.provider,
-            line.measure,
-            line.mode,
-            line.per_s,
-            line.p50_us,
-            line.p99_us,
-            or_dash(line.ratio_to_raw),
-            or_dash(line.ratio_to_blocking),
+            record.provider,
+            record.measure,
+            record.mode,
+            record.per_s,
+            record.p50_us,
+            record.p99_us,
+            or_dash(record.ratio_to_raw),
+            or_dash(record.ratio_to_blocking),
         );
     }
     println!();
-    for line in &lines {
-        // Numbers, texts and nothing: this cannot fail.
-        if let Ok(json) = serde_json::to_string(line) {
-            println!("{json}");
-        }
-    }
+    print_json(&records);
 }

@@ -1,37 +1,37 @@
-//! From what the processes wrote down to latencies.
+//! Turns the recorded holds into latencies.
 //!
-//! All times are nanoseconds of one machine's clock, so that those of different processes can
-//! be compared.
+//! All times are nanoseconds of the machine's clock, so that times of different processes
+//! can be compared.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::Measure;
-use crate::Failure;
-use crate::report::Sample;
+use super::options::Measure;
+use crate::failure::Failure;
+use crate::statistics::RoundResult;
 
-/// One time that one contender had the key.
+/// One period in which a client held the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Section {
-    /// Which process had it.
+pub struct KeyHold {
+    /// The number of the process.
     pub process: u64,
-    /// When it began to ask.
+    /// When the client began to acquire.
     pub asked: u64,
-    /// When it had the key.
+    /// When it held the key.
     pub acquired: u64,
-    /// When it began to give it back.
+    /// When it began to release.
     pub releasing: u64,
-    /// When it had given it back.
+    /// When it had released.
     pub done: u64,
 }
 
-/// The clock that all processes of a machine share, but never going back.
+/// The clock that all processes of a machine share, but monotonic within a process.
 #[derive(Clone, Copy)]
-pub struct Clock {
+pub struct MachineClock {
     wall: Duration,
     started: Instant,
 }
 
-impl Clock {
+impl MachineClock {
     pub fn start() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { wall, started: Instant::now() }
@@ -43,58 +43,56 @@ impl Clock {
     }
 }
 
-/// Refuses sections of which two were at the same time. They have to be in the order in which
-/// the key was had.
-pub fn check(sections: &[Section]) -> Result<(), Failure> {
-    for pair in sections.windows(2) {
+/// Rejects holds that overlap. `holds` must be in the order of acquisition.
+pub fn check(holds: &[KeyHold]) -> Result<(), Failure> {
+    for pair in holds.windows(2) {
         if pair[1].acquired < pair[0].releasing {
-            return Err(format!("two held the key at the same time: {pair:?}").into());
+            return Err(format!("two clients held the key at the same time: {pair:?}").into());
         }
     }
     Ok(())
 }
 
-/// How many sections there were in a second, and how long each took from asking for the key
-/// until it was given back. Of hand-offs: how many there were, and how long each took from the
-/// beginning of the release until the other process had the key.
-pub fn sample(sections: &[Section], measure: Measure) -> Option<Sample> {
-    let began = sections.iter().map(|section| section.asked).min()?;
-    let ended = sections.iter().map(|section| section.done).max()?;
+/// The rate and the latencies. In `handoff`, one event is a change of process, and its
+/// latency is the time from the start of the release until the other process holds the
+/// key. In the other measures, one event is a hold, and its latency is the time from the
+/// start of the acquisition to the end of the release.
+pub fn sample(holds: &[KeyHold], measure: Measure) -> Option<RoundResult> {
+    let began = holds.iter().map(|hold| hold.asked).min()?;
+    let ended = holds.iter().map(|hold| hold.done).max()?;
     let latencies: Vec<Duration> = match measure {
-        Measure::Handoff => sections
+        Measure::Handoff => holds
             .windows(2)
             .filter(|pair| pair[0].process != pair[1].process)
             .map(|pair| Duration::from_nanos(pair[1].acquired - pair[0].releasing))
             .collect(),
-        _ => sections
-            .iter()
-            .map(|section| Duration::from_nanos(section.done - section.asked))
-            .collect(),
+        _ => holds.iter().map(|hold| Duration::from_nanos(hold.done - hold.asked)).collect(),
     };
-    (!latencies.is_empty()).then(|| Sample::new(latencies, Duration::from_nanos(ended - began)))
+    (!latencies.is_empty())
+        .then(|| RoundResult::new(latencies, Duration::from_nanos(ended - began)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn section(process: u64, asked: u64, acquired: u64, releasing: u64) -> Section {
-        Section { process, asked, acquired, releasing, done: releasing + 5 }
+    fn hold(process: u64, asked: u64, acquired: u64, releasing: u64) -> KeyHold {
+        KeyHold { process, asked, acquired, releasing, done: releasing + 5 }
     }
 
     #[test]
-    fn two_at_the_same_time_are_noticed() {
-        assert!(check(&[section(0, 0, 10, 20), section(1, 0, 20, 30)]).is_ok());
-        assert!(check(&[section(0, 0, 10, 20), section(1, 0, 19, 30)]).is_err());
+    fn overlapping_holds_are_rejected() {
+        assert!(check(&[hold(0, 0, 10, 20), hold(1, 0, 20, 30)]).is_ok());
+        assert!(check(&[hold(0, 0, 10, 20), hold(1, 0, 19, 30)]).is_err());
     }
 
     #[test]
-    fn a_hand_off_is_from_one_process_to_the_other() {
-        let sections = [section(0, 0, 10, 20), section(0, 20, 30, 40), section(1, 5, 47, 60)];
-        let handed = sample(&sections, Measure::Handoff).unwrap();
+    fn a_handoff_is_a_change_of_process() {
+        let holds = [hold(0, 0, 10, 20), hold(0, 20, 30, 40), hold(1, 5, 47, 60)];
+        let handed = sample(&holds, Measure::Handoff).unwrap();
         assert_eq!(handed.p50, Duration::from_nanos(7));
-        assert!(sample(&sections[..2], Measure::Handoff).is_none());
-        let each = sample(&sections, Measure::Local).unwrap();
+        assert!(sample(&holds[..2], Measure::Handoff).is_none());
+        let each = sample(&holds, Measure::Local).unwrap();
         assert_eq!((each.p50, each.p99), (Duration::from_nanos(25), Duration::from_nanos(60)));
     }
 }

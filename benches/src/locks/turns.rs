@@ -1,12 +1,12 @@
-//! How two processes pass the key to each other in turn: who had it asks again when it is told
-//! that the other one has it.
+//! How two processes alternate: a process asks for the key again only after the other one
+//! holds it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
 use tokio::net::UdpSocket;
 
-/// One side of two.
+/// One of the two processes.
 pub struct Turns {
     socket: UdpSocket,
     other: SocketAddr,
@@ -19,7 +19,7 @@ impl Turns {
         Ok(Self { socket, other })
     }
 
-    /// What the other side has to know of this one.
+    /// The port that the other process needs.
     pub fn port(&self) -> std::io::Result<u16> {
         Ok(self.socket.local_addr()?.port())
     }
@@ -28,16 +28,16 @@ impl Turns {
         self.other = (Ipv4Addr::LOCALHOST, other).into();
     }
 
-    /// Tells the other one that the key is here.
+    /// Tells the other process that this one holds the key.
     pub async fn have(&self) -> std::io::Result<()> {
-        // What it said before is of earlier turns.
+        // Discard messages of earlier turns.
         while self.socket.try_recv(&mut [0]).is_ok() {}
-        // One that has ended does not hear it.
+        // The message is lost if the other process has exited.
         self.socket.send_to(&[0], self.other).await?;
         Ok(())
     }
 
-    /// Waits until the other one has the key, or until it is too late to go on.
+    /// Waits until the other process holds the key, or until the deadline.
     pub async fn await_other(&self, until: Instant) -> std::io::Result<()> {
         match tokio::time::timeout_at(until.into(), self.socket.recv(&mut [0])).await {
             Ok(heard) => heard.map(|_| ()),

@@ -1,16 +1,16 @@
-//! As quick as it gets: all that is written in one packet of statements.
+//! The fastest form by hand: all writes travel in one packet of several statements.
 
 use ekbatan::prelude::*;
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use super::rows::read;
-use crate::Failure;
-use crate::model::{EventRow, NAMESPACE, PRINCIPAL, WalletRow};
+use crate::commit::rows::{DepositEvent, NAMESPACE, PRINCIPAL, WalletRow};
+use crate::failure::Failure;
 
-/// Transactions begin by themselves, and each statement sees what is committed.
+/// A transaction starts implicitly, and each statement sees all committed rows.
 const SETUP: &str = "SET autocommit = 0; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
-/// Makes a session ready for [`packet`].
+/// Prepares a session for [`packet`].
 pub async fn set_up(connection: &mut MySqlConnection) -> Result<(), Failure> {
     sqlx::raw_sql(SETUP).execute(connection).await?;
     Ok(())
@@ -25,19 +25,19 @@ pub async fn packet(
     loop {
         let mut row = read(connection, wallet).await?;
         row.balance += amount;
-        let event = EventRow::new(started, wallet, amount, row.balance);
+        let event = DepositEvent::new(started, wallet, amount, row.balance);
         let sql = AssertSqlSafe(statements(wallet, &row, &event));
         let written = sqlx::raw_sql(sql).execute(&mut *connection).await?.rows_affected();
-        // The row and the event, or neither of them.
+        // Both the row and the event were written, or neither.
         if written == 2 {
             return Ok(());
         }
     }
 }
 
-/// A stale update finds no row, and then the insert has none to write either. Several
-/// statements in one packet cannot have parameters, so the values are part of the text.
-fn statements(wallet: Uuid, row: &WalletRow, event: &EventRow) -> String {
+/// A stale `UPDATE` matches no row, and then the `INSERT` selects no row either. A packet
+/// of several statements takes no parameters, so the values are part of the text.
+fn statements(wallet: Uuid, row: &WalletRow, event: &DepositEvent) -> String {
     let timestamp = |date: &DateTime<Utc>| date.format("'%Y-%m-%d %H:%M:%S%.6f'").to_string();
     let (started, completed) = (timestamp(&event.started), timestamp(&event.completed));
     format!(
@@ -62,7 +62,7 @@ fn statements(wallet: Uuid, row: &WalletRow, event: &EventRow) -> String {
     )
 }
 
-/// A text as a literal of the servers' usual mode, in which a backslash escapes.
+/// Quotes a text as a literal of the default SQL mode, in which a backslash escapes.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }

@@ -1,4 +1,4 @@
-//! A durable MySQL or MariaDB server. The deposits that are written by hand for it are in
+//! A durable MySQL or MariaDB server. The hand-written deposits for it are in
 //! `transaction` and `packet`.
 
 mod packet;
@@ -8,50 +8,49 @@ mod transaction;
 use std::time::Duration;
 
 use ekbatan::prelude::*;
-use ekbatan_testkit::{MariaDbServer, MySqlServer, Proxy};
+use ekbatan_testkit::{MariaDbServer, MySqlServer};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
-use sqlx::{ConnectOptions, Connection, MySqlConnection, Row};
+use sqlx::{ConnectOptions, Connection, MySqlConnection, MySqlPool, Row};
 use tokio::time::{Instant, sleep};
 
 pub use packet::packet;
 pub use transaction::transaction;
 
-use crate::model::{Totals, migrations};
-use crate::worker::{self, Worker};
-use crate::{Failure, Mode};
+use crate::commit::rows::Totals;
+use crate::failure::Failure;
+use crate::wallet::migrations;
 
-/// The most connections of the pool in [`Mode::SqlxTransaction`].
-const MAX_POOL: u32 = 64;
-
-/// How many wallets one statement makes, so that it stays below what a packet may hold.
+/// How many wallets one statement inserts. This keeps a statement below the packet limit.
 const WALLETS: usize = 10_000;
 
-/// When a checkpoint is taken for done: purging old versions goes on dirtying a few pages.
+/// A checkpoint counts as done at this many dirty pages, because the purge of old row
+/// versions keeps dirtying a few.
 const FEW_PAGES: u64 = 16;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-enum Server {
+enum OwnServer {
     MySql(MySqlServer),
     MariaDb(MariaDbServer),
 }
 
-/// The server, its database of wallets, and `eventlog` beside it.
-pub struct MySql {
-    server: Server,
+/// The server, with a database for the wallets and the database `eventlog` for the
+/// events.
+pub struct MySqlBench {
+    server: OwnServer,
     url: String,
 }
 
-impl MySql {
+impl MySqlBench {
     pub async fn start_mysql(wallets: &[Uuid]) -> Result<Self, Failure> {
         let server = MySqlServer::builder()
             .durable()
             .setting("innodb-buffer-pool-size", "256M")
-            // Checkpoints happen between measurements, not in some of them.
+            // Checkpoints run between measurements, never during one.
             .setting("innodb-redo-log-capacity", "2G")
             .start()
             .await?;
         let url = server.create_database().await?;
-        Self { server: Server::MySql(server), url }.with(wallets).await
+        Self { server: OwnServer::MySql(server), url }.with(wallets).await
     }
 
     pub async fn start_mariadb(wallets: &[Uuid]) -> Result<Self, Failure> {
@@ -62,7 +61,7 @@ impl MySql {
             .start()
             .await?;
         let url = server.create_database().await?;
-        Self { server: Server::MariaDb(server), url }.with(wallets).await
+        Self { server: OwnServer::MariaDb(server), url }.with(wallets).await
     }
 
     async fn with(self, wallets: &[Uuid]) -> Result<Self, Failure> {
@@ -84,25 +83,28 @@ impl MySql {
         Ok(self)
     }
 
-    /// Ends the server.
+    /// Stops the server.
     pub async fn stop(self) -> Result<(), Failure> {
         match self.server {
-            Server::MySql(server) => Ok(server.stop().await?),
-            Server::MariaDb(server) => Ok(server.stop().await?),
+            OwnServer::MySql(server) => Ok(server.stop().await?),
+            OwnServer::MariaDb(server) => Ok(server.stop().await?),
         }
     }
 
-    /// A proxy that counts what goes to the server.
-    pub async fn proxy(&self) -> Result<Proxy, Failure> {
-        let port = match &self.server {
-            Server::MySql(server) => server.port(),
-            Server::MariaDb(server) => server.port(),
-        };
-        Ok(Proxy::start(("127.0.0.1", port)).await?)
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
-    /// Gives every measurement the same start: what was changed is in the tables' files. Neither
-    /// server has a statement for that; both write when they may not keep anything back.
+    pub fn port(&self) -> u16 {
+        match &self.server {
+            OwnServer::MySql(server) => server.port(),
+            OwnServer::MariaDb(server) => server.port(),
+        }
+    }
+
+    /// Brings the server into the same state before each measurement: all changed pages
+    /// are on disk. Neither server has a statement for that, but both flush when no dirty
+    /// page is allowed.
     pub async fn tidy(&self) -> Result<(), Failure> {
         let mut connection = self.connect().await?;
         sqlx::raw_sql("ANALYZE TABLE wallets, eventlog.events").execute(&mut connection).await?;
@@ -130,39 +132,26 @@ impl MySql {
         Ok(Totals { balance, changes, events, deposited })
     }
 
-    /// So many workers, directly or through a proxy.
-    pub async fn workers(
-        &self,
-        mode: Mode,
-        tasks: u32,
-        proxy: Option<&Proxy>,
-    ) -> Result<Vec<Worker>, Failure> {
-        let url = proxy.map_or_else(|| self.url.clone(), |proxy| proxy.url_for(&self.url));
-        match mode {
-            Mode::Ekbatan => worker::ekbatan(DataSourceConfig::new(url), tasks as usize).await,
-            Mode::SqlxTransaction => {
-                let pool = MySqlPoolOptions::new()
-                    .max_connections(tasks.min(MAX_POOL))
-                    .connect(&url)
-                    .await?;
-                Ok((0..tasks).map(|_| Worker::MySqlPool(pool.clone())).collect())
-            }
-            Mode::SingleStatement => {
-                let options = url.parse::<MySqlConnectOptions>()?.disable_statement_logging();
-                let mut workers = Vec::new();
-                for _ in 0..tasks {
-                    let mut connection = options.connect().await?;
-                    packet::set_up(&mut connection).await?;
-                    workers.push(Worker::MySqlOwn(Box::new(connection)));
-                }
-                Ok(workers)
-            }
-        }
-    }
-
     async fn connect(&self) -> Result<MySqlConnection, Failure> {
         Ok(MySqlConnection::connect(&self.url).await?)
     }
+}
+
+/// The pool of the `sqlx-transaction` mode.
+pub async fn pool(url: &str, size: u32) -> Result<MySqlPool, Failure> {
+    Ok(MySqlPoolOptions::new().max_connections(size).connect(url).await?)
+}
+
+/// One connection for each worker of the `single-statement` mode, ready for [`packet`].
+pub async fn connections(url: &str, count: u32) -> Result<Vec<MySqlConnection>, Failure> {
+    let options = url.parse::<MySqlConnectOptions>()?.disable_statement_logging();
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let mut connection = options.connect().await?;
+        packet::set_up(&mut connection).await?;
+        connections.push(connection);
+    }
+    Ok(connections)
 }
 
 async fn dirty_pages(connection: &mut MySqlConnection) -> Result<u64, Failure> {

@@ -1,10 +1,11 @@
-//! A SQLite file, and deposits written by hand for it.
+//! A SQLite file, and the hand-written deposits for it.
 
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::SecondsFormat;
+use ekbatan::config::Durability;
 use ekbatan::prelude::*;
 use ekbatan_testkit::TempSqlite;
 use sqlx::query::Query;
@@ -14,12 +15,10 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Row, Sqlite as Dialect, SqliteConnection, SqlitePool};
 use tokio::sync::Mutex;
 
-use crate::model::{EventRow, NAMESPACE, PRINCIPAL, Totals, WalletRow, migrations};
-use crate::worker::{self, Worker};
-use crate::{Durability, Failure, Mode};
-
-/// The most connections of the pool in [`Mode::SqlxTransaction`].
-const MAX_POOL: u32 = 64;
+use crate::commit::options::CommitDurability;
+use crate::commit::rows::{DepositEvent, NAMESPACE, PRINCIPAL, Totals, WalletRow};
+use crate::failure::Failure;
+use crate::wallet::migrations;
 
 const SELECT: &str = "SELECT id, owner, currency, balance, state, version, created_date, updated_date \
                       FROM wallets WHERE id = ? AND state <> 'DELETED'";
@@ -32,7 +31,7 @@ const INSERT: &str = "INSERT INTO eventlog_events (id, namespace, action_id, act
                       delivered, principal, reason, trace_parent, model_version, event_index, event_version) \
                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
-/// A stale update changes no row, and then the insert has none to write either.
+/// A stale `UPDATE` changes no row, and then the `INSERT` selects no row either.
 const WHOLE: &str = "BEGIN IMMEDIATE; UPDATE wallets SET owner = ?, currency = ?, balance = ?, state = ?, \
                      updated_date = ?, version = version + 1 WHERE id = ? AND version = ?; \
                      INSERT INTO eventlog_events (id, namespace, action_id, action_name, action_params, \
@@ -41,15 +40,15 @@ const WHOLE: &str = "BEGIN IMMEDIATE; UPDATE wallets SET owner = ?, currency = ?
                      SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE changes() = 1 \
                      RETURNING 1; COMMIT";
 
-/// The file, gone with this.
-pub struct Sqlite {
+/// The database file, removed when this is dropped.
+pub struct SqliteBench {
     file: TempSqlite,
     options: SqliteConnectOptions,
-    durability: Durability,
+    durability: CommitDurability,
 }
 
-impl Sqlite {
-    pub async fn start(wallets: &[Uuid], durability: Durability) -> Result<Self, Failure> {
+impl SqliteBench {
+    pub async fn start(wallets: &[Uuid], durability: CommitDurability) -> Result<Self, Failure> {
         let file = TempSqlite::new()?;
         let databases = Databases::open(&file.url()).await?;
         databases.migrate(&migrations()).await?;
@@ -57,8 +56,8 @@ impl Sqlite {
         let options = SqliteConnectOptions::from_str(&file.url())?
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(match durability {
-                Durability::Full => SqliteSynchronous::Full,
-                Durability::Wal => SqliteSynchronous::Normal,
+                CommitDurability::Full => SqliteSynchronous::Full,
+                CommitDurability::Wal => SqliteSynchronous::Normal,
             })
             .busy_timeout(Duration::from_secs(30))
             .foreign_keys(true);
@@ -78,7 +77,7 @@ impl Sqlite {
         Ok(sqlite)
     }
 
-    /// Gives every measurement the same start.
+    /// Brings the file into the same state before each measurement.
     pub async fn tidy(&self) -> Result<(), Failure> {
         let mut connection = self.options.connect().await?;
         sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut connection).await?;
@@ -97,40 +96,35 @@ impl Sqlite {
         Ok(Totals { balance, changes, events, deposited })
     }
 
-    /// So many workers.
-    pub async fn workers(&self, mode: Mode, tasks: u32) -> Result<Vec<Worker>, Failure> {
-        match mode {
-            Mode::Ekbatan => {
-                let durability = match self.durability {
-                    Durability::Full => ekbatan::config::Durability::Full,
-                    Durability::Wal => ekbatan::config::Durability::Wal,
-                };
-                let config = DataSourceConfig::new(self.file.url()).durability(durability);
-                worker::ekbatan(config, tasks as usize).await
-            }
-            Mode::SqlxTransaction => {
-                let pool = SqlitePoolOptions::new()
-                    .max_connections(tasks.min(MAX_POOL))
-                    .connect_with(self.options.clone())
-                    .await?;
-                Ok((0..tasks).map(|_| Worker::SqlitePool(pool.clone())).collect())
-            }
-            Mode::SingleStatement => {
-                let options = self.options.clone().disable_statement_logging();
-                let writer = Arc::new(Mutex::new(options.connect().await?));
-                let mut workers = Vec::new();
-                for _ in 0..tasks {
-                    let own = Own { reader: options.connect().await?, writer: writer.clone() };
-                    workers.push(Worker::SqliteOwn(Box::new(own)));
-                }
-                Ok(workers)
-            }
+    /// The configuration of ekbatan for the same file and durability.
+    pub fn config(&self) -> DataSourceConfig {
+        DataSourceConfig::new(self.file.url()).durability(match self.durability {
+            CommitDurability::Full => Durability::Full,
+            CommitDurability::Wal => Durability::Wal,
+        })
+    }
+
+    /// The pool of the `sqlx-transaction` mode.
+    pub async fn pool(&self, size: u32) -> Result<SqlitePool, Failure> {
+        let options = SqlitePoolOptions::new().max_connections(size);
+        Ok(options.connect_with(self.options.clone()).await?)
+    }
+
+    /// The connections of each worker of the `single-statement` mode.
+    pub async fn connections(&self, count: u32) -> Result<Vec<ReaderAndWriter>, Failure> {
+        let options = self.options.clone().disable_statement_logging();
+        let writer = Arc::new(Mutex::new(options.connect().await?));
+        let mut connections = Vec::new();
+        for _ in 0..count {
+            let reader = options.connect().await?;
+            connections.push(ReaderAndWriter { reader, writer: writer.clone() });
         }
+        Ok(connections)
     }
 }
 
-/// As usually written: a pool and a transaction. It says at once that it will write;
-/// without that, SQLite refuses most transactions that meet another.
+/// The usual form: a pool and a transaction. It starts with `BEGIN IMMEDIATE`; otherwise
+/// SQLite rejects most transactions that overlap.
 pub async fn transaction(pool: &SqlitePool, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
     let started = Utc::now();
     loop {
@@ -140,7 +134,7 @@ pub async fn transaction(pool: &SqlitePool, wallet: Uuid, amount: Decimal) -> Re
         };
         let mut row = read(&mut transaction, wallet).await?;
         row.balance += amount;
-        let event = EventRow::new(started, wallet, amount, row.balance);
+        let event = DepositEvent::new(started, wallet, amount, row.balance);
         let updated = bind_row(sqlx::query(UPDATE), wallet, &row, &event)
             .execute(&mut *transaction)
             .await?
@@ -158,20 +152,20 @@ fn is_busy(error: &dyn sqlx::error::DatabaseError) -> bool {
     error.code().and_then(|code| code.parse::<i32>().ok()).is_some_and(|code| code & 0xff == 5)
 }
 
-/// A connection to read with, and the one that everybody writes with in turn.
-pub struct Own {
+/// A worker's own reader, and the writer that all workers share.
+pub struct ReaderAndWriter {
     reader: SqliteConnection,
     writer: Arc<Mutex<SqliteConnection>>,
 }
 
-impl Own {
-    /// As quick as it gets: one call for all that is written.
+impl ReaderAndWriter {
+    /// The fastest form by hand: one call for all writes.
     pub async fn deposit(&mut self, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
         let started = Utc::now();
         loop {
             let mut row = read(&mut self.reader, wallet).await?;
             row.balance += amount;
-            let event = EventRow::new(started, wallet, amount, row.balance);
+            let event = DepositEvent::new(started, wallet, amount, row.balance);
             let query = bind_row(sqlx::query(WHOLE), wallet, &row, &event);
             let query = bind_event(query, wallet, &row, &event);
             let mut writer = self.writer.lock().await;
@@ -207,7 +201,7 @@ fn bind_row<'q>(
     query: Query<'q, Dialect, SqliteArguments>,
     wallet: Uuid,
     row: &'q WalletRow,
-    event: &EventRow,
+    event: &DepositEvent,
 ) -> Query<'q, Dialect, SqliteArguments> {
     query
         .bind(&row.owner)
@@ -223,7 +217,7 @@ fn bind_event<'q>(
     query: Query<'q, Dialect, SqliteArguments>,
     wallet: Uuid,
     row: &WalletRow,
-    event: &EventRow,
+    event: &DepositEvent,
 ) -> Query<'q, Dialect, SqliteArguments> {
     query
         .bind(event.id.to_string())

@@ -1,17 +1,14 @@
-//! A durable PostgreSQL server, and deposits written by hand for it.
+//! A durable PostgreSQL server, and the hand-written deposits for it.
 
 use ekbatan::prelude::*;
-use ekbatan_testkit::{PostgresServer, Proxy};
+use ekbatan_testkit::PostgresServer;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
 use sqlx::query::Query;
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres as Dialect};
 
-use crate::model::{EventRow, NAMESPACE, PRINCIPAL, Totals, WalletRow, migrations};
-use crate::worker::{self, Worker};
-use crate::{Failure, Mode};
-
-/// The most connections of the pool in [`Mode::SqlxTransaction`].
-const MAX_POOL: u32 = 64;
+use crate::commit::rows::{DepositEvent, NAMESPACE, PRINCIPAL, Totals, WalletRow};
+use crate::failure::Failure;
+use crate::wallet::migrations;
 
 const SELECT: &str = "SELECT id, owner, currency, balance, state, version, created_date, updated_date \
                       FROM wallets WHERE id = $1 AND state <> 'DELETED'";
@@ -33,18 +30,18 @@ const BOTH: &str = "WITH u AS (UPDATE wallets SET owner = $3, currency = $4, bal
                     $25, $26 FROM u";
 
 /// The server and its one database.
-pub struct Postgres {
+pub struct PostgresBench {
     server: PostgresServer,
     url: String,
 }
 
-impl Postgres {
+impl PostgresBench {
     pub async fn start(tasks: u32, wallets: &[Uuid]) -> Result<Self, Failure> {
         let server = PostgresServer::builder()
             .durable()
             .setting("max_connections", (tasks + 40).to_string())
             .setting("shared_buffers", "128MB")
-            // Checkpoints happen between measurements, not in some of them.
+            // Checkpoints run between measurements, never during one.
             .setting("max_wal_size", "8GB")
             .setting("checkpoint_timeout", "1h")
             .start()
@@ -66,17 +63,20 @@ impl Postgres {
         Ok(postgres)
     }
 
-    /// Ends the server.
+    /// Stops the server.
     pub async fn stop(self) -> Result<(), Failure> {
         Ok(self.server.stop().await?)
     }
 
-    /// A proxy that counts what goes to the server.
-    pub async fn proxy(&self) -> Result<Proxy, Failure> {
-        Ok(Proxy::start(("127.0.0.1", self.server.port())).await?)
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
-    /// Gives every measurement the same start.
+    pub fn port(&self) -> u16 {
+        self.server.port()
+    }
+
+    /// Brings the server into the same state before each measurement.
     pub async fn tidy(&self) -> Result<(), Failure> {
         let mut connection = self.connect().await?;
         for sql in ["VACUUM (ANALYZE) wallets", "VACUUM (ANALYZE) eventlog.events", "CHECKPOINT"] {
@@ -98,45 +98,34 @@ impl Postgres {
         Ok(Totals { balance, changes, events, deposited })
     }
 
-    /// So many workers, directly or through a proxy.
-    pub async fn workers(
-        &self,
-        mode: Mode,
-        tasks: u32,
-        proxy: Option<&Proxy>,
-    ) -> Result<Vec<Worker>, Failure> {
-        let url = proxy.map_or_else(|| self.url.clone(), |proxy| proxy.url_for(&self.url));
-        match mode {
-            Mode::Ekbatan => worker::ekbatan(DataSourceConfig::new(url), tasks as usize).await,
-            Mode::SqlxTransaction => {
-                let pool =
-                    PgPoolOptions::new().max_connections(tasks.min(MAX_POOL)).connect(&url).await?;
-                Ok((0..tasks).map(|_| Worker::PostgresPool(pool.clone())).collect())
-            }
-            Mode::SingleStatement => {
-                let options = url.parse::<PgConnectOptions>()?.disable_statement_logging();
-                let mut workers = Vec::new();
-                for _ in 0..tasks {
-                    workers.push(Worker::PostgresOwn(Box::new(options.connect().await?)));
-                }
-                Ok(workers)
-            }
-        }
-    }
-
     async fn connect(&self) -> Result<PgConnection, Failure> {
         Ok(PgConnection::connect(&self.url).await?)
     }
 }
 
-/// As usually written: a pool and a transaction.
+/// The pool of the `sqlx-transaction` mode.
+pub async fn pool(url: &str, size: u32) -> Result<PgPool, Failure> {
+    Ok(PgPoolOptions::new().max_connections(size).connect(url).await?)
+}
+
+/// One connection for each worker of the `single-statement` mode.
+pub async fn connections(url: &str, count: u32) -> Result<Vec<PgConnection>, Failure> {
+    let options = url.parse::<PgConnectOptions>()?.disable_statement_logging();
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        connections.push(options.connect().await?);
+    }
+    Ok(connections)
+}
+
+/// The usual form: a pool and a transaction.
 pub async fn transaction(pool: &PgPool, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
     let started = Utc::now();
     loop {
         let mut transaction = pool.begin().await?;
         let mut row = read(&mut transaction, wallet).await?;
         row.balance += amount;
-        let event = EventRow::new(started, wallet, amount, row.balance);
+        let event = DepositEvent::new(started, wallet, amount, row.balance);
         let updated = bind_row(sqlx::query(UPDATE), wallet, &row, &event)
             .execute(&mut *transaction)
             .await?
@@ -150,7 +139,7 @@ pub async fn transaction(pool: &PgPool, wallet: Uuid, amount: Decimal) -> Result
     }
 }
 
-/// As quick as it gets: all that is written in one statement.
+/// The fastest form by hand: one statement writes both the row and the event.
 pub async fn statement(
     connection: &mut PgConnection,
     wallet: Uuid,
@@ -160,7 +149,7 @@ pub async fn statement(
     loop {
         let mut row = read(connection, wallet).await?;
         row.balance += amount;
-        let event = EventRow::new(started, wallet, amount, row.balance);
+        let event = DepositEvent::new(started, wallet, amount, row.balance);
         let query = bind_row(sqlx::query(BOTH), wallet, &row, &event);
         let query = bind_event(query, wallet, &row, &event);
         if query.execute(&mut *connection).await?.rows_affected() == 1 {
@@ -189,7 +178,7 @@ fn bind_row<'q>(
     query: Query<'q, Dialect, PgArguments>,
     wallet: Uuid,
     row: &'q WalletRow,
-    event: &EventRow,
+    event: &DepositEvent,
 ) -> Query<'q, Dialect, PgArguments> {
     query
         .bind(wallet)
@@ -205,7 +194,7 @@ fn bind_event<'q>(
     query: Query<'q, Dialect, PgArguments>,
     wallet: Uuid,
     row: &WalletRow,
-    event: &'q EventRow,
+    event: &'q DepositEvent,
 ) -> Query<'q, Dialect, PgArguments> {
     query
         .bind(event.id)

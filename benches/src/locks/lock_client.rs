@@ -1,21 +1,16 @@
-//! One of those who want the key, by hand or by a provider.
+//! A client that acquires the key, by hand or through ekbatan.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+use super::key::MAX_HOLD;
 use super::postgres::{Advisory, LeaseRow};
 use super::redis::SetNx;
-use crate::Failure;
+use crate::failure::Failure;
 
-/// The key that all of them want.
-pub const KEY: &str = "bench";
-/// For how long it may be held. Nobody holds it for so long.
-pub const MAX_HOLD: Duration = Duration::from_secs(30);
-
-pub enum Contender {
+pub enum LockClient {
     Mutex(Arc<Mutex<()>>),
     Advisory(Advisory),
     LeaseRow(LeaseRow),
@@ -23,42 +18,39 @@ pub enum Contender {
     Ekbatan(LockProvider, LockKey),
 }
 
-/// What a contender has while it has the key.
-pub enum Held {
+/// What a client holds between acquire and release.
+pub enum KeyGuard {
     Guard { _guard: OwnedMutexGuard<()> },
     Lease(Lease),
     AtTheServer,
 }
 
-impl Contender {
-    pub async fn take(&mut self) -> Result<Held, Failure> {
+impl LockClient {
+    pub async fn take(&mut self) -> Result<KeyGuard, Failure> {
         match self {
             Self::Mutex(mutex) => {
-                return Ok(Held::Guard { _guard: mutex.clone().lock_owned().await });
+                return Ok(KeyGuard::Guard { _guard: mutex.clone().lock_owned().await });
             }
             Self::Ekbatan(locks, key) => {
-                return Ok(Held::Lease(locks.acquire(key, MAX_HOLD).await?));
+                return Ok(KeyGuard::Lease(locks.acquire(key, MAX_HOLD).await?));
             }
             Self::Advisory(advisory) => advisory.take().await?,
             Self::LeaseRow(row) => row.take().await?,
             Self::SetNx(set) => set.take().await?,
         }
-        Ok(Held::AtTheServer)
+        Ok(KeyGuard::AtTheServer)
     }
 
-    pub async fn give_back(&mut self, held: Held) -> Result<(), Failure> {
+    pub async fn give_back(&mut self, held: KeyGuard) -> Result<(), Failure> {
         let ours = match (self, held) {
-            (_, Held::Guard { .. }) => true,
-            (_, Held::Lease(lease)) => lease.release().await,
+            (_, KeyGuard::Guard { .. }) => true,
+            (_, KeyGuard::Lease(lease)) => lease.release().await,
             (Self::Advisory(advisory), _) => advisory.give_back().await?,
             (Self::LeaseRow(row), _) => row.give_back().await?,
             (Self::SetNx(set), _) => set.give_back().await?,
-            (Self::Mutex(_) | Self::Ekbatan(..), Held::AtTheServer) => false,
+            (Self::Mutex(_) | Self::Ekbatan(..), KeyGuard::AtTheServer) => false,
         };
-        match ours {
-            true => Ok(()),
-            false => Err("the key was lost while it was held".into()),
-        }
+        if ours { Ok(()) } else { Err("the key was lost while it was held".into()) }
     }
 
     pub async fn close(self) {

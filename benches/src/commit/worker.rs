@@ -1,16 +1,18 @@
-//! Somebody who deposits, in any of the modes.
+//! A worker makes deposits in one of the modes.
 
 use ekbatan::action::Budget;
 use ekbatan::prelude::*;
 use sqlx::{MySqlConnection, MySqlPool, PgConnection, PgPool, SqlitePool};
 
-use crate::model::{Deposit, DepositMoney, NAMESPACE, PRINCIPAL, Wallet};
-use crate::{Failure, mysql, postgres, sqlite};
+use super::rows::{NAMESPACE, PRINCIPAL};
+use super::{mysql, postgres, sqlite};
+use crate::failure::Failure;
+use crate::wallet::{Deposit, DepositMoney, Wallet};
 
-/// The most connections that ekbatan's pool gets, to read with. It commits on its lanes.
+/// The most connections of ekbatan's pool, which only reads. Commits travel on lanes.
 const MAX_POOL: usize = 16;
 
-/// One task's means to deposit.
+/// The connection or pool with which one task makes deposits.
 pub enum Worker {
     Ekbatan(ActionExecutor),
     PostgresPool(PgPool),
@@ -18,11 +20,11 @@ pub enum Worker {
     MySqlPool(MySqlPool),
     MySqlOwn(Box<MySqlConnection>),
     SqlitePool(SqlitePool),
-    SqliteOwn(Box<sqlite::Own>),
+    SqliteOwn(Box<sqlite::ReaderAndWriter>),
 }
 
 impl Worker {
-    /// One deposit, repeated until it goes through.
+    /// Makes one deposit, repeating it until it commits.
     pub async fn deposit(&mut self, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
         match self {
             Self::Ekbatan(executor) => {
@@ -39,7 +41,7 @@ impl Worker {
         }
     }
 
-    /// Gives up the connections.
+    /// Closes the connections.
     pub async fn close(self) {
         match self {
             Self::Ekbatan(executor) => executor.databases().close().await,
@@ -51,8 +53,8 @@ impl Worker {
     }
 }
 
-/// Ekbatan with every default but the size of the pool, and patience: conflicts are
-/// repeated until they are solved, as the other modes do.
+/// Ekbatan with its defaults, except the pool size and the retry budget: conflicts are
+/// retried without a limit, as in the other modes.
 pub async fn ekbatan(config: DataSourceConfig, tasks: usize) -> Result<Vec<Worker>, Failure> {
     let config = config.maximum_pool_size(tasks.min(MAX_POOL));
     let databases = Databases::connect(&EkbatanConfig::from(config)).await?;

@@ -1,13 +1,13 @@
-//! The rows of a deposit, read and bound by hand. Ids are text in MySQL and `uuid` in
-//! MariaDB; both take and give text.
+//! Reading and binding the rows of a deposit by hand. An id column is text in MySQL and
+//! `uuid` in MariaDB; both accept and return text.
 
 use ekbatan::prelude::*;
 use sqlx::mysql::MySqlArguments;
 use sqlx::query::Query;
 use sqlx::{MySql as Dialect, MySqlConnection, Row};
 
-use crate::Failure;
-use crate::model::{EventRow, NAMESPACE, PRINCIPAL, WalletRow};
+use crate::commit::rows::{DepositEvent, NAMESPACE, PRINCIPAL, WalletRow};
+use crate::failure::Failure;
 
 const SELECT: &str = "SELECT id, owner, currency, balance, state, version, created_date, updated_date \
                       FROM wallets WHERE id = ? AND state <> 'DELETED'";
@@ -31,7 +31,7 @@ pub fn bind_row<'q>(
     query: Query<'q, Dialect, MySqlArguments>,
     wallet: Uuid,
     row: &'q WalletRow,
-    event: &EventRow,
+    event: &DepositEvent,
 ) -> Query<'q, Dialect, MySqlArguments> {
     query
         .bind(&row.owner)
@@ -47,7 +47,7 @@ pub fn bind_event<'q>(
     query: Query<'q, Dialect, MySqlArguments>,
     wallet: Uuid,
     row: &WalletRow,
-    event: &'q EventRow,
+    event: &'q DepositEvent,
 ) -> Query<'q, Dialect, MySqlArguments> {
     query
         .bind(event.id.to_string())

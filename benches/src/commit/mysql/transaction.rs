@@ -1,12 +1,12 @@
-//! As usually written: a pool and a transaction, with the server's own isolation.
+//! The usual form: a pool and a transaction, at the server's default isolation level.
 
 use ekbatan::prelude::*;
 use sqlx::MySqlPool;
 use sqlx::mysql::MySqlDatabaseError;
 
 use super::rows::{bind_event, bind_row, read};
-use crate::Failure;
-use crate::model::EventRow;
+use crate::commit::rows::DepositEvent;
+use crate::failure::Failure;
 
 const UPDATE: &str = "UPDATE wallets SET owner = ?, currency = ?, balance = ?, state = ?, updated_date = ?, \
                       version = version + 1 WHERE id = ? AND version = ?";
@@ -22,7 +22,7 @@ pub async fn transaction(pool: &MySqlPool, wallet: Uuid, amount: Decimal) -> Res
         let mut transaction = pool.begin().await?;
         let mut row = read(&mut transaction, wallet).await?;
         row.balance += amount;
-        let event = EventRow::new(started, wallet, amount, row.balance);
+        let event = DepositEvent::new(started, wallet, amount, row.balance);
         let updated =
             bind_row(sqlx::query(UPDATE), wallet, &row, &event).execute(&mut *transaction).await;
         let updated = match updated {
@@ -38,8 +38,8 @@ pub async fn transaction(pool: &MySqlPool, wallet: Uuid, amount: Decimal) -> Res
     }
 }
 
-/// Later versions of MariaDB do not change a row that changed since the transaction's
-/// snapshot (1020); both servers may see a deadlock (1213).
+/// Newer versions of MariaDB reject an update of a row that changed after the
+/// transaction's snapshot (1020). Both servers report deadlocks (1213).
 fn is_conflict(error: &dyn sqlx::error::DatabaseError) -> bool {
     error
         .try_downcast_ref::<MySqlDatabaseError>()
