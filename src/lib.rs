@@ -11,8 +11,8 @@ extern crate self as ekbatan;
 #[cfg(doctest)]
 mod guide;
 
+pub use ekbatan_core::lock_key;
 pub use ekbatan_core::{action, clock, config, db, domain, repository, shard};
-pub use ekbatan_lock::lock_key;
 #[doc(inline)]
 pub use ekbatan_macros::{Entity, Event, Field, Model, State};
 
@@ -33,9 +33,8 @@ pub mod prelude {
     pub use crate::lock::KeyedLocks;
     pub use chrono::{DateTime, NaiveDate, Utc};
     pub use ekbatan_core::action::{
-        Action, ActionContext, ActionExecutor, ActionPlan, Adaptive, Coalesced, Contention,
-        ContentionKey, Effect, ErrorKind, ExecuteError, Handling, HotKey, Outcome, Pessimistic,
-        RetryPolicy,
+        Action, ActionContext, ActionExecutor, ActionPlan, Adaptive, Coalesced, Contention, Effect,
+        ErrorKind, ExecuteError, Handling, HotKey, Outcome, Pessimistic, RetryPolicy,
     };
     pub use ekbatan_core::config::{DataSourceConfig, EkbatanConfig};
     pub use ekbatan_core::db::{ActionId, CommitToken, Committed, Migrations};

@@ -1,7 +1,7 @@
-//! Leases for the executor's strategies.
+//! Leases for the contention strategies of the executor.
 
 use async_trait::async_trait;
-use ekbatan_core::action::{ContentionKey, HeldLease, LeaseError, Leases, Pessimistic};
+use ekbatan_core::action::{HeldLease, LeaseError, Leases, Pessimistic};
 use tokio::time::Instant;
 
 use crate::{KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, LockRegistry};
@@ -10,7 +10,7 @@ use crate::{KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, LockRe
 impl Leases for LockProvider {
     async fn lease(
         &self,
-        key: &ContentionKey,
+        key: &LockKey,
         options: &Pessimistic,
     ) -> Result<Box<dyn HeldLease>, LeaseError> {
         lease(self, key, options).await
@@ -21,7 +21,7 @@ impl Leases for LockProvider {
 impl<S: 'static> Leases for LockRegistry<S> {
     async fn lease(
         &self,
-        key: &ContentionKey,
+        key: &LockKey,
         options: &Pessimistic,
     ) -> Result<Box<dyn HeldLease>, LeaseError> {
         lease(self, key, options).await
@@ -30,17 +30,12 @@ impl<S: 'static> Leases for LockRegistry<S> {
 
 async fn lease(
     locks: &impl KeyedLockProvider,
-    key: &ContentionKey,
+    key: &LockKey,
     options: &Pessimistic,
 ) -> Result<Box<dyn HeldLease>, LeaseError> {
     let asked = Instant::now();
-    let lock = LockKey::named(key.name());
-    let lock = match key.shard() {
-        Some(shard) => lock.on_shard(shard),
-        None => lock,
-    };
     let lock_options = LockOptions::wait(options.wait).hold(options.hold);
-    match locks.take(&lock, &lock_options).await {
+    match locks.take(key, &lock_options).await {
         Ok(Some(lease)) => Ok(Box::new(lease)),
         Ok(None) => Err(LeaseError::Busy { key: key.clone(), waited: asked.elapsed() }),
         Err(error) => Err(LeaseError::Failed { key: key.clone(), source: Box::new(error) }),
@@ -49,7 +44,7 @@ async fn lease(
 
 #[async_trait]
 impl HeldLease for Lease {
-    /// Leaves it to the desk to tell the server: nobody waits for that.
+    /// Returns at once. The key's worker releases the key at the server.
     async fn release(self: Box<Self>) {
         self.give_back();
     }

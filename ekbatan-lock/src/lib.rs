@@ -15,7 +15,6 @@ mod backend;
 mod desk;
 mod error;
 mod force;
-mod key;
 mod lease;
 mod leases;
 #[cfg(feature = "mysql")]
@@ -35,8 +34,9 @@ mod telemetry;
 mod with_lock;
 
 pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+pub use ekbatan_core::domain::{KeyPart, LockKey, LockLevel};
+pub use ekbatan_core::lock_key;
 pub use error::{LockError, LossCause, WithLockError};
-pub use key::{KeyPart, LockKey, LockLevel};
 pub use lease::Lease;
 #[cfg(feature = "mysql")]
 pub use mysql::{MySqlLeaseBackend, MySqlLocks, MySqlLocksError, MySqlSessionBackend};

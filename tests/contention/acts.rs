@@ -77,7 +77,7 @@ pub fn in_queue<'a, O: Send>(executor: &'a ActionExecutor, act: &'a Act<O>) -> E
     executor
         .execute(act, Nothing {})
         .contention(together())
-        .contention_key(ContentionKey::named("the line"))
+        .contention_key(LockKey::named("the line"))
         .retry(RetryPolicy::none())
 }
 

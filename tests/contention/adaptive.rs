@@ -17,8 +17,8 @@ on_every_database! {
     groups_that_another_process_overtakes_take_a_lease,
 }
 
-fn key() -> ContentionKey {
-    ContentionKey::named("the thing")
+fn key() -> LockKey {
+    LockKey::named("the thing")
 }
 
 type Execution<'a> = ekbatan::action::Execution<'a, Act<Stored<Thing>>>;

@@ -8,7 +8,7 @@ use crate::acts::{Groups, Nothing, Refused};
 use crate::wallet;
 
 /// Changes nothing, and contends as it is told.
-struct Chooses(Option<Contention>, Option<ContentionKey>);
+struct Chooses(Option<Contention>, Option<LockKey>);
 
 impl Action for Chooses {
     const NAME: &'static str = "contention.chooses";
@@ -20,7 +20,7 @@ impl Action for Chooses {
         Ok(())
     }
 
-    fn contention_key(&self, _: &Nothing) -> Option<ContentionKey> {
+    fn contention_key(&self, _: &Nothing) -> Option<LockKey> {
         self.1.clone()
     }
 
@@ -48,7 +48,7 @@ async fn a_strategy_without_a_key_is_an_error_with_advice() {
         "`contention.chooses` was to run by a strategy that needs a key, and has none; implement \
          `Action::contention_key`, or name it by `.contention_key(..)`"
     );
-    let key = ContentionKey::named("a");
+    let key = LockKey::named("a");
     executor.execute(&chosen, Nothing {}).contention_key(key.clone()).await.unwrap();
     // The call has the last word.
     executor.execute(&chosen, Nothing {}).contention(Contention::Optimistic).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_strategy_with_leases_needs_a_source_of_leases() {
     let executor = ActionExecutor::new(&databases, "tests").unwrap();
     let leased = Coalesced::default().under_lease(Pessimistic::default());
     for contention in [Contention::pessimistic(), leased.into()] {
-        let action = Chooses(None, Some(ContentionKey::named("a")));
+        let action = Chooses(None, Some(LockKey::named("a")));
         let call = executor.execute(&action, Nothing {});
         let error = call.contention(contention).await.unwrap_err();
         assert!(matches!(error, ExecuteError::Contention(ContentionError::NoLeases { .. })));
@@ -88,7 +88,7 @@ async fn a_strategy_with_leases_needs_a_source_of_leases() {
 fn a_key_of_a_sharded_id_knows_its_shard() {
     let shard = ShardIdentifier::new(3, 1).unwrap();
     let id: ShardedId<wallet::Wallet> = ShardedId::new(shard);
-    let key = ContentionKey::new("wallet", id);
-    assert_eq!((key.shard(), key.name()), (Some(shard), &*format!("wallet:{id}")));
-    assert_eq!(ContentionKey::new("wallet", 7).shard(), None);
+    let key = LockKey::of("wallet", id);
+    assert_eq!((key.shard(), key.id()), (Some(shard), &*format!("wallet:{id}")));
+    assert_eq!(LockKey::of("wallet", 7).shard(), None);
 }

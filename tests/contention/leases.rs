@@ -68,7 +68,7 @@ async fn a_busy_lease_is_an_error_that_names_the_key(db: &TestDatabase) {
         let contention: Contention = contention;
         let error = in_queue(&executor, &act).contention(contention).await.unwrap_err();
         match error {
-            ExecuteError::Lease(LeaseError::Busy { key, .. }) => assert_eq!(key.name(), "the line"),
+            ExecuteError::Lease(LeaseError::Busy { key, .. }) => assert_eq!(key.id(), "the line"),
             other => panic!("{other:?}"),
         }
     }

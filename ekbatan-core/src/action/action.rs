@@ -6,7 +6,8 @@ use std::future::Future;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{ActionContext, Contention, ContentionKey};
+use super::{ActionContext, Contention};
+use crate::domain::LockKey;
 
 /// A business operation: reads state, decides, and stages what is to change.
 ///
@@ -37,7 +38,7 @@ pub trait Action: Send + Sync {
 
     /// What a call with these parameters contends for: most often the row that it changes.
     /// A call may name another key.
-    fn contention_key(&self, params: &Self::Params) -> Option<ContentionKey> {
+    fn contention_key(&self, params: &Self::Params) -> Option<LockKey> {
         let _ = params;
         None
     }

@@ -10,10 +10,9 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use super::contention::Waited;
-use super::{
-    Action, ActionExecutor, AsFence, Contention, ContentionKey, ExecuteError, RetryPolicy,
-};
+use super::{Action, ActionExecutor, AsFence, Contention, ExecuteError, RetryPolicy};
 use crate::db::{ActionId, Committed, OpenAction};
+use crate::domain::LockKey;
 use crate::shard::Fencing;
 
 /// How an output is kept under an idempotency key.
@@ -34,7 +33,7 @@ pub(super) struct Options {
     pub(super) fencing: Option<Arc<Fencing>>,
     pub(super) allow_cross_shard: bool,
     pub(super) contention: Option<Contention>,
-    pub(super) contention_key: Option<ContentionKey>,
+    pub(super) contention_key: Option<LockKey>,
     /// Whether the caller wants to know how far the shards have come.
     pub(super) token: bool,
 }
@@ -149,7 +148,7 @@ impl<'a, A: Action> Execution<'a, A> {
     }
 
     /// What the call contends for, whatever the action says.
-    pub fn contention_key(mut self, key: ContentionKey) -> Self {
+    pub fn contention_key(mut self, key: LockKey) -> Self {
         self.options.contention_key = Some(key);
         self
     }

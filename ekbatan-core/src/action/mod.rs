@@ -19,8 +19,7 @@ mod retry;
 
 pub use action::Action;
 pub use contention::{
-    Adaptive, Coalesced, Contention, ContentionKey, ContentionPart, Handling, HeldLease, HotKey,
-    LeaseError, Leases, Pessimistic,
+    Adaptive, Coalesced, Contention, Handling, HeldLease, HotKey, LeaseError, Leases, Pessimistic,
 };
 pub use context::ActionContext;
 pub use effect::Effect;

@@ -10,6 +10,7 @@ mod field;
 mod id;
 mod id_generator;
 mod json_text;
+mod lock_key;
 mod shard_identifier;
 mod sharded_id;
 mod state;
@@ -27,6 +28,7 @@ pub use id_generator::IdGenerator;
 pub(crate) use json_text::depth;
 #[cfg(feature = "postgres")]
 pub(crate) use json_text::holds_nul;
+pub use lock_key::{KeyPart, LockKey, LockLevel};
 pub(crate) use shard_identifier::list_shards;
 pub use shard_identifier::{ShardIdentifier, ShardIdentifierError};
 pub use sharded_id::ShardedId;

@@ -11,16 +11,17 @@ use super::group::{Fit, Member};
 use super::line::{Place, Run, Waiter};
 use super::strategy::{Encounter, with_turn};
 use super::turn::{Told, Turn};
-use super::{Coalesced, ContentionKey, Pessimistic};
+use super::{Coalesced, Pessimistic};
 use crate::action::commit::{Answer, Deadline, Keyed, Planned, Tries};
 use crate::action::parts::ShardBatch;
 use crate::action::{Action, Effect, ExecuteError, Execution};
 use crate::db::{ActionId, DbError, DbErrorKind};
+use crate::domain::LockKey;
 use crate::repository::PendingRow;
 
 /// One attempt of a call in a line, and what it knows of its place there.
 pub(super) struct InLine<'c> {
-    pub(super) key: &'c ContentionKey,
+    pub(super) key: &'c LockKey,
     pub(super) options: Coalesced,
     pub(super) deadline: Deadline,
     ticket: u64,
@@ -51,7 +52,7 @@ impl<A: Action> Execution<'_, A> {
     /// because of a conflict runs again within the attempt.
     pub(super) async fn attempt_in_line(
         &mut self,
-        key: &ContentionKey,
+        key: &LockKey,
         options: Coalesced,
         tries: &mut Tries,
         params: &Json,

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use tracing::{Instrument, Span, field};
 
-use super::ContentionKey;
 use super::group::{Group, Member};
 use super::line::{Run, Waiter};
 use super::strategy::Encounter;
@@ -18,11 +17,12 @@ use crate::action::effect::run_all;
 use crate::action::executor::Inner;
 use crate::action::persist::tokens;
 use crate::db::{ActionId, CommitError, Committed, Database, DbErrorKind};
+use crate::domain::LockKey;
 
 /// A group that is to be committed.
 pub(super) struct GroupCommit {
     inner: Arc<Inner>,
-    key: ContentionKey,
+    key: LockKey,
     group: Group,
     members: Vec<Member>,
     /// The turn, unless somebody has it; it goes on once the commit is answered.
@@ -34,7 +34,7 @@ pub(super) struct GroupCommit {
 impl GroupCommit {
     pub(super) fn new(
         inner: Arc<Inner>,
-        key: ContentionKey,
+        key: LockKey,
         mut group: Group,
         turn: Option<Turn>,
         done: Option<watch::Sender<Option<bool>>>,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-use super::ContentionKey;
+use crate::domain::LockKey;
 
 /// After how long half of a temperature is gone.
 const HALF_LIFE: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ pub enum Handling {
 #[non_exhaustive]
 pub struct HotKey {
     /// The key.
-    pub key: ContentionKey,
+    pub key: LockKey,
     /// How its calls run.
     pub handling: Handling,
     /// How many calls met there lately; half of it is gone after a second.
@@ -119,7 +119,7 @@ impl Hot {
 
 #[derive(Default)]
 struct HotKeys {
-    keys: HashMap<ContentionKey, Hot>,
+    keys: HashMap<LockKey, Hot>,
     /// When those that had cooled were last taken away.
     swept: Duration,
 }
@@ -157,7 +157,7 @@ impl Default for Heat {
 
 impl Heat {
     /// How a call of this key is to run.
-    pub(super) fn handling(&self, key: &ContentionKey, now: Duration) -> Handling {
+    pub(super) fn handling(&self, key: &LockKey, now: Duration) -> Handling {
         if self.hot_count.load(Ordering::Relaxed) == 0 {
             return Handling::Optimistic;
         }
@@ -177,7 +177,7 @@ impl Heat {
     }
 
     /// An optimistic call came too late.
-    pub(super) fn conflicted(&self, key: &ContentionKey, now: Duration) {
+    pub(super) fn conflicted(&self, key: &LockKey, now: Duration) {
         if self.count(key, now) < HOT {
             return;
         }
@@ -197,7 +197,7 @@ impl Heat {
     }
 
     /// Calls met in a line, which keeps the key warm; one that never meets anybody cools.
-    pub(super) fn met(&self, key: &ContentionKey, now: Duration) {
+    pub(super) fn met(&self, key: &LockKey, now: Duration) {
         // It is said by each member of each group: to know that it is warm, a look is enough.
         let is_warm = |hot: &Hot| hot.temperature.at(now) > WARM / 2.0;
         if self.read().keys.get(key).is_none_or(is_warm) {
@@ -210,7 +210,7 @@ impl Heat {
 
     /// A group came too late: calls of one process do not do that to each other. Without
     /// leases nobody can take turns.
-    pub(super) fn contested(&self, key: &ContentionKey, now: Duration, leases: bool) {
+    pub(super) fn contested(&self, key: &LockKey, now: Duration, leases: bool) {
         let mut known = self.write();
         let Some(hot) = known.keys.get_mut(key) else { return };
         hot.temperature.add(1.0, now);
@@ -250,7 +250,7 @@ impl Heat {
 
     /// Counts a conflict in the sketch. Keys that share a cell can only make a key look
     /// hotter than it is, and must share one in every row to do so.
-    fn count(&self, key: &ContentionKey, now: Duration) -> f32 {
+    fn count(&self, key: &LockKey, now: Duration) -> f32 {
         let rows = self.hashers.iter().zip(self.sketch.chunks_exact(WIDTH));
         rows.map(|(hasher, row)| {
             let cell = &row[hasher.hash_one(key) as usize % WIDTH];
@@ -275,7 +275,7 @@ impl Heat {
     }
 }
 
-fn report(key: &ContentionKey, from: Handling, to: Handling) {
+fn report(key: &LockKey, from: Handling, to: Handling) {
     tracing::info!(name: "contention", %key, ?from, ?to, "the strategy of a key changed");
 }
 
@@ -283,15 +283,15 @@ fn report(key: &ContentionKey, from: Handling, to: Handling) {
 mod tests {
     use super::*;
 
-    fn key(name: usize) -> ContentionKey {
-        ContentionKey::new("wallet", name)
+    fn key(name: usize) -> LockKey {
+        LockKey::of("wallet", name)
     }
 
     const fn secs(secs: u64) -> Duration {
         Duration::from_secs(secs)
     }
 
-    fn hot() -> (Heat, ContentionKey) {
+    fn hot() -> (Heat, LockKey) {
         let (heat, key) = (Heat::default(), key(1));
         heat.conflicted(&key, secs(1));
         assert_eq!(heat.handling(&key, secs(1)), Handling::Optimistic);
@@ -299,7 +299,7 @@ mod tests {
         (heat, key)
     }
 
-    fn contest(heat: &Heat, key: &ContentionKey, now: Duration) {
+    fn contest(heat: &Heat, key: &LockKey, now: Duration) {
         for _ in 0..2 {
             heat.contested(key, now, true);
             assert_eq!(heat.handling(key, now), Handling::Coalesced);

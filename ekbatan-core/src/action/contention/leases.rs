@@ -1,52 +1,54 @@
-//! What the executor needs of locks: a lease on a key, by which a commit is fenced.
+//! The leases that the executor needs: one on a key, which fences the commits made under it.
 
 use std::error::Error;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{ContentionKey, Pessimistic};
+use super::Pessimistic;
 use crate::action::AsFence;
+use crate::domain::LockKey;
 
-/// Gives leases on what calls contend for. The lock provider of `ekbatan::lock` is one.
+/// A source of leases on contention keys. `LockProvider` and `KeyedLocks` of `ekbatan::lock`
+/// implement it.
 #[async_trait]
 pub trait Leases: Send + Sync + 'static {
-    /// Waits for the key's lease as long as the options say. The future may be dropped at any
-    /// await and leaves nothing behind.
+    /// Waits for a lease on the key, at most for as long as the options allow. Dropping the
+    /// future at any await leaves nothing behind.
     async fn lease(
         &self,
-        key: &ContentionKey,
+        key: &LockKey,
         options: &Pessimistic,
     ) -> Result<Box<dyn HeldLease>, LeaseError>;
 }
 
-/// A lease that is held. Dropping it gives it back without waiting.
+/// A lease that is held. Dropping it releases it without waiting.
 #[async_trait]
 pub trait HeldLease: AsFence + Send + Sync {
-    /// Gives it back: the next one may have the key.
+    /// Releases the lease, so that the next waiter can have the key.
     async fn release(self: Box<Self>);
 }
 
-/// A lease that could not be had; the action did not begin.
+/// Error returned when an action did not get its lease. The action did not begin.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// Somebody else held the key for all of the wait.
+    /// Another holder had the key during the whole wait.
     #[error(
         "the lease on `{key}` was held by somebody else for all of {waited:?}; nothing was written"
     )]
     Busy {
         /// The key.
-        key: ContentionKey,
-        /// How long was waited.
+        key: LockKey,
+        /// How long the call waited.
         waited: Duration,
     },
-    /// The locks failed.
+    /// The lock backend failed.
     #[error("the lease on `{key}` could not be had: {source}")]
     Failed {
         /// The key.
-        key: ContentionKey,
-        /// Why.
+        key: LockKey,
+        /// The cause.
         source: Box<dyn Error + Send + Sync>,
     },
 }

@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::Coalesced;
 use super::group::Group;
 use super::turn::{Told, Turn};
-use super::{Coalesced, ContentionKey};
 use crate::action::executor::Inner;
+use crate::domain::LockKey;
 
 /// How many locks the lines share: those who work on different keys seldom meet.
 const SHELVES: usize = 64;
@@ -44,7 +45,7 @@ type Line = BTreeMap<u64, Waiter>;
 
 /// Every line of an executor.
 pub(in crate::action) struct Lines {
-    shelves: Vec<Mutex<HashMap<ContentionKey, Line>>>,
+    shelves: Vec<Mutex<HashMap<LockKey, Line>>>,
     hasher: RandomState,
     tickets: AtomicU64,
     /// A caller may be dropped where there is no runtime, and leave a group to be committed.
@@ -81,7 +82,7 @@ impl Default for Lines {
 }
 
 impl Lines {
-    fn shelf(&self, key: &ContentionKey) -> MutexGuard<'_, HashMap<ContentionKey, Line>> {
+    fn shelf(&self, key: &LockKey) -> MutexGuard<'_, HashMap<LockKey, Line>> {
         let shelf = self.hasher.hash_one(key) as usize % SHELVES;
         self.shelves[shelf].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +111,7 @@ impl Lines {
     pub(super) fn enter(
         &self,
         inner: &Arc<Inner>,
-        key: &ContentionKey,
+        key: &LockKey,
         ticket: u64,
         run: Run,
         options: Coalesced,
@@ -132,7 +133,7 @@ impl Lines {
     pub(super) fn put_back(
         &self,
         inner: &Arc<Inner>,
-        key: &ContentionKey,
+        key: &LockKey,
         waiters: Vec<Waiter>,
     ) -> Option<Turn> {
         let options = waiters.first()?.options;
@@ -152,13 +153,13 @@ impl Lines {
     }
 
     /// Whether anybody waits.
-    pub(super) fn has_waiters(&self, key: &ContentionKey) -> bool {
+    pub(super) fn has_waiters(&self, key: &LockKey) -> bool {
         let mut shelf = self.shelf(key);
         shelf.get_mut(key).is_some_and(|line| first(line).is_some())
     }
 
     /// Takes out who is next after a group so far.
-    pub(super) fn next(&self, key: &ContentionKey, group: &Group) -> Next {
+    pub(super) fn next(&self, key: &LockKey, group: &Group) -> Next {
         let mut shelf = self.shelf(key);
         let Some(line) = shelf.get_mut(key) else { return Next::Nobody };
         let may_join = |waiter: &Waiter| {
@@ -200,10 +201,9 @@ mod tests {
         let executor = ActionExecutor::new(&Databases::open(&url).await.unwrap(), "tests").unwrap();
         let (inner, options) = (executor.inner, Coalesced::default());
         let lines = &inner.strategies.lines;
-        let enter =
-            |key: &ContentionKey| lines.enter(&inner, key, lines.ticket(), Run::First, options);
+        let enter = |key: &LockKey| lines.enter(&inner, key, lines.ticket(), Run::First, options);
         for n in 0..10_000 {
-            let key = ContentionKey::new("wallet", n);
+            let key = LockKey::of("wallet", n);
             let Place::Turn(turn) = enter(&key) else { panic!("{key} is new") };
             let (Place::Waits(gone), Place::Waits(next)) = (enter(&key), enter(&key)) else {
                 panic!("somebody has the turn of {key}");

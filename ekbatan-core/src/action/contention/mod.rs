@@ -11,7 +11,6 @@ mod coalesced;
 mod group;
 mod group_commit;
 mod heat;
-mod key;
 mod leases;
 mod line;
 mod options;
@@ -20,7 +19,6 @@ mod strategy;
 mod turn;
 
 pub use heat::{Handling, HotKey};
-pub use key::{ContentionKey, ContentionPart};
 pub use leases::{HeldLease, LeaseError, Leases};
 pub use options::{Adaptive, Coalesced, Contention, Pessimistic};
 pub(super) use strategy::{Strategies, Waited};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How a call deals with others that want the same row at the same time.
 ///
-/// All but [`Contention::Optimistic`] go by a [`ContentionKey`](super::ContentionKey), which
+/// All but [`Contention::Optimistic`] go by a [`LockKey`](crate::domain::LockKey), which
 /// the action derives from its parameters or the call names. Where the executor's own default
 /// finds no key, the call runs optimistically; a strategy that the call or the action chose
 /// is then an error.

@@ -7,9 +7,10 @@ use serde_json::Value as Json;
 
 use super::heat::{Handling, Heat, HotKey};
 use super::line::Lines;
-use super::{Adaptive, Coalesced, Contention, ContentionKey, HeldLease, Leases, Pessimistic, Turn};
+use super::{Adaptive, Coalesced, Contention, HeldLease, Leases, Pessimistic, Turn};
 use crate::action::commit::{Answer, Deadline, Keyed, Tries};
 use crate::action::{Action, ContentionError, ExecuteError, Execution};
+use crate::domain::LockKey;
 use crate::shard::Fencing;
 
 tokio::task_local! {
@@ -21,7 +22,7 @@ tokio::task_local! {
 #[derive(Debug, Clone, Default)]
 struct Kept {
     /// The key of its lease.
-    lease: Option<ContentionKey>,
+    lease: Option<LockKey>,
     /// Whether others wait for its turn.
     turn: bool,
 }
@@ -72,7 +73,7 @@ pub(super) enum Encounter {
 /// What a call contends for, and how it was told to.
 pub(in crate::action) struct Contending {
     contention: Contention,
-    key: ContentionKey,
+    key: LockKey,
 }
 
 /// What others wait for while a call commits.
@@ -84,7 +85,7 @@ pub(in crate::action) struct Waited {
 
 impl Strategies {
     /// How a call for this key runs now; asked before every attempt.
-    pub(super) fn decide(&self, contention: &Contention, key: &ContentionKey) -> Mode {
+    pub(super) fn decide(&self, contention: &Contention, key: &LockKey) -> Mode {
         match contention {
             Contention::Optimistic => Mode::Optimistic,
             Contention::Pessimistic(options) => Mode::Pessimistic(*options),
@@ -101,7 +102,7 @@ impl Strategies {
     }
 
     /// What an attempt for this key met, or a group of them.
-    pub(super) fn tell(&self, key: &ContentionKey, encounter: Encounter) {
+    pub(super) fn tell(&self, key: &LockKey, encounter: Encounter) {
         tracing::trace!(%key, ?encounter, "an attempt was made");
         let now = self.since.elapsed();
         match encounter {
@@ -184,7 +185,7 @@ impl<A: Action> Execution<'_, A> {
 
     /// A call within an action whose lease or turn it would wait for would wait for ever, and
     /// so would one that waits for the one writer while its own task is that writer.
-    fn without_what_is_kept(&self, mode: Mode, key: &ContentionKey) -> Mode {
+    fn without_what_is_kept(&self, mode: Mode, key: &LockKey) -> Mode {
         let kept = KEPT.try_with(Kept::clone).unwrap_or_default();
         match mode {
             Mode::Pessimistic(_) if kept.lease.as_ref() == Some(key) => Mode::Optimistic,
@@ -202,7 +203,7 @@ impl<A: Action> Execution<'_, A> {
     /// committed.
     pub(super) async fn attempt_under_lease(
         &mut self,
-        key: &ContentionKey,
+        key: &LockKey,
         options: Pessimistic,
         params: &Json,
         keyed: Option<&Keyed<'_, A::Output>>,
@@ -225,7 +226,7 @@ impl<A: Action> Execution<'_, A> {
 
     pub(super) async fn take_lease(
         &self,
-        key: &ContentionKey,
+        key: &LockKey,
         options: &Pessimistic,
         deadline: Deadline,
     ) -> Result<(Box<dyn HeldLease>, Arc<Fencing>), ExecuteError<A::Error>> {

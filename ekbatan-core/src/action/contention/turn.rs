@@ -12,15 +12,15 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use super::HeldLease;
 use super::group::{Fit, Group, Member};
 use super::group_commit::GroupCommit;
 use super::line::{Next, Run, Waiter};
 use super::overlay::Overlay;
-use super::{ContentionKey, HeldLease};
 use crate::action::executor::Inner;
 use crate::action::parts::ShardBatch;
 use crate::db::{Committed, DbErrorKind};
-use crate::domain::TableKey;
+use crate::domain::{LockKey, TableKey};
 use crate::repository::{PendingReads, PendingRow, RowKey};
 use crate::shard::Fencing;
 
@@ -48,7 +48,7 @@ type OnItsWay = watch::Receiver<Option<bool>>;
 /// What goes from member to member.
 struct Work {
     inner: Arc<Inner>,
-    key: ContentionKey,
+    key: LockKey,
     group: Group,
     overlay: Overlay,
     /// A group that was sealed while the turn was out, and that what is read builds on.
@@ -124,7 +124,7 @@ impl Work {
 }
 
 impl Turn {
-    pub(super) fn new(inner: Arc<Inner>, key: ContentionKey, group: Group) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, key: LockKey, group: Group) -> Self {
         Self::of(Work { inner, key, group, overlay: Overlay::default(), sealed: None })
     }
 

@@ -1,29 +1,32 @@
-//! What a lock is about.
+//! The key of a lock, which is also what concurrent calls of an action contend for.
 
 use std::fmt;
 use std::sync::Arc;
 
-use ekbatan_core::domain::{Id, ShardIdentifier, ShardedId};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// The longest key that is stored as it is: what every database can have in an index.
+use super::{Id, ShardIdentifier, ShardedId};
+
+/// The longest key that is stored unchanged. Every supported database can index this length.
 const MAX_STORED: usize = 255;
 
-/// How far a lock reaches.
+/// The zones in which a lock excludes other holders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[non_exhaustive]
 pub enum LockLevel {
-    /// One zone, the one that the configuration names: another zone has a lock of its own.
+    /// One zone, the one that the configuration names. Each zone has its own lock.
     #[default]
     Zone,
-    /// Every zone.
+    /// All zones.
     Global,
 }
 
-/// The key of a lock: a name, and most often whose it is.
+/// The key of a lock: a name, and for one of many things also its id.
 ///
 /// ```
-/// use ekbatan_lock::{LockKey, LockLevel, lock_key};
+/// use ekbatan_core::domain::{LockKey, LockLevel};
+/// use ekbatan_core::lock_key;
 ///
 /// let report = LockKey::named("nightly-report");
 /// let wallet = lock_key!("wallet", 17);
@@ -31,6 +34,10 @@ pub enum LockLevel {
 /// assert_eq!(wallet.level(LockLevel::Global).stored("eu"), "XDC#wallet:17");
 /// assert_eq!(report.stored("eu"), "DC#eu#nightly-report");
 /// ```
+///
+/// An action's `contention_key` is a `LockKey` too. Calls with different keys never wait for
+/// each other. A key that covers too few rows is safe: calls then conflict on row versions
+/// and are retried.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockKey {
     id: Arc<str>,
@@ -38,19 +45,19 @@ pub struct LockKey {
     shard: Option<ShardIdentifier>,
 }
 
-/// What a key can be made of beside its name.
+/// A value that can be part of a [`LockKey`], after its name.
 pub trait KeyPart {
-    /// The part as it stands in the key.
+    /// The part as it is written into the key.
     fn text(&self) -> String;
 
-    /// The shard whose locks the key belongs to, where the part says so.
+    /// The shard that the key belongs to, if the part carries one.
     fn shard(&self) -> Option<ShardIdentifier> {
         None
     }
 }
 
 impl LockKey {
-    /// The key of the one thing that has this name.
+    /// The key of the only thing that has this name.
     pub fn named(name: &str) -> Self {
         Self { id: name.into(), level: LockLevel::default(), shard: None }
     }
@@ -71,30 +78,30 @@ impl LockKey {
         self
     }
 
-    /// The same key among the locks of a shard, where no part of it says which.
+    /// The same key on this shard. Needed only if the key's part carries no shard.
     #[must_use]
     pub fn on_shard(mut self, shard: ShardIdentifier) -> Self {
         self.shard = Some(shard);
         self
     }
 
-    /// The key without its level.
+    /// The key without its level and shard.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How far the lock reaches.
+    /// The level: one zone, or all of them.
     pub fn reach(&self) -> LockLevel {
         self.level
     }
 
-    /// The shard whose locks the key belongs to, if it was made from an id that carries one.
+    /// The shard that the key belongs to, if it is known.
     pub fn shard(&self) -> Option<ShardIdentifier> {
         self.shard
     }
 
-    /// The key as a backend of this zone stores it. One that is too long for an index ends in
-    /// its digest instead.
+    /// The key as a backend in this zone stores it. A key that is too long for an index is
+    /// cut and ends with its digest.
     pub fn stored(&self, zone: &str) -> String {
         let full = match self.level {
             LockLevel::Zone => format!("DC#{zone}#{}", self.id),
@@ -116,14 +123,15 @@ impl fmt::Display for LockKey {
     }
 }
 
-/// `lock_key!("wallet", id)`, or `lock_key!("nightly-report")`.
+/// Makes a [`LockKey`](crate::domain::LockKey): `lock_key!("wallet", id)` for one of many
+/// things, `lock_key!("nightly-report")` for the only one.
 #[macro_export]
 macro_rules! lock_key {
     ($name:expr) => {
-        $crate::LockKey::named($name)
+        $crate::domain::LockKey::named($name)
     };
     ($name:expr, $part:expr) => {
-        $crate::LockKey::of($name, $part)
+        $crate::domain::LockKey::of($name, $part)
     };
 }
 
@@ -137,15 +145,15 @@ macro_rules! parts {
     )*};
 }
 
-parts!(&str, String, Uuid, i32, i64, u32, u64, usize);
+parts!(str, String, Uuid, i32, i64, u32, u64, usize);
 
-impl<P: KeyPart> KeyPart for &P {
+impl<P: KeyPart + ?Sized> KeyPart for &P {
     fn text(&self) -> String {
-        (*self).text()
+        (**self).text()
     }
 
     fn shard(&self) -> Option<ShardIdentifier> {
-        (*self).shard()
+        (**self).shard()
     }
 }
 
