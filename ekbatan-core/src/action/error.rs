@@ -5,9 +5,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::LeaseError;
-use crate::db::{ActionId, CommitError, DbError, DbErrorKind, RowRef, SchemaError, TableError};
+use crate::db::{
+    ActionId, CommitError, DbError, DbErrorKind, RowRef, SchemaError, StageError, TableError,
+};
 use crate::domain::{FieldError, PayloadError, ShardIdentifier, list_shards};
-use crate::repository::StageError;
 use crate::shard::{PartialCommit, ShardError};
 
 /// An executor that cannot be built.

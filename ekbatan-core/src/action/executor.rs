@@ -10,9 +10,10 @@ use uuid::Uuid;
 use super::contention::{HotKey, Strategies};
 use super::gate::Gate;
 use super::{Action, BuildError, Contention, Execution, Leases, RetryPolicy};
+use crate::db::eventlog::{CROSS_SHARD_PARTS, EVENTS, IDEMPOTENCY_KEYS};
 use crate::db::{ActionId, Database, DbError, SchemaError, TableError};
 use crate::domain::{Entity, Event, IdGenerator, Table};
-use crate::outbox::{EVENTS, KEYS, PARTS, is_recorded};
+use crate::outbox::is_recorded;
 use crate::shard::{Databases, Shards, visit};
 
 /// Runs actions: attempt, commit, retry. Cheap to clone.
@@ -247,7 +248,7 @@ impl ActionExecutorBuilder {
             let of_models = self.models.iter().filter(|known| {
                 (known.databases)(shards).iter().any(|other| other.shard == database.shard)
             });
-            let own: [&'static Table; 3] = [&EVENTS, &KEYS, &PARTS];
+            let own: [&'static Table; 3] = [&EVENTS, &IDEMPOTENCY_KEYS, &CROSS_SHARD_PARTS];
             own.into_iter().chain(of_models.map(|known| known.table)).collect::<Vec<_>>()
         };
         let looking = shards.all().map(|database| look_at(database, tables_on(database)));

@@ -8,10 +8,9 @@ use serde_json::Value as Json;
 
 use super::commit::Keyed;
 use super::{Action, ExecuteError, Execution, PlanError};
-use crate::db::{CommitBatch, Database};
+use crate::db::{CommitBatch, Database, StageError, Staged, resolve};
 use crate::domain::ShardIdentifier;
 use crate::outbox::{ActionRecord, EventRecord, KeyRecord, Part, records};
-use crate::repository::{StageError, Staged, resolve};
 
 /// What one shard is to commit.
 pub(super) struct ShardBatch {

@@ -8,10 +8,10 @@ use uuid::Uuid;
 
 use super::PlanError;
 use super::effect::{Closure, Effect};
-use crate::db::{ChangeKind, Committed};
+use crate::db::{ChangeKind, Committed, StageResult, Staged, stage_changed, stage_new};
 use crate::domain::{Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Value};
 use crate::outbox::EventRecord;
-use crate::repository::{PendingRow, StageResult, Staged, stage_changed, stage_new};
+use crate::repository::PendingRow;
 
 /// What an action has staged so far. It is made anew for every attempt and committed whole.
 ///

@@ -8,7 +8,7 @@ use super::driver::Driver;
 use super::transaction::is_writing;
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
-    Lanes, OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableInfo,
+    Lanes, OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableError, TableInfo,
     TransactionOptions,
 };
 use crate::config::DataSourceConfig;
@@ -291,15 +291,6 @@ async fn first_connection(pool: &Pool, timeout: Duration) -> Result<(), DbError>
         pause = (pause * 2).min(Duration::from_secs(1));
     }
     Ok(())
-}
-
-/// A table could not be looked at, or is not what the code believes.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TableError {
-    #[error(transparent)]
-    Schema(#[from] SchemaError),
-    #[error(transparent)]
-    Database(#[from] DbError),
 }
 
 /// The dialect that the address names.

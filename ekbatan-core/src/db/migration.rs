@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 
+use super::eventlog::MIGRATIONS;
 use super::{Arg, Connection, Database, DbError, Driver, PooledConnection, Query};
 use crate::clock::{Clock, to_micros};
-use crate::domain::{
-    ColumnDef, Field, FieldError, RowReader, ShardIdentifier, Table, Value, ValueType,
-};
+use crate::domain::{Field, FieldError, RowReader, ShardIdentifier, Value};
 
 /// One script.
 #[derive(Debug, Clone)]
@@ -235,7 +234,7 @@ fn framework(dialect: &'static str) -> Vec<Migration> {
         ($file:literal: $($dialect:literal),*) => {
             vec![$((
                 Some($dialect.to_owned()),
-                include_str!(concat!("../outbox/migrations/", $dialect, "/", $file)).to_owned(),
+                include_str!(concat!("migration/framework/", $dialect, "/", $file)).to_owned(),
             )),*]
         };
     }
@@ -333,11 +332,12 @@ async fn apply(
         Value::Text(checksum),
         Value::Timestamp(to_micros(clock.now())),
     ];
-    let args = HISTORY.columns.iter().zip(record).map(|(column, value)| Arg::One(column.ty, value));
+    let args =
+        MIGRATIONS.columns.iter().zip(record).map(|(column, value)| Arg::One(column.ty, value));
     let record = Query {
         sql: format!(
             "INSERT INTO {} (source, version, name, checksum, applied_date) VALUES ($1, $2, $3, $4, $5)",
-            driver.syntax().table(&HISTORY)
+            driver.syntax().table(&MIGRATIONS)
         )
         .into(),
         args: args.collect(),
@@ -380,22 +380,6 @@ fn recorded_as<'s>(source: &'s str, driver: &'s dyn Driver) -> &'s str {
     if source == APPLICATION { driver.migration_source() } else { source }
 }
 
-static HISTORY: Table = Table {
-    schema: Some("eventlog"),
-    name: "migrations",
-    model: "migrations",
-    columns: &[
-        ColumnDef::new("source", ValueType::Text),
-        ColumnDef::new("version", ValueType::Int),
-        ColumnDef::new("name", ValueType::Text),
-        ColumnDef::new("checksum", ValueType::Text),
-        ColumnDef::new("applied_date", ValueType::Timestamp),
-    ],
-    version: None,
-    dates: None,
-    state: None,
-};
-
 /// Where every migration stands, without changing anything.
 pub(crate) async fn migration_states(
     database: &Database,
@@ -405,7 +389,7 @@ pub(crate) async fn migration_states(
     let application = migrations.resolve(dialect)?;
     let mut loan = database.primary.checkout("migrations").await?;
     let connection = loan.begin()?;
-    let applied = match connection.describe(&HISTORY).await?.is_empty() {
+    let applied = match connection.describe(&MIGRATIONS).await?.is_empty() {
         // No migration ever ran. Not every database says by a code of its own that a table is
         // missing, so it is not found out by asking the table.
         true => Vec::new(),
@@ -438,10 +422,10 @@ pub(crate) async fn applied(
     let query = Query {
         sql: format!(
             "SELECT source, version, name, checksum, applied_date FROM {} ORDER BY source DESC, version",
-            driver.syntax().table(&HISTORY)
+            driver.syntax().table(&MIGRATIONS)
         ).into(),
         args: Vec::<Arg>::new(),
-        columns: HISTORY.columns.into(),
+        columns: MIGRATIONS.columns.into(),
     };
     let all: Result<Vec<AppliedMigration>, MigrationError> =
         connection.fetch(&query).await?.into_iter().map(read).collect();
@@ -454,7 +438,7 @@ pub(crate) async fn applied(
 }
 
 fn read(mut values: Vec<Value>) -> Result<AppliedMigration, MigrationError> {
-    let mut row = RowReader::new(&HISTORY, &mut values);
+    let mut row = RowReader::new(&MIGRATIONS, &mut values);
     fn next<F: Field>(row: &mut RowReader<'_>) -> Result<F, FieldError> {
         row.read()
     }

@@ -5,6 +5,7 @@ mod batch;
 mod database;
 mod driver;
 mod error;
+pub(crate) mod eventlog;
 mod fence;
 #[cfg(test)]
 mod guide;
@@ -19,13 +20,14 @@ mod query;
 mod schema;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod stage;
 mod token;
 mod transaction;
 
 pub use batch::{
     ActionId, ChangeKind, CommitBatch, CommitError, Committed, FenceCheck, RowChange, RowRef,
 };
-pub(crate) use database::{Database, Rows, TableError, driver};
+pub(crate) use database::{Database, Rows, driver};
 pub use driver::{Capabilities, Connection, Driver, Isolation, Route, Syntax, TransactionOptions};
 pub use error::{DbError, DbErrorKind};
 pub use fence::FenceRaise;
@@ -35,7 +37,9 @@ pub(crate) use migration::{applied, migrate, migration_states};
 pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection};
 pub use query::{Arg, Query};
+pub(crate) use schema::TableError;
 pub use schema::{ColumnInfo, SchemaError, TableInfo};
+pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
 pub use token::{CommitToken, CommitTokenError};
 pub use transaction::{
     RawConnection, Transaction, TransactionConnection, TransactionError, TransactionManager,

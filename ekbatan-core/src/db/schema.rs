@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::DbError;
 use crate::domain::Table;
 
 /// A column as the database has it.
@@ -62,6 +63,15 @@ pub enum SchemaError {
         /// One sentence per problem.
         problems: Vec<String>,
     },
+}
+
+/// A table could not be looked at, or is not what the code believes.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TableError {
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    #[error(transparent)]
+    Database(#[from] DbError),
 }
 
 impl TableInfo {

@@ -12,8 +12,8 @@ use super::{
     CommitBatch, CommitError, Connection, Database, DbError, DbErrorKind, Pool, PooledConnection,
     Query, TransactionOptions,
 };
-use crate::db::TableInfo;
-use crate::db::database::{Rows, TableError};
+use crate::db::database::Rows;
+use crate::db::{TableError, TableInfo};
 use crate::domain::Table;
 
 tokio::task_local! {

@@ -9,26 +9,9 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::to_micros;
-use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route};
-use crate::domain::{ColumnDef, ShardIdentifier, Table, Value, ValueType};
-use crate::repository::Staged;
-
-pub(crate) static PARTS: Table = Table {
-    schema: Some("eventlog"),
-    name: "cross_shard_parts",
-    model: "parts of cross-shard actions",
-    columns: &[
-        ColumnDef::new("action_id", ValueType::Uuid),
-        ColumnDef::new("shard", ValueType::Text),
-        ColumnDef::new("shards", ValueType::Text),
-        ColumnDef::new("namespace", ValueType::Text),
-        ColumnDef::new("action_name", ValueType::Text),
-        ColumnDef::new("committed_date", ValueType::Timestamp),
-    ],
-    version: None,
-    dates: None,
-    state: None,
-};
+use crate::db::eventlog::CROSS_SHARD_PARTS;
+use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, Staged};
+use crate::domain::{ShardIdentifier, Value, ValueType};
 
 /// One shard's part of an action.
 #[derive(Debug, Clone)]
@@ -52,7 +35,7 @@ impl Part {
             Value::Timestamp(to_micros(self.committed)),
         ];
         Staged {
-            table: &PARTS,
+            table: &CROSS_SHARD_PARTS,
             kind: ChangeKind::Insert,
             id: Uuid::nil(),
             carries_shard: false,
@@ -94,13 +77,18 @@ pub(crate) async fn parts(
     database: &Database,
     action: Option<ActionId>,
 ) -> Result<Vec<Part>, DbError> {
-    let names: Vec<&str> = PARTS.columns.iter().map(|column| column.name).collect();
+    let names: Vec<&str> = CROSS_SHARD_PARTS.columns.iter().map(|column| column.name).collect();
     let syntax = database.driver.syntax();
     let filter = if action.is_some() { " WHERE action_id = $1" } else { "" };
     let query = Query {
-        sql: format!("SELECT {} FROM {}{filter}", names.join(", "), syntax.table(&PARTS)).into(),
+        sql: format!(
+            "SELECT {} FROM {}{filter}",
+            names.join(", "),
+            syntax.table(&CROSS_SHARD_PARTS)
+        )
+        .into(),
         args: action.iter().map(argument).collect(),
-        columns: PARTS.columns.into(),
+        columns: CROSS_SHARD_PARTS.columns.into(),
     };
     let rows = database.fetch(&query, Route::Primary, "cross-shard parts").await?;
     Ok(rows.into_iter().filter_map(Part::read).collect())
@@ -109,7 +97,7 @@ pub(crate) async fn parts(
 /// Takes the parts of an action away.
 pub(crate) async fn forget(database: &Database, action: ActionId) -> Result<(), DbError> {
     database.check_not_writing()?;
-    let table = database.driver.syntax().table(&PARTS);
+    let table = database.driver.syntax().table(&CROSS_SHARD_PARTS);
     let query = Query {
         sql: format!("DELETE FROM {table} WHERE action_id = $1").into(),
         args: vec![argument(&action)],

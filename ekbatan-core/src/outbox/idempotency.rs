@@ -6,27 +6,9 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::clock::to_micros;
-use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route};
-use crate::domain::{ColumnDef, Table, Value, ValueType};
-use crate::repository::Staged;
-
-pub(crate) static KEYS: Table = Table {
-    schema: Some("eventlog"),
-    name: "idempotency_keys",
-    model: "idempotency keys",
-    columns: &[
-        ColumnDef::new("namespace", ValueType::Text),
-        ColumnDef::new("idempotency_key", ValueType::Text),
-        ColumnDef::new("action_name", ValueType::Text),
-        ColumnDef::new("fingerprint", ValueType::Text),
-        ColumnDef::new("action_id", ValueType::Uuid),
-        ColumnDef::new("output", ValueType::Json),
-        ColumnDef::new("created_date", ValueType::Timestamp),
-    ],
-    version: None,
-    dates: None,
-    state: None,
-};
+use crate::db::eventlog::IDEMPOTENCY_KEYS;
+use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, Staged};
+use crate::domain::{Value, ValueType};
 
 /// A key and its answer, to be stored with the commit that earned it.
 pub(crate) struct KeyRecord<'a> {
@@ -51,7 +33,7 @@ impl KeyRecord<'_> {
             Value::Timestamp(to_micros(self.created)),
         ];
         Staged {
-            table: &KEYS,
+            table: &IDEMPOTENCY_KEYS,
             kind: ChangeKind::Insert,
             id: Uuid::nil(),
             carries_shard: false,
@@ -77,12 +59,12 @@ pub(crate) async fn look_up(
     let query = Query {
         sql: format!(
             "SELECT action_name, fingerprint, action_id, output FROM {} WHERE namespace = $1 AND idempotency_key = $2",
-            database.driver.syntax().table(&KEYS)
+            database.driver.syntax().table(&IDEMPOTENCY_KEYS)
         ).into(),
         args: [namespace, key]
             .map(|text| Arg::One(ValueType::Text, Value::Text(text.to_owned())))
             .into(),
-        columns: KEYS.columns[2..6].into(),
+        columns: IDEMPOTENCY_KEYS.columns[2..6].into(),
     };
     let rows = database.fetch(&query, Route::Primary, holder).await?;
     Ok(rows.into_iter().next().and_then(|row| match <[Value; 4]>::try_from(row) {

@@ -5,6 +5,6 @@ mod cross_shard;
 mod idempotency;
 mod records;
 
-pub(crate) use cross_shard::{PARTS, Part, forget, parts};
-pub(crate) use idempotency::{Answered, KEYS, KeyRecord, fingerprint, look_up};
-pub(crate) use records::{ActionRecord, EVENTS, EventRecord, is_recorded, records};
+pub(crate) use cross_shard::{Part, forget, parts};
+pub(crate) use idempotency::{Answered, KeyRecord, fingerprint, look_up};
+pub(crate) use records::{ActionRecord, EventRecord, is_recorded, records};

@@ -4,39 +4,9 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::to_micros;
-use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route};
-use crate::domain::{ColumnDef, IdGenerator, Table, Value, ValueType};
-use crate::repository::Staged;
-
-pub(crate) static EVENTS: Table = Table {
-    schema: Some("eventlog"),
-    name: "events",
-    model: "outbox",
-    columns: &[
-        ColumnDef::new("id", ValueType::Uuid),
-        ColumnDef::new("namespace", ValueType::Text),
-        ColumnDef::new("action_id", ValueType::Uuid),
-        ColumnDef::new("action_name", ValueType::Text),
-        ColumnDef::new("action_params", ValueType::Json),
-        ColumnDef::new("started_date", ValueType::Timestamp),
-        ColumnDef::new("completion_date", ValueType::Timestamp),
-        ColumnDef::nullable("model_id", ValueType::Text),
-        ColumnDef::nullable("model_type", ValueType::Text),
-        ColumnDef::nullable("event_type", ValueType::Text),
-        ColumnDef::nullable("payload", ValueType::Json),
-        ColumnDef::new("event_date", ValueType::Timestamp),
-        ColumnDef::new("delivered", ValueType::Bool),
-        ColumnDef::nullable("principal", ValueType::Text),
-        ColumnDef::nullable("reason", ValueType::Text),
-        ColumnDef::nullable("trace_parent", ValueType::Text),
-        ColumnDef::nullable("model_version", ValueType::Int),
-        ColumnDef::nullable("event_index", ValueType::Int),
-        ColumnDef::nullable("event_version", ValueType::Int),
-    ],
-    version: None,
-    dates: None,
-    state: None,
-};
+use crate::db::eventlog::EVENTS;
+use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, Staged};
+use crate::domain::{ColumnDef, IdGenerator, Value, ValueType};
 
 /// What every event row of an action repeats.
 #[derive(Debug, Clone)]

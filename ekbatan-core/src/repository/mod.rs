@@ -8,7 +8,6 @@ mod pending;
 mod read;
 mod scatter;
 mod source;
-mod stage;
 mod write;
 
 use std::marker::PhantomData;
@@ -25,7 +24,6 @@ pub use error::{ReadError, ShardFailure, WriteError};
 pub use page::{Direction, Page, PageRequest};
 pub(crate) use pending::{PendingReads, PendingRow, RowKey};
 pub use scatter::Reachable;
-pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
 
 /// The rows of one table.
 ///

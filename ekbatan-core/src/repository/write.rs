@@ -9,8 +9,10 @@ use std::sync::Arc;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use super::{Repository, StageError, Staged, WriteError, resolve, stage_changed, stage_new};
-use crate::db::{ActionId, CommitBatch, Database};
+use super::{Repository, WriteError};
+use crate::db::{
+    ActionId, CommitBatch, Database, StageError, Staged, resolve, stage_changed, stage_new,
+};
 use crate::domain::{Changed, Deletable, Entity, EntityId, New, Stored};
 
 impl<T: Entity> Repository<T> {

@@ -16,6 +16,7 @@ use super::error::{NO_SAVEPOINT, NO_SUCH_SESSION, classify};
 use super::placeholders::bind;
 use super::session::Opener;
 use super::syntax::MySqlSyntax;
+use crate::db::eventlog::EVENTS;
 use crate::db::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
     Isolation, Query, Syntax, TableInfo, TransactionOptions,
@@ -267,7 +268,7 @@ impl Connection for MySqlLink {
         let ids: Vec<String> = actions.iter().map(|action| format!("'{action}'")).collect();
         let sql = format!(
             "SELECT DISTINCT action_id FROM {} WHERE action_id IN ({})",
-            self.syntax.table(&crate::outbox::EVENTS),
+            self.syntax.table(&EVENTS),
             ids.join(", ")
         );
         self.trips += 1;

@@ -9,9 +9,9 @@ use super::statement::{guard, insert_into, insert_row, update};
 use super::syntax::MySqlSyntax;
 use crate::db::ChangeKind::{Insert, Update};
 use crate::db::RowChange;
+use crate::db::eventlog::EVENTS;
 use crate::db::guide::{MYSQL, WALLETS, assert_shown, change, table};
 use crate::domain::{ColumnDef, Value, ValueType};
-use crate::outbox::EVENTS;
 
 fn db_type(column: &ColumnDef) -> &'static str {
     match column.ty {

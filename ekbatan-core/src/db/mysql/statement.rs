@@ -5,18 +5,8 @@ use std::fmt::Write as _;
 
 use super::literal::{write_literal, write_text};
 use super::syntax::MySqlSyntax;
+use crate::db::eventlog::LOCK_FENCES;
 use crate::db::{ChangeKind, DbError, FenceCheck, RowChange, Syntax, TableInfo};
-use crate::domain::Table;
-
-pub(super) static FENCES: Table = Table {
-    schema: Some("eventlog"),
-    name: "lock_fences",
-    model: "lock fences",
-    columns: &[],
-    version: None,
-    dates: None,
-    state: None,
-};
 
 /// The positions that a change writes: an update leaves the date of creation alone.
 fn written(table: &TableInfo, kind: ChangeKind) -> impl Iterator<Item = usize> {
@@ -128,7 +118,7 @@ pub(super) fn look(
 pub(super) fn look_at_fence(syntax: &MySqlSyntax, fence: &FenceCheck, number: usize) -> String {
     format!(
         "SELECT {number} FROM {} WHERE lock_key = {} AND token = {} AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE",
-        syntax.table(&FENCES),
+        syntax.table(&LOCK_FENCES),
         text(&fence.key),
         fence.token
     )
@@ -141,7 +131,7 @@ pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
          SELECT token INTO @ekbatan_fence FROM {} WHERE lock_key = {} AND token = {} \
          AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE; \
          SET @ekbatan = (SELECT 1 FROM (SELECT 1 UNION ALL SELECT 2) two WHERE @ekbatan_fence IS NULL)",
-        syntax.table(&FENCES),
+        syntax.table(&LOCK_FENCES),
         text(&fence.key),
         fence.token
     )
@@ -149,7 +139,7 @@ pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
 
 /// Raises a fence, unless a later token stands there, and answers the token that stands.
 pub(super) fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64) -> String {
-    let (table, key, token) = (syntax.table(&FENCES), text(&fence.key), fence.token);
+    let (table, key, token) = (syntax.table(&LOCK_FENCES), text(&fence.key), fence.token);
     let until = format!("UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND");
     // `until` first: an assignment sees those to its left as done.
     format!(
@@ -173,7 +163,7 @@ mod tests {
     use super::*;
     use crate::db::ColumnInfo;
     use crate::db::mysql::Flavour;
-    use crate::domain::{ColumnDef, Value, ValueType};
+    use crate::domain::{ColumnDef, Table, Value, ValueType};
     use rust_decimal::Decimal;
     use uuid::Uuid;
 

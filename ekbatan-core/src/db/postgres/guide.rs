@@ -2,9 +2,9 @@
 
 use super::statement::{folded, single};
 use crate::db::ChangeKind::{Insert, Update};
+use crate::db::eventlog::EVENTS;
 use crate::db::guide::{POSTGRES, WALLETS, assert_shown, change, table};
 use crate::domain::{ColumnDef, ValueType};
-use crate::outbox::EVENTS;
 
 fn db_type(column: &ColumnDef) -> &'static str {
     match column.ty {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use super::{ChangeKind, RowChange, TableError, TableInfo};
 use crate::clock::to_micros;
-use crate::db::{ChangeKind, RowChange, TableError, TableInfo};
 use crate::domain::{Changed, Dates, Entity, EntityId, FieldError, New, Stored, Table, Value};
 
 /// A row to write, before its table was looked at.

@@ -1,0 +1,103 @@
+//! The framework's own tables, which its migrations create in the schema `eventlog`.
+//!
+//! Invariant: the columns stand in the order in which the code that writes a row lists its
+//! values.
+
+use crate::domain::{ColumnDef, Table, ValueType};
+
+/// Events, and one row for each recorded action without events. The first columns are those of
+/// the Java framework; ours follow.
+pub(crate) static EVENTS: Table = Table {
+    schema: Some("eventlog"),
+    name: "events",
+    model: "outbox",
+    columns: &[
+        ColumnDef::new("id", ValueType::Uuid),
+        ColumnDef::new("namespace", ValueType::Text),
+        ColumnDef::new("action_id", ValueType::Uuid),
+        ColumnDef::new("action_name", ValueType::Text),
+        ColumnDef::new("action_params", ValueType::Json),
+        ColumnDef::new("started_date", ValueType::Timestamp),
+        ColumnDef::new("completion_date", ValueType::Timestamp),
+        ColumnDef::nullable("model_id", ValueType::Text),
+        ColumnDef::nullable("model_type", ValueType::Text),
+        ColumnDef::nullable("event_type", ValueType::Text),
+        ColumnDef::nullable("payload", ValueType::Json),
+        ColumnDef::new("event_date", ValueType::Timestamp),
+        ColumnDef::new("delivered", ValueType::Bool),
+        ColumnDef::nullable("principal", ValueType::Text),
+        ColumnDef::nullable("reason", ValueType::Text),
+        ColumnDef::nullable("trace_parent", ValueType::Text),
+        ColumnDef::nullable("model_version", ValueType::Int),
+        ColumnDef::nullable("event_index", ValueType::Int),
+        ColumnDef::nullable("event_version", ValueType::Int),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// Keys of idempotent calls, with the output of the call.
+pub(crate) static IDEMPOTENCY_KEYS: Table = Table {
+    schema: Some("eventlog"),
+    name: "idempotency_keys",
+    model: "idempotency keys",
+    columns: &[
+        ColumnDef::new("namespace", ValueType::Text),
+        ColumnDef::new("idempotency_key", ValueType::Text),
+        ColumnDef::new("action_name", ValueType::Text),
+        ColumnDef::new("fingerprint", ValueType::Text),
+        ColumnDef::new("action_id", ValueType::Uuid),
+        ColumnDef::new("output", ValueType::Json),
+        ColumnDef::new("created_date", ValueType::Timestamp),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// One row per shard of an action that commits on several shards.
+pub(crate) static CROSS_SHARD_PARTS: Table = Table {
+    schema: Some("eventlog"),
+    name: "cross_shard_parts",
+    model: "parts of cross-shard actions",
+    columns: &[
+        ColumnDef::new("action_id", ValueType::Uuid),
+        ColumnDef::new("shard", ValueType::Text),
+        ColumnDef::new("shards", ValueType::Text),
+        ColumnDef::new("namespace", ValueType::Text),
+        ColumnDef::new("action_name", ValueType::Text),
+        ColumnDef::new("committed_date", ValueType::Timestamp),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// Fence tokens of lock keys. Only names are taken from here: each dialect writes its own SQL.
+pub(crate) static LOCK_FENCES: Table = Table {
+    schema: Some("eventlog"),
+    name: "lock_fences",
+    model: "lock fences",
+    columns: &[],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// Migrations that have run.
+pub(crate) static MIGRATIONS: Table = Table {
+    schema: Some("eventlog"),
+    name: "migrations",
+    model: "migrations",
+    columns: &[
+        ColumnDef::new("source", ValueType::Text),
+        ColumnDef::new("version", ValueType::Int),
+        ColumnDef::new("name", ValueType::Text),
+        ColumnDef::new("checksum", ValueType::Text),
+        ColumnDef::new("applied_date", ValueType::Timestamp),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
