@@ -2,10 +2,10 @@
 
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
+use support::things::{Settings, Thing, Zone, quiet, thing, zone};
+use support::{TestDatabase, instant, stored_instant};
 
 use crate::actions::run;
-use crate::database::{TestDatabase, instant, stored_instant};
-use crate::models::{Settings, Thing, Zone, quiet, thing, zone};
 
 on_every_database! {
     twenty_thousand_rows_are_added_and_updated_whole,

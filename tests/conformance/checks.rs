@@ -6,10 +6,10 @@ use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::domain::PayloadError;
 use ekbatan::prelude::*;
 use serde::Serialize;
+use support::things::{THINGS, Thing, ThingState, quiet, thing};
+use support::{Dialect, TestDatabase};
 
 use crate::actions::{Stage, run};
-use crate::database::{Dialect, TestDatabase};
-use crate::models::{Thing, ThingState, quiet, thing};
 
 on_every_database! {
     two_models_with_one_event_name_are_refused,
@@ -89,13 +89,13 @@ async fn a_column_of_another_type_is_named_with_its_model(db: &TestDatabase) {
 
 /// Whichever is looked at first must not answer for the other.
 async fn two_models_on_one_table_do_not_read_each_others_columns(db: &TestDatabase) {
-    db.databases.check::<crate::models::Zone>().await.unwrap();
+    db.databases.check::<support::things::Zone>().await.unwrap();
     let error = db.databases.check::<Misfit>().await.unwrap_err();
     assert!(error.schema().is_some(), "{error}");
 }
 
 async fn a_database_that_was_not_migrated_says_so(db: &TestDatabase) {
-    let empty = TestDatabase::start_empty(db.dialect).await;
+    let empty = TestDatabase::start_empty(&THINGS, db.dialect).await;
     let executor = ActionExecutor::builder(&empty.databases, "a").build().await;
     match executor.err() {
         Some(BuildError::Schema(problems)) => {

@@ -4,9 +4,8 @@ use std::fmt::Debug;
 
 use ekbatan::domain::Comparable;
 use ekbatan::prelude::*;
-
-use crate::database::TestDatabase;
-use crate::models::{Cents, Color, Thing, quiet, thing};
+use support::TestDatabase;
+use support::things::{Cents, Color, Thing, quiet, thing};
 
 on_every_database! {
     integers_are_compared,
@@ -119,7 +118,7 @@ async fn bytes_are_compared(db: &TestDatabase) {
 
 async fn dates_are_compared(db: &TestDatabase) {
     // MySQL's dates begin with the year 1000.
-    let first = if db.is_mysql() { "1000-01-01" } else { "0999-12-31" };
+    let first = if db.dialect.is_mysql() { "1000-01-01" } else { "0999-12-31" };
     let dates = [first, "1970-01-01", "9999-12-31"].map(|day| day.parse().unwrap());
     assert_compared(db, Thing::DAY, dates, |thing, day| thing.day = day).await;
 }

@@ -3,11 +3,11 @@
 use ekbatan::action::PlanError;
 use ekbatan::db::ChangeKind;
 use ekbatan::prelude::*;
+use support::things::{Thing, ThingEvent, ThingState, as_stored, quiet, thing, zone};
+use support::wallet::Wallet;
+use support::{TestDatabase, instant, stored_instant};
 
 use crate::actions::run;
-use crate::database::{TestDatabase, instant, stored_instant};
-use crate::models::{Thing, ThingEvent, ThingState, as_stored, quiet, thing, zone};
-use crate::wallet::Wallet;
 
 on_every_database! {
     dates_are_kept_to_the_microsecond_and_begin_equal,

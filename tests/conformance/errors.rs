@@ -3,10 +3,10 @@
 use ekbatan::db::DbErrorKind;
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
+use support::things::{Thing, quiet, thing};
+use support::{Dialect, TestDatabase};
 
 use crate::actions::{Nothing, Refused, run, stage};
-use crate::database::{Dialect, TestDatabase};
-use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
     a_unique_violation_names_its_constraint,

@@ -3,11 +3,11 @@
 use ekbatan::action::{BuildError, PlanError};
 use ekbatan::db::SchemaError;
 use ekbatan::prelude::*;
+use support::things::{Thing, ThingEvent, quiet, thing, zone};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+use support::{Dialect, TestDatabase, instant, stored_instant};
 
 use crate::actions::{Refused, run};
-use crate::database::{Dialect, TestDatabase, instant, stored_instant};
-use crate::models::{Thing, ThingEvent, quiet, thing, zone};
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
 
 on_every_database! {
     a_namespace_is_a_dotted_identifier,
@@ -97,7 +97,7 @@ async fn an_action_reads_changes_and_answers_what_is_stored(db: &TestDatabase) {
 #[entity(table = "nowhere", name = "Stray")]
 struct Stray {
     id: Id<Stray>,
-    state: crate::models::ThingState,
+    state: support::things::ThingState,
 }
 
 async fn a_model_without_table_is_an_error_that_names_both(db: &TestDatabase) {
@@ -109,7 +109,7 @@ async fn a_model_without_table_is_an_error_that_names_both(db: &TestDatabase) {
         }
         other => panic!("{other:?}"),
     }
-    let state = crate::models::ThingState::Active;
+    let state = support::things::ThingState::Active;
     let error = run(&db.executor().await, |ctx| {
         Ok(ctx.plan().add(New::new(Stray { id: Id::new(), state }, ())))
     })

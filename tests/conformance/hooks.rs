@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use ekbatan::action::Budget;
 use ekbatan::prelude::*;
+use support::TestDatabase;
+use support::things::{quiet, thing};
 use tokio::sync::oneshot;
 
 use crate::actions::{Nothing, Refused, stage};
-use crate::database::TestDatabase;
-use crate::models::{quiet, thing};
 
 on_every_database! {
     effects_run_after_the_commit_in_their_order,

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ekbatan::action::PlanError;
 use ekbatan::prelude::*;
+use support::TestDatabase;
+use support::things::{THINGS, Thing, as_stored, quiet, thing};
 use tokio::sync::Barrier;
 
 use crate::actions::{Number, Refused, Stage};
-use crate::database::{TestDatabase, executor_on};
-use crate::models::{Thing, as_stored, quiet, thing};
 
 on_every_database! {
     a_repeated_call_gets_the_stored_output_and_does_not_run,
@@ -53,7 +53,7 @@ async fn a_repeated_call_gets_the_stored_output_and_does_not_run(db: &TestDataba
 
 async fn a_repeated_call_is_recognized_by_every_process(db: &TestDatabase) {
     let (first, second) = (adding(), adding());
-    let elsewhere = executor_on(&db.open_again().await).await;
+    let elsewhere = THINGS.executor_on(&db.open_again().await).await;
     let params = Number { number: 1 };
     let stored = db.executor().await.execute(&first, params.clone()).idempotency_key("k").await;
     let repeated = elsewhere.execute(&second, params).idempotency_key("k").await;
@@ -142,7 +142,7 @@ impl Action for MeetAndAdd {
 /// The second one fails by the key or by the label, whichever is looked at first.
 async fn two_calls_at_once_in_two_processes_commit_once(db: &TestDatabase) {
     let here = db.executor().await;
-    let there = executor_on(&db.open_again().await).await;
+    let there = THINGS.executor_on(&db.open_again().await).await;
     let action = MeetAndAdd { barrier: Barrier::new(2), runs: AtomicU32::new(0) };
     let call = |executor: &ActionExecutor| {
         let (executor, action) = (executor.clone(), &action);
@@ -183,7 +183,7 @@ impl Action for AddTheOnlyOne {
 }
 
 async fn a_call_that_was_overtaken_and_now_refuses_gets_the_stored_output(db: &TestDatabase) {
-    let elsewhere = executor_on(&db.open_again().await).await;
+    let elsewhere = THINGS.executor_on(&db.open_again().await).await;
     let action = AddTheOnlyOne { overtaken_by: Some(elsewhere) };
     let executor = db.executor().await;
     let answer = executor.execute(&action, Number { number: 1 }).idempotency_key("k").await;

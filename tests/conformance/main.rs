@@ -1,38 +1,19 @@
-//! What every database has to do, written once and run on each of them.
+//! What every database must do: each test runs on each of them.
 //!
-//! A test is an `async fn(&TestDatabase)`; `on_every_database!` makes a `#[tokio::test]` of it
-//! per dialect. A new dialect adds one line to that macro and one to [`database::Dialect`].
+//! A test is an `async fn(&TestDatabase)`, listed in `on_every_database!`.
 
-/// Runs tests on every database, or with `only` on the one that is named.
+/// Declares each test once for each database, or only for those that `only` names.
 macro_rules! on_every_database {
-    (only mysql and mariadb: $($test:ident),* $(,)?) => {
-        on_every_database!(only mysql MySql: $($test),*);
-        on_every_database!(only mariadb MariaDb: $($test),*);
-    };
-    (only $module:ident $dialect:ident: $($test:ident),* $(,)?) => {
-        mod $module {
-            use crate::database::{Dialect, TestDatabase};
-            $(
-                #[tokio::test]
-                async fn $test() {
-                    super::$test(&TestDatabase::start(Dialect::$dialect).await).await;
-                }
-            )*
+    ($($tests:tt)*) => {
+        support::on_every_database! {
+            #[tokio::test]
+            |dialect| &support::TestDatabase::start(&support::things::THINGS, dialect).await;
+            $($tests)*
         }
-    };
-    ($($test:ident),* $(,)?) => {
-        on_every_database!(only sqlite Sqlite: $($test),*);
-        on_every_database!(only postgres Postgres: $($test),*);
-        on_every_database!(only mysql MySql: $($test),*);
-        on_every_database!(only mariadb MariaDb: $($test),*);
     };
 }
 
 mod actions;
-mod database;
-mod models;
-#[path = "../../examples/wallet/wallet.rs"]
-mod wallet;
 
 mod batches;
 mod checks;

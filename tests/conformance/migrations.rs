@@ -5,9 +5,8 @@ use std::path::Path;
 use ekbatan::db::MigrationError;
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
-
-use crate::database::{TestDatabase, stored_instant};
-use crate::models::migrations;
+use support::things::{THINGS, migrations};
+use support::{Dialect, TestDatabase, stored_instant};
 
 on_every_database! {
     migrations_are_applied_once_and_recorded,
@@ -43,7 +42,7 @@ async fn migrations_are_applied_once_and_recorded(db: &TestDatabase) {
 }
 
 async fn any_number_of_starters_may_migrate_at_once(db: &TestDatabase) {
-    let empty = TestDatabase::start_empty(db.dialect).await;
+    let empty = TestDatabase::start_empty(&THINGS, db.dialect).await;
     let starts = (0..4).map(|_| async {
         let databases = empty.open_again().await;
         databases.migrate(&migrations()).await
@@ -88,8 +87,11 @@ async fn a_failing_script_names_itself_and_leaves_nothing_or_says_what(db: &Test
     }
     assert!(error.to_string().contains("nowhere"), "{error}");
     assert_eq!(applied(db).await.last().map(|(_, version, _)| *version), Some(10));
-    assert_eq!(error.to_string().contains("before the one that failed stay"), db.is_mysql());
-    if db.is_mysql() {
+    assert_eq!(
+        error.to_string().contains("before the one that failed stay"),
+        db.dialect.is_mysql()
+    );
+    if db.dialect.is_mysql() {
         assert!(!db.databases.capabilities().atomic_migrations);
         db.execute("DROP TABLE other").await;
     }
@@ -157,7 +159,7 @@ async fn two_migrations_with_one_number_are_refused(db: &TestDatabase) {
 }
 
 async fn a_script_without_a_text_for_the_dialect_is_refused(db: &TestDatabase) {
-    let other = if db.is_postgres() { "sqlite" } else { "postgres" };
+    let other = if db.dialect == Dialect::Postgres { "sqlite" } else { "postgres" };
     let script = Migrations::none().script_for(other, 10, "list", LIST);
     match db.databases.migrate(&script).await.unwrap_err() {
         MigrationError::NoText { version: 10, name, dialect } => {

@@ -1,11 +1,11 @@
 //! The rows of the outbox: behaviours 25, 26, 83 and 85, and what is stored beyond them.
 
 use ekbatan::prelude::*;
+use support::things::{NAMESPACE, THINGS, Thing, ThingEvent, quiet, thing};
+use support::wallet::Wallet;
+use support::{TestDatabase, TextRow};
 
 use crate::actions::{Number, Refused, Stage, run};
-use crate::database::{TestDatabase, TextRow, executor_on};
-use crate::models::{Thing, ThingEvent, quiet, thing};
-use crate::wallet::Wallet;
 
 on_every_database! {
     each_event_is_a_row_with_the_actions_context,
@@ -55,7 +55,7 @@ async fn each_event_is_a_row_with_the_actions_context(db: &TestDatabase) {
         ("Thing", &thing, "ThingRenamed", ["1", "2", "2"]),
         ("Wallet", &wallet, "WalletOpened", ["2", "1", "1"]),
     ] {
-        let context = ["com.example.conformance", &action_id, "conformance.stage"];
+        let context = [NAMESPACE, &action_id, "conformance.stage"];
         expected.push(some(&[&context[..], &[model, id, event], &versions].concat()));
     }
     assert_eq!(events(db, &[&context[..], &of_event, &versions].concat()).await, expected);
@@ -123,11 +123,8 @@ async fn an_action_that_changes_nothing_writes_nothing(db: &TestDatabase) {
 }
 
 async fn an_action_that_changes_nothing_leaves_a_row_where_reads_are_recorded(db: &TestDatabase) {
-    let executor = ActionExecutor::builder(&db.databases, "com.example.conformance")
-        .record_reads(true)
-        .build()
-        .await
-        .unwrap();
+    let executor =
+        ActionExecutor::builder(&db.databases, NAMESPACE).record_reads(true).build().await.unwrap();
     run(&executor, |_| Ok(())).await.unwrap();
     run(&executor, |_| Err::<(), _>(Refused)).await.unwrap_err();
     assert_eq!(
@@ -138,7 +135,7 @@ async fn an_action_that_changes_nothing_leaves_a_row_where_reads_are_recorded(db
 
 async fn many_events_of_one_row_keep_their_order(db: &TestDatabase) {
     let labels: Vec<String> = (0..100).map(|n| n.to_string()).collect();
-    run(&executor_on(&db.databases).await, |ctx| {
+    run(&THINGS.executor_on(&db.databases).await, |ctx| {
         let made: Vec<_> =
             labels.iter().map(|label| ThingEvent::Made { label: label.clone() }).collect();
         Ok(ctx.plan().add::<Thing>(New::new(thing("a"), made)))

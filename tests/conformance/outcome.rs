@@ -1,10 +1,10 @@
 //! What became of an execution, asked later by its id.
 
 use ekbatan::prelude::*;
+use support::TestDatabase;
+use support::things::{THINGS, quiet, thing};
 
 use crate::actions::{Nothing, Refused, stage};
-use crate::database::{TestDatabase, executor_on};
-use crate::models::{quiet, thing};
 
 on_every_database! {
     what_committed_is_known_to_every_process,
@@ -21,7 +21,7 @@ async fn what_committed_is_known_to_every_process(db: &TestDatabase) {
     assert_eq!(executor.outcome(id).await.unwrap(), Outcome::NotCommitted, "it has not run");
     call.await.unwrap();
     assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
-    let elsewhere = executor_on(&db.open_again().await).await;
+    let elsewhere = THINGS.executor_on(&db.open_again().await).await;
     assert_eq!(elsewhere.outcome(id).await.unwrap(), Outcome::Committed);
 }
 

@@ -2,9 +2,8 @@
 
 use ekbatan::domain::Comparable;
 use ekbatan::prelude::*;
-
-use crate::database::TestDatabase;
-use crate::models::{Thing, quiet, thing};
+use support::TestDatabase;
+use support::things::{Thing, quiet, thing};
 
 on_every_database! {
     pages_by_id_have_every_row_once,

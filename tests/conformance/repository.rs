@@ -4,10 +4,10 @@ use ekbatan::db::RowRef;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use futures_util::TryStreamExt as _;
+use support::TestDatabase;
+use support::things::{Thing, ThingEvent, as_stored, quiet, thing, zone};
 
 use crate::actions::Refused;
-use crate::database::TestDatabase;
-use crate::models::{Thing, ThingEvent, as_stored, quiet, thing, zone};
 
 on_every_database! {
     every_kind_of_field_comes_back_alone_and_in_a_batch,
@@ -35,7 +35,7 @@ async fn every_kind_of_field_comes_back_alone_and_in_a_batch(db: &TestDatabase) 
         seen_at: None,
         seen_on: None,
         hits: None,
-        settings: crate::models::Settings { tags: vec![], depth: None },
+        settings: support::things::Settings { tags: vec![], depth: None },
         raw: vec![],
         ratio: f64::MIN_POSITIVE,
         price: Decimal::new(-1, 2),

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use ekbatan::action::Budget;
 use ekbatan::prelude::*;
+use support::TestDatabase;
+use support::things::{NAMESPACE, Thing, quiet, thing};
 
 use crate::actions::{Nothing, Refused, stage};
-use crate::database::TestDatabase;
-use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
     stale_rows_are_retried_three_times_by_default,
@@ -142,11 +142,7 @@ async fn a_failure_of_a_kind_without_budget_is_not_retried(db: &TestDatabase) {
 async fn a_deadline_in_the_wait_answers_the_failure_and_no_further_attempt_is_made(
     db: &TestDatabase,
 ) {
-    let executor = ActionExecutor::builder(&db.databases, "com.example.conformance")
-        .seed(1)
-        .build()
-        .await
-        .unwrap();
+    let executor = ActionExecutor::builder(&db.databases, NAMESPACE).seed(1).build().await.unwrap();
     let action = stage(|_| Err::<(), _>(Refused));
     let century = Duration::from_secs(3_155_760_000);
     let policy =

@@ -1,22 +1,13 @@
 //! The spans of an execution: behaviours 29 to 33.
 
-use std::collections::BTreeMap;
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ekbatan::action::Budget;
 use ekbatan::prelude::*;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id as SpanId, Record};
-use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::registry::LookupSpan;
+use support::things::{ThingEvent, quiet, thing};
+use support::{Recorder, TestDatabase};
 
 use crate::actions::{Nothing, Refused, stage};
-use crate::database::TestDatabase;
-use crate::models::{ThingEvent, quiet, thing};
 
 on_every_database! {
     perform_and_persist_are_children_of_execute,
@@ -27,95 +18,11 @@ on_every_database! {
     actions_run_without_a_subscriber,
 }
 
-/// A span or event: its name, that of the span around it, and its fields.
-#[derive(Debug, Clone, Default)]
-struct Seen {
-    name: String,
-    parent: Option<String>,
-    fields: BTreeMap<String, String>,
-}
-
-impl Seen {
-    fn field(&self, name: &str) -> Option<&str> {
-        self.fields.get(name).map(String::as_str)
-    }
-}
-
-impl Visit for Seen {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.fields.insert(field.name().to_owned(), value.to_owned());
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.fields.insert(field.name().to_owned(), format!("{value:?}"));
-    }
-}
-
-/// What was seen; a span with its id.
-type Numbered = (Option<u64>, Seen);
-
-/// Keeps the framework's own spans and events, in the order of their beginning.
-#[derive(Clone, Default)]
-struct Recorder {
-    seen: Arc<Mutex<Vec<Numbered>>>,
-}
-
-impl Recorder {
-    /// Records what this thread does, until the guard is dropped.
-    fn install() -> (Self, DefaultGuard) {
-        let recorder = Self::default();
-        let subscriber = tracing_subscriber::registry().with(recorder.clone());
-        (recorder, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn of(&self, name: &str) -> Vec<Seen> {
-        let seen = self.seen.lock().unwrap();
-        seen.iter().map(|(_, seen)| seen.clone()).filter(|seen| seen.name == name).collect()
-    }
-
-    fn one(&self, name: &str) -> Seen {
-        let mut found = self.of(name);
-        assert_eq!(found.len(), 1, "{name}: {found:?}");
-        found.remove(0)
-    }
-}
-
-impl<S: tracing::Subscriber + for<'l> LookupSpan<'l>> Layer<S> for Recorder {
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &SpanId, context: Context<'_, S>) {
-        let parent = context.span(id).and_then(|span| span.parent());
-        let mut seen = Seen {
-            name: attributes.metadata().name().to_owned(),
-            parent: parent.map(|parent| parent.name().to_owned()),
-            ..Seen::default()
-        };
-        attributes.record(&mut seen);
-        self.seen.lock().unwrap().push((Some(id.into_u64()), seen));
-    }
-
-    fn on_record(&self, id: &SpanId, values: &Record<'_>, _: Context<'_, S>) {
-        let mut all = self.seen.lock().unwrap();
-        // An id may be used again once its span is closed.
-        if let Some((_, seen)) = all.iter_mut().rev().find(|(of, _)| *of == Some(id.into_u64())) {
-            values.record(seen);
-        }
-    }
-
-    fn on_event(&self, event: &tracing::Event<'_>, context: Context<'_, S>) {
-        let mut seen = Seen {
-            name: event.metadata().name().to_owned(),
-            parent: context.event_span(event).map(|span| span.name().to_owned()),
-            ..Seen::default()
-        };
-        event.record(&mut seen);
-        self.seen.lock().unwrap().push((None, seen));
-    }
-}
-
 const EXECUTE: &str = "ekbatan.action.execute";
 
 async fn perform_and_persist_are_children_of_execute(db: &TestDatabase) {
     let executor = db.executor().await;
-    let (recorder, _guard) = Recorder::install();
+    let (recorder, _guard) = Recorder::start();
     let action = stage(|ctx| {
         tracing::info!(name: "inside", "performing");
         Ok(ctx.plan().add(New::new(thing("a"), [ThingEvent::Touched, ThingEvent::Touched])))
@@ -143,7 +50,7 @@ async fn perform_and_persist_are_children_of_execute(db: &TestDatabase) {
 async fn retries_are_counted_and_told_one_by_one(db: &TestDatabase) {
     let executor = db.executor().await;
     for (succeeds_at, retries, outcome) in [(3, 2, "success"), (9, 4, "error")] {
-        let (recorder, _guard) = Recorder::install();
+        let (recorder, _guard) = Recorder::start();
         let action = stage(|ctx| if ctx.attempt() < succeeds_at { Err(Refused) } else { Ok(()) });
         let budget = Budget::new(4).base(Duration::ZERO);
         let call = executor
@@ -163,7 +70,7 @@ async fn retries_are_counted_and_told_one_by_one(db: &TestDatabase) {
 
 async fn a_call_without_retries_counts_none(db: &TestDatabase) {
     let executor = db.executor().await;
-    let (recorder, _guard) = Recorder::install();
+    let (recorder, _guard) = Recorder::start();
     executor.execute(&stage(|_| Ok(())), Nothing {}).await.unwrap();
     assert_eq!(recorder.one(EXECUTE).field("ekbatan.action.retry.count"), Some("0"));
     assert_eq!(recorder.of("retry").len(), 0);
@@ -173,7 +80,7 @@ async fn a_failure_marks_its_span(db: &TestDatabase) {
     db.things().add(quiet(thing("taken"))).await.unwrap();
     let executor = db.executor().await;
     for (refuses, kind) in [(true, "Domain"), (false, "Unique")] {
-        let (recorder, _guard) = Recorder::install();
+        let (recorder, _guard) = Recorder::start();
         let action = stage(|ctx| {
             ctx.plan().add(quiet(thing("taken")));
             if refuses { Err(Refused) } else { Ok(()) }
@@ -191,10 +98,10 @@ async fn the_principal_is_shown_only_on_demand(db: &TestDatabase) {
     for (shown, expected) in [(false, None), (true, Some("alice"))] {
         let executor =
             ActionExecutor::builder(&db.databases, "a").log_principal(shown).build().await.unwrap();
-        let (recorder, _guard) = Recorder::install();
+        let (recorder, _guard) = Recorder::start();
         executor.execute(&stage(|_| Ok(())), Nothing {}).principal("alice").await.unwrap();
         assert_eq!(recorder.one(EXECUTE).field("ekbatan.action.principal"), expected);
-        let everything = format!("{:?}", recorder.seen.lock().unwrap());
+        let everything = format!("{:?}", recorder.all());
         assert_eq!(everything.contains("alice"), shown);
     }
 }

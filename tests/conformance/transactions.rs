@@ -7,10 +7,10 @@ use ekbatan::db::{
 };
 use ekbatan::prelude::Databases;
 use ekbatan::repository::WriteError;
+use support::things::{THINGS, quiet, thing};
+use support::{Dialect, TestDatabase};
 
 use crate::actions::Refused;
-use crate::database::TestDatabase;
-use crate::models::{quiet, thing};
 
 on_every_database! {
     a_commit_releases_its_connection,
@@ -27,8 +27,6 @@ on_every_database! {
     a_failed_batch_leaves_nothing_of_itself,
     the_first_use_of_a_table_inside_needs_no_second_connection,
 }
-
-on_every_database! { only only_on_sqlite Sqlite: weaker_isolation_is_refused }
 
 fn status(db: &TestDatabase) -> PoolStatus {
     db.databases.pool_status(Route::Primary)
@@ -148,7 +146,7 @@ async fn a_second_transaction_inside_is_refused(db: &TestDatabase) {
 }
 
 async fn a_transaction_of_another_database_may_be_opened_inside(db: &TestDatabase) {
-    let other = TestDatabase::start(db.dialect).await;
+    let other = TestDatabase::start(&THINGS, db.dialect).await;
     db.databases
         .transactions()
         .in_transaction(async |_| {
@@ -254,7 +252,7 @@ async fn a_failed_batch_leaves_nothing_of_itself(db: &TestDatabase) {
             Ok::<_, Refused>(())
         })
         .await;
-    if db.is_postgres() {
+    if db.dialect == Dialect::Postgres {
         assert!(matches!(answer, Err(TransactionError::Database(_))), "{answer:?}");
         assert_eq!(db.count("things").await, 0);
     } else {
@@ -276,17 +274,23 @@ async fn the_first_use_of_a_table_inside_needs_no_second_connection(db: &TestDat
     assert_eq!(db.count("things").await, 1);
 }
 
-async fn weaker_isolation_is_refused(db: &TestDatabase) {
-    assert!(!db.databases.capabilities().isolation_levels);
-    for (isolation, allowed) in [
-        (Isolation::ReadCommitted, false),
-        (Isolation::RepeatableRead, false),
-        (Isolation::Serializable, true),
-    ] {
-        let options =
-            TransactionOptions { isolation: Some(isolation), ..TransactionOptions::default() };
-        let manager = db.databases.transactions();
-        let answer = manager.in_transaction_with(options, async |_| Ok::<_, Refused>(())).await;
-        assert_eq!(answer.is_ok(), allowed, "{answer:?}");
+mod only_on_sqlite {
+    use super::*;
+
+    on_every_database! { only sqlite: weaker_isolation_is_refused }
+
+    async fn weaker_isolation_is_refused(db: &TestDatabase) {
+        assert!(!db.databases.capabilities().isolation_levels);
+        for (isolation, allowed) in [
+            (Isolation::ReadCommitted, false),
+            (Isolation::RepeatableRead, false),
+            (Isolation::Serializable, true),
+        ] {
+            let options =
+                TransactionOptions { isolation: Some(isolation), ..TransactionOptions::default() };
+            let manager = db.databases.transactions();
+            let answer = manager.in_transaction_with(options, async |_| Ok::<_, Refused>(())).await;
+            assert_eq!(answer.is_ok(), allowed, "{answer:?}");
+        }
     }
 }

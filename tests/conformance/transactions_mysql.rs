@@ -7,10 +7,10 @@ use ekbatan::db::{
 };
 use ekbatan::prelude::*;
 use sqlx::AssertSqlSafe;
+use support::things::{migrations, quiet, thing};
+use support::{Dialect, PlainConnection, TestDatabase};
 
 use crate::actions::{Refused, run};
-use crate::database::{Dialect, TestDatabase, connect_mysql};
-use crate::models::{migrations, quiet, thing};
 
 on_every_database! {
     only mysql and mariadb:
@@ -139,14 +139,14 @@ async fn a_connection_lost_in_the_commit_is_closed_and_the_commit_unknown(db: &T
 async fn a_deadlock_that_was_swallowed_does_not_look_like_a_commit(db: &TestDatabase) {
     let stored = db.things().add_all(["a", "b"].map(|label| quiet(thing(label)))).await.unwrap();
     let [first, second] = [stored[0].clone(), stored[1].clone()];
-    let mut neighbour = connect_mysql(&db.url).await;
+    let mut neighbour = PlainConnection::connect(&db.url).await;
     let ballast = format!(
         "CREATE TABLE ballast (n int); BEGIN; INSERT INTO ballast VALUES (1){}; \
          SELECT 1 FROM things WHERE id = '{}' FOR UPDATE",
         ", (1)".repeat(500),
         second.id
     );
-    sqlx::raw_sql(AssertSqlSafe(ballast)).execute(&mut neighbour).await.unwrap();
+    neighbour.execute(&ballast).await;
     let answer = db
         .databases
         .transactions()
@@ -154,10 +154,9 @@ async fn a_deadlock_that_was_swallowed_does_not_look_like_a_commit(db: &TestData
             let things = db.things().within(&tx);
             things.update(first.clone().apply(|thing| thing.big = 1)).await.unwrap();
             let lock = format!("SELECT 1 FROM things WHERE id = '{}' FOR UPDATE", first.id);
-            let crossing = sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut neighbour);
+            let crossing = neighbour.execute(&lock);
             let waiting = things.update(second.clone().apply(|thing| thing.big = 2));
-            let (crossed, waited) = tokio::join!(crossing, waiting);
-            crossed.unwrap();
+            let ((), waited) = tokio::join!(crossing, waiting);
             let error = waited.unwrap_err().to_string();
             assert!(error.contains("[1213]"), "{error}");
             let after = things.add(quiet(thing("c"))).await.unwrap_err().to_string();
@@ -166,7 +165,7 @@ async fn a_deadlock_that_was_swallowed_does_not_look_like_a_commit(db: &TestData
         })
         .await;
     assert!(matches!(answer, Err(TransactionError::Database(_))), "{answer:?}");
-    sqlx::raw_sql("ROLLBACK").execute(&mut neighbour).await.unwrap();
+    neighbour.execute("ROLLBACK").await;
     assert_eq!((db.count("things").await, status(db).idle), (2, 1));
     assert_eq!(db.things().get(first.id).await.unwrap(), first);
 }
@@ -313,7 +312,7 @@ async fn a_user_without_the_right_to_the_eventlog_is_told_which_to_grant(db: &Te
     grant(&eventlog).await;
     let allowed = Databases::connect(&config(&eventlog).into()).await.unwrap();
     allowed.migrate(&migrations()).await.unwrap();
-    let executor = crate::database::executor_on(&allowed).await;
+    let executor = support::things::THINGS.executor_on(&allowed).await;
     run(&executor, |ctx| Ok(ctx.plan().add(quiet(thing("a"))))).await.unwrap();
     db.execute(&format!("DROP USER '{name}'@'%', '{name}'@'localhost'")).await;
 }
@@ -335,7 +334,7 @@ async fn statements_that_run_too_long_are_told_apart(db: &TestDatabase) {
     struct Slow {
         id: Id<Slow>,
         name: String,
-        state: crate::models::ThingState,
+        state: support::things::ThingState,
     }
     let error = databases.repository::<Slow>().count_where(Slow::NAME.eq("x")).await.unwrap_err();
     match error {

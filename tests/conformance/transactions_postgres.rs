@@ -6,13 +6,13 @@ use ekbatan::db::{
 };
 use ekbatan::prelude::*;
 use sqlx::AssertSqlSafe;
+use support::TestDatabase;
+use support::things::{Thing, quiet, thing};
 
 use crate::actions::Refused;
-use crate::database::TestDatabase;
-use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
-    only only_on_postgres Postgres:
+    only postgres:
     a_failed_rollback_closes_the_connection,
     a_connection_lost_in_the_commit_is_closed_and_the_commit_unknown,
     a_commit_that_is_refused_releases_the_connection,

@@ -4,10 +4,10 @@
 use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
+use support::things::{Color, Settings, Thing, ThingState, quiet, thing};
+use support::{Dialect, TestDatabase};
 
 use crate::actions::run;
-use crate::database::{Dialect, TestDatabase};
-use crate::models::{Color, Settings, Thing, ThingState, quiet, thing};
 
 on_every_database! {
     only mysql and mariadb:

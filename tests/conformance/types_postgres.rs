@@ -3,12 +3,11 @@
 use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
-
-use crate::database::TestDatabase;
-use crate::models::{ThingState, quiet, thing};
+use support::TestDatabase;
+use support::things::{ThingState, quiet, thing};
 
 on_every_database! {
-    only postgres Postgres:
+    only postgres:
     infinity_is_an_error_and_no_panic,
     what_a_column_would_change_is_refused_by_name,
     timestamps_of_fewer_digits_are_named,

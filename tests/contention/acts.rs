@@ -11,11 +11,10 @@ use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use support::TestDatabase;
+use support::things::{Thing, ThingEvent, quiet, thing};
+use support::{Recorded, Recorder, RecorderGuard};
 use tokio::sync::Semaphore;
-
-use crate::database::TestDatabase;
-use crate::models::{Thing, ThingEvent, quiet, thing};
-use crate::recorder::{Recorded, Recorder, RecorderGuard};
 
 /// How the suite's actions refuse.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -195,7 +194,7 @@ pub struct Groups(Recorder);
 impl Groups {
     /// Counts until the guard is dropped.
     pub fn count() -> (Self, RecorderGuard) {
-        let (recorder, guard) = Recorder::install();
+        let (recorder, guard) = Recorder::start();
         (Self(recorder), guard)
     }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 use ekbatan::lock::ProcessBackend;
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
+use support::TestDatabase;
+use support::things::Thing;
 
 use crate::acts::{Act, a_thing, touch, touch_after_reading};
-use crate::database::TestDatabase;
-use crate::models::Thing;
 
 on_every_database! {
     a_key_gets_hot_by_conflicts_and_cools_when_calls_come_alone,

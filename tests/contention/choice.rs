@@ -3,9 +3,9 @@
 use ekbatan::action::{BuildError, ContentionError};
 use ekbatan::prelude::*;
 use ekbatan_testkit::TempSqlite;
+use support::wallet;
 
 use crate::acts::{Groups, Nothing, Refused};
-use crate::wallet;
 
 /// Changes nothing, and contends as it is told.
 struct Chooses(Option<Contention>, Option<LockKey>);

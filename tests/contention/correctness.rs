@@ -8,31 +8,16 @@ use std::time::Duration;
 use ekbatan::action::{Budget, Leases};
 use ekbatan::lock::ProcessBackend;
 use ekbatan::prelude::*;
+use support::things::THINGS;
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+use support::{Dialect, TestDatabase, TextRow};
 use tokio::task::JoinSet;
-
-use crate::database::{Dialect, TestDatabase, TextRow};
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
 
 pub const TASKS: usize = 64;
 
-macro_rules! on_every_database {
-    ($($test:ident),* $(,)?) => {
-        on_every_database!(only sqlite Sqlite: $($test),*);
-        on_every_database!(only postgres Postgres: $($test),*);
-        on_every_database!(only mysql MySql: $($test),*);
-        on_every_database!(only mariadb MariaDb: $($test),*);
-    };
-    (only $module:ident $dialect:ident: $($test:ident),*) => {
-        mod $module {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$test(crate::database::Dialect::$dialect).await;
-            })*
-        }
-    };
-}
-
-on_every_database! {
+support::on_every_database! {
+    #[tokio::test(flavor = "multi_thread")]
+    |dialect| dialect;
     coalesced_money_is_right,
     coalesced_money_under_a_lease_is_right,
     pessimistic_money_is_right,
@@ -88,7 +73,7 @@ async fn deposit(executor: ActionExecutor, wallet: Id<Wallet>, n: usize) -> Answ
 }
 
 async fn money_is_right(dialect: Dialect, contention: Contention, calls: usize) {
-    let db = TestDatabase::start(dialect).await;
+    let db = TestDatabase::start(&THINGS, dialect).await;
     let leases = LockProvider::new(ProcessBackend::default(), "test");
     let executor = executor(&db.databases, leases, contention).await;
     let wallet = open_wallet(&executor).await;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
 use futures_util::FutureExt;
+use support::TestDatabase;
 
 use crate::acts::{Gate, Refused, a_thing, act, enqueued, event_versions, hold, in_queue};
 use crate::acts::{poll_once, touch, touch_after_reading};
-use crate::database::TestDatabase;
 
 on_every_database! {
     a_call_that_panics_does_not_affect_its_group,

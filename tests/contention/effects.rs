@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use support::TestDatabase;
+use support::things::{Thing, quiet, thing};
 
 use crate::acts::{Act, Gate, a_thing, act, enqueued, hold, in_queue, touch};
-use crate::database::TestDatabase;
-use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
     effects_run_in_member_order_also_for_dropped_calls,

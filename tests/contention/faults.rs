@@ -10,9 +10,8 @@ use std::time::Duration;
 use ekbatan::prelude::*;
 use ekbatan_testkit::{PostgresServer, TempSqlite};
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 use tokio::task::JoinSet;
-
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 
 const ROUNDS: usize = 6;
 const TASKS: usize = 16;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use support::TestDatabase;
+use support::things::{Thing, ThingEvent, quiet, thing, zone};
 
 use crate::acts::{Gate, Groups, a_thing, act, enqueued, event_versions, hold, in_queue, together};
 use crate::acts::{touch, touch_at};
-use crate::database::TestDatabase;
-use crate::models::{Thing, ThingEvent, quiet, thing, zone};
 
 on_every_database! {
     waiting_calls_run_in_order_and_commit_together,

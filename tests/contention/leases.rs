@@ -7,11 +7,11 @@ use ekbatan::lock::ProcessBackend;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use support::TestDatabase;
+use support::things::{Thing, quiet, thing};
 
 use crate::acts::{Gate, Groups, a_thing, act, enqueued, event_versions, hold, in_queue, touch};
 use crate::acts::{poll_once, together, touch_after_reading};
-use crate::database::TestDatabase;
-use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
     a_pessimistic_call_excludes_others_and_is_fenced_by_its_lease,
@@ -26,7 +26,7 @@ fn locks() -> LockProvider {
 }
 
 async fn executor_with(db: &TestDatabase, locks: &LockProvider) -> ActionExecutor {
-    let builder = ActionExecutor::builder(&db.databases, "com.example.conformance");
+    let builder = ActionExecutor::builder(&db.databases, "com.example.contention");
     builder.model::<Thing>().leases(locks.clone()).build().await.unwrap()
 }
 

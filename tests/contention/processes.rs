@@ -6,10 +6,11 @@ use std::process::{Command, Stdio};
 use ekbatan::config::LockConfig;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
+use support::things::THINGS;
+use support::wallet::{Wallet, WalletError};
+use support::{Dialect, TestDatabase};
 
 use crate::correctness::{Answered, TASKS, check_answers, deposit_all, executor, open_wallet};
-use crate::database::{Dialect, TestDatabase};
-use crate::wallet::{Wallet, WalletError};
 
 const PROCESSES: usize = 4;
 /// What a process that the test starts has to do.
@@ -17,24 +18,9 @@ const ORDERS: &str = "EKBATAN_TEST_CONTENTION_ORDERS";
 /// What its answers begin with, among all that a test prints.
 const SAYS: &str = "answers: ";
 
-macro_rules! on_every_database {
-    ($($test:ident),* $(,)?) => {
-        on_every_database!(only sqlite Sqlite: $($test),*);
-        on_every_database!(only postgres Postgres: $($test),*);
-        on_every_database!(only mysql MySql: $($test),*);
-        on_every_database!(only mariadb MariaDb: $($test),*);
-    };
-    (only $module:ident $dialect:ident: $($test:ident),*) => {
-        mod $module {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$test(crate::database::Dialect::$dialect).await;
-            })*
-        }
-    };
-}
-
-on_every_database! {
+support::on_every_database! {
+    #[tokio::test(flavor = "multi_thread")]
+    |dialect| dialect;
     coalesced_money_of_four_processes_is_right,
     coalesced_money_of_four_processes_under_a_lease_is_right,
     pessimistic_money_of_four_processes_is_right,
@@ -104,7 +90,7 @@ struct Told {
 }
 
 async fn money_is_right(dialect: Dialect, strategy: Strategy, calls: usize) {
-    let db = TestDatabase::start(dialect).await;
+    let db = TestDatabase::start(&THINGS, dialect).await;
     let nobody = LockProvider::new(ekbatan::lock::ProcessBackend::new(), "test");
     let wallet = open_wallet(&executor(&db.databases, nobody, Contention::Optimistic).await).await;
     let children = (0..PROCESSES).map(|process| {

@@ -2,11 +2,11 @@
 
 use ekbatan::prelude::*;
 use futures_util::{FutureExt, TryStreamExt};
+use support::TestDatabase;
+use support::things::{Thing, ThingState, quiet, thing, zone};
 
 use crate::acts::touch_after_reading;
 use crate::acts::{Act, Gate, Groups, a_thing, act, enqueued, hold, in_queue, touch};
-use crate::database::TestDatabase;
-use crate::models::{Thing, ThingState, quiet, thing, zone};
 
 on_every_database! {
     reads_by_id_see_the_changes_of_earlier_calls,
@@ -152,7 +152,7 @@ async fn a_condition_on_an_unchanged_table_does_not_wait(db: &TestDatabase) {
     let gate = Gate::closed();
     let add_zone = act(move |ctx| {
         async move {
-            let zones = ctx.repository::<crate::models::Zone>().count().await.unwrap();
+            let zones = ctx.repository::<support::things::Zone>().count().await.unwrap();
             ctx.plan().add(New::new(zone("z"), ()));
             Ok(zones)
         }

@@ -1,15 +1,16 @@
 //! One call of a group fails, or all of it is refused.
 
+use std::time::Duration;
+
 use ekbatan::action::Budget;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use std::time::Duration;
+use support::TestDatabase;
+use support::things::{Thing, quiet, thing};
 
 use crate::acts::{Gate, Groups, Refused, a_thing, act, enqueued, event_versions, hold, in_queue};
 use crate::acts::{touch, touch_after_reading};
-use crate::database::TestDatabase;
-use crate::models::{Thing, quiet, thing};
 
 on_every_database! {
     a_call_that_refuses_leaves_the_group_and_the_others_commit,

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
+use support::Dialect;
+use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
 use tokio::sync::Notify;
 
-use crate::harness::{Kind, Ledger, on_every_database};
-use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use crate::ledger::Ledger;
 
 on_every_database!(
     whoever_asks_for_the_outcome_of_a_running_call_waits_for_it,
@@ -41,8 +42,8 @@ impl Action for Slow {
     }
 }
 
-async fn whoever_asks_for_the_outcome_of_a_running_call_waits_for_it(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn whoever_asks_for_the_outcome_of_a_running_call_waits_for_it(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     let slow = Slow { began: Arc::default(), go_on: Arc::default() };
     let call = ledger.executor.execute(&slow, Deposit { wallet: id, amount: Decimal::ONE });
@@ -81,8 +82,10 @@ impl Action for WithEndlessEffect {
     }
 }
 
-async fn a_deadline_that_passes_during_an_effect_changes_nothing_about_the_commit(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn a_deadline_that_passes_during_an_effect_changes_nothing_about_the_commit(
+    dialect: Dialect,
+) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     ledger.deposit(id).await.unwrap();
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
@@ -100,7 +103,7 @@ async fn a_deadline_that_passes_during_an_effect_changes_nothing_about_the_commi
 /// itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_action_within_a_transaction_of_the_one_writer_is_refused_at_once() {
-    let ledger = Ledger::new(Kind::Sqlite).await;
+    let ledger = Ledger::new(Dialect::Sqlite).await;
     let id = ledger.open_wallets(1).await[0];
     let answer = ledger
         .databases

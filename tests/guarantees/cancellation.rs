@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
+use support::Dialect;
+use support::wallet::{Deposit, DepositMoney, Wallet};
 use tokio::task::JoinSet;
 
-use crate::harness::{Kind, Ledger, on_every_database};
-use crate::wallet::{Deposit, DepositMoney, Wallet};
+use crate::ledger::Ledger;
 
 on_every_database!(dropped_callers_leave_all_or_nothing);
 
@@ -24,8 +25,8 @@ struct Told {
     outcome: Outcome,
 }
 
-async fn dropped_callers_leave_all_or_nothing(kind: Kind) {
-    let ledger = Arc::new(Ledger::new(kind).await);
+async fn dropped_callers_leave_all_or_nothing(dialect: Dialect) {
+    let ledger = Arc::new(Ledger::new(dialect).await);
     let ids = Arc::new(ledger.open_wallets(4).await);
     let dropped_at = Arc::new(Polls::default());
     let mut tasks = JoinSet::new();
@@ -41,10 +42,10 @@ async fn dropped_callers_leave_all_or_nothing(kind: Kind) {
         });
     }
     let told: Vec<Told> = tasks.join_all().await.into_iter().flatten().collect();
-    let stored: HashMap<Uuid, i64> = ledger.rows_per_action().await;
+    let stored: HashMap<Uuid, usize> = ledger.rows_per_action().await;
     for call in &told {
         let rows = stored.get(&call.id.0).copied().unwrap_or(0);
-        let expected = i64::from(call.outcome == Outcome::Committed);
+        let expected = usize::from(call.outcome == Outcome::Committed);
         assert_eq!(
             rows, expected,
             "the outcome of {} was {:?}, but it left {rows} rows",

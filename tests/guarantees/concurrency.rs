@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
+use support::Dialect;
+use support::wallet::{Wallet, WalletError};
 use tokio::task::JoinSet;
 
-use crate::harness::{Kind, Ledger, on_every_database};
-use crate::wallet::{Wallet, WalletError};
+use crate::ledger::Ledger;
 
 on_every_database!(
     deposits_on_one_wallet_add_up,
@@ -18,16 +19,16 @@ on_every_database!(
 const TASKS: usize = 64;
 const DEPOSITS: usize = 50;
 
-async fn deposits_on_one_wallet_add_up(kind: Kind) {
-    deposits_add_up(kind, 1).await;
+async fn deposits_on_one_wallet_add_up(dialect: Dialect) {
+    deposits_add_up(dialect, 1).await;
 }
 
-async fn deposits_on_500_wallets_add_up(kind: Kind) {
-    deposits_add_up(kind, 500).await;
+async fn deposits_on_500_wallets_add_up(dialect: Dialect) {
+    deposits_add_up(dialect, 500).await;
 }
 
-async fn deposits_add_up(kind: Kind, wallets: usize) {
-    let ledger = Arc::new(Ledger::new(kind).await);
+async fn deposits_add_up(dialect: Dialect, wallets: usize) {
+    let ledger = Arc::new(Ledger::new(dialect).await);
     let ids = Arc::new(ledger.open_wallets(wallets).await);
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
@@ -71,10 +72,10 @@ impl Action for Rotate {
     }
 }
 
-async fn overlapping_transfers_do_not_deadlock(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn overlapping_transfers_do_not_deadlock(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     // Two sets of lanes: what one process keeps apart in memory, two leave to the database.
-    let neighbour = ledger.neighbour().await;
+    let neighbour = ledger.open_again().await;
     let ids = ledger.open_wallets(6).await;
     let mut tasks = JoinSet::new();
     for task in 0..16_u64 {

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
+use support::wallet::{Deposit, DepositMoney, Wallet};
 use tokio::task::JoinSet;
 
-use crate::harness::Ledger;
-use crate::wallet::{Deposit, DepositMoney, Wallet};
+use crate::ledger::Ledger;
 
 const ROUNDS: usize = 20;
 const TASKS: usize = 16;
@@ -25,7 +25,7 @@ enum Answer {
 async fn a_killed_server_loses_nothing_and_doubles_nothing() {
     let server = PostgresServer::builder().durable().start().await.unwrap();
     let url = server.create_database().await.unwrap();
-    let ledger = Arc::new(Ledger::open(&url, None).await);
+    let ledger = Arc::new(Ledger::open(&url).await);
     let wallets = Arc::new(ledger.open_wallets(8).await);
     let mut answers: Vec<(ActionId, Answer)> = Vec::new();
     for round in 0..ROUNDS {
@@ -61,7 +61,7 @@ async fn a_killed_server_loses_nothing_and_doubles_nothing() {
                 let outcome = ledger.executor.outcome(*id).await.unwrap();
                 assert_eq!(
                     rows,
-                    i64::from(outcome == Outcome::Committed),
+                    usize::from(outcome == Outcome::Committed),
                     "{id} was resolved wrongly"
                 );
             }

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use ekbatan::action::Fence;
 use ekbatan::prelude::*;
+use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use support::{Dialect, ScratchDatabase};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
-use crate::harness::{Kind, Ledger, on_every_database, proxied};
-use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use crate::ledger::{Ledger, proxied};
 
 on_every_database!(
     a_lease_that_holds_commits,
@@ -20,9 +21,6 @@ on_every_database!(
     under_several_leases_all_have_to_hold,
     of_commits_under_several_leases_those_that_lost_one_drop_out,
 );
-on_every_database!(only slow_postgres Postgres: a_lease_is_not_lengthened_by_a_slow_line);
-on_every_database!(only slow_mysql MySql: a_lease_is_not_lengthened_by_a_slow_line);
-on_every_database!(only slow_mariadb MariaDb: a_lease_is_not_lengthened_by_a_slow_line);
 
 fn lease(token: i64, lasts: Duration) -> Fence {
     Fence { key: "wallet:1".into(), token, remaining: lasts }
@@ -41,8 +39,8 @@ fn assert_lost<T: std::fmt::Debug>(answer: Result<T, ExecuteError<WalletError>>)
     }
 }
 
-async fn a_lease_that_holds_commits(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn a_lease_that_holds_commits(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     for token in [1, 1, 2, 7] {
         ledger
@@ -55,8 +53,8 @@ async fn a_lease_that_holds_commits(kind: Kind) {
     ledger.assert_sound(4).await;
 }
 
-async fn a_later_lease_shuts_out_an_earlier_one(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn a_later_lease_shuts_out_an_earlier_one(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     ledger.executor.execute(&DepositMoney, deposit(id)).fenced_by(&lease(2, LONG)).await.unwrap();
     assert_lost(
@@ -90,8 +88,8 @@ where
     }
 }
 
-async fn a_successor_that_begins_during_perform_shuts_out_the_commit(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn a_successor_that_begins_during_perform_shuts_out_the_commit(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(2).await;
     // The successor writes another row: no version would have shown the conflict.
     let (executor, other) = (ledger.executor.clone(), ids[1]);
@@ -109,8 +107,8 @@ async fn a_successor_that_begins_during_perform_shuts_out_the_commit(kind: Kind)
     ledger.assert_sound(1).await;
 }
 
-async fn a_lease_that_ends_during_perform_cannot_commit(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn a_lease_that_ends_during_perform_cannot_commit(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     let lasts = Duration::from_millis(300);
     let paused = Interrupted(move || tokio::time::sleep(lasts * 2));
@@ -118,8 +116,8 @@ async fn a_lease_that_ends_during_perform_cannot_commit(kind: Kind) {
     ledger.assert_sound(0).await;
 }
 
-async fn a_lease_is_not_lengthened_by_waiting(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn a_lease_is_not_lengthened_by_waiting(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     let lasts = Duration::from_millis(100);
     let call = ledger.executor.execute(&DepositMoney, deposit(id)).fenced_by(&lease(1, lasts));
@@ -132,8 +130,8 @@ fn lease_on(key: &str, token: i64) -> Fence {
     Fence { key: key.to_owned(), token, remaining: LONG }
 }
 
-async fn under_several_leases_all_have_to_hold(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn under_several_leases_all_have_to_hold(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(2).await;
     let mut committed = 0;
     for (round, fallen) in ["a", "b", "c"].into_iter().enumerate() {
@@ -158,9 +156,9 @@ async fn under_several_leases_all_have_to_hold(kind: Kind) {
     ledger.assert_sound(committed).await;
 }
 
-async fn of_commits_under_several_leases_those_that_lost_one_drop_out(kind: Kind) {
+async fn of_commits_under_several_leases_those_that_lost_one_drop_out(dialect: Dialect) {
     const CALLS: usize = 8;
-    let ledger = Ledger::new(kind).await;
+    let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(CALLS).await;
     let other = ledger.open_wallets(1).await[0];
     // All commit at the same time, so that some of them go together.
@@ -197,21 +195,29 @@ async fn of_commits_under_several_leases_those_that_lost_one_drop_out(kind: Kind
     ledger.assert_sound(CALLS / 2 + CALLS / 2).await;
 }
 
-/// The fence arrives late, and the database counts from then.
-async fn a_lease_is_not_lengthened_by_a_slow_line(kind: Kind) {
-    let (url, line) = proxied(&kind.create_database().await).await;
-    let ledger = Ledger::open(&url, None).await;
-    let id = ledger.open_wallets(1).await[0];
-    let (line, lasts) = (Arc::new(line), Duration::from_secs(3));
-    line.set_delay(Duration::from_millis(100));
-    let until = Instant::now() + lasts;
-    let paused = Interrupted(|| {
-        let line = line.clone();
-        async move {
-            line.set_delay(Duration::ZERO);
-            tokio::time::sleep_until(until + Duration::from_millis(50)).await;
-        }
-    });
-    assert_lost(ledger.executor.execute(&paused, deposit(id)).fenced_by(&lease(1, lasts)).await);
-    ledger.assert_sound(0).await;
+mod on_a_slow_connection {
+    use super::*;
+
+    on_every_database!(only postgres and mysql and mariadb: the_time_to_send_does_not_prolong_a_lease);
+
+    /// The fence arrives late, and the database counts from then.
+    async fn the_time_to_send_does_not_prolong_a_lease(dialect: Dialect) {
+        let (url, line) = proxied(&ScratchDatabase::create(dialect).await.url).await;
+        let ledger = Ledger::open(&url).await;
+        let id = ledger.open_wallets(1).await[0];
+        let (line, lasts) = (Arc::new(line), Duration::from_secs(3));
+        line.set_delay(Duration::from_millis(100));
+        let until = Instant::now() + lasts;
+        let paused = Interrupted(|| {
+            let line = line.clone();
+            async move {
+                line.set_delay(Duration::ZERO);
+                tokio::time::sleep_until(until + Duration::from_millis(50)).await;
+            }
+        });
+        assert_lost(
+            ledger.executor.execute(&paused, deposit(id)).fenced_by(&lease(1, lasts)).await,
+        );
+        ledger.assert_sound(0).await;
+    }
 }

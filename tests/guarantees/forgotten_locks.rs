@@ -7,16 +7,17 @@ use ekbatan::lock::{KeyedLockProvider, LockProvider, lock_key};
 use ekbatan::prelude::*;
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::RedisServer;
+use support::Dialect;
+use support::wallet::{Deposit, DepositMoney};
 
-use crate::harness::{Kind, Ledger, on_every_database};
-use crate::wallet::{Deposit, DepositMoney};
+use crate::ledger::Ledger;
 
 on_every_database!(only_the_later_of_two_holders_commits);
 
 const LONG: Duration = Duration::from_secs(600);
 
-async fn only_the_later_of_two_holders_commits(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn only_the_later_of_two_holders_commits(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(2).await;
     let deposit = |n: usize| Deposit { wallet: ids[n], amount: Decimal::ONE };
     let redis = RedisServer::start().await.unwrap();

@@ -7,14 +7,14 @@ use ekbatan::prelude::*;
 use ekbatan_testkit::{PostgresServer, Proxy};
 use sqlx::{Connection, PgConnection};
 
-use crate::harness::Ledger;
+use crate::ledger::Ledger;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_died_while_idle_are_not_noticed_by_callers() {
     let server = PostgresServer::shared().await.unwrap();
-    let ledger = Ledger::open(&server.create_database().await.unwrap(), None).await;
+    let ledger = Ledger::open(&server.create_database().await.unwrap()).await;
     let id = ledger.open_wallets(1).await[0];
-    let mut admin = PgConnection::connect(&ledger.url).await.unwrap();
+    let mut admin = PgConnection::connect(ledger.url()).await.unwrap();
     for deposits in 1..=3 {
         sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
             .execute(&mut admin)
@@ -32,7 +32,7 @@ async fn a_commit_whose_line_is_cut_is_carried_through_exactly_once() {
     let server = PostgresServer::shared().await.unwrap();
     let url = server.create_database().await.unwrap();
     let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
-    let ledger = Ledger::open(&proxy.url_for(&url), None).await;
+    let ledger = Ledger::open(&proxy.url_for(&url)).await;
     let id = ledger.open_wallets(1).await[0];
     let mut admin = PgConnection::connect(&url).await.unwrap();
     let mut holder = PgConnection::connect(&url).await.unwrap();
@@ -72,13 +72,13 @@ async fn wait_for_blocked(admin: &mut PgConnection) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later() {
     let server = PostgresServer::shared().await.unwrap();
-    let ledger = Ledger::open(&server.create_database().await.unwrap(), None).await;
+    let ledger = Ledger::open(&server.create_database().await.unwrap()).await;
     let id = ledger.open_wallets(1).await[0];
-    let mut holder = PgConnection::connect(&ledger.url).await.unwrap();
+    let mut holder = PgConnection::connect(ledger.url()).await.unwrap();
     let mut held = holder.begin().await.unwrap();
     sqlx::query("SELECT 1 FROM wallets FOR UPDATE").execute(&mut *held).await.unwrap();
-    let deposit = crate::wallet::Deposit { wallet: id, amount: Decimal::ONE };
-    let call = ledger.executor.execute(&crate::wallet::DepositMoney, deposit);
+    let deposit = support::wallet::Deposit { wallet: id, amount: Decimal::ONE };
+    let call = ledger.executor.execute(&support::wallet::DepositMoney, deposit);
     let action = call.action_id();
     let answer = call.deadline(std::time::Duration::from_millis(300)).await;
     match answer {
@@ -97,11 +97,11 @@ async fn a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadlock_is_told_apart_and_retried_by_policy() {
     let server = PostgresServer::shared().await.unwrap();
-    let ledger = Ledger::open(&server.create_database().await.unwrap(), None).await;
+    let ledger = Ledger::open(&server.create_database().await.unwrap()).await;
     let ids = ledger.open_wallets(2).await;
-    let mut admin = PgConnection::connect(&ledger.url).await.unwrap();
+    let mut admin = PgConnection::connect(ledger.url()).await.unwrap();
     for (policy, expected) in [(RetryPolicy::none(), false), (RetryPolicy::default(), true)] {
-        let mut neighbour = PgConnection::connect(&ledger.url).await.unwrap();
+        let mut neighbour = PgConnection::connect(ledger.url()).await.unwrap();
         // The neighbour is patient, so that the lane's session is the one that finds out.
         sqlx::query("SET deadlock_timeout = '10min'").execute(&mut neighbour).await.unwrap();
         let mut held = neighbour.begin().await.unwrap();
@@ -132,7 +132,7 @@ async fn a_row_that_somebody_holds_makes_one_commit_busy_and_no_other() {
     let server = PostgresServer::shared().await.unwrap();
     let url = server.create_database().await.unwrap();
     let config = DataSourceConfig::new(&url).lanes(1).connection_timeout(Duration::from_secs(2));
-    let ledger = Ledger::with_config(config, None).await;
+    let ledger = Ledger::with_config(config).await;
     let ids = ledger.open_wallets(3).await;
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut held = holder.begin().await.unwrap();
@@ -153,15 +153,15 @@ struct OverASilentLine<'p>(&'p Proxy);
 
 impl Action for OverASilentLine<'_> {
     const NAME: &'static str = "wallet.deposit_over_a_silent_line";
-    type Params = crate::wallet::Deposit;
-    type Output = Stored<crate::wallet::Wallet>;
-    type Error = crate::wallet::WalletError;
+    type Params = support::wallet::Deposit;
+    type Output = Stored<support::wallet::Wallet>;
+    type Error = support::wallet::WalletError;
 
     async fn perform(
         &self,
         ctx: &mut ActionContext<'_>,
-        params: &crate::wallet::Deposit,
-    ) -> Result<Self::Output, crate::wallet::WalletError> {
+        params: &support::wallet::Deposit,
+    ) -> Result<Self::Output, support::wallet::WalletError> {
         let wallet = ctx.get(params.wallet).await?;
         self.0.stall();
         let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
@@ -178,9 +178,9 @@ async fn a_commit_over_a_line_that_goes_silent_is_settled_once_it_speaks_again()
         .commit_timeout(Duration::from_millis(200))
         .settle_timeout(Duration::from_millis(300))
         .connection_timeout(Duration::from_secs(2));
-    let ledger = Ledger::with_config(config, None).await;
+    let ledger = Ledger::with_config(config).await;
     let id = ledger.open_wallets(1).await[0];
-    let deposit = crate::wallet::Deposit { wallet: id, amount: Decimal::ONE };
+    let deposit = support::wallet::Deposit { wallet: id, amount: Decimal::ONE };
     let silent = OverASilentLine(&proxy);
     let call = ledger.executor.execute(&silent, deposit);
     let action = call.action_id();

@@ -7,21 +7,13 @@ use std::time::Duration;
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use sqlx::{Connection, MySqlConnection};
+use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use support::{Dialect, ScratchDatabase};
 
 use crate::concurrency::{Rotate, Rotation};
-use crate::harness::{Kind, Ledger, config_of, on_every_database, proxied};
-use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use crate::ledger::{Ledger, proxied};
 
-on_every_database!(only mysql MySql:
-    sessions_that_died_while_idle_are_not_noticed_by_callers,
-    a_commit_whose_line_is_cut_is_carried_through_exactly_once,
-    a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later,
-    a_deadlock_is_told_apart_and_retried_by_policy,
-    a_row_that_somebody_holds_makes_one_commit_busy_and_no_other,
-    a_commit_over_a_line_that_goes_silent_is_settled_once_it_speaks_again,
-    stale_neighbours_in_one_flight_take_nobody_with_them,
-);
-on_every_database!(only mariadb MariaDb:
+on_every_database!(only mysql and mariadb:
     sessions_that_died_while_idle_are_not_noticed_by_callers,
     a_commit_whose_line_is_cut_is_carried_through_exactly_once,
     a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later,
@@ -85,10 +77,10 @@ async fn hold(holder: &mut MySqlConnection, wallet: Id<Wallet>) {
         .unwrap();
 }
 
-async fn sessions_that_died_while_idle_are_not_noticed_by_callers(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn sessions_that_died_while_idle_are_not_noticed_by_callers(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
-    let mut admin = connect(&ledger.url).await;
+    let mut admin = connect(ledger.url()).await;
     for deposits in 1..=3 {
         kill_all(&mut admin).await;
         ledger.deposit(id).await.unwrap();
@@ -98,10 +90,10 @@ async fn sessions_that_died_while_idle_are_not_noticed_by_callers(kind: Kind) {
 
 /// The line is cut while the server still works at the packet: the server may yet commit it,
 /// so the lane must end that session before it decides anything.
-async fn a_commit_whose_line_is_cut_is_carried_through_exactly_once(kind: Kind) {
-    let url = kind.create_database().await;
+async fn a_commit_whose_line_is_cut_is_carried_through_exactly_once(dialect: Dialect) {
+    let url = ScratchDatabase::create(dialect).await.url;
     let (through, proxy) = proxied(&url).await;
-    let ledger = Ledger::open(&through, None).await;
+    let ledger = Ledger::open(&through).await;
     let id = ledger.open_wallets(1).await[0];
     let mut admin = connect(&url).await;
     let mut holder = connect(&url).await;
@@ -122,10 +114,10 @@ async fn a_commit_whose_line_is_cut_is_carried_through_exactly_once(kind: Kind) 
     }
 }
 
-async fn a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
-    let mut holder = connect(&ledger.url).await;
+    let mut holder = connect(ledger.url()).await;
     let mut held = holder.begin().await.unwrap();
     hold(&mut held, id).await;
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
@@ -144,13 +136,13 @@ async fn a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later(kin
 
 /// A neighbour locks the rows in the opposite order, and the server ends the commit, which
 /// has written less than the neighbour.
-async fn a_deadlock_is_told_apart_and_retried_by_policy(kind: Kind) {
-    let ledger = Ledger::new(kind).await;
+async fn a_deadlock_is_told_apart_and_retried_by_policy(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(2).await;
-    let mut admin = connect(&ledger.url).await;
+    let mut admin = connect(ledger.url()).await;
     sqlx::raw_sql("CREATE TABLE ballast (n int)").execute(&mut admin).await.unwrap();
     for (policy, expected) in [(RetryPolicy::none(), false), (RetryPolicy::default(), true)] {
-        let mut neighbour = connect(&ledger.url).await;
+        let mut neighbour = connect(ledger.url()).await;
         let mut held = neighbour.begin().await.unwrap();
         let ballast = format!("INSERT INTO ballast VALUES (1){}", ", (1)".repeat(500));
         sqlx::raw_sql(sqlx::AssertSqlSafe(ballast)).execute(&mut *held).await.unwrap();
@@ -175,10 +167,11 @@ async fn a_deadlock_is_told_apart_and_retried_by_policy(kind: Kind) {
 
 /// A commit waits for a row that somebody else holds only so long, and its company does not
 /// wait with it for ever.
-async fn a_row_that_somebody_holds_makes_one_commit_busy_and_no_other(kind: Kind) {
-    let url = kind.create_database().await;
-    let config = config_of(&url).lanes(1).connection_timeout(Duration::from_secs(2));
-    let ledger = Ledger::with_config(config, None).await;
+async fn a_row_that_somebody_holds_makes_one_commit_busy_and_no_other(dialect: Dialect) {
+    let url = ScratchDatabase::create(dialect).await.url;
+    let config =
+        ScratchDatabase::config_of(&url).lanes(1).connection_timeout(Duration::from_secs(2));
+    let ledger = Ledger::with_config(config).await;
     let ids = ledger.open_wallets(3).await;
     let mut holder = connect(&url).await;
     let mut held = holder.begin().await.unwrap();
@@ -214,13 +207,13 @@ impl Action for OverASilentLine<'_> {
     }
 }
 
-async fn a_commit_over_a_line_that_goes_silent_is_settled_once_it_speaks_again(kind: Kind) {
-    let (url, proxy) = proxied(&kind.create_database().await).await;
-    let config = config_of(&url)
+async fn a_commit_over_a_line_that_goes_silent_is_settled_once_it_speaks_again(dialect: Dialect) {
+    let (url, proxy) = proxied(&ScratchDatabase::create(dialect).await.url).await;
+    let config = ScratchDatabase::config_of(&url)
         .commit_timeout(Duration::from_millis(200))
         .settle_timeout(Duration::from_millis(300))
         .connection_timeout(Duration::from_secs(2));
-    let ledger = Ledger::with_config(config, None).await;
+    let ledger = Ledger::with_config(config).await;
     let id = ledger.open_wallets(1).await[0];
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
     let silent = OverASilentLine(&proxy);
@@ -239,10 +232,10 @@ async fn a_commit_over_a_line_that_goes_silent_is_settled_once_it_speaks_again(k
 
 /// Two processes with one lane each fold what they have: whoever is stale in a flight drops
 /// out alone, and nobody is told anything that is not so.
-async fn stale_neighbours_in_one_flight_take_nobody_with_them(kind: Kind) {
-    let url = kind.create_database().await;
-    let ledger = Ledger::with_config(config_of(&url).lanes(1), None).await;
-    let neighbour = Ledger::with_config(config_of(&url).lanes(1), None).await;
+async fn stale_neighbours_in_one_flight_take_nobody_with_them(dialect: Dialect) {
+    let url = ScratchDatabase::create(dialect).await.url;
+    let ledger = Ledger::with_config(ScratchDatabase::config_of(&url).lanes(1)).await;
+    let neighbour = Ledger::with_config(ScratchDatabase::config_of(&url).lanes(1)).await;
     let ids = ledger.open_wallets(4).await;
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..32_usize {

@@ -1,5 +1,20 @@
-//! What must hold whatever happens: many tasks at once, callers that go away, servers and
-//! processes that are killed. Each guarantee is shown on every database.
+//! Guarantees that hold under load and failure: many concurrent tasks, cancelled callers, killed
+//! servers and processes.
+//!
+//! A test is an `async fn(Dialect)`, listed in `on_every_database!`.
+
+/// Declares each test once for each database, or only for those that `only` names.
+macro_rules! on_every_database {
+    ($($tests:tt)*) => {
+        support::on_every_database! {
+            #[tokio::test(flavor = "multi_thread")]
+            |dialect| dialect;
+            $($tests)*
+        }
+    };
+}
+
+mod ledger;
 
 mod calls;
 mod cancellation;
@@ -7,7 +22,6 @@ mod concurrency;
 mod crash;
 mod fence;
 mod forgotten_locks;
-mod harness;
 mod lanes;
 mod lanes_mysql;
 mod process;
@@ -15,6 +29,3 @@ mod replicas;
 mod round_trips;
 mod shards;
 mod startup;
-#[path = "../../examples/wallet/wallet.rs"]
-#[allow(dead_code)] // the example uses what the tests do not
-mod wallet;

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use ekbatan::prelude::*;
 use ekbatan_testkit::TempSqlite;
+use support::wallet::{Deposit, DepositMoney, Wallet};
 
-use crate::harness::Ledger;
-use crate::wallet::{Deposit, DepositMoney, Wallet};
+use crate::ledger::Ledger;
 
 const ROUNDS: usize = 20;
 const URL: &str = "EKBATAN_TEST_KILLED_PROCESS_URL";
@@ -21,7 +21,7 @@ async fn a_killed_process_loses_nothing_and_doubles_nothing() {
     }
     let file = TempSqlite::new().unwrap();
     let url = file.url();
-    let ledger = Ledger::open(&url, Some(file)).await;
+    let ledger = Ledger::open(&url).await;
     ledger.open_wallets(4).await;
     let (mut tried, mut acknowledged) = (HashSet::new(), HashSet::new());
     for round in 0..ROUNDS {
@@ -63,7 +63,7 @@ async fn a_killed_process_loses_nothing_and_doubles_nothing() {
 }
 
 async fn deposit_for_ever(url: &str) {
-    let ledger = Ledger::open(url, None).await;
+    let ledger = Ledger::open(url).await;
     let wallets = ledger.databases.repository::<Wallet>().find_all().await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for wallet in wallets {

@@ -7,9 +7,8 @@ use ekbatan::db::Route;
 use ekbatan::prelude::*;
 use ekbatan_testkit::{MariaDbServer, MySqlServer};
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
-
-use crate::harness::config_of;
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
+use support::ScratchDatabase;
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 
 /// How the two servers say it.
 struct Words {
@@ -52,8 +51,8 @@ async fn a_lagging_replica_is_left_or_waited_for(
     tell(replica, &words.follow.replace("{port}", &port.to_string())).await;
     let database = primary.rsplit('/').next().unwrap();
     let copy = replica.replace("/mysql", &format!("/{database}"));
-    let config =
-        EkbatanConfig::from(config_of(primary).maximum_pool_size(1)).replica(config_of(&copy));
+    let config = EkbatanConfig::from(ScratchDatabase::config_of(primary).maximum_pool_size(1))
+        .replica(ScratchDatabase::config_of(&copy));
     let databases = Databases::connect(&config).await.unwrap();
     databases.migrate(&migrations()).await.unwrap();
     let executor = ActionExecutor::new(&databases, "tests").unwrap();

@@ -3,21 +3,12 @@
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use serde::{Deserialize, Serialize};
+use support::wallet::{Wallet, WalletError};
+use support::{Dialect, ScratchDatabase};
 
-use crate::harness::{Kind, Ledger, config_of, on_every_database, proxied};
-use crate::wallet::{Wallet, WalletError};
+use crate::ledger::{Ledger, proxied};
 
-on_every_database!(only postgres Postgres:
-    one_model_with_one_event_takes_two_trips,
-    a_hundred_rows_of_one_type_take_two_trips,
-    an_action_that_changes_nothing_makes_no_trip_to_commit,
-);
-on_every_database!(only mysql MySql:
-    one_model_with_one_event_takes_two_trips,
-    a_hundred_rows_of_one_type_take_two_trips,
-    an_action_that_changes_nothing_makes_no_trip_to_commit,
-);
-on_every_database!(only mariadb MariaDb:
+on_every_database!(only postgres and mysql and mariadb:
     one_model_with_one_event_takes_two_trips,
     a_hundred_rows_of_one_type_take_two_trips,
     an_action_that_changes_nothing_makes_no_trip_to_commit,
@@ -51,14 +42,14 @@ impl Action for DepositEverywhere {
 }
 
 /// A ledger behind a proxy that counts, on the one connection that each pool and lane has.
-async fn counted(kind: Kind) -> (Ledger, Proxy) {
-    let (url, proxy) = proxied(&kind.create_database().await).await;
-    let config = config_of(&url).lanes(1).maximum_pool_size(1);
-    (Ledger::with_config(config, None).await, proxy)
+async fn counted(dialect: Dialect) -> (Ledger, Proxy) {
+    let (url, proxy) = proxied(&ScratchDatabase::create(dialect).await.url).await;
+    let config = ScratchDatabase::config_of(&url).lanes(1).maximum_pool_size(1);
+    (Ledger::with_config(config).await, proxy)
 }
 
-async fn one_model_with_one_event_takes_two_trips(kind: Kind) {
-    let (ledger, proxy) = counted(kind).await;
+async fn one_model_with_one_event_takes_two_trips(dialect: Dialect) {
+    let (ledger, proxy) = counted(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     ledger.deposit(id).await.unwrap(); // prepares the statements
     proxy.reset();
@@ -68,8 +59,8 @@ async fn one_model_with_one_event_takes_two_trips(kind: Kind) {
     assert_eq!(proxy.round_trips(), 20, "a read and a commit each");
 }
 
-async fn a_hundred_rows_of_one_type_take_two_trips(kind: Kind) {
-    let (ledger, proxy) = counted(kind).await;
+async fn a_hundred_rows_of_one_type_take_two_trips(dialect: Dialect) {
+    let (ledger, proxy) = counted(dialect).await;
     let wallets = ledger.open_wallets(100).await;
     for round in 0..3 {
         proxy.reset();
@@ -81,8 +72,8 @@ async fn a_hundred_rows_of_one_type_take_two_trips(kind: Kind) {
     }
 }
 
-async fn an_action_that_changes_nothing_makes_no_trip_to_commit(kind: Kind) {
-    let (ledger, proxy) = counted(kind).await;
+async fn an_action_that_changes_nothing_makes_no_trip_to_commit(dialect: Dialect) {
+    let (ledger, proxy) = counted(dialect).await;
     ledger.open_wallets(1).await;
     let nobody = || Everywhere { wallets: Vec::new() };
     ledger.executor.execute(&DepositEverywhere, nobody()).await.unwrap();

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use ekbatan::config::ShardMemberConfig;
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
+use support::wallet::{Deposit, DepositMoney, Wallet, WalletError, migrations};
 use tokio::task::JoinSet;
 
-use crate::harness::patient;
-use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError, migrations};
+use crate::ledger::retry_stale_rows;
 
 const COUNT: usize = 3;
 /// The one that dies.
@@ -56,7 +56,7 @@ impl Shards {
         }
         let executor = ActionExecutor::builder(&databases, "tests")
             .model::<Wallet>()
-            .retry(patient())
+            .retry(retry_stale_rows())
             .build()
             .await
             .unwrap();

@@ -31,9 +31,6 @@ macro_rules! on_every_provider {
 mod database;
 mod pooler;
 mod providers;
-#[path = "../support/recorder.rs"]
-#[allow(dead_code)] // each suite uses a part of it
-mod recorder;
 #[path = "../../examples/wallet/wallet.rs"]
 mod wallet;
 

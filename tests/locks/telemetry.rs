@@ -7,11 +7,11 @@ use ekbatan::lock::{
 };
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
+use support::{Recorded, Recorder};
 use tracing::Instrument;
 
 use crate::database::{Kind as DatabaseKind, TestDatabase};
 use crate::providers::{Kind, LONG, on_postgres};
-use crate::recorder::{Recorded, Recorder};
 use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening};
 
 const ACQUIRE: &str = "ekbatan.lock.acquire";
@@ -29,7 +29,7 @@ fn in_process() -> LockProvider {
 #[tokio::test]
 async fn a_lease_has_a_span_for_its_acquisition_and_one_for_its_hold() {
     let locks = in_process();
-    let (recorder, _guard) = Recorder::install();
+    let (recorder, _guard) = Recorder::start();
     let around = tracing::info_span!("around");
     let key = lock_key!("wallet", 17);
     let lease = locks.acquire(&key, LONG).instrument(around).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_lease_has_a_span_for_its_acquisition_and_one_for_its_hold() {
 async fn the_span_of_a_waiter_follows_from_those_of_the_holders_before_it() {
     let locks = in_process();
     let key = LockKey::named("k");
-    let (recorder, _guard) = Recorder::install();
+    let (recorder, _guard) = Recorder::start();
     let first = locks.acquire(&key, LONG).await.unwrap();
     let waiting: Vec<_> = (0..2)
         .map(|_| {
@@ -86,7 +86,7 @@ async fn the_span_of_a_waiter_follows_from_those_of_the_holders_before_it() {
 async fn busy_reentered_and_lost_have_outcomes_of_their_own() {
     let locks = in_process();
     let key = LockKey::named("k");
-    let (recorder, _guard) = Recorder::install();
+    let (recorder, _guard) = Recorder::start();
     let short = Duration::from_millis(20);
     LockScope::run(async {
         let lease = locks.acquire(&key, LONG).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_waiter_names_the_process_that_it_waits_for() {
         let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
         let (theirs, ours) = (on_postgres(kind, &url).await, on_postgres(kind, &url).await);
         let key = LockKey::named("k");
-        let (recorder, _guard) = Recorder::install();
+        let (recorder, _guard) = Recorder::start();
         let held = theirs.acquire(&key, LONG).await.unwrap();
         let waiting = {
             let (ours, key) = (ours.clone(), key.clone());
@@ -173,7 +173,7 @@ async fn a_commit_that_the_fence_rejects_is_logged_and_counted() {
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
     let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;
     let (locks, key) = (in_process(), lock_key!("wallet", wallet));
-    let (recorder, _guard) = Recorder::install();
+    let (recorder, _guard) = Recorder::start();
     let lease = locks.take(&key, &LockOptions::default()).await.unwrap().unwrap();
     assert!(lease.release().await);
     let deposit = Deposit { wallet, amount: Decimal::ONE };

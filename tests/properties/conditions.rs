@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use ekbatan::domain::{Comparable, Field as _};
 use ekbatan::prelude::*;
 use proptest::prelude::{Strategy, any};
+use support::{Dialect, TestDatabase};
 
-use crate::database::{Dialect, TestDatabase};
 use crate::draw::Draw;
 use crate::edges;
-use crate::sample::{Color, Sample, refusable, wild};
+use crate::sample::{Color, Sample, refusable, samples, wild};
 
 on_every_database! {
     nested_conditions_mean_what_they_mean_in_memory,
@@ -33,7 +33,7 @@ pub async fn add(db: &TestDatabase, draw: &mut Draw, count: usize) -> Vec<Sample
         row.at.normalize();
         row.opt_at.normalize();
     }
-    db.samples().add_all(rows.iter().cloned().map(|row| New::new(row, ()))).await.unwrap();
+    samples(db).add_all(rows.iter().cloned().map(|row| New::new(row, ()))).await.unwrap();
     rows
 }
 
@@ -222,9 +222,9 @@ async fn nested_conditions_mean_what_they_mean_in_memory(db: &TestDatabase, mut 
     for n in 0..200 {
         let Case { condition, means, text } = tree(db.dialect, &mut draw, &rows, n % 5);
         let expected = ids(rows.iter().filter(|row| means(row) == Some(true)));
-        let count = db.samples().count_where(condition.clone()).await;
+        let count = samples(db).count_where(condition.clone()).await;
         let count = count.unwrap_or_else(|error| panic!("{error} for {text}"));
-        let found = db.samples().find_where(condition).await.unwrap();
+        let found = samples(db).find_where(condition).await.unwrap();
         assert_eq!(count, found.len() as u64, "{text}");
         let found = ids(found.iter().map(|row| &**row));
         if found != expected {
@@ -255,7 +255,7 @@ async fn lists_find_what_is_in_them(db: &TestDatabase, mut draw: Draw) {
                 };
                 let condition = Sample::$column.is_in(list.iter().cloned());
                 for (condition, expected) in [(condition.clone(), of(true)), (!condition, of(false))] {
-                    let found = db.samples().find_where(condition).await.unwrap();
+                    let found = samples(db).find_where(condition).await.unwrap();
                     let found = ids(found.iter().map(|row| &**row));
                     assert_eq!(found, expected, "{} of {length}", stringify!($field));
                 }

@@ -1,27 +1,17 @@
-//! What holds for whatever value: properties, over values drawn at random and from the edges.
+//! Properties that hold for every value. Values are drawn at random and from the edges of types.
 //!
-//! The cases are the same on every run. `EKBATAN_TEST_SEED` draws others; the seed of a
-//! test that fails is printed, and the same seed repeats it.
+//! Every run draws the same values. `EKBATAN_TEST_SEED` selects other values. A test that fails
+//! prints its seed, which repeats the failure.
 
-/// Runs tests on every database, each in its own module, with draws from the seed.
+/// Declares each test once for each database, or only for those that `only` names.
 macro_rules! on_every_database {
-    ($($test:ident),* $(,)?) => {
-        on_every_database!(only sqlite Sqlite: $($test),*);
-        on_every_database!(only postgres Postgres: $($test),*);
-        on_every_database!(only mysql MySql: $($test),*);
-        on_every_database!(only mariadb MariaDb: $($test),*);
-    };
-    (only $module:ident $dialect:ident: $($test:ident),* $(,)?) => {
-        mod $module {
-            use crate::database::{Dialect, TestDatabase};
-            use crate::draw::Draw;
-            $(
-                #[tokio::test]
-                async fn $test() {
-                    let draw = Draw::new();
-                    super::$test(&TestDatabase::start(Dialect::$dialect).await, draw).await;
-                }
-            )*
+    ($($tests:tt)*) => {
+        support::on_every_database! {
+            #[tokio::test]
+            |dialect|
+                &support::TestDatabase::start(&crate::sample::SAMPLES, dialect).await,
+                crate::draw::Draw::new();
+            $($tests)*
         }
     };
 }
@@ -33,7 +23,6 @@ mod configuration;
 mod sharded_id;
 
 mod conditions;
-mod database;
 mod pages;
 mod sample;
 mod values;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use ekbatan::domain::Comparable;
 use ekbatan::prelude::*;
+use support::TestDatabase;
 
 use crate::conditions::add;
-use crate::database::TestDatabase;
 use crate::draw::Draw;
-use crate::sample::{Sample, tame};
+use crate::sample::{Sample, samples, tame};
 
 on_every_database! {
     pages_by_any_column_have_every_row_once,
@@ -26,7 +26,7 @@ async fn assert_pages<F: Comparable>(
             let mut seen = BTreeSet::new();
             let mut next = Some(PageRequest::first(*size).order_by(column, direction));
             while let Some(request) = next {
-                let page = db.samples().page(request).await.unwrap();
+                let page = samples(db).page(request).await.unwrap();
                 for row in &page.rows {
                     assert!(
                         seen.insert(row.id.uuid()),
@@ -62,7 +62,7 @@ async fn pages_by_texts_that_differ_late_have_every_row_once(db: &TestDatabase, 
         })
         .collect();
     let ids = rows.iter().map(|row| row.id.uuid()).collect();
-    db.samples().add_all(rows.into_iter().map(|row| New::new(row, ()))).await.unwrap();
+    samples(db).add_all(rows.into_iter().map(|row| New::new(row, ()))).await.unwrap();
     assert_pages(db, Sample::LABEL, &[3, 7], &ids).await;
     assert_pages(db, Sample::RAW, &[3, 7], &ids).await;
 }

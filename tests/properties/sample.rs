@@ -1,10 +1,23 @@
 //! A row with a column of every type, and one that may be null.
 
 use ekbatan::prelude::*;
+use support::{Dialect, Domain, TestDatabase};
 
-use crate::database::Dialect;
 use crate::draw::Draw;
 use crate::edges;
+
+/// The table of samples.
+pub static SAMPLES: Domain = Domain {
+    migrations,
+    executor: |databases| {
+        ActionExecutor::builder(databases, "com.example.properties").model::<Sample>()
+    },
+};
+
+/// The repository of samples.
+pub fn samples(db: &TestDatabase) -> Repository<Sample> {
+    db.databases.repository()
+}
 
 #[derive(Debug, Clone, PartialEq, Entity)]
 #[entity(table = "samples", name = "Sample")]
@@ -69,7 +82,7 @@ const COLUMNS: [(&str, &str, [&str; 2], &str); 13] = [
     ("color", "TEXT", ["color", "color"], "enum('RED', 'GREEN')"),
 ];
 
-pub fn migrations() -> Migrations {
+fn migrations() -> Migrations {
     let create = |id: &str, of: &dyn Fn(usize) -> [&'static str; 2], end: &str| {
         let columns: String = COLUMNS
             .iter()

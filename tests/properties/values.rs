@@ -4,10 +4,10 @@ use ekbatan::db::DbErrorKind;
 use ekbatan::domain::Field as _;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
+use support::{Dialect, TestDatabase};
 
-use crate::database::{Dialect, TestDatabase};
 use crate::draw::Draw;
-use crate::sample::{Sample, refusable, tame, wild};
+use crate::sample::{Sample, refusable, samples, tame, wild};
 
 on_every_database! {
     a_row_alone_comes_back_or_is_refused_by_name,
@@ -113,7 +113,7 @@ async fn assert_kept(db: &TestDatabase, staged: &Sample, answered: &Stored<Sampl
     let expected = normal(staged);
     let answer = differences(db.dialect, answered, &expected);
     assert!(answer.is_empty(), "{answer:?} answered {answered:?} for {expected:?}");
-    let found = db.samples().get(staged.id).await;
+    let found = samples(db).get(staged.id).await;
     let found = found.unwrap_or_else(|error| panic!("{error} for {}", brief(&expected)));
     assert_eq!(found.version(), answered.version());
     let read = differences(db.dialect, &found, &expected);
@@ -122,14 +122,14 @@ async fn assert_kept(db: &TestDatabase, staged: &Sample, answered: &Stored<Sampl
     let both = conditions
         .iter()
         .fold(Sample::ID.eq(expected.id), |all, (_, one, list)| all & one.clone() & list.clone());
-    if db.samples().count_where(both).await.unwrap() == 1 {
+    if samples(db).count_where(both).await.unwrap() == 1 {
         return;
     }
     let mut unequal = Vec::new();
     for (column, one, list) in conditions {
         for (how, condition) in [("eq", one), ("is_in", list)] {
             let condition = Sample::ID.eq(expected.id) & condition;
-            if db.samples().count_where(condition).await.unwrap() != 1 {
+            if samples(db).count_where(condition).await.unwrap() != 1 {
                 unequal.push((column, how));
             }
         }
@@ -203,7 +203,7 @@ async fn a_row_alone_comes_back_or_is_refused_by_name(db: &TestDatabase, mut dra
                 assert!(!columns.is_empty(), "{message}\nrefuses {}", brief(&sample));
                 let kind = error.database_error().map(|error| error.kind());
                 assert_typed(kind, &message, &columns);
-                assert_eq!(db.samples().find(sample.id).await.unwrap(), None);
+                assert_eq!(samples(db).find(sample.id).await.unwrap(), None);
                 refused += 1;
             }
         }
@@ -223,7 +223,7 @@ async fn rows_of_a_batch_come_back_as_those_alone_do(db: &TestDatabase, mut draw
     for rows in [1, 2, 3, 7, 40, 70] {
         let added = takable(db, &mut draw, rows);
         let new = added.iter().map(|sample| New::new(sample.clone(), ()));
-        let stored = db.samples().add_all(new).await.unwrap();
+        let stored = samples(db).add_all(new).await.unwrap();
         for (sample, stored) in added.iter().zip(&stored) {
             assert_kept(db, sample, stored).await;
         }
@@ -231,7 +231,7 @@ async fn rows_of_a_batch_come_back_as_those_alone_do(db: &TestDatabase, mut draw
         let next: Vec<Sample> = next.map(|(next, old)| Sample { id: old.id, ..next }).collect();
         let changed = stored.into_iter().zip(&next);
         let changed = changed.map(|(stored, next)| stored.apply(|value| *value = next.clone()));
-        let updated = db.samples().update_all(changed).await.unwrap();
+        let updated = samples(db).update_all(changed).await.unwrap();
         for (sample, updated) in next.iter().zip(&updated) {
             assert_eq!(updated.version(), 2);
             assert_kept(db, sample, updated).await;
@@ -241,8 +241,8 @@ async fn rows_of_a_batch_come_back_as_those_alone_do(db: &TestDatabase, mut draw
 
 async fn a_batch_with_a_refused_row_leaves_nothing(db: &TestDatabase, mut draw: Draw) {
     let old = tame();
-    let stored = db.samples().add(New::new(old.clone(), ())).await.unwrap();
-    let count = db.samples().count().await.unwrap();
+    let stored = samples(db).add(New::new(old.clone(), ())).await.unwrap();
+    let count = samples(db).count().await.unwrap();
     let mut cases = 0;
     while cases < 25 {
         let bad = wild(&mut draw, 6);
@@ -254,12 +254,12 @@ async fn a_batch_with_a_refused_row_leaves_nothing(db: &TestDatabase, mut draw: 
         let mut rows = takable(db, &mut draw, 5);
         rows.insert(draw.below(6), bad.clone());
         let new = rows.iter().map(|sample| New::new(sample.clone(), ()));
-        let error = db.samples().add_all(new).await.unwrap_err();
+        let error = samples(db).add_all(new).await.unwrap_err();
         assert!(names(&error.to_string(), &columns), "{columns:?} are not named by: {error}");
-        assert_eq!(db.samples().count().await.unwrap(), count);
+        assert_eq!(samples(db).count().await.unwrap(), count);
         let changed = stored.clone().apply(|value| *value = Sample { id: old.id, ..bad });
-        let error = db.samples().update(changed).await.unwrap_err();
+        let error = samples(db).update(changed).await.unwrap_err();
         assert!(names(&error.to_string(), &columns), "{columns:?} are not named by: {error}");
-        assert_eq!(db.samples().get(old.id).await.unwrap(), stored);
+        assert_eq!(samples(db).get(old.id).await.unwrap(), stored);
     }
 }

@@ -1,12 +1,33 @@
-//! The rows of the suite: a model with every kind of field, and an entity that it refers to.
+//! A model with a field of every type, and an entity that it refers to.
 
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::database::{instant, stored_instant};
-use crate::wallet;
+use crate::wallet::{self, Wallet};
+use crate::{Domain, TestDatabase, instant, stored_instant};
 
-/// Every kind of field.
+/// Things, zones and the wallets of the example.
+pub static THINGS: Domain = Domain {
+    migrations,
+    executor: |databases| {
+        ActionExecutor::builder(databases, NAMESPACE)
+            .model::<Thing>()
+            .model::<Zone>()
+            .model::<Wallet>()
+    },
+};
+
+/// The namespace of the executors for things.
+pub const NAMESPACE: &str = "com.example.things";
+
+impl TestDatabase {
+    /// The repository of things, for databases of [`THINGS`].
+    pub fn things(&self) -> Repository<Thing> {
+        self.databases.repository()
+    }
+}
+
+/// A model with a field of every type.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Model)]
 #[model(table = "things", event = ThingEvent, name = "Thing")]
 pub struct Thing {
@@ -32,7 +53,7 @@ pub struct Thing {
     pub seen_at: Option<DateTime<Utc>>,
     pub seen_on: Option<NaiveDate>,
     pub hits: Option<i64>,
-    /// The column is NOT NULL: the code is wrong about it.
+    /// Optional here, although its column is NOT NULL.
     pub code: Option<String>,
     pub state: ThingState,
 }
@@ -68,7 +89,7 @@ pub enum ThingEvent {
     Touched,
 }
 
-/// An entity. Its table sorts behind that of the things that refer to it.
+/// An entity. Its table sorts after `things`, which refers to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Entity)]
 #[entity(table = "zones", name = "Zone")]
 pub struct Zone {
@@ -109,7 +130,7 @@ pub fn thing(label: &str) -> Thing {
     }
 }
 
-/// The thing as it is once a database kept it: instants lose their nanoseconds.
+/// The thing as a database stores it: instants lose their nanoseconds.
 pub fn as_stored(mut thing: Thing) -> Thing {
     assert_eq!((thing.at, thing.seen_at), (instant(-86_400), Some(instant(-60))));
     thing.at = stored_instant(-86_400);
@@ -117,7 +138,7 @@ pub fn as_stored(mut thing: Thing) -> Thing {
     thing
 }
 
-/// A thing that a repository stores: without events.
+/// A new thing without events, which a repository can store.
 pub fn quiet(thing: Thing) -> New<Thing> {
     New::new(thing, ())
 }
@@ -165,7 +186,7 @@ CREATE TABLE things (
     updated_date TEXT NOT NULL
 );";
 
-/// `BLUE` is a color that the code does not know.
+/// `Color` has no variant for `BLUE`.
 const POSTGRES: &str = "
 CREATE TYPE color AS ENUM ('RED', 'GREEN', 'BLUE');
 CREATE TABLE zones (id uuid PRIMARY KEY, name text NOT NULL, state varchar(24) NOT NULL, version bigint NOT NULL);
@@ -198,8 +219,8 @@ CREATE TABLE things (
     updated_date timestamp NOT NULL
 );";
 
-/// MySQL's and MariaDB's texts differ in the type of ids and the name of the collation that
-/// compares byte by byte.
+/// MySQL and MariaDB differ in the type of ids and in the name of the collation that compares
+/// bytes.
 const MYSQL: &str = "
 CREATE TABLE zones (
     id {uuid} NOT NULL PRIMARY KEY, name varchar(255) NOT NULL, state varchar(24) NOT NULL, version bigint NOT NULL

@@ -1,0 +1,79 @@
+//! Plain SQL on any of the databases.
+
+use sqlx::{
+    AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Row as _, SqliteConnection,
+};
+
+use crate::Dialect;
+
+/// A row whose columns were cast to text.
+pub type TextRow = Vec<Option<String>>;
+
+/// A connection that the framework does not know.
+pub enum PlainConnection {
+    /// To a SQLite file.
+    Sqlite(SqliteConnection),
+    /// To PostgreSQL.
+    Postgres(PgConnection),
+    /// To MySQL or MariaDB.
+    MySql(MySqlConnection),
+}
+
+impl PlainConnection {
+    /// Connects to the database that the scheme of the URL names.
+    pub async fn connect(url: &str) -> Self {
+        match Dialect::of_url(url) {
+            Dialect::Sqlite => Self::Sqlite(SqliteConnection::connect(url).await.unwrap()),
+            Dialect::Postgres => Self::Postgres(PgConnection::connect(url).await.unwrap()),
+            Dialect::MySql | Dialect::MariaDb => {
+                // sqlx has one scheme for both servers.
+                let url = url.replacen("mariadb:", "mysql:", 1);
+                Self::MySql(MySqlConnection::connect(&url).await.unwrap())
+            }
+        }
+    }
+
+    /// Runs one or more statements.
+    pub async fn execute(&mut self, sql: &str) {
+        let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+        match self {
+            Self::Sqlite(connection) => drop(sql.execute(connection).await.unwrap()),
+            Self::Postgres(connection) => drop(sql.execute(connection).await.unwrap()),
+            Self::MySql(connection) => drop(sql.execute(connection).await.unwrap()),
+        }
+    }
+
+    /// Returns the rows of `SELECT columns tail`, each column cast to text.
+    pub async fn select(&mut self, columns: &[&str], tail: &str) -> Vec<TextRow> {
+        let text = if matches!(self, Self::MySql(_)) { "CHAR" } else { "TEXT" };
+        let cast: Vec<String> =
+            columns.iter().map(|column| format!("CAST({column} AS {text})")).collect();
+        let sql = AssertSqlSafe(format!("SELECT {} {tail}", cast.join(", ")));
+        let indexes = 0..columns.len();
+        match self {
+            Self::Sqlite(connection) => {
+                let rows = sqlx::query(sql).fetch_all(connection).await.unwrap();
+                rows.iter().map(|row| indexes.clone().map(|i| row.get(i)).collect()).collect()
+            }
+            Self::Postgres(connection) => {
+                let rows = sqlx::query(sql).fetch_all(connection).await.unwrap();
+                rows.iter().map(|row| indexes.clone().map(|i| row.get(i)).collect()).collect()
+            }
+            Self::MySql(connection) => {
+                let rows = sqlx::query(sql).fetch_all(connection).await.unwrap();
+                rows.iter()
+                    .map(|row| indexes.clone().map(|i| row.get_unchecked(i)).collect())
+                    .collect()
+            }
+        }
+    }
+
+    /// Ends the session at the server.
+    pub async fn close(self) {
+        match self {
+            Self::Sqlite(connection) => connection.close().await.unwrap(),
+            Self::Postgres(connection) => connection.close().await.unwrap(),
+            Self::MySql(connection) => connection.close().await.unwrap(),
+        }
+    }
+}
