@@ -1,20 +1,21 @@
-//! Dropping a future at a chosen poll, to test what cancellation leaves behind.
+//! Dropping a future at a chosen poll, to test cancellation.
 //!
-//! A future may be dropped at every point where it waits: a timeout fires, a
-//! `select!` takes another branch, a client hangs up. What always holds: the
-//! future is polled exactly as often as asked unless it finishes first, and it
-//! is dropped before the answer is given.
+//! A future may be dropped at every point where it waits: a timeout fires, a `select!`
+//! takes another branch, a client disconnects.
+//!
+//! Invariants: the future is polled exactly as often as requested, unless it finishes
+//! first. It is dropped before the outcome is returned.
 
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 
-/// What became of a future given to [`drop_at_poll`].
+/// The outcome of [`drop_at_poll`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "says whether the future was dropped or finished first"]
+#[must_use = "the outcome says whether the future finished first"]
 pub enum Dropped<T> {
-    /// The future finished before it could be dropped.
+    /// The future finished before the last poll.
     Finished(T),
-    /// The future was still waiting after this many polls, and was dropped.
+    /// The future was still pending after this many polls, and was dropped.
     Dropped {
         /// How often the future was polled.
         polls: usize,
@@ -22,7 +23,7 @@ pub enum Dropped<T> {
 }
 
 impl<T> Dropped<T> {
-    /// The future's output, if it finished.
+    /// The output of the future, if it finished.
     pub fn finished(self) -> Option<T> {
         match self {
             Self::Finished(output) => Some(output),
@@ -33,9 +34,9 @@ impl<T> Dropped<T> {
 
 /// Polls `future` at most `polls` times, then drops it.
 ///
-/// Each poll happens when the future has asked for it, as an executor would do.
-/// With `polls` at zero the future is dropped without having run at all. Counting
-/// up until the future finishes visits every point where it can be cancelled:
+/// Each poll happens after the future's waker was called, as in an executor. With `polls
+/// == 0` the future is dropped without a poll. Counting up until the future finishes
+/// visits every point where it can be cancelled:
 ///
 /// ```
 /// use ekbatan_testkit::cancel::{Dropped, drop_at_poll};
@@ -54,7 +55,7 @@ impl<T> Dropped<T> {
 ///             assert_eq!(output, "done");
 ///             break;
 ///         }
-///         // Here a test looks at what the dropped future left behind.
+/// A test checks here what the dropped future left behind.
 ///         Dropped::Dropped { .. } => cancelled += 1,
 ///     }
 /// }
@@ -71,7 +72,7 @@ pub async fn drop_at_poll<F: Future>(polls: usize, future: F) -> Dropped<F::Outp
                 return Poll::Ready(Some(output));
             }
         }
-        // After its last poll nobody needs to wait for the future any longer.
+        // After the last poll the future is not waited for.
         if taken == polls { Poll::Ready(None) } else { Poll::Pending }
     })
     .await;

@@ -1,7 +1,6 @@
-//! A database's address, taken apart far enough to exchange one part of it.
+//! The URL of a database, split so that one part can be replaced.
 //!
-//! What always holds: the parts that are not exchanged come out as they went
-//! in, byte for byte.
+//! Invariants: the other parts keep every byte.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,13 +15,14 @@ pub(crate) struct DatabaseUrl {
     options: Option<String>,
 }
 
-/// The text is no address of a database server.
+/// The text is not the URL of a database server.
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is no database address; write `scheme://user@host:port/database`")]
+#[error("`{0}` is not a database URL; write `scheme://user@host:port/database`")]
 pub(crate) struct NotADatabaseUrl(String);
 
 impl DatabaseUrl {
-    /// A database that needs neither password nor options, and perhaps no user.
+    /// The URL of a database without a password and options, and optionally without a
+    /// user.
     pub(crate) fn new(
         scheme: &str,
         user: Option<&str>,
@@ -38,13 +38,13 @@ impl DatabaseUrl {
         }
     }
 
-    /// The port that it names, if it does.
+    /// The port, if the URL names one.
     pub(crate) fn port(&self) -> Option<u16> {
-        // What follows the last colon of `[::1]` is no number.
+        // The text after the last colon of `[::1]` is not a number.
         self.address.rsplit_once(':')?.1.parse().ok()
     }
 
-    /// The same database, reached through another host and port.
+    /// The same database at another host and port.
     pub(crate) fn with_address(mut self, address: impl fmt::Display) -> Self {
         self.address = address.to_string();
         self
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn comes_out_as_it_went_in() {
+    fn a_parsed_url_prints_unchanged() {
         for text in [
             "postgres://localhost",
             "postgres://localhost/",
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_asked_part_changes() {
+    fn only_the_replaced_part_changes() {
         let url = parse("postgres://me:p@ss@db.example:5432/shop?a=b");
         assert_eq!(
             url.clone().with_address("127.0.0.1:7").to_string(),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_found_where_there_is_one() {
+    fn a_port_is_found_if_there_is_one() {
         for (text, port) in [
             ("redis://localhost", None),
             ("redis://:secret@localhost/0", None),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused() {
+    fn other_text_is_rejected() {
         for text in ["", "localhost:5432", "sqlite:/tmp/db", "://host"] {
             assert!(text.parse::<DatabaseUrl>().is_err(), "{text}");
         }

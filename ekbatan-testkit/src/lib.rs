@@ -1,19 +1,17 @@
-//! What ekbatan and its users test with: real servers, a network that can be
-//! counted and cut, and futures that are dropped where it hurts.
+//! Test tools for ekbatan and its users: real servers, a network that counts and fails on
+//! demand, and futures that are dropped at a chosen point.
 //!
-//! - [`postgres`]: private PostgreSQL servers, started in moments, killed and
-//!   restarted at will, and gone with the test process whatever becomes of it.
+//! - [`postgres`]: private PostgreSQL servers. A test can kill and restart them. They are
+//!   removed with the test process, however it ends.
 //! - [`mysql`]: the same for MySQL and MariaDB.
 //! - [`redis`]: the same for Redis.
-//! - [`sqlite`]: a SQLite database file that goes with its handle.
-//! - [`proxy`]: a TCP proxy between a client and a server that counts round
-//!   trips, delays, stalls and cuts.
-//! - [`cancel`]: dropping a future after a given number of polls.
+//! - [`sqlite`]: a temporary SQLite database file.
+//! - [`proxy`]: a TCP proxy that counts round trips, delays, stalls and cuts.
+//! - [`cancel`]: drops a future after a given number of polls.
 //!
-//! What always holds: a test starts what it needs, and what it started is gone
-//! afterwards. Nothing here waits for a fixed time and hopes; every wait is for
-//! an answer, with a deadline that only a broken machine meets. Servers are
-//! supported on Linux.
+//! Invariants: a test starts what it needs, and everything that it started is removed
+//! afterwards. No wait has a fixed length: each waits for a condition, with a deadline
+//! that only a broken machine reaches. Servers need Linux.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -37,7 +35,7 @@ pub use redis::{RedisServer, RedisServerBuilder};
 pub use server::ServerError;
 pub use sqlite::TempSqlite;
 
-/// Has the example in the README compiled.
+/// Compiles the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

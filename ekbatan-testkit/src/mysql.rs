@@ -1,23 +1,23 @@
 //! Private MySQL and MariaDB servers.
 //!
-//! Each [`MySqlServer`] and [`MariaDbServer`] is a real server with a folder and a
-//! port of its own, reachable from this machine only, as the user `root`, who has
-//! no password. The two are close relatives, so most is written once; they differ
-//! in how they are prepared and in some parameters. What always holds: a server
-//! that has been handed out accepts connections; once its handle is dropped, the
-//! server and its folder are gone; and if the test process ends in any other way,
-//! `SIGKILL` included, they are gone a moment later.
+//! Each [`MySqlServer`] and [`MariaDbServer`] is a real server with its own folder and port. It
+//! accepts connections from this machine only, as the user `root` without a password. The two
+//! share most of their code; they differ in how they are prepared and in some parameters.
 //!
-//! A database of these servers is only a namespace: two databases of one server
-//! can be used from one connection, and what a test creates besides its own is
-//! seen by every other test. Where tests that share a server need a second
-//! database each, such as the one in which ekbatan keeps its events, it has to
-//! get a name of its own for each of them.
+//! Invariants: a server that `start` returned accepts connections. Dropping the handle removes
+//! the server and its folder. If the test process ends in any other way, `SIGKILL` included, they
+//! are removed a moment later.
+//!
+//! A database of these servers is only a namespace: one connection can use several databases of
+//! a server, and every test sees all of them. Tests that share a server and need a second
+//! database each, such as the one for ekbatan's events, must give it a unique name.
 
 mod client;
-mod mariadb;
-mod oracle;
+mod family;
+mod front;
+mod mariadb_server;
+mod mysql_server;
 mod parameters;
 
-pub use mariadb::{MariaDbServer, MariaDbServerBuilder};
-pub use oracle::{MySqlServer, MySqlServerBuilder};
+pub use mariadb_server::{MariaDbServer, MariaDbServerBuilder};
+pub use mysql_server::{MySqlServer, MySqlServerBuilder};

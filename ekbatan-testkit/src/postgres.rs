@@ -1,10 +1,11 @@
 //! Private PostgreSQL servers.
 //!
-//! Each [`PostgresServer`] is a real server with a folder and a port of its own,
-//! reachable from this machine only. What always holds: a server that has been
-//! handed out accepts connections; once its handle is dropped, the server, its
-//! processes and its folder are gone; and if the test process ends in any other
-//! way, `SIGKILL` included, they are gone a moment later.
+//! Each [`PostgresServer`] is a real server with its own folder and port. It accepts
+//! connections from this machine only.
+//!
+//! Invariants: a server that `start` returned accepts connections. Dropping the handle
+//! removes the server, its processes and its folder. If the test process ends in any
+//! other way, `SIGKILL` included, they are removed a moment later.
 
 mod builder;
 mod product;
@@ -18,9 +19,9 @@ use crate::server::{Handle, fresh_name, front};
 
 pub use crate::server::ServerError;
 pub use builder::PostgresServerBuilder;
-use product::Postgres;
+use product::PostgresProduct;
 
-/// A PostgreSQL server of one's own, gone when it is dropped.
+/// A private PostgreSQL server, removed when it is dropped.
 ///
 /// ```no_run
 /// # use ekbatan_testkit::{PostgresServer, ServerError};
@@ -34,34 +35,33 @@ use product::Postgres;
 /// # }
 /// ```
 ///
-/// Dropping it takes a moment, in which the thread waits until server and folder
-/// are gone; [`stop`](Self::stop) waits without blocking the thread.
+/// `drop` blocks the thread for a moment, until the server and its folder are gone.
+/// [`stop`](Self::stop) does the same without blocking.
 pub struct PostgresServer {
-    handle: Handle<Postgres>,
+    handle: Handle<PostgresProduct>,
 }
 
-front!(PostgresServer, PostgresServerBuilder, Postgres, "EKBATAN_TEST_POSTGRES_URL");
+front!(PostgresServer, PostgresServerBuilder, PostgresProduct, "EKBATAN_TEST_POSTGRES_URL");
 
 impl PostgresServer {
-    /// The address of one of the server's databases.
+    /// The URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
         self.handle.url().clone().with_database(database).to_string()
     }
 
-    /// Creates an empty database with a name that no other has, and returns its
-    /// address.
+    /// Creates an empty database with a unique name and returns its URL.
     ///
     /// # Errors
     ///
-    /// When the server does not accept connections.
+    /// Fails if the server does not accept connections.
     pub async fn create_database(&self) -> Result<String, ServerError> {
         let name = fresh_name();
-        // Nothing in the name needs quoting.
+        // A fresh name needs no quoting.
         self.run(format!("CREATE DATABASE {name}")).await?;
         Ok(self.url(&name))
     }
 
-    /// Runs a statement in the database that every server has.
+    /// Runs a statement in the database `postgres`, which every server has.
     async fn run(&self, sql: String) -> Result<(), ServerError> {
         let mut connection = self.connect().await?;
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await?;

@@ -1,12 +1,12 @@
-//! A TCP proxy that stands for the network between a client and its server.
+//! A TCP proxy that stands for the network between a client and a server.
 //!
-//! It counts round trips, adds latency, and fails on demand: connections are
-//! cut, or go silent without closing. What always holds: bytes are forwarded
-//! unchanged and in order, never in a direction or at a time when the proxy was
-//! told not to, and when a call such as [`Proxy::stall`] has returned, what it
-//! asked for is in force.
+//! It counts round trips, adds latency, and fails on demand: it cuts connections, or
+//! stops forwarding without closing them.
+//!
+//! Invariants: bytes are forwarded unchanged and in order, and never while the proxy is
+//! stalled or cut. When a call such as [`Proxy::stall`] returns, it is in force.
 
-mod link;
+mod control;
 mod relay;
 
 use std::fmt;
@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, ToSocketAddrs, lookup_host};
 use tokio::task::JoinHandle;
 
 use crate::database_url::DatabaseUrl;
-use link::Link;
+use control::ProxyControl;
 
 /// A TCP proxy on a free port of 127.0.0.1, stopped when it is dropped.
 ///
@@ -36,30 +36,29 @@ use link::Link;
 /// ```
 pub struct Proxy {
     address: SocketAddr,
-    link: Arc<Link>,
+    control: Arc<ProxyControl>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// Starts a proxy to `target`: a `SocketAddr`, or text such as
-    /// `"127.0.0.1:5432"`.
+    /// Starts a proxy to `target`: a `SocketAddr`, or text such as `"127.0.0.1:5432"`.
     ///
-    /// The target is connected to once per client connection, so that it may
-    /// come and go while the proxy stays.
+    /// The proxy opens one connection to the target per client connection, so the target
+    /// may restart while the proxy stays.
     ///
     /// # Errors
     ///
-    /// When `target` is no address or names no known host.
+    /// Fails if `target` is not an address or its host is unknown.
     pub async fn start(target: impl ToSocketAddrs) -> io::Result<Self> {
         let target: Vec<SocketAddr> = lookup_host(target).await?.collect();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let link = Arc::new(Link::new());
-        let task = tokio::spawn(relay::serve(listener, target, Arc::clone(&link)));
-        Ok(Self { address, link, task })
+        let control = Arc::new(ProxyControl::new());
+        let task = tokio::spawn(relay::serve(listener, target, Arc::clone(&control)));
+        Ok(Self { address, control, task })
     }
 
-    /// Where clients connect to.
+    /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -69,12 +68,12 @@ impl Proxy {
         self.address.port()
     }
 
-    /// The same database as `url`, reached through this proxy: host and port
-    /// are exchanged, everything else stays.
+    /// The same database as `url`, reached through this proxy. Host and port are
+    /// replaced; everything else stays.
     ///
     /// # Panics
     ///
-    /// When `url` is no address of a database server, `scheme://host…`.
+    /// Panics if `url` is not the URL of a database server, `scheme://host…`.
     #[track_caller]
     pub fn url_for(&self, url: &str) -> String {
         match url.parse::<DatabaseUrl>() {
@@ -83,61 +82,61 @@ impl Proxy {
         }
     }
 
-    /// How often a client spoke after it had heard the server's last bytes, over
-    /// all connections since the start or the last [`reset`](Self::reset).
+    /// The number of round trips over all connections, since the start or the last
+    /// [`reset`](Self::reset).
     ///
-    /// This is what a client waits for: chunks that it sends in a row, without
-    /// waiting for an answer in between, count once. The first words on a
-    /// connection count, and so does a farewell that is never answered.
+    /// A round trip begins when a client sends bytes after it has received bytes from the
+    /// server. Chunks that a client sends without waiting for an answer in between count
+    /// once. The first bytes on a connection count, and so does a final message that is
+    /// never answered.
     ///
-    /// A round trip is counted before its bytes are forwarded, so that a client
-    /// that has its answer finds it counted.
+    /// A round trip is counted before its bytes are forwarded, so a client that has its
+    /// answer finds it counted.
     pub fn round_trips(&self) -> u64 {
-        self.link.round_trips()
+        self.control.round_trips()
     }
 
-    /// Starts counting from zero again.
+    /// Resets the count of round trips to zero.
     pub fn reset(&self) {
-        self.link.reset();
+        self.control.reset();
     }
 
-    /// Holds bytes that arrive from now on for this long, each way: a round
-    /// trip takes twice as long more. Bandwidth is not reduced.
+    /// Delays bytes that arrive from now on by `delay` in each direction, so a round trip
+    /// takes `2 * delay` longer. The bandwidth stays the same.
     pub fn set_delay(&self, delay: Duration) {
-        self.link.update(|state| state.delay = delay);
+        self.control.update(|state| state.delay = delay);
     }
 
-    /// Ends all connections, on both sides, and closes new ones as soon as they
-    /// are made, until [`restore`](Self::restore). Bytes on their way are lost.
+    /// Closes all connections on both sides, and closes new ones at once, until
+    /// [`restore`](Self::restore). Bytes in transit are lost.
     pub fn cut(&self) {
-        self.link.update(|state| {
+        self.control.update(|state| {
             state.cut = true;
             state.cuts += 1;
             state.open = 0;
         });
     }
 
-    /// Lets new connections through again after [`cut`](Self::cut).
+    /// Accepts new connections again after [`cut`](Self::cut).
     pub fn restore(&self) {
-        self.link.update(|state| state.cut = false);
+        self.control.update(|state| state.cut = false);
     }
 
-    /// Forwards nothing more, without closing anything: neither side can tell
-    /// the other's silence from a slow answer. New connections are accepted, and
-    /// are silent too.
+    /// Stops forwarding without closing connections: neither side can tell this from a
+    /// slow answer. New connections are accepted and are stalled too.
     pub fn stall(&self) {
-        self.link.update(|state| state.stalled = true);
+        self.control.update(|state| state.stalled = true);
     }
 
-    /// Forwards again after [`stall`](Self::stall), beginning with what was sent
-    /// in the meantime.
+    /// Forwards again after [`stall`](Self::stall), starting with the bytes that were
+    /// sent in the meantime.
     pub fn resume(&self) {
-        self.link.update(|state| state.stalled = false);
+        self.control.update(|state| state.stalled = false);
     }
 
-    /// How many client connections are open now.
+    /// The number of open client connections.
     pub fn connections(&self) -> usize {
-        self.link.connections()
+        self.control.connections()
     }
 }
 

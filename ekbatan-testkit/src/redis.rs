@@ -1,10 +1,11 @@
 //! Private Redis servers.
 //!
-//! Each [`RedisServer`] is a real server with a folder and a port of its own,
-//! reachable from this machine only. What always holds: a server that has been
-//! handed out answers; once its handle is dropped, the server and its folder are
-//! gone; and if the test process ends in any other way, `SIGKILL` included, they
-//! are gone a moment later.
+//! Each [`RedisServer`] is a real server with its own folder and port. It accepts
+//! connections from this machine only.
+//!
+//! Invariants: a server that `start` returned answers. Dropping the handle removes the
+//! server and its folder. If the test process ends in any other way, `SIGKILL` included,
+//! they are removed a moment later.
 
 mod client;
 
@@ -14,10 +15,11 @@ use std::process::Command;
 
 use crate::database_url::DatabaseUrl;
 use crate::server::{
-    Handle, Place, Product, Search, ServerError, Settings, front, installed_here, usual_places,
+    Handle, Product, ProgramSearch, ServerEnv, ServerError, Settings, front, installed_here,
+    usual_places,
 };
 
-const SEARCH: Search = Search {
+const SEARCH: ProgramSearch = ProgramSearch {
     server: "Redis",
     programs: "`redis-server`",
     install: "`scripts/install-servers`, or `apt-get install redis-server` on Debian and Ubuntu",
@@ -26,10 +28,10 @@ const SEARCH: Search = Search {
     is_complete: |folder: &Path| folder.join("redis-server").is_file(),
 };
 
-/// Unless asked otherwise, a server keeps nothing.
+/// By default a server persists nothing.
 const DEFAULTS: [(&str, &str); 2] = [("save", ""), ("appendonly", "no")];
 
-/// A Redis server of one's own, gone when it is dropped.
+/// A private Redis server, removed when it is dropped.
 ///
 /// ```no_run
 /// # use ekbatan_testkit::{RedisServer, ServerError};
@@ -43,26 +45,25 @@ const DEFAULTS: [(&str, &str); 2] = [("save", ""), ("appendonly", "no")];
 /// # }
 /// ```
 ///
-/// It forgets everything when it is killed or restarted, unless its builder was
-/// asked for `.setting("appendonly", "yes")`. Tests that share one have to use
-/// keys of their own.
+/// A kill or restart loses all data, unless the builder sets `.setting("appendonly",
+/// "yes")`. Tests that share a server must use different keys.
 ///
-/// Dropping it takes a moment, in which the thread waits until server and folder
-/// are gone; [`stop`](Self::stop) waits without blocking the thread.
+/// `drop` blocks the thread for a moment, until the server and its folder are gone.
+/// [`stop`](Self::stop) does the same without blocking.
 pub struct RedisServer {
-    handle: Handle<Redis>,
+    handle: Handle<RedisProduct>,
 }
 
-front!(RedisServer, RedisServerBuilder, Redis, "EKBATAN_TEST_REDIS_URL");
+front!(RedisServer, RedisServerBuilder, RedisProduct, "EKBATAN_TEST_REDIS_URL");
 
 impl RedisServer {
-    /// The address of the server, `redis://127.0.0.1:…/0`.
+    /// The URL of the server, `redis://127.0.0.1:…/0`.
     pub fn url(&self) -> String {
         self.handle.url().to_string()
     }
 }
 
-/// A private server that is yet to start, see [`RedisServer::builder`].
+/// Configures a private server before it starts, see [`RedisServer::builder`].
 ///
 /// ```no_run
 /// # use ekbatan_testkit::{RedisServer, ServerError};
@@ -72,7 +73,7 @@ impl RedisServer {
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "does nothing until it is started"]
+#[must_use = "a builder does nothing until `start`"]
 pub struct RedisServerBuilder {
     settings: Settings,
 }
@@ -82,39 +83,39 @@ impl RedisServerBuilder {
         Self { settings: Settings::new(&DEFAULTS) }
     }
 
-    fn product(self) -> Result<Redis, ServerError> {
+    fn product(self) -> Result<RedisProduct, ServerError> {
         let folder = SEARCH.find(|| {
             let mut places = installed_here("redis");
             places.extend(usual_places());
             places
         })?;
-        Ok(Redis { folder, settings: self.settings })
+        Ok(RedisProduct { folder, settings: self.settings })
     }
 }
 
-/// How Redis is prepared, launched and recognised.
+/// How Redis is prepared, started and recognised.
 #[derive(Debug, Clone)]
-struct Redis {
+struct RedisProduct {
     folder: PathBuf,
     settings: Settings,
 }
 
-impl Product for Redis {
+impl Product for RedisProduct {
     const NAME: &'static str = "redis";
     const SHARED_URL: &'static str = "EKBATAN_TEST_REDIS_URL";
     const EXAMPLE_URL: &'static str = "redis://host:port/0";
     const SHUTDOWN: &'static str = "TERM";
     const END: &'static str = "KILL";
 
-    fn preparation(&self, place: &Place) -> Command {
-        // The server makes itself at home, but not the home.
-        let mut command = place.command("mkdir");
-        command.arg(place.data());
+    fn preparation(&self, env: &ServerEnv) -> Command {
+        // The server creates its files, but not its folder.
+        let mut command = env.command("mkdir");
+        command.arg(env.data());
         command
     }
 
-    fn server(&self, place: &Place) -> Command {
-        let (data, port) = (place.data().display().to_string(), place.port().to_string());
+    fn server(&self, env: &ServerEnv) -> Command {
+        let (data, port) = (env.data().display().to_string(), env.port().to_string());
         let private = [
             ("bind", "127.0.0.1"),
             ("port", port.as_str()),
@@ -123,7 +124,7 @@ impl Product for Redis {
             ("daemonize", "no"),
             ("logfile", ""),
         ];
-        let mut command = place.command(self.folder.join("redis-server"));
+        let mut command = env.command(self.folder.join("redis-server"));
         for (name, value) in self.settings.with(&private) {
             command.args([&format!("--{name}"), value]);
         }
@@ -136,7 +137,7 @@ impl Product for Redis {
     }
 
     fn port_of(url: &DatabaseUrl) -> Result<u16, ServerError> {
-        Ok(url.port().unwrap_or(client::USUAL_PORT))
+        Ok(url.port().unwrap_or(client::DEFAULT_PORT))
     }
 
     async fn data_folder(url: &DatabaseUrl) -> Option<PathBuf> {

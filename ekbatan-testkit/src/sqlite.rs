@@ -1,8 +1,7 @@
 //! A SQLite database file for one test.
 //!
-//! What always holds: the file exists, as a valid empty database, from the
-//! moment the handle does, and it goes with the handle, together with every
-//! file that SQLite puts next to it.
+//! Invariants: the file exists, as a valid empty database, when `new` returns. It is removed with
+//! the handle, together with every file that SQLite creates next to it.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// An empty SQLite database in a temporary folder of its own.
+/// A SQLite database, initially empty, in its own temporary folder.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -31,19 +30,18 @@ impl TempSqlite {
     ///
     /// # Errors
     ///
-    /// When the temporary folder cannot be written to.
+    /// Fails if the temporary folder cannot be created or written to.
     pub fn new() -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("ekbatan-sqlite-").tempdir()?;
         let path = folder.path().join("db.sqlite");
-        // To SQLite an empty file is an empty database, which opens without
-        // having to ask for its creation.
+        // For SQLite an empty file is an empty database. It opens without the option to create it.
         File::create(&path)?;
         Ok(Self { path, _folder: folder })
     }
 
-    /// The address of the database, such as `sqlite:/tmp/…/db.sqlite`.
+    /// The URL of the database, such as `sqlite:/tmp/…/db.sqlite`.
     pub fn url(&self) -> String {
-        // The path is percent-decoded by whoever opens it, and ends at a `?`.
+        // A client percent-decodes the path, and ends it at a `?`.
         let path = self.path.to_string_lossy();
         let path = path.replace('%', "%25").replace('?', "%3F");
         format!("sqlite:{path}")

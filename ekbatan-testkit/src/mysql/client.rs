@@ -1,4 +1,4 @@
-//! What is asked of a running server.
+//! The statements that are sent to a running server.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,22 +9,21 @@ use sqlx::{AssertSqlSafe, Connection};
 use crate::database_url::DatabaseUrl;
 use crate::server::{ServerError, fresh_name};
 
-/// Creates a database, and returns its address.
+/// Creates a database with a unique name and returns its URL.
 pub(super) async fn create_database(server: &DatabaseUrl) -> Result<String, ServerError> {
     let name = fresh_name();
-    // Nothing in the name needs quoting.
+    // A fresh name needs no quoting.
     run(server, format!("CREATE DATABASE {name}")).await?;
     Ok(server.clone().with_database(&name).to_string())
 }
 
-/// Runs a statement.
-pub(super) async fn run(server: &DatabaseUrl, sql: String) -> Result<(), ServerError> {
+async fn run(server: &DatabaseUrl, sql: String) -> Result<(), ServerError> {
     let mut connection = connect(server).await?;
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await?;
     Ok(connection.close().await?)
 }
 
-/// The data folder of a server that accepts connections.
+/// The data folder that the server reports, if it accepts connections.
 pub(super) async fn data_folder(server: &DatabaseUrl) -> Option<PathBuf> {
     let mut connection = connect(server).await.ok()?;
     let folder: String =
@@ -33,7 +32,7 @@ pub(super) async fn data_folder(server: &DatabaseUrl) -> Option<PathBuf> {
     Some(PathBuf::from(folder))
 }
 
-/// The port of an address.
+/// The port of a URL.
 pub(super) fn port_of(server: &DatabaseUrl) -> Result<u16, ServerError> {
     Ok(MySqlConnectOptions::from_str(&server.to_string())?.get_port())
 }

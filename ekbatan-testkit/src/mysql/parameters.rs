@@ -1,19 +1,18 @@
-//! The parameters that MySQL and MariaDB have in common.
+//! The parameters that MySQL and MariaDB share.
 //!
-//! What always holds: no configuration file of this machine plays a part.
+//! Invariants: a server reads no configuration file of this machine.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::server::{Place, Settings};
+use crate::server::{ServerEnv, Settings};
 
-/// The only user of a private server, who may do everything.
+/// The only user of a private server, with all privileges.
 pub(super) const USER: &str = "root";
 
-/// Unless asked otherwise, a server is quick and small. Commits still reach the
-/// operating system before they are acknowledged, so they survive a killed
-/// server; only a crash of the whole machine would lose them.
-pub(super) const DEFAULTS: [(&str, &str); 7] = [
+/// By default a server is fast and small. A commit still reaches the operating system before it
+/// is acknowledged, so it survives a killed server; only a crash of the machine loses it.
+const DEFAULTS: [(&str, &str); 7] = [
     ("innodb-flush-log-at-trx-commit", "2"),
     ("sync-binlog", "0"),
     ("innodb-buffer-pool-size", "64M"),
@@ -23,11 +22,11 @@ pub(super) const DEFAULTS: [(&str, &str); 7] = [
     ("default-time-zone", "+00:00"),
 ];
 
-/// What a server needs to keep its word when the machine loses power.
-pub(super) const DURABLE: [(&str, &str); 3] =
+/// The parameters with which acknowledged commits survive a power loss.
+const DURABLE: [(&str, &str); 3] =
     [("innodb-flush-log-at-trx-commit", "1"), ("sync-binlog", "1"), ("innodb-doublewrite", "ON")];
 
-/// The parameters of a server, and whether it keeps a binary log.
+/// The parameters of a server, and those of its binary log if it keeps one.
 #[derive(Debug, Clone)]
 pub(super) struct Parameters {
     settings: Settings,
@@ -49,28 +48,28 @@ impl Parameters {
         self.settings.extend(&DURABLE);
     }
 
-    /// Has the server keep a binary log, with `identifiers` to follow it by.
-    pub(super) fn binlog(&mut self, identifiers: &'static [(&'static str, &'static str)]) {
-        self.binlog = Some(identifiers);
+    /// Enables the binary log, with the parameters `gtid`.
+    pub(super) fn binlog(&mut self, gtid: &'static [(&'static str, &'static str)]) {
+        self.binlog = Some(gtid);
     }
 
-    /// The arguments of a server in `place` whose programs are below `base`.
-    pub(super) fn pass_to(&self, command: &mut Command, place: &Place, base: &Path) {
-        let port = place.port().to_string();
-        place_at(command, place, base);
+    /// Adds the arguments of a server whose installation is in `base`.
+    pub(super) fn pass_to(&self, command: &mut Command, env: &ServerEnv, base: &Path) {
+        let port = env.port().to_string();
+        set_folders(command, env, base);
         match self.binlog {
             None => command.arg("--skip-log-bin"),
-            Some(identifiers) => command
-                // Before what is set, which wins.
+            Some(gtid) => command
+                // Before the settings, because the last value of a parameter wins.
                 .arg(format!("--server-id={port}"))
                 .arg("--log-bin=binlog")
-                .args(identifiers.iter().map(|(name, value)| format!("--{name}={value}"))),
+                .args(gtid.iter().map(|(name, value)| format!("--{name}={value}"))),
         };
         let private = [
             ("bind-address", "127.0.0.1"),
             ("port", port.as_str()),
-            // In the data folder, where the server goes first. With its whole path
-            // it could be longer than what the system allows.
+            // Relative to the data folder, the server's working directory. An absolute path
+            // could exceed the system's limit for socket names.
             ("socket", "socket"),
             ("pid-file", "pid"),
         ];
@@ -80,18 +79,18 @@ impl Parameters {
     }
 }
 
-/// The arguments without which neither a server nor its preparation runs.
-pub(super) fn place_at(command: &mut Command, place: &Place, base: &Path) {
-    // Has to be the first.
+/// Adds the arguments that the server and its preparation both need.
+pub(super) fn set_folders(command: &mut Command, env: &ServerEnv, base: &Path) {
+    // Must be the first argument.
     command.arg("--no-defaults");
-    if place.is_roots() {
+    if env.runs_as_root() {
         command.arg("--user=root");
     }
     for (name, value) in [
         ("basedir", base.to_owned()),
         ("plugin-dir", base.join("lib/mysql/plugin")),
-        ("datadir", place.data()),
-        ("tmpdir", place.folder().to_owned()),
+        ("datadir", env.data()),
+        ("tmpdir", env.folder().to_owned()),
     ] {
         command.arg(format!("--{name}={}", value.display()));
     }

@@ -1,32 +1,29 @@
-//! How a private server is configured before it starts.
+//! The configuration of a private server before it starts.
 
 use super::ServerError;
-use super::product::Postgres;
+use super::product::PostgresProduct;
 use crate::server::Settings;
 
-/// Unless asked otherwise, a server is quick and small. Commits still reach the
-/// operating system before they are acknowledged, so they survive a killed
-/// server; only a crash of the whole machine would lose them.
+/// By default a server is fast and small. A commit still reaches the operating system before it
+/// is acknowledged, so it survives a killed server; only a crash of the machine loses it.
 const DEFAULTS: [(&str, &str); 8] = [
     ("fsync", "off"),
     ("full_page_writes", "off"),
     ("max_connections", "200"),
     ("shared_buffers", "32MB"),
-    // In the server's folder instead of the machine's shared memory: a killed
-    // server leaves nothing behind.
+    // In the server's folder instead of shared memory, so that a killed server leaves nothing.
     ("dynamic_shared_memory_type", "mmap"),
     ("timezone", "UTC"),
-    // Any server can be given a replica, which finds what it missed while it, or
-    // the way to it, was down.
+    // For replicas: a replica can catch up after it, or its connection, was down.
     ("wal_level", "replica"),
     ("wal_keep_size", "256MB"),
 ];
 
-/// What a server needs to keep its word when the machine loses power.
+/// The parameters with which acknowledged commits survive a power loss.
 const DURABLE: [(&str, &str); 3] =
     [("fsync", "on"), ("full_page_writes", "on"), ("synchronous_commit", "on")];
 
-/// A private server that is yet to start, see
+/// Configures a private server before it starts, see
 /// [`PostgresServer::builder`](super::PostgresServer::builder).
 ///
 /// ```no_run
@@ -41,7 +38,7 @@ const DURABLE: [(&str, &str); 3] =
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-#[must_use = "does nothing until it is started"]
+#[must_use = "a builder does nothing until `start`"]
 pub struct PostgresServerBuilder {
     pub(super) settings: Settings,
 }
@@ -51,15 +48,15 @@ impl PostgresServerBuilder {
         Self { settings: Settings::new(&DEFAULTS) }
     }
 
-    /// Makes the server write to disk before it acknowledges a commit, as it
-    /// does in production. Off by default, because it costs time and killing a
-    /// server does not lose what the operating system already has.
+    /// Makes the server write to disk before it acknowledges a commit, as in production. Off by
+    /// default, because it costs time, and a killed server loses nothing that the operating
+    /// system already has.
     pub fn durable(mut self) -> Self {
         self.settings.extend(&DURABLE);
         self
     }
 
-    pub(super) fn product(self) -> Result<Postgres, ServerError> {
-        Postgres::new(self.settings)
+    pub(super) fn product(self) -> Result<PostgresProduct, ServerError> {
+        PostgresProduct::new(self.settings)
     }
 }

@@ -1,4 +1,4 @@
-//! How PostgreSQL is prepared, launched and recognised.
+//! How PostgreSQL is prepared, started and recognised.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -10,35 +10,35 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 
 use super::programs;
 use crate::database_url::DatabaseUrl;
-use crate::server::{Account, Place, Product, ServerError, Settings};
+use crate::server::{Account, Product, ServerEnv, ServerError, Settings};
 
-/// The only role of a private server, which may do everything; also the user
-/// that PostgreSQL's package creates.
+/// The only role of a private server, with all privileges. PostgreSQL's package creates a system
+/// user of the same name.
 const SUPERUSER: &str = "postgres";
-/// The database that every server has.
+/// A database that every server has.
 const MAINTENANCE: &str = "postgres";
 
-/// A PostgreSQL server that can be started.
+/// An installed PostgreSQL and its settings.
 #[derive(Debug, Clone)]
-pub(super) struct Postgres {
+pub(super) struct PostgresProduct {
     programs: PathBuf,
     settings: Settings,
-    /// The port of the server that it is a replica of, if it is one.
+    /// The port of the primary, if this is a replica.
     primary: Option<u16>,
 }
 
-impl Postgres {
+impl PostgresProduct {
     pub(super) fn new(settings: Settings) -> Result<Self, ServerError> {
         Ok(Self { programs: programs::find()?, settings, primary: None })
     }
 
-    /// The same, as a replica of the server at `port`.
+    /// The same product as a replica of the server at `port`.
     pub(super) fn replica_of(self, port: u16) -> Self {
         Self { primary: Some(port), ..self }
     }
 
-    fn initdb(&self, place: &Place) -> Command {
-        let mut command = place.command(self.programs.join("initdb"));
+    fn initdb(&self, env: &ServerEnv) -> Command {
+        let mut command = env.command(self.programs.join("initdb"));
         command.args(["--username", SUPERUSER, "--auth", "trust"]).args([
             "--encoding",
             "UTF8",
@@ -48,9 +48,9 @@ impl Postgres {
         command
     }
 
-    /// Copies another server, and has the copy follow it.
-    fn basebackup(&self, place: &Place, primary: u16) -> Command {
-        let mut command = place.command(self.programs.join("pg_basebackup"));
+    /// Copies the primary, and configures the copy as its replica.
+    fn basebackup(&self, env: &ServerEnv, primary: u16) -> Command {
+        let mut command = env.command(self.programs.join("pg_basebackup"));
         command
             .args(["--host", "127.0.0.1", "--port", &primary.to_string()])
             .args(["--username", SUPERUSER, "--no-password"])
@@ -60,7 +60,7 @@ impl Postgres {
     }
 }
 
-impl Product for Postgres {
+impl Product for PostgresProduct {
     const NAME: &'static str = "postgres";
     const SHARED_URL: &'static str = "EKBATAN_TEST_POSTGRES_URL";
     const EXAMPLE_URL: &'static str = "postgres://user@host:port/database";
@@ -71,25 +71,25 @@ impl Product for Postgres {
         Account::not_root(folder, SUPERUSER)
     }
 
-    fn preparation(&self, place: &Place) -> Command {
+    fn preparation(&self, env: &ServerEnv) -> Command {
         let mut command = match self.primary {
-            None => self.initdb(place),
-            Some(primary) => self.basebackup(place, primary),
+            None => self.initdb(env),
+            Some(primary) => self.basebackup(env, primary),
         };
-        command.arg("--pgdata").arg(place.data());
+        command.arg("--pgdata").arg(env.data());
         command
     }
 
-    fn server(&self, place: &Place) -> Command {
-        let (folder, port) = (place.folder().display().to_string(), place.port().to_string());
+    fn server(&self, env: &ServerEnv) -> Command {
+        let (folder, port) = (env.folder().display().to_string(), env.port().to_string());
         let private = [
             ("listen_addresses", "127.0.0.1"),
             ("port", port.as_str()),
             ("unix_socket_directories", folder.as_str()),
             ("logging_collector", "off"),
         ];
-        let mut command = place.command(self.programs.join("postgres"));
-        command.arg("-D").arg(place.data());
+        let mut command = env.command(self.programs.join("postgres"));
+        command.arg("-D").arg(env.data());
         for (name, value) in self.settings.with(&private) {
             command.args(["-c", &format!("{name}={value}")]);
         }

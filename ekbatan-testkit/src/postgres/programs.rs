@@ -1,16 +1,15 @@
-//! Where an installed PostgreSQL keeps its programs.
+//! Finding the programs of an installed PostgreSQL.
 //!
-//! What always holds: a folder is used only if it holds both `initdb` and
-//! `postgres`, because many systems put only some of the programs on the search
-//! path.
+//! Invariants: a folder is used only if it contains both `initdb` and `postgres`, because many
+//! distributions put only some of the programs on the search path.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::server::{Search, ServerError, usual_places};
+use crate::server::{ProgramSearch, ServerError, usual_places};
 
-const SEARCH: Search = Search {
+const SEARCH: ProgramSearch = ProgramSearch {
     server: "PostgreSQL",
     programs: "`initdb` and `postgres`",
     install: "`scripts/install-servers`, or `apt-get install postgresql` on Debian and Ubuntu",
@@ -18,12 +17,11 @@ const SEARCH: Search = Search {
     example: "/usr/lib/postgresql/17/bin",
     is_complete,
 };
-/// Where Debian and its relatives keep one folder per version.
+/// Debian and its derivatives have one folder per version here.
 const VERSIONS: &str = "/usr/lib/postgresql";
 
-/// Finds the folder of programs: the chosen one, else the one that `pg_config`
-/// speaks of, else that of the newest version that Debian installed, else one on
-/// the search path.
+/// Finds the folder of programs: the one that the environment names, else that of `pg_config`,
+/// else that of the newest version that Debian installed, else one on the search path.
 pub(super) fn find() -> Result<PathBuf, ServerError> {
     SEARCH.find(|| {
         let mut places: Vec<PathBuf> = configured().into_iter().collect();
@@ -37,7 +35,7 @@ fn is_complete(folder: &Path) -> bool {
     ["initdb", "postgres"].iter().all(|program| folder.join(program).is_file())
 }
 
-/// What `pg_config` says, if there is one.
+/// The folder that `pg_config` reports, if it is installed.
 fn configured() -> Option<PathBuf> {
     let output = Command::new("pg_config").arg("--bindir").output().ok()?;
     let folder = String::from_utf8(output.stdout).ok()?;

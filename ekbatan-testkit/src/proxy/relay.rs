@@ -1,9 +1,8 @@
 //! Moving bytes between clients and the server.
 //!
-//! What always holds: whoever sends bytes over a slow line may go on sending
-//! while they travel, within the bounds of a buffer, and the end of one
-//! direction is passed on without ending the other. All tasks of a proxy belong
-//! to the one that runs [`serve`] and end with it.
+//! Invariants: a sender may keep sending while earlier bytes are delayed, up to the size
+//! of a buffer. The end of one direction is passed on without ending the other. All tasks
+//! of a proxy belong to the task that runs [`serve`] and end with it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,25 +16,29 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::link::{Link, OpenConnection};
+use super::control::{OpenConnection, ProxyControl};
 
-/// How much is read at a time.
+/// The size of one read.
 const CHUNK_BYTES: usize = 16 * 1024;
-/// How many chunks travel in one direction before the sender has to wait.
+/// How many chunks may be in transit in one direction before the sender waits.
 const CHUNKS_UNDERWAY: usize = 256;
-/// How long to wait with the next connection when the system has no room for it.
+/// How long to wait before the next `accept` if the system is out of resources.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Accepts clients and connects each to the first address that answers.
-pub(super) async fn serve(listener: TcpListener, target: Vec<SocketAddr>, link: Arc<Link>) {
+/// Accepts clients and connects each of them to the first address that answers.
+pub(super) async fn serve(
+    listener: TcpListener,
+    target: Vec<SocketAddr>,
+    control: Arc<ProxyControl>,
+) {
     let target: Arc<[SocketAddr]> = target.into();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((client, _)) => {
-                    let (target, link) = (Arc::clone(&target), Arc::clone(&link));
-                    connections.spawn(async move { carry(client, &target, &link).await });
+                    let (target, control) = (Arc::clone(&target), Arc::clone(&control));
+                    connections.spawn(async move { carry(client, &target, &control).await });
                 }
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             },
@@ -44,9 +47,9 @@ pub(super) async fn serve(listener: TcpListener, target: Vec<SocketAddr>, link: 
     }
 }
 
-/// Carries one connection to its end.
-async fn carry(client: TcpStream, target: &[SocketAddr], link: &Link) {
-    let Some(connection) = link.open() else {
+/// Carries one connection until it ends.
+async fn carry(client: TcpStream, target: &[SocketAddr], control: &ProxyControl) {
+    let Some(connection) = control.open() else {
         return;
     };
     tokio::select! {
@@ -55,22 +58,22 @@ async fn carry(client: TcpStream, target: &[SocketAddr], link: &Link) {
     }
 }
 
-/// Connects a client to the server and moves bytes until both have finished.
-/// Whatever else ends it, all that can be done is to close both sides, as the
-/// network would; but on a stalled line they do not hear of that either.
+/// Connects a client to the server and moves bytes until both sides have finished. On any
+/// error it closes both sides, as a network would. While the proxy is stalled, it closes
+/// nothing.
 async fn exchange(client: TcpStream, target: &[SocketAddr], connection: &OpenConnection<'_>) {
     connection.flowing().await;
     let Ok(server) = TcpStream::connect(target).await else {
         connection.flowing().await;
         return;
     };
-    // Fails only on sockets that have failed, which moving bytes will find out.
+    // Fails only on a failed socket, which the transfer then reports.
     let _ = client.set_nodelay(true).and(server.set_nodelay(true));
     let (mut from_client, to_client) = client.into_split();
     let (mut from_server, to_server) = server.into_split();
     let (mut to_client, mut to_server) = (Some(to_client), Some(to_server));
-    // The client's turn is judged at the client's end of the line: when its
-    // bytes come in, and when it is given the server's.
+    // Round trips are counted at the client's end: when its bytes arrive, and when it
+    // receives those of the server.
     let there = transfer(
         &mut from_client,
         &mut to_server,
@@ -87,37 +90,37 @@ async fn exchange(client: TcpStream, target: &[SocketAddr], connection: &OpenCon
     connection.flowing().await;
 }
 
-/// What is noted about bytes at either end of the line.
+/// What to record at each end of a direction.
 struct Ends<A, D> {
     on_arrival: A,
     on_delivery: D,
 }
 
-/// Bytes on their way, and when they may arrive.
+/// Bytes in transit, and when they may arrive.
 struct Chunk {
     due: Instant,
     bytes: Vec<u8>,
 }
 
-/// Carries one direction until its sender has finished, then takes `to` away,
-/// which tells the receiver.
+/// Carries one direction until its sender has finished. Then it drops `to`, which signals
+/// the end to the receiver.
 async fn transfer(
     from: &mut OwnedReadHalf,
     to: &mut Option<OwnedWriteHalf>,
     connection: &OpenConnection<'_>,
     ends: Ends<impl Fn(), impl Fn()>,
 ) -> io::Result<()> {
-    let (put, take) = mpsc::channel(CHUNKS_UNDERWAY);
+    let (sender, receiver) = mpsc::channel(CHUNKS_UNDERWAY);
     tokio::try_join!(
-        collect(from, put, connection, ends.on_arrival),
-        deliver(take, to, connection, ends.on_delivery),
+        collect(from, sender, connection, ends.on_arrival),
+        deliver(receiver, to, connection, ends.on_delivery),
     )?;
     Ok(())
 }
 
 async fn collect(
     from: &mut OwnedReadHalf,
-    line: mpsc::Sender<Chunk>,
+    chunks: mpsc::Sender<Chunk>,
     connection: &OpenConnection<'_>,
     on_arrival: impl Fn(),
 ) -> io::Result<()> {
@@ -128,21 +131,21 @@ async fn collect(
         }
         on_arrival();
         let due = Instant::now() + connection.delay();
-        // The other end hangs up only when it has failed, and says so itself.
-        if line.send(Chunk { due, bytes }).await.is_err() {
+        // The receiver is dropped only after an error, which it reports itself.
+        if chunks.send(Chunk { due, bytes }).await.is_err() {
             return Ok(());
         }
     }
 }
 
 async fn deliver(
-    mut line: mpsc::Receiver<Chunk>,
+    mut chunks: mpsc::Receiver<Chunk>,
     to: &mut Option<OwnedWriteHalf>,
     connection: &OpenConnection<'_>,
     on_delivery: impl Fn(),
 ) -> io::Result<()> {
-    while let Some(Chunk { due, bytes }) = line.recv().await {
-        // A timer that is due still takes up to a millisecond to go off.
+    while let Some(Chunk { due, bytes }) = chunks.recv().await {
+        // A timer that is already due takes up to a millisecond to fire.
         if due > Instant::now() {
             tokio::time::sleep_until(due).await;
         }
@@ -151,7 +154,8 @@ async fn deliver(
             connection.flowing().await;
             to.writable().await?;
             let written = connection.if_flowing(|| {
-                // Before the write: the answer to it may be quicker than we are.
+                // Before the write, because the client's next request may arrive right
+                // after it.
                 on_delivery();
                 to.try_write(rest)
             });

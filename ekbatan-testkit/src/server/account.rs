@@ -1,8 +1,7 @@
-//! The user that runs a server.
+//! The account that runs a server.
 //!
-//! What always holds: a server belongs to, and runs as, whoever runs the tests,
-//! unless that is root and the server refuses to run as root. Then it is the
-//! user that the server's package creates.
+//! Invariants: a server runs as the user that runs the tests. The exception is a server that
+//! refuses to run as root: under root it runs as the user that its package creates.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,39 +11,39 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use super::ServerError;
+use super::error::ServerError;
 
-/// Whom a server runs as.
+/// The account that runs a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Account {
-    /// Whoever runs the tests, who is not root.
-    Ours,
-    /// We are root, and so is the server.
+    /// The user that runs the tests, which is not root.
+    User,
+    /// The tests run as root, and so does the server.
     Root,
-    /// Another user, because we are root and the server will not be.
+    /// The tests run as root, and the server as another user.
     Other { user: u32, group: u32 },
 }
 
 impl Account {
-    /// Our own, for a server in `folder`.
-    pub(crate) fn ours(folder: &Path) -> Result<Self, ServerError> {
-        // A folder that we just made tells who we are.
-        let owner = fs::metadata(folder).map_err(unusable(folder))?.uid();
-        Ok(if owner == 0 { Self::Root } else { Self::Ours })
+    /// The account of the tests. `folder` is a folder that this process created.
+    pub(crate) fn current(folder: &Path) -> Result<Self, ServerError> {
+        // The owner of a new folder is the user that runs this process.
+        let owner = fs::metadata(folder).map_err(ServerError::unusable(folder))?.uid();
+        Ok(if owner == 0 { Self::Root } else { Self::User })
     }
 
-    /// An account that is not root, for a server in `folder`: ours, or else that
-    /// of the user `name`, to whom the folder is given.
+    /// An account that is not root: that of the tests, or else the user `name`, which becomes
+    /// the owner of `folder`.
     pub(crate) fn not_root(folder: &Path, name: &'static str) -> Result<Self, ServerError> {
-        if let Self::Ours = Self::ours(folder)? {
-            return Ok(Self::Ours);
+        if let Self::User = Self::current(folder)? {
+            return Ok(Self::User);
         }
         let (user, group) = (id_of("-u", name)?, id_of("-g", name)?);
-        chown(folder, Some(user), Some(group)).map_err(unusable(folder))?;
+        chown(folder, Some(user), Some(group)).map_err(ServerError::unusable(folder))?;
         Ok(Self::Other { user, group })
     }
 
-    /// A command that runs as this account.
+    /// A command that runs under this account.
     pub(super) fn command(self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         if let Self::Other { user, group } = self {
@@ -52,10 +51,6 @@ impl Account {
         }
         command
     }
-}
-
-fn unusable(folder: &Path) -> impl FnOnce(io::Error) -> ServerError {
-    move |source| ServerError::Folder { folder: folder.to_owned(), source }
 }
 
 fn id_of(which: &str, name: &'static str) -> Result<u32, ServerError> {

@@ -1,154 +1,154 @@
-//! What can go wrong with a server, and what to do about it.
+//! The errors of private servers, and what to do about them.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Why a server could not be started or did not do as told.
+/// A server could not be started, or a call on it failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The server is not installed where it was looked for.
+    /// The server is not installed in any of the searched folders.
     #[error(
-        "no {server} server is installed: no folder with {programs} among {searched:?}; \
-         install one ({install}), or name its folder of programs in {variable}"
+        "no {server} server is installed: none of {searched:?} contains {programs}; \
+         install one ({install}), or set {variable} to its folder of programs"
     )]
     NotInstalled {
         /// The kind of server.
         server: &'static str,
-        /// The programs that it needs.
+        /// The required programs.
         programs: &'static str,
-        /// How to get them.
+        /// How to install them.
         install: &'static str,
         /// The environment variable that names their folder.
         variable: &'static str,
-        /// The folders that were looked into.
+        /// The searched folders.
         searched: Vec<PathBuf>,
     },
 
-    /// An environment variable names a folder that does not hold the server.
+    /// An environment variable names a folder that does not contain the server.
     #[error(
-        "{variable} is {folder:?}, which does not hold {programs} of {server}; \
-         name the folder of a server's programs, such as {example}, or unset it"
+        "{variable} is {folder:?}, which does not contain {programs} of {server}; \
+         set it to the folder of a server's programs, such as {example}, or unset it"
     )]
     NoProgramsIn {
         /// The environment variable.
         variable: &'static str,
-        /// What it names.
+        /// Its value.
         folder: PathBuf,
         /// The kind of server.
         server: &'static str,
-        /// The programs that it needs.
+        /// The required programs.
         programs: &'static str,
-        /// A folder that could hold them.
+        /// An example of such a folder.
         example: &'static str,
     },
 
     /// The server refuses to run as root, and the account to run it is missing.
     #[error(
         "the server does not run as root, and there is no user `{0}` to run it instead; \
-         create one (`useradd --system {0}`) or run the tests as another user"
+         create that user (`useradd --system {0}`) or run the tests as another user"
     )]
     NoAccount(&'static str),
 
     /// A program could not be run.
-    #[error("could not run `{program}`; check that it is installed and may be executed")]
+    #[error("could not run `{program}`; check that it is installed and executable")]
     Run {
         /// The program.
         program: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 
     /// The server's folder could not be used.
     #[error(
-        "could not use the server's folder {folder:?}; check TMPDIR, its space and permissions"
+        "could not use the server's folder {folder:?}; check TMPDIR, its free space and permissions"
     )]
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 
-    /// There is no port to listen on.
+    /// There is no free port to listen on.
     #[error("found no free port on 127.0.0.1; check for servers that were left running")]
     NoPort(#[source] io::Error),
 
-    /// The server's data could not be prepared.
-    #[error("`{program}` failed ({status}); it said:\n{output}")]
+    /// The preparation of the server's data failed.
+    #[error("`{program}` failed ({status}) with this output:\n{output}")]
     Preparation {
-        /// The program that was to prepare it.
+        /// The program that prepares the data.
         program: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// All it printed.
+        /// Its output.
         output: String,
     },
 
-    /// The server ended instead of accepting connections.
+    /// The server exited instead of accepting connections.
     #[error(
-        "the server ended ({status}) instead of accepting connections; the end of its log:\n{log}"
+        "the server exited ({status}) instead of accepting connections; the end of its log:\n{log}"
     )]
     Ended {
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// The last lines of its log.
         log: String,
     },
 
-    /// The server was killed or shut down while it was being started.
+    /// Another call killed the server or shut it down during its start.
     #[error(
-        "the server was killed or shut down before it accepted connections; \
-         restart it once whoever did that has finished"
+        "another call killed the server or shut it down before it accepted connections; \
+         call `restart` after that call has returned"
     )]
     Stopped,
 
-    /// The server was started, but accepts no connections.
+    /// The server runs but accepts no connections.
     #[error(
         "the server accepts no connections {waited:?} after its start; the end of its log:\n{log}"
     )]
     Unresponsive {
-        /// How long it was waited for.
+        /// The time since its start.
         waited: Duration,
         /// The last lines of its log.
         log: String,
     },
 
-    /// Processes of the server did not end or stop when they were told to.
+    /// Processes of the server did not end in time.
     #[error(
-        "processes {pids:?} of the server still run {waited:?} after they were told not to; \
-         see whether the machine is overloaded, or what else may hold them"
+        "processes {pids:?} of the server still run {waited:?} after the signal to end; \
+         check whether the machine is overloaded"
     )]
     Lingering {
         /// Their process ids.
         pids: Vec<u32>,
-        /// How long it was waited for.
+        /// The time since the signal.
         waited: Duration,
     },
 
-    /// A replica that was told to pause goes on to repeat what its primary does.
+    /// A replica did not pause in time.
     #[error(
-        "the replica still replays {waited:?} after it was told to pause; \
-         see whether the machine is overloaded"
+        "the replica still replays {waited:?} after `pause_replay`; \
+         check whether the machine is overloaded"
     )]
     StillReplaying {
-        /// How long it was waited for.
+        /// The time since the request.
         waited: Duration,
     },
 
-    /// The server's processes could not be looked at.
-    #[error("could not follow the server's processes; servers need Linux and its /proc")]
+    /// The server's processes could not be read from `/proc`.
+    #[error("could not read the server's processes; servers need Linux and its /proc")]
     Processes(#[source] io::Error),
 
-    /// What would clean up after the server has ended before it.
-    #[error("the shell that watches over the server was ended by somebody; start another server")]
+    /// The shell that removes the server afterwards has ended before it.
+    #[error("the shell that cleans up after the server was ended; start another server")]
     Unwatched(#[source] io::Error),
 
-    /// The server belongs to somebody else.
+    /// The server was not started by this process.
     #[error(
-        "the server given by {variable} is not ours to do that with; \
+        "the server given by {variable} was not started here, so it cannot be killed or restarted; \
          start a private one with `start`"
     )]
     NotOurs {
@@ -156,32 +156,38 @@ pub enum ServerError {
         variable: &'static str,
     },
 
-    /// An environment variable is no address of a server.
+    /// The value of an environment variable is not the URL of a server.
     #[error(
-        "{variable} is `{url}`, which is no address of a server; write `{example}`, or unset it"
+        "{variable} is `{url}`, which is not the URL of a server; write `{example}`, or unset it"
     )]
     Url {
         /// The environment variable.
         variable: &'static str,
-        /// What it says.
+        /// Its value.
         url: String,
-        /// What it could say.
+        /// An example of a valid value.
         example: &'static str,
     },
 
-    /// The server did not do what it was asked for over a connection.
-    #[error("the server could not be reached, or refused what it was asked")]
+    /// A statement on the server failed.
+    #[error("the server could not be reached, or it rejected a statement")]
     Database(#[from] sqlx::Error),
 
-    /// The runtime ended while it worked for the server.
-    #[error("the runtime ended before the server had done what it was told")]
+    /// The runtime shut down during a call.
+    #[error("the runtime shut down before the call on the server had finished")]
     Interrupted(#[from] tokio::task::JoinError),
 }
 
 impl ServerError {
-    /// For `map_err` after starting `program`.
+    /// For `map_err` after running `program`.
     pub(super) fn running(program: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let program = program.into();
         move |source| Self::Run { program, source }
+    }
+
+    /// For `map_err` after using `folder`.
+    pub(super) fn unusable(folder: &Path) -> impl FnOnce(io::Error) -> Self {
+        let folder = folder.to_owned();
+        move |source| Self::Folder { folder, source }
     }
 }

@@ -1,10 +1,9 @@
-//! What every kind of server offers, written once.
+//! The public calls that every kind of server has.
 //!
-//! What always holds: the kinds differ in what they offer besides, never in the
-//! names or the meaning of these calls.
+//! Invariants: these calls have the same name and meaning for every kind of server.
 
-/// Gives `$Server`, which has a field `handle`, and `$Builder`, which has a field
-/// `settings`, what servers of every kind have in common.
+/// Implements the shared calls of `$Server`, which has a field `handle`, and of `$Builder`, which
+/// has a field `settings`.
 macro_rules! front {
     ($Server:ident, $Builder:ident, $product:ty, $shared_url:literal) => {
         impl $Server {
@@ -12,30 +11,28 @@ macro_rules! front {
             ///
             /// # Errors
             ///
-            /// When it is not installed, or does not start.
+            /// Fails if the server is not installed or does not start.
             pub async fn start() -> Result<Self, $crate::ServerError> {
                 Self::builder().start().await
             }
 
-            /// A private server with other settings than the usual.
+            /// Configures a private server with other settings than the defaults.
             pub fn builder() -> $Builder {
                 $Builder::new()
             }
 
-            /// The server that all tests of this process share, started when the
-            /// first of them asks for it. It may be used from any number of
-            /// runtimes, and ends with the process.
+            /// The server that all tests of this process share. The first call starts it. Any
+            /// number of runtimes may use it, and it ends with the process.
             ///
-            #[doc = concat!("If the environment variable `", $shared_url, "` is set, it is")]
-            /// the server at that address. It can be neither killed nor restarted,
-            /// and keeps what is written to it. If tests create databases, its
-            /// user must be allowed to.
+            #[doc = concat!("If the environment variable `", $shared_url, "` is set, this is")]
+            /// the server at that URL. It cannot be killed or restarted, and it keeps its data.
+            /// Its user must be allowed to create databases if tests do so.
             ///
             /// # Errors
             ///
-            /// When the server does not start. The next call tries again.
+            /// Fails if the server does not start. The next call tries again.
             pub async fn shared() -> Result<&'static Self, $crate::ServerError> {
-                // Never dropped; ending the process ends the server.
+                // Never dropped: the end of the process ends the server.
                 static SHARED: tokio::sync::OnceCell<$Server> = tokio::sync::OnceCell::const_new();
                 SHARED
                     .get_or_try_init(|| async {
@@ -47,41 +44,39 @@ macro_rules! front {
                     .await
             }
 
-            /// The port on which the server listens.
+            /// The port of the server.
             pub fn port(&self) -> u16 {
                 self.handle.port()
             }
 
-            /// Ends all of the server's processes with `SIGKILL`, as a crash would,
-            /// and returns when none is left. Nothing happens if it does not run.
+            /// Ends all processes of the server with `SIGKILL`, as a crash would, and returns
+            /// when all have ended. Does nothing if the server is not running.
             ///
             /// # Errors
             ///
-            /// [`NotOurs`](crate::ServerError::NotOurs) for a server that was not
-            /// started here.
+            /// [`NotOurs`](crate::ServerError::NotOurs) for a server that was not started here.
             pub async fn kill(&self) -> Result<(), $crate::ServerError> {
                 self.handle.kill().await
             }
 
-            /// Starts the server again, on the same port and with the same data,
-            /// and returns when it accepts connections. If it runs it is shut down
-            /// in good order first.
+            /// Starts the server again, on the same port and with the same data, and returns
+            /// when it accepts connections. A running server is shut down first, in an orderly
+            /// way.
             ///
             /// # Errors
             ///
-            /// [`NotOurs`](crate::ServerError::NotOurs) for a server that was not
-            /// started here; others when the server does not start.
+            /// [`NotOurs`](crate::ServerError::NotOurs) for a server that was not started here.
+            /// Other errors if the server does not start.
             pub async fn restart(&self) -> Result<(), $crate::ServerError> {
                 self.handle.restart().await
             }
 
-            /// Ends the server and removes its folder. Other than dropping it, this
-            /// leaves the thread to other tasks meanwhile. A server that was not
-            /// started here is left alone.
+            /// Ends the server and removes its folder, as `drop` does, but without blocking the
+            /// thread. Does nothing to a server that was not started here.
             ///
             /// # Errors
             ///
-            /// When the runtime ends first; the server ends all the same.
+            /// Fails if the runtime shuts down first; the server still ends.
             pub async fn stop(self) -> Result<(), $crate::ServerError> {
                 self.handle.stop().await
             }
@@ -89,7 +84,7 @@ macro_rules! front {
 
         impl std::fmt::Debug for $Server {
             fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                // Somebody else's address may contain a password.
+                // No URL: that of a given server may contain a password.
                 out.debug_struct(stringify!($Server))
                     .field("port", &self.port())
                     .field("private", &self.handle.is_private())
@@ -98,9 +93,8 @@ macro_rules! front {
         }
 
         impl $Builder {
-            /// Sets a parameter of the server's configuration. The last value given
-            /// for a parameter counts, except for where the server listens and
-            /// keeps its data, which is always its own.
+            /// Sets a parameter of the server's configuration. The last value of a parameter
+            /// wins, but the server's address, port and folders cannot be changed.
             pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
                 self.settings.push(name.into(), value.into());
                 self
@@ -110,7 +104,7 @@ macro_rules! front {
             ///
             /// # Errors
             ///
-            /// When it is not installed, or does not start.
+            /// Fails if the server is not installed or does not start.
             pub async fn start(self) -> Result<$Server, $crate::ServerError> {
                 let handle = $crate::server::Handle::start(move || self.product()).await?;
                 Ok($Server { handle })

@@ -1,33 +1,33 @@
-//! What tests hold of a server, whatever its kind.
+//! The handle of a server of any kind.
 //!
-//! What always holds: no call returns before what it asked for has come about,
-//! and one that is given up halfway leaves a server that can be killed, restarted
-//! and dropped like any other.
+//! Invariants: a call returns only after its effect. A call whose future is dropped
+//! leaves a server that can be killed, restarted and dropped.
 
 use std::env;
 use std::sync::{Arc, Mutex};
 
 use tokio::task::spawn_blocking;
 
+use super::error::ServerError;
 use super::instance::Instance;
-use super::waiting::{SharedInstance, accepts, on_its_thread};
-use super::{Product, ServerError};
+use super::product::Product;
+use super::startup::{SharedInstance, run_blocking, wait_until_ready};
 use crate::database_url::DatabaseUrl;
 
-/// On how many ports to try to start a server.
+/// Maximum number of ports on which to try to start a server.
 const LAUNCHES: usize = 5;
 
-/// A server that was started here, or one that was there already.
+/// A private server, or a running one that the environment names.
 #[derive(Debug)]
 pub(crate) struct Handle<P> {
     url: DatabaseUrl,
     port: u16,
-    /// None for a server that belongs to somebody else.
+    /// `None` for a server that was not started here.
     instance: Option<SharedInstance<P>>,
 }
 
 impl<P: Product> Handle<P> {
-    /// Starts a private server, of which `product` looks for the programs.
+    /// Starts a private server. `product` finds its programs, on a blocking thread.
     pub(crate) async fn start(
         product: impl FnOnce() -> Result<P, ServerError> + Send + 'static,
     ) -> Result<Self, ServerError> {
@@ -35,26 +35,26 @@ impl<P: Product> Handle<P> {
         let instance = Arc::new(Mutex::new(instance));
         let mut launches = LAUNCHES;
         loop {
-            let port = on_its_thread(&instance, |instance| {
+            let port = run_blocking(&instance, |instance| {
                 instance.launch()?;
-                Ok(instance.place().port())
+                Ok(instance.env().port())
             })
             .await?;
             let url = P::url(port);
-            let error = match accepts(&instance, &url).await {
+            let error = match wait_until_ready(&instance, &url).await {
                 Ok(()) => return Ok(Self { url, port, instance: Some(instance) }),
                 Err(error) => error,
             };
             launches -= 1;
             let ended = launches > 0 && matches!(error, ServerError::Ended { .. });
-            // Somebody else may have been quicker to use the port.
-            if !ended || !on_its_thread(&instance, Instance::evade).await? {
+            // Another process may have taken the port in the meantime.
+            if !ended || !run_blocking(&instance, Instance::change_taken_port).await? {
                 return Err(error);
             }
         }
     }
 
-    /// The server that the environment names, if it does.
+    /// The server that the environment variable names, if it is set.
     pub(crate) fn given() -> Result<Option<Self>, ServerError> {
         let variable = P::SHARED_URL;
         let Some(text) = env::var_os(variable).filter(|url| !url.is_empty()) else {
@@ -79,26 +79,26 @@ impl<P: Product> Handle<P> {
         self.instance.is_some()
     }
 
-    /// What a private server is made from.
+    /// The product of a private server.
     pub(crate) async fn product(&self) -> Result<P, ServerError>
     where
         P: Clone,
     {
-        on_its_thread(self.instance()?, |instance| Ok(instance.product().clone())).await
+        run_blocking(self.instance()?, |instance| Ok(instance.product().clone())).await
     }
 
     pub(crate) async fn kill(&self) -> Result<(), ServerError> {
-        on_its_thread(self.instance()?, Instance::kill).await
+        run_blocking(self.instance()?, Instance::kill).await
     }
 
     pub(crate) async fn restart(&self) -> Result<(), ServerError> {
         let instance = self.instance()?;
-        on_its_thread(instance, |instance| {
+        run_blocking(instance, |instance| {
             instance.shut_down()?;
             instance.launch()
         })
         .await?;
-        accepts(instance, &self.url).await
+        wait_until_ready(instance, &self.url).await
     }
 
     pub(crate) async fn stop(self) -> Result<(), ServerError> {

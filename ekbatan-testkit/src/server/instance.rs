@@ -1,8 +1,9 @@
 //! The folder, port and processes of one private server.
 //!
-//! Everything here blocks and belongs on a thread that may. What always holds:
-//! [`Instance::process`] is the process that runs, as long as it is not known to
-//! have ended; the reaper knows of it; and at most one runs on a folder.
+//! Every function here blocks, so it must run on a thread for blocking work.
+//!
+//! Invariants: [`Instance::process`] is the running process, unless it is known to have
+//! ended. The reaper knows of that process. At most one process runs on a folder.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,41 +13,44 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::processes::{self, Process};
+use super::error::ServerError;
+use super::port;
+use super::process::{self, Process};
+use super::product::{Product, ServerEnv};
 use super::reaper::Reaper;
-use super::{Place, Product, ServerError, port};
 
-/// How long a process may take to end.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often to look whether a process has ended.
-const GLANCE: Duration = Duration::from_millis(5);
-/// How much of a server's log goes into an error.
+/// Maximum time for a process to end.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How often to check whether a process has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How many lines of the server's log an error includes.
 const LOG_LINES: usize = 30;
 
-/// A server's folder and what runs on it.
+/// A server's folder and the process that runs on it.
 #[derive(Debug)]
 pub(super) struct Instance<P> {
     product: P,
-    place: Place,
+    env: ServerEnv,
     process: Option<Child>,
     reaper: Reaper,
 }
 
 impl<P: Product> Instance<P> {
-    /// Makes the folder of a new server, which is yet to be launched.
+    /// Creates and prepares the folder of a new server. `launch` starts it.
     pub(super) fn create(product: P) -> Result<Self, ServerError> {
         let temporary = tempfile::Builder::new()
             .prefix(&format!("ekbatan-{}-", P::NAME))
             .tempdir()
-            .map_err(unusable(&std::env::temp_dir()))?;
-        // As the server will name it.
-        let folder = fs::canonicalize(temporary.path()).map_err(unusable(temporary.path()))?;
+            .map_err(ServerError::unusable(&std::env::temp_dir()))?;
+        // The server reports its folder in this form.
+        let folder =
+            fs::canonicalize(temporary.path()).map_err(ServerError::unusable(temporary.path()))?;
         let account = P::account(&folder)?;
         let reaper = Reaper::start(&folder, P::END)?;
-        // The reaper's from here on.
+        // From here on the reaper removes the folder.
         let _ = temporary.keep();
-        let place = Place { account, folder, port: port::free()? };
-        let mut instance = Self { product, place, process: None, reaper };
+        let env = ServerEnv { account, folder, port: port::free()? };
+        let mut instance = Self { product, env, process: None, reaper };
         instance.prepare()?;
         Ok(instance)
     }
@@ -55,38 +59,38 @@ impl<P: Product> Instance<P> {
         &self.product
     }
 
-    pub(super) fn place(&self) -> &Place {
-        &self.place
+    pub(super) fn env(&self) -> &ServerEnv {
+        &self.env
     }
 
-    /// Moves a server that is not running to another port if somebody else
-    /// listens on its own, and says whether it did.
-    pub(super) fn evade(&mut self) -> Result<bool, ServerError> {
-        let taken = port::is_taken(self.place.port);
+    /// Moves a stopped server to another port if another process listens on its port.
+    /// Returns whether it moved.
+    pub(super) fn change_taken_port(&mut self) -> Result<bool, ServerError> {
+        let taken = port::is_taken(self.env.port);
         if taken {
-            self.place.port = port::free()?;
+            self.env.port = port::free()?;
         }
         Ok(taken)
     }
 
-    /// Starts the server's first process.
+    /// Starts the server's main process.
     pub(super) fn launch(&mut self) -> Result<(), ServerError> {
-        let log = self.log().map_err(unusable(&self.place.folder))?;
-        let errors = log.try_clone().map_err(unusable(&self.place.folder))?;
-        let mut command = self.product.server(&self.place);
-        self.settle(&mut command).stdout(log).stderr(errors);
+        let log = self.log().map_err(ServerError::unusable(&self.env.folder))?;
+        let errors = log.try_clone().map_err(ServerError::unusable(&self.env.folder))?;
+        let mut command = self.product.server(&self.env);
+        self.isolate(&mut command).stdout(log).stderr(errors);
         let process = command.spawn().map_err(ServerError::running(program(&command)))?;
         let pid = process.id();
         self.process = Some(process);
         self.reaper.watch(Some(pid))
     }
 
-    /// Whether the server was launched and neither killed nor shut down since.
+    /// Whether the server was launched, and neither killed nor shut down since.
     pub(super) fn is_launched(&self) -> bool {
         self.process.is_some()
     }
 
-    /// How the server ended, if it was launched and has ended by itself.
+    /// The exit status of the server, if it was launched and has ended by itself.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>, ServerError> {
         let Some(process) = &mut self.process else {
             return Ok(None);
@@ -98,44 +102,43 @@ impl<P: Product> Instance<P> {
         Ok(status)
     }
 
-    /// Ends the server without giving it a chance to say goodbye, as a crash
-    /// would, and waits until none of its processes is left.
+    /// Kills the server, as a crash would, and waits until all its processes have ended.
     pub(super) fn kill(&mut self) -> Result<(), ServerError> {
-        let Some(process) = &mut self.process else {
+        let Some(main) = &mut self.process else {
             return Ok(());
         };
-        let pid = process.id();
-        // Frozen, it starts no process that we would not find.
-        processes::freeze(pid, PATIENCE)?;
+        let pid = main.id();
+        // A stopped process cannot start another one after the scan.
+        process::freeze(pid, TIMEOUT)?;
         let children = Process::children_of(pid)?;
         let child_pids = children.iter().map(|child| child.pid);
-        // Itself first, lest it sees its children die and begins a recovery.
-        processes::signal("KILL", [pid].into_iter().chain(child_pids))?;
-        process.wait().map_err(ServerError::Processes)?;
-        processes::wait_for_end(&children, PATIENCE)?;
+        // The main process first: otherwise it sees its children end and starts a recovery.
+        process::signal("KILL", [pid].into_iter().chain(child_pids))?;
+        main.wait().map_err(ServerError::Processes)?;
+        process::wait_for_end(&children, TIMEOUT)?;
         self.forget()
     }
 
-    /// Has the server end in good order, ending all connections.
+    /// Shuts the server down in an orderly way and closes all connections.
     pub(super) fn shut_down(&mut self) -> Result<(), ServerError> {
-        let Some(process) = &self.process else {
+        let Some(main) = &self.process else {
             return Ok(());
         };
-        let pid = process.id();
-        processes::signal(P::SHUTDOWN, [pid])?;
+        let pid = main.id();
+        process::signal(P::SHUTDOWN, [pid])?;
         let start = Instant::now();
         while self.is_launched() && self.ended()?.is_none() {
             let waited = start.elapsed();
-            if waited > PATIENCE {
+            if waited > TIMEOUT {
                 let pids = vec![pid];
                 return Err(ServerError::Lingering { pids, waited });
             }
-            thread::sleep(GLANCE);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// The last lines that the server logged.
+    /// The last lines of the server's log.
     pub(super) fn end_of_log(&self) -> String {
         let log = fs::read(self.log_path()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -144,8 +147,8 @@ impl<P: Product> Instance<P> {
     }
 
     fn prepare(&mut self) -> Result<(), ServerError> {
-        let mut command = self.product.preparation(&self.place);
-        self.settle(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = self.product.preparation(&self.env);
+        self.isolate(&mut command).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = program(&command);
         let child = command.spawn().map_err(ServerError::running(&program))?;
         self.reaper.watch(Some(child.id()))?;
@@ -162,18 +165,17 @@ impl<P: Product> Instance<P> {
         })
     }
 
-    /// Has one of the server's programs run in an environment that is always the
-    /// same.
-    fn settle<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    /// Gives a command of the server a fixed environment.
+    fn isolate<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
-            .current_dir(&self.place.folder)
+            .current_dir(&self.env.folder)
             .env("LC_ALL", "C")
             .env("TZ", "UTC")
-            // Some leave their temporary files behind, or get in each other's way
-            // where they share a folder for them.
-            .env("TMPDIR", &self.place.folder)
-            // A Ctrl-C at the terminal is for the tests; the reaper, which wants
-            // a group, does the rest.
+            // Some servers leave temporary files behind, or conflict over a shared folder
+            // for them.
+            .env("TMPDIR", &self.env.folder)
+            // A Ctrl-C at the terminal is for the tests only. The reaper ends the process
+            // group.
             .process_group(0)
             .stdin(Stdio::null())
     }
@@ -184,7 +186,7 @@ impl<P: Product> Instance<P> {
     }
 
     fn log_path(&self) -> PathBuf {
-        self.place.folder.join("log")
+        self.env.folder.join("log")
     }
 
     fn log(&self) -> io::Result<File> {
@@ -196,20 +198,15 @@ impl<P> Drop for Instance<P> {
     fn drop(&mut self) {
         self.reaper.end();
         if let Some(process) = &mut self.process {
-            // Ended by the reaper; this is for the case that somebody ended the
-            // reaper, and for the process table.
+            // The reaper has already ended the process. This covers a reaper that was
+            // killed, and collects the zombie.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 }
 
-fn unusable(folder: &Path) -> impl FnOnce(io::Error) -> ServerError {
-    let folder = folder.to_owned();
-    move |source| ServerError::Folder { folder, source }
-}
-
-/// The name of the program that a command runs.
+/// The file name of the program that a command runs.
 fn program(command: &Command) -> String {
     let program = Path::new(command.get_program());
     program.file_name().unwrap_or(command.get_program()).to_string_lossy().into_owned()

@@ -1,26 +1,26 @@
-//! The ports that private servers listen on.
+//! The ports of private servers.
 //!
-//! What always holds: a port that is handed out was free a moment ago. Somebody
-//! may be quicker to use it, in which case the server ends and gets another one.
+//! Invariants: a returned port was free when it was checked. If another process takes it
+//! first, the server fails to start and gets another port.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 
-use super::ServerError;
+use super::error::ServerError;
 
-/// Servers listen below the ports that systems hand out for outgoing
-/// connections, or a stopped server might not get its port back.
+/// Below the range for outgoing connections. Otherwise such a connection could take the
+/// port of a stopped server.
 const PORTS: Range<u16> = 10_000..32_000;
-/// How many ports to try before asking what is wrong with this machine.
+/// How many ports to try before reporting an error.
 const TRIES: usize = 1_000;
 
-/// Whether somebody listens on `port` now.
+/// Whether a process listens on `port`.
 pub(super) fn is_taken(port: u16) -> bool {
     bind(port).is_err()
 }
 
-/// A port on which nobody listens now.
+/// A port on which no process listens.
 pub(super) fn free() -> Result<u16, ServerError> {
     let mut tries = TRIES;
     loop {

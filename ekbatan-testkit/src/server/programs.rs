@@ -1,36 +1,37 @@
-//! Where the programs of an installed server are.
+//! Finding the programs of an installed server.
 //!
-//! What always holds: a folder is used only if it holds all that the server
-//! needs. A folder that was asked for by name is used or reported, never skipped.
+//! Invariants: a folder is used only if it contains all required programs. A folder that
+//! an environment variable names is used or reported, never skipped.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-use super::ServerError;
+use super::error::ServerError;
 
-/// Where `scripts/install-servers` puts what the system's packages do not have.
+/// The folder of `scripts/install-servers`, for servers that the distribution does not
+/// package.
 const INSTALLED_HERE: &str = ".servers";
 
-/// What is looked for, and the words to say that it is not there.
+/// What to search, and how to report that it is missing.
 #[derive(Debug)]
-pub(crate) struct Search {
+pub(crate) struct ProgramSearch {
     /// The kind of server.
     pub(crate) server: &'static str,
-    /// What has to be in one folder, in words.
+    /// The required programs, in words.
     pub(crate) programs: &'static str,
-    /// How to get it.
+    /// How to install them.
     pub(crate) install: &'static str,
-    /// The environment variable that names the folder.
+    /// The environment variable that names their folder.
     pub(crate) variable: &'static str,
-    /// What that could be.
+    /// An example for that variable.
     pub(crate) example: &'static str,
-    /// Whether a folder holds it.
+    /// Whether a folder contains all required programs.
     pub(crate) is_complete: fn(&Path) -> bool,
 }
 
-impl Search {
-    /// The folder that the environment variable names, else the first of
-    /// `places` that holds the programs.
+impl ProgramSearch {
+    /// The folder that the environment variable names, or else the first of `places` that
+    /// contains the programs.
     pub(crate) fn find(
         &self,
         places: impl FnOnce() -> Vec<PathBuf>,
@@ -54,8 +55,8 @@ impl Search {
     }
 }
 
-/// Where systems have the programs of servers: the folders on the search path,
-/// on which those for daemons are often missing.
+/// The folders in which distributions install servers, and the search path, which often
+/// lacks them.
 pub(crate) fn usual_places() -> Vec<PathBuf> {
     let mut places = vec![PathBuf::from("/usr/sbin"), PathBuf::from("/usr/bin")];
     for folder in env::split_paths(&env::var_os("PATH").unwrap_or_default()) {
@@ -66,8 +67,8 @@ pub(crate) fn usual_places() -> Vec<PathBuf> {
     places
 }
 
-/// Where `scripts/install-servers` has put the server `name`: at the root of the
-/// workspace that is being tested, or of the one that we are in.
+/// The folders in which `scripts/install-servers` puts the server `name`: below the
+/// workspace of the tested package, and below the workspace of the current directory.
 pub(crate) fn installed_here(name: &str) -> Vec<PathBuf> {
     let tested = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let mut places: Vec<PathBuf> = Vec::new();

@@ -1,41 +1,42 @@
-//! The end of a server, whatever becomes of the process that started it.
+//! The removal of a server when its handle or its process goes away.
 //!
-//! A shell waits at one end of a pipe of which we hold the other. What always
-//! holds: when our end is closed, because the handle is dropped or because the
-//! system closes it for a process that is no more, the shell ends the server and
-//! removes its folder. It is told of each process before that process has done
-//! anything worth cleaning up.
+//! A shell waits on one end of a pipe; this process holds the other end.
+//!
+//! Invariants: when this end closes, because the handle is dropped or because the process
+//! ended, the shell ends the server and removes its folder. The shell learns the id of
+//! each process before that process creates anything that must be removed.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::ServerError;
+use super::error::ServerError;
 
 const SCRIPT: &str = include_str!("reaper.sh");
 
-/// Ends a process and removes a folder at the latest when we are gone.
+/// A shell that ends a process and removes a folder, at the latest when this process
+/// ends.
 #[derive(Debug)]
 pub(super) struct Reaper {
     shell: Child,
 }
 
 impl Reaper {
-    /// Takes over the care for `folder`. The signal `end` makes a server that
-    /// runs there end at once.
+    /// Starts the shell for `folder`. The signal `end` makes the server in it end at
+    /// once.
     pub(super) fn start(folder: &Path, end: &str) -> Result<Self, ServerError> {
         let shell = Command::new("sh")
             .args(["-c", SCRIPT, "ekbatan-testkit-reaper"])
             .arg(folder)
             .arg(end)
-            // Not in the folder that it removes, nor where it keeps a test's
-            // own folder busy.
+            // Not in the folder that it removes, and not in a test's folder, which would
+            // stay busy.
             .current_dir("/")
-            // A Ctrl-C at the terminal is not for it.
+            // A Ctrl-C at the terminal must not reach it.
             .process_group(0)
             .stdin(Stdio::piped())
-            // Whoever reads the tests' output must not wait for it.
+            // A reader of the tests' output must not wait for it.
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -43,8 +44,8 @@ impl Reaper {
         Ok(Self { shell })
     }
 
-    /// From now on `pid`, with the group of processes that it leads, is what to
-    /// end, and nothing else.
+    /// Sets the process to end, together with its process group. It replaces the previous
+    /// one; `None` means that there is none.
     pub(super) fn watch(&mut self, pid: Option<u32>) -> Result<(), ServerError> {
         let line = pid.map_or_else(String::new, |pid| pid.to_string());
         let pipe = self.shell.stdin.as_mut();
@@ -56,7 +57,7 @@ impl Reaper {
     /// Ends the process, removes the folder, and waits until both are gone.
     pub(super) fn end(&mut self) {
         drop(self.shell.stdin.take());
-        // If it cannot be waited for it has ended already.
+        // An error means that the shell has already ended.
         let _ = self.shell.wait();
     }
 }

@@ -1,11 +1,10 @@
-//! What a private server is configured with before it starts.
+//! The settings of a private server.
 //!
-//! What always holds: a setting that a test asks for wins over the defaults, and
-//! the few that make a server private (its address, port and socket) win over
-//! both. Every server takes the last of several values for one parameter, so
-//! what must hold comes last.
+//! Invariants: a test's settings override the defaults, and the settings that keep a
+//! server private (address, port, socket) override both. Servers use the last value of a
+//! parameter, so the settings that must win come last.
 
-/// Parameters and their values, in the order in which they were chosen.
+/// Parameters and values, in the order in which they were set.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     chosen: Vec<(String, String)>,
@@ -27,7 +26,7 @@ impl Settings {
         self.chosen.extend(more.iter().map(owned));
     }
 
-    /// Every name and value, and then those of `private`.
+    /// All names and values, followed by those in `private`.
     pub(crate) fn with<'a>(
         &'a self,
         private: &'a [(&'a str, &'a str)],

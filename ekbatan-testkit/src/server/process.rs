@@ -1,24 +1,24 @@
-//! Processes as the system sees them: finding, signalling and outliving them.
+//! Finding, signalling and waiting for operating system processes.
 //!
-//! What always holds: a process is known by its id and the time of its start, so
-//! that another one that got the same id later is not mistaken for it. A process
-//! that ended but was not yet collected by its parent counts as gone.
+//! Invariants: a process is identified by its id and its start time, so a later process
+//! with the same id is not mistaken for it. A zombie, which has ended but whose parent
+//! has not collected it, counts as ended.
 
 use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::ServerError;
+use super::error::ServerError;
 
-/// How often to look again when nothing tells that a process ended.
-const GLANCE: Duration = Duration::from_millis(5);
+/// How often to check whether a process has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Sends its first argument, a signal, to the processes named by the others. One
-/// that is gone already has what it was to get.
+/// Sends the signal in the first argument to the processes in the others. It ignores
+/// processes that have already ended.
 const SIGNAL: &str = r#"signal=$1; shift; for pid; do kill -s "$signal" "$pid"; done; :"#;
 
-/// A process that may or may not be running.
+/// A process that may have ended since it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -26,13 +26,14 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// The processes that `parent` has started and that have not ended.
+    /// The children of `parent` that have not ended.
     pub(super) fn children_of(parent: u32) -> Result<Vec<Self>, ServerError> {
         let mut children = Vec::new();
         for entry in fs::read_dir("/proc").map_err(ServerError::Processes)? {
             let entry = entry.map_err(ServerError::Processes)?;
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            // Other entries are no processes, and some end while we look.
+            // Skip entries that are not processes, and processes that end during the
+            // scan.
             if let Some((process, status)) = pid.and_then(look)
                 && status.parent == parent
                 && status.runs()
@@ -48,14 +49,14 @@ impl Process {
     }
 }
 
-/// Stops a process, so that it neither acts nor starts others until it is
+/// Stops a process with `SIGSTOP`, so that it starts no other process until it is
 /// continued or killed.
 pub(super) fn freeze(pid: u32, patience: Duration) -> Result<(), ServerError> {
     signal("STOP", [pid])?;
-    // The signal may find it in the middle of starting another process.
+    // `SIGSTOP` takes effect only after a `fork` that is in progress.
     wait_for_none(patience, || {
-        let acts = look(pid).is_some_and(|(_, status)| status.runs() && status.state != "T");
-        if acts { vec![pid] } else { Vec::new() }
+        let active = look(pid).is_some_and(|(_, status)| status.runs() && status.state != "T");
+        if active { vec![pid] } else { Vec::new() }
     })
 }
 
@@ -67,7 +68,7 @@ pub(super) fn wait_for_end(processes: &[Process], patience: Duration) -> Result<
     })
 }
 
-/// Waits until there is none of the processes that `lingering` looks for.
+/// Waits until `lingering` returns no process.
 fn wait_for_none(patience: Duration, lingering: impl Fn() -> Vec<u32>) -> Result<(), ServerError> {
     let start = Instant::now();
     loop {
@@ -79,7 +80,7 @@ fn wait_for_none(patience: Duration, lingering: impl Fn() -> Vec<u32>) -> Result
         if waited > patience {
             return Err(ServerError::Lingering { pids, waited });
         }
-        thread::sleep(GLANCE);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -99,12 +100,12 @@ pub(super) fn signal(signal: &str, pids: impl IntoIterator<Item = u32>) -> Resul
 #[derive(Debug)]
 struct Status {
     parent: u32,
-    /// The letter that stands for it in `/proc`.
+    /// The state letter in `/proc/PID/stat`.
     state: String,
 }
 
 impl Status {
-    /// Whether it has not ended, if perhaps stopped.
+    /// Whether the process has not ended. A stopped process has not ended.
     fn runs(&self) -> bool {
         !matches!(self.state.as_str(), "Z" | "X")
     }
@@ -114,13 +115,13 @@ fn look(pid: u32) -> Option<(Process, Status)> {
     parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Reads a line such as `7 (name) S 1 …`. The name may contain anything.
+/// Parses a line such as `7 (name) S 1 …`. The name may contain any character.
 fn parse(pid: u32, line: &str) -> Option<(Process, Status)> {
     let (_, fields) = line.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
     let state = fields.next()?.to_owned();
     let parent = fields.next()?.parse().ok()?;
-    // The 22nd field of the line; the third and fourth have been taken.
+    // Field 22 of the line; fields 3 and 4 are already consumed.
     let started = fields.nth(17)?.parse().ok()?;
     Some((Process { pid, started }, Status { parent, state }))
 }
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_read_past_any_name() {
+    fn a_line_is_parsed_whatever_the_name_contains() {
         let line = "7 (a) b) c) S 3 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 0 0";
         let (process, status) = parse(7, line).unwrap();
         assert_eq!(process, Process { pid: 7, started: 4242 });
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn children_are_found_and_outlived() {
+    fn children_are_found_and_waited_for() {
         let mut child =
             Command::new("sh").args(["-c", "read -r line"]).stdin(Stdio::piped()).spawn().unwrap();
         let ours = Process::children_of(std::process::id()).unwrap();
@@ -147,7 +148,7 @@ mod tests {
         let found = found.expect("our child is among our children").clone();
         freeze(child.id(), Duration::from_secs(60)).unwrap();
         signal("KILL", [child.id()]).unwrap();
-        // Not collected yet, and gone all the same.
+        // The child is a zombie now, which counts as ended.
         wait_for_end(&[found], Duration::from_secs(60)).unwrap();
         child.wait().unwrap();
     }
