@@ -1,4 +1,4 @@
-//! A future is polled as often as asked, and gone before the answer is given.
+//! `drop_at_poll` polls as often as requested and drops the future before it returns.
 
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use ekbatan_testkit::{Dropped, drop_at_poll};
 
-/// Notes that it was dropped.
+/// Records that it was dropped.
 struct Flag(Rc<Cell<bool>>);
 
 impl Drop for Flag {
@@ -16,7 +16,7 @@ impl Drop for Flag {
     }
 }
 
-/// Waits `waits` times, noting each poll, then returns `"done"`.
+/// Waits `waits` times, counts each poll, then returns `"done"`.
 async fn waits(waits: usize, polls: &Cell<usize>) -> &'static str {
     let mut left = waits;
     poll_fn(|context| {
@@ -52,7 +52,7 @@ async fn a_future_that_finishes_in_time_is_not_dropped() {
 }
 
 #[tokio::test]
-async fn the_future_is_gone_when_the_answer_is_there() {
+async fn the_future_is_dropped_before_the_outcome_is_returned() {
     let dropped = Rc::new(Cell::new(false));
     let flag = Flag(Rc::clone(&dropped));
     let future = async move {
@@ -65,13 +65,13 @@ async fn the_future_is_gone_when_the_answer_is_there() {
 }
 
 #[tokio::test]
-async fn the_future_is_polled_when_it_asks_for_it() {
-    let (tell, told) = tokio::sync::oneshot::channel();
-    let teller = tokio::spawn(async move {
+async fn the_future_is_polled_when_its_waker_is_called() {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let task = tokio::spawn(async move {
         tokio::task::yield_now().await;
-        tell.send("news").unwrap();
+        sender.send("news").unwrap();
     });
-    let outcome = drop_at_poll(2, told).await;
+    let outcome = drop_at_poll(2, receiver).await;
     assert_eq!(outcome.finished(), Some(Ok("news")));
-    teller.await.unwrap();
+    task.await.unwrap();
 }

@@ -1,7 +1,7 @@
-//! What depends on the process: how it ends, and its environment.
+//! Tests of what depends on the process: how it ends, and its environment.
 //!
-//! Each test here has two parts. It runs itself again in a process of its own,
-//! [`alone`], where it plays the second one.
+//! Each test has two parts. The first runs the same test again in a child process, see
+//! [`alone`], which executes the second part.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
@@ -16,44 +16,44 @@ use ekbatan_testkit::{PostgresServer, RedisServer, ServerError, drop_at_poll};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
-/// How long to wait for what happens in moments unless it never does.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Deadline for what takes only a moment on a working machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 const MARK: &str = "server: ";
-/// What a second part says when it has come to its end.
-const PLAYED: &str = "played to its end";
-/// Names, in a process that a test has started, that test.
+/// The second part prints this when it has finished.
+const FINISHED: &str = "second part finished";
+/// In a child process, this variable names the test that started it.
 const ALONE: &str = "EKBATAN_TEST_ALONE";
 
-/// A process that runs one test of this binary, for its second part.
+/// A child process that runs the second part of a test of this binary.
 fn alone(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(ALONE, test);
     command
 }
 
-/// Whether this process is one that `test` has started for its second part.
+/// Whether this process runs the second part of `test`.
 fn is_alone(test: &str) -> bool {
     std::env::var_os(ALONE).is_some_and(|alone| alone == test)
 }
 
-/// Waits for a second part that ends by itself.
-fn plays(mut alone: Command) {
+/// Runs a second part to its end.
+fn run_to_end(mut alone: Command) {
     let output = alone.output().unwrap();
-    let [said, complained] =
+    let [stdout, stderr] =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    // A process that found no test to run would be a success too.
-    assert!(output.status.success() && said.contains(PLAYED), "{said}{complained}");
+    // A process that found no test to run would succeed too.
+    assert!(output.status.success() && stdout.contains(FINISHED), "{stdout}{stderr}");
 }
 
 fn lines_of(child: &mut Child) -> Lines<BufReader<ChildStdout>> {
     BufReader::new(child.stdout.take().unwrap()).lines()
 }
 
-/// The address of the server that another process says it has started.
-fn said(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
+/// The URL of the server that the child process started.
+fn server_url(lines: &mut Lines<BufReader<ChildStdout>>) -> String {
     lines
         .find_map(|line| Some(line.unwrap().split_once(MARK)?.1.to_owned()))
-        .expect("the test says where its server is")
+        .expect("the child prints the URL of its server")
 }
 
 async fn postmaster_and_folder(url: &str) -> (String, PathBuf) {
@@ -65,7 +65,7 @@ async fn postmaster_and_folder(url: &str) -> (String, PathBuf) {
     (lock.lines().next().unwrap().to_owned(), folder)
 }
 
-/// Whether a process runs; one that only waits to be collected does not.
+/// Whether a process runs. A zombie does not.
 fn runs(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
@@ -78,11 +78,11 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{what}");
+    assert!(tokio::time::timeout(TIMEOUT, wait).await.is_ok(), "{what}");
 }
 
-/// A temporary folder for another process's temporary folders, which the user
-/// that runs servers may enter.
+/// A folder for the temporary folders of a child process. The user that runs servers may
+/// enter it.
 fn folder_for_folders() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -93,7 +93,7 @@ fn is_empty(folder: &Path) -> bool {
     fs::read_dir(folder).unwrap().next().is_none()
 }
 
-/// Whether any process that runs was told of `folder` when it was started.
+/// Whether the command line of any running process contains `folder`.
 fn is_in_use(folder: &Path) -> bool {
     fs::read_dir("/proc").unwrap().flatten().any(|entry| {
         let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -120,7 +120,7 @@ async fn a_killed_process_leaves_nothing() {
         return start_a_server_and_wait_to_be_killed().await;
     }
     let mut child = alone(TEST).stdout(Stdio::piped()).spawn().unwrap();
-    let url = said(&mut lines_of(&mut child));
+    let url = server_url(&mut lines_of(&mut child));
     let (postmaster, folder) = postmaster_and_folder(&url).await;
     assert!(runs(&postmaster));
     assert!(folder.exists());
@@ -136,8 +136,8 @@ async fn a_process_killed_while_it_starts_a_server_leaves_nothing() {
     if is_alone(TEST) {
         return start_a_server_and_wait_to_be_killed().await;
     }
-    // Each of these appears later than the one before. Before the first there is no more than
-    // an empty folder, made a moment before the reaper that would remove it.
+    // Each of these files appears later than the one before. Earlier than the first there
+    // is only an empty folder, created a moment before the reaper that removes it.
     for sign in ["data", "data/global/pg_control", "log", "data/postmaster.pid"] {
         let folders = folder_for_folders();
         let mut child =
@@ -173,7 +173,7 @@ async fn a_process_killed_with_a_mariadb_leaves_nothing() {
         let server = MariaDbServer::start().await.unwrap();
         return wait_to_be_killed_with(&server.url("mysql")).await;
     }
-    // Once by what prepares it, once by itself.
+    // Once during the preparation, and once while the server runs.
     leaves_nothing_when_killed(TEST, Some("data/ibdata1")).await;
     leaves_nothing_when_killed(TEST, None).await;
 }
@@ -200,14 +200,14 @@ async fn a_process_killed_with_a_redis_leaves_nothing() {
     leaves_nothing_when_killed(TEST, None).await;
 }
 
-/// Kills the second part of `test` when a file in its server's folder appears, or
-/// else when the server is there, and waits until nothing is left.
+/// Kills the second part of `test` when the file `sign` appears in its server's folder,
+/// or when the server accepts connections. Then waits until nothing is left.
 async fn leaves_nothing_when_killed(test: &str, sign: Option<&str>) {
     let folders = folder_for_folders();
     let mut child =
         alone(test).env("TMPDIR", folders.path()).stdout(Stdio::piped()).spawn().unwrap();
     match sign {
-        None => drop(said(&mut lines_of(&mut child))),
+        None => drop(server_url(&mut lines_of(&mut child))),
         Some(sign) => {
             until(sign, || {
                 let mut servers = fs::read_dir(folders.path()).unwrap().flatten();
@@ -224,26 +224,26 @@ async fn leaves_nothing_when_killed(test: &str, sign: Option<&str>) {
 }
 
 #[tokio::test]
-async fn a_start_that_is_given_up_leaves_nothing() {
-    const TEST: &str = "a_start_that_is_given_up_leaves_nothing";
+async fn a_cancelled_start_leaves_nothing() {
+    const TEST: &str = "a_cancelled_start_leaves_nothing";
     if is_alone(TEST) {
-        return give_up_starting_servers().await;
+        return cancel_server_starts().await;
     }
     let folders = folder_for_folders();
     let mut alone = alone(TEST);
     alone.env("TMPDIR", folders.path());
-    plays(alone);
+    run_to_end(alone);
 }
 
-/// Expects a folder for temporary folders of its own.
-async fn give_up_starting_servers() {
+/// Needs its own folder for temporary folders.
+async fn cancel_server_starts() {
     let folders = std::env::temp_dir();
     for polls in [1, 2, 3, 5] {
         drop(drop_at_poll(polls, PostgresServer::start()).await);
         until("the folder goes", || is_empty(&folders)).await;
         until("the processes end", || !is_in_use(&folders)).await;
     }
-    println!("{PLAYED}");
+    println!("{FINISHED}");
 }
 
 #[tokio::test]
@@ -259,10 +259,10 @@ async fn the_shared_server_ends_with_its_process() {
         .spawn()
         .unwrap();
     let mut lines = lines_of(&mut child);
-    let url = said(&mut lines);
+    let url = server_url(&mut lines);
     let (postmaster, folder) = postmaster_and_folder(&url).await;
     drop(child.stdin.take());
-    // Nothing that we started keeps the output open.
+    // No process that the child started keeps the output open.
     assert_eq!(lines.filter(Result::is_err).count(), 0);
     assert!(child.wait().unwrap().success());
     until("the server ends", || !runs(&postmaster)).await;
@@ -272,7 +272,7 @@ async fn the_shared_server_ends_with_its_process() {
 async fn start_the_shared_server_and_return() {
     let server = PostgresServer::shared().await.unwrap();
     println!("{MARK}{}", server.url("postgres"));
-    // So that the first part can have a look before this process ends.
+    // The first part inspects the server before this process ends.
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
@@ -286,7 +286,7 @@ async fn a_given_server_is_used_and_left_alone() {
     let url = server.url("postgres");
     let mut alone = alone(TEST);
     alone.env("EKBATAN_TEST_POSTGRES_URL", &url);
-    plays(alone);
+    run_to_end(alone);
     PgConnection::connect(&url).await.unwrap();
 }
 
@@ -298,7 +298,7 @@ async fn use_the_given_server() {
     PgConnection::connect(&url).await.unwrap();
     assert!(matches!(server.kill().await, Err(ServerError::NotOurs { .. })));
     assert!(matches!(server.restart().await, Err(ServerError::NotOurs { .. })));
-    println!("{PLAYED}");
+    println!("{FINISHED}");
 }
 
 #[tokio::test]
@@ -310,12 +310,12 @@ async fn a_missing_server_is_an_error() {
     let empty = tempfile::tempdir().unwrap();
     let mut alone = alone(TEST);
     alone.env("EKBATAN_POSTGRES_BIN", empty.path());
-    plays(alone);
+    run_to_end(alone);
 }
 
 async fn find_no_server() {
     let error = PostgresServer::start().await.unwrap_err();
     assert!(matches!(error, ServerError::NoProgramsIn { .. }), "{error}");
     assert!(error.to_string().contains("EKBATAN_POSTGRES_BIN"));
-    println!("{PLAYED}");
+    println!("{FINISHED}");
 }

@@ -1,4 +1,4 @@
-//! Private servers start, crash and come back as told, and leave nothing.
+//! Private servers start, crash and restart on request, and leave nothing behind.
 
 use std::collections::HashSet;
 use std::fs;
@@ -25,13 +25,13 @@ async fn count(connection: &mut PgConnection) -> i64 {
     sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(connection).await.unwrap()
 }
 
-/// The folder of a server that was started here.
+/// The data folder of a private server.
 async fn data_of(server: &PostgresServer) -> PathBuf {
     let mut connection = connect(&server.url("postgres")).await;
     PathBuf::from(text(&mut connection, "SHOW data_directory").await)
 }
 
-/// Whether a process runs; one that only waits to be collected does not.
+/// Whether a process runs. A zombie does not.
 fn runs(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
@@ -44,7 +44,7 @@ fn postmaster_of(data: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_server_is_private_and_quick_by_default() {
+async fn a_server_is_private_and_fast_by_default() {
     let server = PostgresServer::start().await.unwrap();
     let mut connection = connect(&server.url("postgres")).await;
     for (show, expected) in [
@@ -61,7 +61,7 @@ async fn a_server_is_private_and_quick_by_default() {
 }
 
 #[tokio::test]
-async fn settings_win_over_defaults_and_later_ones_over_earlier() {
+async fn settings_override_defaults_and_the_last_value_wins() {
     let server = PostgresServer::builder()
         .setting("max_connections", "10")
         .setting("max_connections", "20")
@@ -83,14 +83,14 @@ async fn settings_win_over_defaults_and_later_ones_over_earlier() {
     assert_eq!(text(&mut connection, "SHOW port").await, server.port().to_string());
 }
 
-/// What a server tells a client that asks for nothing at the beginning. Our
-/// usual client would ask for UTC.
+/// The server's first messages to a client that requests no settings. sqlx would request
+/// UTC.
 async fn greeting(server: &PostgresServer) -> String {
-    // Length, version 3.0 of the protocol, user.
+    // Length, protocol version 3.0, user.
     let startup = b"\0\0\0\x17\0\x03\0\0user\0postgres\0\0";
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).await.unwrap();
     stream.write_all(startup).await.unwrap();
-    // And goodbye.
+    // Terminate.
     stream.write_all(b"X\0\0\0\x04").await.unwrap();
     let mut greeting = Vec::new();
     stream.read_to_end(&mut greeting).await.unwrap();
@@ -106,7 +106,7 @@ async fn sessions_begin_in_the_time_zone_that_is_set() {
 }
 
 #[tokio::test]
-async fn an_impossible_setting_is_reported_with_what_the_server_said() {
+async fn an_invalid_setting_is_reported_with_the_output_of_the_server() {
     let error =
         PostgresServer::builder().setting("max_connections", "lots").start().await.unwrap_err();
     assert!(error.to_string().contains("max_connections"), "{error}");
@@ -120,7 +120,7 @@ async fn databases_are_created_side_by_side() {
         tasks.spawn(async move {
             let url = server.create_database().await.unwrap();
             let mut connection = connect(&url).await;
-            // Fails if another database is the same.
+            // Fails if two calls returned the same database.
             run(&mut connection, "CREATE TABLE t (n int)").await;
             url
         });
@@ -165,7 +165,7 @@ async fn a_kill_loses_what_was_not_committed_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_kill_takes_busy_backends_along() {
+async fn a_kill_ends_busy_backends() {
     let server = PostgresServer::start().await.unwrap();
     let postmaster = postmaster_of(&data_of(&server).await);
     let mut pids = vec![postmaster];
@@ -187,13 +187,13 @@ async fn a_kill_takes_busy_backends_along() {
     for outcome in busy.join_all().await {
         outcome.expect_err("cut off in the middle");
     }
-    // Killing what does not run changes nothing.
+    // Killing a stopped server does nothing.
     server.kill().await.unwrap();
     server.restart().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_running_server_restarts_in_good_order() {
+async fn a_running_server_restarts_in_an_orderly_way() {
     let server = PostgresServer::start().await.unwrap();
     let url = server.create_database().await.unwrap();
     run(&mut connect(&url).await, "CREATE TABLE t (n int)").await;
@@ -205,11 +205,11 @@ async fn a_running_server_restarts_in_good_order() {
 }
 
 #[tokio::test]
-async fn a_kill_in_the_middle_of_a_start_ends_the_waiting() {
+async fn a_kill_during_a_start_ends_the_wait() {
     let server = PostgresServer::start().await.unwrap();
     let url = server.create_database().await.unwrap();
-    // Whichever is first: the kill finds nothing, a server that is just starting,
-    // or one that was handed out already.
+    // The kill may find no server, a starting one, or one that already accepts
+    // connections.
     let (restarted, killed) = tokio::join!(server.restart(), server.kill());
     killed.unwrap();
     assert!(matches!(restarted, Ok(()) | Err(ServerError::Stopped)), "{restarted:?}");
@@ -218,7 +218,7 @@ async fn a_kill_in_the_middle_of_a_start_ends_the_waiting() {
 }
 
 #[tokio::test]
-async fn servers_do_not_know_of_each_other() {
+async fn servers_are_independent() {
     let (one, other) = tokio::join!(PostgresServer::start(), PostgresServer::start());
     let (one, other) = (one.unwrap(), other.unwrap());
     assert_ne!(one.port(), other.port());
@@ -243,7 +243,7 @@ async fn a_stopped_server_leaves_nothing() {
 async fn a_killed_server_leaves_nothing_once_dropped() {
     let server = PostgresServer::start().await.unwrap();
     let data = data_of(&server).await;
-    // Key and number of its shared memory.
+    // The key and number of its shared memory segment.
     let lock = fs::read_to_string(data.join("postmaster.pid")).unwrap();
     let segment = lock.lines().nth(6).unwrap().split_whitespace().nth(1).unwrap();
     let segments = || {
@@ -260,7 +260,7 @@ async fn a_killed_server_leaves_nothing_once_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_clock_does_not_matter() {
+async fn servers_work_while_the_clock_is_paused() {
     let server = PostgresServer::start().await.unwrap();
     server.kill().await.unwrap();
     server.restart().await.unwrap();
@@ -268,7 +268,7 @@ async fn a_paused_clock_does_not_matter() {
 }
 
 #[tokio::test]
-async fn a_proxy_counts_what_a_statement_costs() {
+async fn a_proxy_counts_the_round_trips_of_a_statement() {
     let server = PostgresServer::start().await.unwrap();
     let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
     let mut connection = connect(&proxy.url_for(&server.url("postgres"))).await;

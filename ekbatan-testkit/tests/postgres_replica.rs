@@ -1,12 +1,12 @@
-//! A replica shows what its primary committed, when it is told to.
+//! A replica shows the commits of its primary, except while it is paused.
 
 use std::time::Duration;
 
 use ekbatan_testkit::{PostgresServer, ServerError};
 use sqlx::{Connection, PgConnection};
 
-/// How long to wait for what happens in moments unless it never does.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Deadline for what takes only a moment on a working machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 async fn connect(url: &str) -> PgConnection {
     PgConnection::connect(url).await.unwrap()
@@ -24,7 +24,7 @@ async fn count(url: &str) -> i64 {
     sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut connect(url).await).await.unwrap()
 }
 
-/// Waits until a replica says that it is so.
+/// Waits until the query returns true on the replica.
 async fn until(url: &str, sql: String) {
     let mut connection = connect(url).await;
     let wait = async {
@@ -37,11 +37,11 @@ async fn until(url: &str, sql: String) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{sql}");
+    assert!(tokio::time::timeout(TIMEOUT, wait).await.is_ok(), "{sql}");
 }
 
 #[tokio::test]
-async fn a_replica_follows_when_it_is_told_to() {
+async fn a_replica_follows_except_while_paused() {
     let primary = PostgresServer::start().await.unwrap();
     let url = primary.create_database().await.unwrap();
     run(&url, "CREATE TABLE t (n int); INSERT INTO t VALUES (1)").await;
@@ -59,7 +59,7 @@ async fn a_replica_follows_when_it_is_told_to() {
 
     replica.pause_replay().await.unwrap();
     run(&url, "INSERT INTO t VALUES (3)").await;
-    // Once it has received that, it would show it in a moment.
+    // From here on, only the pause keeps the replica from showing it.
     let written = position(&url, "SELECT pg_current_wal_lsn()::text").await;
     until(&copy, format!("SELECT pg_last_wal_receive_lsn() >= '{written}'")).await;
     assert_eq!(count(&copy).await, 2);
@@ -67,7 +67,7 @@ async fn a_replica_follows_when_it_is_told_to() {
     replica.resume_replay().await.unwrap();
     until(&copy, "SELECT count(*) = 3 FROM t".to_owned()).await;
 
-    // It outlives its primary, and catches up after both were away.
+    // The replica outlives its primary, and catches up after both were down.
     primary.kill().await.unwrap();
     assert_eq!(count(&copy).await, 3);
     replica.kill().await.unwrap();
@@ -78,7 +78,7 @@ async fn a_replica_follows_when_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn only_a_replica_replays() {
+async fn only_a_replica_can_be_paused() {
     let server = PostgresServer::shared().await.unwrap();
     assert!(matches!(server.pause_replay().await, Err(ServerError::Database(_))));
     assert!(matches!(server.resume_replay().await, Err(ServerError::Database(_))));

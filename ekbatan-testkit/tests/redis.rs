@@ -1,4 +1,4 @@
-//! Private Redis servers start, crash and come back as told, and leave nothing.
+//! Private Redis servers start, crash and restart on request, and leave nothing behind.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use ekbatan_testkit::RedisServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Sends a command and returns all that comes back.
+/// Sends a command and returns the whole answer.
 async fn ask(server: &RedisServer, command: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).await?;
     stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await?;
@@ -32,7 +32,7 @@ async fn a_server_answers_at_its_address() {
 }
 
 #[tokio::test]
-async fn a_server_keeps_its_data_only_if_asked_to() {
+async fn a_server_keeps_its_data_only_if_configured() {
     let forgetful = RedisServer::start().await.unwrap();
     let keeping = RedisServer::builder().setting("appendonly", "yes").start().await.unwrap();
     for (server, kept) in [(&forgetful, "$-1\r\n"), (&keeping, "$1\r\n1\r\n")] {
@@ -43,7 +43,7 @@ async fn a_server_keeps_its_data_only_if_asked_to() {
         server.restart().await.unwrap();
         assert_eq!(server.port(), port);
         assert_eq!(asked(server, "GET a").await, kept);
-        // In good order, it is no different.
+        // An orderly restart behaves the same way.
         asked(server, "SET a 1").await;
         server.restart().await.unwrap();
         assert_eq!(asked(server, "GET a").await, kept);
@@ -51,7 +51,7 @@ async fn a_server_keeps_its_data_only_if_asked_to() {
 }
 
 #[tokio::test]
-async fn servers_do_not_know_of_each_other() {
+async fn servers_are_independent() {
     let (one, other) = tokio::join!(RedisServer::start(), RedisServer::start());
     let (one, other) = (one.unwrap(), other.unwrap());
     assert_ne!(one.port(), other.port());
@@ -74,13 +74,13 @@ async fn a_stopped_or_dropped_server_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn the_shared_server_is_one() {
+async fn the_shared_server_is_one_server() {
     let (one, other) = tokio::join!(RedisServer::shared(), RedisServer::shared());
     assert_eq!(one.unwrap().port(), other.unwrap().port());
 }
 
 #[tokio::test]
-async fn an_impossible_setting_is_reported_with_what_the_server_said() {
+async fn an_invalid_setting_is_reported_with_the_output_of_the_server() {
     let error = RedisServer::builder().setting("maxmemory", "lots").start().await.unwrap_err();
     assert!(error.to_string().contains("maxmemory"), "{error}");
 }

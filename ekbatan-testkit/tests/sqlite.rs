@@ -1,10 +1,10 @@
-//! A temporary SQLite database is one that SQLite opens, and it goes away.
+//! SQLite opens a temporary database, and its files are removed with the handle.
 
 use ekbatan_testkit::TempSqlite;
 use sqlx::{Connection, SqliteConnection};
 
 #[tokio::test]
-async fn opens_without_further_options_and_keeps_what_is_written() {
+async fn opens_without_options_and_keeps_its_data() {
     let database = TempSqlite::new().unwrap();
     let mut writer = SqliteConnection::connect(&database.url()).await.unwrap();
     sqlx::raw_sql(
@@ -26,7 +26,7 @@ fn two_databases_are_two_files() {
 }
 
 #[tokio::test]
-async fn goes_with_its_handle() {
+async fn is_removed_with_its_handle() {
     let database = TempSqlite::new().unwrap();
     let mut connection = SqliteConnection::connect(&database.url()).await.unwrap();
     sqlx::raw_sql("PRAGMA journal_mode = wal; CREATE TABLE t (n INTEGER)")

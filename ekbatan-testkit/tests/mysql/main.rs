@@ -1,5 +1,5 @@
-//! Private MySQL and MariaDB servers start, crash and come back as told, and
-//! leave nothing. Both have to pass the same tests.
+//! Private MySQL and MariaDB servers start, crash and restart on request, and leave
+//! nothing behind. Both pass the same tests.
 #![cfg(feature = "mysql")]
 
 use ekbatan_testkit::{MariaDbServer, MySqlServer};
@@ -13,7 +13,7 @@ async fn run(connection: &mut MySqlConnection, sql: &'static str) {
     sqlx::raw_sql(sql).execute(connection).await.unwrap();
 }
 
-/// What a query answers that has one answer, as text.
+/// The single value that a query returns, as text.
 async fn text(connection: &mut MySqlConnection, sql: &str) -> String {
     let sql = format!("SELECT CONVERT(({sql}) USING utf8mb4)");
     sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.unwrap()
@@ -23,7 +23,7 @@ async fn count(url: &str) -> i64 {
     sqlx::query_scalar("SELECT count(*) FROM t").fetch_one(&mut connect(url).await).await.unwrap()
 }
 
-/// The tests that every server of the family has to pass.
+/// The tests for both kinds of server.
 macro_rules! passes {
     ($family:ident, $Server:ident, $scheme:literal, $version:expr) => {
         mod $family {
@@ -35,7 +35,7 @@ macro_rules! passes {
             use super::*;
 
             #[tokio::test]
-            async fn a_server_is_private_and_quick_by_default() {
+            async fn a_server_is_private_and_fast_by_default() {
                 let server = $Server::shared().await.unwrap();
                 let address = format!("{}://root@127.0.0.1:{}/mysql", $scheme, server.port());
                 assert_eq!(server.url("mysql"), address);
@@ -57,7 +57,7 @@ macro_rules! passes {
             }
 
             #[tokio::test]
-            async fn settings_win_over_defaults_and_later_ones_over_earlier() {
+            async fn settings_override_defaults_and_the_last_value_wins() {
                 let server = $Server::builder()
                     .setting("max_connections", "10")
                     .setting("max-connections", "20")
@@ -85,7 +85,7 @@ macro_rules! passes {
             }
 
             #[tokio::test]
-            async fn an_impossible_setting_is_reported_with_what_the_server_said() {
+            async fn an_invalid_setting_is_reported_with_the_output_of_the_server() {
                 let builder = $Server::builder().setting("no-such-setting", "1");
                 let error = builder.start().await.unwrap_err();
                 assert!(error.to_string().contains("no-such-setting"), "{error}");
@@ -98,7 +98,7 @@ macro_rules! passes {
                 for _ in 0..8 {
                     tasks.spawn(async move {
                         let url = server.create_database().await.unwrap();
-                        // Fails if another database is the same.
+                        // Fails if two calls returned the same database.
                         run(&mut connect(&url).await, "CREATE TABLE t (n int)").await;
                         url
                     });
@@ -127,14 +127,14 @@ macro_rules! passes {
                     assert_eq!(server.port(), port);
                     assert_eq!(count(&url).await, round);
                 }
-                // In good order, and with clients.
+                // An orderly restart, with an open connection.
                 let _idle = connect(&url).await;
                 server.restart().await.unwrap();
                 assert_eq!(count(&url).await, 2);
             }
 
             #[tokio::test]
-            async fn servers_do_not_know_of_each_other_and_leave_nothing() {
+            async fn servers_are_independent_and_leave_nothing() {
                 let (one, other) = tokio::join!($Server::start(), $Server::start());
                 let (one, other) = (one.unwrap(), other.unwrap());
                 assert_ne!(one.port(), other.port());
@@ -154,7 +154,7 @@ macro_rules! passes {
             }
 
             #[tokio::test]
-            async fn a_proxy_counts_what_a_statement_costs() {
+            async fn a_proxy_counts_the_round_trips_of_a_statement() {
                 let server = $Server::shared().await.unwrap();
                 let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
                 let mut connection = connect(&proxy.url_for(&server.url("mysql"))).await;
@@ -166,7 +166,7 @@ macro_rules! passes {
             }
 
             #[test]
-            fn the_shared_server_is_one() {
+            fn the_shared_server_is_one_server() {
                 let port = || {
                     let mut runtime = tokio::runtime::Builder::new_current_thread();
                     runtime.enable_all().build().unwrap().block_on(async {

@@ -1,4 +1,4 @@
-//! Round trips are counted to the last one.
+//! The proxy counts every round trip.
 
 use ekbatan_testkit::Proxy;
 use tokio::io::AsyncWriteExt;
@@ -6,7 +6,7 @@ use tokio::io::AsyncWriteExt;
 use super::{answer, ask, connect, echo_server};
 
 #[tokio::test]
-async fn counts_each_question_with_its_answer_once() {
+async fn a_request_with_its_answer_counts_once() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     let mut client = connect(&proxy).await;
     assert_eq!(proxy.round_trips(), 0);
@@ -21,13 +21,13 @@ async fn counts_each_question_with_its_answer_once() {
 }
 
 #[tokio::test]
-async fn counts_chunks_in_a_row_once() {
+async fn chunks_in_a_row_count_once() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     let mut client = connect(&proxy).await;
     for asked in 1..=10 {
         for byte in b"question" {
             client.write_all(&[*byte]).await.unwrap();
-            // Lets the proxy take each byte by itself.
+            // Lets the proxy read each byte separately.
             tokio::task::yield_now().await;
         }
         answer(&mut client).await.unwrap();
@@ -36,7 +36,7 @@ async fn counts_chunks_in_a_row_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counts_over_all_connections() {
+async fn all_connections_are_counted() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! The line fails as it is told to, and recovers.
+//! The proxy fails on request, and recovers.
 
 use ekbatan_testkit::Proxy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::{HOUR, answer, ask, connect, connected_pair, echo_server, end_of};
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_line_is_silent_and_loses_nothing() {
+async fn a_stalled_proxy_is_silent_and_loses_nothing() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     let mut client = connect(&proxy).await;
     ask(&mut client).await.unwrap();
@@ -42,13 +42,13 @@ async fn a_stalled_answer_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_line_does_not_tell_of_a_failed_client() {
+async fn a_stalled_proxy_does_not_report_a_failed_client() {
     let (proxy, client, mut server) = connected_pair().await;
     server.write_all(b"question").await.unwrap();
     client.peek(&mut [0; 1]).await.unwrap();
 
     proxy.stall();
-    // With its answer unread, the client resets the connection.
+    // The client has not read the answer, so it resets the connection.
     drop(client);
     timeout(HOUR, server.read(&mut [0; 1])).await.expect_err("the server does not hear of it");
 
@@ -57,7 +57,7 @@ async fn a_stalled_line_does_not_tell_of_a_failed_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_made_on_a_stalled_line_is_silent() {
+async fn a_new_connection_through_a_stalled_proxy_is_silent() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     proxy.stall();
     let mut client = connect(&proxy).await;
@@ -70,7 +70,7 @@ async fn a_connection_made_on_a_stalled_line_is_silent() {
 }
 
 #[tokio::test]
-async fn a_cut_line_ends_connections_and_accepts_none() {
+async fn a_cut_closes_connections_and_rejects_new_ones() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     let mut client = connect(&proxy).await;
     ask(&mut client).await.unwrap();
@@ -98,7 +98,7 @@ async fn a_cut_reaches_both_sides_even_if_restored_at_once() {
 }
 
 #[tokio::test]
-async fn a_stalled_line_can_be_cut() {
+async fn a_stalled_proxy_can_be_cut() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     let mut client = connect(&proxy).await;
     ask(&mut client).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_stalled_line_can_be_cut() {
 }
 
 #[tokio::test]
-async fn a_missing_server_ends_the_connection() {
+async fn an_unreachable_server_ends_the_connection() {
     let nobody = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap()

@@ -1,4 +1,4 @@
-//! Bytes arrive unchanged, in order, and when they should.
+//! Bytes arrive unchanged, in order, and with the configured delay.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn forwards_large_messages_unchanged() {
         tokio::io::copy(&mut from_client, &mut to_client).await
     });
 
-    // More than all buffers underway can hold, and no two chunks alike.
+    // Larger than all buffers in transit, and no two chunks are equal.
     let message: Vec<u8> = (0..8_000_000_u32).flat_map(u32::to_le_bytes).collect();
     let sent = message.clone();
     let (mut from_server, mut to_server) = client.into_split();
@@ -36,7 +36,7 @@ async fn forwards_large_messages_unchanged() {
 }
 
 #[tokio::test]
-async fn the_end_of_one_direction_leaves_the_other() {
+async fn the_end_of_one_direction_keeps_the_other() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap()).await.unwrap();
     let mut client = connect(&proxy).await;
@@ -55,7 +55,7 @@ async fn the_end_of_one_direction_leaves_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn delays_each_way() {
+async fn each_direction_is_delayed() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     let mut client = connect(&proxy).await;
     let start = Instant::now();
@@ -73,7 +73,7 @@ async fn delays_each_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn delays_do_not_add_up() {
+async fn delays_do_not_accumulate() {
     let proxy = Proxy::start(echo_server().await).await.unwrap();
     let mut client = connect(&proxy).await;
     ask(&mut client).await.unwrap();
@@ -91,7 +91,7 @@ async fn delays_do_not_add_up() {
 }
 
 #[tokio::test]
-async fn an_address_is_rewritten_in_its_place() {
+async fn url_for_replaces_the_address() {
     let proxy = Proxy::start("127.0.0.1:5432").await.unwrap();
     let port = proxy.port();
     assert_eq!(

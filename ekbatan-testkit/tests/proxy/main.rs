@@ -1,8 +1,7 @@
-//! The proxy counts exactly, and does at once what it is told.
+//! The proxy counts exactly, and each of its calls takes effect at once.
 //!
-//! Some tests pause tokio's clock. It then moves on only when no task can run and
-//! no socket is ready, so that waiting an hour means: until nothing happens any
-//! more.
+//! Some tests pause tokio's clock. It then advances only when no task can run and no
+//! socket is ready, so waiting an hour means: until nothing happens any more.
 
 mod counting;
 mod failures;
@@ -19,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 const HOUR: Duration = Duration::from_secs(3600);
 const REQUEST: usize = 8;
 
-/// Sends back each request of [`REQUEST`] bytes, once it has all of it.
+/// An echo server: it answers each request of [`REQUEST`] bytes with the same bytes.
 async fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -55,13 +54,13 @@ async fn answer(client: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for the end of a connection, which may be an error too.
+/// Waits for the end of a connection, which may be an error.
 async fn end_of(client: &mut TcpStream) {
     let mut rest = [0; 1];
     assert_eq!(client.read(&mut rest).await.unwrap_or(0), 0);
 }
 
-/// A client and a server that the proxy connects, which have exchanged a word.
+/// A client and a server, connected through the proxy, after one request.
 async fn connected_pair() -> (Proxy, TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap()).await.unwrap();
