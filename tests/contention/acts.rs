@@ -1,4 +1,4 @@
-//! Actions that a test writes where it needs them, and lines that it fills as it likes.
+//! Actions made from closures, and the queue of one contention key that a test fills call by call.
 
 use std::future::{IntoFuture, poll_fn};
 use std::pin::Pin;
@@ -16,12 +16,12 @@ use support::things::{Thing, ThingEvent, quiet, thing};
 use support::{Recorded, Recorder, RecorderGuard};
 use tokio::sync::Semaphore;
 
-/// How the suite's actions refuse.
+/// The error of the suite's actions.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("refused: {0}")]
 pub struct Refused(pub String);
 
-/// Parameters of actions that need none.
+/// Parameters of actions that take none.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Nothing {}
 
@@ -31,7 +31,7 @@ type Perform<O> = Box<
         + Sync,
 >;
 
-/// An action that does what its closure says, and counts how often it ran.
+/// An action that runs a closure and counts its runs.
 pub struct Act<O> {
     perform: Perform<O>,
     runs: AtomicU32,
@@ -66,35 +66,35 @@ impl<O: Send> Action for Act<O> {
 
 pub type Call<'a, O> = Pin<Box<dyn Future<Output = Result<O, ExecuteError<Refused>>> + Send + 'a>>;
 
-/// With no bound in time: no test may depend on a machine that is quick.
+/// Groups without a time limit, so that no test depends on a fast machine.
 pub fn together() -> Coalesced {
     Coalesced::default().time(Duration::from_secs(3600))
 }
 
-/// A call that stands in the one line of the test.
+/// A call with the contention key that the calls of a test share.
 pub fn in_queue<'a, O: Send>(executor: &'a ActionExecutor, act: &'a Act<O>) -> Execution<'a, O> {
     executor
         .execute(act, Nothing {})
         .contention(together())
-        .contention_key(LockKey::named("the line"))
+        .contention_key(LockKey::named("the queue"))
         .retry(RetryPolicy::none())
 }
 
 type Execution<'a, O> = ekbatan::action::Execution<'a, Act<O>>;
 
-/// The call, which has come as far as it can without waiting: into its place in the line.
+/// Polls the call once, which puts it into the queue.
 pub async fn enqueued<O: Send>(call: Execution<'_, O>) -> Call<'_, O> {
     let mut call = call.into_future();
     assert!(poll_once(&mut call).await.is_pending(), "the call waits for its turn");
     call
 }
 
-/// As far as it comes without waiting.
+/// Polls the future once.
 pub async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
 }
 
-/// Holds the line until it is opened.
+/// Blocks those that pass it until it is opened.
 #[derive(Clone)]
 pub struct Gate(Arc<Semaphore>);
 
@@ -112,7 +112,7 @@ impl Gate {
     }
 }
 
-/// Adds one to `small`, and says so.
+/// Adds one to `small`, with an event.
 pub fn touch(id: Id<Thing>) -> Act<Stored<Thing>> {
     act(move |ctx| {
         async move {
@@ -126,7 +126,7 @@ pub fn touch(id: Id<Thing>) -> Act<Stored<Thing>> {
     })
 }
 
-/// The same, once the gate is open: first it reads.
+/// Like [`touch`], but waits for the gate between its read and its change.
 pub fn touch_at(gate: &Gate, id: Id<Thing>) -> Act<Stored<Thing>> {
     let gate = gate.clone();
     act(move |ctx| {
@@ -143,7 +143,7 @@ pub fn touch_at(gate: &Gate, id: Id<Thing>) -> Act<Stored<Thing>> {
     })
 }
 
-/// The same, which opens the first gate once it has read, and waits for the second.
+/// Like [`touch`], but opens the first gate after its read, and then waits for the second.
 pub fn touch_after_reading(id: Id<Thing>) -> (Act<Stored<Thing>>, Gate, Gate) {
     let (read, gate) = (Gate::closed(), Gate::closed());
     let (has_read, may_go_on) = (read.clone(), gate.clone());
@@ -163,7 +163,7 @@ pub fn touch_after_reading(id: Id<Thing>) -> (Act<Stored<Thing>>, Gate, Gate) {
     (touch, read, gate)
 }
 
-/// Holds the line and changes nothing.
+/// Occupies the queue until the gate is open, and changes nothing.
 pub fn hold(gate: &Gate) -> Act<()> {
     let gate = gate.clone();
     act(move |_| {
@@ -180,7 +180,7 @@ pub async fn a_thing(db: &TestDatabase) -> Stored<Thing> {
     db.things().add(quiet(thing("the thing"))).await.unwrap()
 }
 
-/// The versions that the events of a row carry, in the order in which they were made.
+/// The versions in the events of a row, in the order of the events.
 pub async fn event_versions(db: &TestDatabase, id: Id<Thing>) -> Vec<i64> {
     let tail = format!("FROM {} WHERE model_id = '{id}'", db.eventlog("events"));
     let mut rows = db.select(&["id", "model_version"], &tail).await;

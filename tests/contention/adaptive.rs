@@ -1,4 +1,4 @@
-//! The adaptive strategy: how a key gets hot, who is told of it, and how it cools.
+//! The adaptive strategy: a key becomes hot, is reported, and cools down.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn adaptive<'a>(executor: &'a ActionExecutor, act: &'a Act<Stored<Thing>>) -> Ex
     call.contention(Contention::adaptive()).contention_key(key())
 }
 
-/// Reads the thing, has somebody else change it, and commits too late; then once more.
+/// One call that another executor overtakes between its read and its commit, so that it is retried.
 async fn conflict(db: &TestDatabase, executor: &ActionExecutor, id: Id<Thing>) {
     let (slow, has_read, may_go_on) = touch_after_reading(id);
     let outsider = async {
@@ -49,7 +49,7 @@ fn handling(executor: &ActionExecutor) -> Option<Handling> {
 
 async fn a_key_gets_hot_by_conflicts_and_cools_when_calls_come_alone(db: &TestDatabase) {
     let (executor, id) = (db.executor().await, a_thing(db).await.id);
-    // Conflicts that lie apart make nothing hot, and on a slow machine these may.
+    // Conflicts heat a key only when they are close together, which they may not be on a slow machine.
     while handling(&executor).is_none() {
         conflict(db, &executor, id).await;
     }
@@ -57,7 +57,7 @@ async fn a_key_gets_hot_by_conflicts_and_cools_when_calls_come_alone(db: &TestDa
     let hot = &executor.hot_keys()[0];
     assert!(hot.temperature > 0.0);
 
-    // Company keeps it hot: these run one after another, and none in vain.
+    // Waiting calls keep the key hot: they run one after another, and none is retried.
     let touches: Vec<_> = (0..20).map(|_| touch(id)).collect();
     let calls = touches.iter().map(|touch| adaptive(&executor, touch).into_future());
     for touched in join_all(calls).await {
@@ -88,7 +88,7 @@ async fn groups_that_another_process_overtakes_take_a_lease(db: &TestDatabase) {
     while handling(&executor) != Some(Handling::TakingTurns) {
         conflict(db, &executor, id).await;
     }
-    // Under the lease: whoever holds it keeps the group waiting.
+    // The group takes a lease: it waits while another holder has it.
     let lock = LockKey::named("the thing");
     let lease = leases.acquire(&lock, Duration::from_secs(3600)).await.unwrap();
     let act = touch(id);
@@ -99,7 +99,7 @@ async fn groups_that_another_process_overtakes_take_a_lease(db: &TestDatabase) {
         }
     };
     tokio::select! {
-        done = &mut call => panic!("it did not wait for its turn: {done:?}"),
+        done = &mut call => panic!("it did not wait for its lease: {done:?}"),
         () = waiting => {}
     }
     lease.release().await;

@@ -1,4 +1,4 @@
-//! Who chooses the strategy, and what it needs.
+//! Where a call's strategy comes from, and what each strategy needs.
 
 use ekbatan::action::{BuildError, ContentionError};
 use ekbatan::prelude::*;
@@ -7,7 +7,7 @@ use support::wallet;
 
 use crate::acts::{Groups, Nothing, Refused};
 
-/// Changes nothing, and contends as it is told.
+/// Changes nothing; names the strategy and the key that it is given.
 struct Chooses(Option<Contention>, Option<LockKey>);
 
 impl Action for Chooses {
@@ -50,7 +50,7 @@ async fn a_strategy_without_a_key_is_an_error_with_advice() {
     );
     let key = LockKey::named("a");
     executor.execute(&chosen, Nothing {}).contention_key(key.clone()).await.unwrap();
-    // The call has the last word.
+    // The call overrides the action.
     executor.execute(&chosen, Nothing {}).contention(Contention::Optimistic).await.unwrap();
     let by_call = executor.execute(&Chooses(None, None), Nothing {});
     let error = by_call.contention(Contention::coalesced()).await.unwrap_err();

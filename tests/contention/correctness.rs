@@ -1,5 +1,5 @@
-//! One wallet, many tasks: the money is right, and the story that the events tell is whole,
-//! whatever the strategy.
+//! Many tasks deposit on one wallet: with every strategy the balance is right and the events are
+//! complete.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -10,6 +10,7 @@ use ekbatan::lock::ProcessBackend;
 use ekbatan::prelude::*;
 use support::things::THINGS;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+use support::soak::rounds;
 use support::{Dialect, TestDatabase, TextRow};
 use tokio::task::JoinSet;
 
@@ -26,29 +27,30 @@ support::on_every_database! {
 }
 
 async fn coalesced_money_is_right(dialect: Dialect) {
-    money_is_right(dialect, Contention::coalesced(), 10_000).await;
+    money_is_right(dialect, Contention::coalesced(), rounds(1_500, 10_000)).await;
 }
 
 async fn coalesced_money_under_a_lease_is_right(dialect: Dialect) {
     let leased = Coalesced::default().under_lease(Pessimistic::default());
-    money_is_right(dialect, leased.into(), 10_000).await;
+    money_is_right(dialect, leased.into(), rounds(1_500, 10_000)).await;
 }
 
-/// Each of them is several trips by itself, one after another.
+/// Few calls: each takes several round trips, one after another.
 async fn pessimistic_money_is_right(dialect: Dialect) {
-    money_is_right(dialect, Contention::pessimistic(), 1_000).await;
+    money_is_right(dialect, Contention::pessimistic(), rounds(400, 1_000)).await;
 }
 
-/// Most of their attempts are in vain.
+/// Few calls: most attempts fail.
 async fn optimistic_money_is_right(dialect: Dialect) {
-    money_is_right(dialect, Contention::Optimistic, 1_000).await;
+    money_is_right(dialect, Contention::Optimistic, rounds(400, 1_000)).await;
 }
 
 async fn adaptive_money_is_right(dialect: Dialect) {
-    money_is_right(dialect, Contention::adaptive(), 10_000).await;
+    money_is_right(dialect, Contention::adaptive(), rounds(1_500, 10_000)).await;
 }
 
-/// The `n`th call: one in twenty is refused, one in fifty repeats the one before it.
+/// The amount and the idempotency key of the `n`th call. One call in twenty is refused, one in
+/// fifty repeats the call before it.
 fn call(n: usize) -> (Decimal, Option<String>) {
     match n % 50 {
         7 => (Decimal::from(n), Some(format!("key {n}"))),
@@ -58,7 +60,7 @@ fn call(n: usize) -> (Decimal, Option<String>) {
     }
 }
 
-/// What a call was answered: the action that answered it, and the wallet.
+/// The id of a call's action, and the call's answer.
 pub type Answered = (ActionId, Result<Stored<Wallet>, ExecuteError<WalletError>>);
 
 async fn deposit(executor: ActionExecutor, wallet: Id<Wallet>, n: usize) -> Answered {
@@ -81,7 +83,7 @@ async fn money_is_right(dialect: Dialect, contention: Contention, calls: usize) 
     check(&db, wallet, &answers).await;
 }
 
-/// One that tries again for as long as it takes.
+/// An executor that retries conflicts practically without limit.
 pub async fn executor(
     databases: &Databases,
     leases: impl Leases,
@@ -103,7 +105,7 @@ pub async fn open_wallet(executor: &ActionExecutor) -> Id<Wallet> {
     executor.execute(&OpenWallet, opening).await.unwrap().id
 }
 
-/// What some of the tasks do, of which there are [`TASKS`] in all.
+/// Runs some of the [`TASKS`] tasks and returns the answers to their calls.
 pub async fn deposit_all(
     executor: &ActionExecutor,
     wallet: Id<Wallet>,
@@ -126,11 +128,11 @@ pub async fn deposit_all(
 
 pub async fn check(db: &TestDatabase, id: Id<Wallet>, answers: &BTreeMap<usize, Answered>) {
     let events = check_answers(db, id, answers).await;
-    // The ids of one process grow.
+    // One process generates growing ids.
     assert!(events.is_sorted_by_key(|row| row[0].clone()));
 }
 
-/// Answers the events, by their versions.
+/// Checks the wallet and its events against the answers; returns the events ordered by version.
 pub async fn check_answers(
     db: &TestDatabase,
     id: Id<Wallet>,
@@ -156,7 +158,7 @@ pub async fn check_answers(
     let wallet = db.databases.repository::<Wallet>().get(id).await.unwrap();
     let deposits = versions.len() as i64;
     assert_eq!((wallet.balance, wallet.version()), (balance, deposits + 1));
-    // Who shares a version is a call and its repetition, which have the same answer.
+    // Two calls share a version only when one repeats the other; both have the same answer.
     for shared in versions.values().filter(|of_version| of_version.len() > 1) {
         let [a, b] = shared[..] else { panic!("{shared:?} share a version") };
         assert_eq!(call(a).1, call(b).1);
@@ -171,8 +173,8 @@ pub async fn check_answers(
     let mut events = db.select(&columns, &tail).await;
     let text = |row: &TextRow, at: usize| row[at].clone().unwrap();
     events.sort_by_key(|row| text(row, 1).parse::<i64>().unwrap());
-    let told: Vec<i64> = events.iter().map(|row| text(row, 1).parse().unwrap()).collect();
-    assert_eq!(told, (1..=deposits + 1).collect::<Vec<i64>>(), "one event per version, in order");
+    let logged: Vec<i64> = events.iter().map(|row| text(row, 1).parse().unwrap()).collect();
+    assert_eq!(logged, (1..=deposits + 1).collect::<Vec<i64>>(), "one event per version, in order");
     for row in &events[1..] {
         let n: usize = text(row, 3).parse().unwrap();
         let (action, answer) = &answers[&n];

@@ -1,4 +1,4 @@
-//! Members of a line that go away: by panic, by being dropped, by their deadline.
+//! Calls that leave the queue or their group: by a panic, by being dropped, by their deadline.
 
 use std::future::IntoFuture;
 use std::panic::AssertUnwindSafe;
@@ -83,7 +83,7 @@ async fn a_call_dropped_at_any_poll_commits_all_or_nothing_and_blocks_nobody(db:
     panic!("the call never finished");
 }
 
-/// It was told that it has the turn, and is dropped before it hears of it.
+/// A call is granted the turn, and is dropped before it is polled again.
 async fn a_turn_granted_to_a_dropped_call_passes_on(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
@@ -93,7 +93,7 @@ async fn a_turn_granted_to_a_dropped_call_passes_on(db: &TestDatabase) {
     let first = enqueued(in_queue(&executor, &first)).await;
     let last = enqueued(in_queue(&executor, &last)).await;
     gate.open();
-    holding.await.unwrap(); // and the turn is on its way to the first
+    holding.await.unwrap(); // which grants the turn to the first call
     drop(first);
     assert_eq!(last.await.unwrap().version(), 2);
 }
@@ -135,13 +135,13 @@ async fn a_deadline_after_joining_a_group_is_unknown(db: &TestDatabase) {
     let (_, early, slow, refuses) = tokio::join!(holding, in_the_end, slow, refuses);
     refuses.unwrap_err();
     match early {
-        // The usual course of things.
+        // The first call joined the group before its deadline.
         Err(ExecuteError::CommitUnknown { action: named, .. }) => {
             assert_eq!(named, action);
             assert_eq!(executor.outcome(action).await.unwrap(), Outcome::Committed);
             assert_eq!(slow.unwrap().version(), 3);
         }
-        // On a machine that came to it too late.
+        // On a slow machine the deadline came first.
         Err(ExecuteError::Deadline { .. }) => {
             assert_eq!(executor.outcome(action).await.unwrap(), Outcome::NotCommitted);
             assert_eq!(slow.unwrap().version(), 2);

@@ -1,4 +1,4 @@
-//! What happens after the commit of a group.
+//! Effects that run after the commit of a group.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ on_every_database! {
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Touches, and notes it twice.
+/// Changes the row, with two effects that write to the log.
 fn noted(log: &Log, id: Id<Thing>, name: &'static str) -> Act<Stored<Thing>> {
     let log = log.clone();
     act(move |ctx| {

@@ -1,4 +1,4 @@
-//! Calls that wait for one key commit together.
+//! Calls that wait for one key commit as a group.
 
 use std::time::Duration;
 
@@ -81,14 +81,14 @@ async fn a_group_is_bounded_in_members_and_in_bytes(db: &TestDatabase) {
         let (held, answers) = tokio::join!(holding, join_all(calls));
         held.unwrap();
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-        // The last one finds nobody behind it, and commits by itself.
+        // The last call has no waiter behind it, and commits alone.
         assert_eq!(groups.sizes(), expected);
     }
     assert_eq!(db.things().get(id).await.unwrap().version(), 15);
     assert_eq!(event_versions(db, id).await, (2..16).collect::<Vec<i64>>());
 }
 
-/// The second one does not end before the first one is answered.
+/// The first call is answered although the second one has not finished.
 async fn a_group_is_bounded_in_time(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;

@@ -1,4 +1,4 @@
-//! Strategies that take leases.
+//! Strategies that acquire leases.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn a_pessimistic_call_excludes_others_and_is_fenced_by_its_lease(db: &Test
         .map(|other| in_queue(&executor, other).contention(pessimistic.clone()).into_future());
     let held = async {
         read.pass().await;
-        let key = LockKey::named("the line");
+        let key = LockKey::named("the queue");
         let holder = locks.inspect(&key).await.unwrap();
         assert!(holder.is_some());
         gate.open();
@@ -52,7 +52,7 @@ async fn a_pessimistic_call_excludes_others_and_is_fenced_by_its_lease(db: &Test
     let (slow, answers, ()) = tokio::join!(slow, join_all(others), held);
     assert!(slow.is_ok() && answers.iter().all(Result::is_ok), "{slow:?} {answers:?}");
     assert_eq!(event_versions(db, id).await, [2, 3, 4, 5]);
-    assert!(locks.inspect(&LockKey::named("the line")).await.unwrap().is_none());
+    assert!(locks.inspect(&LockKey::named("the queue")).await.unwrap().is_none());
     assert_eq!(db.count(&db.eventlog("lock_fences")).await, 1);
 }
 
@@ -60,7 +60,7 @@ async fn a_busy_lease_is_an_error_that_names_the_key(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let locks = locks();
     let executor = executor_with(db, &locks).await;
-    let key = LockKey::named("the line");
+    let key = LockKey::named("the queue");
     let lease = locks.acquire(&key, Duration::from_secs(60)).await.unwrap();
     let soon = Pessimistic::default().wait(Duration::from_millis(1));
     let act = touch(id);
@@ -68,7 +68,7 @@ async fn a_busy_lease_is_an_error_that_names_the_key(db: &TestDatabase) {
         let contention: Contention = contention;
         let error = in_queue(&executor, &act).contention(contention).await.unwrap_err();
         match error {
-            ExecuteError::Lease(LeaseError::Busy { key, .. }) => assert_eq!(key.id(), "the line"),
+            ExecuteError::Lease(LeaseError::Busy { key, .. }) => assert_eq!(key.id(), "the queue"),
             other => panic!("{other:?}"),
         }
     }
@@ -91,20 +91,20 @@ async fn a_group_under_a_lease_excludes_others_and_is_fenced_by_it(db: &TestData
     for act in &acts {
         calls.push(enqueued(in_queue(&executor, act).contention(leased)).await);
     }
-    let lease = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await.unwrap();
+    let lease = locks.acquire(&LockKey::named("the queue"), Duration::from_secs(60)).await.unwrap();
     gate.open();
     holding.await.unwrap();
     let mut answers = join_all(calls);
     assert!(poll_once(&mut answers).await.is_pending());
-    assert_eq!(acts[0].runs(), 0, "it reads under the lease");
+    assert_eq!(acts[0].runs(), 0, "it reads only under the lease");
     lease.release().await;
     let answers = answers.await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(groups.sizes(), [3]);
-    // And by itself.
+    // A call that commits alone is fenced as well.
     in_queue(&executor, &acts[0]).contention(leased).await.unwrap();
     assert_eq!(event_versions(db, id).await, [2, 3, 4, 5]);
-    let again = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await;
+    let again = locks.acquire(&LockKey::named("the queue"), Duration::from_secs(60)).await;
     drop(again.unwrap());
     assert_eq!(db.count(&db.eventlog("lock_fences")).await, 1);
 }
@@ -116,7 +116,7 @@ async fn a_call_with_a_lease_of_its_own_skips_the_queue(db: &TestDatabase) {
     let gate = Gate::closed();
     let (holds, act) = (hold(&gate), touch(id));
     let holding = enqueued(in_queue(&executor, &holds)).await;
-    let lease = locks.acquire(&LockKey::named("the line"), Duration::from_secs(60)).await.unwrap();
+    let lease = locks.acquire(&LockKey::named("the queue"), Duration::from_secs(60)).await.unwrap();
     in_queue(&executor, &act).fenced_by(&lease).await.unwrap();
     gate.open();
     holding.await.unwrap();
@@ -127,14 +127,14 @@ async fn a_call_that_runs_alone_does_not_wait_for_the_lease_of_its_own_queue(db:
     let executor = executor_with(db, &locks()).await;
     let leased = || together().under_lease(Pessimistic::default());
     let gate = Gate::closed();
-    // Of the label that is there already: its group is refused, and it runs alone.
+    // Its label is taken: the commit of its group fails, and it runs alone.
     let same = thing("the thing");
     let same_id = same.id;
     let again = act(move |ctx| {
         let same = same.clone();
         async move { Ok(ctx.plan().add(quiet(same))) }.boxed()
     });
-    // Reads what is pending, has it committed, is misled, and goes back into the line.
+    // It reads the pending row; its count then commits the group, which fails, so it is queued again.
     let counts = act(move |ctx| {
         async move {
             let things = ctx.repository::<Thing>();

@@ -1,4 +1,4 @@
-//! What calls that contend for one key may rely on, whatever the strategy, on every database.
+//! Guarantees for calls that contend for one key: every strategy on every database.
 
 /// Declares each test once for each database, or only for those that `only` names.
 macro_rules! on_every_database {

@@ -1,4 +1,4 @@
-//! The same wallet from four processes, which know nothing of each other.
+//! Four processes deposit on one wallet, each with an executor of its own.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -7,16 +7,17 @@ use ekbatan::config::LockConfig;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 use support::things::THINGS;
+use support::soak::rounds;
 use support::wallet::{Wallet, WalletError};
 use support::{Dialect, TestDatabase};
 
 use crate::correctness::{Answered, TASKS, check_answers, deposit_all, executor, open_wallet};
 
 const PROCESSES: usize = 4;
-/// What a process that the test starts has to do.
+/// The variable that holds the [`Orders`] of a child process.
 const ORDERS: &str = "EKBATAN_TEST_CONTENTION_ORDERS";
-/// What its answers begin with, among all that a test prints.
-const SAYS: &str = "answers: ";
+/// Marks the line with the answers in the output of a child process.
+const ANSWERS: &str = "answers: ";
 
 support::on_every_database! {
     #[tokio::test(flavor = "multi_thread")]
@@ -29,23 +30,23 @@ support::on_every_database! {
 }
 
 async fn coalesced_money_of_four_processes_is_right(dialect: Dialect) {
-    money_is_right(dialect, Strategy::Coalesced, 2_000).await;
+    money_is_right(dialect, Strategy::Coalesced, rounds(800, 2_000)).await;
 }
 
 async fn coalesced_money_of_four_processes_under_a_lease_is_right(dialect: Dialect) {
-    money_is_right(dialect, Strategy::CoalescedUnderLease, 10_000).await;
+    money_is_right(dialect, Strategy::CoalescedUnderLease, rounds(1_500, 10_000)).await;
 }
 
 async fn pessimistic_money_of_four_processes_is_right(dialect: Dialect) {
-    money_is_right(dialect, Strategy::Pessimistic, 500).await;
+    money_is_right(dialect, Strategy::Pessimistic, rounds(300, 500)).await;
 }
 
 async fn optimistic_money_of_four_processes_is_right(dialect: Dialect) {
-    money_is_right(dialect, Strategy::Optimistic, 500).await;
+    money_is_right(dialect, Strategy::Optimistic, rounds(300, 500)).await;
 }
 
 async fn adaptive_money_of_four_processes_is_right(dialect: Dialect) {
-    money_is_right(dialect, Strategy::Adaptive, 10_000).await;
+    money_is_right(dialect, Strategy::Adaptive, rounds(1_500, 10_000)).await;
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -81,9 +82,9 @@ struct Orders {
     calls: usize,
 }
 
-/// An answer as it travels from process to process.
+/// The answer to one call, as a child process prints it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct Printed {
     n: usize,
     action: ActionId,
     answer: Result<Stored<Wallet>, Decimal>,
@@ -91,8 +92,8 @@ struct Told {
 
 async fn money_is_right(dialect: Dialect, strategy: Strategy, calls: usize) {
     let db = TestDatabase::start(&THINGS, dialect).await;
-    let nobody = LockProvider::new(ekbatan::lock::ProcessBackend::new(), "test");
-    let wallet = open_wallet(&executor(&db.databases, nobody, Contention::Optimistic).await).await;
+    let unused = LockProvider::new(ekbatan::lock::ProcessBackend::new(), "test");
+    let wallet = open_wallet(&executor(&db.databases, unused, Contention::Optimistic).await).await;
     let children = (0..PROCESSES).map(|process| {
         let (url, eventlog) = (db.url.clone(), db.config().eventlog);
         let orders = Orders { url, eventlog, wallet, strategy, process, calls };
@@ -111,9 +112,9 @@ async fn money_is_right(dialect: Dialect, strategy: Strategy, calls: usize) {
         let output = waited.await.unwrap().unwrap();
         assert!(output.status.success(), "{}", output.status);
         let printed = String::from_utf8(output.stdout).unwrap();
-        let told = printed.lines().find_map(|line| Some(line.split_once(SAYS)?.1)).unwrap();
-        let told: Vec<Told> = serde_json::from_str(told).unwrap();
-        answers.extend(told.into_iter().map(|Told { n, action, answer }| {
+        let answered = printed.lines().find_map(|line| Some(line.split_once(ANSWERS)?.1)).unwrap();
+        let answered: Vec<Printed> = serde_json::from_str(answered).unwrap();
+        answers.extend(answered.into_iter().map(|Printed { n, action, answer }| {
             let refused = |amount| ExecuteError::Domain(WalletError::AmountNotPositive(amount));
             (n, (action, answer.map_err(refused)))
         }));
@@ -122,7 +123,7 @@ async fn money_is_right(dialect: Dialect, strategy: Strategy, calls: usize) {
     check_answers(&db, wallet, &answers).await;
 }
 
-/// Does a fourth of the deposits when it is told to, as a process of its own.
+/// The body of a child process: a fourth of the deposits.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_four_processes() {
     let Ok(orders) = std::env::var(ORDERS) else { return };
@@ -136,12 +137,12 @@ async fn one_of_four_processes() {
     let tasks = orders.process * share..(orders.process + 1) * share;
     let answers = deposit_all(&executor, orders.wallet, tasks, orders.calls).await;
     locks.close().await;
-    let told = answers.into_iter().map(|(n, (action, answer))| {
+    let printed = answers.into_iter().map(|(n, (action, answer))| {
         let answer = answer.map_err(|error| match error {
             ExecuteError::Domain(WalletError::AmountNotPositive(amount)) => amount,
             error => panic!("{n}: {error}"),
         });
-        Told { n, action, answer }
+        Printed { n, action, answer }
     });
-    println!("{SAYS}{}", serde_json::to_string(&told.collect::<Vec<_>>()).unwrap());
+    println!("{ANSWERS}{}", serde_json::to_string(&printed.collect::<Vec<_>>()).unwrap());
 }

@@ -1,4 +1,4 @@
-//! What an action reads of the calls that it will be committed with.
+//! What an action reads of the earlier calls in its group.
 
 use ekbatan::prelude::*;
 use futures_util::{FutureExt, TryStreamExt};
@@ -17,7 +17,7 @@ on_every_database! {
     a_call_that_read_the_changes_of_a_failed_group_runs_again,
 }
 
-/// Answers what `ask` does.
+/// An action that returns the result of `ask` and changes nothing.
 fn asks<O: Send + 'static>(
     ask: impl for<'c, 'x> Fn(&'c mut ActionContext<'x>) -> futures_util::future::BoxFuture<'c, O>
     + Send
@@ -66,7 +66,7 @@ async fn reads_by_id_see_the_changes_of_earlier_calls(db: &TestDatabase) {
     let (_, add, change, seen) = tokio::join!(holding, add, change, see);
     add.and(change).unwrap();
     assert_eq!(seen.unwrap(), [1, 2]);
-    assert_eq!(groups.sizes(), [3], "one that changes nothing, and knows it from the group");
+    assert_eq!(groups.sizes(), [3], "a call that read pending rows is a member of the group");
 }
 
 async fn a_row_that_an_earlier_call_deleted_is_not_found(db: &TestDatabase) {
@@ -121,7 +121,7 @@ async fn a_condition_waits_until_earlier_calls_are_committed(db: &TestDatabase) 
                         let mut rows = std::pin::pin!(things.stream(Condition::all()));
                         rows.try_next().await.unwrap().unwrap()
                     }
-                    // A write around the plan finds what the calls before have left.
+                    // A write outside the plan sees the rows of earlier calls.
                     _ => things.update(before.clone().apply(|_| ())).await.unwrap(),
                 };
                 assert_eq!(seen.version() - i64::from(which == 3), before.version());
@@ -183,8 +183,8 @@ async fn an_action_does_not_see_its_own_plan(db: &TestDatabase) {
     assert_eq!(in_queue(&executor, &own).await.unwrap().version(), 2);
 }
 
-/// It reads by id what the first one will leave, and then by a condition, for which the first
-/// one is committed; an outsider was faster.
+/// The second call reads the first call's pending row by id. Its read by condition then commits the
+/// first call, which fails because an outsider changed the row.
 async fn a_call_that_read_the_changes_of_a_failed_group_runs_again(db: &TestDatabase) {
     let old = a_thing(db).await;
     let id = old.id;

@@ -1,4 +1,4 @@
-//! One call of a group fails, or all of it is refused.
+//! One call of a group fails, or the commit of the whole group does.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn a_call_that_refuses_leaves_the_group_and_the_others_commit(db: &TestDat
     assert_eq!(executor.effect_failures(), 0);
 }
 
-/// It saw a change that an outsider then made impossible.
+/// The refusal is based on a pending change whose commit fails because of an outsider.
 async fn a_refusal_based_on_uncommitted_changes_runs_again(db: &TestDatabase) {
     let old = a_thing(db).await;
     let id = old.id;
@@ -146,7 +146,7 @@ async fn a_call_that_reads_around_the_group_commits_alone(db: &TestDatabase) {
     gate.open();
     let (_, first, around, last) = tokio::join!(holding, first, around, last);
     first.unwrap();
-    // Once the first one is committed, what is read around the group is right.
+    // After the first call is committed, the read around the group sees the latest version.
     let around = around.unwrap();
     assert_eq!((around.small, last.unwrap().small), (44, 45));
     assert_eq!(db.things().get(id).await.unwrap().version(), 4);

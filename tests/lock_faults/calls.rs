@@ -1,4 +1,4 @@
-//! What callers are told when the server fails them, and that their waits leave nothing there.
+//! The errors that callers get when the server fails, and waits that leave nothing at the server.
 
 use std::error::Error;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use crate::providers::Kind;
 use crate::seed;
 use crate::server::LockServer;
+use crate::soak::rounds;
 
 on_every_provider! {
     a_server_that_is_down_is_an_error_that_says_why,
@@ -26,7 +27,7 @@ on_every_provider! {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// So long that what is left behind does not end by itself in the meantime.
+/// So long that no lease expires during the test.
 const HOLD: Duration = Duration::from_secs(3_600);
 
 async fn a_server_that_is_down_is_an_error_that_says_why(kind: Kind) {
@@ -44,7 +45,7 @@ async fn a_server_that_is_down_is_an_error_that_says_why(kind: Kind) {
         assert!(error.to_string().contains("`k`") && error.to_string().contains(&cause));
     }
     server.restart().await;
-    // What was begun while it was down may still fail.
+    // A request that began while the server was down may still fail.
     let lease = loop {
         if let Ok(lease) = locks.acquire(&key, LONG).await {
             break lease;
@@ -59,26 +60,26 @@ async fn the_result_of_the_work_is_returned_also_when_the_release_fails(kind: Ki
     for (n, work) in [Ok("done"), Err("refused")].into_iter().enumerate() {
         let key = LockKey::named(&format!("k {n}"));
         let options = LockOptions::wait(LONG).hold(LONG);
-        let came_to = with_lock(&locks, &key, options, async |_| {
+        let result = with_lock(&locks, &key, options, async |_| {
             server.kill().await;
             work
         });
-        match (came_to.await, work) {
+        match (result.await, work) {
             (Ok(done), Ok(work)) => assert_eq!(done, work),
             (Err(WithLockError::Work(refused)), Err(work)) => assert_eq!(refused, work),
             (other, _) => panic!("{other:?}"),
         }
         server.restart().await;
-        // So that the next one has a connection again.
+        // The next round needs a connection.
         while locks.inspect(&key).await.is_err() {}
     }
 }
 
-/// A wait that the server cuts short may have the lock all the same, and nobody knows.
+/// A wait that the server interrupts may have got the lock although nobody knows.
 async fn interrupted_waits_keep_no_lock(kind: Kind) {
-    const WAITS: usize = 1_500;
+    let waits = rounds(150, 1_500);
     let mut random = seed::random();
-    let server = LockServer::start(kind).await;
+    let server = LockServer::shared(kind).await;
     let mut tasks = JoinSet::new();
     for _ in 0..2 {
         let locks = kind.connect(&server.url).await;
@@ -86,48 +87,48 @@ async fn interrupted_waits_keep_no_lock(kind: Kind) {
             let (locks, mut random) = (locks.clone(), random.fork());
             tasks.spawn(async move {
                 let key = LockKey::named("k");
-                let mut had = 0;
-                for _ in 0..WAITS {
+                let mut granted = 0;
+                for _ in 0..waits {
                     let wait = Duration::from_micros(random.u64(1..2_000));
                     if let Some(lease) = locks.try_acquire(&key, wait, HOLD).await.unwrap() {
-                        had += 1;
+                        granted += 1;
                         tokio::time::sleep(Duration::from_micros(random.u64(..300))).await;
                         assert!(lease.release().await);
                     }
                 }
-                (had, locks)
+                (granted, locks)
             });
         }
     }
     let ended = tasks.join_all().await;
-    let had: Vec<usize> = ended.iter().map(|(had, _)| *had).collect();
-    println!("{kind:?}: of {WAITS} waits each, {had:?} had the lock");
-    assert!(had.iter().sum::<usize>() < 4 * WAITS, "no wait was too short");
+    let granted: Vec<usize> = ended.iter().map(|(granted, _)| *granted).collect();
+    println!("{kind:?}: of {waits} waits each, {granted:?} got the lock");
+    assert!(granted.iter().sum::<usize>() < 4 * waits, "no wait was too short");
     for (_, locks) in &ended {
         let free = locks.try_acquire(&LockKey::named("k"), LONG, HOLD).await.unwrap();
-        assert!(free.expect("nobody has it").release().await);
+        assert!(free.expect("the key is free").release().await);
     }
     assert_eq!(server.held().await, Vec::<String>::new());
 }
 
-/// Servers know for two seconds that a key is wanted; whoever waits for longer says it again.
+/// A server remembers for two seconds that a key is wanted; a longer wait repeats its wish.
 async fn a_wait_that_outlasts_its_wish_is_served(kind: Kind) {
-    let server = LockServer::start(kind).await;
+    let server = LockServer::shared(kind).await;
     let (one, other) = (kind.connect(&server.url).await, kind.connect(&server.url).await);
     let key = LockKey::named("k");
     let held = one.acquire(&key, LONG).await.unwrap();
     let of_waiter = key.clone();
     let waiter = tokio::spawn(async move { other.acquire(&of_waiter, LONG).await });
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(held.is_held() && !waiter.is_finished());
     assert!(held.release().await);
     assert!(waiter.await.unwrap().unwrap().release().await);
 }
 
-/// The server then gives it back itself, with all that the session held.
+/// The session is ended, so that the server frees everything that it held.
 async fn a_lock_that_cannot_be_released_ends_its_session(kind: Kind) {
     let server = LockServer::start(kind).await;
-    // What is in the database is its owner's.
+    // The owner creates the tables that the guest uses.
     let owner = kind.connect(&server.url).await;
     server
         .postgres(
@@ -141,7 +142,7 @@ async fn a_lock_that_cannot_be_released_ends_its_session(kind: Kind) {
     let lease = guest.acquire(&key, LONG).await.unwrap();
     let of_bystander = guest.acquire(&bystander, LONG).await.unwrap();
     server.postgres("REVOKE EXECUTE ON FUNCTION pg_advisory_unlock(bigint) FROM PUBLIC").await;
-    assert!(!lease.release().await, "nobody knows whether it was given back");
+    assert!(!lease.release().await, "the outcome of the release is unknown");
     of_bystander.lost().await;
     for key in [key, bystander] {
         assert!(owner.acquire(&key, LONG).await.unwrap().release().await);
@@ -149,12 +150,12 @@ async fn a_lock_that_cannot_be_released_ends_its_session(kind: Kind) {
 }
 
 async fn a_lease_that_cannot_be_released_expires(kind: Kind) {
-    let server = LockServer::start(kind).await;
+    let server = LockServer::shared(kind).await;
     let locks = kind.connect(&server.url).await;
     let key = LockKey::named("k");
     let lease = locks.acquire(&key, Duration::from_secs(2)).await.unwrap();
     server.postgres("ALTER TABLE eventlog.lock_leases RENAME TO away").await;
-    assert!(!lease.release().await, "nobody knows whether it was given back");
+    assert!(!lease.release().await, "the outcome of the release is unknown");
     server.postgres("ALTER TABLE eventlog.away RENAME TO lock_leases").await;
     let again = locks.acquire(&key, LONG).await.unwrap();
     assert!(again.token() > lease.token());

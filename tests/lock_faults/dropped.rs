@@ -1,5 +1,5 @@
-//! Callers that go away at every point where they wait: for the lock, for the read, for the
-//! commit, for giving back.
+//! Callers that are dropped at every point where they wait: for the lock, the read, the commit and
+//! the release.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +13,7 @@ use crate::history::Answer;
 use crate::ledger::{Depositor, Ledger};
 use crate::providers::Kind;
 use crate::server::LockServer;
+use crate::soak::rounds;
 use crate::worker::{Record, finished, note};
 
 on_every_provider! { dropped_callers_leave_nothing_and_break_no_order }
@@ -21,17 +22,15 @@ on_every_provider! {
 }
 
 const LONG: Duration = Duration::from_secs(60);
-/// So long that what is left behind does not end by itself in the meantime.
+/// So long that no lease expires during the test.
 const HOLD: Duration = Duration::from_secs(3_600);
 const ACCOUNTS: usize = 2;
 const TASKS: usize = 4;
-/// How many callers go away, at the least.
-const DROPS: usize = 400;
 
 async fn dropped_callers_leave_nothing_and_break_no_order(kind: Kind) {
-    let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
+    let (server, ledger) = (LockServer::shared(kind).await, Ledger::create().await);
     let record = Record::default();
-    // Two that know each other through the server only, where there is one.
+    // Two providers that share nothing but the server, if there is one.
     let one = kind.connect(&server.url).await;
     let other = match kind {
         Kind::Process => one.clone(),
@@ -39,17 +38,17 @@ async fn dropped_callers_leave_nothing_and_break_no_order(kind: Kind) {
     };
     let depositor = |locks: &LockProvider| {
         let record = record.clone();
-        let tell = Arc::new(move |told| note(&record, told));
-        Depositor { ledger: ledger.clone(), locks: locks.clone(), tell }
+        let observe = Arc::new(move |observation| note(&record, observation));
+        Depositor { ledger: ledger.clone(), locks: locks.clone(), observe }
     };
-    let drops = Arc::new(AtomicUsize::new(0));
+    let (drops, enough) = (Arc::new(AtomicUsize::new(0)), rounds(80, 400));
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let depositor = depositor([&one, &other][task % 2]);
-        tasks.spawn(drop_at_every_poll(depositor, drops.clone()));
+        tasks.spawn(drop_at_every_poll(depositor, drops.clone(), enough));
     }
     let finishes: Vec<usize> = tasks.join_all().await;
-    // Whoever comes next is served, whatever those before left.
+    // The next callers are served.
     for account in 0..ACCOUNTS {
         for locks in [&one, &other] {
             let options = LockOptions::wait(LONG).hold(HOLD);
@@ -68,15 +67,15 @@ async fn dropped_callers_leave_nothing_and_break_no_order(kind: Kind) {
     history.check().unwrap();
     let drops = drops.load(Ordering::SeqCst);
     println!("{kind:?}: {drops} dropped, {finishes:?} finished, {} commits", history.commits.len());
-    assert!(drops >= DROPS && finishes.iter().all(|finishes| *finishes > 0));
+    assert!(drops >= enough && finishes.iter().all(|finishes| *finishes > 0));
 }
 
-/// Goes away at the first poll, then at the second, and so on until it is through, over and
-/// over; answers how often it was.
-async fn drop_at_every_poll(depositor: Depositor, drops: Arc<AtomicUsize>) -> usize {
+/// Drops a deposit at its first poll, the next one at its second, and so on until one finishes; then
+/// starts again. Returns the number of finished deposits.
+async fn drop_at_every_poll(depositor: Depositor, drops: Arc<AtomicUsize>, enough: usize) -> usize {
     let mut finishes = 0;
     let mut poll = 0;
-    while finishes == 0 || drops.load(Ordering::SeqCst) < DROPS {
+    while finishes == 0 || drops.load(Ordering::SeqCst) < enough {
         let account = (poll % ACCOUNTS).to_string();
         let options = LockOptions::wait(LONG).hold(HOLD);
         let deposit = depositor.deposit(&account, options, true, None);

@@ -1,11 +1,12 @@
-//! Four processes that contend for one key all the time: none of them starves.
+//! Four processes contend for one key without a pause: none of them starves.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::ledger::Ledger;
 use crate::providers::Kind;
 use crate::server::LockServer;
-use crate::worker::{Record, Said, Task, Worker};
+use crate::soak::rounds;
+use crate::worker::{Record, Report, Request, Worker};
 
 on_every_provider! {
     every_process_gets_at_least_half_of_its_share,
@@ -14,54 +15,66 @@ on_every_provider! {
 
 const PROCESSES: u64 = 4;
 
-/// How many of each process want the key.
+/// The number of tasks of each process that want the key.
 const TASKS: usize = 3;
 
-/// For how many seconds, unless `EKBATAN_TEST_CONTENTION_SECONDS` says otherwise.
-const SECONDS: u64 = 8;
+/// So many leases that shares can be compared, also on a slow machine.
+const ENOUGH: u64 = 100 * PROCESSES;
 
 async fn every_process_gets_at_least_half_of_its_share(kind: Kind) {
     contend(kind, Duration::ZERO).await;
 }
 
-/// So long that a process whose turn is over is back before all the others had theirs.
+/// So long that a process whose turn is over asks again before all others had theirs.
 async fn every_process_gets_its_share_of_a_key_that_is_kept(kind: Kind) {
     contend(kind, Duration::from_millis(5)).await;
 }
 
 async fn contend(kind: Kind, keep: Duration) {
-    let given = std::env::var("EKBATAN_TEST_CONTENTION_SECONDS").ok();
-    let seconds = given.and_then(|seconds| seconds.parse().ok()).unwrap_or(SECONDS);
-    let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
+    let least = Duration::from_secs(rounds(2, 30) as u64);
+    let (server, ledger) = (LockServer::shared(kind).await, Ledger::create().await);
     let mut workers = Vec::new();
     for _ in 0..PROCESSES {
         workers.push(Worker::start(kind, &server.url, &ledger.url, &Record::default()).await);
     }
     for worker in &mut workers {
-        worker.tell(&Task::Spin { tasks: TASKS, keep });
+        worker.send(&Request::Spin { tasks: TASKS, keep });
     }
     for worker in &mut workers {
-        assert!(matches!(worker.hear().await, Said::Spins));
+        assert!(matches!(worker.receive().await, Report::Spins));
     }
-    workers.iter_mut().for_each(|worker| worker.tell(&Task::Mark));
-    tokio::time::sleep(Duration::from_secs(seconds)).await;
-    workers.iter_mut().for_each(|worker| worker.tell(&Task::Tally));
+    workers.iter_mut().for_each(|worker| worker.send(&Request::Mark));
+    let begun = Instant::now();
+    let served = loop {
+        tokio::time::sleep(least / 4).await;
+        let served = tally(&mut workers).await;
+        if begun.elapsed() >= least && served.iter().sum::<u64>() >= ENOUGH {
+            break served;
+        }
+    };
+    let took = begun.elapsed();
+    for worker in workers {
+        worker.stop().await;
+    }
+    println!("{kind:?}: served {served:?} in {took:?}, each kept for {keep:?}");
+    let fair = served.iter().sum::<u64>() / PROCESSES;
+    assert!(served.iter().all(|count| *count * 2 >= fair), "{served:?} of {fair} each");
+    assert_eq!(server.held().await, Vec::<String>::new());
+}
+
+/// The number of leases that each process has had.
+async fn tally(workers: &mut [Worker]) -> Vec<u64> {
+    workers.iter_mut().for_each(|worker| worker.send(&Request::Tally));
     let mut served = Vec::new();
-    for worker in &mut workers {
+    for worker in workers {
         loop {
-            // Others of its tasks may have come to spin only now.
-            match worker.hear().await {
-                Said::Spins => {}
-                Said::Served(count) => break served.push(count),
+            match worker.receive().await {
+                // Another task of the process has its first lease only now.
+                Report::Spins => {}
+                Report::Served(count) => break served.push(count),
                 other => panic!("{other:?}"),
             }
         }
     }
-    for worker in workers {
-        worker.stop().await;
-    }
-    println!("{kind:?}: served {served:?} in {seconds} s, each kept for {keep:?}");
-    let fair = served.iter().sum::<u64>() / PROCESSES;
-    assert!(served.iter().all(|count| *count * 2 >= fair), "{served:?} of {fair} each");
-    assert_eq!(server.held().await, Vec::<String>::new());
+    served
 }

@@ -1,8 +1,8 @@
-//! Lock servers that are killed, that forget, that end sessions, and connections that fall
-//! silent, while processes deposit.
+//! Processes deposit while lock servers are killed, lose their data or end sessions, and while
+//! connections go silent.
 //!
-//! After each fault every process has to get on: each commits a deposit that it asked for
-//! when the fault was over. All of it is one history.
+//! After each fault every process must commit a deposit that it requested after the end of the
+//! fault. All rounds are one history.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use crate::ledger::{Ledger, now};
 use crate::providers::Kind;
 use crate::seed;
 use crate::server::LockServer;
-use crate::worker::{Record, Task, Worker, finished};
+use crate::soak::rounds;
+use crate::worker::{Record, Request, Worker, finished};
 
 on_every_provider! {
     only_the_last_holder_commits_whatever_fails,
@@ -22,26 +23,30 @@ on_every_provider! {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
-    /// The server is killed and started again with what it had.
+    /// The server is killed and restarted with its data.
     Crash,
-    /// The server is killed, and one that knows nothing takes its place.
+    /// The server is killed and replaced by one without data.
     FailOver,
-    /// Every session or connection is ended by the server.
+    /// The server ends every session or connection.
     SessionsEnd,
-    /// The line of one process carries nothing for a while.
+    /// The connection of one process carries nothing for a while.
     Silence,
-    /// The line of one process carries nothing for a while and is cut then, so that what was
-    /// on its way is lost.
+    /// The connection of one process carries nothing for a while and is then cut, so that bytes on
+    /// their way are lost.
     Cut,
 }
 
-/// How often each is suffered. PostgreSQL takes half a second to start again.
-fn rounds(kind: Kind) -> Vec<(Fault, usize)> {
-    let any = [(Fault::SessionsEnd, 200), (Fault::Silence, 100), (Fault::Cut, 100)];
+/// The number of faults of each kind. A restart of PostgreSQL takes half a second.
+fn faults(kind: Kind) -> Vec<(Fault, usize)> {
+    let any = [
+        (Fault::SessionsEnd, rounds(12, 200)),
+        (Fault::Silence, rounds(8, 100)),
+        (Fault::Cut, rounds(8, 100)),
+    ];
     let killed = match kind {
         Kind::Process => unreachable!("there is no server"),
-        Kind::Redis => vec![(Fault::Crash, 200), (Fault::FailOver, 200)],
-        Kind::PostgresLease | Kind::PostgresSession => vec![(Fault::Crash, 50)],
+        Kind::Redis => vec![(Fault::Crash, rounds(12, 200)), (Fault::FailOver, rounds(12, 200))],
+        Kind::PostgresLease | Kind::PostgresSession => vec![(Fault::Crash, rounds(4, 50))],
     };
     killed.into_iter().chain(any).collect()
 }
@@ -50,12 +55,12 @@ const HOLD: Duration = Duration::from_millis(400);
 const ACCOUNTS: usize = 6;
 const TASKS: usize = 3;
 
-/// Two processes that deposit, each over a line of its own.
+/// Two processes that deposit, each through a proxy of its own.
 struct Scene {
     server: LockServer,
     ledger: Ledger,
     record: Record,
-    lines: Vec<Proxy>,
+    proxies: Vec<Proxy>,
     workers: Vec<Worker>,
 }
 
@@ -63,28 +68,28 @@ impl Scene {
     async fn start(kind: Kind) -> Self {
         let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
         let record = Record::default();
-        let (mut lines, mut workers) = (Vec::new(), Vec::new());
+        let (mut proxies, mut workers) = (Vec::new(), Vec::new());
         for _ in 0..2 {
-            let line = Proxy::start(server.address()).await.unwrap();
-            let url = line.url_for(&server.url);
+            let proxy = Proxy::start(server.address()).await.unwrap();
+            let url = proxy.url_for(&server.url);
             let mut worker = Worker::start(kind, &url, &ledger.url, &record).await;
-            worker.tell(&Task::Contend { tasks: TASKS, accounts: ACCOUNTS, hold: HOLD });
-            lines.push(line);
+            worker.send(&Request::Contend { tasks: TASKS, accounts: ACCOUNTS, hold: HOLD });
+            proxies.push(proxy);
             workers.push(worker);
         }
-        let mut scene = Self { server, ledger, record, lines, workers };
-        scene.all_get_on().await;
+        let mut scene = Self { server, ledger, record, proxies, workers };
+        scene.all_make_progress().await;
         scene
     }
 
-    async fn all_get_on(&mut self) {
+    async fn all_make_progress(&mut self) {
         let over = now();
         for worker in &mut self.workers {
             worker.commits_after(over).await;
         }
     }
 
-    /// Ends it and judges it.
+    /// Stops the workers and checks the history.
     async fn end(self) -> usize {
         for worker in self.workers {
             worker.stop().await;
@@ -97,18 +102,18 @@ impl Scene {
 
 async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
     let mut random = seed::random();
-    let rounds = rounds(kind);
+    let faults = faults(kind);
     let mut schedule: Vec<Fault> =
-        rounds.iter().flat_map(|(fault, times)| std::iter::repeat_n(*fault, *times)).collect();
+        faults.iter().flat_map(|(fault, times)| std::iter::repeat_n(*fault, *times)).collect();
     random.shuffle(&mut schedule);
     let mut scene = Scene::start(kind).await;
     let mut suffered: BTreeMap<Fault, (usize, Duration)> = BTreeMap::new();
     for fault in schedule {
-        // At whatever moment of whatever they do.
+        // The fault falls at a random moment.
         tokio::time::sleep(Duration::from_micros(random.u64(..3_000))).await;
         let begun = Instant::now();
-        let line = &scene.lines[random.usize(..scene.lines.len())];
-        // Now and then for longer than anybody may hold.
+        let proxy = &scene.proxies[random.usize(..scene.proxies.len())];
+        // Sometimes longer than a hold.
         let silence = match random.u8(..8) {
             0 => HOLD.mul_f64(1.0 + random.f64()),
             _ => Duration::from_millis(random.u64(..40)),
@@ -118,37 +123,36 @@ async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
             Fault::FailOver => scene.server.fail_over_to_an_empty_one().await,
             Fault::SessionsEnd => scene.server.end_sessions().await,
             Fault::Silence | Fault::Cut => {
-                line.stall();
+                proxy.stall();
                 tokio::time::sleep(silence).await;
                 if fault == Fault::Cut {
-                    line.cut();
-                    line.restore();
+                    proxy.cut();
+                    proxy.restore();
                 }
-                line.resume();
+                proxy.resume();
             }
         }
-        scene.all_get_on().await;
+        scene.all_make_progress().await;
         let (count, took) = suffered.entry(fault).or_default();
         *count += 1;
         *took += begun.elapsed();
     }
     let commits = scene.end().await;
     println!("{kind:?}: {suffered:?}, {commits} commits");
-    assert!(rounds.iter().all(|(fault, times)| suffered[fault].0 == *times));
+    assert!(faults.iter().all(|(fault, times)| suffered[fault].0 == *times));
 }
 
-/// Longer than any provider waits for an answer, which gives its connection up then.
+/// The connection is silent for longer than any provider waits for an answer.
 async fn a_silent_connection_is_given_up(kind: Kind) {
     let mut scene = Scene::start(kind).await;
-    scene.lines[0].stall();
-    // What a process does about silence, it does by its own clock.
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    scene.proxies[0].stall();
+    tokio::time::sleep(kind.answer_timeout() + Duration::from_secs(3)).await;
     if kind.expires() {
-        // The other process goes on, with all that the silent one held.
+        // The other process continues, and takes over the keys of the silent one.
         let still = now();
         scene.workers[1].commits_after(still).await;
     }
-    scene.lines[0].resume();
-    scene.all_get_on().await;
+    scene.proxies[0].resume();
+    scene.all_make_progress().await;
     scene.end().await;
 }

@@ -1,26 +1,26 @@
-//! What happened, and whether it may have: leases that were granted, and what the database
-//! committed under them.
+//! A history of the leases that were granted and the commits that the database made under them, and
+//! whether correct locks can have produced it.
 //!
-//! What always holds: nothing here knows a server or a clock; a history is checked by one sort
-//! and one scan of its grants, and one scan of its commits.
+//! Invariants: the check uses no server and no clock. It takes one sort and one scan of the grants,
+//! and one scan of the commits.
 
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-/// A lease that somebody was granted.
+/// A lease that was granted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
     pub key: String,
     pub token: i64,
     pub process: u32,
-    /// Microseconds since 1970, before the lock was asked for.
-    pub asked: u64,
-    /// Microseconds since 1970, when the holder knew that it had it.
-    pub heard: u64,
+    /// Before the lock was requested, in microseconds since 1970.
+    pub requested: u64,
+    /// After the holder had received the lease, in microseconds since 1970.
+    pub received: u64,
 }
 
-/// What a holder was told about its commit.
+/// The answer that a holder received for its commit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
     Committed,
@@ -28,12 +28,12 @@ pub enum Answer {
     Unknown,
 }
 
-/// What the database has, in the order in which it was committed.
+/// A row of the database.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Commit {
     pub key: String,
     pub token: i64,
-    /// One more than the one that the holder read.
+    /// One more than the last sequence that the holder read.
     pub sequence: i64,
 }
 
@@ -41,59 +41,57 @@ pub struct Commit {
 pub struct History {
     pub grants: Vec<Grant>,
     pub answers: Vec<(String, i64, Answer)>,
+    /// In the order of the commits.
     pub commits: Vec<Commit>,
-    /// What the lock server still held or queued when all was over.
+    /// What the lock server still held or queued at the end.
     pub left: Vec<String>,
 }
 
-/// Why a history cannot be that of locks that keep their promise.
+/// Why correct locks cannot have produced a history.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Broken {
     #[error("`{key}`: token {token} was granted twice")]
     GrantedTwice { key: String, token: i64 },
-    #[error("`{key}`: {token} was granted to whoever asked after {before} had been")]
+    #[error("`{key}`: token {token} was granted to a request made after {before} was granted")]
     TokenFell { key: String, before: i64, token: i64 },
-    #[error("`{key}`: a commit with {token}, which was granted to nobody")]
+    #[error("`{key}`: a commit with token {token}, which was never granted")]
     NotGranted { key: String, token: i64 },
-    #[error("`{key}`: a commit with {token} after one with {before}")]
+    #[error("`{key}`: a commit with token {token} after one with token {before}")]
     OutOfOrder { key: String, before: i64, token: i64 },
-    #[error("`{key}`: number {sequence} was committed behind {before}")]
+    #[error("`{key}`: sequence {sequence} was committed after {before}")]
     Gap { key: String, before: i64, sequence: i64 },
-    #[error("`{key}`: the holder of {token} was told {told:?}, which is not so")]
-    ToldWrongly { key: String, token: i64, told: Answer },
-    #[error("held or queued when all was over: {0:?}")]
+    #[error("`{key}`: the holder of token {token} received the wrong answer {received:?}")]
+    WrongAnswer { key: String, token: i64, received: Answer },
+    #[error("held or queued at the end: {0:?}")]
     LeftBehind(Vec<String>),
 }
 
 impl History {
-    /// What is wrong with it, if anything is.
+    /// The first error, if there is one.
     pub fn check(&self) -> Result<(), Broken> {
         self.check_grants()?;
         self.check_commits()?;
         self.check_answers()?;
-        match self.left.is_empty() {
-            true => Ok(()),
-            false => Err(Broken::LeftBehind(self.left.clone())),
-        }
+        if self.left.is_empty() { Ok(()) } else { Err(Broken::LeftBehind(self.left.clone())) }
     }
 
-    /// Whoever asks after another one has heard of its grant is granted a greater token.
-    /// Which of two came first is not known where they overlap.
+    /// A request that is made after another grant was received must get a greater token. The order of
+    /// two requests that overlap is not known.
     fn check_grants(&self) -> Result<(), Broken> {
-        const ASKED: u8 = 0;
-        const HEARD: u8 = 1;
+        const REQUESTED: u8 = 0;
+        const RECEIVED: u8 = 1;
         let mut moments: Vec<(u64, u8, usize)> = Vec::with_capacity(self.grants.len() * 2);
         for (n, grant) in self.grants.iter().enumerate() {
-            moments.extend([(grant.asked, ASKED, n), (grant.heard, HEARD, n)]);
+            moments.extend([(grant.requested, REQUESTED, n), (grant.received, RECEIVED, n)]);
         }
         moments.sort_unstable();
-        let mut heard: HashMap<&str, i64> = HashMap::new();
+        let mut received: HashMap<&str, i64> = HashMap::new();
         let mut seen = HashSet::new();
         let mut floors = vec![i64::MIN; self.grants.len()];
         for (_, what, n) in moments {
             let Grant { key, token, .. } = &self.grants[n];
-            let greatest = heard.entry(key).or_insert(i64::MIN);
-            if what == ASKED {
+            let greatest = received.entry(key).or_insert(i64::MIN);
+            if what == REQUESTED {
                 floors[n] = *greatest;
                 continue;
             }
@@ -109,7 +107,7 @@ impl History {
         Ok(())
     }
 
-    /// One commit per lease, in the order of their tokens, each based on the one before.
+    /// Each lease has at most one commit, commits are ordered by token, and each builds on the last.
     fn check_commits(&self) -> Result<(), Broken> {
         let granted: HashSet<(&str, i64)> =
             self.grants.iter().map(|grant| (&*grant.key, grant.token)).collect();
@@ -134,14 +132,15 @@ impl History {
     fn check_answers(&self) -> Result<(), Broken> {
         let committed: HashSet<(&str, i64)> =
             self.commits.iter().map(|commit| (&*commit.key, commit.token)).collect();
-        for (key, token, told) in &self.answers {
-            let right = match told {
+        for (key, token, received) in &self.answers {
+            let right = match received {
                 Answer::Committed => committed.contains(&(&**key, *token)),
                 Answer::NotCommitted => !committed.contains(&(&**key, *token)),
                 Answer::Unknown => true,
             };
             if !right {
-                return Err(Broken::ToldWrongly { key: key.clone(), token: *token, told: *told });
+                let (key, token) = (key.clone(), *token);
+                return Err(Broken::WrongAnswer { key, token, received: *received });
             }
         }
         Ok(())
@@ -152,8 +151,8 @@ impl History {
 mod tests {
     use super::*;
 
-    fn grant(token: i64, asked: u64, heard: u64) -> Grant {
-        Grant { key: "k".to_owned(), token, process: 1, asked, heard }
+    fn grant(token: i64, requested: u64, received: u64) -> Grant {
+        Grant { key: "k".to_owned(), token, process: 1, requested, received }
     }
 
     fn commit(token: i64, sequence: i64) -> Commit {
@@ -164,7 +163,7 @@ mod tests {
         ("k".to_owned(), token, answer)
     }
 
-    /// Two leases that overlap, one that was lost, and what they committed.
+    /// Two leases that overlap, one that was lost, and their commits.
     fn sound() -> History {
         History {
             grants: vec![grant(5, 10, 20), grant(4, 11, 30), grant(6, 21, 31), grant(9, 40, 50)],
@@ -179,7 +178,7 @@ mod tests {
         }
     }
 
-    fn told(break_it: impl FnOnce(&mut History)) -> Broken {
+    fn broken_by(break_it: impl FnOnce(&mut History)) -> Broken {
         let mut history = sound();
         break_it(&mut history);
         history.check().unwrap_err()
@@ -202,50 +201,50 @@ mod tests {
 
     #[test]
     fn a_token_granted_twice_is_detected() {
-        let broken = told(|history| history.grants.push(grant(9, 5, 60)));
+        let broken = broken_by(|history| history.grants.push(grant(9, 5, 60)));
         assert_eq!(broken, Broken::GrantedTwice { key: "k".to_owned(), token: 9 });
     }
 
     #[test]
     fn a_token_that_falls_is_detected() {
-        let broken = told(|history| history.grants.push(grant(8, 51, 60)));
+        let broken = broken_by(|history| history.grants.push(grant(8, 51, 60)));
         assert_eq!(broken, Broken::TokenFell { key: "k".to_owned(), before: 9, token: 8 });
     }
 
     #[test]
     fn a_commit_without_a_grant_is_detected() {
-        let broken = told(|history| history.commits.push(commit(10, 3)));
+        let broken = broken_by(|history| history.commits.push(commit(10, 3)));
         assert_eq!(broken, Broken::NotGranted { key: "k".to_owned(), token: 10 });
     }
 
     #[test]
     fn a_commit_after_that_of_a_later_lease_is_detected() {
-        let broken = told(|history| history.commits.push(commit(6, 3)));
+        let broken = broken_by(|history| history.commits.push(commit(6, 3)));
         assert_eq!(broken, Broken::OutOfOrder { key: "k".to_owned(), before: 9, token: 6 });
-        let twice = told(|history| history.commits.push(commit(9, 3)));
+        let twice = broken_by(|history| history.commits.push(commit(9, 3)));
         assert_eq!(twice, Broken::OutOfOrder { key: "k".to_owned(), before: 9, token: 9 });
     }
 
     #[test]
     fn a_lost_or_overwritten_commit_is_detected() {
-        let lost = told(|history| history.commits[1].sequence = 3);
+        let lost = broken_by(|history| history.commits[1].sequence = 3);
         assert_eq!(lost, Broken::Gap { key: "k".to_owned(), before: 1, sequence: 3 });
-        let overwritten = told(|history| history.commits[1].sequence = 1);
+        let overwritten = broken_by(|history| history.commits[1].sequence = 1);
         assert_eq!(overwritten, Broken::Gap { key: "k".to_owned(), before: 1, sequence: 1 });
     }
 
     #[test]
     fn a_wrong_answer_is_detected() {
         for (token, wrong) in [(5, Answer::Committed), (4, Answer::NotCommitted)] {
-            let broken = told(|history| history.answers.push(answer(token, wrong)));
-            let expected = Broken::ToldWrongly { key: "k".to_owned(), token, told: wrong };
+            let broken = broken_by(|history| history.answers.push(answer(token, wrong)));
+            let expected = Broken::WrongAnswer { key: "k".to_owned(), token, received: wrong };
             assert_eq!(broken, expected);
         }
     }
 
     #[test]
     fn a_lock_left_behind_is_detected() {
-        let broken = told(|history| history.left.push("k".to_owned()));
+        let broken = broken_by(|history| history.left.push("k".to_owned()));
         assert_eq!(broken, Broken::LeftBehind(vec!["k".to_owned()]));
     }
 }

@@ -1,8 +1,8 @@
 //! The database of the deposits, and one deposit under a lock.
 //!
-//! A deposit is a row that is added behind the last one of its account. No version guards it:
-//! two that read the same last row both add theirs, unless the lock keeps them apart or the
-//! fence refuses one.
+//! A deposit is a row that is added after the last row of its account. No version guards it: two
+//! deposits that read the same last row both commit, unless the lock serializes them or the fence
+//! rejects one.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -40,7 +40,7 @@ const CREATE: &str = "\
         version bigint NOT NULL); \
     CREATE INDEX deposits_of_account ON deposits (account, sequence)";
 
-/// What happens between the read of a deposit and its commit.
+/// Runs between the read of a deposit and its commit.
 pub type Between = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 pub struct AddDeposit {
@@ -90,11 +90,11 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// An empty one, on a server that is left alone.
+    /// An empty ledger. No test harms its server.
     pub async fn create() -> Self {
         static SERVER: OnceCell<PostgresServer> = OnceCell::const_new();
         let server = SERVER.get_or_init(async || {
-            // So that the database itself tells what was committed before what.
+            // The database itself records the order of the commits.
             let server = PostgresServer::builder().setting("track_commit_timestamp", "on");
             server.start().await.unwrap()
         });
@@ -113,7 +113,7 @@ impl Ledger {
         Self { url: url.to_owned(), databases, executor }
     }
 
-    /// What was committed, in that order.
+    /// The deposits, in the order of their commits.
     pub async fn commits(&self) -> Vec<Commit> {
         let mut raw: RawConnection<sqlx::PgConnection> = self.databases.postgres().await.unwrap();
         let rows: Vec<(String, i64, i64, i64)> = sqlx::query_as(
@@ -133,23 +133,23 @@ impl Ledger {
     }
 }
 
-/// What a depositor has to say for the history.
+/// What a depositor adds to the history.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Told {
+pub enum Observation {
     Granted(Grant),
-    Answered { key: String, token: i64, asked: u64, answer: Answer },
+    Answered { key: String, token: i64, requested: u64, answer: Answer },
 }
 
-/// Whoever deposits, as one process does.
+/// Makes deposits, as one process does.
 #[derive(Clone)]
 pub struct Depositor {
     pub ledger: Ledger,
     pub locks: LockProvider,
-    pub tell: Arc<dyn Fn(Told) + Send + Sync>,
+    pub observe: Arc<dyn Fn(Observation) + Send + Sync>,
 }
 
 impl Depositor {
-    /// One deposit under the lock of its account; `None` if the lock was not to be had.
+    /// Makes one deposit under the lock of its account; `None` if the lock could not be acquired.
     pub async fn deposit(
         &self,
         account: &str,
@@ -157,26 +157,29 @@ impl Depositor {
         fenced: bool,
         between: Option<Between>,
     ) -> Option<Answer> {
-        let (key, asked) = (LockKey::named(account), now());
+        let (key, requested) = (LockKey::named(account), now());
         let action = AddDeposit { between };
         let mut answer = None;
         let _ = with_lock(&self.locks, &key, options, async |lease: Lease| {
             let (key, token) = (account.to_owned(), lease.token());
-            let (process, heard) = (std::process::id(), now());
-            (self.tell)(Told::Granted(Grant { key: key.clone(), token, process, asked, heard }));
+            let (process, received) = (std::process::id(), now());
+            (self.observe)(Observation::Granted(Grant {
+                key: key.clone(),
+                token,
+                process,
+                requested,
+                received,
+            }));
             let call =
                 self.ledger.executor.execute(&action, Params { account: key.clone(), token });
-            let done = match fenced {
-                true => call.fenced_by(&lease).await,
-                false => call.await,
-            };
-            let told = match &done {
+            let done = if fenced { call.fenced_by(&lease).await } else { call.await };
+            let received = match &done {
                 Ok(()) => Answer::Committed,
                 Err(ExecuteError::CommitUnknown { .. }) => Answer::Unknown,
                 Err(_) => Answer::NotCommitted,
             };
-            answer = Some(told);
-            (self.tell)(Told::Answered { key, token, asked, answer: told });
+            answer = Some(received);
+            (self.observe)(Observation::Answered { key, token, requested, answer: received });
             done
         })
         .await;

@@ -1,13 +1,13 @@
-//! What the keyed locks and the fence in the commit promise, kept while things fail: lock
-//! servers that are killed and forget, sessions that are ended, processes that are stopped,
-//! connections that fall silent, callers that go away.
+//! Keyed locks and fenced commits under faults: lock servers that are killed or lose their data,
+//! sessions that are ended, processes that are stopped, connections that go silent, callers that
+//! are dropped.
 //!
-//! What always holds: every run leaves a [`history`] of grants and of what the database
-//! committed, and the run is judged by that history alone.
+//! Invariants: a run that commits deposits records a [`history`] of grants and commits, and is
+//! judged by that history alone.
 //!
-//! A test is an `async fn(Kind)`; `on_every_provider!` makes a `#[tokio::test]` of it per
-//! provider. A new provider adds one line to that macro, one to [`providers::Kind`], and what
-//! its server is asked and suffers to [`server`].
+//! A test is an `async fn(Kind)`; `on_every_provider!` makes a `#[tokio::test]` of it for each
+//! provider. A new provider adds one line to that macro, a variant to [`providers::Kind`], and its
+//! server to [`server`].
 
 macro_rules! on_every_provider {
     (only $module:ident $kind:ident: $($test:ident),* $(,)?) => {
@@ -20,7 +20,7 @@ macro_rules! on_every_provider {
             )*
         }
     };
-    // Those that a server keeps, which several processes share.
+    // The providers whose locks several processes share.
     ($($test:ident),* $(,)?) => {
         on_every_provider!(only redis Redis: $($test),*);
         on_every_provider!(only postgres_lease PostgresLease: $($test),*);
@@ -33,6 +33,8 @@ mod ledger;
 mod providers;
 mod seed;
 mod server;
+#[path = "../support/soak.rs"]
+mod soak;
 mod worker;
 
 mod calls;

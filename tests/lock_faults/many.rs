@@ -1,4 +1,4 @@
-//! A thousand leases and ten thousand waiters in one process.
+//! Many leases and waiters in one process.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,22 +11,21 @@ use tokio::task::JoinSet;
 
 use crate::providers::Kind;
 use crate::server::LockServer;
+use crate::soak::rounds;
 
 on_every_provider! { all_waiters_are_served_in_order_over_few_connections }
 on_every_provider! {
     only process Process: all_waiters_are_served_in_order_over_few_connections
 }
 
-const LEASES: usize = 1_000;
-const WAITERS: usize = 10_000;
-
-/// Beyond what any of it takes.
+/// Longer than the test takes.
 const LONG: Duration = Duration::from_secs(3_600);
 
 async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
-    let server = Arc::new(LockServer::start(kind).await);
+    let (leases, waiting) = (rounds(200, 1_000), rounds(2_000, 10_000));
+    let server = Arc::new(LockServer::shared(kind).await);
     let locks = kind.connect(&server.url).await;
-    let keys: Vec<LockKey> = (0..LEASES).map(|n| lock_key!("key", n as i64)).collect();
+    let keys: Vec<LockKey> = (0..leases).map(|n| lock_key!("key", n as i64)).collect();
     let mut acquiring = JoinSet::new();
     for key in keys.clone() {
         let locks = locks.clone();
@@ -34,42 +33,42 @@ async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
     }
     let held = acquiring.join_all().await;
     if kind != Kind::Process {
-        assert_eq!(server.held().await.len(), LEASES, "all are held at once");
+        assert_eq!(server.held().await.len(), leases, "all are held at once");
     }
     let over = Arc::new(AtomicBool::new(false));
     let looking = tokio::spawn(most_connections(server.clone(), over.clone()));
 
     let served: Arc<Mutex<HashMap<usize, Vec<usize>>>> = Arc::default();
     let mut waiters = JoinSet::new();
-    for n in 0..WAITERS {
-        let (locks, key, served) = (locks.clone(), keys[n % LEASES].clone(), served.clone());
-        let mut waiting = async move {
+    for n in 0..waiting {
+        let (locks, key, served) = (locks.clone(), keys[n % leases].clone(), served.clone());
+        let mut waiter = async move {
             let lease = locks.acquire(&key, LONG).await.unwrap();
-            served.lock().unwrap().entry(n % LEASES).or_default().push(n);
+            served.lock().unwrap().entry(n % leases).or_default().push(n);
             lease.release().await
         }
         .boxed();
-        // Each lines up before the next one comes.
-        assert!((&mut waiting).now_or_never().is_none(), "somebody else holds it");
-        waiters.spawn(waiting);
+        // Each waiter enters the queue before the next one.
+        assert!((&mut waiter).now_or_never().is_none(), "the key is held");
+        waiters.spawn(waiter);
     }
-    for key in [&keys[0], &keys[LEASES - 1]] {
+    for key in [&keys[0], &keys[leases - 1]] {
         let holder = locks.inspect(key).await.unwrap().unwrap();
-        assert_eq!(holder.waiting_here, WAITERS / LEASES);
+        assert_eq!(holder.waiting_here, waiting / leases);
     }
     let begun = Instant::now();
     drop(held);
     while let Some(released) = waiters.join_next().await {
-        assert!(released.unwrap(), "it was still ours");
+        assert!(released.unwrap(), "the lease was held until its release");
     }
     let took = begun.elapsed();
     over.store(true, Ordering::SeqCst);
     let most = looking.await.unwrap();
-    println!("{kind:?}: {WAITERS} served in {took:?}, at most {most} connections");
+    println!("{kind:?}: {waiting} served in {took:?}, at most {most} connections");
     assert!(most <= kind.connections(), "{most} connections");
 
     let served = std::mem::take(&mut *served.lock().unwrap());
-    assert_eq!(served.values().map(Vec::len).sum::<usize>(), WAITERS);
+    assert_eq!(served.values().map(Vec::len).sum::<usize>(), waiting);
     for order in served.values() {
         assert!(order.is_sorted(), "{order:?}");
     }
@@ -77,7 +76,7 @@ async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
     assert_eq!(server.held().await, Vec::<String>::new());
 }
 
-/// The most connections that the server has at any time until it is over.
+/// The maximum number of connections until the test is over.
 async fn most_connections(server: Arc<LockServer>, over: Arc<AtomicBool>) -> usize {
     let mut most = 0;
     while !over.load(Ordering::SeqCst) {

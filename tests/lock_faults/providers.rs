@@ -1,4 +1,6 @@
-//! The providers that the suite runs on, and how a process gets one.
+//! The providers that the suite runs on.
+
+use std::time::Duration;
 
 use ekbatan::lock::{PostgresLocks, ProcessBackend};
 use ekbatan::prelude::*;
@@ -13,11 +15,11 @@ pub enum Kind {
     PostgresSession,
 }
 
-/// How many connections a pool of locks has here.
+/// The size of a provider's connection pool.
 const POOL: usize = 4;
 
 impl Kind {
-    /// A provider as one process has it.
+    /// A provider, as one process connects it.
     pub async fn connect(self, url: &str) -> LockProvider {
         let postgres = async || PostgresLocks::connect(url, POOL).await.unwrap();
         match self {
@@ -35,19 +37,28 @@ impl Kind {
         }
     }
 
-    /// How many connections a process has at most, whatever it holds and waits for.
+    /// The maximum number of connections of a process, whatever it holds and waits for.
     pub fn connections(self) -> usize {
         match self {
             Kind::Process => 0,
-            // Commands, and word of free keys.
+            // One for commands, one for the notifications of releases.
             Kind::Redis => 2,
-            // The pool, and word of free keys.
+            // The pool, and one for the notifications of releases.
             Kind::PostgresLease => POOL + 1,
             Kind::PostgresSession => 1,
         }
     }
 
-    /// Whether the server ends a lease by itself when its time is over.
+    /// The time after which the provider gives up a connection that does not answer.
+    pub fn answer_timeout(self) -> Duration {
+        match self {
+            Kind::Process => Duration::ZERO,
+            Kind::Redis => Duration::from_secs(5),
+            Kind::PostgresLease | Kind::PostgresSession => Duration::from_secs(15),
+        }
+    }
+
+    /// Whether the server ends a lease when its hold is over.
     pub fn expires(self) -> bool {
         self != Kind::PostgresSession
     }

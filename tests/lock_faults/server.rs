@@ -1,4 +1,4 @@
-//! A lock server of one test: what can be done to it, and what it says of locks itself.
+//! The lock server of one test: the faults that a test injects, and the locks that the server reports.
 
 use ekbatan_testkit::{PostgresServer, RedisServer};
 use redis::FromRedisValue;
@@ -14,34 +14,53 @@ pub struct LockServer {
 }
 
 enum Program {
-    /// Locks that need no server.
+    /// In-process locks have no server.
     None,
+    /// A database on the PostgreSQL server that all tests share.
+    SharedPostgres,
     Postgres(PostgresServer),
     Redis(RedisServer),
 }
 
-/// All that is held, and all that is queued for a lock, in the words of PostgreSQL.
+/// The advisory locks that PostgreSQL reports as held, and every lock that it reports as waited for.
 const SESSION_LOCKS: &str = "SELECT format('%s %s of %s', locktype, mode, pid) FROM pg_locks \
      WHERE (locktype = 'advisory' AND database = \
-         (SELECT oid FROM pg_database WHERE datname = current_database())) OR NOT granted";
+         (SELECT oid FROM pg_database WHERE datname = current_database())) \
+     OR (NOT granted AND pid IN \
+         (SELECT pid FROM pg_stat_activity WHERE datname = current_database()))";
 
 const LEASES: &str = "SELECT lock_key::text FROM eventlog.lock_leases \
      WHERE until > clock_timestamp() \
-     UNION ALL SELECT format('waits: %s', pid) FROM pg_locks WHERE NOT granted";
+     UNION ALL SELECT format('waits: %s', pid) FROM pg_locks JOIN pg_stat_activity USING (pid) \
+         WHERE NOT granted AND datname = current_database()";
 
-/// As what the test's own connections are known; the server may have yet to notice that one
-/// of them has ended.
+/// The name of the test's own connections. They are not counted: the server may not have noticed yet
+/// that one of them has ended.
 const LOOK: &str = "look";
 
 const OTHERS: &str = "FROM pg_stat_activity \
-     WHERE datname = current_database() AND application_name <> 'look'";
+     WHERE datname = current_database() AND backend_type = 'client backend' \
+     AND application_name <> 'look'";
 
 impl LockServer {
+    /// A server that the test does not harm: tests on PostgreSQL share one.
+    pub async fn shared(kind: Kind) -> Self {
+        match kind {
+            Kind::PostgresLease | Kind::PostgresSession => {
+                let server = PostgresServer::shared().await.unwrap();
+                let url = server.create_database().await.unwrap();
+                Self { kind, program: Program::SharedPostgres, url }
+            }
+            Kind::Process | Kind::Redis => Self::start(kind).await,
+        }
+    }
+
+    /// A server of the test's own.
     pub async fn start(kind: Kind) -> Self {
         let (program, url) = match kind {
             Kind::Process => (Program::None, String::new()),
             Kind::Redis => {
-                // What a killed server had written to its file, the system has.
+                // The operating system keeps what a killed server had written.
                 let server = RedisServer::builder()
                     .setting("appendonly", "yes")
                     .setting("appendfsync", "no")
@@ -60,23 +79,25 @@ impl LockServer {
         Self { kind, program, url }
     }
 
-    /// Where it listens, for a proxy.
+    /// The address that the server listens on, for a proxy.
     pub fn address(&self) -> (&'static str, u16) {
         let port = match &self.program {
-            Program::None => unreachable!("there is no server"),
+            Program::None | Program::SharedPostgres => {
+                unreachable!("there is no server of its own")
+            }
             Program::Postgres(server) => server.port(),
             Program::Redis(server) => server.port(),
         };
         ("127.0.0.1", port)
     }
 
-    /// Kills it as a crash would, and starts it again with what it had.
+    /// Kills the server and restarts it with its data.
     pub async fn crash(&self) {
         self.kill().await;
         self.restart().await;
     }
 
-    /// Has a server that knows nothing take its place.
+    /// Replaces the server by one without data.
     pub async fn fail_over_to_an_empty_one(&self) {
         let dir: Vec<String> = self.redis(&["CONFIG", "GET", "dir"]).await;
         self.kill().await;
@@ -88,29 +109,33 @@ impl LockServer {
         self.restart().await;
     }
 
-    /// Ends it as a crash would.
+    /// Kills the server.
     pub async fn kill(&self) {
         match &self.program {
-            Program::None => unreachable!("there is no server"),
+            Program::None | Program::SharedPostgres => {
+                unreachable!("there is no server of its own")
+            }
             Program::Postgres(server) => server.kill().await.unwrap(),
             Program::Redis(server) => server.kill().await.unwrap(),
         }
     }
 
-    /// Starts it with what it had.
+    /// Starts the killed server with its data.
     pub async fn restart(&self) {
         match &self.program {
-            Program::None => unreachable!("there is no server"),
+            Program::None | Program::SharedPostgres => {
+                unreachable!("there is no server of its own")
+            }
             Program::Postgres(server) => server.restart().await.unwrap(),
             Program::Redis(server) => server.restart().await.unwrap(),
         }
     }
 
-    /// Ends every session and connection that it has.
+    /// Ends all sessions and connections of others.
     pub async fn end_sessions(&self) {
         match &self.program {
             Program::None => unreachable!("there is no server"),
-            Program::Postgres(_) => {
+            Program::SharedPostgres | Program::Postgres(_) => {
                 self.postgres(&format!("SELECT pg_terminate_backend(pid)::text {OTHERS}")).await;
             }
             Program::Redis(_) => {
@@ -121,7 +146,7 @@ impl LockServer {
         }
     }
 
-    /// Ends the sessions of one process, which has said who it is.
+    /// Ends the sessions of one process, which names itself in `application_name`.
     pub async fn end_sessions_of(&self, process: u32) {
         let name = format!("ekbatan-lock process {process}");
         let sql = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity";
@@ -129,11 +154,11 @@ impl LockServer {
         assert!(!ended.is_empty(), "process {process} has no session");
     }
 
-    /// How many connections others have.
+    /// The number of connections of others.
     pub async fn connections(&self) -> usize {
         match &self.program {
             Program::None => 0,
-            Program::Postgres(_) => {
+            Program::SharedPostgres | Program::Postgres(_) => {
                 self.postgres(&format!("SELECT pid::text {OTHERS}")).await.len()
             }
             Program::Redis(_) => {
@@ -144,7 +169,7 @@ impl LockServer {
         }
     }
 
-    /// What it holds and queues now.
+    /// The locks that are held or waited for now.
     pub async fn held(&self) -> Vec<String> {
         match self.kind {
             Kind::Process => Vec::new(),
@@ -154,7 +179,7 @@ impl LockServer {
         }
     }
 
-    /// Asks PostgreSQL, or tells it something that answers nothing.
+    /// Runs SQL on PostgreSQL and returns the first column.
     pub async fn postgres(&self, sql: &str) -> Vec<String> {
         let options: PgConnectOptions = self.url.parse().unwrap();
         let mut connection = options.application_name(LOOK).connect().await.unwrap();

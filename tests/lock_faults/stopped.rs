@@ -1,5 +1,5 @@
-//! A holder that is stopped beyond its hold, while another one takes over and commits; it is
-//! continued in the middle of its own commit, which must be refused.
+//! A holder is stopped for longer than its hold while a successor takes over and commits. When the
+//! holder continues in the middle of its own commit, that commit must be rejected.
 
 use std::time::Duration;
 
@@ -10,41 +10,39 @@ use crate::ledger::Ledger;
 use crate::providers::Kind;
 use crate::seed;
 use crate::server::LockServer;
-use crate::worker::{Record, Said, Task, Worker, finished};
+use crate::soak::rounds;
+use crate::worker::{Record, Report, Request, Worker, finished};
 
 on_every_provider! {
     a_stopped_holder_commits_nothing,
     without_the_fence_it_commits_and_the_history_shows_it,
 }
 
-/// How often the moments of the commit are tried.
-const ROUNDS: usize = 53;
-
-/// Where in its commit the holder stops.
+/// Where the holder is stopped.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Moment {
-    /// It has read, and has yet to commit; its own clock may tell it then.
+    /// After its read and before its commit. Its own clock may stop the commit.
     BeforeItsCommit,
-    /// It has sent its commit, which has yet to arrive: only the fence can refuse it.
+    /// Its commit is sent and has not arrived: only the fence can reject it.
     CommitOnItsWay,
-    /// It is about to commit, commits, or has committed.
+    /// Shortly before, during or after its commit.
     Any,
 }
 
-/// The one that is stopped, with a line of its own to the ledger, and the one that takes over.
+/// A worker that is stopped, whose connection to the ledger is a proxy, and its successor.
 struct Scene {
     kind: Kind,
     server: LockServer,
     ledger: Ledger,
     record: Record,
-    line: Proxy,
+    proxy: Proxy,
     stopped: Worker,
     successor: Worker,
     accounts: usize,
     hold: Duration,
 }
 
-/// So long that what is left behind does not end by itself in the meantime.
+/// So long that no lease expires during the test.
 const LONG: Duration = Duration::from_secs(3_600);
 
 impl Scene {
@@ -52,19 +50,19 @@ impl Scene {
         let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
         let record = Record::default();
         let address = ledger.url.split('@').next_back().unwrap().split('/').next().unwrap();
-        let line = Proxy::start(address).await.unwrap();
-        let through = line.url_for(&ledger.url);
+        let proxy = Proxy::start(address).await.unwrap();
+        let through = proxy.url_for(&ledger.url);
         let mut stopped = Worker::start(kind, &server.url, &through, &record).await;
-        // So that whatever it connects to is connected.
+        // The first deposit opens the connections.
         let account = "the first".to_owned();
-        stopped.tell(&Task::Deposit { account, hold: LONG, fenced: true, waits: false });
-        while !matches!(stopped.hear().await, Said::Done(_)) {}
+        stopped.send(&Request::Deposit { account, hold: LONG, fenced: true, waits: false });
+        while !matches!(stopped.receive().await, Report::Done(_)) {}
         let successor = Worker::start(kind, &server.url, &ledger.url, &record).await;
         let hold = Duration::from_millis(120);
-        Self { kind, server, ledger, record, line, stopped, successor, accounts: 0, hold }
+        Self { kind, server, ledger, record, proxy, stopped, successor, accounts: 0, hold }
     }
 
-    /// What the one that was stopped is told in the end; `None` if it lost its lease before.
+    /// The answer that the stopped worker receives; `tried_again += 1, => None => repeated += 1,` if it lost its lease too early.
     async fn round(
         &mut self,
         moment: Moment,
@@ -73,29 +71,30 @@ impl Scene {
     ) -> Option<Answer> {
         self.accounts += 1;
         let account = format!("account {}", self.accounts);
-        let deposit = |hold, waits| Task::Deposit { account: account.clone(), hold, fenced, waits };
-        // A server that does not end leases by itself is told to.
+        let deposit =
+            |hold, waits| Request::Deposit { account: account.clone(), hold, fenced, waits };
+        // A server that does not end leases by itself is requested to below.
         let hold = if self.kind.expires() { self.hold } else { LONG };
-        self.stopped.tell(&deposit(hold, true));
-        if !matches!(self.stopped.hear().await, Said::Read) {
-            // The machine is too busy for so short a hold, or the lock was not to be had
-            // right after its session was ended.
+        self.stopped.send(&deposit(hold, true));
+        if !matches!(self.stopped.receive().await, Report::Read) {
+            // The machine is too slow for so short a hold, or the lock could not be acquired right
+            // after its session was ended.
             self.hold *= 2;
             return None;
         }
         match moment {
             Moment::BeforeItsCommit => {
                 self.stopped.freeze();
-                self.stopped.tell(&Task::GoOn);
+                self.stopped.send(&Request::GoOn);
             }
             Moment::CommitOnItsWay => {
-                self.line.reset();
-                self.line.stall();
-                self.stopped.tell(&Task::GoOn);
-                while self.line.round_trips() == 0 {
-                    if self.stopped.heard().is_some() {
-                        // It was not quick enough to send any.
-                        self.line.resume();
+                self.proxy.reset();
+                self.proxy.stall();
+                self.stopped.send(&Request::GoOn);
+                while self.proxy.round_trips() == 0 {
+                    if self.stopped.try_receive().is_some() {
+                        // Its lease expired before it sent the commit.
+                        self.proxy.resume();
                         self.hold *= 2;
                         return None;
                     }
@@ -104,29 +103,29 @@ impl Scene {
                 self.stopped.freeze();
             }
             Moment::Any => {
-                // So that it takes longer than stopping it does.
-                self.line.set_delay(Duration::from_micros(random.u64(..4_000)));
-                self.stopped.tell(&Task::GoOn);
+                // The commit takes longer than stopping the process.
+                self.proxy.set_delay(Duration::from_micros(random.u64(..4_000)));
+                self.stopped.send(&Request::GoOn);
                 self.stopped.freeze();
             }
         }
         if !self.kind.expires() {
             self.server.end_sessions_of(self.stopped.id()).await;
         }
-        self.successor.tell(&deposit(LONG, false));
-        assert!(matches!(self.successor.hear().await, Said::Read));
-        let took_over = self.successor.hear().await;
-        assert!(matches!(took_over, Said::Done(Some(Answer::Committed))), "{took_over:?}");
-        // The commit arrives before its holder goes on, or after.
+        self.successor.send(&deposit(LONG, false));
+        assert!(matches!(self.successor.receive().await, Report::Read));
+        let took_over = self.successor.receive().await;
+        assert!(matches!(took_over, Report::Done(Some(Answer::Committed))), "{took_over:?}");
+        // The commit arrives before its holder continues, or after.
         let arrives_first = random.bool();
         if arrives_first {
-            self.line.resume();
+            self.proxy.resume();
         }
         self.stopped.thaw();
-        self.line.resume();
-        self.line.set_delay(Duration::ZERO);
-        match self.stopped.hear().await {
-            Said::Done(Some(answer)) => Some(answer),
+        self.proxy.resume();
+        self.proxy.set_delay(Duration::ZERO);
+        match self.stopped.receive().await {
+            Report::Done(Some(answer)) => Some(answer),
             other => panic!("{other:?}"),
         }
     }
@@ -142,25 +141,25 @@ async fn a_stopped_holder_commits_nothing(kind: Kind) {
     let mut random = seed::random();
     use Moment::{Any, BeforeItsCommit, CommitOnItsWay};
     let moments = [BeforeItsCommit, CommitOnItsWay, CommitOnItsWay, Any];
-    let mut schedule = moments.repeat(ROUNDS);
+    let mut schedule = moments.repeat(rounds(4, 53));
     random.shuffle(&mut schedule);
     let mut scene = Scene::start(kind).await;
-    let (mut refused, mut tried_again) = (0, 0);
+    let (mut rejected, mut repeated) = (0, 0);
     for moment in &schedule {
         let answer = loop {
             match scene.round(*moment, true, &mut random).await {
                 Some(answer) => break answer,
-                None => tried_again += 1,
+                None => repeated += 1,
             }
         };
         match moment {
             Moment::Any => {}
             _ => assert_eq!(answer, Answer::NotCommitted, "{moment:?}"),
         }
-        refused += usize::from(answer == Answer::NotCommitted);
+        rejected += usize::from(answer == Answer::NotCommitted);
     }
     println!(
-        "{kind:?}: {} rounds, {refused} commits refused, {tried_again} tried again",
+        "{kind:?}: {} rounds, {rejected} commits rejected, {repeated} rounds repeated",
         schedule.len()
     );
     let history = scene.end().await;
@@ -168,7 +167,7 @@ async fn a_stopped_holder_commits_nothing(kind: Kind) {
     assert!(history.commits.len() >= schedule.len());
 }
 
-/// The test of the test above.
+/// Shows that the test above can fail.
 async fn without_the_fence_it_commits_and_the_history_shows_it(kind: Kind) {
     let mut random = seed::random();
     for moment in [Moment::BeforeItsCommit, Moment::CommitOnItsWay] {
@@ -178,7 +177,7 @@ async fn without_the_fence_it_commits_and_the_history_shows_it(kind: Kind) {
                 break answer;
             }
         };
-        assert_eq!(answer, Answer::Committed, "nothing but the fence refuses it");
+        assert_eq!(answer, Answer::Committed, "only the fence rejects it");
         let broken = scene.end().await.check().unwrap_err();
         assert!(matches!(broken, Broken::OutOfOrder { .. }), "{broken}");
     }

@@ -1,8 +1,8 @@
-//! Processes of their own: the test binary runs itself again. They are told what to do on
-//! their standard input and tell what happens on their standard output, a line each.
+//! Worker processes: the test binary starts itself. A worker reads commands from its standard input
+//! and prints reports to its standard output, one per line.
 //!
-//! What always holds: a process ends with whoever started it, and what it has told is in the
-//! history before anything else comes of it.
+//! Invariants: a worker ends with the process that started it. A report is in the history before the
+//! test can react to it.
 
 mod inside;
 
@@ -15,17 +15,17 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use crate::history::{Answer, History};
-use crate::ledger::{Ledger, Told};
+use crate::ledger::{Ledger, Observation};
 use crate::providers::Kind;
 use crate::server::LockServer;
 
-/// In what a process is told who it is.
+/// The variable that holds the [`Order`] of a worker.
 const ORDER: &str = "EKBATAN_TEST_LOCK_WORKER";
 
-/// How a line begins that is meant for us.
-const OURS: &str = "@ ";
+/// Marks the lines of a worker's output that are reports.
+const REPORT: &str = "@ ";
 
-/// What only a broken machine takes.
+/// Longer than any step takes on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,17 +35,17 @@ struct Order {
     ledger: String,
 }
 
-/// What a process is told to do.
+/// What a worker is requested to do.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Task {
-    /// So many tasks deposit on so many accounts until all is over.
+pub enum Request {
+    /// Deposit on `accounts` accounts with `tasks` tasks until the end.
     Contend {
         tasks: usize,
         accounts: usize,
         hold: Duration,
     },
-    /// One deposit, with or without a fence. Between its read and its commit it says
-    /// [`Said::Read`], and if it is to wait, waits for [`Task::GoOn`].
+    /// Make one deposit, with or without a fence. Report [`Report::Read`] between its read and its
+    /// commit; if `waits`, then wait for [`Request::GoOn`].
     Deposit {
         account: String,
         hold: Duration,
@@ -53,24 +53,24 @@ pub enum Task {
         waits: bool,
     },
     GoOn,
-    /// So many tasks take one key, keep it for so long and give it back, over and over.
+    /// Acquire one key with `tasks` tasks, hold it for `keep` and release it, in a loop.
     Spin {
         tasks: usize,
         keep: Duration,
     },
-    /// Counts from now on.
+    /// Start counting acquisitions at zero.
     Mark,
-    /// Says how often the key was had.
+    /// Report the number of acquisitions.
     Tally,
-    /// Ends what it began, in good order.
+    /// Finish what runs, and end.
     Stop,
 }
 
-/// What a process says.
+/// What a worker reports.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum Said {
+pub enum Report {
     Ready,
-    Told(Told),
+    Observed(Observation),
     Read,
     Done(Option<Answer>),
     Spins,
@@ -78,20 +78,22 @@ pub enum Said {
     Stopped,
 }
 
-/// What several processes did, as they told it.
+/// The history of several processes, as they report it.
 pub type Record = Arc<Mutex<History>>;
 
-/// Everything for the history, from whoever tells it.
-pub fn note(record: &Record, told: Told) {
+/// Adds an observation to the history.
+pub fn note(record: &Record, observation: Observation) {
     let mut history = record.lock().unwrap();
-    match told {
-        Told::Granted(grant) => history.grants.push(grant),
-        Told::Answered { key, token, answer, .. } => history.answers.push((key, token, answer)),
+    match observation {
+        Observation::Granted(grant) => history.grants.push(grant),
+        Observation::Answered { key, token, answer, .. } => {
+            history.answers.push((key, token, answer))
+        }
     }
 }
 
-/// The history, when all is over: with what the database committed, and what the lock server
-/// still has once it had time to end what nobody could give back.
+/// The finished history: with the commits of the database, and with the locks that the server still
+/// has after the leases that nobody could release have expired.
 pub async fn finished(record: &Record, ledger: &Ledger, server: &LockServer) -> History {
     let mut history = record.lock().unwrap().clone();
     history.commits = ledger.commits().await;
@@ -104,12 +106,12 @@ pub async fn finished(record: &Record, ledger: &Ledger, server: &LockServer) -> 
     history
 }
 
-/// A process, as its parent has it.
+/// A worker process, seen from the test.
 pub struct Worker {
     child: Child,
     stdin: ChildStdin,
-    said: mpsc::UnboundedReceiver<Said>,
-    /// Of what it was told to be committed, when the latest was asked for.
+    reports: mpsc::UnboundedReceiver<Report>,
+    /// When the latest deposit that was reported committed had been requested.
     latest: watch::Receiver<u64>,
 }
 
@@ -124,29 +126,31 @@ impl Worker {
             .spawn()
             .unwrap();
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (say, said) = mpsc::unbounded_channel();
+        let (send, reports) = mpsc::unbounded_channel();
         let (commits, latest) = watch::channel(0);
         let record = record.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let Some(line) = line.strip_prefix(OURS) else { continue };
-                // The last line of a process that is killed may be cut short.
-                let Ok(said) = serde_json::from_str(line) else { continue };
-                match said {
-                    Said::Told(told) => {
-                        let of_commit = match &told {
-                            Told::Answered { asked, answer: Answer::Committed, .. } => *asked,
+                let Some(line) = line.strip_prefix(REPORT) else { continue };
+                // The last line of a killed process may be incomplete.
+                let Ok(report) = serde_json::from_str(line) else { continue };
+                match report {
+                    Report::Observed(observation) => {
+                        let of_commit = match &observation {
+                            Observation::Answered {
+                                requested, answer: Answer::Committed, ..
+                            } => *requested,
                             _ => 0,
                         };
-                        note(&record, told);
+                        note(&record, observation);
                         commits.send_modify(|latest| *latest = of_commit.max(*latest));
                     }
-                    other => drop(say.send(other)),
+                    other => drop(send.send(other)),
                 }
             }
         });
-        let mut worker = Self { child, stdin, said, latest };
-        assert!(matches!(worker.hear().await, Said::Ready));
+        let mut worker = Self { child, stdin, reports, latest };
+        assert!(matches!(worker.receive().await, Report::Ready));
         worker
     }
 
@@ -154,27 +158,27 @@ impl Worker {
         self.child.id()
     }
 
-    pub fn tell(&mut self, task: &Task) {
-        writeln!(self.stdin, "{}", serde_json::to_string(task).unwrap()).unwrap();
+    pub fn send(&mut self, request: &Request) {
+        writeln!(self.stdin, "{}", serde_json::to_string(request).unwrap()).unwrap();
     }
 
-    pub async fn hear(&mut self) -> Said {
-        let said = tokio::time::timeout(PATIENCE, self.said.recv()).await;
-        said.expect("a process says something").expect("a process does not end by itself")
+    pub async fn receive(&mut self) -> Report {
+        let report = tokio::time::timeout(PATIENCE, self.reports.recv()).await;
+        report.expect("a worker reports in time").expect("a worker does not end by itself")
     }
 
-    /// What it has said already, if anything.
-    pub fn heard(&mut self) -> Option<Said> {
-        self.said.try_recv().ok()
+    /// The next report, if one has arrived.
+    pub fn try_receive(&mut self) -> Option<Report> {
+        self.reports.try_recv().ok()
     }
 
-    /// Waits for the commit of something that was asked for after `moment`.
+    /// Waits for the commit of a deposit that was requested after `moment`.
     pub async fn commits_after(&mut self, moment: u64) {
         let later = self.latest.wait_for(|latest| *latest > moment);
-        tokio::time::timeout(PATIENCE, later).await.expect("a process gets on").unwrap();
+        tokio::time::timeout(PATIENCE, later).await.expect("a worker makes progress").unwrap();
     }
 
-    /// Has it stand still, at whatever it is doing; returns when every thread of it does.
+    /// Stops the process wherever it is; returns when all its threads are stopped.
     pub fn freeze(&self) {
         self.signal("STOP");
         while !self.stands_still() {
@@ -185,7 +189,7 @@ impl Worker {
     fn stands_still(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         threads.into_iter().all(|thread| {
-            // Of a thread that ends meanwhile nothing is read, and all are looked at again.
+            // A thread that has just ended has no file; then all threads are checked again.
             let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
             stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().trim_start().starts_with('T'))
         })
@@ -200,17 +204,17 @@ impl Worker {
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     }
 
-    /// Ends it in good order.
+    /// Ends the worker after its tasks have finished.
     pub async fn stop(mut self) {
-        self.tell(&Task::Stop);
-        while !matches!(self.hear().await, Said::Stopped) {}
+        self.send(&Request::Stop);
+        while !matches!(self.receive().await, Report::Stopped) {}
         assert!(self.child.wait().unwrap().success());
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Also one that stands still.
+        // This also ends a stopped process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What a process does that was started as a worker.
+//! The body of a worker process.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-use super::{ORDER, OURS, Order, Record, Said, Task, Worker, finished};
+use super::{ORDER, Order, REPORT, Record, Report, Request, Worker, finished};
 use crate::history::Answer;
 use crate::ledger::{Between, Depositor, Ledger};
 use crate::providers::Kind;
@@ -19,7 +19,7 @@ use crate::server::LockServer;
 /// How long a worker waits for a lock.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// As a worker, works; as a test, starts one and sees that it does as it is told.
+/// In a worker process: the worker. As a test: starts a worker and sends it commands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_executes_its_commands() {
     if let Ok(order) = std::env::var(ORDER) {
@@ -29,64 +29,64 @@ async fn a_worker_executes_its_commands() {
     let record = Record::default();
     let mut worker = Worker::start(Kind::Redis, &server.url, &ledger.url, &record).await;
     let account = "a".to_owned();
-    worker.tell(&Task::Deposit { account, hold: WAIT, fenced: true, waits: true });
-    assert!(matches!(worker.hear().await, Said::Read));
+    worker.send(&Request::Deposit { account, hold: WAIT, fenced: true, waits: true });
+    assert!(matches!(worker.receive().await, Report::Read));
     assert_eq!(server.held().await.len(), 1);
-    worker.tell(&Task::GoOn);
-    assert!(matches!(worker.hear().await, Said::Done(Some(Answer::Committed))));
-    worker.tell(&Task::Spin { tasks: 1, keep: Duration::ZERO });
-    assert!(matches!(worker.hear().await, Said::Spins));
-    worker.tell(&Task::Tally);
-    assert!(matches!(worker.hear().await, Said::Served(1..)));
+    worker.send(&Request::GoOn);
+    assert!(matches!(worker.receive().await, Report::Done(Some(Answer::Committed))));
+    worker.send(&Request::Spin { tasks: 1, keep: Duration::ZERO });
+    assert!(matches!(worker.receive().await, Report::Spins));
+    worker.send(&Request::Tally);
+    assert!(matches!(worker.receive().await, Report::Served(1..)));
     worker.stop().await;
     let history = finished(&record, &ledger, &server).await;
     history.check().unwrap();
     assert_eq!((history.grants.len(), history.commits.len()), (1, 1));
 }
 
-fn say(said: &Said) {
-    let line = format!("{OURS}{}\n", serde_json::to_string(said).unwrap());
+fn report(report: &Report) {
+    let line = format!("{REPORT}{}\n", serde_json::to_string(report).unwrap());
     let mut out = std::io::stdout().lock();
-    // Whoever listened is gone if this fails, and so are we in a moment.
+    // This fails only after the test has ended; then this process ends, too.
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
 }
 
-/// What it is told; ends the process when nobody tells it anything any more.
-fn told() -> mpsc::UnboundedReceiver<Task> {
-    let (tell, told) = mpsc::unbounded_channel();
+/// The commands from the test. The process exits when the test closes the pipe.
+fn requests() -> mpsc::UnboundedReceiver<Request> {
+    let (send, requests) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            let _ = tell.send(serde_json::from_str(&line).unwrap());
+            let _ = send.send(serde_json::from_str(&line).unwrap());
         }
         std::process::exit(1);
     });
-    told
+    requests
 }
 
 async fn work(order: Order) {
-    // The test harness has begun a line of its own.
+    // The test harness has printed an incomplete line.
     println!();
-    let mut told = told();
+    let mut requests = requests();
     let depositor = Depositor {
         ledger: Ledger::open(&order.ledger).await,
         locks: order.kind.connect(&order.locks).await,
-        tell: Arc::new(|told| say(&Said::Told(told))),
+        observe: Arc::new(|observation| report(&Report::Observed(observation))),
     };
     let (stopped, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
     let served = Arc::new(AtomicU64::new(0));
     let mut tasks = JoinSet::new();
-    say(&Said::Ready);
+    report(&Report::Ready);
     loop {
-        match told.recv().await.unwrap() {
-            Task::Contend { tasks: count, accounts, hold } => {
+        match requests.recv().await.unwrap() {
+            Request::Contend { tasks: count, accounts, hold } => {
                 for task in 0..count {
                     tasks.spawn(contend(depositor.clone(), task, accounts, hold, stopped.clone()));
                 }
             }
-            Task::Deposit { account, hold, fenced, waits } => {
+            Request::Deposit { account, hold, fenced, waits } => {
                 let (depositor, go_on) = (depositor.clone(), go_on.clone());
                 let between: Between = Arc::new(move || {
-                    say(&Said::Read);
+                    report(&Report::Read);
                     let go_on = go_on.clone();
                     async move {
                         if waits {
@@ -98,19 +98,19 @@ async fn work(order: Order) {
                 let options = LockOptions::wait(WAIT).hold(hold);
                 tasks.spawn(async move {
                     let done = depositor.deposit(&account, options, fenced, Some(between)).await;
-                    say(&Said::Done(done));
+                    report(&Report::Done(done));
                 });
             }
-            Task::GoOn => go_on.notify_one(),
-            Task::Spin { tasks: count, keep } => {
+            Request::GoOn => go_on.notify_one(),
+            Request::Spin { tasks: count, keep } => {
                 for _ in 0..count {
                     let (served, stopped) = (served.clone(), stopped.clone());
                     tasks.spawn(spin(depositor.locks.clone(), keep, served, stopped));
                 }
             }
-            Task::Mark => served.store(0, Ordering::SeqCst),
-            Task::Tally => say(&Said::Served(served.load(Ordering::SeqCst))),
-            Task::Stop => break,
+            Request::Mark => served.store(0, Ordering::SeqCst),
+            Request::Tally => report(&Report::Served(served.load(Ordering::SeqCst))),
+            Request::Stop => break,
         }
     }
     stopped.store(true, Ordering::SeqCst);
@@ -118,10 +118,10 @@ async fn work(order: Order) {
         done.unwrap();
     }
     depositor.locks.close().await;
-    say(&Said::Stopped);
+    report(&Report::Stopped);
 }
 
-/// Deposits on one account after the other.
+/// Deposits on all accounts in turn.
 async fn contend(
     depositor: Depositor,
     task: usize,
@@ -136,7 +136,7 @@ async fn contend(
         }
         let account = format!("account {}", n % accounts);
         if depositor.deposit(&account, options, true, None).await.is_none() {
-            // The server is away: not so often that it has nothing else to do.
+            // The server is down: retry without keeping the processor busy.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -154,7 +154,7 @@ async fn spin(
         let lease = locks.acquire(&key, WAIT).await.unwrap();
         served.fetch_add(1, Ordering::SeqCst);
         if !std::mem::replace(&mut spins, true) {
-            say(&Said::Spins);
+            report(&Report::Spins);
         }
         if !keep.is_zero() {
             tokio::time::sleep(keep).await;
