@@ -1,5 +1,5 @@
-//! Locks around actions, on every database: what they serialize, and what holds when they end
-//! too early.
+//! Locks around actions, on every database: what they serialize, and what a lease that ends too
+//! early can still commit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ async fn deposits_under_a_lock_all_commit_at_the_first_attempt(db: &TestDatabase
     assert_eq!((wallet.balance, wallet.version()), (Decimal::TEN, 11));
 }
 
-/// Takes the lock where it does not help: it is given back before the commit.
+/// Acquires the lock where it does not help: it is released before the commit.
 struct LockedWithin {
     locks: LockProvider,
     all_have_performed: Arc<Barrier>,
@@ -98,7 +98,7 @@ impl Action for LockedWithin {
         let wallet = ctx.get(params.wallet).await?;
         let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
         lease.release().await;
-        // The worst case, made certain: nobody has committed yet when the next one reads.
+        // The worst case: all read before one commits.
         self.all_have_performed.wait().await;
         Ok(ctx.plan().update(wallet))
     }
@@ -128,7 +128,7 @@ async fn a_lock_within_perform_loses_no_money_and_serializes_no_commit(db: &Test
     assert_eq!(wallet.balance, Decimal::from(committed));
 }
 
-/// Deposits once its lease is over.
+/// Deposits after its lease has ended.
 struct TooSlow {
     lease: Lease,
 }
@@ -209,7 +209,7 @@ async fn deposits_under_several_locks_all_commit_at_the_first_attempt(db: &TestD
     }
 }
 
-/// Deposits, while somebody else is let in under one of its keys.
+/// Deposits while one of its keys is forced free and used by another action.
 struct Overtaken {
     locks: LockProvider,
     key: LockKey,
@@ -237,7 +237,7 @@ impl Action for Overtaken {
             let call = executor.execute(&DepositMoney, one(other));
             call.with_lock(&locks, &key, LockOptions::wait(LONG)).await.map(drop)
         });
-        successor.await.expect("it does not panic").expect("it commits");
+        successor.await.expect("the successor does not panic").expect("the successor commits");
         Ok(ctx.plan().update(wallet))
     }
 }

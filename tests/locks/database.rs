@@ -1,4 +1,4 @@
-//! A database for one test, with the wallets of the example.
+//! A database of one test, with the wallets of the example.
 
 use ekbatan::prelude::*;
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
@@ -14,7 +14,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// On a server that others share.
+    /// A database on the server that all tests share.
     pub async fn create_database(self) -> String {
         match self {
             Kind::Sqlite => unreachable!("a file has no server"),
@@ -47,7 +47,7 @@ impl TestDatabase {
         Self { _file: file, ..Self::open(kind, &url).await }
     }
 
-    /// One that is there, behind this address.
+    /// The database at this address.
     pub async fn open(kind: Kind, url: &str) -> Self {
         let database = url.rsplit('/').next().unwrap_or_default();
         let eventlog = format!("{database}_log");
@@ -66,7 +66,7 @@ impl TestDatabase {
         self.executor.clone()
     }
 
-    /// As if no lease had ever been here.
+    /// Deletes the record of all earlier leases.
     pub async fn forget_fences(&self) {
         let sql = match self.kind {
             Kind::Sqlite => "DELETE FROM eventlog_lock_fences".to_owned(),

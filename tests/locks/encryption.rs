@@ -1,7 +1,7 @@
-//! Lock connections are as encrypted as the configuration asks, or there are none.
+//! Lock connections are encrypted as the configuration asks, or the connection fails.
 //!
-//! The certificate in `tls/` is that of `localhost`, and not of `127.0.0.1`; it stems from the
-//! authority beside it.
+//! The certificate in `tls/` is valid for `localhost` and not for `127.0.0.1`. The authority that
+//! signed it is beside it.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ async fn connect(keys: &str) -> Result<KeyedLocks, KeyedLocksError> {
         .await
 }
 
-/// What the keys of each case end in: locks, or an error that says this.
+/// Connects with the keys of each case; expects locks, or an error that contains the text.
 async fn each(address: impl Fn(&str) -> String, cases: &[(&str, String, Option<&str>)]) {
     for (host, keys, refused) in cases {
         let keys = format!("url: '{}'{keys}", address(host));
@@ -36,16 +36,16 @@ async fn each(address: impl Fn(&str) -> String, cases: &[(&str, String, Option<&
                 assert!(lease.release().await, "{keys}");
                 locks.close().await;
             }
-            (Err(error), Some(said)) => {
-                assert!(error.to_string().contains(said), "{keys}: {error}");
+            (Err(error), Some(text)) => {
+                assert!(error.to_string().contains(text), "{keys}: {error}");
             }
-            (Ok(_), Some(_)) => panic!("{keys} is to be refused"),
+            (Ok(_), Some(_)) => panic!("{keys} must be rejected"),
             (Err(error), None) => panic!("{keys}: {error}"),
         }
     }
 }
 
-/// A server that encrypts. It writes the files itself, as it wants them to be its own.
+/// A server with TLS. It writes the key file itself, because it must own the file.
 async fn postgres() -> (PostgresServer, String) {
     let server = PostgresServer::start().await.unwrap();
     let url = server.create_database().await.unwrap();
@@ -59,7 +59,7 @@ async fn postgres() -> (PostgresServer, String) {
     }
     sqlx::raw_sql("ALTER SYSTEM SET ssl = on").execute(&mut connection).await.unwrap();
     sqlx::raw_sql("SELECT pg_reload_conf()").execute(&mut connection).await.unwrap();
-    // It takes the new settings in its own time.
+    // The server applies the new settings asynchronously.
     while PgConnection::connect(&format!("{url}?sslmode=require")).await.is_err() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
@@ -113,7 +113,7 @@ async fn postgres_connections_are_encrypted_when_the_server_supports_it() {
             assert!(lease.release().await);
             locks.close().await;
             drop(locks);
-            // Those of the next case alone are looked at.
+            // The next case looks at its own connections only.
             let left = "SELECT count(*) FROM pg_stat_activity \
                  WHERE application_name LIKE 'ekbatan-lock process %'";
             while sqlx::query_scalar::<_, i64>(left).fetch_one(&mut looking).await.unwrap() > 0 {
@@ -175,17 +175,17 @@ async fn redis_certificates_are_verified_as_the_mode_asks() {
             (numbered, mode("verify-ca", &ca), None),
             (numbered, mode("verify-ca", ""), Some("certificate")),
             (numbered, mode("require", ""), None),
-            // The key says it where the address does not.
+            // The key asks for TLS, the address does not.
             ("redis://localhost", mode("verify-full", &ca), None),
             ("redis://127.0.0.1", mode("verify-full", &ca), Some("certificate")),
-            // What cannot be meant.
+            // Contradictions.
             (named, mode("disable", ""), Some("tls-mode is `disable`")),
             ("redis://localhost", ca.clone(), Some("the connection is not encrypted")),
             (named, ", tls-root-cert: nowhere.pem".to_owned(), Some("nowhere.pem")),
         ],
     )
     .await;
-    // Never in plain text with a server that does not encrypt.
+    // A server without TLS is never used in plain text unless that is allowed.
     let plain = server.url();
     each(
         |_| plain.clone(),

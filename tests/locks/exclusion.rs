@@ -1,4 +1,4 @@
-//! One holder at a time for each key, whatever the others do.
+//! A key has one holder at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -73,7 +73,7 @@ async fn a_try_without_a_wait_gets_a_free_key_and_no_held_one(t: &TestLocks) {
     let key = LockKey::named("k");
     let held = t.try_now(&key).await.unwrap();
     assert!(t.try_now(&key).await.is_none());
-    assert!(held.release().await, "it was still ours");
+    assert!(held.release().await, "the lease was held until its release");
     assert!(t.try_now(&key).await.is_some());
 }
 
@@ -84,7 +84,7 @@ async fn a_wait_ends_without_a_lease_at_its_timeout(t: &TestLocks) {
     assert!(t.try_for(&key, Duration::from_millis(120), LONG).await.is_none());
     assert!(begun.elapsed() >= Duration::from_millis(120));
     assert!(held.is_held());
-    // Who gave up is not served later.
+    // A waiter that gave up is not served later.
     held.release().await;
     t.is_free_in_the_end(&key).await;
 }
@@ -114,7 +114,7 @@ async fn a_waiter_gets_the_key_when_it_is_released(t: &TestLocks) {
 
 async fn the_levels_of_one_key_are_separate_locks(t: &TestLocks) {
     let key = LockKey::named("k");
-    let _dc = t.hold(&key).await;
+    let _zone = t.hold(&key).await;
     assert!(t.try_now(&key.clone().level(LockLevel::Global)).await.is_some());
     assert!(t.try_now(&key.level(LockLevel::Zone)).await.is_none());
 }
@@ -130,7 +130,7 @@ async fn tokens_always_grow(t: &TestLocks) {
             lease.release().await;
         }
     }
-    // Also from one of this process to the next.
+    // Also from one waiter of this process to the next.
     let seen = Arc::new(AtomicU64::new(last.unsigned_abs()));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..40 {
@@ -172,6 +172,6 @@ async fn inspect_names_the_holder(t: &TestLocks) {
     let holder = within.await.unwrap().unwrap();
     assert!(holder.holder.contains(&std::process::id().to_string()), "{holder:?}");
     assert_eq!(holder.waiting_here, 0);
-    // Nobody waits for the release of `with_lock`.
+    // `with_lock` does not wait for its release.
     t.is_free_in_the_end(&key).await;
 }

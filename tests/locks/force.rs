@@ -1,4 +1,4 @@
-//! A lease that is ended by force, in the eyes of a holder who does not know.
+//! A lease that is ended by force, while its holder does not know.
 
 use ekbatan::action::Fence;
 use ekbatan::lock::KeyedLockProvider;
@@ -14,7 +14,7 @@ on_every_database! {
     only_earlier_leases_are_fenced_off,
 }
 
-/// Deposits, after something has happened to its lease.
+/// Deposits; runs a closure between its read and its change.
 struct Meanwhile<F>(F);
 
 impl<F, Fut> Action for Meanwhile<F>
@@ -61,7 +61,7 @@ async fn a_lease_that_another_process_ends_by_force_commits_nothing(db: &TestDat
     let lease = here.acquire(&key, LONG).await.unwrap();
     let forced = Meanwhile(|| async {
         assert!(there.force_release_fenced(&key, "a test", &db.databases).await.unwrap());
-        assert!(lease.is_held(), "nobody has told it");
+        assert!(lease.is_held(), "the holder does not know");
     });
     let late = executor.execute(&forced, params).fenced_by(&lease).await;
     assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{late:?}");
@@ -70,7 +70,7 @@ async fn a_lease_that_another_process_ends_by_force_commits_nothing(db: &TestDat
     let again = || Deposit { wallet, amount: Decimal::ONE };
     let late = executor.execute(&DepositMoney, again()).fenced_by(&lease).await;
     assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{late:?}");
-    // Whoever comes next is not shut out, and neither by a force that finds nobody.
+    // The next lease is not fenced off, nor by a forced release that finds no holder.
     assert!(!there.force_release_fenced(&key, "a test", &db.databases).await.unwrap());
     let next = there.acquire(&key, LONG).await.unwrap();
     executor.execute(&DepositMoney, again()).fenced_by(&next).await.unwrap();

@@ -1,7 +1,7 @@
-//! What every lock provider has to do, written once and run on each of them.
+//! The conformance suite of lock providers: each test runs on every provider.
 //!
-//! A test is an `async fn(&TestLocks)`; `on_every_provider!` makes a `#[tokio::test]` of it per
-//! provider. A new provider adds one line to that macro and one to [`providers::Kind`].
+//! A test is an `async fn(&TestLocks)`; `on_every_provider!` makes a `#[tokio::test]` of it for each
+//! provider. A new provider adds one line to that macro and a variant to [`providers::Kind`].
 
 macro_rules! on_every_provider {
     (only $module:ident $kind:ident: $($test:ident),* $(,)?) => {
@@ -48,6 +48,7 @@ mod registry;
 mod run_once;
 mod scopes;
 mod several;
+mod sql;
 mod sqlite;
 mod telemetry;
 mod trap;

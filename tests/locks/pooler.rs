@@ -1,5 +1,5 @@
-//! A pooler that shares one server process between its clients by the transaction: session
-//! locks are refused behind it, and leases are not.
+//! A pooler that shares one server connection between its clients, transaction by transaction.
+//! Session locks are rejected behind it, leases work.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use tokio::sync::Mutex;
 
 use crate::providers::LONG;
 
-/// The one connection to the server, and what it said when it was made.
+/// The connection to the server, and the server's greeting.
 type Shared = Arc<Mutex<Option<(TcpStream, Vec<u8>)>>>;
 
-/// What a client sends first to ask for encryption, which there is none of here.
+/// A client's request for encryption, which this pooler rejects.
 const ENCRYPT: [u8; 4] = 80_877_103_u32.to_be_bytes();
 
-/// One message, as it came. The first of a client has no kind.
+/// Reads one message. The first message of a client has no type byte.
 async fn message(from: &mut TcpStream, kind: bool) -> std::io::Result<Vec<u8>> {
     let mut whole = vec![0; 4 + usize::from(kind)];
     from.read_exact(&mut whole).await?;
@@ -28,7 +28,7 @@ async fn message(from: &mut TcpStream, kind: bool) -> std::io::Result<Vec<u8>> {
     Ok(whole)
 }
 
-/// What the server says until it is ready, and whether it is in a transaction then.
+/// Reads until the server is ready; returns the bytes, and whether a transaction is open.
 async fn answer(server: &mut TcpStream) -> std::io::Result<(Vec<u8>, bool)> {
     let mut all = Vec::new();
     loop {
@@ -78,10 +78,10 @@ async fn serve(mut client: TcpStream, shared: Shared, target: String) -> std::io
             connection.write_all(&asked).await?;
             let (answered, within) = answer(connection).await?;
             client.write_all(&answered).await?;
-            match within {
-                true => held = Some(server),
-                false => break,
+            if !within {
+                break;
             }
+            held = Some(server);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A provider for one test, with a namespace of its own.
+//! The lock provider of one test, with a namespace of its own.
 
 use std::time::Duration;
 
@@ -29,22 +29,22 @@ impl Kind {
         matches!(self, Kind::MariaDbLease | Kind::MariaDbSession)
     }
 
-    /// Whether its locks are those of a session at the server.
+    /// Whether its locks belong to a session of the server.
     pub fn is_session(self) -> bool {
         matches!(self, Kind::PostgresSession | Kind::MySqlSession | Kind::MariaDbSession)
     }
 }
 
-/// How many connections a pool of locks has here.
+/// The size of a provider's connection pool.
 pub const CONNECTIONS: usize = 4;
 
-/// Long enough for whatever should happen, on a machine that is busy with other things.
+/// Longer than any step takes, also on a busy machine.
 pub const LONG: Duration = Duration::from_secs(60);
 
 pub struct TestLocks {
     pub locks: LockProvider,
     kind: Kind,
-    /// The address, or the namespace on the shared server.
+    /// The address of the database, or the namespace on the shared server.
     place: String,
     _file: Option<TempSqlite>,
 }
@@ -70,7 +70,7 @@ impl TestLocks {
         self.kind
     }
 
-    /// What another node has. Locks of one process know of one process only.
+    /// The provider of another node. In-process locks have one node only.
     pub async fn other_node(&self) -> LockProvider {
         match self.kind {
             Kind::Process => self.locks.clone(),
@@ -78,7 +78,7 @@ impl TestLocks {
         }
     }
 
-    /// Takes a key that is free.
+    /// Acquires a free key.
     pub async fn hold(&self, key: &LockKey) -> Lease {
         self.try_for(key, LONG, LONG).await.unwrap_or_else(|| panic!("{key} is free"))
     }
@@ -87,7 +87,7 @@ impl TestLocks {
         self.locks.try_acquire(key, wait, hold).await.unwrap()
     }
 
-    /// Takes the key if it is free now.
+    /// Acquires the key if it is free now.
     pub async fn try_now(&self, key: &LockKey) -> Option<Lease> {
         self.try_for(key, Duration::ZERO, LONG).await
     }
@@ -96,7 +96,7 @@ impl TestLocks {
         self.locks.take(key, &options).await.unwrap()
     }
 
-    /// Waits until the server says that nobody holds the key.
+    /// Waits until the server reports no holder.
     pub async fn is_free_in_the_end(&self, key: &LockKey) {
         while self.locks.inspect(key).await.unwrap().is_some() {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -120,7 +120,7 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
     }
 }
 
-/// A provider on a database, as another process would have it.
+/// A provider on PostgreSQL, as another process connects it.
 pub async fn on_postgres(kind: Kind, url: &str) -> LockProvider {
     let database = PostgresLocks::connect(url, CONNECTIONS).await.unwrap();
     match kind {
@@ -132,20 +132,21 @@ pub async fn on_postgres(kind: Kind, url: &str) -> LockProvider {
 
 /// An empty database on the server of this kind.
 pub async fn mysql_database(kind: Kind) -> String {
-    let database = match kind.is_mariadb() {
-        false => MySqlServer::shared().await.unwrap().create_database().await,
-        true => MariaDbServer::shared().await.unwrap().create_database().await,
-    };
-    database.unwrap()
+    if kind.is_mariadb() {
+        MariaDbServer::shared().await.unwrap().create_database().await.unwrap()
+    } else {
+        MySqlServer::shared().await.unwrap().create_database().await.unwrap()
+    }
 }
 
-/// The same on MySQL and MariaDB, where the locks lie in the test's own database.
+/// A provider on MySQL or MariaDB, with its tables in the test's own database.
 pub async fn on_mysql(kind: Kind, url: &str) -> LockProvider {
     let database = url.rsplit('/').next().unwrap_or_default();
     let server = MySqlLocks::connect(url, CONNECTIONS).await.unwrap().eventlog(database);
-    match kind.is_session() {
-        false => LockProvider::new(server.leases().await.unwrap(), "test"),
-        true => LockProvider::new(server.session().await.unwrap(), "test"),
+    if kind.is_session() {
+        LockProvider::new(server.session().await.unwrap(), "test")
+    } else {
+        LockProvider::new(server.leases().await.unwrap(), "test")
     }
 }
 

@@ -1,5 +1,4 @@
-//! The queue within the process: fair, bounded by nothing, and not to be broken by those who
-//! leave it.
+//! The queue within the process: it is fair, it has no bound, and waiters that leave do not break it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,6 +7,7 @@ use ekbatan::lock::{KeyedLockProvider, LockKey, lock_key};
 use ekbatan_testkit::{Dropped, drop_at_poll};
 
 use crate::providers::{LONG, TestLocks};
+use crate::soak::rounds;
 
 on_every_provider! {
     waiters_are_served_in_arrival_order,
@@ -74,21 +74,18 @@ async fn a_caller_dropped_at_any_poll_leaves_nothing_behind(t: &TestLocks) {
     let key = LockKey::named("k");
     for contended in [false, true] {
         for poll in 1..200 {
-            let held = match contended {
-                true => Some(t.hold(&key).await),
-                false => None,
-            };
+            let held = if contended { Some(t.hold(&key).await) } else { None };
             let taking = drop_at_poll(poll, async {
                 let lease = t.locks.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
                 lease.release().await;
             });
             let freeing = async {
-                // The other one has lined up by now, unless it is gone already.
+                // The caller is queued by now, unless it has been dropped.
                 tokio::task::yield_now().await;
                 drop(held);
             };
             let (dropped, ()) = tokio::join!(taking, freeing);
-            // Whoever comes next has the key, whatever the one before left.
+            // The next caller gets the key.
             assert!(t.hold(&key).await.release().await);
             if matches!(dropped, Dropped::Finished(_)) {
                 break;
@@ -99,13 +96,13 @@ async fn a_caller_dropped_at_any_poll_leaves_nothing_behind(t: &TestLocks) {
 }
 
 async fn many_leases_and_many_waiters_are_all_served(t: &TestLocks) {
-    let keys: Vec<LockKey> = (0..1_000).map(|n| lock_key!("key", n as i64)).collect();
+    let keys: Vec<LockKey> = (0..rounds(200, 1_000)).map(|n| lock_key!("key", n as i64)).collect();
     let mut held = Vec::new();
     for key in &keys {
         held.push(t.hold(key).await);
     }
     let mut waiters = tokio::task::JoinSet::new();
-    for n in 0..3_000 {
+    for n in 0..rounds(600, 3_000) {
         let (locks, key) = (t.locks.clone(), keys[n % keys.len()].clone());
         waiters.spawn(async move { locks.acquire(&key, LONG).await.unwrap().release().await });
     }

@@ -1,4 +1,4 @@
-//! What an action reads under a lease: as nobody before it can leave it any more.
+//! Reads under a lease: no earlier lease can change the rows any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn lease(key: &str, token: i64) -> Fence {
     Fence { key: key.to_owned(), token, remaining: LONG }
 }
 
-/// How an action reads first.
+/// The kind of an action's first read.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum How {
     Find,
@@ -68,7 +68,7 @@ impl Action for Look {
     }
 }
 
-/// Opens a wallet whose id is known, and so reads nothing.
+/// Opens a wallet with a known id, without a read.
 struct OpenAs;
 
 impl Action for OpenAs {
@@ -90,7 +90,7 @@ impl Action for OpenAs {
 #[derive(Debug)]
 struct RolledBack;
 
-/// The commit of the lease before is held open where it has the fence and waits for a row.
+/// The commit of the earlier lease has raised the fence and waits for a row.
 async fn the_first_read_waits_for_a_commit_in_progress_and_sees_it(db: &TestDatabase) {
     for how in [How::Find, How::FindWhere, How::Page] {
         let (wallet, key) = (Id::<Wallet>::new(), format!("{how:?}"));
@@ -130,9 +130,9 @@ async fn the_first_read_waits_for_a_commit_in_progress_and_sees_it(db: &TestData
         let later = tasks.pop().unwrap().await.unwrap().unwrap();
         let earlier = tasks.pop().unwrap().await.unwrap();
         match (db.kind, earlier) {
-            (_, Ok(_)) => assert!(later, "{how:?}: what has committed is seen"),
-            // There the two wait in one queue, and the later one may have its turn between the
-            // earlier one's raise and its commit.
+            (_, Ok(_)) => assert!(later, "{how:?}: the committed row is seen"),
+            // On SQLite both wait in one queue, and the later one may run between the earlier one's
+            // raise of the fence and its commit.
             (Kind::Sqlite, Err(ExecuteError::FenceLost { .. })) => assert!(!later, "{how:?}"),
             (_, Err(error)) => panic!("{how:?}: {error}"),
         }
@@ -144,7 +144,7 @@ async fn execute(url: &str, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
 }
 
-/// There one trip would show what was before the commit that it waited for.
+/// With a single round trip the read would miss the commit that it waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_repeatable_read_the_first_read_still_sees_the_commit() {
     let url = Kind::Postgres.create_database().await;
@@ -165,8 +165,8 @@ async fn without_the_server_function_the_fence_is_still_raised() {
     rows_read_under_a_lease_are_safe_from_an_earlier_lease(&db).await;
 }
 
-/// Waits until so many sessions wait for a lock at the server; on SQLite nobody can tell, and
-/// nobody can pass either.
+/// Waits until so many sessions wait for a lock at the server. SQLite does not report that; there no
+/// session can overtake the writer.
 async fn waits(db: &TestDatabase, sessions: usize) {
     const POSTGRES: &str = "SELECT count(*) FROM pg_stat_activity \
         WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -192,13 +192,13 @@ async fn waits(db: &TestDatabase, sessions: usize) {
         if waiting == sessions as i64 {
             return;
         }
-        // InnoDB answers what it answered before to who asks again within a tenth of a second.
+        // InnoDB refreshes this table every tenth of a second.
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
 }
 
 async fn opened(db: &TestDatabase) -> Id<Wallet> {
-    // Nothing that a text in a packet could be mistaken for.
+    // The text contains everything that needs quoting.
     let opening =
         Opening { owner: r#"Zoë's \ "wallet" ␀ $1"#.to_owned(), currency: "EUR".to_owned() };
     db.executor().execute(&OpenWallet, opening).await.unwrap().id
@@ -222,7 +222,7 @@ async fn a_fenced_read_of_a_missing_row_returns_none(db: &TestDatabase) {
     assert_eq!(look.fenced_by(&lease("k", 1)).await.unwrap(), None);
 }
 
-/// Deposits, whatever it was told when it read.
+/// Deposits although its read was rejected.
 struct Stubborn {
     was_refused: AtomicBool,
 }
@@ -258,14 +258,14 @@ async fn a_superseded_lease_reads_and_commits_nothing(db: &TestDatabase) {
     let late = late.fenced_by(&lease("k", 1)).await;
     assert!(matches!(&late, Err(ExecuteError::FenceLost { key }) if key == "k"), "{late:?}");
     assert!(stubborn.was_refused.load(Ordering::SeqCst));
-    // An action that passes the error on is answered the same.
+    // An action that returns the error of its read gets the same answer.
     let late = executor.execute(&DepositMoney, Deposit { wallet, amount: Decimal::ONE });
     let late = late.fenced_by(&lease("k", 1)).await;
     assert!(matches!(&late, Err(ExecuteError::FenceLost { key }) if key == "k"), "{late:?}");
     assert_eq!(db.databases.repository::<Wallet>().count().await.unwrap(), 1);
 }
 
-/// Deposits, after another action has had its turn.
+/// Deposits; another action runs between its read and its change.
 struct Overtaken<'a> {
     executor: &'a ActionExecutor,
     how: How,

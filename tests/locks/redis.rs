@@ -1,5 +1,5 @@
-//! What holds of the Redis provider beyond what every provider does: what lies at the server,
-//! several processes, outages, and servers that are refused.
+//! What only the locks on Redis have to show: the data at the server, several processes, outages,
+//! and servers that are rejected.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ mod ownership;
 mod processes;
 mod refusals;
 
-/// A namespace of one test.
+/// The namespace of one test.
 struct Space {
     url: String,
     namespace: String,
@@ -35,12 +35,12 @@ impl Space {
         RedisBackend::connect(&self.url, &self.namespace).await.unwrap()
     }
 
-    /// What one process has.
+    /// A provider, as one process connects it.
     async fn locks(&self) -> LockProvider {
         LockProvider::new(self.backend().await, "test")
     }
 
-    /// What is stored of locks that are held.
+    /// The keys of locks that are held.
     async fn stored(&self) -> Vec<String> {
         let mut server = connection(&self.url).await;
         asked(&mut server, &["KEYS", &format!("{}:{{*", self.namespace)]).await
@@ -61,10 +61,10 @@ fn request(term: Duration) -> GrantRequest {
     GrantRequest::new(Uuid::new_v4(), "a | test", term)
 }
 
-/// Takes a key that is free.
+/// Acquires a free key.
 async fn taken(backend: &RedisBackend, key: &str, term: Duration) -> Grant {
     match backend.try_grant(key, &request(term)).await.unwrap() {
         Attempt::Granted(grant) => grant,
-        busy => panic!("{key} is free, but {busy:?}"),
+        busy => panic!("{key} is not free: {busy:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! The locks of every shard, made as a configuration says, on real servers.
+//! The locks of every shard, connected from a configuration, on real servers.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn connect(yaml: &str) -> KeyedLocks {
     KeyedLocks::connect(&load(yaml)).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Members of one group, from 0, by what stands in their `configs`; the first is the default.
+/// A configuration with one group, whose members have these `configs`; the first is the default.
 fn shards(configs: &[String]) -> String {
     let members: Vec<_> = configs
         .iter()
@@ -63,7 +63,7 @@ async fn a_key_goes_to_the_locks_of_its_shard() {
     let (first, second) = (database().await, database().await);
     let yaml = shards(&[on(&first, "zone: test"), on(&second, "zone: test")]);
     let locks = connect(&yaml).await;
-    // As others have them, who know one database each.
+    // Providers that know one of the databases each.
     let alone = [
         on_postgres(Kind::PostgresLease, &first).await,
         on_postgres(Kind::PostgresLease, &second).await,
@@ -123,7 +123,7 @@ async fn shards_on_one_redis_server_share_a_provider() {
     let stored: Vec<String> =
         redis::cmd("KEYS").arg("shop:{*").query_async(&mut client).await.unwrap();
     assert_eq!(stored, [format!("shop:{{DC#eu#{key}}}")]);
-    // Two for the locks, and this one.
+    // Two for the locks, and that of the test.
     let list: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut client).await.unwrap();
     assert_eq!(list.lines().count(), 3, "{list}");
     assert!(lease.release().await);
@@ -140,7 +140,7 @@ async fn in_process_locks_need_no_server() {
     let _one = locks.acquire(&first, LONG).await.unwrap();
     let _two = locks.acquire(&second, LONG).await.unwrap();
     assert!(locks.try_acquire(&first, Duration::ZERO, LONG).await.unwrap().is_none());
-    // Both shards have the same locks.
+    // Both shards share their locks.
     let providers: Vec<&LockProvider> = locks.shards().map(|(_, provider)| provider).collect();
     assert!(held(providers[0], &second).await && held(providers[1], &first).await);
     assert!(locks.force_release(&first, "the test is over").await.unwrap());
@@ -173,7 +173,7 @@ async fn the_configured_term_applies_to_leases_without_one() {
     };
     assert!(remaining(LockOptions::default().hold(hour)).await < hour / 10);
     assert!(remaining(LockOptions::default().hold(hour).renewed(hour / 2)).await > hour / 3);
-    // One that waits for ever has it, too.
+    // Also for a lease that was acquired without a timeout.
     let lease = locks.acquire(&lock_key!("a"), hour).await.unwrap();
     let holder = locks.inspect(&lock_key!("a")).await.unwrap().unwrap();
     assert!(holder.remaining.unwrap() < hour / 10);
@@ -191,10 +191,10 @@ async fn a_shard_without_locks_says_what_to_add() {
     let LockError::NoLocks { shard, advice, .. } = &error else { panic!("{error}") };
     assert_eq!(shard.to_string(), "0/1");
     assert!(error.to_string().contains(&format!("`{key}` has no lock: shard 0/1")), "{error}");
-    // Nobody needs them as long as nobody asks.
+    // The locks are needed only when a key of the shard is acquired.
     assert!(locks.acquire(&key_of(0), LONG).await.unwrap().release().await);
 
-    // What it says to add is what helps.
+    // The configuration works with the lines that the error advises.
     let lines: Vec<_> = advice.lines().filter(|line| line.starts_with("  ")).collect();
     let yaml =
         format!("ekbatan:\n configs:\n  primary-config: {{url: '{second}'}}\n{}", lines.join("\n"));
@@ -280,7 +280,7 @@ async fn an_action_runs_under_configured_locks() {
         .await
         .unwrap();
     assert_eq!(output.balance, Decimal::from(10));
-    // It is given back behind the caller.
+    // The caller does not wait for the release.
     while held(&locks, &key).await {
         tokio::task::yield_now().await;
     }

@@ -1,5 +1,5 @@
-//! Work that one node at a time runs: who skips it, for how long the key is kept, and when the
-//! work is stopped.
+//! `run_once`: the nodes that skip the work, how long the key stays held, and when the work is
+//! stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +27,10 @@ on_every_provider! {
     a_scope_runs_the_work_under_the_lease_that_it_holds,
 }
 
-const AT_LEAST: Duration = Duration::from_millis(900);
+/// Longer than the work of a test takes.
+const AT_LEAST: Duration = Duration::from_millis(250);
 
-/// For as long as a test lasts.
+/// Longer than a test.
 const VERY_LONG: Duration = Duration::from_secs(3_600);
 
 type Answer = Result<RunOnce<()>, RunOnceError<&'static str>>;
@@ -46,7 +47,7 @@ async fn short(locks: &LockProvider, key: &LockKey, at_least: Duration) -> Answe
     locks.run_once(key, at_least, VERY_LONG, async |_| Ok(())).await
 }
 
-/// Asks again until the work runs.
+/// Repeats the call until the work runs.
 pub async fn until_it_runs(locks: &LockProvider, key: &LockKey) {
     while !done(&short(locks, key, Duration::ZERO).await) {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -64,14 +65,14 @@ async fn one_node_runs_the_work_and_the_others_skip_it(t: &TestLocks) {
             may_end.notified().await;
             Ok::<_, ()>(lease.is_held())
         };
-        // Also by one of whom no more is known than that it is a provider.
+        // Any provider will do, also behind `dyn`.
         let locks: Arc<dyn KeyedLockProvider> = Arc::new(locks);
         run_once(&*locks, &of_task, Duration::ZERO, VERY_LONG, work).await
     });
     begun.notified().await;
     let other = t.other_node().await;
     for node in [&t.locks, &other] {
-        assert!(!done(&short(node, &key, Duration::ZERO).await), "it runs elsewhere");
+        assert!(!done(&short(node, &key, Duration::ZERO).await), "it runs on another node");
     }
     end.notify_one();
     assert_eq!(running.await.unwrap().unwrap(), RunOnce::Done(true));
@@ -80,44 +81,50 @@ async fn one_node_runs_the_work_and_the_others_skip_it(t: &TestLocks) {
 
 async fn the_key_stays_held_until_at_least_has_passed(t: &TestLocks) {
     let other = t.other_node().await;
-    for (name, node) in [("asked here", &t.locks), ("asked elsewhere", &other)] {
+    let retried = async |name: &str, node: &LockProvider| {
         let key = LockKey::named(name);
         let begun = Instant::now();
         assert!(done(&short(&t.locks, &key, AT_LEAST).await));
         until_it_runs(node, &key).await;
         assert!(begun.elapsed() >= AT_LEAST, "{name} after {:?}", begun.elapsed());
-    }
-    for (name, node) in [("waited for here", &t.locks), ("waited for elsewhere", &other)] {
+    };
+    let waited_for = async |name: &str, node: &LockProvider| {
         let key = LockKey::named(name);
         let begun = Instant::now();
         assert!(done(&short(&t.locks, &key, AT_LEAST).await));
         assert!(node.try_acquire(&key, LONG, LONG).await.unwrap().is_some());
         assert!(begun.elapsed() >= AT_LEAST, "{name} after {:?}", begun.elapsed());
-    }
+    };
+    tokio::join!(
+        retried("retried here", &t.locks),
+        retried("retried on another node", &other),
+        waited_for("waited for here", &t.locks),
+        waited_for("waited for on another node", &other),
+    );
 }
 
 async fn the_key_stays_held_when_the_work_fails_panics_or_is_dropped(t: &TestLocks) {
     let other = t.other_node().await;
     let [failing, panicking, dropped] = ["failing", "panicking", "dropped"].map(LockKey::named);
+    let free_after_at_least = async |key: &LockKey, begun: Instant| {
+        until_it_runs(&other, key).await;
+        assert!(begun.elapsed() >= AT_LEAST, "{key} after {:?}", begun.elapsed());
+    };
 
-    let begun = Instant::now();
+    let failing_begun = Instant::now();
     let work = async |_| Err::<(), _>("no");
     let failed = t.locks.run_once(&failing, AT_LEAST, VERY_LONG, work).await;
     assert!(matches!(failed, Err(RunOnceError::Work("no"))), "{failed:?}");
-    until_it_runs(&other, &failing).await;
-    assert!(begun.elapsed() >= AT_LEAST);
 
-    let begun = Instant::now();
+    let panicking_begun = Instant::now();
     let (locks, key) = (t.locks.clone(), panicking.clone());
     let task = tokio::spawn(async move {
         let work = async |_| -> Result<(), ()> { panic!("in the middle of the work") };
         locks.run_once(&key, AT_LEAST, VERY_LONG, work).await
     });
     assert!(task.await.unwrap_err().is_panic());
-    until_it_runs(&other, &panicking).await;
-    assert!(begun.elapsed() >= AT_LEAST);
 
-    let begun = Instant::now();
+    let dropped_begun = Instant::now();
     let running = Notify::new();
     let work = async |_| {
         running.notify_one();
@@ -128,8 +135,11 @@ async fn the_key_stays_held_when_the_work_fails_panics_or_is_dropped(t: &TestLoc
         () = running.notified() => {}
         _ = t.locks.run_once(&dropped, AT_LEAST, VERY_LONG, work) => unreachable!(),
     }
-    until_it_runs(&other, &dropped).await;
-    assert!(begun.elapsed() >= AT_LEAST);
+    tokio::join!(
+        free_after_at_least(&failing, failing_begun),
+        free_after_at_least(&panicking, panicking_begun),
+        free_after_at_least(&dropped, dropped_begun),
+    );
 }
 
 async fn without_at_least_the_key_is_free_at_once(t: &TestLocks) {
@@ -140,7 +150,7 @@ async fn without_at_least_the_key_is_free_at_once(t: &TestLocks) {
     t.is_free_in_the_end(&key).await;
 }
 
-/// Says when it is dropped.
+/// Clears its flag when it is dropped.
 struct Alive(Arc<AtomicBool>);
 
 impl Drop for Alive {
@@ -182,7 +192,7 @@ async fn work_is_stopped_when_its_lease_is_ended_by_force(t: &TestLocks) {
         Err(RunOnceError::Stopped { cause: by, .. }) => assert_eq!(by, cause),
         other => panic!("{other:?}"),
     }
-    // Who forces it wants it free.
+    // A forced release frees the key at once.
     until_it_runs(&t.other_node().await, &key).await;
 }
 
@@ -191,13 +201,13 @@ async fn a_key_held_after_its_work_can_be_freed_by_force(t: &TestLocks) {
     for _ in 0..3 {
         assert!(done(&short(&t.locks, &key, VERY_LONG).await));
         assert!(!done(&short(&other, &key, Duration::ZERO).await));
-        assert!(t.locks.force_release(&key, "again, please").await.unwrap());
+        assert!(t.locks.force_release(&key, "run it again").await.unwrap());
         until_it_runs(&other, &key).await;
         t.is_free_in_the_end(&key).await;
     }
 }
 
-/// A server that frees keys by itself frees this one no sooner, whatever becomes of the node.
+/// A server that expires leases keeps this one until at_least has passed, even without the node.
 async fn the_server_keeps_the_key_when_the_node_dies(t: &TestLocks) {
     let key = LockKey::named("k");
     let begun = Instant::now();
@@ -206,8 +216,8 @@ async fn the_server_keeps_the_key_when_the_node_dies(t: &TestLocks) {
         Ok::<_, ()>(holder.remaining.map(|remaining| remaining + begun.elapsed()))
     };
     let at_least = Duration::from_secs(600);
-    let flight = t.locks.run_once(&key, at_least, VERY_LONG, work).await.unwrap();
-    match (flight, t.kind()) {
+    let ran = t.locks.run_once(&key, at_least, VERY_LONG, work).await.unwrap();
+    match (ran, t.kind()) {
         (RunOnce::Done(None), kind) if kind.is_session() => {}
         (RunOnce::Done(Some(until)), _) => assert!(until >= at_least, "{until:?}"),
         other => panic!("{other:?}"),
@@ -227,8 +237,8 @@ async fn closing_does_not_wait_for_at_least(t: &TestLocks) {
         running.notified().await;
         t.locks.close().await;
     };
-    let flight = t.locks.run_once(&runs, VERY_LONG, VERY_LONG, work);
-    match tokio::join!(flight, closing).0 {
+    let ran = t.locks.run_once(&runs, VERY_LONG, VERY_LONG, work);
+    match tokio::join!(ran, closing).0 {
         Err(RunOnceError::Stopped { cause, .. }) => assert_eq!(cause, LossCause::Closed),
         other => panic!("{other:?}"),
     }
@@ -239,10 +249,10 @@ async fn closing_does_not_wait_for_at_least(t: &TestLocks) {
                 let closed = matches!(refused, RunOnceError::Lock(LockError::Closed { .. }));
                 assert!(closed, "{refused:?}");
             }
-            // A session's locks end with it.
+            // The end of a session frees its locks.
             kind if kind.is_session() => until_it_runs(&other, key).await,
             _ => {
-                assert!(!done(&short(&other, key, Duration::ZERO).await), "{key} is kept");
+                assert!(!done(&short(&other, key, Duration::ZERO).await), "{key} is still held");
             }
         }
     }
@@ -251,7 +261,8 @@ async fn closing_does_not_wait_for_at_least(t: &TestLocks) {
 async fn impossible_durations_are_rejected(t: &TestLocks) {
     let (short, long) = (Duration::from_secs(3), Duration::from_secs(5));
     for (at_least, at_most) in [(long, short), (Duration::ZERO, Duration::ZERO)] {
-        let work = async |_| -> Result<(), LockError> { unreachable!("it is refused") };
+        let work =
+            async |_| -> Result<(), LockError> { unreachable!("the durations are rejected") };
         let refused = t.locks.run_once(&LockKey::named("k"), at_least, at_most, work).await;
         assert_eq!(
             refused.unwrap_err().to_string(),
@@ -270,8 +281,8 @@ async fn a_scope_runs_the_work_under_the_lease_that_it_holds(t: &TestLocks) {
     LockScope::run(async {
         let outer = t.hold(&key).await;
         let work = async |lease: Lease| Ok::<_, ()>(lease.token());
-        let flight = t.locks.run_once(&key, AT_LEAST, VERY_LONG, work).await.unwrap();
-        assert_eq!(flight, RunOnce::Done(outer.token()));
+        let ran = t.locks.run_once(&key, AT_LEAST, VERY_LONG, work).await.unwrap();
+        assert_eq!(ran, RunOnce::Done(outer.token()));
         assert!(outer.is_held());
     })
     .await;

@@ -1,4 +1,4 @@
-//! Who re-enters a lock, and who waits for it.
+//! Re-entry: a scope enters its own lock again, everything else waits.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn a_scope_reenters_its_lock_at_once(t: &TestLocks) {
         assert_eq!(inner.token(), outer.token());
         assert!(inner.release().await);
         assert!(!inner.is_held() && outer.is_held());
-        // The same by another way in.
+        // `with_lock` re-enters as well.
         let options = LockOptions::default();
         let again = with_lock(&t.locks, &key, options, async |lease| Ok::<_, ()>(lease.token()));
         assert_eq!(again.await.unwrap(), outer.token());
@@ -37,8 +37,8 @@ async fn the_lock_is_held_until_its_last_lease_ends(t: &TestLocks) {
     let inner = LockScope::run(async {
         let outer = t.hold(&key).await;
         let inner = t.try_now(&key).await.unwrap();
-        assert!(outer.release().await, "the inner one holds on");
-        assert!(!outer.release().await || inner.is_held(), "counted once");
+        assert!(outer.release().await, "the inner lease is still held");
+        assert!(!outer.release().await || inner.is_held(), "a second release counts once");
         inner
     })
     .await;

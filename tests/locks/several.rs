@@ -1,4 +1,4 @@
-//! Several keys at once: all or nothing, and no circle of those who wait for each other.
+//! Several keys at once: all or none, and no deadlock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +51,7 @@ async fn leases_come_in_the_order_of_the_keys_and_twice_for_a_duplicate(t: &Test
         Ok::<_, ()>(leases)
     });
     let leases = work.await.unwrap();
-    assert!(!leases.iter().any(Lease::is_held), "they are given back, whoever keeps them");
+    assert!(!leases.iter().any(Lease::is_held), "they are released although the caller keeps them");
     all_are_free_in_the_end(t, &asked).await;
     let none =
         t.locks.with_locks(&[], options, async |leases: Vec<Lease>| Ok::<_, ()>(leases.len()));
@@ -71,7 +71,7 @@ async fn keys_named_in_opposite_order_do_not_deadlock(t: &TestLocks) {
                 let options = LockOptions::wait(LONG * 5).hold(LONG * 5);
                 let work = locks.with_locks(&wanted, options, async |_| {
                     for here in inside.iter() {
-                        assert!(!here.swap(true, Ordering::SeqCst), "two hold one key");
+                        assert!(!here.swap(true, Ordering::SeqCst), "a key has one holder");
                     }
                     tokio::task::yield_now().await;
                     inside.iter().for_each(|here| here.store(false, Ordering::SeqCst));
@@ -176,7 +176,7 @@ async fn a_scope_reenters_several_keys(t: &TestLocks) {
         let outer = t.hold(&asked[0]).await;
         let work = t.locks.with_locks(&asked, options, async |leases: Vec<Lease>| {
             assert_eq!(leases[0].token(), outer.token());
-            let within = t.try_now(&asked[1]).await.expect("the scope holds it");
+            let within = t.try_now(&asked[1]).await.expect("the scope holds the key");
             assert_eq!(within.token(), leases[1].token());
             Ok::<_, ()>(())
         });
@@ -193,10 +193,10 @@ async fn work_does_not_start_after_one_of_its_leases_expired(t: &TestLocks) {
     let held = t.hold(&asked[1]).await;
     let options = LockOptions::wait(LONG).hold(Duration::from_millis(100));
     let work = t.locks.with_locks(&asked, options, async |_| -> Result<(), ()> {
-        unreachable!("the first of them is over")
+        unreachable!("the first lease has expired")
     });
     let freeing = async {
-        // It waits for the second, so the first is granted; and then over again.
+        // The work waits for the second key while its lease on the first one expires.
         while t.locks.inspect(&asked[1]).await.unwrap().unwrap().waiting_here == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

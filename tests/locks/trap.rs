@@ -1,86 +1,34 @@
-//! The trap of locks in SQL: a wait that is cut short, by its time or because its caller was
-//! dropped, and has the lock all the same. Nobody knows of it then, and nobody gives it back.
+//! The trap of locks in SQL: a wait is interrupted by its timeout or because its caller is dropped,
+//! and the server grants the lock nevertheless. Nobody knows about such a lock, so nobody releases
+//! it.
 //!
-//! Three processes fight for a few keys with waits that are about as long as an answer takes,
-//! and a part of their callers is dropped at random moments. Behind them the server itself and
-//! a process that has seen nothing of it say that nothing is held.
+//! Three processes contend for a few keys. Their waits take about as long as an answer, and some
+//! callers are dropped at random moments. In the end the server must report that no lock is held,
+//! and another process must be able to acquire every key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, lock_key};
-use ekbatan_testkit::PostgresServer;
 
-use crate::providers::{Kind, LONG, mysql_database, on_mysql, on_postgres};
-use crate::{mysql, postgres};
+use crate::providers::Kind;
+use crate::soak::rounds;
+use crate::sql::on_every_sql_provider;
+use crate::sql::place::Place;
 
 mod sprung;
 
-/// How many waits there are.
-const WAITS: usize = 4_000;
 const PROCESSES: usize = 3;
 const TASKS: usize = 4;
 const KEYS: usize = 3;
 
-/// What nobody gives back is held for longer than it is looked for.
+/// Longer than the test looks for locks that nobody released.
 const HOLD: Duration = Duration::from_secs(1_000);
 
-macro_rules! on_every_sql_provider {
-    ($($module:ident $kind:ident),* $(,)?) => {$(
-        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-        async fn $module() {
-            an_interrupted_wait_leaves_no_lock(Kind::$kind).await;
-        }
-    )*};
-}
+on_every_sql_provider! { an_interrupted_wait_leaves_no_lock }
 
-on_every_sql_provider! {
-    postgres_lease PostgresLease,
-    postgres_session PostgresSession,
-    mysql_lease MySqlLease,
-    mysql_session MySqlSession,
-    mariadb_lease MariaDbLease,
-    mariadb_session MariaDbSession,
-}
-
-/// A database of one test, and what is asked of it.
-struct Place {
-    kind: Kind,
-    url: String,
-}
-
-impl Place {
-    async fn start(kind: Kind) -> Self {
-        let url = match kind {
-            Kind::PostgresLease | Kind::PostgresSession => {
-                PostgresServer::shared().await.unwrap().create_database().await.unwrap()
-            }
-            _ => mysql_database(kind).await,
-        };
-        Self { kind, url }
-    }
-
-    /// What one process has.
-    async fn process(&self) -> LockProvider {
-        match self.kind {
-            Kind::PostgresLease | Kind::PostgresSession => on_postgres(self.kind, &self.url).await,
-            _ => on_mysql(self.kind, &self.url).await,
-        }
-    }
-
-    /// How many locks the server knows to be held.
-    async fn held(&self) -> i64 {
-        match self.kind {
-            Kind::PostgresLease | Kind::PostgresSession => {
-                postgres::number(&self.url, postgres::held(self.kind)).await
-            }
-            _ => mysql::number(&self.url, mysql::held(self.kind)).await,
-        }
-    }
-}
-
-/// How waits ended.
+/// How the waits ended.
 #[derive(Debug, Default)]
 struct Ends {
     granted: AtomicUsize,
@@ -94,10 +42,20 @@ impl Ends {
     }
 }
 
-/// One of those who fight, until its share of the waits is over.
-async fn fight(seed: u64, locks: LockProvider, inside: Arc<[AtomicUsize; KEYS]>, ends: Arc<Ends>) {
+/// The number of waits.
+fn waits() -> usize {
+    rounds(1_000, 4_000)
+}
+
+/// One of the contenders, until it has done its share of the waits.
+async fn contender(
+    seed: u64,
+    locks: LockProvider,
+    inside: Arc<[AtomicUsize; KEYS]>,
+    ends: Arc<Ends>,
+) {
     let mut random = fastrand::Rng::with_seed(seed);
-    for _ in 0..WAITS / (PROCESSES * TASKS) + 1 {
+    for _ in 0..waits() / (PROCESSES * TASKS) + 1 {
         let n = random.usize(0..KEYS);
         let key = lock_key!("key", n);
         let wait = Duration::from_micros(random.u64(0..3_000));
@@ -119,46 +77,46 @@ async fn fight(seed: u64, locks: LockProvider, inside: Arc<[AtomicUsize; KEYS]>,
             continue;
         };
         Ends::count(&ends.granted);
-        assert_eq!(inside[n].fetch_add(1, Ordering::SeqCst), 0, "one at a time, seed {seed}");
+        assert_eq!(
+            inside[n].fetch_add(1, Ordering::SeqCst),
+            0,
+            "a key has one holder, seed {seed}"
+        );
         tokio::time::sleep(Duration::from_micros(random.u64(0..2_000))).await;
         inside[n].fetch_sub(1, Ordering::SeqCst);
-        match random.bool() {
-            true => assert!(lease.release().await, "seed {seed}"),
-            false => drop(lease),
+        if random.bool() {
+            assert!(lease.release().await, "seed {seed}");
+        } else {
+            drop(lease);
         }
     }
 }
 
-/// Has processes fight for the keys.
-async fn fight_it_out(processes: &[LockProvider]) {
+/// Lets the processes contend for the keys.
+async fn contend(processes: &[LockProvider]) {
     let ends = Arc::new(Ends::default());
     let inside = Arc::new([const { AtomicUsize::new(0) }; KEYS]);
     let mut tasks = tokio::task::JoinSet::new();
     for seed in 0..PROCESSES * TASKS {
         let locks = processes[seed % PROCESSES].clone();
-        tasks.spawn(fight(seed as u64, locks, inside.clone(), ends.clone()));
+        tasks.spawn(contender(seed as u64, locks, inside.clone(), ends.clone()));
     }
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
     let all = [&ends.granted, &ends.timed_out, &ends.dropped].map(|end| end.load(Ordering::SeqCst));
-    assert!(all.iter().sum::<usize>() >= WAITS && all.iter().all(|count| *count > 0), "{ends:?}");
+    assert!(all.iter().sum::<usize>() >= waits() && all.iter().all(|count| *count > 0), "{ends:?}");
 }
 
 async fn an_interrupted_wait_leaves_no_lock(kind: Kind) {
-    let place = Place::start(kind).await;
+    let place = Place::shared(kind).await;
     let mut processes = Vec::new();
     for _ in 0..PROCESSES {
         processes.push(place.process().await);
     }
-    fight_it_out(&processes).await;
-    // The processes live on, with their sessions and whatever these hold.
-    let nothing = async {
-        while place.held().await > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(LONG, nothing).await.expect("the server holds what nobody has");
+    contend(&processes).await;
+    // The processes keep their sessions, with all locks that these hold.
+    place.none_held().await;
     let fresh = place.process().await;
     for n in 0..KEYS {
         let key: LockKey = lock_key!("key", n);

@@ -1,5 +1,5 @@
-//! How many trips an action under a lease takes, counted on the wire, and for which of them
-//! its caller waits.
+//! The round trips of an action under a lease, counted on the wire, and those that its caller waits
+//! for.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::database::{Kind as DatabaseKind, TestDatabase};
 use crate::providers::{Kind, LONG, on_postgres};
 use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
 
-/// A database through a proxy.
+/// The address of a database behind a proxy.
 async fn proxied(url: &str) -> (String, Proxy) {
     let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
     let proxy = Proxy::start(address).await.unwrap();
@@ -39,7 +39,7 @@ async fn a_locked_action_takes_four_round_trips_with_a_session() {
     a_locked_action_takes_four_round_trips(Kind::PostgresSession).await;
 }
 
-/// Acquire, raise and read, commit, and the release behind the caller's back.
+/// Acquire, raise the fence and read, commit, and a release that the caller does not wait for.
 async fn a_locked_action_takes_four_round_trips(kind: Kind) {
     let url = DatabaseKind::Postgres.create_database().await;
     let ((data_url, data), (lock_url, lock)) = (proxied(&url).await, proxied(&url).await);
@@ -48,7 +48,7 @@ async fn a_locked_action_takes_four_round_trips(kind: Kind) {
     let wallet = wallet(&db).await;
     let key = lock_key!("wallet", wallet);
     let mut least = (u64::MAX, u64::MAX);
-    // What is to be prepared is prepared in the first rounds; a sign of life may come between.
+    // The first rounds prepare statements; a ping may add a round trip to any round.
     for _ in 0..10 {
         data.reset();
         lock.reset();
@@ -59,7 +59,7 @@ async fn a_locked_action_takes_four_round_trips(kind: Kind) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         least = (least.0.min(data.round_trips()), least.1.min(lock.round_trips()));
-        // Else the next round might be handed the lock while it is on its way back.
+        // Otherwise the next round could be handed the lock during its release.
         while locks.inspect(&key).await.unwrap().is_some() {
             tokio::task::yield_now().await;
         }
@@ -99,7 +99,7 @@ async fn a_fenced_action_takes_two_round_trips(kind: DatabaseKind) {
     assert_eq!(least, 2, "a read with the raise, and a commit");
 }
 
-/// Deposits, and lets something happen between its read and its commit.
+/// Deposits; runs a closure between its read and its change.
 struct Interrupted<F>(F);
 
 impl<F, Fut> Action for Interrupted<F>
@@ -163,28 +163,28 @@ async fn callers_do_not_wait_for_the_release_of_a_session_lock() {
     callers_do_not_wait_for_the_release(Kind::PostgresSession).await;
 }
 
-/// The line to the lock server falls silent while the action runs: it commits and answers all
-/// the same. Only who closes the locks waits.
+/// The connection to the lock server goes silent while the action runs: the call commits and returns
+/// nevertheless. Only closing the locks waits.
 async fn callers_do_not_wait_for_the_release(kind: Kind) {
     let url = DatabaseKind::Postgres.create_database().await;
-    let (lock_url, line) = proxied(&url).await;
+    let (lock_url, proxy) = proxied(&url).await;
     let db = TestDatabase::open(DatabaseKind::Postgres, &url).await;
     let (locks, others) = (on_postgres(kind, &lock_url).await, on_postgres(kind, &url).await);
     let wallet = wallet(&db).await;
     let key = lock_key!("wallet", wallet);
-    let silenced = Interrupted(|_| async { line.stall() });
+    let silenced = Interrupted(|_| async { proxy.stall() });
     let executor = db.executor();
     let call = executor.execute(&silenced, one(wallet));
     call.with_lock(&locks, &key, LockOptions::wait(LONG)).await.unwrap();
 
     let held = others.try_acquire(&key, Duration::ZERO, LONG).await.unwrap();
-    assert!(held.is_none(), "the server has not heard of it");
+    assert!(held.is_none(), "the server has not received the release");
     let mut closing = Box::pin(locks.close());
     assert!(closing.as_mut().now_or_never().is_none());
-    line.resume();
+    proxy.resume();
     closing.await;
     let held = others.try_acquire(&key, Duration::ZERO, LONG).await.unwrap();
-    assert!(held.is_some(), "closing has waited for it");
+    assert!(held.is_some(), "closing has waited for the release");
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
-//! Servers on which locks would not keep their promise.
+//! Servers that are rejected because locks on them would not exclude each other.
 
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, MySqlLocks, MySqlLocksError};
 use ekbatan_testkit::MariaDbServer;
 use sqlx::Connection;
 
-use super::{Server, client};
 use crate::providers::{Kind, LONG};
+use crate::sql::place::{Server, mysql_client};
 
-async fn refused(url: &str) -> String {
+async fn rejected(url: &str) -> String {
     match MySqlLocks::connect(url, 1).await.err().unwrap() {
         MySqlLocksError::Unsafe { reason } => reason,
         other => panic!("{other:?}"),
@@ -18,9 +18,9 @@ async fn a_read_only_server_is_rejected(kind: Kind) {
     let server = Server::start(kind).await;
     let url = server.create_database().await;
     assert!(MySqlLocks::connect(&url, 1).await.is_ok());
-    let mut administrator = client(&url).await;
+    let mut administrator = mysql_client(&url).await;
     sqlx::raw_sql("SET GLOBAL read_only = 1").execute(&mut administrator).await.unwrap();
-    let reason = refused(&url).await;
+    let reason = rejected(&url).await;
     assert!(reason.contains("read_only is ON") && reason.contains("primary"), "{reason}");
     sqlx::raw_sql("SET GLOBAL read_only = 0").execute(&mut administrator).await.unwrap();
     administrator.close().await.unwrap();
@@ -38,7 +38,7 @@ async fn a_read_only_mariadb_is_rejected() {
     a_read_only_server_is_rejected(Kind::MariaDbLease).await;
 }
 
-/// A server that says of itself that it is a node grants named locks as if it were alone.
+/// Every node of a Galera cluster grants a named lock on its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_galera_node_offers_leases_and_no_named_locks() {
     let settings =
@@ -61,8 +61,7 @@ async fn a_galera_node_offers_leases_and_no_named_locks() {
     assert!(lease.release().await);
 }
 
-/// An address is understood before it is used, and what is wrong with it is said without the
-/// password in it.
+/// The error does not contain the password.
 #[tokio::test]
 async fn an_invalid_address_is_rejected() {
     for url in ["postgres://u:secret@localhost/db", "mysql://u:secret@localhost:x/db", "mysql"] {
@@ -72,14 +71,14 @@ async fn an_invalid_address_is_rejected() {
     }
 }
 
-/// Who may not create what is needed is told how to go on.
+/// The error says how a privileged user can create the table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_cannot_be_created_is_named() {
     let url = MariaDbServer::shared().await.unwrap().create_database().await.unwrap();
     let (address, database) = url.rsplit_once('/').unwrap();
     let user = format!("u{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
     let script = format!("CREATE USER {user}; GRANT SELECT ON {database}.* TO {user}");
-    let mut administrator = client(&url).await;
+    let mut administrator = mysql_client(&url).await;
     sqlx::raw_sql(sqlx::AssertSqlSafe(script)).execute(&mut administrator).await.unwrap();
     let host = address.rsplit('@').next().unwrap();
     let locks = MySqlLocks::connect(&format!("mariadb://{user}@{host}/{database}"), 1).await;

@@ -1,4 +1,4 @@
-//! How many connections there are, and what becomes of things when one is lost.
+//! The number of connections, and what happens when one is lost.
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use redis::aio::MultiplexedConnection;
 
 use super::{Space, asked, connection, request, taken};
 use crate::providers::LONG;
+use crate::soak::rounds;
 
-/// How many there are beside that of the test.
+/// The number of connections without that of the test.
 async fn connections(server: &mut MultiplexedConnection) -> usize {
     asked::<String>(server, &["CLIENT", "LIST"]).await.lines().count() - 1
 }
 
-/// The connections over which commands go, beside that of the test.
+/// The ids of the connections for commands, without that of the test.
 async fn commanding(server: &mut MultiplexedConnection) -> Vec<String> {
     let own: u64 = asked(server, &["CLIENT", "ID"]).await;
     let all: String = asked(server, &["CLIENT", "LIST", "TYPE", "normal"]).await;
@@ -31,14 +32,14 @@ async fn many_leases_and_waiters_share_two_connections() {
     let at_first = connections(&mut server).await;
     assert_eq!(at_first, 4, "two for each of two processes");
 
-    // One process holds all of it, so that the other one has to wait at the server.
-    let keys: Vec<LockKey> = (0..1_000).map(|n| lock_key!("key", n as i64)).collect();
+    // One process holds all keys, so that the other one waits at the server.
+    let keys: Vec<LockKey> = (0..rounds(200, 1_000)).map(|n| lock_key!("key", n as i64)).collect();
     let mut held = Vec::new();
     for key in &keys {
         held.push(holder.try_acquire(key, LONG, LONG).await.unwrap().unwrap());
     }
     let mut waiters = tokio::task::JoinSet::new();
-    for n in 0..10_000 {
+    for n in 0..keys.len() * 10 {
         let (locks, key) = (locks.clone(), keys[n % keys.len()].clone());
         waiters.spawn(async move { locks.acquire(&key, LONG).await.unwrap().release().await });
     }
@@ -53,7 +54,7 @@ async fn many_leases_and_waiters_share_two_connections() {
     while let Some(released) = waiters.join_next().await {
         assert!(released.unwrap());
         served += 1;
-        if served % 2_500 == 0 {
+        if served % 500 == 0 {
             assert_eq!(connections(&mut server).await, at_first);
         }
     }
@@ -120,7 +121,7 @@ async fn a_silent_connection_is_given_up_and_its_request_undone() {
     let tried = request(LONG);
     let error = backend.try_grant("k", &tried).await.unwrap_err();
     assert!(error.to_string().starts_with("Redis: "), "{error}");
-    // Now what was said arrives, before or after what is said next.
+    // The abandoned request arrives now, before or after the next one.
     proxy.resume();
     let unheard = ekbatan_lock::Grant { owner: tried.owner, token: 0 };
     backend.release("k", &unheard).await.unwrap();

@@ -1,4 +1,4 @@
-//! A server that goes away, or forgets.
+//! A server that goes down or loses its data.
 
 use ekbatan::lock::{KeyedLockProvider, LockBackend, LockError, LockKey};
 use ekbatan_testkit::RedisServer;
@@ -15,11 +15,14 @@ async fn a_lease_older_than_a_data_loss_does_no_harm() {
     let before = one.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
     redis.kill().await.unwrap();
     redis.restart().await.unwrap();
-    // Two hold now, which one server alone cannot prevent; the fence knows the later one.
+    // Both hold the key, which one server cannot prevent; the fence accepts only the later one.
     let after = other.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
     assert!(before.is_held() && after.token() > before.token());
-    assert!(!before.release().await, "it was forgotten");
-    assert!(one.inspect(&key).await.unwrap().is_some(), "and did not end another one's");
+    assert!(!before.release().await, "the server lost the lease");
+    assert!(
+        one.inspect(&key).await.unwrap().is_some(),
+        "the release did not end the successor's lease"
+    );
     assert!(after.release().await);
 }
 
@@ -34,7 +37,7 @@ async fn tokens_grow_over_a_data_loss() {
         let grant = taken(&backend, "k", LONG).await;
         assert!(grant.token > last, "round {round}: {} after {last}", grant.token);
         last = grant.token;
-        // A moment, as every restart takes; within the same one, tokens count on from the last.
+        // Tokens begin with the server's time, and every real restart takes longer than this.
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         match round % 2 {
             0 => asked(&mut server, &["FLUSHALL"]).await,
@@ -53,18 +56,18 @@ async fn a_server_that_is_down_is_an_error_until_it_is_back() {
     redis.kill().await.unwrap();
     let error = locks.try_acquire(&wanted, LONG, LONG).await.unwrap_err();
     assert!(matches!(error, LockError::Backend { .. }), "{error}");
-    assert!(!lease.release().await, "whether it is free is not known");
+    assert!(!lease.release().await, "the outcome of the release is unknown");
     redis.restart().await.unwrap();
     for key in [&held, &wanted] {
         let lease = loop {
-            // What was begun while it was down may still fail.
+            // A request that began while the server was down may still fail.
             if let Ok(lease) = locks.try_acquire(key, LONG, LONG).await {
                 break lease.unwrap();
             }
         };
         assert!(lease.release().await);
     }
-    // The subscription is back, too.
+    // The subscription is restored as well.
     let mut server = connection(&space.url).await;
     let channel = format!("{}:freed", space.namespace);
     while asked::<(String, usize)>(&mut server, &["PUBSUB", "NUMSUB", &channel]).await.1 == 0 {

@@ -1,4 +1,4 @@
-//! Whose a key is: only its owner ends or extends it, and a try that was given up takes none.
+//! Ownership: only the owner releases or extends a key, and an abandoned try takes none.
 
 use std::time::Duration;
 
@@ -42,10 +42,10 @@ async fn an_expired_lease_does_not_release_its_successor() {
     late.lost().await;
     assert!(!late.release().await);
     drop(late);
-    // Whatever the first process still had to say, it has said now.
+    // The first process has sent all its releases.
     one.close().await;
     assert_eq!(space.stored().await.len(), 1);
-    assert!(successor.release().await, "nobody else has given it back");
+    assert!(successor.release().await, "nobody else has released it");
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_try_dropped_at_any_poll_can_be_released_by_its_owner() {
     let backend = space.backend().await;
     let mut server = connection(&space.url).await;
     for poll in 0..200 {
-        // So that a try takes all the trips that it ever takes.
+        // A try takes the most round trips when its script is not cached.
         let () = asked(&mut server, &["SCRIPT", "FLUSH"]).await;
         let request = request(LONG);
         let tried = drop_at_poll(poll, backend.try_grant("k", &request)).await;
@@ -102,7 +102,7 @@ async fn a_try_dropped_at_any_poll_can_be_released_by_its_owner() {
         backend.release("k", &unheard).await.unwrap();
         assert_eq!(backend.inspect("k").await.unwrap(), None, "after {poll} polls");
         if let Dropped::Finished(tried) = tried {
-            // How many polls a try takes, the sockets decide; one of them it waits for.
+            // The number of polls depends on the sockets; at least one poll waits.
             assert!(poll > 0 && matches!(tried.unwrap(), Attempt::Granted(_)), "{poll} polls");
             return;
         }

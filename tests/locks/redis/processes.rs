@@ -1,4 +1,4 @@
-//! Several processes, each of which is a provider of its own here.
+//! Several processes; here each is a provider of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ async fn contending_processes_exclude_each_other_and_all_progress() {
                 while !counts.iter().all(enough) {
                     assert!(Instant::now() < until, "one of them starves: {counts:?}");
                     let lease = locks.acquire(&key, LONG).await.unwrap();
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+                    assert!(!inside.swap(true, Ordering::SeqCst), "the key has one holder");
                     let token = lease.token().unsigned_abs();
                     assert!(last.swap(token, Ordering::SeqCst) < token, "tokens grow");
                     tokio::task::yield_now().await;
@@ -43,7 +43,7 @@ async fn contending_processes_exclude_each_other_and_all_progress() {
     }
 }
 
-/// How long it takes until a process has a key that another one gives back.
+/// The time between a release in one process and the lease in another one.
 async fn hand_off(space: &Space) -> Duration {
     let (one, other) = (space.locks().await, space.locks().await);
     let key = LockKey::named("k");
@@ -59,7 +59,7 @@ async fn hand_off(space: &Space) -> Duration {
     waiter.await.unwrap().0 - begun
 }
 
-/// Waits until somebody has found a key held.
+/// Waits until a waiter has asked for a key that is held.
 async fn until_wanted(space: &Space) {
     let mut server = connection(&space.url).await;
     let pattern = format!("{}:wanted:*", space.namespace);
@@ -107,7 +107,7 @@ async fn force_lets_in_a_waiter_of_another_process() {
     };
     let (lease, ()) = tokio::join!(waiting, forcing);
     let lease = lease.unwrap().unwrap();
-    // Between the two, a token was used up.
+    // The forced release has used one token.
     assert!(lease.token() >> 16 > (held.token() >> 16) + 1);
     assert!(!held.release().await);
     assert!(lease.release().await);

@@ -1,4 +1,4 @@
-//! Servers that cannot keep locks are refused at the start, with what to do about it.
+//! Servers that cannot keep locks are rejected on connect, with advice.
 
 use ekbatan::lock::{LockBackend, LockError};
 use ekbatan_lock_redis::RedisBackend;
@@ -7,7 +7,7 @@ use ekbatan_testkit::RedisServer;
 use super::{Space, asked, connection, taken};
 use crate::providers::LONG;
 
-async fn refusal(url: &str) -> String {
+async fn rejection(url: &str) -> String {
     match RedisBackend::connect(url, RedisBackend::NAMESPACE).await {
         Err(LockError::Unsafe { reason }) => reason,
         other => panic!("{other:?}"),
@@ -26,7 +26,7 @@ async fn a_server_that_may_evict_locks_is_rejected() {
         if policy == "noeviction" {
             RedisBackend::connect(&redis.url(), "app").await.unwrap();
         } else {
-            let reason = refusal(&redis.url()).await;
+            let reason = rejection(&redis.url()).await;
             assert!(reason.contains(policy) && reason.contains("noeviction"), "{reason}");
         }
     }
@@ -38,21 +38,21 @@ async fn a_replica_is_rejected() {
     let (replica, port) = (replica.unwrap(), master.port().to_string());
     let mut server = connection(&replica.url()).await;
     let () = asked(&mut server, &["REPLICAOF", "127.0.0.1", &port]).await;
-    let reason = refusal(&replica.url()).await;
+    let reason = rejection(&replica.url()).await;
     assert!(reason.ends_with(&format!("name its master, 127.0.0.1:{port}")), "{reason}");
 }
 
 #[tokio::test]
 async fn an_incomplete_cluster_is_rejected_and_a_complete_one_serves() {
     let redis = RedisServer::builder().setting("cluster-enabled", "yes").start().await.unwrap();
-    let reason = refusal(&redis.url()).await;
+    let reason = rejection(&redis.url()).await;
     assert!(reason.contains("0 of 16384 slots"), "{reason}");
     let mut server = connection(&redis.url()).await;
     let () = asked(&mut server, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
     while !asked::<String>(&mut server, &["CLUSTER", "INFO"]).await.contains("cluster_state:ok") {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    // Here every script touches several keys, and may do so only within one slot.
+    // A script may use several keys of a cluster only if they are in one slot.
     let backend = Space::on(&redis).backend().await;
     for key in ["a", "b{c}d", "DC#eu#wallet:17", "e}f"] {
         let grant = taken(&backend, key, LONG).await;
@@ -64,7 +64,7 @@ async fn an_incomplete_cluster_is_rejected_and_a_complete_one_serves() {
 async fn a_server_that_hides_its_settings_is_accepted() {
     let redis = RedisServer::start().await.unwrap();
     let mut server = connection(&redis.url()).await;
-    // No more than the documentation says is needed, without INFO.
+    // The documented minimum of permissions, without INFO.
     let user = "ACL SETUSER app on >secret ~app:* &app:* -@all +eval +evalsha +script|load \
                 +get +set +exists +del +pexpire +pttl +time +publish +subscribe +ping +client";
     let () = asked(&mut server, &user.split(' ').collect::<Vec<_>>()).await;

@@ -1,4 +1,4 @@
-//! Several processes on one file. A test runs itself again as the other processes.
+//! Several processes on one file. A test starts itself as the other processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::run_once::until_it_runs;
 const URL: &str = "EKBATAN_TEST_LOCK_FILE_URL";
 const LOG: &str = "EKBATAN_TEST_LOCK_FILE_LOG";
 
-/// Runs one test again, as another process that is told where to work.
+/// Starts a test as another process that works on the file.
 fn another(test: &str, file: &TempSqlite, log: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("sqlite::processes::{test}"), "--nocapture"])
@@ -26,29 +26,32 @@ fn another(test: &str, file: &TempSqlite, log: &Path) -> Child {
         .unwrap()
 }
 
-/// Waits until the process says something, and answers what follows.
-fn until_said(child: &mut Child, beginning: &str) -> String {
+/// Waits for a line with this beginning, and returns its rest.
+fn until_printed(child: &mut Child, beginning: &str) -> String {
     let mut out = BufReader::new(child.stdout.take().unwrap());
     loop {
         let mut line = String::new();
-        assert!(out.read_line(&mut line).unwrap() > 0, "it speaks before it ends");
+        assert!(
+            out.read_line(&mut line).unwrap() > 0,
+            "the process prints the line before it ends"
+        );
         if let Some(rest) = line.trim_end().strip_prefix(beginning) {
             let rest = rest.to_owned();
-            // What it says later has room in the pipe.
+            // Later lines stay in the pipe.
             child.stdout = Some(out.into_inner());
             return rest;
         }
     }
 }
 
-/// On a line of its own, whatever the test runner has written before.
+/// Prints a line of its own; the test harness may have printed an incomplete one.
 fn say(what: &str) {
     let mut out = std::io::stdout();
     writeln!(out, "\n{what}").unwrap();
     out.flush().unwrap();
 }
 
-/// How often each process has its turn.
+/// The number of leases of each process.
 const TURNS: usize = 100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,13 +62,13 @@ async fn processes_on_one_file_exclude_each_other() {
     let file = TempSqlite::new().unwrap();
     let log = file.path().with_extension("log");
     std::fs::write(&log, "").unwrap();
-    // Nobody begins before all are there.
+    // All processes wait until every one is ready.
     let locks = on_sqlite(&file.url()).await;
     let first = locks.acquire(&LockKey::named("counter"), LONG).await.unwrap();
     let name = "processes_on_one_file_exclude_each_other";
     let mut children: Vec<Child> = (0..3).map(|_| another(name, &file, &log)).collect();
     for child in &mut children {
-        until_said(child, "ready");
+        until_printed(child, "ready");
     }
     first.release().await;
     for mut child in children {
@@ -76,7 +79,7 @@ async fn processes_on_one_file_exclude_each_other() {
     for line in log.lines() {
         let (number, token) = line.split_once(' ').unwrap();
         counted += 1;
-        assert_eq!(number.parse::<usize>().unwrap(), counted, "two read the same number");
+        assert_eq!(number.parse::<usize>().unwrap(), counted, "two processes read the same number");
         let token = token.parse::<i64>().unwrap();
         assert!(token > last, "tokens grow");
         last = token;
@@ -84,7 +87,7 @@ async fn processes_on_one_file_exclude_each_other() {
     assert_eq!(counted, 3 * TURNS);
 }
 
-/// Reads the last number and writes the next, in steps between which anybody might come.
+/// Reads the last number and writes the next one, in separate steps.
 async fn count(url: &str, log: &Path) {
     let locks = on_sqlite(url).await;
     let key = LockKey::named("counter");
@@ -102,53 +105,53 @@ async fn count(url: &str, log: &Path) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_keys_of_a_killed_process_are_free_after_their_terms() {
     if let Ok(url) = std::env::var(URL) {
-        return hold_for_ever(&url).await;
+        return hold_forever(&url).await;
     }
     let file = TempSqlite::new().unwrap();
     let locks = on_sqlite(&file.url()).await;
     let name = "the_keys_of_a_killed_process_are_free_after_their_terms";
     let mut child = another(name, &file, file.path());
-    let token: i64 = until_said(&mut child, "held by token ").parse().unwrap();
+    let token: i64 = until_printed(&mut child, "held by token ").parse().unwrap();
     let renewed = LockKey::named("renewed");
     let holder = locks.inspect(&renewed).await.unwrap().expect("it is renewed");
     assert!(holder.holder.contains(&child.id().to_string()), "{holder:?}");
     child.kill().unwrap();
     child.wait().unwrap();
-    // A term that was not renewed is over soon, and not before.
+    // A term that is not renewed expires soon, and not early.
     let begun = Instant::now();
     let left = locks.inspect(&renewed).await.unwrap().and_then(|holder| holder.remaining);
     let lease = locks.try_acquire(&renewed, LONG, LONG).await.unwrap().unwrap();
     let left = left.unwrap_or_default();
     assert!(begun.elapsed() + Duration::from_millis(2) >= left, "{left:?}");
     assert!(lease.token() > token);
-    // One that is long is not.
+    // A long term does not expire.
     let long = LockKey::named("long");
     assert!(locks.try_acquire(&long, Duration::ZERO, LONG).await.unwrap().is_none());
     assert!(locks.force_release(&long, "its process is dead").await.unwrap());
     assert!(locks.try_acquire(&long, Duration::ZERO, LONG).await.unwrap().is_some());
 }
 
-/// For how long the key of work that one process runs is kept.
-const AT_LEAST: Duration = Duration::from_secs(3);
+/// `at_least` of the work.
+const AT_LEAST: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_work_of_a_killed_process_runs_again_after_at_least() {
     if let Ok(url) = std::env::var(URL) {
-        return run_for_ever(&url).await;
+        return run_forever(&url).await;
     }
     let file = TempSqlite::new().unwrap();
     let locks = on_sqlite(&file.url()).await;
     let name = "the_work_of_a_killed_process_runs_again_after_at_least";
     let begun = Instant::now();
     let mut child = another(name, &file, file.path());
-    until_said(&mut child, "at work");
+    until_printed(&mut child, "at work");
     child.kill().unwrap();
     child.wait().unwrap();
     until_it_runs(&locks, &LockKey::named("report")).await;
     assert!(begun.elapsed() >= AT_LEAST, "{:?}", begun.elapsed());
 }
 
-async fn run_for_ever(url: &str) {
+async fn run_forever(url: &str) {
     let locks = on_sqlite(url).await;
     let work = async |_| {
         say("at work");
@@ -158,7 +161,7 @@ async fn run_for_ever(url: &str) {
     let _ = locks.run_once(&key, AT_LEAST, AT_LEAST, work).await;
 }
 
-async fn hold_for_ever(url: &str) {
+async fn hold_forever(url: &str) {
     let locks = on_sqlite(url).await;
     let options = LockOptions::wait(LONG).hold(LONG * 60).renewed(Duration::from_secs(3));
     let renewed = locks.take(&LockKey::named("renewed"), &options).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A provider that goes into the trap, lest the test above be one that nobody can fail.
+//! A provider that falls into the trap: it shows that the test above can fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,14 +11,15 @@ use ekbatan::lock::{
 use sqlx::{Connection, PgConnection};
 use tokio::sync::Mutex;
 
-use super::{PROCESSES, Place, fight_it_out};
+use super::{PROCESSES, contend};
 use crate::providers::Kind;
+use crate::sql::place::Place;
 
-/// Waits for the lock at the server, with a limit of the session's, as one would.
+/// Waits at the server, with the timeout of the session.
 struct WaitsAtTheServer {
     session: Mutex<PgConnection>,
     tokens: Arc<AtomicI64>,
-    /// How many locks this provider knows that it has.
+    /// The number of locks that this provider knows of.
     known: Arc<AtomicI64>,
 }
 
@@ -49,7 +50,7 @@ impl LockBackend for WaitsAtTheServer {
                 let token = self.tokens.fetch_add(1, Ordering::SeqCst);
                 Ok(Attempt::Granted(Grant { owner: request.owner, token }))
             }
-            // The wait took too long, so the lock is somebody else's. It is not always.
+            // The wait timed out, so another session has the lock. That is not always true.
             Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {
                 Ok(Attempt::Busy(None))
             }
@@ -83,16 +84,16 @@ impl LockBackend for WaitsAtTheServer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_provider_that_waits_at_the_server_is_detected() {
-    let place = Place::start(Kind::PostgresSession).await;
+    let place = Place::shared(Kind::PostgresSession).await;
     let (tokens, known) = (Arc::new(AtomicI64::new(1)), Arc::new(AtomicI64::new(0)));
     let mut processes = Vec::new();
     for _ in 0..PROCESSES {
         let backend = WaitsAtTheServer::connect(&place.url, tokens.clone(), known.clone()).await;
         processes.push(LockProvider::new(backend, "test"));
     }
-    fight_it_out(&processes).await;
+    contend(&processes).await;
     while known.load(Ordering::SeqCst) > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(place.held().await > 0, "nothing was caught");
+    assert!(place.held().await > 0, "no lock without a holder was found");
 }
