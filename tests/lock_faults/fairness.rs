@@ -1,4 +1,7 @@
 //! Four processes contend for one key without a pause: none of them starves.
+//!
+//! The shares are compared after [`LONGEST`], or earlier if they are fair by then: over a short time
+//! they also depend on which process the machine lets run.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +23,8 @@ const TASKS: usize = 3;
 
 /// So many leases that shares can be compared, also on a slow machine.
 const ENOUGH: u64 = 100 * PROCESSES;
+
+const LONGEST: Duration = Duration::from_secs(30);
 
 async fn every_process_gets_at_least_half_of_its_share(kind: Kind) {
     contend(kind, Duration::ZERO).await;
@@ -48,7 +53,8 @@ async fn contend(kind: Kind, keep: Duration) {
     let served = loop {
         tokio::time::sleep(least / 4).await;
         let served = tally(&mut workers).await;
-        if begun.elapsed() >= least && served.iter().sum::<u64>() >= ENOUGH {
+        let enough = begun.elapsed() >= least && served.iter().sum::<u64>() >= ENOUGH;
+        if enough && (are_fair(&served) || begun.elapsed() >= LONGEST) {
             break served;
         }
     };
@@ -57,9 +63,14 @@ async fn contend(kind: Kind, keep: Duration) {
         worker.stop().await;
     }
     println!("{kind:?}: served {served:?} in {took:?}, each kept for {keep:?}");
-    let fair = served.iter().sum::<u64>() / PROCESSES;
-    assert!(served.iter().all(|count| *count * 2 >= fair), "{served:?} of {fair} each");
+    assert!(are_fair(&served), "{served:?}");
     assert_eq!(server.held().await, Vec::<String>::new());
+}
+
+/// Whether every process had at least half of its share.
+fn are_fair(served: &[u64]) -> bool {
+    let share = served.iter().sum::<u64>() / PROCESSES;
+    served.iter().all(|count| *count * 2 >= share)
 }
 
 /// The number of leases that each process has had.

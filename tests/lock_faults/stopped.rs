@@ -47,7 +47,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 impl Scene {
     async fn start(kind: Kind) -> Self {
-        let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
+        let (server, ledger) = (LockServer::shared(kind).await, Ledger::create().await);
         let record = Record::default();
         let address = ledger.url.split('@').next_back().unwrap().split('/').next().unwrap();
         let proxy = Proxy::start(address).await.unwrap();
