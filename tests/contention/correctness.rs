@@ -8,9 +8,9 @@ use std::time::Duration;
 use ekbatan::action::{Budget, Leases};
 use ekbatan::lock::ProcessBackend;
 use ekbatan::prelude::*;
+use support::soak::rounds;
 use support::things::THINGS;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
-use support::soak::rounds;
 use support::{Dialect, TestDatabase, TextRow};
 use tokio::task::JoinSet;
 

@@ -14,7 +14,6 @@ use support::soak::rounds;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 use tokio::task::JoinSet;
 
-
 const TASKS: usize = 16;
 const URL: &str = "EKBATAN_TEST_KILLED_GROUPS_URL";
 

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use ekbatan::config::LockConfig;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
-use support::things::THINGS;
 use support::soak::rounds;
+use support::things::THINGS;
 use support::wallet::{Wallet, WalletError};
 use support::{Dialect, TestDatabase};
 

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::providers::Kind;
 use crate::seed;
 use crate::server::LockServer;
-use crate::soak::rounds;
+use support::soak::rounds;
 
 on_every_provider! {
     a_server_that_is_down_is_an_error_that_says_why,

@@ -13,8 +13,8 @@ use crate::history::Answer;
 use crate::ledger::{Depositor, Ledger};
 use crate::providers::Kind;
 use crate::server::LockServer;
-use crate::soak::rounds;
 use crate::worker::{Record, finished, note};
+use support::soak::rounds;
 
 on_every_provider! { dropped_callers_leave_nothing_and_break_no_order }
 on_every_provider! {

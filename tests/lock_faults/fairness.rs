@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::ledger::Ledger;
 use crate::providers::Kind;
 use crate::server::LockServer;
-use crate::soak::rounds;
 use crate::worker::{Record, Report, Request, Worker};
+use support::soak::rounds;
 
 on_every_provider! {
     every_process_gets_at_least_half_of_its_share,

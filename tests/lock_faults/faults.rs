@@ -13,8 +13,8 @@ use crate::ledger::{Ledger, now};
 use crate::providers::Kind;
 use crate::seed;
 use crate::server::LockServer;
-use crate::soak::rounds;
 use crate::worker::{Record, Request, Worker, finished};
+use support::soak::rounds;
 
 on_every_provider! {
     only_the_last_holder_commits_whatever_fails,

@@ -33,8 +33,6 @@ mod ledger;
 mod providers;
 mod seed;
 mod server;
-#[path = "../support/soak.rs"]
-mod soak;
 mod worker;
 
 mod calls;

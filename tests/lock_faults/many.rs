@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::providers::Kind;
 use crate::server::LockServer;
-use crate::soak::rounds;
+use support::soak::rounds;
 
 on_every_provider! { all_waiters_are_served_in_order_over_few_connections }
 on_every_provider! {

@@ -10,8 +10,8 @@ use crate::ledger::Ledger;
 use crate::providers::Kind;
 use crate::seed;
 use crate::server::LockServer;
-use crate::soak::rounds;
 use crate::worker::{Record, Report, Request, Worker, finished};
+use support::soak::rounds;
 
 on_every_provider! {
     a_stopped_holder_commits_nothing,

@@ -7,7 +7,7 @@ use ekbatan::lock::{KeyedLockProvider, LockKey, lock_key};
 use ekbatan_testkit::{Dropped, drop_at_poll};
 
 use crate::providers::{LONG, TestLocks};
-use crate::soak::rounds;
+use support::soak::rounds;
 
 on_every_provider! {
     waiters_are_served_in_arrival_order,

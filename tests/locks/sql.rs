@@ -9,7 +9,7 @@ use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockScope, LossCause, loc
 use ekbatan_testkit::{Dropped, drop_at_poll};
 
 use crate::providers::{Kind, LONG};
-use crate::soak::rounds;
+use support::soak::rounds;
 
 pub mod place;
 

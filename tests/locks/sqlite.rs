@@ -10,8 +10,8 @@ use ekbatan_testkit::TempSqlite;
 use sqlx::{Connection, SqliteConnection};
 
 use crate::providers::{LONG, on_sqlite};
-use crate::soak::rounds;
 use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
+use support::soak::rounds;
 
 mod processes;
 

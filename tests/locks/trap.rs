@@ -13,9 +13,9 @@ use std::time::Duration;
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, lock_key};
 
 use crate::providers::Kind;
-use crate::soak::rounds;
 use crate::sql::on_every_sql_provider;
 use crate::sql::place::Place;
+use support::soak::rounds;
 
 mod sprung;
 

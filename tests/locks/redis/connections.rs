@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::{Space, asked, connection, request, taken};
 use crate::providers::LONG;
-use crate::soak::rounds;
+use support::soak::rounds;
 
 /// The number of connections without that of the test.
 async fn connections(server: &mut MultiplexedConnection) -> usize {
