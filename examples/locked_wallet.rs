@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
 use ekbatan::config::{LockConfig, LockProviderKind};
+use ekbatan::lock::{Lease, WithLockError};
 use ekbatan::prelude::*;
 use wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations};
 

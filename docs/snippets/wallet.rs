@@ -1,6 +1,7 @@
 // What the guide's examples share: the wallet of `examples/wallet`, and a database for it
 // in a temporary SQLite file. The chapters include it in hidden lines.
 
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ekbatan_core::config::LockProviderKind;
 use ekbatan_core::db::DbError;
-use ekbatan_core::shard::{ShardError, ShardIdentifier};
+use ekbatan_core::domain::ShardIdentifier;
+use ekbatan_core::shard::ShardError;
 
 use super::{BackendError, LockKey};
 

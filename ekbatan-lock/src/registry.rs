@@ -16,7 +16,8 @@ use async_trait::async_trait;
 use ekbatan_core::config::{
     DataSourceConfig, EkbatanConfig, ExposeSecret, LockProviderKind, LockSettings, UnknownShard,
 };
-use ekbatan_core::shard::{ShardError, ShardIdentifier};
+use ekbatan_core::domain::ShardIdentifier;
+use ekbatan_core::shard::ShardError;
 use futures_util::future::join_all;
 
 use error::advice;
@@ -35,7 +36,7 @@ pub type KeyedLocks = LockRegistry<BuiltIn>;
 /// The locks of every shard: a provider for each, made as its `lock-config` says. Cheap to
 /// clone.
 ///
-/// A key that was made from a [`ShardedId`](ekbatan_core::shard::ShardedId) goes to the
+/// A key that was made from a [`ShardedId`](ekbatan_core::domain::ShardedId) goes to the
 /// provider of its shard, any other key to the default shard's.
 ///
 /// ```

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use ekbatan::lock::{Lease, LockError, LockKey};
 use ekbatan::prelude::*;
 // In an application, `ekbatan::lock::KeyedLocks` with the feature `redis`.
 use ekbatan_lock_redis::KeyedLocks;

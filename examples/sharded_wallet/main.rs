@@ -12,7 +12,9 @@ mod wallet;
 use std::path::PathBuf;
 
 use clap::Parser;
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
+use ekbatan::repository::{Direction, PageRequest};
 use futures_util::TryStreamExt;
 use migrations::migrations;
 use wallet::{OpenWallet, Opening, Sending, Transfer, Wallet};

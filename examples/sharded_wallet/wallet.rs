@@ -1,6 +1,7 @@
 //! The domain: a wallet that lives on the shard of its country, and the operations on it.
 //! Nothing here knows a database, nor how many there are: the id carries the shard.
 
+use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
+use ekbatan::action::{ErrorKind, RetryPolicy};
 use ekbatan::prelude::*;
 use tokio::sync::Barrier;
 use wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations};

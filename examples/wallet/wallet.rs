@@ -4,6 +4,7 @@
 #[path = "migrations.rs"]
 mod migrations;
 
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 

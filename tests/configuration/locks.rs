@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use ekbatan::config::{
-    ConfigError, LockConfig, LockProviderKind, LockSettings, LockStrategy, ShardMemberConfig,
-    TlsMode,
+    ConfigError, DataSourceConfig, LockConfig, LockProviderKind, LockSettings, LockStrategy,
+    ShardMemberConfig, TlsMode,
 };
-use ekbatan::prelude::{DataSourceConfig, EkbatanConfig};
+use ekbatan::prelude::EkbatanConfig;
 
 use super::{load, load_with};
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use ekbatan::config::{Durability, TlsMode};
-use ekbatan::prelude::{DataSourceConfig, EkbatanConfig};
+use ekbatan::config::{DataSourceConfig, Durability, TlsMode};
+use ekbatan::prelude::EkbatanConfig;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 

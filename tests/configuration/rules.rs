@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ekbatan::config::{ConfigSource, ShardMemberConfig, UnknownShard};
+use ekbatan::config::{ConfigSource, DataSourceConfig, ShardMemberConfig, UnknownShard};
 use ekbatan::domain::ShardIdentifier;
-use ekbatan::prelude::{DataSourceConfig, EkbatanConfig};
+use ekbatan::prelude::EkbatanConfig;
 
 fn shard(group: u32, member: u32) -> ShardIdentifier {
     ShardIdentifier::new(group, member).unwrap()

@@ -1,6 +1,7 @@
 //! A password is never shown, wherever it stood and whatever else is wrong.
 
-use ekbatan::prelude::{DataSourceConfig, EkbatanConfig};
+use ekbatan::config::DataSourceConfig;
+use ekbatan::prelude::EkbatanConfig;
 
 use super::{load, load_with};
 

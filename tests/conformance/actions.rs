@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use ekbatan::action::RetryPolicy;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 

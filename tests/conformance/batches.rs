@@ -1,5 +1,6 @@
 //! Many rows at once: behaviours 42 to 45, beyond every dialect's bound on parameters.
 
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use support::things::{Settings, Thing, Zone, quiet, thing, zone};

@@ -3,7 +3,7 @@
 
 use ekbatan::action::{BuildError, PlanError};
 use ekbatan::db::{DbErrorKind, SchemaError};
-use ekbatan::domain::PayloadError;
+use ekbatan::domain::{New, PayloadError};
 use ekbatan::prelude::*;
 use serde::Serialize;
 use support::things::{THINGS, Thing, ThingState, quiet, thing};

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use ekbatan::domain::Comparable;
 use ekbatan::prelude::*;
+use ekbatan::repository::{Column, Condition, PageRequest};
 use support::TestDatabase;
 use support::things::{Cents, Color, Thing, quiet, thing};
 

@@ -2,6 +2,7 @@
 
 use ekbatan::action::PlanError;
 use ekbatan::db::ChangeKind;
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use support::things::{Thing, ThingEvent, ThingState, as_stored, quiet, thing, zone};
 use support::wallet::Wallet;

@@ -1,5 +1,6 @@
 //! What the database refuses, told apart; and what it does not do to the neighbours.
 
+use ekbatan::action::{ErrorKind, RetryPolicy};
 use ekbatan::db::DbErrorKind;
 use ekbatan::prelude::*;
 use futures_util::future::join_all;

@@ -1,7 +1,8 @@
 //! Executing: behaviours 23 to 28.
 
-use ekbatan::action::{BuildError, PlanError};
+use ekbatan::action::{BuildError, ErrorKind, PlanError};
 use ekbatan::db::SchemaError;
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use support::things::{Thing, ThingEvent, quiet, thing, zone};
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};

@@ -5,8 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ekbatan::action::Budget;
-use ekbatan::prelude::*;
+use ekbatan::action::{ActionPlan, Budget, ErrorKind, Outcome, RetryPolicy};
 use support::TestDatabase;
 use support::things::{quiet, thing};
 use tokio::sync::oneshot;

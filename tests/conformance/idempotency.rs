@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ekbatan::action::PlanError;
+use ekbatan::action::{ErrorKind, PlanError};
 use ekbatan::prelude::*;
 use support::TestDatabase;
 use support::things::{THINGS, Thing, as_stored, quiet, thing};

@@ -1,5 +1,6 @@
 //! The rows of the outbox: behaviours 25, 26, 83 and 85, and what is stored beyond them.
 
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use support::things::{NAMESPACE, THINGS, Thing, ThingEvent, quiet, thing};
 use support::wallet::Wallet;

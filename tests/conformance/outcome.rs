@@ -1,5 +1,7 @@
 //! What became of an execution, asked later by its id.
 
+use ekbatan::action::{ErrorKind, Outcome};
+use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use support::TestDatabase;
 use support::things::{THINGS, quiet, thing};

@@ -2,6 +2,7 @@
 
 use ekbatan::domain::Comparable;
 use ekbatan::prelude::*;
+use ekbatan::repository::{Column, Direction, PageRequest};
 use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
 

@@ -1,8 +1,9 @@
 //! Reading rows and writing them outside of actions: behaviours 41, 42 and 46 to 48.
 
 use ekbatan::db::RowRef;
+use ekbatan::domain::{Changed, New};
 use ekbatan::prelude::*;
-use ekbatan::repository::WriteError;
+use ekbatan::repository::{Condition, PageRequest, Repository, WriteError};
 use futures_util::TryStreamExt as _;
 use support::TestDatabase;
 use support::things::{Thing, ThingEvent, as_stored, quiet, thing, zone};

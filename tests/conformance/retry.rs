@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
 use ekbatan::prelude::*;
 use support::TestDatabase;
 use support::things::{NAMESPACE, Thing, quiet, thing};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use support::things::{ThingEvent, quiet, thing};
 use support::{Recorder, TestDatabase};

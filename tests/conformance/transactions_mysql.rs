@@ -1,6 +1,7 @@
 //! Sessions and transactions on MySQL and MariaDB: what a session is set to, what a read
 //! leaves behind, and commits that are none.
 
+use ekbatan::config::DataSourceConfig;
 use ekbatan::db::{
     DbError, DbErrorKind, Isolation, MigrationError, PoolStatus, Route, Transaction,
     TransactionError, TransactionOptions,

@@ -1,9 +1,11 @@
 //! What MySQL's and MariaDB's types keep, and what they would not: nothing changes on its way,
 //! or it is refused by name.
 
+use ekbatan::chrono::NaiveDate;
 use ekbatan::db::{DbErrorKind, SchemaError};
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
-use ekbatan::repository::WriteError;
+use ekbatan::repository::{Direction, PageRequest, WriteError};
 use support::things::{Color, Settings, Thing, ThingState, quiet, thing};
 use support::{Dialect, TestDatabase};
 

@@ -1,6 +1,7 @@
 //! What PostgreSQL's types would change on the way, and what code cannot read of theirs.
 
 use ekbatan::db::{DbErrorKind, SchemaError};
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use support::TestDatabase;

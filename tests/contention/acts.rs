@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use ekbatan::action::{Coalesced, RetryPolicy};
+use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;

@@ -3,7 +3,8 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use ekbatan::lock::ProcessBackend;
+use ekbatan::action::Handling;
+use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
 use support::TestDatabase;

@@ -1,6 +1,8 @@
 //! Where a call's strategy comes from, and what each strategy needs.
 
-use ekbatan::action::{BuildError, ContentionError};
+use ekbatan::action::{BuildError, Coalesced, ContentionError, ErrorKind, Pessimistic};
+use ekbatan::domain::ShardIdentifier;
+use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
 use ekbatan_testkit::TempSqlite;
 use support::wallet;

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
-use ekbatan::action::{Budget, Leases};
-use ekbatan::lock::ProcessBackend;
+use ekbatan::action::{Budget, Coalesced, ErrorKind, Leases, Pessimistic, RetryPolicy};
+use ekbatan::db::ActionId;
+use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use support::soak::rounds;
 use support::things::THINGS;

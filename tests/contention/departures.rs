@@ -4,6 +4,7 @@ use std::future::IntoFuture;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use ekbatan::action::{ErrorKind, Outcome};
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
 use futures_util::FutureExt;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use ekbatan::action::{ErrorKind, Outcome};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;

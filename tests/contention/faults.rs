@@ -7,6 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ekbatan::action::Outcome;
+use ekbatan::config::DataSourceConfig;
+use ekbatan::db::ActionId;
+use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
 use ekbatan_testkit::{PostgresServer, TempSqlite};
 use sqlx::{Connection as _, PgConnection, SqliteConnection};

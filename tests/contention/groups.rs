@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use ekbatan::prelude::*;
+use ekbatan::action::{Coalesced, Outcome};
+use ekbatan::domain::New;
+use ekbatan::lock::LockKey;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use support::TestDatabase;

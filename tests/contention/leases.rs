@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ekbatan::action::LeaseError;
-use ekbatan::lock::ProcessBackend;
+use ekbatan::action::{ErrorKind, LeaseError, Pessimistic};
+use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
-use ekbatan::config::LockConfig;
+use ekbatan::action::{Coalesced, Pessimistic};
+use ekbatan::config::{DataSourceConfig, LockConfig};
+use ekbatan::db::ActionId;
+use ekbatan::lock::LockProvider;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 use support::soak::rounds;

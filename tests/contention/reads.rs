@@ -1,6 +1,8 @@
 //! What an action reads of the earlier calls in its group.
 
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
+use ekbatan::repository::{Condition, PageRequest};
 use futures_util::{FutureExt, TryStreamExt};
 use support::TestDatabase;
 use support::things::{Thing, ThingState, quiet, thing, zone};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;

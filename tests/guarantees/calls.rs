@@ -4,6 +4,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
 use support::Dialect;

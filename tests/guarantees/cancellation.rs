@@ -5,6 +5,8 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ekbatan::action::Outcome;
+use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
 use support::Dialect;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use ekbatan::action::Outcome;
+use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
 use support::wallet::{Deposit, DepositMoney, Wallet};

@@ -3,6 +3,8 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
+use ekbatan::action::{ErrorKind, Outcome, RetryPolicy};
+use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
 use ekbatan_testkit::{PostgresServer, Proxy};
 use sqlx::{Connection, PgConnection};

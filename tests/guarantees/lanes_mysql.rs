@@ -4,6 +4,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
+use ekbatan::action::{ErrorKind, Outcome, RetryPolicy};
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use sqlx::{Connection, MySqlConnection};

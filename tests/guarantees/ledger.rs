@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
+use ekbatan::config::DataSourceConfig;
 use ekbatan::db::Route;
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ekbatan::db::Route;
 use ekbatan::prelude::*;
+use ekbatan::repository::Repository;
 use ekbatan_testkit::{MariaDbServer, MySqlServer};
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 use support::ScratchDatabase;

@@ -4,8 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ekbatan::config::ShardMemberConfig;
+use ekbatan::action::{ErrorKind, Outcome};
+use ekbatan::config::{DataSourceConfig, ShardMemberConfig};
+use ekbatan::db::ActionId;
+use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::prelude::*;
+use ekbatan::repository::{Condition, Repository};
+use ekbatan::shard::Sharding;
 use ekbatan_testkit::PostgresServer;
 use support::wallet::{Deposit, DepositMoney, Wallet, WalletError, migrations};
 use tokio::task::JoinSet;

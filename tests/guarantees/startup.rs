@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
 
 async fn error_of(config: DataSourceConfig) -> String {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use ekbatan::lock::with_lock;
+use ekbatan::lock::{LockError, LockKey, WithLockError, with_lock};
 use ekbatan::prelude::*;
 use tokio::task::JoinSet;
 use uuid::Uuid;

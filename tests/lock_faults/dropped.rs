@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ekbatan::lock::{LockKey, LockProvider};
 use ekbatan::prelude::*;
 use ekbatan_testkit::{Dropped, drop_at_poll};
 use tokio::task::JoinSet;

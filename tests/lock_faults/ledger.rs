@@ -7,9 +7,12 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ekbatan::config::DataSourceConfig;
 use ekbatan::db::RawConnection;
-use ekbatan::lock::with_lock;
+use ekbatan::domain::New;
+use ekbatan::lock::{Lease, LockKey, LockProvider, with_lock};
 use ekbatan::prelude::*;
+use ekbatan::repository::{Direction, PageRequest};
 use ekbatan_testkit::PostgresServer;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};

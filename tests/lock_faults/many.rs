@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use tokio::task::JoinSet;

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan::lock::{PostgresLocks, ProcessBackend};
-use ekbatan::prelude::*;
+use ekbatan::lock::{LockProvider, PostgresLocks, ProcessBackend};
 use ekbatan_lock_redis::RedisBackend;
 use serde::{Deserialize, Serialize};
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::action::RetryPolicy;
-use ekbatan::lock::{LossCause, ProcessBackend};
+use ekbatan::action::{ErrorKind, RetryPolicy};
+use ekbatan::lock::{Lease, LockKey, LockProvider, LossCause, ProcessBackend, WithLockError};
 use ekbatan::prelude::*;
 use tokio::sync::Barrier;
 

@@ -1,5 +1,6 @@
 //! A database of one test, with the wallets of the example.
 
+use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
 

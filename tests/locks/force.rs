@@ -1,7 +1,7 @@
 //! A lease that is ended by force, while its holder does not know.
 
 use ekbatan::action::Fence;
-use ekbatan::lock::KeyedLockProvider;
+use ekbatan::lock::{KeyedLockProvider, LockKey};
 use ekbatan::prelude::*;
 
 use crate::commit::on_every_database;

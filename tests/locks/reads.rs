@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ekbatan::action::Fence;
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
+use ekbatan::repository::PageRequest;
 use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row};
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use ekbatan::config::{LockConfig, LockProviderKind};
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::lock::{
     BuiltIn, ExecuteLocked, KeyedLockProvider, KeyedLocksError, LockError, LockKey, LockLevel,
     LockOptions, LockProvider, LockRegistry, lock_key,
 };
 use ekbatan::prelude::{Decimal, EkbatanConfig, ShardedId};
-use ekbatan::shard::ShardIdentifier;
 use ekbatan_lock_redis::KeyedLocks;
 use ekbatan_testkit::{PostgresServer, Proxy, RedisServer};
 use sqlx::{Connection, PgConnection};

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use ekbatan::action::RetryPolicy;
+use ekbatan::config::DataSourceConfig;
 use ekbatan::lock::{ExecuteLocked, lock_key};
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions, SqliteLocks, SqliteLocksError};
 use ekbatan::prelude::*;

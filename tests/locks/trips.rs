@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ekbatan::action::Fence;
-use ekbatan::lock::{KeyedLockProvider, ProcessBackend};
+use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;

@@ -3,8 +3,10 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use ekbatan::domain::{Comparable, Field as _};
+use ekbatan::chrono::NaiveDate;
+use ekbatan::domain::{Comparable, Field as _, New};
 use ekbatan::prelude::*;
+use ekbatan::repository::{Column, Condition};
 use proptest::prelude::{Strategy, any};
 use support::{Dialect, TestDatabase};
 

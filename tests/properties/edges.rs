@@ -1,5 +1,6 @@
 //! Values of every type of column: those at which something ends, and any others.
 
+use ekbatan::chrono::NaiveDate;
 use ekbatan::prelude::*;
 use proptest::prelude::*;
 use proptest::sample::select;

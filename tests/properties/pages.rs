@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use ekbatan::domain::Comparable;
+use ekbatan::domain::{Comparable, New};
 use ekbatan::prelude::*;
+use ekbatan::repository::{Column, Direction, PageRequest};
 use support::TestDatabase;
 
 use crate::conditions::add;

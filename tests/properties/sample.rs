@@ -1,6 +1,9 @@
 //! A row with a column of every type, and one that may be null.
 
+use ekbatan::Field;
+use ekbatan::chrono::NaiveDate;
 use ekbatan::prelude::*;
+use ekbatan::repository::Repository;
 use support::{Dialect, Domain, TestDatabase};
 
 use crate::draw::Draw;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use ekbatan::clock::Clock;
-use ekbatan::domain::IdGenerator;
+use ekbatan::domain::{IdGenerator, ShardIdentifier};
 use ekbatan::prelude::*;
 use proptest::prelude::*;
 

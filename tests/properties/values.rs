@@ -1,8 +1,11 @@
 //! Whatever is staged comes back exactly, or is refused by name and leaves nothing.
 
+use ekbatan::action::RetryPolicy;
 use ekbatan::db::DbErrorKind;
 use ekbatan::domain::Field as _;
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
+use ekbatan::repository::Condition;
 use serde::{Deserialize, Serialize};
 use support::{Dialect, TestDatabase};
 

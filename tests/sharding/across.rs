@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, ErrorKind, Outcome, RetryPolicy};
+use ekbatan::db::Committed;
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 
 use crate::actions::{Nothing, Take, route, stage};

@@ -2,6 +2,8 @@
 
 use std::future::IntoFuture;
 
+use ekbatan::action::{ErrorKind, Outcome};
+use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
 

@@ -4,9 +4,10 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::action::Fence;
+use ekbatan::action::{ErrorKind, Fence};
 use ekbatan::db::{CommitError, TransactionOptions};
 use ekbatan::prelude::*;
+use ekbatan::repository::PageRequest;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::Mutex;
 

@@ -2,6 +2,8 @@
 
 use std::future::IntoFuture;
 
+use ekbatan::action::ErrorKind;
+use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 

@@ -2,9 +2,11 @@
 
 use std::time::Instant;
 
-use ekbatan::config::ShardMemberConfig;
+use ekbatan::config::{DataSourceConfig, ShardMemberConfig};
 use ekbatan::db::Route;
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
+use ekbatan::repository::PageRequest;
 use ekbatan_testkit::TempSqlite;
 
 use crate::actions::{Nothing, stage};

@@ -1,6 +1,7 @@
 //! The rows of the suite: a model and an entity whose ids carry their shard, and a model whose
 //! ids do not.
 
+use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 

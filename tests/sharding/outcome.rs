@@ -4,7 +4,9 @@
 use std::future::IntoFuture;
 use std::sync::Arc;
 
-use ekbatan::prelude::*;
+use ekbatan::action::Outcome;
+use ekbatan::db::ActionId;
+use ekbatan::domain::ShardIdentifier;
 use futures_util::FutureExt;
 use tokio::sync::Notify;
 

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::pin::pin;
 
 use ekbatan::prelude::*;
+use ekbatan::repository::{Condition, Direction, PageRequest};
 use futures_util::TryStreamExt;
 
 use crate::models::{Account, account, quiet};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, ErrorKind, Outcome, RetryPolicy};
 use ekbatan::db::CommitError;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;

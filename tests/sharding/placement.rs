@@ -1,5 +1,6 @@
 //! Where rows are written and looked for: behaviours 49, 50 and 53 to 55.
 
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use ekbatan::shard::ShardError;

@@ -3,6 +3,7 @@
 
 use std::process::{Command, Stdio};
 
+use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
 
 use crate::actions::{Take, route};

@@ -1,7 +1,8 @@
 //! The registry of shards: behaviours 51, 60 and 61.
 
-use ekbatan::config::ShardMemberConfig;
+use ekbatan::config::{DataSourceConfig, ShardMemberConfig};
 use ekbatan::db::{Route, TransactionError};
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use ekbatan::shard::ConnectError;

@@ -2,9 +2,10 @@
 
 use std::io;
 
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
-use ekbatan::shard::ShardError;
+use ekbatan::shard::{ShardError, Sharding};
 
 use crate::actions::{Nothing, stage};
 use crate::models::{Account, Order, account, account_with, order, quiet};

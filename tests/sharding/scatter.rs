@@ -3,6 +3,7 @@
 use std::pin::pin;
 
 use ekbatan::prelude::*;
+use ekbatan::repository::{Column, Condition, Direction, PageRequest};
 use futures_util::TryStreamExt;
 
 use crate::models::{Account, account, quiet};

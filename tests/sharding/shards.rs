@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ekbatan::clock::Clock;
-use ekbatan::config::{ShardMemberConfig, UnknownShard};
+use ekbatan::config::{DataSourceConfig, ShardMemberConfig, UnknownShard};
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
+use ekbatan::repository::Repository;
 use ekbatan_testkit::{MariaDbServer, PostgresServer, TempSqlite};
 use sqlx::{
     AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Row as _, SqliteConnection,

@@ -1,5 +1,6 @@
 //! The span of a commit over shards: behaviour 32.
 
+use ekbatan::action::{ErrorKind, RetryPolicy};
 use ekbatan::prelude::*;
 use support::Recorder;
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use ekbatan::config::ShardMemberConfig;
-use ekbatan::db::Route;
+use ekbatan::config::{DataSourceConfig, ShardMemberConfig};
+use ekbatan::db::{CommitToken, Route};
 use ekbatan::prelude::*;
+use ekbatan::repository::Repository;
 use ekbatan_testkit::{PostgresServer, TempSqlite};
 
 use crate::actions::{Take, route};

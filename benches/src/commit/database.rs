@@ -1,6 +1,7 @@
 //! The database of a measurement: one front for all kinds.
 
-use ekbatan::prelude::{DataSourceConfig, Uuid};
+use ekbatan::config::DataSourceConfig;
+use ekbatan::prelude::Uuid;
 use ekbatan_testkit::Proxy;
 
 use super::mysql::{self, MySqlBench};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::SecondsFormat;
-use ekbatan::config::Durability;
+use ekbatan::config::{DataSourceConfig, Durability};
 use ekbatan::prelude::*;
 use ekbatan_testkit::TempSqlite;
 use sqlx::query::Query;

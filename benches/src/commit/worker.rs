@@ -1,6 +1,7 @@
 //! A worker makes deposits in one of the modes.
 
-use ekbatan::action::Budget;
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
+use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
 use sqlx::{MySqlConnection, MySqlPool, PgConnection, PgPool, SqlitePool};
 

@@ -21,5 +21,3 @@ pub(crate) use sharding::Place;
 pub use sharding::Sharding;
 pub(crate) use shards::{Shards, visit};
 pub use slot::Slot;
-
-pub use crate::domain::{ShardIdentifier, ShardIdentifierError, ShardedId};

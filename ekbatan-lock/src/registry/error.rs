@@ -1,7 +1,7 @@
 //! Why there is no registry of locks, and what to write into the configuration.
 
 use ekbatan_core::config::{ConfigError, LockProviderKind, LockSettings, ShardMemberConfig};
-use ekbatan_core::shard::ShardIdentifier;
+use ekbatan_core::domain::ShardIdentifier;
 
 use crate::LockError;
 

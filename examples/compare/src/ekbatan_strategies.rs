@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use ekbatan::action::Budget;
+use ekbatan::action::{Adaptive, Budget, Coalesced, ErrorKind, Pessimistic, RetryPolicy};
+use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
 
 use crate::contender::Contender;

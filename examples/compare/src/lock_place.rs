@@ -1,7 +1,6 @@
 //! Where the strategies that need locks take their leases.
 
-use ekbatan::lock::{PostgresLocks, ProcessBackend};
-use ekbatan::prelude::*;
+use ekbatan::lock::{LockProvider, PostgresLocks, ProcessBackend};
 use ekbatan_lock_redis::RedisBackend;
 use serde::{Deserialize, Serialize};
 use sqlx::ConnectOptions;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ekbatan::lock::{LockKey, LockProvider};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc};

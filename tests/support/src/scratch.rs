@@ -1,6 +1,6 @@
 //! An empty database for one test.
 
-use ekbatan::prelude::*;
+use ekbatan::config::DataSourceConfig;
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
 
 use crate::{Dialect, PlainConnection, Recorder, TextRow};

@@ -1,6 +1,10 @@
 //! A model with a field of every type, and an entity that it refers to.
 
+use ekbatan::Field;
+use ekbatan::chrono::NaiveDate;
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
+use ekbatan::repository::Repository;
 use serde::{Deserialize, Serialize};
 
 use crate::wallet::{self, Wallet};
