@@ -1,4 +1,5 @@
-//! Prints the schema of configuration files, as `config/ekbatan.schema.json` holds it:
+//! Prints the JSON schema of configuration files, which `config/ekbatan.schema.json`
+//! contains:
 //!
 //! ```text
 //! cargo run --example config_schema > config/ekbatan.schema.json

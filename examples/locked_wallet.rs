@@ -1,8 +1,9 @@
-//! A hot wallet: many tasks deposit into one, first with retries, then under a lock.
+//! A hot wallet: many tasks deposit into one wallet, first with retries, then under a
+//! lock.
 //!
-//! Without a lock, deposits that read the same version conflict, and all but one run again.
-//! Under a lock that spans the read and the commit each of them goes through at its first
-//! attempt. Then a holder that is too slow finds that its commit is refused.
+//! Without a lock, deposits that read the same version conflict, and all but one of them
+//! run again. Under a lock that spans the read and the commit, each deposit commits at
+//! its first attempt. At the end, a holder exceeds its lease, and its commit is rejected.
 
 #[path = "wallet/wallet.rs"]
 mod wallet;
@@ -21,12 +22,12 @@ const TASKS: u32 = 20;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Deposits, and counts how often it was run for that.
-struct CountedDeposit {
+/// A deposit that counts its attempts.
+struct CountingDeposit {
     attempts: Arc<AtomicU32>,
 }
 
-impl Action for CountedDeposit {
+impl Action for CountingDeposit {
     const NAME: &'static str = "wallet.deposit_money";
     type Params = Deposit;
     type Output = Stored<Wallet>;
@@ -55,7 +56,8 @@ async fn main() -> std::process::ExitCode {
 
 async fn run() -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
-    // Locks of this process alone; others are shared by many, and a file can say which.
+    // Locks in the memory of this process. Locks on a server, which processes share, are
+    // set in a file.
     let config =
         EkbatanConfig::single(format!("sqlite:{}", folder.path().join("wallet.db").display()))
             .locks(LockConfig::of(LockProviderKind::InProcess));
@@ -67,23 +69,23 @@ async fn run() -> Result<(), Failure> {
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
     let wallet = executor.execute(&OpenWallet, opening).await?.id;
 
-    println!("{TASKS} tasks deposit into one wallet at once.");
+    println!("{TASKS} tasks deposit into one wallet at the same time.");
     for locked in [false, true] {
         let attempts = Arc::new(AtomicU32::new(0));
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..TASKS {
             let (executor, locks) = (executor.clone(), locks.clone());
-            let action = CountedDeposit { attempts: attempts.clone() };
+            let action = CountingDeposit { attempts: attempts.clone() };
             tasks.spawn(async move {
                 let call = executor
                     .execute(&action, Deposit { wallet, amount: Decimal::ONE })
                     .retry(RetryPolicy::default().with(ErrorKind::Stale, Budget::new(1_000)));
-                match locked {
-                    false => call.await.map_err(|error| error.to_string()),
-                    true => call
-                        .with_lock(&locks, &lock_key!("wallet", wallet), LockOptions::default())
+                if locked {
+                    call.with_lock(&locks, &lock_key!("wallet", wallet), LockOptions::default())
                         .await
-                        .map_err(|error| error.to_string()),
+                        .map_err(|error| error.to_string())
+                } else {
+                    call.await.map_err(|error| error.to_string())
                 }
             });
         }
@@ -94,26 +96,27 @@ async fn run() -> Result<(), Failure> {
         println!("   {way}: {} attempts", attempts.load(Ordering::Relaxed));
     }
 
-    println!("\nA holder that is too slow:");
+    println!("\nA holder exceeds its lease:");
     let options = LockOptions::default().hold(Duration::from_millis(200));
     let late = locks
         .with_lock(&lock_key!("wallet", wallet), options, async |lease: Lease| {
-            println!("   it holds the lock by token {}", lease.token());
-            println!("   its lease is over: {}", lease.lost().await);
-            let action = CountedDeposit { attempts: Arc::default() };
+            println!("   it holds the lock with token {}", lease.token());
+            println!("   its lease ends: {}", lease.lost().await);
+            let action = CountingDeposit { attempts: Arc::default() };
             let deposit = Deposit { wallet, amount: Decimal::ONE };
             executor.execute(&action, deposit).fenced_by(&lease).await
         })
         .await;
     match late {
         Err(WithLockError::Work(error @ ExecuteError::FenceLost { .. })) => println!("   {error}"),
-        other => return Err(format!("it should have been refused, but: {other:?}").into()),
+        other => return Err(format!("the commit should have been rejected, but: {other:?}").into()),
     }
 
     let balance = databases.repository::<Wallet>().get(wallet).await?.balance;
     println!("\nThe wallet holds {balance}.");
-    match balance == Decimal::from(2 * TASKS) {
-        true => Ok(()),
-        false => Err(format!("{} were paid in", 2 * TASKS).into()),
+    if balance == Decimal::from(2 * TASKS) {
+        Ok(())
+    } else {
+        Err(format!("it should hold {}", 2 * TASKS).into())
     }
 }

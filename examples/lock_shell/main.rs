@@ -1,16 +1,17 @@
-//! Keyed locks from the command line, so that two terminals can play against each other:
+//! Keyed locks on the command line, for two terminals that compete for a key:
 //!
 //! ```sh
 //! cargo run --example lock_shell -- --url redis://localhost
 //! > take wallet:17 --hold 60
-//! taken wallet:17 by token 1774080000000, for 60s at most
+//! acquired wallet:17 with token 1774080000000, for at most 60s
 //!
 //! cargo run --example lock_shell -- --url redis://localhost inspect wallet:17
 //! cargo run --example lock_shell -- --url redis://localhost take wallet:17 --wait 60
 //! ```
 //!
-//! With a command it does that one; without, it reads commands line by line. `--config FILE`
-//! takes the locks of the default shard of a configuration instead of an address.
+//! With a command on the command line, the program runs that command. Without one, it
+//! reads commands from stdin, one per line. `--config FILE` uses the locks of the default
+//! shard of a configuration instead of `--url`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Write};
@@ -21,31 +22,31 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use ekbatan::lock::{Lease, LockError, LockKey};
 use ekbatan::prelude::*;
-// In an application, `ekbatan::lock::KeyedLocks` with the feature `redis`.
+// An application uses `ekbatan::lock::KeyedLocks` with the feature `redis`.
 use ekbatan_lock_redis::KeyedLocks;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-/// A lease here is renewed by this, so that the end of the shell frees its keys soon.
+/// The shell renews its leases in this interval, so its keys are free soon after it ends.
 const TERM: Duration = Duration::from_secs(3);
 
 type Failure = Box<dyn std::error::Error>;
 
 #[derive(Parser)]
-struct Options {
-    /// A configuration, instead of an address.
+struct ShellArgs {
+    /// A configuration file, instead of --url.
     #[arg(long, conflicts_with_all = ["provider", "url", "strategy", "namespace", "zone"])]
     config: Option<PathBuf>,
     /// As in `lock-config`: in-process, postgres or redis.
     #[arg(long, required_unless_present_any = ["config", "url"])]
     provider: Option<String>,
-    /// The address of the server.
+    /// The URL of the server.
     #[arg(long)]
     url: Option<String>,
     /// lease or session.
     #[arg(long)]
     strategy: Option<String>,
-    /// Redis: what the names of keys begin with.
+    /// Redis only: the prefix of all keys.
     #[arg(long)]
     namespace: Option<String>,
     /// The zone of this process.
@@ -57,39 +58,39 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Takes a key, and holds it until it is released, or up to the end of the input.
+    /// Acquires a key and holds it until it is released or the input ends.
     Take {
         key: String,
-        /// Seconds to wait at most.
+        /// Maximum wait in seconds.
         #[arg(long, default_value_t = 10)]
         wait: u64,
-        /// Seconds to hold at most.
+        /// Maximum hold in seconds.
         #[arg(long, default_value_t = 300)]
         hold: u64,
     },
-    /// Gives a key back that this shell holds.
+    /// Releases a key that this shell holds.
     Release { key: String },
-    /// Says who holds a key.
+    /// Shows the holder of a key.
     Inspect { key: String },
-    /// Ends somebody's lease.
+    /// Ends another holder's lease.
     Force { key: String, why: Vec<String> },
-    /// Lists what this shell holds.
+    /// Lists the keys that this shell holds.
     List,
-    /// Gives everything back and ends.
+    /// Releases all keys and exits.
     Quit,
 }
 
-/// A line of the prompt.
+/// One line of input.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
-struct Line {
+struct InputLine {
     #[command(subcommand)]
     command: Command,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Options::parse()).await {
+    match run(ShellArgs::parse()).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -99,8 +100,8 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Whether the one command did what it was to do.
-async fn run(mut options: Options) -> Result<bool, Failure> {
+/// Runs the shell. Returns whether the single command succeeded.
+async fn run(mut options: ShellArgs) -> Result<bool, Failure> {
     let command = options.command.take();
     let locks = KeyedLocks::connect(&config(options)?).await?;
     let mut shell = Shell { locks, held: BTreeMap::new() };
@@ -111,7 +112,7 @@ async fn run(mut options: Options) -> Result<bool, Failure> {
         }
         Some(command) => {
             let takes = matches!(command, Command::Take { .. });
-            let done = shell.obey(command).await?;
+            let done = shell.execute(command).await?;
             if takes && done {
                 while lines().recv().await.is_some() {}
             }
@@ -122,11 +123,11 @@ async fn run(mut options: Options) -> Result<bool, Failure> {
     Ok(done)
 }
 
-fn config(options: Options) -> Result<EkbatanConfig, Failure> {
+fn config(options: ShellArgs) -> Result<EkbatanConfig, Failure> {
     if let Some(file) = options.config {
         return Ok(EkbatanConfig::load(file)?);
     }
-    // A primary is needed, and nobody connects to it.
+    // A configuration needs a primary, but nothing connects to this one.
     let mut loader = EkbatanConfig::loader()
         .yaml("ekbatan: {configs: {primary-config: {url: 'sqlite:unused.db'}}}");
     for (key, value) in [
@@ -145,7 +146,8 @@ fn config(options: Options) -> Result<EkbatanConfig, Failure> {
 
 struct Shell {
     locks: KeyedLocks,
-    /// What is held, each with the task that tells of its loss.
+    /// The keys that this shell holds, each with the task that reports the loss of its
+    /// lease.
     held: BTreeMap<String, (Lease, JoinHandle<()>)>,
 }
 
@@ -161,10 +163,10 @@ impl Shell {
             if line.trim().is_empty() {
                 continue;
             }
-            match Line::try_parse_from(line.split_whitespace()) {
-                Ok(Line { command: Command::Quit }) => return,
-                Ok(Line { command }) => {
-                    if let Err(error) = self.obey(command).await {
+            match InputLine::try_parse_from(line.split_whitespace()) {
+                Ok(InputLine { command: Command::Quit }) => return,
+                Ok(InputLine { command }) => {
+                    if let Err(error) = self.execute(command).await {
                         println!("{error}");
                     }
                 }
@@ -173,7 +175,7 @@ impl Shell {
         }
     }
 
-    async fn obey(&mut self, command: Command) -> Result<bool, LockError> {
+    async fn execute(&mut self, command: Command) -> Result<bool, LockError> {
         match command {
             Command::Take { key, wait, hold } => {
                 let (wait, hold) = (Duration::from_secs(wait), Duration::from_secs(hold));
@@ -189,21 +191,22 @@ impl Shell {
             Command::Release { key } => match self.held.remove(&key) {
                 Some((lease, watch)) => {
                     watch.abort();
-                    match lease.release().await {
-                        true => println!("released {key}"),
-                        false => println!("{key} was no longer held here"),
+                    if lease.release().await {
+                        println!("released {key}");
+                    } else {
+                        println!("{key} was no longer held by this shell");
                     }
                 }
-                None => println!("{key} is not held here"),
+                None => println!("{key} is not held by this shell"),
             },
             Command::Inspect { key } => match self.locks.inspect(&LockKey::named(&key)).await? {
                 Some(holder) => {
-                    // What is held by a session is bounded by its holder alone.
+                    // A session lock has no maximum hold time.
                     let left = holder.remaining.map(|left| format!(", {left:?} left"));
                     let since = holder.held.unwrap_or_default();
                     println!(
                         "{key} is held by {}, for {since:?} by now{}",
-                        holder.holder,
+                        "{key} is held by {}, for {since:?} so far{}",
                         left.unwrap_or_default()
                     );
                 }
@@ -217,7 +220,7 @@ impl Shell {
             }
             Command::List => {
                 for (key, (lease, _)) in &self.held {
-                    println!("{key} by token {}, {:?} left", lease.token(), lease.remaining());
+                    println!("{key} with token {}, {:?} left", lease.token(), lease.remaining());
                 }
             }
             Command::Quit => {}
@@ -226,7 +229,11 @@ impl Shell {
     }
 
     fn keep(&mut self, key: String, lease: Lease) {
-        println!("taken {key} by token {}, for {:?} at most", lease.token(), lease.remaining());
+        println!(
+            "acquired {key} with token {}, for at most {:?}",
+            lease.token(),
+            lease.remaining()
+        );
         let (watched, name) = (lease.clone(), key.clone());
         let watch = tokio::spawn(async move {
             println!("lost {name}: {}", watched.lost().await);
@@ -235,7 +242,8 @@ impl Shell {
     }
 }
 
-/// What is typed, up to its end. A thread of its own reads, for that cannot be broken off.
+/// The lines of stdin until its end. They are read on a thread, because a read of stdin
+/// cannot be cancelled.
 fn lines() -> UnboundedReceiver<String> {
     let (typed, lines) = unbounded_channel();
     std::thread::spawn(move || {

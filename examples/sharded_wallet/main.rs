@@ -1,10 +1,10 @@
-//! Wallets on the shard of their country: on two SQLite files, or on the databases that
+//! Wallets on the shard of their country, on two SQLite files or on the databases that
 //! `--config` names. The code is the same.
 //!
-//! It opens wallets in two countries, transfers money within one of them, is refused a
-//! transfer between them, allows it, and reads over both.
+//! The program opens wallets in two countries, transfers money within one country, tries
+//! a transfer between them, which is rejected, allows it, and reads from both shards.
 
-// The table of wallets is that of the example `wallet`.
+// The same table as in the example `wallet`.
 #[path = "../wallet/migrations.rs"]
 mod migrations;
 mod wallet;
@@ -22,10 +22,10 @@ use wallet::{OpenWallet, Opening, Sending, Transfer, Wallet};
 /// Wallets on the shard of their country.
 #[derive(Parser)]
 #[command(version)]
-struct Options {
+struct ShardedWalletArgs {
     /// A YAML file with at least the shards 0/0 and 1/0, such as
-    /// config/sharded-wallet-postgres.yml. Without it: two SQLite files in a temporary folder,
-    /// removed at the end.
+    /// config/sharded-wallet-postgres.yml. Default: two SQLite files in a temporary
+    /// folder, removed at the end.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -39,7 +39,7 @@ async fn main() -> std::process::ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
-    match run(Options::parse()).await {
+    match run(ShardedWalletArgs::parse()).await {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sharded_wallet: {error}");
@@ -48,7 +48,7 @@ async fn main() -> std::process::ExitCode {
     }
 }
 
-async fn run(options: Options) -> Result<(), Failure> {
+async fn run(options: ShardedWalletArgs) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let config = match options.config {
         Some(file) => EkbatanConfig::load(file)?,
@@ -69,37 +69,39 @@ async fn run(options: Options) -> Result<(), Failure> {
     let poland = ShardIdentifier::new(0, 0)?;
     let mexico = ShardIdentifier::new(1, 0)?;
 
-    println!("\n2. Wallets are opened, each on the shard of its country:");
+    println!("\n2. Open wallets, each on the shard of its country:");
     let anna = open(&executor, poland, "anna").await?;
     let bartek = open(&executor, poland, "bartek").await?;
     let carmen = open(&executor, mexico, "carmen").await?;
 
-    println!("\n3. A transfer within Poland commits as one:");
+    println!("\n3. A transfer within Poland commits atomically:");
     let amount = Decimal::from(30);
     let sending = Sending { from: anna.id, to: bartek.id, amount };
     show(&executor.execute(&Transfer, sending).principal("anna").await?);
 
-    println!("\n4. A transfer between the countries is refused before anything is sent:");
+    println!("\n4. A transfer between countries is rejected before anything is sent:");
     let sending = Sending { from: anna.id, to: carmen.id, amount };
     match executor.execute(&Transfer, sending.clone()).principal("anna").await {
         Err(error @ ExecuteError::CrossShard { .. }) => println!("   {error}"),
-        other => return Err(format!("it should have been refused, but: {other:?}").into()),
+        other => {
+            return Err(format!("the transfer should have been rejected, but: {other:?}").into());
+        }
     }
 
-    println!("\n5. Allowed, it commits one shard after the other, under one action id:");
+    println!("\n5. With permission, it commits one shard after the other, under one action id:");
     let call = executor.execute(&Transfer, sending).principal("anna").allow_cross_shard();
     let action = call.action_id();
     show(&call.await?);
     println!("   outcome of {action}: {:?}", executor.outcome(action).await?);
-    println!("   committed in part only: {}", databases.partial_commits().await?.len());
+    println!("   partial commits: {}", databases.partial_commits().await?.len());
 
-    println!("\n6. Reads over both shards:");
+    println!("\n6. Read from both shards:");
     let wallets = databases.repository::<Wallet>();
     let mine = [anna.id, bartek.id, carmen.id];
     let found = wallets.find_by_ids(&mine).await?;
     let total: Decimal = found.iter().map(|wallet| wallet.balance).sum();
-    println!("   three wallets hold {total} together; {} in all", wallets.count().await?);
-    println!("   a page of two, the richest first:");
+    println!("   three wallets hold {total}; {} wallets in all", wallets.count().await?);
+    println!("   the first page of two, by balance:");
     let page = PageRequest::first(2).order_by(Wallet::BALANCE, Direction::Descending);
     for wallet in wallets.page(page).await?.rows {
         println!("   {:<8} {:>6}", wallet.owner, wallet.balance);
@@ -112,9 +114,10 @@ async fn run(options: Options) -> Result<(), Failure> {
     println!("   a stream in the order of the ids: {}", owners.join(", "));
 
     databases.close().await;
-    match total == Decimal::from(300) {
-        true => Ok(()),
-        false => Err(format!("300 were put in and {total} are there").into()),
+    if total == Decimal::from(300) {
+        Ok(())
+    } else {
+        Err(format!("the wallets should hold 300, but they hold {total}").into())
     }
 }
 

@@ -1,5 +1,5 @@
-//! The domain: a wallet that lives on the shard of its country, and the operations on it.
-//! Nothing here knows a database, nor how many there are: the id carries the shard.
+//! The domain: a wallet on the shard of its country, and its actions. Nothing here
+//! depends on a database or on the number of shards, because the id carries the shard.
 
 use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::prelude::*;
@@ -93,7 +93,7 @@ impl Action for OpenWallet {
     }
 }
 
-/// Sends money from one wallet to another, wherever either lives.
+/// Sends money from one wallet to another, on the same shard or on another one.
 pub struct Transfer;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

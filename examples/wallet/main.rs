@@ -1,9 +1,9 @@
-//! Wallets that take deposits: on an embedded SQLite file, or on the server that `--database`
-//! or `--config` names. The code is the same.
+//! Wallets that take deposits, on an embedded SQLite file or on the server that
+//! `--database` or `--config` names. The code is the same for every database.
 //!
-//! It opens wallets, deposits from many tasks at once, provokes a version conflict, is
-//! refused a deposit, repeats a call under one idempotency key, and then prints what the
-//! database holds, so that you can see that state and events agree.
+//! The program opens wallets, deposits from many tasks, provokes a version conflict,
+//! makes a deposit that is rejected, and repeats a call under one idempotency key. Then
+//! it prints what the database holds, to show that state and events agree.
 
 mod report;
 mod wallet;
@@ -24,21 +24,22 @@ use wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, mi
 /// RUST_LOG=ekbatan=debug shows every step and every retry of an action.
 #[derive(Parser)]
 #[command(version)]
-struct Options {
-    /// sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE; mysql:// and mariadb://
-    /// likewise. Without it: a SQLite file in a temporary folder, removed at the end.
+struct WalletArgs {
+    /// sqlite:FILE, or postgres://USER:PASSWORD@HOST:PORT/DATABASE, or the same with
+    /// mysql:// or mariadb://. Default: a SQLite file in a temporary folder, removed at
+    /// the end.
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     database: Option<String>,
 
-    /// A YAML file that says where the database is, such as config/wallet.yml.
+    /// A YAML file with the database, such as config/wallet.yml.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// How many tasks deposit at the same time.
+    /// Number of concurrent tasks.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     tasks: u32,
 
-    /// How many deposits each of them makes.
+    /// Number of deposits that each task makes.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     deposits: u32,
 }
@@ -50,7 +51,7 @@ async fn main() -> std::process::ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
-    match run(Options::parse()).await {
+    match run(WalletArgs::parse()).await {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("wallet: {error}");
@@ -59,7 +60,7 @@ async fn main() -> std::process::ExitCode {
     }
 }
 
-async fn run(options: Options) -> Result<(), Failure> {
+async fn run(options: WalletArgs) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let config = match (options.config, options.database) {
         (Some(file), _) => EkbatanConfig::load(file)?,
@@ -74,36 +75,34 @@ async fn run(options: Options) -> Result<(), Failure> {
     let executor = ActionExecutor::builder(&databases, namespace).model::<Wallet>().build().await?;
     println!("Database: {}", databases.capabilities().name);
 
-    println!("\n1. Two wallets are opened.");
+    println!("\n1. Open two wallets.");
     let alice = open(&executor, "alice").await?;
     let bob = open(&executor, "bob").await?;
 
     println!(
-        "\n2. {} tasks make {} deposits of 1.50 each, into either wallet.",
+        "\n2. Let {} tasks make {} deposits of 1.50 each, into either wallet.",
         options.tasks, options.deposits
     );
     deposit_concurrently(&executor, [alice.id, bob.id], options.tasks, options.deposits).await?;
-    println!(
-        "   Every one of them committed; rows that had changed meanwhile were read and changed again."
-    );
+    println!("   All of them committed; those that met a changed row read it again.");
 
-    println!(
-        "\n3. Two deposits read the same version of alice's wallet; one of them has to try again."
-    );
+    println!("\n3. Two deposits read the same version of alice's wallet; one of them is retried.");
     conflict(&executor, alice.id).await?;
 
-    println!("\n4. A deposit that the wallet refuses:");
+    println!("\n4. Make a deposit that the wallet rejects:");
     let refused = executor
         .execute(&DepositMoney, Deposit { wallet: bob.id, amount: Decimal::from(-5) })
         .await;
     match refused {
         Err(ExecuteError::Domain(WalletError::AmountNotPositive(amount))) => {
-            println!("   refused, because {amount} is not positive; nothing was written");
+            println!("   rejected, because {amount} is not positive; nothing was written");
         }
-        other => return Err(format!("the deposit should have been refused, but: {other:?}").into()),
+        other => {
+            return Err(format!("the deposit should have been rejected, but: {other:?}").into());
+        }
     }
 
-    println!("\n5. One deposit, sent twice under one idempotency key:");
+    println!("\n5. Send one deposit twice under one idempotency key:");
     let key = format!("top-up-of-{}", bob.id);
     for call in ["first ", "second"] {
         let deposit = Deposit { wallet: bob.id, amount: Decimal::from(100) };
@@ -112,7 +111,7 @@ async fn run(options: Options) -> Result<(), Failure> {
         println!("   {call} answer: balance {}, version {}", wallet.balance, wallet.version());
     }
 
-    println!("\n6. What the database holds:\n");
+    println!("\n6. Read what the database holds:\n");
     let default = config.sharding.member(config.sharding.default_shard);
     let eventlog = default.and_then(|shard| shard.primary()).map_or("", |at| &at.eventlog);
     let agree = report::print(&databases, eventlog, &[alice.id, bob.id]).await?;
@@ -139,7 +138,7 @@ async fn deposit_concurrently(
     tasks: u32,
     deposits: u32,
 ) -> Result<(), Failure> {
-    // With many tasks on two rows, a few retries would not always do.
+    // Many tasks on two rows conflict often, so allow many retries.
     let patient =
         RetryPolicy::default().with(ErrorKind::Stale, ekbatan::action::Budget::new(1_000));
     let mut running = tokio::task::JoinSet::new();
@@ -164,7 +163,7 @@ async fn deposit_concurrently(
     Ok(())
 }
 
-/// A deposit that, at its first attempt, waits until another one has read the same version.
+/// A deposit whose first attempt waits until another deposit has read the same version.
 struct MeetingDeposit {
     both_have_read: Arc<Barrier>,
     met: AtomicBool,

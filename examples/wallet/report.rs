@@ -1,4 +1,4 @@
-//! What the database holds, read back: the wallets, and the outbox by plain SQL.
+//! Reads back what the database holds: the wallets, and the outbox by plain SQL.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,11 @@ use ekbatan::prelude::*;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
 
-use crate::Failure;
 use crate::wallet::Wallet;
 
-/// Prints wallets and events and answers whether they agree.
+type Failure = Box<dyn std::error::Error>;
+
+/// Prints wallets and events, and returns whether they agree.
 pub async fn print(
     databases: &Databases,
     eventlog: &str,
@@ -27,7 +28,7 @@ pub async fn print(
         );
     }
     let events = events(databases, eventlog).await?;
-    println!("\n   events of the wallets, counted by type:");
+    println!("\n   events by type:");
     let mut agree = true;
     for wallet in &wallets {
         let own = events.iter().filter(|event| event.model_id == wallet.id.to_string());
@@ -43,10 +44,10 @@ pub async fn print(
         }
         let types: Vec<String> =
             types.iter().map(|(name, count)| format!("{count} x {name}")).collect();
-        println!("   {:<8} {}; deposits add up to {sum}", wallet.owner, types.join(", "));
+        println!("   {:<8} {}; sum of deposits {sum}", wallet.owner, types.join(", "));
         agree &= sum == wallet.balance && versions == (1..=wallet.version()).collect::<Vec<i64>>();
     }
-    println!("\n   the latest events:");
+    println!("\n   latest events:");
     for event in events.iter().rev().take(3) {
         let principal = event.principal.as_deref().unwrap_or("-");
         println!(
@@ -65,8 +66,9 @@ struct StoredEvent {
     payload: Value,
 }
 
-/// The outbox, on a connection of the framework's own. Only its name differs: a table, a table
-/// in a schema, and a table in the database that the setting `eventlog` names.
+/// Reads the outbox on one of the framework's connections. Only the name of the table
+/// differs: a plain table on SQLite, a table in a schema on PostgreSQL, and a table in
+/// the database of the setting `eventlog` on MySQL and MariaDB.
 async fn events(databases: &Databases, eventlog: &str) -> Result<Vec<StoredEvent>, Failure> {
     let select = |table: &str| {
         AssertSqlSafe(format!(

@@ -1,6 +1,7 @@
 //! The domain: a wallet, its events, and two actions. Nothing here depends on a database.
 
-// Other programs include this file by its path, so the path of the next one is spelled out.
+// Other programs include this file by its path, so the module below needs an explicit
+// path.
 #[path = "migrations.rs"]
 mod migrations;
 

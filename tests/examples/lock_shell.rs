@@ -49,7 +49,7 @@ fn play(server: &[&str]) {
     let with = |command: &[&'static str]| [server, command].concat();
     let mut first = Shell::start(server);
     first.tell("take wallet:17 --wait 60");
-    first.says("taken wallet:17 by token ");
+    first.says("acquired wallet:17 with token ");
 
     // Another process sees who has it, and does not get it.
     let said = shell(&with(&["inspect", "wallet:17"])).run();
@@ -61,21 +61,21 @@ fn play(server: &[&str]) {
     let mut second = Shell::start(&with(&["take", "wallet:17", "--wait", "600"]));
     first.tell("release wallet:17");
     first.says("released wallet:17");
-    second.says("taken wallet:17 by token ");
+    second.says("acquired wallet:17 with token ");
     second.end();
     let said = shell(&with(&["inspect", "wallet:17"])).run();
     assert_eq!(said, "wallet:17 is free\n");
 
     // A lease that is ended by force is lost, and its holder hears of it.
     first.tell("take wallet:17 --wait 60");
-    first.says("taken wallet:17 by token ");
+    first.says("acquired wallet:17 with token ");
     first.tell("list");
-    first.says("wallet:17 by token ");
+    first.says("wallet:17 with token ");
     let said = shell(&with(&["force", "wallet:17", "it", "hangs"])).run();
     assert_eq!(said, "ended the lease on wallet:17\n");
     first.says("lost wallet:17: ");
     first.tell("release wallet:17");
-    first.says("wallet:17 was no longer held here");
+    first.says("wallet:17 was no longer held by this shell");
     first.tell("dance");
     first.says("error: unrecognized subcommand 'dance'");
     first.tell("quit");
