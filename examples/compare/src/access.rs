@@ -1,7 +1,8 @@
-//! Where a database is and how each of the contenders opens it.
+//! Where the database is, and how each driver opens it.
 //!
-//! What always holds: every contender gets the same database with the same durability. A
-//! password travels by stdin, never as an argument that others on the machine can list.
+//! Invariants: every contender gets the same database with the same durability. A
+//! password is passed on stdin, never as a command line argument, which other users of
+//! the machine could list.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// By the scheme of a url.
+    /// The engine for the scheme of a URL.
     pub fn of(url: &str) -> Option<Self> {
         match url.split_once(':')?.0 {
             "postgres" | "postgresql" => Some(Self::Postgres),
@@ -37,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// As it is written on the command line and in the results.
+    /// The name on the command line and in the results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
@@ -48,18 +49,18 @@ impl Engine {
     }
 }
 
-/// What an acknowledged deposit has survived.
+/// What an acknowledged deposit survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DepositDurability {
-    /// The loss of power.
+    /// Power loss.
     Full,
-    /// The death of the process; the loss of power may take the last ones.
+    /// A crash of the process. A power loss may lose the latest deposits.
     Relaxed,
 }
 
 impl DepositDurability {
-    /// As it is written on the command line and in the results.
+    /// The name on the command line and in the results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -68,7 +69,7 @@ impl DepositDurability {
     }
 }
 
-/// A database and who opens it.
+/// A database, and the user that opens it.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Access {
     pub dialect: Engine,
@@ -79,12 +80,12 @@ pub struct Access {
 }
 
 impl Access {
-    /// With what its url says.
+    /// With only what the URL contains.
     pub const fn new(dialect: Engine, url: String, durability: DepositDurability) -> Self {
         Self { dialect, url, username: None, password: None, durability }
     }
 
-    /// The same database by another address, such as a proxy's.
+    /// The same database at another URL, such as that of a proxy.
     pub fn through(&self, url: impl FnOnce(&str) -> String) -> Self {
         Self { url: url(&self.url), ..self.clone() }
     }
@@ -136,7 +137,7 @@ impl Access {
             .disable_statement_logging())
     }
 
-    /// Host and port, if it is a server.
+    /// Host and port; `None` for SQLite.
     pub fn target(&self) -> Result<Option<(String, u16)>, Failure> {
         Ok(match self.dialect {
             Engine::Sqlite => None,

@@ -1,7 +1,7 @@
-//! The command line, and what is wrong with it.
+//! The command line.
 //!
-//! What always holds: what `Arguments::plan` lets through can be run; what it refuses is
-//! named, with the value and the way out, before a server is started.
+//! Invariants: a plan that `Arguments::plan` returns can be run. An error names the
+//! option, its value and the way out, and no server has been started by then.
 
 use std::path::PathBuf;
 
@@ -13,105 +13,109 @@ use crate::cell::Level;
 use crate::lock_place::LockPlace;
 use crate::strategy::Strategy;
 
-/// Compares ways to deposit into contended wallets: ekbatan's strategies, SQL by hand, SeaORM.
+/// Compares ways to deposit into contended wallets: ekbatan's strategies, hand-written
+/// SQL, SeaORM.
 ///
-/// Without a database it uses a SQLite file of its own; with the name of one it starts a
-/// private server and removes it at the end. Progress goes to stderr, a table to stdout. Lists
+/// By default it uses its own SQLite file. For the name of a database it starts a private
+/// server and removes it at the end. Progress goes to stderr, a table to stdout. Lists
 /// are separated by commas, and every combination is measured. Build with --release.
 #[derive(Parser)]
 #[command(name = "compare", version)]
 pub struct Arguments {
-    /// sqlite, postgres, mysql or mariadb, started here; or the url of a database to write
-    /// to, such as postgres://USER:PASSWORD@HOST:PORT/DATABASE. Use one that holds nothing else.
+    /// sqlite, postgres, mysql or mariadb to start a private one, or the URL of a
+    /// database to write to, such as postgres://USER:PASSWORD@HOST:PORT/DATABASE. That
+    /// database must hold nothing else.
     #[arg(long, value_name = "KIND|URL", default_value = "sqlite", conflicts_with = "config")]
     pub database: String,
 
-    /// A YAML file that says where the database is; url, username and password of its default
-    /// shard's primary are used.
+    /// A YAML file with the database: the URL, username and password of its default
+    /// shard's primary.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// What is compared. Default: all, and coalesced-lease only with several processes.
+    /// Strategies to compare. Default: all, but coalesced-lease only with several
+    /// processes.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,..")]
     pub strategy: Vec<Strategy>,
 
     /// Where leases are taken: process, postgres (advisory locks of one session),
     /// postgres-lease (rows), redis (a private server), or redis://HOST:PORT/DB. Default:
-    /// postgres on PostgreSQL, process elsewhere.
+    /// postgres on PostgreSQL, otherwise process.
     #[arg(long, value_name = "PLACE")]
     pub lock: Option<String>,
 
-    /// How many tasks deposit at the same time, all processes together.
+    /// Number of concurrent tasks, over all processes.
     #[arg(long, value_delimiter = ',', default_value = "1,8,64", value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tasks: Vec<u32>,
 
-    /// Over how many processes they are spread.
+    /// Number of processes that share the tasks.
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub processes: Vec<u32>,
 
-    /// How many wallets there are.
+    /// Number of wallets.
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub wallets: Vec<u32>,
 
-    /// How unevenly wallets are chosen (Zipf): 0 all alike, 1 as is usual, 2 nearly always
-    /// the same few.
+    /// Skew of the choice of wallets (Zipf): 0 is uniform, 1 is typical, 2 is almost
+    /// always the same few.
     #[arg(long, value_delimiter = ',', default_value = "0", value_name = "S,..", value_parser = skew)]
     pub skew: Vec<f64>,
 
-    /// How long a task thinks between two deposits, in microseconds.
+    /// Pause of a task between two deposits, in microseconds.
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=60_000_000))]
     pub think: u64,
 
-    /// Delays the network to the database and to Redis by so many microseconds each way.
+    /// Delay of the network to the database and to Redis, in microseconds each way.
     #[arg(long, value_delimiter = ',', default_value = "0", value_name = "MICROSECONDS,..", value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     pub delay_us: Vec<u64>,
 
-    /// What an acknowledged deposit has survived. A server that is given decides for itself.
+    /// What an acknowledged deposit survives. A given server uses its own setting.
     #[arg(long, value_enum, default_value = "full")]
     pub durability: DepositDurability,
 
-    /// How long each cell is measured.
+    /// Duration of each cell's measurement.
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS", value_parser = seconds)]
     pub seconds: f64,
 
-    /// How long it runs before that: statements are prepared, hot wallets noticed.
+    /// Duration of the warm-up before it: statements are prepared, hot wallets are
+    /// detected.
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
     pub warm_up: f64,
 
-    /// How often each cell is measured. Strategies take turns; rates are medians.
+    /// Number of measurements of each cell; rates are medians. Strategies take turns.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
 
-    /// Seeds which wallets are chosen.
+    /// Seed for the choice of wallets.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
 
-    /// Writes a JSON line per cell; `-` is stdout.
+    /// Writes one JSON line per cell; `-` is stdout.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 
-    /// Writes the same as CSV; `-` is stdout.
+    /// Writes the cells as CSV; `-` is stdout.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
 
-    /// Writes a page with charts that needs no other file.
+    /// Writes a self-contained HTML page with charts.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Writes the charts as one picture.
+    /// Writes the charts as one SVG picture.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
 
-/// Which database is written to.
+/// Which database is used.
 pub enum DatabaseSource {
-    /// One that is started here.
+    /// A private one, started by this program.
     Private(Engine),
-    /// One that somebody else runs.
+    /// A running one.
     Given(Access),
 }
 
-/// Arguments that go together.
+/// Arguments that fit together.
 pub struct RunPlan {
     pub source: DatabaseSource,
     pub lock: LockPlace,
@@ -119,31 +123,31 @@ pub struct RunPlan {
     pub levels: Vec<Level>,
 }
 
-/// Arguments that do not go together.
+/// Arguments that do not fit together.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgumentError {
     #[error(
-        "--database {0:?} is no database that is known here; write sqlite, postgres, mysql, mariadb, or a url that begins with one of them, such as sqlite:FILE"
+        "--database {0:?} is not a known database; write sqlite, postgres, mysql, mariadb, or a URL that starts with one of them, such as sqlite:FILE"
     )]
     Database(String),
     #[error(
-        "--lock {0:?} is no place for locks; write process, postgres, postgres-lease, redis or redis://HOST:PORT/DB"
+        "--lock {0:?} is not a known place for locks; write process, postgres, postgres-lease, redis or redis://HOST:PORT/DB"
     )]
     Lock(String),
     #[error(
-        "--lock {0} keeps its locks in PostgreSQL, and --database is {1}; write --lock process or --lock redis, or --database postgres"
+        "--lock {0} keeps its locks in PostgreSQL, but --database is {1}; write --lock process or --lock redis, or --database postgres"
     )]
     LockElsewhere(&'static str, &'static str),
     #[error(
-        "--delay-us {0} has nothing to delay: SQLite has no network; leave it out, or choose another --database"
+        "--delay-us {0} has no effect: SQLite has no network; leave it out, or choose another --database"
     )]
     DelayOfFile(u64),
     #[error(
-        "--durability relaxed is for databases that are started here; this server was given, and decides for itself: leave the option out"
+        "--durability relaxed works only for databases that this program starts; a given server uses its own setting: leave the option out"
     )]
     DurabilityOfGiven,
     #[error(
-        "--tasks {tasks} cannot be spread over --processes {processes}; every process needs one: raise --tasks or lower --processes"
+        "--tasks {tasks} is less than --processes {processes}, but each process needs a task; raise --tasks or lower --processes"
     )]
     TooFewTasks { tasks: u32, processes: u32 },
     #[error("{option} names {value} twice; name it once")]
@@ -155,7 +159,7 @@ pub enum ArgumentError {
 }
 
 impl Arguments {
-    /// The arguments as something to do, or what is wrong with them.
+    /// Validates the arguments.
     pub fn plan(&self) -> Result<RunPlan, ArgumentError> {
         let source = self.source()?;
         let (dialect, given) = match &source {
@@ -180,10 +184,8 @@ impl Arguments {
         if let Some(&tasks) = self.tasks.iter().find(|&&tasks| tasks < most) {
             return Err(ArgumentError::TooFewTasks { tasks, processes: most });
         }
-        let strategies = match self.strategy.is_empty() {
-            true => Strategy::usual(most),
-            false => self.strategy.clone(),
-        };
+        let strategies =
+            if self.strategy.is_empty() { Strategy::usual(most) } else { self.strategy.clone() };
         Ok(RunPlan { source, lock: self.lock(dialect)?, strategies, levels: self.levels() })
     }
 

@@ -1,11 +1,11 @@
-//! What is measured: a strategy at a level of contention, and what came of it.
+//! What is measured: a strategy at a level of contention, and the results.
 
 use std::time::Duration;
 
 use crate::histogram::Histogram;
 use crate::strategy::Strategy;
 
-/// How much contention there is, and how far away the database.
+/// The amount of contention, and the distance of the database.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
     pub tasks: u32,
@@ -21,33 +21,32 @@ pub struct Cell {
     pub strategy: Strategy,
     pub level: Level,
     pub samples: Vec<Sample>,
-    /// Round trips to the database and to Redis, for each deposit; none where there is no
-    /// network.
+    /// Round trips per deposit, to the database and to Redis. `None` without a network.
     pub round_trips: Option<f64>,
-    /// Connections to them that were open.
+    /// The number of open connections to them.
     pub connections: Option<usize>,
 }
 
 /// One repeat.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// How long was measured.
+    /// The length of the measurement.
     pub window: Duration,
-    /// Deposits that were acknowledged within it.
+    /// Deposits that were acknowledged within the window.
     pub actions: u64,
-    /// Deposits that began within it, and how often they were tried.
+    /// Deposits that began within the window, and their attempts.
     pub begun: u64,
     pub attempts: u64,
-    /// Of those.
+    /// The latencies of those deposits.
     pub latencies: Histogram,
-    /// Deposits of the task that made the fewest.
+    /// The number of deposits of the slowest task.
     pub slowest: u64,
-    /// Whether the database holds what was acknowledged, and nothing else.
+    /// Whether the database holds exactly the acknowledged deposits.
     pub money: Result<u64, String>,
 }
 
 impl Level {
-    /// As it stands in messages: what is not as usual is left out.
+    /// The level as text. Default values are left out.
     pub fn text(&self) -> String {
         let many =
             |n: u32, one: &str, more: &str| format!("{n} {}", if n == 1 { one } else { more });
@@ -71,12 +70,12 @@ impl Cell {
         Self { strategy, level, samples: Vec::new(), round_trips: None, connections: None }
     }
 
-    /// The median of the repeats.
+    /// The median rate of the repeats.
     pub fn actions_per_s(&self) -> f64 {
         median(self.samples.iter().map(Sample::per_second).collect())
     }
 
-    /// Of all repeats together.
+    /// The latencies of all repeats.
     pub fn latencies(&self) -> Histogram {
         let mut all = Histogram::default();
         self.samples.iter().for_each(|sample| all.merge(&sample.latencies));
@@ -87,19 +86,19 @@ impl Cell {
         self.samples.iter().map(|sample| sample.actions).sum()
     }
 
-    /// How often a deposit was tried, on average.
+    /// The average number of attempts per deposit.
     pub fn attempts(&self) -> f64 {
         let begun: u64 = self.samples.iter().map(|sample| sample.begun).sum();
         let attempts: u64 = self.samples.iter().map(|sample| sample.attempts).sum();
         attempts as f64 / begun.max(1) as f64
     }
 
-    /// How often a deposit had to be tried again.
+    /// The number of attempts that had to be repeated.
     pub fn conflicts(&self) -> u64 {
         self.samples.iter().map(|sample| sample.attempts.saturating_sub(sample.begun)).sum()
     }
 
-    /// What the task that made the fewest made, as a share of the mean.
+    /// The deposits of the slowest task, as a share of the mean.
     pub fn fairness(&self) -> f64 {
         let slowest: u64 = self.samples.iter().map(|sample| sample.slowest).sum();
         slowest as f64 * f64::from(self.level.tasks) / self.actions().max(1) as f64
@@ -116,7 +115,7 @@ impl Sample {
     }
 }
 
-/// The middle value, or the mean of the two in the middle; zero of none.
+/// The middle value, or the mean of the two middle ones; zero without values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -17,8 +17,8 @@ use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError};
 /// The most connections of ekbatan's pool. The pool only reads; commits travel on lanes.
 const MAX_POOL: u32 = 16;
 
-/// The framework, with every default but the size of the pool and the patience: deposits
-/// that conflict are repeated until they go through, as everybody else's are.
+/// Ekbatan with its defaults, except the pool size and the retry budget: conflicts are
+/// retried without a limit, as by the other contenders.
 pub struct Ekbatan {
     executor: ActionExecutor,
 }
@@ -68,8 +68,7 @@ impl Contender for Ekbatan {
     }
 }
 
-/// The deposit of the wallet example, which says what it contends for and counts how often
-/// it was performed.
+/// The deposit of the wallet example, with a contention key and a count of its attempts.
 #[derive(Default)]
 struct CountedDeposit {
     attempts: AtomicU32,

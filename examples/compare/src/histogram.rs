@@ -1,17 +1,17 @@
-//! Latencies, counted in buckets that are a fixed share of their value wide.
+//! A histogram of latencies, in buckets whose width is a fixed share of their value.
 //!
-//! What always holds: a percentile is at least the true one and at most 1/64 greater,
-//! whatever the number of latencies, and merging histograms loses nothing.
+//! Invariants: a percentile is at least the exact one and at most 1/64 greater, for any
+//! number of latencies. Merging histograms loses nothing.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Buckets per power of two; values below it have a bucket each.
+/// Buckets per power of two. Smaller values have a bucket each.
 const SHARE: u64 = 64;
 const SHARE_BITS: u32 = SHARE.trailing_zeros();
 
-/// How many latencies of which size there were, in microseconds.
+/// The number of latencies in each bucket, in microseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
     buckets: BTreeMap<u64, u64>,
@@ -34,7 +34,7 @@ impl Histogram {
         self.longest = self.longest.max(other.longest);
     }
 
-    /// The latency that so many percent do not exceed, if there is any.
+    /// The smallest latency that `percent` percent of all latencies do not exceed.
     pub fn percentile(&self, percent: f64) -> Option<u64> {
         let rank = ((self.count as f64 * percent / 100.0).ceil() as u64).max(1);
         let mut seen = 0;

@@ -17,14 +17,14 @@ pub enum LockPlace {
     Process,
     Postgres,
     PostgresLease,
-    /// A private server, which is yet to be started.
+    /// A private server, not started yet.
     Redis,
     RedisAt(String),
 }
 
 impl LockPlace {
-    /// As it is written on the command line and in the results; no address, which may hold
-    /// a password.
+    /// The name on the command line and in the results. It contains no URL, which may
+    /// contain a password.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -34,7 +34,7 @@ impl LockPlace {
         }
     }
 
-    /// Connects to the locks. `access` is the database, where these locks live in it.
+    /// Connects to the locks. `access` is the database, for locks that live in it.
     pub async fn connect(&self, access: &Access) -> Result<LockProvider, Failure> {
         let zone = "compare";
         Ok(match self {
@@ -49,8 +49,8 @@ impl LockPlace {
     }
 }
 
-/// The locks of the same database. Their driver is another one and takes a url alone, so
-/// user and password go into it, and options of ours do not.
+/// The locks in the same database. Their driver takes only a URL, so the URL gets the
+/// user and password, and loses the options of sqlx.
 async fn postgres(access: &Access) -> Result<PostgresLocks, Failure> {
     let mut url = access.postgres()?.to_url_lossy();
     url.set_query(None);

@@ -1,8 +1,8 @@
-//! On what a run was made: the machine, the versions, the command.
+//! The environment of a run: the machine, the versions, the command.
 
 use serde::Serialize;
 
-/// The crates whose versions matter, as the lock file has them.
+/// The crates whose versions are reported, from the lock file.
 const CRATES: [&str; 4] = ["ekbatan", "sqlx", "sea-orm", "tokio"];
 const LOCK_FILE: &str = include_str!("../../../Cargo.lock");
 
@@ -36,7 +36,7 @@ impl Machine {
         }
     }
 
-    /// All in two lines.
+    /// Everything in two lines.
     pub fn lines(&self) -> [String; 2] {
         let cores = if self.cores == 1 { "core" } else { "cores" };
         [
@@ -46,7 +46,7 @@ impl Machine {
     }
 }
 
-/// Empty where there is no such file.
+/// The content of a file; empty if it cannot be read.
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
@@ -67,7 +67,7 @@ fn version(name: &str) -> Option<String> {
     Some(format!("{name} {}", line.trim_matches('"')))
 }
 
-/// As one would type it. An address may hold a password, which is left out.
+/// The command line as a user types it, without passwords in URLs.
 fn command() -> String {
     let mut words = vec!["cargo run --release --example compare --".to_owned()];
     words.extend(std::env::args().skip(1).map(|word| without_password(&word)));

@@ -1,8 +1,8 @@
-//! The wallets of a cell, and whether the money in them is right.
+//! The wallets of a cell, and the check of their money.
 //!
-//! What always holds: each cell has wallets of its own, so nothing of another is counted; and
-//! the money is right only if the balances, the versions and the events all say exactly what
-//! was acknowledged, wallet by wallet, with one event for each version.
+//! Invariants: each cell has its own wallets, so deposits of other cells are not counted.
+//! The money is right only if balances, versions and events match the acknowledged
+//! deposits, for each wallet, with one event per version.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use ekbatan::prelude::{Databases, EkbatanConfig, Uuid};
@@ -13,17 +13,17 @@ use crate::access::{Access, Engine};
 use crate::failure::Failure;
 use crate::wallet::migrations;
 
-/// Every deposit's amount.
+/// The amount of each deposit, in cents.
 pub const CENTS: i64 = 150;
-/// The namespace that every event row carries.
+/// The namespace of every event row.
 pub const NAMESPACE: &str = "com.example.wallet";
-/// Who deposits.
+/// The principal of every deposit.
 pub const PRINCIPAL: &str = "teller";
 
-/// How many wallets one statement makes, so that it stays below what a packet may hold.
+/// How many wallets one statement inserts. This keeps a statement below the packet limit.
 const AT_ONCE: u32 = 10_000;
 
-/// Wallets whose ids are one behind the other.
+/// Wallets with consecutive ids.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Wallets {
     first: Uuid,
@@ -31,9 +31,9 @@ pub struct Wallets {
 }
 
 impl Wallets {
-    /// That nobody has had before.
+    /// Wallets with new ids.
     pub fn fresh(count: u32) -> Self {
-        // The ids count in the last bits, which are random in a version 7.
+        // The last bits count. They are random in a version 7 UUID.
         let first = Uuid::from_u128(Uuid::now_v7().as_u128() & !u128::from(u32::MAX));
         Self { first, count }
     }
@@ -42,7 +42,7 @@ impl Wallets {
         Uuid::from_u128(self.first.as_u128() | u128::from(rank))
     }
 
-    /// By which they are found.
+    /// The owner of these wallets, by which queries find them.
     fn owner(&self) -> String {
         format!("compare {}", self.first)
     }
@@ -55,7 +55,7 @@ impl Wallets {
     }
 }
 
-/// Makes the tables.
+/// Creates the tables.
 pub async fn prepare(access: &Access) -> Result<(), Failure> {
     let databases = Databases::connect(&EkbatanConfig::from(access.ekbatan(2))).await?;
     databases.migrate(&migrations()).await?;
@@ -63,7 +63,8 @@ pub async fn prepare(access: &Access) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives a cell the same start as all others have, if the database is ours; then its wallets.
+/// Inserts the wallets of a cell. First empties the tables if `own` says that the
+/// database is private, so that every cell starts alike.
 pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Result<(), Failure> {
     let tidy: &[&'static str] = match access.dialect {
         _ if !own => &[],
@@ -92,7 +93,7 @@ pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Resu
         }
     };
     let owner = wallets.owner();
-    // The same for each driver; their types have nothing in common that could be named.
+    // The same code for each driver. A macro, because the drivers share no types.
     macro_rules! run {
         ($options:expr, $($now:expr)?) => {{
             let mut connection = $options.connect().await?;
@@ -115,27 +116,28 @@ pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Resu
     Ok(())
 }
 
-/// As the framework writes dates into SQLite.
+/// A timestamp in ekbatan's format for SQLite.
 pub fn timestamp(date: &DateTime<Utc>) -> String {
     date.to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
-/// What the database holds of a cell.
+/// What the database holds of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Books {
-    /// The balances of all wallets, in cents.
+    /// The sum of all balances, in cents.
     balance: i64,
-    /// How often they have changed.
+    /// The sum of all version steps.
     changes: i64,
-    /// How many events there are.
+    /// The number of events.
     events: i64,
-    /// What these say was deposited, in cents.
+    /// The sum of the amounts in all events, in cents.
     deposited: i64,
-    /// Wallets whose events are not one for each version, or do not add up to the balance.
+    /// Wallets whose events do not match their versions or their balance.
     broken: i64,
 }
 
-/// Whether the database holds what was acknowledged, and if not, what it holds instead.
+/// Compares the database with the acknowledged deposits. The inner error describes a
+/// difference.
 pub async fn check(
     access: &Access,
     wallets: &Wallets,
@@ -160,12 +162,12 @@ pub async fn check(
     let deposits = i64::try_from(acknowledged)?;
     let (cents, changes) = (deposits * CENTS, deposits);
     let right = Books { balance: cents, changes, events: changes, deposited: cents, broken: 0 };
-    Ok(match books == right {
-        true => Ok(acknowledged),
-        false => Err(format!(
-            "{deposits} deposits were acknowledged, which is {cents} cents; the database holds {books:?}"
-        )),
-    })
+    if books == right {
+        return Ok(Ok(acknowledged));
+    }
+    Ok(Err(format!(
+        "{deposits} deposits were acknowledged, which is {cents} cents, but the database holds {books:?}"
+    )))
 }
 
 fn books_sql(dialect: Engine) -> String {
@@ -183,7 +185,7 @@ fn books_sql(dialect: Engine) -> String {
             "balance * 100",
             "CAST(json_unquote(json_extract(payload, '$.amount')) AS decimal(20, 2)) * 100",
         ),
-        // The only one without exact decimals.
+        // SQLite has no exact decimals.
         Engine::Sqlite => {
             ("round(balance * 100)", "round(json_extract(payload, '$.amount') * 100)")
         }
@@ -204,7 +206,7 @@ fn books_sql(dialect: Engine) -> String {
     )
 }
 
-/// What the database says that it is.
+/// Name and version of the database.
 pub async fn version(access: &Access) -> Result<String, Failure> {
     let sql = match access.dialect {
         Engine::Postgres => "SHOW server_version",

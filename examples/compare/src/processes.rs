@@ -1,7 +1,8 @@
-//! The processes that deposit: this program, started again, and what is said between them.
+//! The worker processes: this program, started again, and the messages between them and
+//! the parent.
 //!
-//! What always holds: they begin together, when all of them are ready; none outlives the run,
-//! as each ends when its stdin does.
+//! Invariants: all workers start together, when all of them are ready. No worker outlives
+//! the run, because each one exits when its stdin closes.
 
 use std::process::Stdio;
 
@@ -17,10 +18,10 @@ use crate::lock_place::LockPlace;
 use crate::money::Wallets;
 use crate::strategy::Strategy;
 
-/// The argument by which the program knows that it is one of them.
+/// The argument that makes this program a worker.
 pub const WORKER: &str = "--deposit-as-stdin-says";
 
-/// What one process has to do.
+/// The job of one worker process.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct WorkerJob {
     pub access: Access,
@@ -36,35 +37,35 @@ pub struct WorkerJob {
     pub seed: u64,
 }
 
-/// What a process says.
+/// A message of a worker process.
 #[derive(Serialize, Deserialize)]
 pub enum Message {
-    /// It is connected.
+    /// The worker is connected.
     Ready,
-    /// The warm-up is over.
+    /// The warm-up has ended.
     Began,
-    /// So many deposits since it began or last said so.
+    /// The number of deposits since the previous message of this kind.
     Deposits(u64),
-    /// What is measured is over; tasks finish what they are at.
+    /// The window has ended; tasks finish their current deposit.
     Ended,
-    /// All tasks have ended.
+    /// All tasks have finished.
     Finished(WorkDone),
-    /// It gives up.
+    /// The worker failed.
     Failed(String),
 }
 
-/// What was done.
+/// What a worker did.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct WorkDone {
-    /// All deposits that were acknowledged, in the warm-up, in the window and after.
+    /// All acknowledged deposits: in the warm-up, in the window and after it.
     pub acknowledged: u64,
-    /// Those that were within the window.
+    /// Deposits that were acknowledged within the window.
     pub actions: u64,
-    /// Those that began within the window, and how often they were tried.
+    /// Deposits that began within the window, and their attempts.
     pub begun: u64,
     pub attempts: u64,
     pub latencies: Histogram,
-    /// Deposits within the window of the task that made the fewest.
+    /// The deposits of the slowest task within the window.
     pub slowest: Option<u64>,
 }
 
@@ -79,14 +80,14 @@ impl WorkDone {
     }
 }
 
-/// Something that happened, all processes together.
+/// An event that concerns all processes together.
 pub enum Moment {
     Began,
     Deposits(u64),
     Ended,
 }
 
-/// Runs the jobs, each in a process, and adds up what they did.
+/// Runs each job in its own process, and adds up the results.
 pub async fn run(jobs: Vec<WorkerJob>, mut on: impl FnMut(Moment)) -> Result<WorkDone, Failure> {
     let (sender, mut messages) = mpsc::channel(64);
     let all = jobs.len();
@@ -97,10 +98,13 @@ pub async fn run(jobs: Vec<WorkerJob>, mut on: impl FnMut(Moment)) -> Result<Wor
     drop(sender);
     let (mut ready, mut began, mut ended, mut finished) = (0, 0, 0, 0);
     let mut work = WorkDone::default();
-    // Not until all have ended: a process that reads its stdin ends after that does.
+    // Keep every stdin open until all workers have finished: a worker exits when its
+    // stdin closes.
     while finished < all {
         let Some(message) = messages.recv().await else {
-            return Err("a process that made deposits ended before it had answered".into());
+            return Err(
+                "a worker process exited before it had finished; see its error above".into()
+            );
         };
         match message? {
             Message::Ready => {
@@ -150,7 +154,7 @@ async fn start(
         .kill_on_drop(true)
         .spawn()?;
     let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err("a process that makes deposits cannot be spoken to".into());
+        return Err("a worker process has no pipes".into());
     };
     stdin.write_all(format!("{}\n", serde_json::to_string(job)?).as_bytes()).await?;
     stdin.flush().await?;

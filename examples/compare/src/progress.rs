@@ -1,4 +1,5 @@
-//! How far a run is: a bar that is drawn over itself on a terminal, a line per cell elsewhere.
+//! The progress of a run: a bar that redraws itself on a terminal, or one line per cell
+//! elsewhere.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ pub struct Progress {
     began: Instant,
     terminal: bool,
     what: String,
-    /// Deposits of the pass that is on, and since when.
+    /// Deposits of the current pass, and its start.
     deposits: u64,
     since: Instant,
 }
@@ -27,7 +28,7 @@ impl Progress {
         Self { passes, done: 0, began: now, terminal, what, deposits: 0, since: now }
     }
 
-    /// A pass begins.
+    /// Starts a pass.
     pub fn begin(&mut self, strategy: Strategy, level: &Level) {
         self.what = format!("{}, {}", strategy.name(), level.text());
         self.deposits = 0;
@@ -35,13 +36,13 @@ impl Progress {
         self.draw();
     }
 
-    /// So many more deposits.
+    /// Counts more deposits.
     pub fn add(&mut self, deposits: u64) {
         self.deposits += deposits;
         self.draw();
     }
 
-    /// The pass is over.
+    /// Ends a pass.
     pub fn end(&mut self, cell: &Cell) {
         self.done += 1;
         let Some(sample) = cell.samples.last() else { return };
@@ -57,7 +58,7 @@ impl Progress {
         self.draw();
     }
 
-    /// Nothing more comes.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.clear();
     }
@@ -75,7 +76,7 @@ impl Progress {
             eprint!(", {} left", minutes(left));
         }
         eprint!("  {}  {}/s", self.what, grouped(rate));
-        // Whether it can be seen is not what the run is about.
+        // A failure to draw the bar must not end the run.
         let _ = stderr().flush();
     }
 
@@ -95,7 +96,7 @@ fn minutes(time: Duration) -> String {
     format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 
-/// A number to read: three digits that matter, or whole with the thousands set apart.
+/// A number with three significant digits, or with thousands separators.
 pub fn grouped(value: f64) -> String {
     if value < 9.995 {
         return format!("{value:.2}");
@@ -114,7 +115,7 @@ pub fn grouped(value: f64) -> String {
     text
 }
 
-/// Microseconds as milliseconds; a dash for none.
+/// Microseconds as milliseconds; a dash for `None`.
 pub fn millis(micros: Option<u64>) -> String {
     micros.map_or_else(|| "-".to_owned(), |micros| grouped(micros as f64 / 1e3))
 }

@@ -3,7 +3,7 @@
 use crate::cell::Cell;
 use crate::machine::Machine;
 
-/// A run that is over.
+/// A finished run.
 pub struct Results {
     pub machine: Machine,
     pub database: &'static str,
@@ -17,11 +17,11 @@ pub struct Results {
 }
 
 impl Results {
-    /// What was done, in a sentence.
+    /// What was measured, in one sentence.
     pub fn summary(&self) -> String {
         let think = match self.think_us {
             0 => String::new(),
-            micros => format!(", {micros} us of thought between deposits"),
+            micros => format!(", {micros} us pause between deposits"),
         };
         format!(
             "{}, durability {}, locks in {}: {} x {} s after {} s of warm-up{think}",
@@ -34,14 +34,14 @@ impl Results {
         )
     }
 
-    /// What came of the money, in a sentence.
+    /// The result of the money checks, in one sentence.
     pub fn money(&self) -> String {
         let wrong = self.cells.iter().filter(|cell| !cell.money_ok()).count();
         let all = self.cells.len();
         let deposits: u64 = self.cells.iter().map(Cell::actions).sum();
         match wrong {
             0 => format!(
-                "Money: right in all {all} cells. Balances, versions and events say exactly what was acknowledged ({deposits} measured deposits)."
+                "Money: right in all {all} cells. Balances, versions and events match the acknowledged deposits ({deposits} measured)."
             ),
             wrong => format!("Money: WRONG in {wrong} of {all} cells."),
         }

@@ -1,8 +1,8 @@
-//! A run: every level, and at each of them the strategies taking turns.
+//! A run: all levels, and at each level the strategies in turns.
 //!
-//! What always holds: a cell has fresh wallets, and on a database of ours empty tables; its
-//! processes begin with it and end with it, so that nothing warm is handed on; the money is
-//! checked before anything is said of its speed.
+//! Invariants: a cell has new wallets and, on a private database, empty tables. Its
+//! processes start and exit with it, so no cache survives a cell. The money is checked
+//! before the speed is reported.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::report;
 use crate::results::Results;
 use crate::servers::{Network, Servers};
 
-/// How long round trips are counted, where that needs a pass of its own.
+/// Length of the extra pass that counts round trips, if one is needed.
 const COUNTED: Duration = Duration::from_millis(500);
 
-/// Measures and reports everything; answers whether all money was right.
+/// Runs and reports everything. Returns whether the money was right in all cells.
 pub async fn run(arguments: Arguments) -> Result<bool, Failure> {
     let plan = arguments.plan()?;
     if cfg!(debug_assertions) {
@@ -54,7 +54,7 @@ struct Runner<'a> {
     servers: &'a Servers,
 }
 
-/// What a pass through a proxy showed.
+/// The counts of a pass through a proxy.
 struct Counted {
     round_trips: f64,
     connections: usize,
@@ -84,8 +84,8 @@ impl Runner<'_> {
         Ok(cells)
     }
 
-    /// One repeat of a cell. Delayed, it goes through the proxies, which count as well;
-    /// otherwise they would only slow it down, and counting has a pass of its own.
+    /// One repeat of a cell. With a delay, it goes through the proxies, which also count.
+    /// Without one, proxies would only cost time, so an extra pass counts.
     async fn pass(
         &self,
         cell: &mut Cell,
@@ -103,7 +103,7 @@ impl Runner<'_> {
             let (warm_up, window) = (warm_up.min(COUNTED), window.min(COUNTED));
             let (sample, of_pass) =
                 self.sample(cell, round, network.as_ref(), warm_up, window, progress).await?;
-            // Its speed is not what counts, its money is.
+            // The extra pass is checked for its money, not measured.
             if sample.money.is_err() {
                 cell.samples.push(sample);
             }
@@ -150,7 +150,7 @@ impl Runner<'_> {
         Ok((sample(work, window, money), counted))
     }
 
-    /// The work of a cell, spread over its processes as evenly as it goes.
+    /// Splits the work of a cell evenly among its processes.
     fn jobs(
         &self,
         cell: &Cell,

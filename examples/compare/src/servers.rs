@@ -1,7 +1,7 @@
-//! The servers that a run starts for itself, and the network to them.
+//! The private servers of a run, and the network to them.
 //!
-//! What always holds: what was started is gone when the run is over, however it ends; all
-//! that contenders send goes through one proxy per server while it is counted or delayed.
+//! Invariants: every server is removed at the end of the run, however it ends. While a
+//! pass is counted or delayed, all traffic goes through one proxy per server.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::arguments::{DatabaseSource, RunPlan};
 use crate::failure::Failure;
 use crate::lock_place::LockPlace;
 
-/// Whatever has to be kept for the database to stay.
+/// A handle that keeps the database alive.
 enum PrivateDatabase {
     Postgres(PostgresServer),
     MySql(MySqlServer),
@@ -47,7 +47,7 @@ impl Servers {
         Ok(Self { database, redis, access, lock })
     }
 
-    /// Whether everything in the database is ours, and may be removed.
+    /// Whether the database is private, so that its tables may be emptied.
     pub const fn own_database(&self) -> bool {
         !matches!(self.database, PrivateDatabase::Given)
     }
@@ -65,7 +65,7 @@ impl Servers {
     }
 }
 
-/// More than all contenders ever hold: the pools of the tasks, and some per process.
+/// An upper bound of the open connections: one per task, and some per process.
 fn connections(plan: &RunPlan) -> u32 {
     let of = |level: &crate::cell::Level| level.tasks + 10 * level.processes;
     plan.levels.iter().map(of).max().unwrap_or_default() + 20
@@ -88,7 +88,7 @@ async fn private(
             let builder = PostgresServer::builder()
                 .setting("max_connections", &connections)
                 .setting("shared_buffers", "128MB")
-                // Checkpoints happen between cells, not in some of them.
+                // Checkpoints run between cells, never during one.
                 .setting("max_wal_size", "8GB")
                 .setting("checkpoint_timeout", "1h");
             let server = if full { builder.durable() } else { builder }.start().await?;
@@ -124,7 +124,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// None for a database without a network.
+    /// Starts the proxies; `None` for a database without a network.
     pub async fn start(servers: &Servers, delay_us: u64) -> Result<Option<Self>, Failure> {
         let Some((host, port)) = servers.access.target()? else { return Ok(None) };
         let database = Proxy::start((host, port)).await?;
@@ -160,7 +160,7 @@ impl Network {
     }
 }
 
-/// Host and port of `redis://USER:PASSWORD@HOST:PORT/DB`.
+/// The host and port of `redis://USER:PASSWORD@HOST:PORT/DB`.
 fn redis_address(url: &str) -> String {
     let rest = url.trim_start_matches("redis://");
     let authority = rest.split(['/', '?']).next().unwrap_or(rest);

@@ -1,11 +1,11 @@
-//! Which wallet is next: all alike, or some far more often than others.
+//! The choice of the next wallet: uniform, or skewed.
 //!
-//! What always holds: the wallet of rank `k` is drawn in proportion to `1 / k^skew` (Zipf), so
-//! that 0 is uniform and about 1 is what is seen of shops and sites.
+//! Invariants: the wallet of rank `k` is drawn in proportion to `1 / k^skew` (Zipf). A
+//! skew of 0 is uniform, and about 1 is typical for shops and web sites.
 
-/// Draws wallets by their rank.
+/// Draws wallets by rank.
 pub struct Skew {
-    /// Up to each rank, the share of all draws.
+    /// The share of draws up to each rank.
     shares: Vec<f64>,
 }
 

@@ -1,36 +1,37 @@
-//! The names of what is compared.
+//! The strategies that are compared.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// One way to make a deposit while others do.
+/// A way to make a deposit under contention.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize, Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// ekbatan: reads, commits if nothing has changed meanwhile, else tries again.
+    /// ekbatan: read, commit if the row is unchanged, otherwise retry.
     Optimistic,
-    /// ekbatan: under a lease on the wallet, see --lock.
+    /// ekbatan: hold a lease on the wallet, see --lock.
     Pessimistic,
-    /// ekbatan: deposits that wait for one wallet in a process are committed together.
+    /// ekbatan: commit deposits that wait for one wallet in a process together.
     Coalesced,
-    /// ekbatan: the same, and processes take turns by a lease.
+    /// ekbatan: the same, and processes take turns with a lease.
     CoalescedLease,
-    /// ekbatan: begins optimistically and goes over to coalescing where it conflicts.
+    /// ekbatan: start optimistically, switch to coalescing after conflicts.
     Adaptive,
     /// By hand: BEGIN, SELECT .. FOR UPDATE, UPDATE, INSERT, COMMIT.
     SqlxForUpdate,
-    /// By hand: SELECT, BEGIN, UPDATE .. WHERE version = .., INSERT, COMMIT; again if stale.
+    /// By hand: SELECT, BEGIN, UPDATE .. WHERE version = .., INSERT, COMMIT; retry if
+    /// stale.
     SqlxVersion,
-    /// By hand: UPDATE .. SET balance = balance + x and the INSERT. The floor: nothing is read,
-    /// so nothing can be decided.
+    /// By hand: UPDATE .. SET balance = balance + x and the INSERT. A lower bound: it
+    /// reads nothing, so it cannot decide anything.
     SqlxBlind,
     /// SeaORM: a transaction, find with `lock_exclusive`, update, insert.
     SeaOrm,
 }
 
-/// How the framework is asked for a strategy, and what the alternatives are.
+/// Whether a strategy is ekbatan's or an alternative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     Ekbatan,
@@ -38,13 +39,13 @@ pub enum Family {
 }
 
 impl Strategy {
-    /// What is compared unless one says otherwise.
+    /// The strategies that are compared by default.
     pub fn usual(processes: u32) -> Vec<Self> {
         let several = |strategy: &Self| *strategy != Self::CoalescedLease || processes > 1;
         Self::value_variants().iter().copied().filter(several).collect()
     }
 
-    /// As it is written on the command line and in the results.
+    /// The name on the command line and in the results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Optimistic => "optimistic",
@@ -72,7 +73,7 @@ impl Strategy {
         }
     }
 
-    /// Whether it needs locks.
+    /// Whether the strategy needs locks.
     pub const fn takes_leases(self) -> bool {
         matches!(self, Self::Pessimistic | Self::CoalescedLease)
     }

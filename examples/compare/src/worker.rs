@@ -1,8 +1,8 @@
-//! One of the processes that deposit: a closed loop in each of its tasks.
+//! A worker process: a closed loop in each of its tasks.
 //!
-//! What always holds: a deposit is counted as acknowledged when its call has returned, never
-//! before; latencies are those of all deposits that began within the window, however late
-//! they ended, so that the slowest are not left out.
+//! Invariants: a deposit counts as acknowledged only after its call has returned.
+//! Latencies include every deposit that began within the window, however late it ended,
+//! so the slowest ones are not left out.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use crate::processes::{Message, WorkDone, WorkerJob};
 use crate::skew::Skew;
 use crate::strategy::Family;
 
-/// How often it says how far it is.
+/// The interval between progress messages.
 const SAID: Duration = Duration::from_millis(200);
 
 pub async fn main() -> ExitCode {
@@ -31,8 +31,8 @@ pub async fn main() -> ExitCode {
     match run(&mut lines).await {
         Ok((work, contender)) => {
             say(&Message::Finished(work));
-            // Until the others have finished, too: what this process still hands back in the
-            // background, such as a lease, somebody may be waiting for.
+            // Wait until all workers have finished. Another worker may wait for a lease
+            // that this process still releases in the background.
             while let Ok(Some(_)) = lines.next_line().await {}
             contender.close().await;
             ExitCode::SUCCESS
@@ -53,12 +53,12 @@ async fn run(
     let job = Arc::new(job);
     say(&Message::Ready);
     if lines.next_line().await?.is_none() {
-        return Err("nobody said when to begin".into());
+        return Err("the parent process exited before the start".into());
     }
     let work = tokio::select! {
         work = deposit(&job, &contender) => work,
-        // Whoever would read the answer is gone.
-        _ = lines.next_line() => Err("the run was given up".into()),
+        // The parent process has exited.
+        _ = lines.next_line() => Err("the parent process exited during the run".into()),
     }?;
     Ok((work, contender))
 }
@@ -74,7 +74,7 @@ async fn open(job: &WorkerJob) -> Result<Arc<dyn Contender>, Failure> {
 fn say(message: &Message) {
     if let Ok(line) = serde_json::to_string(message) {
         let mut out = std::io::stdout().lock();
-        // Without a listener the process ends anyway, with its stdin.
+        // If the parent has exited, this process exits too, because its stdin closes.
         let _ = writeln!(out, "{line}").and_then(|()| out.flush());
     }
 }
@@ -89,7 +89,7 @@ async fn deposit(
     let end = begin + Duration::from_micros(job.window_us);
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..job.tasks {
-        let alone = Alone {
+        let task = DepositLoop {
             job: job.clone(),
             contender: contender.clone(),
             skew: skew.clone(),
@@ -98,7 +98,7 @@ async fn deposit(
             begin,
             end,
         };
-        tasks.spawn(alone.deposit());
+        tasks.spawn(task.deposit());
     }
     let clock = tokio::spawn(tell(said, begin, end));
     let mut work = WorkDone::default();
@@ -109,7 +109,7 @@ async fn deposit(
     Ok(work)
 }
 
-/// Says what time it is, and how many deposits there were.
+/// Reports the time and the number of deposits to the parent.
 async fn tell(deposits: Arc<AtomicU64>, begin: Instant, end: Instant) {
     let (mut begun, mut next) = (false, Instant::now() + SAID);
     loop {
@@ -132,8 +132,8 @@ async fn tell(deposits: Arc<AtomicU64>, begin: Instant, end: Instant) {
     }
 }
 
-/// One task.
-struct Alone {
+/// The loop of one task.
+struct DepositLoop {
     job: Arc<WorkerJob>,
     contender: Arc<dyn Contender>,
     skew: Arc<Skew>,
@@ -143,7 +143,7 @@ struct Alone {
     end: Instant,
 }
 
-impl Alone {
+impl DepositLoop {
     async fn deposit(mut self) -> Result<WorkDone, Failure> {
         let (amount, think) = (Decimal::new(CENTS, 2), Duration::from_micros(self.job.think_us));
         let mut work = WorkDone { slowest: Some(0), ..WorkDone::default() };

@@ -1,8 +1,8 @@
-//! Deposits written by hand with sqlx, as people write them: a pool, a transaction, and what
-//! they need of the row, no more.
+//! Hand-written deposits with sqlx in their usual form: a pool, a transaction, and only
+//! the required columns of the row.
 //!
-//! The code is written once. Drivers have no types in common, so it is a macro; what differs
-//! is how a transaction begins and in which form the values go.
+//! The code is a macro, because the drivers share no types. Per driver, only the start of
+//! a transaction and the format of values differ.
 
 use ekbatan::prelude::*;
 use serde_json::Value;
@@ -34,7 +34,7 @@ macro_rules! by_hand {
                 strategy: Strategy,
             }
 
-            /// How one try of a deposit ended.
+            /// The outcome of one attempt.
             enum Tried {
                 Committed,
                 Stale,
@@ -57,7 +57,7 @@ macro_rules! by_hand {
                             Err(error) => return Err(error.into()),
                         }
                     }
-                    Err("a deposit was tried more often than can be counted".into())
+                    Err("a deposit was tried more than 2^32 times".into())
                 }
 
                 async fn close(&self) {
@@ -131,7 +131,7 @@ macro_rules! by_hand {
                 Ok(($balance(row)?, row.try_get(1)?))
             }
 
-            /// Up to the payload.
+            /// Binds the columns of an event up to the payload.
             fn bind<'q>(
                 query: Query<'q, $Db, $Arguments>,
                 event: &'q EventRow,
@@ -156,7 +156,7 @@ macro_rules! by_hand {
             }
         }
     };
-    // UPDATE and INSERT as one statement.
+    // UPDATE and INSERT in one statement.
     (@blind $id:expr, $money:expr, $date:expr, $begin:literal, $both:ident) => {
         async fn blind(
             &self,

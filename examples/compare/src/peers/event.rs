@@ -1,15 +1,15 @@
-//! An event's row, as whoever writes it by hand makes it.
+//! The row of a hand-written event.
 
 use ekbatan::prelude::*;
 use serde_json::{Value, json};
 
-/// What differs from one deposit to the next; the rest is the same in all.
+/// The values that differ between deposits.
 pub struct EventRow {
     pub id: Uuid,
     pub action: Uuid,
     pub wallet: Uuid,
     pub params: Value,
-    /// Without the balance, where that is yet to be known.
+    /// Without the balance, if the database computes it.
     pub payload: Value,
     pub started: DateTime<Utc>,
     pub completed: DateTime<Utc>,

@@ -1,5 +1,5 @@
-//! What people write or use instead, doing the same work: the wallet's row changed, its
-//! version stepped and one event written, durable the same way.
+//! The alternatives to ekbatan. They do the same work with the same durability: they
+//! change the wallet's row, increment its version and write one event.
 
 mod by_hand;
 mod event;
@@ -22,10 +22,10 @@ use crate::strategy::Strategy;
 
 /// The most connections of a pool.
 const MAX_POOL: u32 = 64;
-/// How long a task waits for one. Waiting is what a hot wallet is about, so this is long.
+/// Maximum wait for a connection. It is long, because tasks on a hot wallet wait long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whoever the job asks for, connected.
+/// Connects the contender that the job asks for.
 pub async fn open(job: &WorkerJob) -> Result<Arc<dyn Contender>, Failure> {
     let size = job.tasks.min(MAX_POOL);
     let strategy = job.strategy;
@@ -66,8 +66,8 @@ async fn sqlite(access: &Access, size: u32) -> Result<SqlitePool, Failure> {
     Ok(options.connect_with(access.sqlite()?).await?)
 }
 
-/// Whether the database asks to try again: a deadlock, a failure to serialize, or, in SQLite,
-/// somebody else who writes.
+/// Whether the deposit should be retried: after a deadlock, a serialization failure or,
+/// on SQLite, a busy writer.
 fn is_transient(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(error) = error else { return false };
     let Some(code) = error.code() else { return false };

@@ -1,9 +1,9 @@
-//! Deposits with SeaORM, as its documentation has them: a transaction, the row found with
-//! `lock_exclusive`, an active model updated, another one inserted. It has no version checks
-//! of its own, so this is its way to keep a hot row right.
+//! Deposits with SeaORM, as its documentation shows them: a transaction, `lock_exclusive`
+//! to find the row, an active model to update it, another one to insert the event. SeaORM
+//! has no version checks of its own, so this is its way to protect a hot row.
 //!
-//! The code is written once; what differs is how each database stores ids, amounts, dates
-//! and documents in the tables that all contenders share.
+//! The code is a macro. Per database, only the storage of ids, amounts, dates and JSON in
+//! the shared tables differs.
 
 use ekbatan::prelude::*;
 use sea_orm::entity::prelude::{DateTime as SeaDate, Json};
@@ -153,7 +153,7 @@ macro_rules! sea {
                         event_index: Set(Some(0)),
                         event_version: Set(Some(1)),
                     };
-                    // Nobody reads it back.
+                    // No contender reads the inserted row back.
                     event::Entity::insert(event).exec_without_returning(&transaction).await?;
                     transaction.commit().await
                 }
@@ -180,8 +180,8 @@ sea!(
     balance: parsed
 );
 
-/// Says to SQLite at once that it will write; without that, it refuses most transactions
-/// that meet another. The others are told nothing.
+/// On SQLite, starts with `BEGIN IMMEDIATE`; otherwise SQLite rejects most transactions
+/// that overlap. The other databases ignore the option.
 fn begin() -> TransactionOptions {
     TransactionOptions {
         sqlite_transaction_mode: Some(SqliteTransactionMode::Immediate),

@@ -1,5 +1,5 @@
-//! The SQL that is written by hand. All statements of a kind take the same values in the same
-//! order, whatever the database.
+//! The hand-written SQL. Every database's statement of a kind takes the same values in
+//! the same order.
 
 /// The columns of an event, in the order in which they are bound.
 macro_rules! event_columns {
@@ -13,16 +13,16 @@ macro_rules! event_columns {
 pub struct DepositSql {
     /// Takes the id.
     pub read: &'static str,
-    /// The same, and keeps others from the row until the transaction ends.
+    /// Takes the id. Locks the row until the transaction ends.
     pub read_for_update: &'static str,
-    /// Takes balance, date, id and version.
+    /// Takes the balance, the date, the id and the version.
     pub update: &'static str,
-    /// Takes an event's columns.
+    /// Takes the columns of an event.
     pub insert: &'static str,
-    /// Takes amount, date and id.
+    /// Takes the amount, the date and the id.
     pub add: &'static str,
-    /// Takes an event's columns up to the payload, which lacks the balance, and the wallet's
-    /// id. The balance and the version are taken from the row.
+    /// Takes the columns of an event up to the payload, which lacks the balance, and the
+    /// id of the wallet. Reads the balance and the version from the row.
     pub insert_after: &'static str,
 }
 
@@ -36,13 +36,13 @@ pub const POSTGRES: DepositSql = DepositSql {
         event_columns!(),
         ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
     ),
-    // Never sent: both in one statement is quicker.
+    // Not used: one statement for both is faster.
     add: "",
     insert_after: "",
 };
 
-/// UPDATE and INSERT in one statement and one round trip. Takes an event's columns up to the
-/// payload, then the wallet's id, the amount and the date.
+/// `UPDATE` and `INSERT` in one statement and one round trip. Takes the columns of an
+/// event up to the payload, then the id of the wallet, the amount and the date.
 pub const POSTGRES_BOTH: &str = concat!(
     "WITH changed AS (UPDATE wallets SET balance = balance + $18, updated_date = $19, \
      version = version + 1 WHERE id = $17 RETURNING balance, version) \
@@ -72,9 +72,9 @@ pub const MYSQL: DepositSql = DepositSql {
     ),
 };
 
-/// `FOR UPDATE` is not known: a transaction that begins with `BEGIN IMMEDIATE` keeps all
-/// others from writing, from its first statement on. Sums are made of floats, as SQLite has
-/// no decimals; below 2^53 cents the two digits are right.
+/// SQLite has no `FOR UPDATE`: a transaction that starts with `BEGIN IMMEDIATE` blocks
+/// all other writers. SQLite has no decimals, so sums are floats; they are exact to the
+/// cent below 2^53 cents.
 pub const SQLITE: DepositSql = DepositSql {
     read: "SELECT balance, version FROM wallets WHERE id = ?",
     read_for_update: "SELECT balance, version FROM wallets WHERE id = ?",

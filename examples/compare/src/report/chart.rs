@@ -1,5 +1,5 @@
-//! A chart of lines as SVG: logarithmic where values span much, ticks at what was measured,
-//! each line named where it ends.
+//! A line chart as SVG, with a logarithmic axis for wide ranges, ticks at the measured
+//! values, and a name at the end of each line.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use crate::strategy::{Family, Strategy};
 
 pub const WIDTH: f64 = 600.0;
 pub const HEIGHT: f64 = 400.0;
-/// Room around the plot: for the ticks, and on the right for names.
+/// Margins of the plot: for the ticks, and on the right for the names.
 const LEFT: f64 = 58.0;
 const RIGHT: f64 = 196.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 52.0;
-/// Between names.
+/// Minimum distance between names.
 const GAP: f64 = 17.0;
 
 pub struct Series {
@@ -27,12 +27,12 @@ pub struct Chart {
     pub title: &'static str,
     pub note: &'static str,
     pub x_label: &'static str,
-    /// What stands behind a value.
+    /// The unit behind a value.
     pub unit: &'static str,
     pub series: Vec<Series>,
 }
 
-/// From values to places.
+/// Maps values to positions.
 struct Scale {
     log: bool,
     values: (f64, f64),
@@ -49,15 +49,15 @@ impl Scale {
 }
 
 impl Chart {
-    /// The chart as a group whose upper left corner is at the origin.
+    /// The chart as the content of a group with its upper left corner at the origin.
     pub fn draw(&self) -> String {
         let mut svg = String::new();
-        self.write(&mut svg).unwrap_or_default(); // a String takes everything
+        self.write(&mut svg).unwrap_or_default(); // Writing to a String cannot fail.
         svg
     }
 
     fn points(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
-        // Nothing has no place on a logarithmic axis.
+        // Zero has no position on a logarithmic axis.
         self.series.iter().flat_map(|line| &line.points).copied().filter(|point| point.1 > 0.0)
     }
 
@@ -119,7 +119,7 @@ impl Chart {
             r#"<text class="quiet" fill="{quiet}" font-size="12.5" text-anchor="middle" x="{middle}" y="{below}">{}</text>"#,
             self.x_label
         )?;
-        // The framework's own lie on top of what they are compared with.
+        // Ekbatan's lines are drawn on top of the others.
         let own = |line: &&Series| line.strategy.family() == Family::Ekbatan;
         for line in self.series.iter().filter(|line| !own(line)) {
             self.draw_series(svg, line, &x, &y)?;
@@ -166,7 +166,7 @@ impl Chart {
         write!(svg, "</g>")
     }
 
-    /// Each name beside the end of its line, moved as far as the others require.
+    /// Draws each name beside the end of its line, moved so that names do not overlap.
     fn names(&self, svg: &mut String, x: &Scale, y: &Scale) -> std::fmt::Result {
         let mut ends: Vec<(f64, f64, &Series, f64)> = Vec::new();
         for line in &self.series {
@@ -193,8 +193,8 @@ impl Chart {
     }
 }
 
-/// Places that are at least so far apart, within bounds where there is room, and as near to
-/// the wanted ones as a pass down and a pass up get. Wanted ones ascend.
+/// Positions with a minimum distance, within bounds if there is room, and close to
+/// `wanted`, which must be ascending. One pass goes down, one goes up.
 fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut places = wanted.to_vec();
     let mut least = top;
@@ -210,7 +210,7 @@ fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
     places
 }
 
-/// Round values within bounds: as few as tell the scale.
+/// Round values within bounds, as few as show the scale.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     const STEPS: [&[f64]; 4] =
         [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0], &[1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0]];
@@ -228,7 +228,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     found
 }
 
-/// A tick's value: 20k rather than 20000.
+/// The label of a tick: 20k instead of 20000.
 fn short(value: f64) -> String {
     let trimmed = |value: f64, unit: &str| {
         let text = format!("{value:.2}");

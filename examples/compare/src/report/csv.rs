@@ -1,5 +1,5 @@
-//! The same as the JSON lines, for spreadsheets: a heading, then a row per cell. No value has
-//! a comma or a quote in it.
+//! The cells as CSV: a header, then one row per cell. No value contains a comma or a
+//! quote.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,5 @@
-//! The page: what came out in a few numbers, the charts, the table, and on what it was run.
-//! It needs no other file.
+//! The HTML page: key figures, charts, the table, and the environment of the run. It
+//! needs no other file.
 
 use std::io::{self, Write};
 
@@ -43,8 +43,8 @@ pub fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "<h2>Where it ran</h2>\n<p>{}</p><p>{}</p>\n<pre>{}</pre>\n\
-         <p class=\"quiet\">Client and server share the machine. Ratios between lines of one chart \
-         say more than their heights.</p>\n</main></body></html>",
+         <p class=\"quiet\">Client and server share the machine, so ratios between the lines of a chart \
+         say more than their absolute values.</p>\n</main></body></html>",
         escape(&machine),
         escape(&versions),
         escape(&results.machine.command)
@@ -57,7 +57,7 @@ fn write_panel(panel: &Panel<'_>, out: &mut dyn Write) -> io::Result<()> {
         let name = ratios.best.name();
         write!(
             out,
-            "<div class=\"tiles\"><div class=\"tile s-{name}\"><b>{} /s</b>{name}, the quickest that \
+            "<div class=\"tiles\"><div class=\"tile s-{name}\"><b>{} /s</b>{name}, the fastest that \
              reads before it writes; p99 {} ms <span class=\"quiet\">({})</span></div>",
             ratios.rate,
             ratios.p99_ms,
@@ -66,7 +66,7 @@ fn write_panel(panel: &Panel<'_>, out: &mut dyn Write) -> io::Result<()> {
         for (other, ratio) in &ratios.to {
             write!(
                 out,
-                "<div class=\"tile\"><b>{} ×</b><span class=\"quiet\">what {} makes there</span></div>",
+                "<div class=\"tile\"><b>{} ×</b><span class=\"quiet\">the rate of {}</span></div>",
                 grouped(*ratio),
                 other.name()
             )?;
@@ -86,7 +86,7 @@ fn write_panel(panel: &Panel<'_>, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "</div>")
 }
 
-/// What each name means, as the command line's help has it.
+/// The explanation of each strategy, from the help of the command line.
 fn write_strategies(results: &Results, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "<h2>What is compared</h2>\n<div class=\"card\"><dl>")?;
     for strategy in Strategy::value_variants() {

@@ -1,4 +1,4 @@
-//! One JSON line per cell, for programs.
+//! The cells as JSON lines.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use crate::cell::Cell;
 use crate::machine::Machine;
 use crate::results::Results;
 
-/// A cell. All that is needed to understand it is in it.
+/// A cell, with everything that is needed to interpret it.
 #[derive(Serialize)]
 pub struct CellRecord<'a> {
     pub bench: &'static str,

@@ -1,4 +1,4 @@
-//! What a run says in the end: a table, and the files that were asked for.
+//! The output of a run: a table, and the requested files.
 
 mod chart;
 mod csv;
@@ -17,7 +17,7 @@ use crate::arguments::Arguments;
 use crate::failure::Failure;
 use crate::results::Results;
 
-/// Prints the table and writes what was asked for.
+/// Prints the table and writes the requested files.
 pub fn write(results: &Results, arguments: &Arguments) -> Result<(), Failure> {
     table::write(results, &mut stdout().lock())?;
     if let Some(path) = &arguments.json {
@@ -44,5 +44,5 @@ fn to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Resu
         write(&mut out)?;
         out.flush()
     });
-    written.map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
+    written.map_err(|error| format!("cannot write {}: {error}", path.display()).into())
 }

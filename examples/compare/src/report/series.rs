@@ -1,5 +1,5 @@
-//! Cells as lines: one panel for each combination of what is held, one line per strategy, over
-//! the first of the dimensions that takes several values.
+//! Groups cells into panels of series: one series per strategy, over the first dimension
+//! that varies, and one panel per combination of the other dimensions.
 
 use super::chart::Series;
 use crate::cell::{Cell, Level};
@@ -7,7 +7,7 @@ use crate::progress::{grouped, millis};
 use crate::results::Results;
 use crate::strategy::Strategy;
 
-/// What a level is made of.
+/// A dimension of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dimension {
     Tasks,
@@ -31,7 +31,7 @@ impl Dimension {
         }
     }
 
-    /// What stands below the axis.
+    /// The label of the axis.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Tasks => "tasks that deposit at the same time",
@@ -58,7 +58,7 @@ impl Dimension {
     }
 }
 
-/// Cells that differ in one dimension and the strategy.
+/// Cells that differ only in one dimension and the strategy.
 pub struct Panel<'a> {
     pub title: String,
     pub x: Dimension,
@@ -66,7 +66,7 @@ pub struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// A line per strategy, in the order in which they were measured.
+    /// One series per strategy, in the order of measurement.
     pub fn series(&self, value: impl Fn(&Cell) -> f64) -> Vec<Series> {
         let mut lines: Vec<Series> = Vec::new();
         for cell in &self.cells {
@@ -82,8 +82,8 @@ impl Panel<'_> {
         lines
     }
 
-    /// How many times the deposits of others each of the framework's best makes, where
-    /// contention is at its greatest: what to compare with, how often, and where.
+    /// Compares the fastest strategy with the usual alternatives, at the greatest value
+    /// of the dimension.
     pub fn ratios(&self) -> Option<Ratios> {
         let most = self.cells.iter().map(|cell| self.x.of(&cell.level)).max_by(f64::total_cmp)?;
         let there = || self.cells.iter().filter(|cell| self.x.of(&cell.level) == most);
@@ -114,7 +114,7 @@ impl Panel<'_> {
     }
 }
 
-/// The quickest that reads before it writes, and how much quicker than others it is.
+/// The fastest strategy that reads before it writes, and its advantage over others.
 pub struct Ratios {
     pub best: Strategy,
     pub rate: String,
@@ -123,7 +123,7 @@ pub struct Ratios {
     pub to: Vec<(Strategy, f64)>,
 }
 
-/// The panels of a results.
+/// The panels of a run.
 pub fn panels(results: &Results) -> Vec<Panel<'_>> {
     let varies = |dimension: &Dimension| {
         let mut values = results.cells.iter().map(|cell| dimension.of(&cell.level));

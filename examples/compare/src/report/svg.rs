@@ -1,17 +1,17 @@
-//! The charts as one picture that stands alone, such as in a README.
+//! The charts as one self-contained picture, for a README.
 
 use super::chart::{Chart, HEIGHT, WIDTH};
 use super::series::{Panel, panels};
 use super::style;
 use crate::results::Results;
 
-/// Above the first row, between rows, and below the last one.
+/// Space above the first row, between rows, and below the last row.
 const HEAD: f64 = 76.0;
 const ROW: f64 = 34.0;
 const FOOT: f64 = 62.0;
 const EDGE: f64 = 20.0;
 
-/// Deposits per second, and the latency that one in a hundred exceeds.
+/// The charts of a panel: deposits per second, and the 99th percentile of the latency.
 pub fn charts(panel: &Panel<'_>) -> [Chart; 2] {
     let x_label = panel.x.label();
     [
@@ -33,7 +33,7 @@ pub fn charts(panel: &Panel<'_>) -> [Chart; 2] {
     ]
 }
 
-/// The whole of an SVG file.
+/// The whole SVG file.
 pub fn picture(results: &Results) -> String {
     let panels = panels(results);
     let rows = panels.len() as f64;
@@ -75,7 +75,7 @@ pub fn picture(results: &Results) -> String {
     svg + "</svg>\n"
 }
 
-/// With a capital letter at its beginning.
+/// The text with a capital first letter.
 pub fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
@@ -84,7 +84,7 @@ pub fn sentence(text: &str) -> String {
     }
 }
 
-/// As text within markup.
+/// The text, escaped for markup.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// A viewer that knows no CSS variables draws what uses one as a black box.
+    /// A viewer that knows no CSS variables would draw a black box.
     #[test]
     fn the_picture_has_plain_colours_as_attributes() {
         let svg = picture(&results());
@@ -151,7 +151,7 @@ mod tests {
     fn the_picture_of_the_guide_is_drawn_the_same_way() {
         let svg = include_str!("../../../../docs/src/images/compare.svg");
         assert!(!svg.contains("var(") && !svg.contains("<style"));
-        // The same opening as that of a picture drawn now, but for its size.
+        // The opening is the same as that of a new picture, except for the size.
         let opening = |svg: &str| svg.split_once("role=").map(|(_, rest)| rest[..150].to_owned());
         assert_eq!(opening(svg), opening(&picture(&results())));
     }

@@ -1,4 +1,4 @@
-//! The table that is read in the terminal.
+//! The table for the terminal.
 
 use std::io::{self, Write};
 
