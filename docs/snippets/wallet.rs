@@ -1,5 +1,5 @@
-// What the guide's examples share: the wallet of `examples/wallet`, and a database for it
-// in a temporary SQLite file. The chapters include it in hidden lines.
+// The wallet of the guide, and a database for it in a temporary SQLite file. The pages of the
+// guide include this file in hidden lines.
 
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
