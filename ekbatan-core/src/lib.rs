@@ -23,9 +23,13 @@ mod outbox;
 pub mod repository;
 pub mod shard;
 
-/// What the derives' code needs and users do not.
+/// What the derives' code and the workspace's other crates need, and users do not.
 #[doc(hidden)]
 pub mod __private {
+    #[cfg(feature = "mysql")]
+    pub use crate::db::mysql::server_options as mysql_options;
+    #[cfg(feature = "sqlite")]
+    pub use crate::db::sqlite::file_options as sqlite_options;
     pub use chrono;
     pub use serde_json;
 }

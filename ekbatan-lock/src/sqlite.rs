@@ -7,8 +7,8 @@
 mod file;
 mod lease;
 
+use ekbatan_core::__private::sqlite_options;
 use ekbatan_core::config::{DataSourceConfig, Dialect};
-use ekbatan_core::db::sqlite::file_options;
 
 pub use lease::SqliteLeaseBackend;
 
@@ -89,7 +89,7 @@ impl SqliteLocks {
             return Err(SqliteLocksError::Unsafe { reason });
         }
         let options =
-            file_options(config).map_err(|error| SqliteLocksError::Address(error.to_string()))?;
+            sqlite_options(config).map_err(|error| SqliteLocksError::Address(error.to_string()))?;
         let file = LockFile::new(options);
         let on_disk = "SELECT 1 FROM pragma_database_list WHERE name = 'main' AND file <> ''";
         match file.row("opening the lock file", on_disk, &[]).await? {

@@ -1,4 +1,4 @@
-//! The unit of writing: what one action changes, committed whole or not at all.
+//! The unit of writing: what one action changes on one shard, committed whole or not at all.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::fence::FenceCheck;
 use super::{CommitToken, DbError, TableInfo};
 use crate::domain::Value;
 
-/// The identity of one execution of an action: it is stored with the events, so that
-/// whether the execution committed can be asked later.
+/// Identifies one execution of an action. It is stored with the events, so that whether the
+/// execution committed can be looked up later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ActionId(pub Uuid);
@@ -22,43 +23,39 @@ impl fmt::Display for ActionId {
     }
 }
 
-/// What happens to a row.
+/// How a row changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ChangeKind {
     /// The row is new.
     Insert,
-    /// The row is there with the version that the change names.
+    /// The row exists at the version that the change names.
     Update,
 }
 
-/// One row to write, every column's value in the table's order.
+/// One row to write, with a value for every column in the table's order.
 ///
-/// In an update the value of the version column is the *expected* version; the database
-/// stores as many more as the row takes steps.
+/// In an update the value of the version column is the *expected* version; the database adds
+/// `steps` to it.
 #[derive(Debug, Clone)]
-pub struct RowChange {
-    /// Where.
-    pub table: Arc<TableInfo>,
-    /// What happens to it.
-    pub kind: ChangeKind,
-    /// The id, by which changes are ordered and guarded.
-    pub id: Uuid,
-    /// The values.
-    pub values: Vec<Value>,
-    /// How many versions an update goes up by: one for each change that it stands for.
-    pub steps: i64,
+pub(crate) struct RowChange {
+    pub(crate) table: Arc<TableInfo>,
+    pub(crate) kind: ChangeKind,
+    pub(crate) id: Uuid,
+    pub(crate) values: Vec<Value>,
+    /// How many changes an update stands for; each adds one to the version.
+    pub(crate) steps: i64,
 }
 
 impl RowChange {
-    /// The version that the row must have; zero for a row that has none.
-    pub fn expected_version(&self) -> i64 {
+    /// The version that the row must have; zero for a table without versions.
+    pub(crate) fn expected_version(&self) -> i64 {
         match self.table.table.version.map(|position| &self.values[position]) {
             Some(Value::Int(version)) => *version,
             _ => 0,
         }
     }
 
-    /// The version that the row has once this is committed.
+    /// The version that the row has after the commit.
     pub(crate) fn next_version(&self) -> i64 {
         match self.kind {
             ChangeKind::Insert => self.expected_version(),
@@ -75,14 +72,14 @@ impl RowChange {
     }
 }
 
-/// Which row, for errors.
+/// Names a row in an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowRef {
     /// The model's name.
     pub model: &'static str,
     /// The row's id.
     pub id: Uuid,
-    /// The version that it was expected to have.
+    /// The version that the row was expected to have.
     pub expected_version: i64,
 }
 
@@ -92,32 +89,22 @@ impl fmt::Display for RowRef {
     }
 }
 
-/// A lease's token that must still be the key's own when the batch commits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FenceCheck {
-    /// The lock's key.
-    pub key: String,
-    /// The token of the lease.
-    pub token: i64,
-}
-
 /// Everything that one action writes on one shard.
 #[derive(Debug, Clone)]
-pub struct CommitBatch {
-    /// The execution.
-    pub action: ActionId,
-    /// The rows, ordered by table and key, so that no two batches lock in opposite order.
-    pub changes: Vec<RowChange>,
-    /// Outbox and idempotency rows; whatever else only ever is inserted.
-    pub records: Vec<RowChange>,
-    /// The fences, one for each lease under which the action runs. All have to stand.
-    pub fences: Vec<FenceCheck>,
-    /// Whether `records` holds a row by which the action can be found again.
-    pub traceable: bool,
+pub(crate) struct CommitBatch {
+    pub(crate) action: ActionId,
+    /// The rows, ordered by table and key, so that no two batches lock rows in opposite order.
+    pub(crate) changes: Vec<RowChange>,
+    /// Rows that are only ever inserted, such as those of the outbox and of idempotency keys.
+    pub(crate) records: Vec<RowChange>,
+    /// One check per lease under which the action runs. All must hold.
+    pub(crate) fences: Vec<FenceCheck>,
+    /// Whether `records` has a row by which the action can be looked up.
+    pub(crate) traceable: bool,
 }
 
 impl CommitBatch {
-    /// Puts the rows into the order in which every batch locks.
+    /// Puts the rows into the order in which every batch locks them.
     pub(crate) fn sort(&mut self) {
         self.changes.sort_by(|a, b| {
             (a.table.table.schema, a.table.table.name, a.kind, a.id).cmp(&(
@@ -138,42 +125,39 @@ impl CommitBatch {
     }
 }
 
-/// What is known of a commit that went through.
+/// A successful commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Committed {
     /// The execution.
     pub action: ActionId,
-    /// How many trips to the server the commit took.
+    /// How many round trips to the server the commit took.
     pub round_trips: u32,
-    /// How many batches went with this one.
+    /// How many batches were committed together, this one included.
     pub folded: usize,
     /// How long the batch waited for its lane.
     pub lane_wait: Duration,
-    /// What a replica has to have seen to have seen this commit. Asked for only by
-    /// [`Execution::with_commit`](crate::action::Execution::with_commit), and only of a shard
-    /// that has a replica: it is a trip of its own.
+    /// The position that a replica must have reached to show this commit. Set only if
+    /// [`Execution::with_commit`](crate::action::Execution::with_commit) asks for it and the shard
+    /// has a replica, because it takes a round trip of its own.
     pub token: Option<CommitToken>,
 }
 
-/// Why a batch did not commit. Except for [`CommitError::Unknown`], nothing was written.
+/// Error returned when a batch does not commit. Except for [`CommitError::Unknown`], nothing was
+/// written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// Rows were no longer at the version that the plan was made from, or were gone.
-    #[error("stale: {}", list(.0))]
+    /// Rows were no longer at the version from which the plan was made, or were deleted.
+    #[error("stale: {}", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
     Stale(Vec<RowRef>),
     /// The lease under which the action ran is over.
     #[error("the lease on `{0}` ended before the commit")]
     FenceLost(String),
-    /// The database refused.
+    /// The database rejected the batch.
     #[error(transparent)]
     Refused(DbError),
-    /// Nothing is known: the connection broke and the database could not be asked in time.
+    /// The outcome is unknown: the connection broke and the database could not be asked in time.
     #[error("whether action {0} committed is unknown: {1}")]
     Unknown(ActionId, String),
-}
-
-fn list(rows: &[RowRef]) -> String {
-    rows.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", ")
 }

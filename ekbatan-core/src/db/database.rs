@@ -1,24 +1,26 @@
-//! One database: its pools, its lanes, and what is known of its tables.
+//! One database: its pools, its lanes, and the columns of its tables.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use super::driver::Driver;
-use super::transaction::is_writing;
+use super::dialect::driver_for;
+use super::driver::{Connection, Driver};
+use super::fence::FenceRaise;
+use super::open_transactions::is_writing;
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
-    Lanes, OpenAction, Pool, PooledConnection, Query, Route, SchemaError, TableError, TableInfo,
-    TransactionOptions,
+    Lanes, OpenAction, Pool, PooledConnection, Query, Route, Rows, SchemaError, TableError,
+    TableInfo, TransactionOptions,
 };
 use crate::config::DataSourceConfig;
-use crate::domain::{ShardIdentifier, Table, TableKey, Value};
+use crate::domain::{ShardIdentifier, Table, TableKey};
 
-/// The rows of a query.
-pub(crate) type Rows = Vec<Vec<Value>>;
+/// What a method of [`Connection`] returns.
+type Answer<'c, T> = Pin<Box<dyn Future<Output = Result<T, DbError>> + Send + 'c>>;
 
 pub(crate) struct Database {
-    /// Which shard it is.
     pub(crate) shard: ShardIdentifier,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) primary: Pool,
@@ -33,7 +35,7 @@ impl Database {
         source: &DataSourceConfig,
         replica: Option<&DataSourceConfig>,
     ) -> Result<Self, DbError> {
-        let driver = driver(source, replica)?;
+        let driver = driver_for(source, replica)?;
         for (name, value) in [
             ("maximum_pool_size", source.maximum_pool_size),
             ("lanes", source.lanes),
@@ -51,7 +53,7 @@ impl Database {
         let replica = replica
             .map(|replica| Pool::new(driver.clone(), Route::Replica, replica))
             .transpose()?;
-        // Whoever starts wants to know now that the database is not there.
+        // Report now, not at the first call, that the database cannot be reached.
         first_connection(&primary, timeout).await?;
         let lanes = Lanes::start(driver.clone(), source);
         Ok(Self { shard, driver, primary, replica, lanes, tables: RwLock::default() })
@@ -64,41 +66,62 @@ impl Database {
         }
     }
 
-    /// Runs a read. A pooled connection may have died since its last use; as nothing but a
-    /// read is lost with it, the read is made again on the next one.
+    /// Runs `work` on a pooled connection, which is still marked busy when it is returned.
+    ///
+    /// An idle connection may have died unnoticed. If the connection is lost and was used
+    /// before, `work` runs again on another one, so `work` must be safe to repeat. `'w` is how
+    /// long the data lives that `work` borrows.
+    async fn on_connection<'w, T>(
+        &self,
+        pool: &Pool,
+        holder: &'static str,
+        mut work: impl for<'c> FnMut(&'c mut (dyn Connection + 'w)) -> Answer<'c, T>,
+    ) -> Result<(PooledConnection, Result<T, DbError>), DbError> {
+        loop {
+            let mut loan = pool.checkout(holder).await?;
+            match work(loan.mark_busy()?).await {
+                Err(error) if error.is_connection_lost() => {
+                    if !loan.is_used() {
+                        return Err(error.lost_at(self.driver.address()));
+                    }
+                }
+                answer => return Ok((loan, answer)),
+            }
+        }
+    }
+
+    /// Like [`Database::on_connection`], and gives the connection back to the pool.
+    async fn read<'w, T>(
+        &self,
+        pool: &Pool,
+        holder: &'static str,
+        work: impl for<'c> FnMut(&'c mut (dyn Connection + 'w)) -> Answer<'c, T>,
+    ) -> Result<T, DbError> {
+        let (mut loan, answer) = self.on_connection(pool, holder, work).await?;
+        loan.mark_idle();
+        answer
+    }
+
     pub(crate) async fn fetch(
         &self,
         query: &Query,
         route: Route,
         holder: &'static str,
     ) -> Result<Rows, DbError> {
-        loop {
-            let mut loan = self.pool(route).checkout(holder).await?;
-            match loan.begin()?.fetch(query).await {
-                Err(error) if error.is_connection_lost() => {
-                    if !loan.is_used() {
-                        return Err(self.named(error));
-                    }
-                }
-                answer => {
-                    loan.done();
-                    return answer;
-                }
-            }
-        }
+        self.read(self.pool(route), holder, |connection| connection.fetch(query)).await
     }
 
-    /// Runs a read on the replica if that has reached a position, and on the primary
-    /// otherwise. The connection that was asked how far it is, is the one that reads: behind
-    /// one address there may be several replicas.
+    /// Runs a read on the replica if the replica reaches `position` within `timeout`, and on the
+    /// primary otherwise. The connection that compares the position also reads: one address may
+    /// stand for several replicas.
     pub(crate) async fn fetch_after(
         &self,
         query: &Query,
         position: &str,
-        patience: Duration,
+        timeout: Duration,
         holder: &'static str,
     ) -> Result<Rows, DbError> {
-        match self.fetch_from_replica(query, position, patience, holder).await {
+        match self.fetch_from_replica(query, position, timeout, holder).await {
             Ok(Some(rows)) => return Ok(rows),
             Ok(None) => tracing::debug!(position, "the replica lags; the primary is read"),
             Err(error) => tracing::debug!(%error, "the replica failed; the primary is read"),
@@ -110,63 +133,75 @@ impl Database {
         &self,
         query: &Query,
         position: &str,
-        patience: Duration,
+        timeout: Duration,
         holder: &'static str,
     ) -> Result<Option<Rows>, DbError> {
         let Some(replica) = &self.replica else { return Ok(None) };
         let mut loan = replica.checkout(holder).await?;
-        let connection = loan.begin()?;
-        let rows = match connection.has_reached(position, patience).await? {
-            true => Some(connection.fetch(query).await?),
-            false => None,
+        let connection = loan.mark_busy()?;
+        let rows = if connection.has_reached(position, timeout).await? {
+            Some(connection.fetch(query).await?)
+        } else {
+            None
         };
-        loan.done();
+        loan.mark_idle();
         Ok(rows)
     }
 
-    /// How far the primary has come; nothing where no replica could be measured by it.
+    /// The primary's current position; `None` if there is no replica to compare with it.
     pub(crate) async fn token(&self) -> Result<Option<CommitToken>, DbError> {
         if self.replica.is_none() {
             return Ok(None);
         }
-        loop {
-            let mut loan = self.primary.checkout("token").await?;
-            match loan.begin()?.position().await {
-                Err(error) if error.is_connection_lost() && loan.is_used() => {}
-                Err(error) if error.is_connection_lost() => return Err(self.named(error)),
-                answer => {
-                    loan.done();
-                    return Ok(answer?.map(|position| CommitToken::new(self.shard, &position)));
-                }
-            }
-        }
+        let position = self.read(&self.primary, "token", |connection| connection.position());
+        Ok(position.await?.map(|position| CommitToken::new(self.shard, &position)))
     }
 
-    /// Hands a batch to a lane and waits for what becomes of it. Dropping the future leaves
-    /// the batch to the lane.
+    /// Raises a fence, then runs `read` (a read of one row by its id) if given. `None` if a later
+    /// token is stored.
+    pub(crate) async fn raise_fence(
+        &self,
+        raise: &FenceRaise,
+        read: Option<(&Query, &TableInfo)>,
+        holder: &'static str,
+    ) -> Result<Option<Rows>, DbError> {
+        // With a single writer, the raise would wait for this task's own open transaction.
+        self.check_not_writing()?;
+        self.read(&self.primary, holder, |connection| match read {
+            Some((query, table)) => connection.find_under_fence(raise, query, table),
+            None => Box::pin(async {
+                connection.raise_fence(raise).await.map(|raised| raised.then(Vec::new))
+            }),
+        })
+        .await
+    }
+
+    /// Passes a batch to a lane and waits for the outcome. If the future is dropped, the lane
+    /// still commits the batch.
     pub(crate) async fn commit(&self, mut batch: CommitBatch) -> Result<Committed, CommitError> {
         self.check_not_writing().map_err(CommitError::Refused)?;
         batch.sort();
+        let address = self.driver.address();
         self.lanes.submit(batch).await.map_err(|error| match error {
-            CommitError::Refused(error) => CommitError::Refused(self.named(error)),
+            CommitError::Refused(error) => CommitError::Refused(error.lost_at(address)),
             CommitError::Unknown(action, why) => {
-                CommitError::Unknown(action, format!("{}: {why}", self.driver.address()))
+                CommitError::Unknown(action, format!("{address}: {why}"))
             }
             other => other,
         })
     }
 
-    /// Marks an action as being worked for, so that whoever asks for its outcome waits.
+    /// Marks an action as unfinished, so that a caller that asks for its outcome waits.
     pub(crate) fn open_action(&self, action: ActionId) -> OpenAction {
         self.lanes.open_action(action)
     }
 
-    /// Whether somebody in this process works for this action.
+    /// Whether this process has not finished the action.
     pub(crate) fn is_open(&self, action: ActionId) -> bool {
         self.lanes.is_open(action)
     }
 
-    /// Refuses to wait for a writer that this very task is.
+    /// Rejects a write that would wait for a transaction of its own task.
     pub(crate) fn check_not_writing(&self) -> Result<(), DbError> {
         if self.driver.capabilities().single_writer && is_writing(self) {
             let why = "this task holds the one writer of the database in an open transaction, and would wait for itself; \
@@ -176,25 +211,27 @@ impl Database {
         Ok(())
     }
 
-    /// Takes an action's batch back, if nothing of it was sent yet.
+    /// Removes an action's batch from the queue; `false` if there is none, or a lane has taken it.
     pub(crate) fn withdraw(&self, action: ActionId) -> bool {
         self.lanes.withdraw(action)
     }
 
-    /// Waits until no lane works for this action any more.
+    /// Waits until nothing in this process works on the action.
     pub(crate) async fn settled(&self, action: ActionId) {
         self.lanes.settled(action).await;
     }
 
-    /// What the database says about a table, asked once.
+    /// The columns of a table; the database is asked only the first time.
     pub(crate) async fn table(&self, table: &'static Table) -> Result<Arc<TableInfo>, TableError> {
-        match self.known_table(table)? {
-            Some(info) => Ok(info),
-            None => Ok(self.learn_table(table, self.describe(table).await?)?),
+        if let Some(info) = self.known_table(table)? {
+            return Ok(info);
         }
+        let found =
+            self.read(&self.primary, "describe", |connection| connection.describe(table)).await?;
+        Ok(self.learn_table(table, found)?)
     }
 
-    /// What the database said about a table, if it was asked before.
+    /// The columns of a table, if the database was already asked.
     pub(crate) fn known_table(
         &self,
         table: &'static Table,
@@ -207,7 +244,7 @@ impl Database {
         Ok(known)
     }
 
-    /// Holds what the database says about a table against the code, and keeps it.
+    /// Compares the columns in the database with the code, and remembers them.
     pub(crate) fn learn_table(
         &self,
         table: &'static Table,
@@ -223,42 +260,20 @@ impl Database {
         Ok(info)
     }
 
-    async fn describe(&self, table: &'static Table) -> Result<Vec<ColumnInfo>, DbError> {
-        loop {
-            let mut loan = self.primary.checkout("describe").await?;
-            match loan.begin()?.describe(table).await {
-                Err(error) if error.is_connection_lost() && loan.is_used() => {}
-                Err(error) if error.is_connection_lost() => return Err(self.named(error)),
-                answer => {
-                    loan.done();
-                    return answer;
-                }
-            }
-        }
+    pub(crate) fn forget_tables(&self) {
+        self.tables.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// A connection with a transaction open. One that had died in the pool is not the
-    /// caller's business: nothing was begun on it.
+    /// A connection with an open transaction, marked busy.
     pub(crate) async fn begin(
         &self,
         options: &TransactionOptions,
     ) -> Result<PooledConnection, DbError> {
-        loop {
-            let mut loan = self.primary.checkout("transaction").await?;
-            match loan.begin()?.begin(options).await {
-                Ok(()) => return Ok(loan),
-                Err(error) if error.is_connection_lost() && loan.is_used() => {}
-                Err(error) => return Err(self.named(error)),
-            }
-        }
-    }
-
-    fn named(&self, error: DbError) -> DbError {
-        error.lost_at(self.driver.address())
-    }
-
-    pub(crate) fn forget_tables(&self) {
-        self.tables.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let (loan, begun) = self
+            .on_connection(&self.primary, "transaction", |connection| connection.begin(options))
+            .await?;
+        // After an error the loan is dropped while busy, which closes the connection.
+        begun.map(|()| loan)
     }
 
     pub(crate) async fn close(&self) {
@@ -270,7 +285,7 @@ impl Database {
     }
 }
 
-/// Tries until the timeout: a server that starts beside us may need a moment.
+/// Retries until the timeout, because a server that starts beside this process may need a moment.
 async fn first_connection(pool: &Pool, timeout: Duration) -> Result<(), DbError> {
     let started = Instant::now();
     let mut pause = Duration::from_millis(50);
@@ -286,58 +301,9 @@ async fn first_connection(pool: &Pool, timeout: Duration) -> Result<(), DbError>
                 format!("{error} (tried {attempt} time(s) in {waited:.1?})"),
             ));
         }
-        tracing::info!(%error, attempt, "the database is not there yet; trying again");
+        tracing::info!(%error, attempt, "the database is not reachable yet; trying again");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(1));
     }
     Ok(())
-}
-
-/// The dialect that the address names.
-pub(crate) fn driver(
-    primary: &DataSourceConfig,
-    replica: Option<&DataSourceConfig>,
-) -> Result<Arc<dyn Driver>, DbError> {
-    let url = &primary.url;
-    if replica.is_some() && url.starts_with("sqlite") {
-        let why = "SQLite has no replicas; leave the replica out: readers of the file have connections of their own";
-        return Err(DbError::new(DbErrorKind::Other, why));
-    }
-    if replica.is_some_and(|replica| replica.maximum_pool_size == 0) {
-        return Err(DbError::new(
-            DbErrorKind::Other,
-            "the replica's maximum_pool_size is 0; it must be at least 1",
-        ));
-    }
-    let scheme = url.split(':').next().unwrap_or_default();
-    #[allow(unreachable_patterns)] // with every feature on, nothing is left out
-    match scheme {
-        #[cfg(feature = "sqlite")]
-        "sqlite" => Ok(Arc::new(super::sqlite::SqliteDriver::new(primary)?)),
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => {
-            Ok(Arc::new(super::postgres::PostgresDriver::new(primary, replica)?))
-        }
-        #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => Ok(Arc::new(super::mysql::MySqlDriver::new(primary, replica)?)),
-        "postgres" | "postgresql" | "sqlite" | "mysql" | "mariadb" => {
-            let feature = match scheme {
-                "postgresql" => "postgres",
-                "mariadb" => "mysql",
-                other => other,
-            };
-            Err(DbError::new(
-                DbErrorKind::Other,
-                format!(
-                    "this build leaves out `{scheme}:`; enable the feature `{feature}` of the crate `ekbatan`"
-                ),
-            ))
-        }
-        other => Err(DbError::new(
-            DbErrorKind::Other,
-            format!(
-                "`{other}:` is no database that is known here; write sqlite:FILE or postgres://USER:PASSWORD@HOST:PORT/DATABASE, or the same with mysql: or mariadb:"
-            ),
-        )),
-    }
 }

@@ -75,6 +75,7 @@ pub(crate) static CROSS_SHARD_PARTS: Table = Table {
 };
 
 /// Fence tokens of lock keys. Only names are taken from here: each dialect writes its own SQL.
+#[cfg(feature = "mysql")]
 pub(crate) static LOCK_FENCES: Table = Table {
     schema: Some("eventlog"),
     name: "lock_fences",

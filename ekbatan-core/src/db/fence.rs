@@ -1,63 +1,35 @@
-//! Raising a fence on one database.
+//! Fences: per lock key, the database stores the token of the last lease that read or wrote under
+//! it. A commit checks that its lease's token is still the stored one.
 //!
-//! What always holds: a fence that is raised twice stands as raised once, so that a
-//! connection which had died in its pool is no reason to fail; and how much time a lease has
-//! left is counted when the server is told, not when the wait for a connection began.
+//! Each dialect checks and raises them in its own `fence` file.
 
 use tokio::time::Instant;
 
-use super::database::Rows;
-use super::{Database, DbError, FenceCheck, Query, TableInfo};
+/// A lease's token that must still be the key's when the batch commits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FenceCheck {
+    pub(crate) key: String,
+    pub(crate) token: i64,
+}
 
-/// A fence that is to be raised to the token of a lease.
+/// A fence to raise to the token of a lease. Raising it twice has the effect of raising it once.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct FenceRaise {
-    /// The key and the lease's token.
-    pub check: FenceCheck,
+pub(crate) struct FenceRaise {
+    pub(crate) check: FenceCheck,
     /// When the lease ends, by this process's clock.
-    pub until: Instant,
-    /// Whether a crash of the server may not forget it. Where a commit on the same database
-    /// follows, it may: the commit then finds no fence of its own and is refused.
-    pub to_disk: bool,
+    pub(crate) until: Instant,
+    /// Whether the raise must survive a crash of the server. It need not if a commit on the same
+    /// database follows: after a crash that commit finds no fence with its token, and is
+    /// rejected. Only PostgreSQL can leave it to memory.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) to_disk: bool,
 }
 
 impl FenceRaise {
-    /// How many microseconds the lease has left now.
-    pub fn micros(&self) -> i64 {
+    /// The microseconds that are left of the lease. Called when the statement is sent, so that
+    /// the wait for a connection is not counted as time of the lease.
+    pub(crate) fn micros(&self) -> i64 {
         let remaining = self.until.saturating_duration_since(Instant::now());
         i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX)
-    }
-}
-
-impl Database {
-    /// Raises a fence, and then reads a row of a table by its id if a read is given. Nothing
-    /// if a later token stands.
-    pub(crate) async fn raise_fence(
-        &self,
-        raise: &FenceRaise,
-        read: Option<(&Query, &TableInfo)>,
-        holder: &'static str,
-    ) -> Result<Option<Rows>, DbError> {
-        // On a single writer the raise would wait for the transaction that this task has open.
-        self.check_not_writing()?;
-        loop {
-            let mut loan = self.primary.checkout(holder).await?;
-            let connection = loan.begin()?;
-            let answer = match read {
-                Some((query, table)) => connection.find_under_fence(raise, query, table).await,
-                None => connection.raise_fence(raise).await.map(|is| is.then(Vec::new)),
-            };
-            match answer {
-                Err(error) if error.is_connection_lost() && loan.is_used() => {}
-                Err(error) if error.is_connection_lost() => {
-                    return Err(error.lost_at(self.driver.address()));
-                }
-                answer => {
-                    loan.done();
-                    return answer;
-                }
-            }
-        }
     }
 }

@@ -1,8 +1,13 @@
-//! The databases: one contract ([`Driver`] and [`Connection`]), one dialect a folder, and
-//! what all dialects share: the pool, the lanes that commit, transactions, migrations.
+//! The databases: the contract of a dialect (`Driver` and `Connection`), one folder per
+//! dialect, and what the dialects share: pools, the lanes that commit, transactions, migrations.
+//!
+//! Invariants:
+//! - No dialect imports another one.
+//! - Outside of the dialects, only `raw` names sqlx.
 
 mod batch;
 mod database;
+mod dialect;
 mod driver;
 mod error;
 pub(crate) mod eventlog;
@@ -12,35 +17,37 @@ mod guide;
 mod lane;
 mod migration;
 #[cfg(feature = "mysql")]
-pub mod mysql;
+pub(crate) mod mysql;
+mod open_transactions;
 mod pool;
 #[cfg(feature = "postgres")]
-pub mod postgres;
+pub(crate) mod postgres;
 mod query;
+mod raw;
 mod schema;
 #[cfg(feature = "sqlite")]
-pub mod sqlite;
+pub(crate) mod sqlite;
 mod stage;
 mod token;
 mod transaction;
 
-pub use batch::{
-    ActionId, ChangeKind, CommitBatch, CommitError, Committed, FenceCheck, RowChange, RowRef,
-};
-pub(crate) use database::{Database, Rows, driver};
-pub use driver::{Capabilities, Connection, Driver, Isolation, Route, Syntax, TransactionOptions};
+pub use batch::{ActionId, ChangeKind, CommitError, Committed, RowRef};
+pub(crate) use batch::{CommitBatch, RowChange};
+pub(crate) use database::Database;
+pub(crate) use dialect::driver_for;
+pub use driver::{Capabilities, Isolation, Route, TransactionOptions};
+pub(crate) use driver::{Connection, Driver, Syntax};
 pub use error::{DbError, DbErrorKind};
-pub use fence::FenceRaise;
+pub(crate) use fence::{FenceCheck, FenceRaise};
 pub(crate) use lane::{Lanes, OpenAction};
 pub use migration::{AppliedMigration, MigrationError, MigrationState, Migrations};
 pub(crate) use migration::{applied, migrate, migration_states};
 pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection};
-pub use query::{Arg, Query};
-pub(crate) use schema::TableError;
-pub use schema::{ColumnInfo, SchemaError, TableInfo};
+pub(crate) use query::{Arg, Query, Rows};
+pub use raw::{RawConnection, TransactionConnection};
+pub use schema::SchemaError;
+pub(crate) use schema::{ColumnInfo, TableError, TableInfo};
 pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
 pub use token::{CommitToken, CommitTokenError};
-pub use transaction::{
-    RawConnection, Transaction, TransactionConnection, TransactionError, TransactionManager,
-};
+pub use transaction::{Transaction, TransactionError, TransactionManager};

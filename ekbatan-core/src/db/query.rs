@@ -1,26 +1,27 @@
-//! A read on its way to a database.
+//! A query, its arguments and its rows.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::domain::{ColumnDef, Value, ValueType};
 
-/// An argument of a query.
+/// The rows of a query; each has one value per column.
+pub(crate) type Rows = Vec<Vec<Value>>;
+
+/// An argument of a query. Only PostgreSQL binds arguments by their declared type.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code))]
 #[derive(Debug, Clone)]
-pub enum Arg {
-    /// One value of a type.
+pub(crate) enum Arg {
     One(ValueType, Value),
-    /// A list of values of a type, none of them null.
+    /// A list of values, none of them null.
     Many(ValueType, Vec<Value>),
 }
 
-/// A `SELECT` with its arguments (`$1`, `$2`, ...) and the columns that it answers.
+/// A statement with its arguments and the columns of its rows.
 #[derive(Debug, Clone)]
-pub struct Query {
-    /// The statement.
-    pub sql: Arc<str>,
-    /// Its arguments, `$1` first.
-    pub args: Vec<Arg>,
-    /// What it answers.
-    pub columns: Cow<'static, [ColumnDef]>,
+pub(crate) struct Query {
+    pub(crate) sql: Arc<str>,
+    /// `$1` first.
+    pub(crate) args: Vec<Arg>,
+    pub(crate) columns: Cow<'static, [ColumnDef]>,
 }

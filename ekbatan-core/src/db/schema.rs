@@ -7,7 +7,7 @@ use crate::domain::Table;
 
 /// A column as the database has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ColumnInfo {
+pub(crate) struct ColumnInfo {
     /// Its name.
     pub name: String,
     /// Its type, in the dialect's words.
@@ -26,7 +26,7 @@ pub struct ColumnInfo {
 
 /// A table whose columns were found in the database, in the code's order.
 #[derive(Debug)]
-pub struct TableInfo {
+pub(crate) struct TableInfo {
     /// The table as the code sees it.
     pub table: &'static Table,
     /// Each column of `table.columns`, as the database has it.

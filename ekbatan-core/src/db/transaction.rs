@@ -1,5 +1,9 @@
-//! Transactions that user code holds open: for scripts, imports and raw SQL. Actions do not
-//! use them.
+//! Transactions that user code holds open: for scripts, imports and raw SQL. Actions do not use
+//! them.
+//!
+//! Invariants:
+//! - A connection whose state is unknown is closed, never reused.
+//! - A dropped caller cannot stop a commit that has begun.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,20 +12,16 @@ use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 use tracing::Instrument;
 
+use super::driver::Connection;
+use super::open_transactions::OpenTransactions;
 use super::{
-    CommitBatch, CommitError, Connection, Database, DbError, DbErrorKind, Pool, PooledConnection,
-    Query, TransactionOptions,
+    CommitBatch, CommitError, Database, DbError, DbErrorKind, PooledConnection, Query, Rows,
+    TableError, TableInfo, TransactionOptions,
 };
-use crate::db::database::Rows;
-use crate::db::{TableError, TableInfo};
 use crate::domain::Table;
 
-tokio::task_local! {
-    /// The databases that this task has a transaction open on, and whether it writes.
-    static OPEN: Vec<(usize, bool)>;
-}
-
-/// Why a transaction did not commit. Nothing of it was written, unless it says "unknown".
+/// Error returned when a transaction does not commit. Nothing of it was written, except perhaps
+/// for [`TransactionError::CommitUnknown`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransactionError<E> {
@@ -39,19 +39,12 @@ pub enum TransactionError<E> {
     /// The database failed before the commit.
     #[error(transparent)]
     Database(#[from] DbError),
-    /// The connection broke while the commit was on its way.
+    /// The connection broke during the commit.
     #[error("whether the transaction committed is unknown: {0}")]
     CommitUnknown(DbError),
 }
 
-/// Whether this task has a writing transaction of the database open.
-pub(super) fn is_writing(database: &Database) -> bool {
-    let me = std::ptr::from_ref(database) as usize;
-    OPEN.try_with(|open| open.contains(&(me, true))).unwrap_or_default()
-}
-
-/// Opens transactions on one database. Inner failures roll back; a connection whose state is
-/// in doubt is closed, never reused.
+/// Runs closures in transactions on one database.
 #[derive(Clone)]
 pub struct TransactionManager {
     database: Arc<Database>,
@@ -75,8 +68,8 @@ impl TransactionManager {
 
     /// Runs a closure in a transaction: `Ok` commits, anything else rolls back.
     ///
-    /// The closure may be dropped at any await; the transaction is then rolled back with
-    /// its connection. Once the commit has begun it is carried through all the same.
+    /// If the future is dropped, the transaction is rolled back and its connection closed. Only
+    /// a commit that has begun still completes.
     pub async fn in_transaction_with<T, E, F>(
         &self,
         options: TransactionOptions,
@@ -85,14 +78,11 @@ impl TransactionManager {
     where
         F: Future<Output = Result<T, E>>,
     {
-        let me = Arc::as_ptr(&self.database) as usize;
-        let mut open = OPEN.try_with(Clone::clone).unwrap_or_default();
-        if open.iter().any(|(other, _)| *other == me) {
+        let Some(open) = OpenTransactions::with(&*self.database, !options.read_only) else {
             return Err(TransactionError::Nested);
-        }
-        open.push((me, !options.read_only));
+        };
         let span = tracing::info_span!("ekbatan.transaction");
-        OPEN.scope(open, self.run(options, work).instrument(span)).await
+        open.scope(self.run(options, work).instrument(span)).await
     }
 
     async fn run<T, E, F>(
@@ -104,64 +94,64 @@ impl TransactionManager {
         F: Future<Output = Result<T, E>>,
     {
         let loan = self.database.begin(&options).await?;
-        let transaction = Transaction {
-            database: self.database.clone(),
-            session: Arc::new(Mutex::new(Session {
-                loan: Some(loan),
-                broken: false,
-                touched: false,
-            })),
-        };
+        let state = TransactionState { loan: Some(loan), broken: false, ran_raw: false };
+        let transaction =
+            Transaction { database: self.database.clone(), state: Arc::new(Mutex::new(state)) };
         let worked = match options.timeout {
             None => Some(work(transaction.clone()).await),
             Some(timeout) => tokio::time::timeout(timeout, work(transaction.clone())).await.ok(),
         };
-        // Whatever handle the closure leaked finds the transaction over from here on.
-        let mut session = transaction.session.lock().await;
-        let (loan, broken, touched) = (session.loan.take(), session.broken, session.touched);
-        drop(session);
+        // Handles that the closure kept are useless from here on.
+        let mut state = transaction.state.lock().await;
+        let (loan, broken, ran_raw) = (state.loan.take(), state.broken, state.ran_raw);
+        drop(state);
         let Some(loan) = loan else {
             return Err(DbError::new(DbErrorKind::Other, "the transaction is over").into());
         };
         match worked {
-            Some(Ok(value)) if !broken => commit(loan, touched).await.map(|()| value),
+            Some(Ok(value)) if !broken => commit(loan, ran_raw).await.map(|()| value),
             Some(Ok(_)) => {
                 let why =
                     "a use of the transaction's connection was cut short, so it was not committed";
                 Err(DbError::new(DbErrorKind::Unavailable, why).into())
             }
             Some(Err(error)) => {
-                roll_back(loan, broken, touched).await;
+                roll_back(loan, broken, ran_raw).await;
                 Err(TransactionError::Inner(error))
             }
             None => {
-                roll_back(loan, broken, touched).await;
+                roll_back(loan, broken, ran_raw).await;
                 Err(TransactionError::TimedOut(options.timeout.unwrap_or_default()))
             }
         }
     }
 }
 
-/// Commits on a task of its own, which a dropped caller does not stop.
-async fn commit<E>(mut loan: PooledConnection, touched: bool) -> Result<(), TransactionError<E>> {
+enum CommitFailure {
+    Lost(DbError),
+    Refused(DbError),
+}
+
+/// Commits on its own task, which a dropped caller does not stop.
+async fn commit<E>(mut loan: PooledConnection, ran_raw: bool) -> Result<(), TransactionError<E>> {
     let committing = tokio::spawn(async move {
-        let connection = loan.begin().map_err(Err)?;
+        let connection = loan.mark_busy().map_err(CommitFailure::Refused)?;
         match connection.end(true).await {
             Ok(()) => {
-                give_back(loan, touched).await;
+                give_back(loan, ran_raw).await;
                 Ok(())
             }
-            Err(error) if error.is_connection_lost() => Err(Ok(error)),
+            Err(error) if error.is_connection_lost() => Err(CommitFailure::Lost(error)),
             Err(error) => {
-                roll_back(loan, false, touched).await;
-                Err(Err(error))
+                roll_back(loan, false, ran_raw).await;
+                Err(CommitFailure::Refused(error))
             }
         }
     });
     match committing.await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(Ok(lost))) => Err(TransactionError::CommitUnknown(lost)),
-        Ok(Err(Err(refused))) => Err(TransactionError::Database(refused)),
+        Ok(Err(CommitFailure::Lost(error))) => Err(TransactionError::CommitUnknown(error)),
+        Ok(Err(CommitFailure::Refused(error))) => Err(TransactionError::Database(error)),
         Err(stopped) => Err(TransactionError::CommitUnknown(DbError::new(
             DbErrorKind::Unavailable,
             stopped.to_string(),
@@ -169,52 +159,53 @@ async fn commit<E>(mut loan: PooledConnection, touched: bool) -> Result<(), Tran
     }
 }
 
-/// Rolls back. If that fails, the connection stays marked busy and is closed with it: a
-/// failed rollback can then never turn into a commit.
-async fn roll_back(mut loan: PooledConnection, broken: bool, touched: bool) {
+/// Rolls back. If that fails, the connection stays marked busy and is closed, so that the
+/// transaction can never commit.
+async fn roll_back(mut loan: PooledConnection, broken: bool, ran_raw: bool) {
     if broken {
         return;
     }
-    let ended = match loan.begin() {
+    let ended = match loan.mark_busy() {
         Ok(connection) => connection.end(false).await,
         Err(error) => Err(error),
     };
     match ended {
-        Ok(()) => give_back(loan, touched).await,
+        Ok(()) => give_back(loan, ran_raw).await,
         Err(error) => tracing::warn!(%error, "the rollback failed; the connection is closed"),
     }
 }
 
-/// Gives a connection back whose transaction has ended. Raw SQL may have left settings behind,
-/// which the next one must not meet.
-async fn give_back(mut loan: PooledConnection, touched: bool) {
-    let reset = match loan.begin() {
-        Ok(connection) if touched => connection.reset().await,
+/// Gives a connection back after its transaction ended. If it ran raw SQL, its session is reset
+/// first: the SQL may have changed settings.
+async fn give_back(mut loan: PooledConnection, ran_raw: bool) {
+    let reset = match loan.mark_busy() {
+        Ok(connection) if ran_raw => connection.reset().await,
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     };
     match reset {
-        Ok(()) => loan.done(),
+        Ok(()) => loan.mark_idle(),
         Err(error) => tracing::warn!(%error, "the connection is closed"),
     }
 }
 
-/// A transaction that is open: repositories take it with
+/// A handle to an open transaction, taken by
 /// [`Repository::within`](crate::repository::Repository::within).
 ///
-/// Handles are cheap to clone and useless once the transaction has ended.
+/// Handles are cheap to clone. They return errors once the transaction has ended.
 #[derive(Clone)]
 pub struct Transaction {
     database: Arc<Database>,
-    session: Arc<Mutex<Session>>,
+    state: Arc<Mutex<TransactionState>>,
 }
 
-struct Session {
+pub(super) struct TransactionState {
+    /// `None` once the transaction has ended.
     loan: Option<PooledConnection>,
-    /// A use was dropped in the middle.
+    /// Whether the future of a use was dropped before it completed.
     broken: bool,
-    /// Raw SQL was run on the connection.
-    touched: bool,
+    /// Whether user code had the sqlx connection.
+    ran_raw: bool,
 }
 
 impl Transaction {
@@ -222,151 +213,66 @@ impl Transaction {
         &self.database
     }
 
-    /// What the database says about a table. It is asked over the transaction's own
-    /// connection: with a second one, a pool full of transactions would wait for itself.
+    pub(super) async fn state(&self) -> MutexGuard<'_, TransactionState> {
+        self.state.lock().await
+    }
+
+    /// The columns of a table. The transaction's own connection asks for them: if each
+    /// transaction needed a second connection, a pool full of transactions would deadlock.
     pub(crate) async fn table(&self, table: &'static Table) -> Result<Arc<TableInfo>, TableError> {
         if let Some(info) = self.database.known_table(table)? {
             return Ok(info);
         }
-        let mut session = self.session.lock().await;
-        let found = session.open()?.describe(table).await;
-        session.close();
-        drop(session);
+        let mut state = self.state.lock().await;
+        let found = state.begin_use()?.describe(table).await;
+        state.end_use();
+        drop(state);
         Ok(self.database.learn_table(table, found?)?)
     }
 
     pub(crate) async fn fetch(&self, query: &Query) -> Result<Rows, DbError> {
-        let mut session = self.session.lock().await;
-        let answer = session.open()?.fetch(query).await;
-        session.close();
-        answer
+        let mut state = self.state.lock().await;
+        let rows = state.begin_use()?.fetch(query).await;
+        state.end_use();
+        rows
     }
 
     pub(crate) async fn write(&self, mut batch: CommitBatch) -> Result<(), CommitError> {
         batch.sort();
-        let mut session = self.session.lock().await;
-        let answer = session.open().map_err(CommitError::Refused)?.write(&batch).await;
-        session.close();
-        answer
+        let mut state = self.state.lock().await;
+        let written = state.begin_use().map_err(CommitError::Refused)?.write(&batch).await;
+        state.end_use();
+        written
     }
+}
 
-    /// The connection itself, for raw SQL within the transaction. Do not end the
-    /// transaction by hand.
-    #[cfg(feature = "postgres")]
-    pub async fn postgres(&self) -> Result<TransactionConnection<'_, sqlx::PgConnection>, DbError> {
-        self.raw(super::postgres::raw).await
-    }
-
-    /// The connection itself, for raw SQL within the transaction. Do not end the
-    /// transaction by hand.
-    #[cfg(feature = "sqlite")]
-    pub async fn sqlite(
-        &self,
-    ) -> Result<TransactionConnection<'_, sqlx::SqliteConnection>, DbError> {
-        self.raw(super::sqlite::raw).await
-    }
-
-    /// The connection itself, for raw SQL within the transaction. Do not end the
-    /// transaction by hand; on MySQL and MariaDB every `CREATE`, `ALTER` and `DROP` does.
-    #[cfg(feature = "mysql")]
-    pub async fn mysql(&self) -> Result<TransactionConnection<'_, sqlx::MySqlConnection>, DbError> {
-        self.raw(super::mysql::raw).await
-    }
-
-    async fn raw<C>(
-        &self,
-        cast: fn(&mut dyn Connection) -> Option<&mut C>,
-    ) -> Result<TransactionConnection<'_, C>, DbError> {
-        let mut session = self.session.lock().await;
-        let connection = match &mut session.loan {
-            Some(loan) => loan.begin()?,
-            None => return Err(over()),
+impl TransactionState {
+    pub(super) fn connection(&mut self) -> Result<&mut (dyn Connection + 'static), DbError> {
+        let over = || {
+            let why = "the transaction is over; its handle was used after the closure had ended";
+            DbError::new(DbErrorKind::Other, why)
         };
-        if cast(connection).is_none() {
-            return Err(wrong_dialect());
-        }
-        session.touched = true;
-        Ok(TransactionConnection { session, cast })
+        self.loan.as_mut().ok_or_else(over)?.mark_busy()
     }
-}
 
-fn over() -> DbError {
-    DbError::new(
-        DbErrorKind::Other,
-        "the transaction is over; its handle was used after the closure had ended",
-    )
-}
+    pub(super) fn mark_raw(&mut self) {
+        self.ran_raw = true;
+    }
 
-fn wrong_dialect() -> DbError {
-    DbError::new(
-        DbErrorKind::Other,
-        "this database is of another dialect than the connection that was asked for",
-    )
-}
-
-impl Session {
-    fn open(&mut self) -> Result<&mut dyn Connection, DbError> {
+    /// Marks the transaction broken until [`TransactionState::end_use`]; it stays so if the use
+    /// is dropped.
+    fn begin_use(&mut self) -> Result<&mut (dyn Connection + 'static), DbError> {
         if self.broken {
             return Err(DbError::new(
                 DbErrorKind::Unavailable,
                 "an earlier use of the transaction was cut short",
             ));
         }
-        let loan = self.loan.as_mut().ok_or_else(over)?;
-        // Until `close` says otherwise, this use may have been dropped.
-        self.broken = true;
-        loan.begin()
+        self.broken = self.loan.is_some();
+        self.connection()
     }
 
-    fn close(&mut self) {
+    fn end_use(&mut self) {
         self.broken = false;
-    }
-}
-
-/// The transaction's sqlx connection, for as long as no other statement needs it.
-pub struct TransactionConnection<'t, C> {
-    session: MutexGuard<'t, Session>,
-    cast: fn(&mut dyn Connection) -> Option<&mut C>,
-}
-
-impl<C> TransactionConnection<'_, C> {
-    /// The connection.
-    pub fn connection(&mut self) -> Result<&mut C, DbError> {
-        let loan = self.session.loan.as_mut().ok_or_else(over)?;
-        (self.cast)(loan.begin()?).ok_or_else(wrong_dialect)
-    }
-}
-
-/// A pooled connection for raw SQL outside of any transaction. Give it back with
-/// [`RawConnection::release`], which resets the session; a dropped one is closed.
-pub struct RawConnection<C> {
-    loan: PooledConnection,
-    cast: fn(&mut dyn Connection) -> Option<&mut C>,
-}
-
-impl<C> RawConnection<C> {
-    pub(crate) async fn checkout(
-        pool: &Pool,
-        cast: fn(&mut dyn Connection) -> Option<&mut C>,
-    ) -> Result<Self, DbError> {
-        let mut loan = pool.checkout("raw SQL").await?;
-        let fits = cast(loan.begin()?).is_some();
-        loan.done();
-        if !fits {
-            return Err(wrong_dialect());
-        }
-        Ok(Self { loan, cast })
-    }
-
-    /// The connection. From here on the session counts as touched.
-    pub fn connection(&mut self) -> Result<&mut C, DbError> {
-        (self.cast)(self.loan.begin()?).ok_or_else(wrong_dialect)
-    }
-
-    /// Ends what is open, resets the session and gives the connection back.
-    pub async fn release(mut self) -> Result<(), DbError> {
-        self.loan.begin()?.reset().await?;
-        self.loan.done();
-        Ok(())
     }
 }

@@ -35,8 +35,8 @@ impl Databases {
     pub async fn migrations(&self) -> Result<Vec<AppliedMigration>, MigrationError> {
         let database = self.shards.default();
         let mut loan = database.primary.checkout("migrations").await?;
-        let applied = applied(loan.begin()?, &*database.driver).await;
-        loan.done();
+        let applied = applied(loan.mark_busy()?, &*database.driver).await;
+        loan.mark_idle();
         applied
     }
 

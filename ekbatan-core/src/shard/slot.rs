@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use crate::config::DataSourceConfig;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
-use crate::db::{DbError, Pool, PoolStatus, Route, driver};
+use crate::db::{DbError, Pool, PoolStatus, Route, driver_for};
 
 /// A database that a shard has beside its primary and its replica, by the name of its entry
 /// in the configuration: `lockConfig`, `jobsConfig`. Its pool is its own and is opened when
@@ -71,7 +71,7 @@ impl Slot {
             return Ok(pool);
         }
         let config = &self.inner.config;
-        let driver = driver(config, None)?;
+        let driver = driver_for(config, None)?;
         let pool = Pool::new(driver, Route::Primary, config)?;
         Ok(self.inner.pool.get_or_init(|| pool))
     }

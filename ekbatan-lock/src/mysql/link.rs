@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use ekbatan_core::__private::mysql_options;
 use ekbatan_core::config::DataSourceConfig;
-use ekbatan_core::db::mysql::server_options;
 use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
@@ -27,7 +27,7 @@ pub(super) struct Opener {
 impl Opener {
     pub(super) fn new(config: &DataSourceConfig) -> Result<Self, MySqlLocksError> {
         let options =
-            server_options(config).map_err(|error| MySqlLocksError::Address(error.to_string()))?;
+            mysql_options(config).map_err(|error| MySqlLocksError::Address(error.to_string()))?;
         Ok(Self { options })
     }
 

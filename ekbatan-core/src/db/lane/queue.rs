@@ -1,4 +1,4 @@
-//! What waits for a lane, and what is on its way.
+//! The batches that wait for a lane, and those that a lane has taken.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,188 +7,163 @@ use std::time::Instant;
 use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
+use super::open_actions::{OpenAction, OpenActions};
 use crate::db::{ActionId, CommitBatch, CommitError, Committed, DbError, RowChange};
 use crate::domain::TableKey;
 
 type Answer = oneshot::Sender<Result<Committed, CommitError>>;
 
-/// A row that an update is about to change.
+/// Identifies a row that an update changes.
 type RowKey = (TableKey, Uuid);
 
-fn key(change: &RowChange) -> RowKey {
+fn row_key(change: &RowChange) -> RowKey {
     (change.table.table.key(), change.id)
 }
 
-/// A batch and whom to tell.
-pub(super) struct Job {
+/// A batch and the channel to its caller.
+pub(super) struct QueuedBatch {
     pub(super) batch: CommitBatch,
     pub(super) since: Instant,
     answer: Answer,
     open: OpenAction,
 }
 
-/// Marks an action as being worked for, until it is dropped.
-pub(crate) struct OpenAction {
-    queue: Arc<Actions>,
-    action: ActionId,
-}
-
-impl Drop for OpenAction {
-    fn drop(&mut self) {
-        let mut open = lock(&self.queue.open);
-        if let Some(count) = open.get_mut(&self.action) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.action);
-            }
-        }
-        drop(open);
-        self.queue.settled.notify_waiters();
-    }
-}
-
-#[derive(Default)]
-struct Actions {
-    /// Actions that somebody works for, and how many do.
-    open: Mutex<HashMap<ActionId, usize>>,
-    settled: Notify,
-}
-
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Job>,
-    /// Rows that a lane is updating, and the batches that wait to hear how that ends.
-    in_flight: HashMap<RowKey, Vec<Job>>,
+    waiting: VecDeque<QueuedBatch>,
+    /// Rows that a batch in flight updates, each with the batches parked behind it.
+    in_flight: HashMap<RowKey, Vec<QueuedBatch>>,
     closed: bool,
 }
 
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct CommitQueue {
     state: Mutex<State>,
     wake: Notify,
     closing: Notify,
-    actions: Arc<Actions>,
+    open_actions: Arc<OpenActions>,
 }
 
-/// What is guarded stays consistent between statements, so that a panic elsewhere while the
-/// lock was held spoils nothing.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Queue {
-    /// Marks an action as being worked for.
-    pub(super) fn open(&self, action: ActionId) -> OpenAction {
-        *lock(&self.actions.open).entry(action).or_default() += 1;
-        OpenAction { queue: self.actions.clone(), action }
+impl CommitQueue {
+    pub(super) fn open_actions(&self) -> &Arc<OpenActions> {
+        &self.open_actions
     }
 
-    /// Whether somebody works for the action.
-    pub(super) fn is_open(&self, action: ActionId) -> bool {
-        lock(&self.actions.open).contains_key(&action)
+    /// The state is consistent between statements, so a panic elsewhere does not invalidate it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lines a batch up; `false` when the lanes are closed.
+    /// Queues a batch; `false` if the lanes are closed.
     pub(super) fn push(&self, batch: CommitBatch, answer: Answer) -> bool {
-        let open = self.open(batch.action);
-        let job = Job { batch, since: Instant::now(), answer, open };
-        let mut state = lock(&self.state);
+        let open = self.open_actions.open(batch.action);
+        let queued = QueuedBatch { batch, since: Instant::now(), answer, open };
+        let mut state = self.state();
         if state.closed {
             return false;
         }
-        state.waiting.push_back(job);
+        state.waiting.push_back(queued);
         drop(state);
-        // The lane that slept last is the one whose session is warm.
+        // The lane that fell asleep last has the warmest connection.
         self.wake.notify_last();
         true
     }
 
-    /// All that waits, up to the bounds; nothing once the queue is closed and empty.
-    pub(super) async fn next(queue: &Arc<Queue>, batches: usize, rows: usize) -> Option<Flight> {
+    /// Takes all waiting batches up to the limits; `None` once the queue is closed and empty.
+    pub(super) async fn next(
+        queue: &Arc<CommitQueue>,
+        max_batches: usize,
+        max_rows: usize,
+    ) -> Option<InFlight> {
         loop {
+            // Register before checking, so that a notification in between is not missed.
             let woken = queue.wake.notified();
-            let (jobs, more, closed) = queue.take(batches, rows);
-            if more {
+            let taken = queue.take(max_batches, max_rows);
+            if taken.more_waiting {
                 queue.wake.notify_one();
             }
-            if !jobs.is_empty() {
-                return Some(Flight { queue: queue.clone(), jobs });
+            if !taken.batches.is_empty() {
+                return Some(InFlight { queue: queue.clone(), batches: taken.batches });
             }
-            if closed {
-                queue.wake.notify_one(); // the next lane ends, too
+            if taken.finished {
+                queue.wake.notify_one(); // so that the next lane ends, too
                 return None;
             }
             woken.await;
         }
     }
 
-    fn take(&self, batches: usize, rows: usize) -> (Vec<Job>, bool, bool) {
-        let mut abandoned = Vec::new(); // dropped when the lock is free again
-        let mut jobs: Vec<Job> = Vec::new();
-        let mut taken_rows = 0;
-        let mut state = lock(&self.state);
-        while jobs.len() < batches && taken_rows < rows {
-            let Some(job) = state.waiting.pop_front() else { break };
-            if job.answer.is_closed() {
-                abandoned.push(job); // nobody waits for it and nothing of it was sent
+    fn take(&self, max_batches: usize, max_rows: usize) -> Taken {
+        let mut abandoned = Vec::new(); // dropped after the lock is released
+        let mut batches: Vec<QueuedBatch> = Vec::new();
+        let mut rows = 0;
+        let mut state = self.state();
+        while batches.len() < max_batches && rows < max_rows {
+            let Some(next) = state.waiting.pop_front() else { break };
+            if next.answer.is_closed() {
+                abandoned.push(next); // its caller is gone and nothing of it was sent
                 continue;
             }
-            let before = job.batch.updates().map(key).find(|key| state.in_flight.contains_key(key));
-            if let Some(parked) = before.and_then(|key| state.in_flight.get_mut(&key)) {
-                parked.push(job);
+            let blocking =
+                next.batch.updates().map(row_key).find(|key| state.in_flight.contains_key(key));
+            if let Some(parked) = blocking.and_then(|key| state.in_flight.get_mut(&key)) {
+                parked.push(next);
                 continue;
             }
-            for change in job.batch.updates() {
-                state.in_flight.insert(key(change), Vec::new());
+            for change in next.batch.updates() {
+                state.in_flight.insert(row_key(change), Vec::new());
             }
-            taken_rows += job.batch.rows();
-            jobs.push(job);
+            rows += next.batch.rows();
+            batches.push(next);
         }
-        let answer = (!state.waiting.is_empty(), state.closed && state.in_flight.is_empty());
+        let more_waiting = !state.waiting.is_empty();
+        let finished = state.closed && state.in_flight.is_empty();
         drop(state);
         drop(abandoned);
-        (jobs, answer.0, answer.1)
+        Taken { batches, more_waiting, finished }
     }
 
-    /// Lets go of the rows of a batch that is answered, and decides about those that waited.
+    /// Releases the rows of an answered batch, and requeues or rejects the batches parked behind
+    /// them.
     fn release(&self, batch: &CommitBatch, committed: bool) {
         let mut stale = Vec::new();
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         for change in batch.updates() {
-            for job in state.in_flight.remove(&key(change)).unwrap_or_default() {
-                let same_row = job.batch.updates().find(|parked| key(parked) == key(change));
-                let still_valid =
+            for queued in state.in_flight.remove(&row_key(change)).unwrap_or_default() {
+                let same_row =
+                    queued.batch.updates().find(|parked| row_key(parked) == row_key(change));
+                let is_current =
                     |parked: &RowChange| parked.expected_version() == change.next_version();
                 match same_row {
-                    Some(parked) if committed && !still_valid(parked) => {
+                    Some(parked) if committed && !is_current(parked) => {
                         let row = parked.row_ref();
-                        stale.push((job, row));
+                        stale.push((queued, row));
                     }
-                    _ => state.waiting.push_back(job),
+                    _ => state.waiting.push_back(queued),
                 }
             }
         }
-        // An idle lane is woken for work only: the one that answers looks by itself.
-        let more = !state.waiting.is_empty() || state.closed;
+        // Another lane is woken only for work. The lane that answers looks at the queue next.
+        let wake = !state.waiting.is_empty() || state.closed;
         drop(state);
-        if more {
+        if wake {
             self.wake.notify_one();
         }
-        for (job, row) in stale {
-            let _ = job.answer.send(Err(CommitError::Stale(vec![row])));
+        for (queued, row) in stale {
+            let _ = queued.answer.send(Err(CommitError::Stale(vec![row])));
         }
     }
 
-    /// Takes an action's batch out of the queue, if no lane has taken it.
+    /// Removes an action's batch; `false` if there is none, or a lane has taken it.
     pub(super) fn withdraw(&self, action: ActionId) -> bool {
-        let mut state = lock(&self.state);
+        let mut state = self.state();
         let State { waiting, in_flight, .. } = &mut *state;
         let mut withdrawn = None;
-        if let Some(at) = waiting.iter().position(|job| job.batch.action == action) {
+        if let Some(at) = waiting.iter().position(|queued| queued.batch.action == action) {
             withdrawn = waiting.remove(at);
         }
         for parked in in_flight.values_mut() {
-            if let Some(at) = parked.iter().position(|job| job.batch.action == action) {
+            if let Some(at) = parked.iter().position(|queued| queued.batch.action == action) {
                 withdrawn = Some(parked.remove(at));
             }
         }
@@ -196,22 +171,12 @@ impl Queue {
         withdrawn.is_some()
     }
 
-    pub(super) async fn settled(&self, action: ActionId) {
-        loop {
-            // Created before looking, it hears every end that comes after the look.
-            let settled = self.actions.settled.notified();
-            if !lock(&self.actions.open).contains_key(&action) {
-                return;
-            }
-            settled.await;
-        }
-    }
-
-    /// Waits until the lanes are to end.
+    /// Waits until the queue is closed.
     pub(super) async fn closed(&self) {
         loop {
+            // Register before checking, so that a notification in between is not missed.
             let closing = self.closing.notified();
-            if lock(&self.state).closed {
+            if self.state().closed {
                 return;
             }
             closing.await;
@@ -219,61 +184,68 @@ impl Queue {
     }
 
     pub(super) fn close(&self) {
-        lock(&self.state).closed = true;
+        self.state().closed = true;
         self.closing.notify_waiters();
         self.wake.notify_waiters();
         self.wake.notify_one();
     }
 }
 
-/// The batches that a lane has taken. Dropping it, even by a panic, lets their rows go.
-pub(super) struct Flight {
-    queue: Arc<Queue>,
-    jobs: Vec<Job>,
+struct Taken {
+    batches: Vec<QueuedBatch>,
+    more_waiting: bool,
+    /// The queue is closed and nothing is in flight.
+    finished: bool,
 }
 
-impl Flight {
-    pub(super) fn jobs(&self) -> &[Job] {
-        &self.jobs
+/// The batches that a lane has taken. Dropping it, also by a panic, releases their rows.
+pub(super) struct InFlight {
+    queue: Arc<CommitQueue>,
+    batches: Vec<QueuedBatch>,
+}
+
+impl InFlight {
+    pub(super) fn batches(&self) -> &[QueuedBatch] {
+        &self.batches
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+        self.batches.is_empty()
     }
 
-    /// Answers every job for which there is an answer; the others stay, in their order.
+    /// Answers every batch for which `answer` returns an outcome; the others stay, in order.
     pub(super) fn answer_each(
         &mut self,
-        mut answer: impl FnMut(&Job) -> Option<Result<Committed, CommitError>>,
+        mut answer: impl FnMut(&QueuedBatch) -> Option<Result<Committed, CommitError>>,
     ) {
-        for job in std::mem::take(&mut self.jobs) {
-            match answer(&job) {
-                Some(answer) => self.finish(job, answer),
-                None => self.jobs.push(job),
+        for queued in std::mem::take(&mut self.batches) {
+            match answer(&queued) {
+                Some(answer) => self.finish(queued, answer),
+                None => self.batches.push(queued),
             }
         }
     }
 
-    /// Answers every job that nothing of it was written.
+    /// Rejects every batch: nothing of it was written.
     pub(super) fn refuse_all(&mut self, cause: &DbError) {
-        for job in std::mem::take(&mut self.jobs) {
+        for queued in std::mem::take(&mut self.batches) {
             let error = DbError::new(cause.kind(), format!("{cause}; nothing was written"));
-            self.finish(job, Err(CommitError::Refused(error)));
+            self.finish(queued, Err(CommitError::Refused(error)));
         }
     }
 
-    fn finish(&self, job: Job, answer: Result<Committed, CommitError>) {
-        self.queue.release(&job.batch, answer.is_ok());
-        let Job { answer: caller, open, .. } = job;
-        drop(open); // settled before the caller hears of it
-        let _ = caller.send(answer);
+    fn finish(&self, queued: QueuedBatch, outcome: Result<Committed, CommitError>) {
+        self.queue.release(&queued.batch, outcome.is_ok());
+        let QueuedBatch { answer, open, .. } = queued;
+        drop(open); // the action is settled before its caller receives the outcome
+        let _ = answer.send(outcome);
     }
 }
 
-impl Drop for Flight {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        for job in std::mem::take(&mut self.jobs) {
-            self.queue.release(&job.batch, false);
+        for queued in std::mem::take(&mut self.batches) {
+            self.queue.release(&queued.batch, false);
         }
     }
 }

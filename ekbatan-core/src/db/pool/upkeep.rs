@@ -1,32 +1,32 @@
-//! What is done for a pool while nobody looks: connections that are idle for too long or too
-//! old are closed, the wanted few are kept open, and whoever holds one for too long is
-//! reported.
+//! The background task of a pool: it closes connections that are idle too long or too old, keeps
+//! `minimum_idle` connections open, and reports holders that hold a connection too long.
 //!
-//! One task a pool, which ends with it. It wakes a few times within the shortest time that it
-//! looks after, and at most every half minute; there is none where nothing is wanted.
+//! One task per pool, which ends with the pool. It runs four times within the shortest configured
+//! time, and at least every 30 seconds. No task runs if nothing is configured.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool::managed::{self, Timeouts, WeakPool};
 use tokio::task::AbortHandle;
 
-use super::{Holders, Manager};
+use super::holders::Holders;
+use super::manager::ConnectionManager;
 use crate::config::DataSourceConfig;
 
-/// The task; dropping this ends it.
+/// The handle of the task; dropping it ends the task.
 pub(super) struct Upkeep(Option<AbortHandle>);
 
 impl Upkeep {
     pub(super) fn start(
-        pool: &managed::Pool<Manager>,
+        pool: &managed::Pool<ConnectionManager>,
         holders: &Holders,
         address: &Arc<str>,
         config: &DataSourceConfig,
     ) -> Self {
         let Some(period) = period(config) else { return Self(None) };
-        let duties = Duties {
-            // Weak, so that a pool that is dropped is not kept by who looks after it.
+        let task = UpkeepTask {
+            // Weak, so that the task does not keep a dropped pool alive.
             pool: pool.weak(),
             holders: holders.clone(),
             address: address.clone(),
@@ -35,7 +35,7 @@ impl Upkeep {
             leak_threshold: config.leak_detection_threshold,
         };
         let task = tokio::spawn(async move {
-            while duties.round().await.is_some() {
+            while task.run_once().await.is_some() {
                 tokio::time::sleep(period).await;
             }
         });
@@ -47,6 +47,11 @@ impl Upkeep {
             task.abort();
         }
     }
+
+    #[cfg(all(test, feature = "sqlite"))]
+    pub(super) fn task(&self) -> Option<AbortHandle> {
+        self.0.clone()
+    }
 }
 
 impl Drop for Upkeep {
@@ -55,7 +60,7 @@ impl Drop for Upkeep {
     }
 }
 
-/// How often there is something to look at; never, if nothing is looked after.
+/// The pause between two runs; `None` if nothing is configured.
 fn period(config: &DataSourceConfig) -> Option<Duration> {
     let times = [config.idle_timeout, config.max_lifetime, config.leak_detection_threshold];
     let shortest = times.into_iter().filter(|time| !time.is_zero()).min();
@@ -66,8 +71,8 @@ fn period(config: &DataSourceConfig) -> Option<Duration> {
     Some(shortest.map_or(Duration::MAX, |time| time / 4).clamp(least, Duration::from_secs(30)))
 }
 
-struct Duties {
-    pool: WeakPool<Manager>,
+struct UpkeepTask {
+    pool: WeakPool<ConnectionManager>,
     holders: Holders,
     address: Arc<str>,
     idle_timeout: Duration,
@@ -75,29 +80,21 @@ struct Duties {
     leak_threshold: Duration,
 }
 
-impl Duties {
-    /// None: the pool is gone.
-    async fn round(&self) -> Option<()> {
-        self.report();
+impl UpkeepTask {
+    /// `None` once the pool is gone.
+    async fn run_once(&self) -> Option<()> {
+        self.report_overdue();
         let pool = self.pool.upgrade().filter(|pool| !pool.is_closed())?;
-        self.close_old(&pool);
+        self.close_idle_and_expired(&pool);
         self.fill(&pool).await;
         Some(())
     }
 
-    fn report(&self) {
+    fn report_overdue(&self) {
         if self.leak_threshold.is_zero() {
             return;
         }
-        let mut overdue = Vec::new();
-        for holder in self.holders.lock().unwrap_or_else(PoisonError::into_inner).values_mut() {
-            let held = holder.since.elapsed();
-            if !holder.reported && held >= self.leak_threshold {
-                holder.reported = true;
-                overdue.push((holder.name, held));
-            }
-        }
-        for (holder, held) in overdue {
+        for (holder, held) in self.holders.newly_overdue(self.leak_threshold) {
             tracing::warn!(
                 holder,
                 ?held,
@@ -107,15 +104,15 @@ impl Duties {
         }
     }
 
-    fn close_old(&self, pool: &managed::Pool<Manager>) {
-        let mut spared = pool.status().available.saturating_sub(self.minimum_idle);
-        // The longest unused stands first, as the one used last is lent first.
-        let closed = pool.retain(|session, _| {
-            let unused = !self.idle_timeout.is_zero()
-                && Instant::now().duration_since(session.idle_since) >= self.idle_timeout;
-            let close = session.is_expired() || (unused && spared > 0);
+    fn close_idle_and_expired(&self, pool: &managed::Pool<ConnectionManager>) {
+        let mut closable = pool.status().available.saturating_sub(self.minimum_idle);
+        // The longest idle connection comes first, because the one used last is lent first.
+        let closed = pool.retain(|entry, _| {
+            let is_idle_too_long = !self.idle_timeout.is_zero()
+                && Instant::now().duration_since(entry.idle_since) >= self.idle_timeout;
+            let close = entry.is_expired() || (is_idle_too_long && closable > 0);
             if close {
-                spared = spared.saturating_sub(1);
+                closable = closable.saturating_sub(1);
             }
             !close
         });
@@ -123,43 +120,40 @@ impl Duties {
             tracing::debug!(
                 connections = closed.removed.len(),
                 pool = &*self.address,
-                "closed connections that were unused or old"
+                "closed connections that were idle too long or too old"
             );
         }
     }
 
-    /// Opens connections until enough are idle. Each is opened outside of the pool, so that
-    /// a server which takes its time holds up nobody who could have an idle one.
-    async fn fill(&self, pool: &managed::Pool<Manager>) {
+    /// Opens connections until `minimum_idle` are idle. Each is opened outside of the pool, so
+    /// that a slow server does not block callers that could have an idle connection.
+    async fn fill(&self, pool: &managed::Pool<ConnectionManager>) {
         loop {
             let status = pool.status();
             if status.available >= self.minimum_idle || status.size >= status.max_size {
                 return;
             }
             let manager = pool.manager();
-            match manager.driver.connect(manager.route).await {
+            match manager.connect().await {
                 Ok(connection) => *manager.spare() = Some(connection),
                 Err(error) => {
                     tracing::debug!(%error, pool = &*self.address, "no connection to keep idle");
                     return;
                 }
             }
-            // The pool takes a new connection only when no idle one is left; those are
-            // given back together with it, at once.
-            let now = Timeouts { wait: Some(Duration::ZERO), ..Timeouts::default() };
+            // The pool creates an entry only when no idle one is left. So all idle entries are
+            // taken until it creates one from the spare, and then given back at once.
+            let at_once = Timeouts { wait: Some(Duration::ZERO), ..Timeouts::default() };
             let mut loans = Vec::new();
             while manager.spare().is_some() {
-                match pool.timeout_get(&now).await {
+                match pool.timeout_get(&at_once).await {
                     Ok(loan) => loans.push(loan),
                     Err(_) => break,
                 }
             }
             if manager.spare().take().is_some() {
-                return; // others took all that there may be
+                return; // the pool reached its maximum size meanwhile
             }
         }
     }
 }
-
-#[cfg(all(test, feature = "sqlite"))]
-mod tests;

@@ -1,19 +1,21 @@
 //! Pools over real files.
 
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use super::*;
+use super::Pool;
+use crate::config::DataSourceConfig;
+use crate::db::Route;
 use crate::db::sqlite::SqliteDriver;
-use crate::db::{Pool, Route};
 
 const MOMENT: Duration = Duration::from_millis(80);
 
-/// A pool over a file of its own, in a folder that goes with it.
+/// A pool over its own file, in a temporary folder.
 fn pool(set: impl FnOnce(DataSourceConfig) -> DataSourceConfig) -> (Pool, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", folder.path().join("pool.db").display());
@@ -22,53 +24,53 @@ fn pool(set: impl FnOnce(DataSourceConfig) -> DataSourceConfig) -> (Pool, tempfi
     (Pool::new(Arc::new(driver), Route::Primary, &config).unwrap(), folder)
 }
 
-/// Waits until the pool is so, with a bound that is far from what it takes.
-async fn until(what: &str, is_so: impl Fn() -> bool) {
+/// Waits until the condition holds, with a bound far above the time that it takes.
+async fn until(what: &str, holds: impl Fn() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
+    while !holds() {
         assert!(Instant::now() < give_up, "{what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn the_wanted_few_are_kept_open() {
+async fn minimum_idle_connections_are_kept_open() {
     let (pool, _folder) = pool(|config| config.minimum_idle(3).idle_timeout(MOMENT));
-    until("three are opened", || pool.status().idle == 3).await;
+    until("three connections are opened", || pool.status().idle == 3).await;
     let held = [pool.checkout("a").await.unwrap(), pool.checkout("b").await.unwrap()];
-    until("others take the place of the lent ones", || pool.status().idle == 3).await;
+    until("lent connections are replaced by new idle ones", || pool.status().idle == 3).await;
     assert_eq!(pool.status().size, 5);
     drop(held);
-    until("those beyond are closed when unused", || pool.status().size == 3).await;
+    until("surplus connections are closed when idle", || pool.status().size == 3).await;
     tokio::time::sleep(MOMENT * 3).await;
     assert_eq!((pool.status().size, pool.status().idle), (3, 3));
 }
 
 #[tokio::test]
-async fn a_broken_one_is_replaced() {
+async fn a_broken_connection_is_replaced() {
     let (pool, _folder) = pool(|config| config.minimum_idle(1).idle_timeout(MOMENT));
-    until("one is opened", || pool.status().idle == 1).await;
+    until("one connection is opened", || pool.status().idle == 1).await;
     let mut loan = pool.checkout("breaks").await.unwrap();
-    loan.begin().unwrap();
+    loan.mark_busy().unwrap();
     drop(loan);
-    until("a new one is opened", || pool.status().idle == 1).await;
+    until("a new connection is opened", || pool.status().idle == 1).await;
 }
 
 #[tokio::test]
-async fn no_more_are_opened_than_there_may_be() {
+async fn no_more_connections_are_opened_than_the_maximum() {
     let (pool, _folder) = pool(|config| config.minimum_idle(5).idle_timeout(MOMENT));
     let mut held = Vec::new();
     for _ in 0..4 {
         held.push(pool.checkout("holds").await.unwrap());
     }
-    until("the last one is opened", || pool.status().idle == 1).await;
+    until("the last connection is opened", || pool.status().idle == 1).await;
     tokio::time::sleep(MOMENT * 2).await;
     assert_eq!(pool.status().size, 5);
     let _last = tokio::time::timeout(Duration::from_secs(5), pool.checkout("last")).await.unwrap();
 }
 
 #[tokio::test]
-async fn unused_connections_are_closed_and_used_ones_are_not() {
+async fn idle_connections_are_closed_and_lent_ones_are_not() {
     let (pool, _folder) = pool(|config| config.idle_timeout(MOMENT));
     let held = pool.checkout("holds").await.unwrap();
     let others = (pool.checkout("a").await.unwrap(), pool.checkout("b").await.unwrap());
@@ -78,37 +80,37 @@ async fn unused_connections_are_closed_and_used_ones_are_not() {
     let back = Instant::now();
     drop(held);
     let idle = pool.status().idle;
-    // A machine that was busy elsewhere may have let the time pass already.
-    assert!(idle == 1 || back.elapsed() >= MOMENT, "its time begins when it is given back");
-    until("and the last one", || pool.status().size == 0).await;
+    // On a busy machine the time may have passed already.
+    assert!(idle == 1 || back.elapsed() >= MOMENT, "its idle time starts when it is given back");
+    until("the last one is closed", || pool.status().size == 0).await;
 }
 
 #[tokio::test]
-async fn zero_means_never() {
+async fn zero_disables_a_timeout() {
     let never =
         |config: DataSourceConfig| config.idle_timeout(Duration::ZERO).max_lifetime(Duration::ZERO);
     let (pool, _folder) = pool(never);
-    assert!(pool.upkeep.0.is_none(), "nothing to look after, so no task");
+    assert!(pool.upkeep.task().is_none(), "nothing to do, so no task");
     drop(pool.checkout("a").await.unwrap());
     tokio::time::sleep(MOMENT).await;
     assert_eq!(pool.status().idle, 1);
 }
 
 #[tokio::test]
-async fn old_connections_are_closed_even_when_they_are_wanted() {
+async fn expired_connections_are_closed_even_if_minimum_idle_needs_them() {
     let (pool, _folder) = pool(|config| config.max_lifetime(MOMENT).idle_timeout(Duration::ZERO));
     let held = pool.checkout("holds").await.unwrap();
     drop(pool.checkout("a").await.unwrap());
     until("the idle one is closed", || pool.status().size == 1).await;
     tokio::time::sleep(MOMENT).await;
-    assert_eq!(pool.status().size, 1, "a lent one is left to its holder");
+    assert_eq!(pool.status().size, 1, "a lent connection is left to its holder");
     drop(held);
     let loan = pool.checkout("b").await.unwrap();
     assert!(!loan.is_used(), "it is not lent again");
 }
 
 #[tokio::test]
-async fn connections_do_not_all_end_at_once() {
+async fn connections_do_not_all_expire_at_once() {
     let (pool, _folder) = pool(|config| config.max_lifetime(Duration::from_secs(1_000)));
     let manager = pool.inner.manager();
     let now = Instant::now();
@@ -119,14 +121,14 @@ async fn connections_do_not_all_end_at_once() {
 }
 
 #[tokio::test]
-async fn who_holds_for_too_long_is_reported_once() {
+async fn a_holder_that_exceeds_the_threshold_is_reported_once() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let (pool, _folder) = pool(|config| config.leak_detection_threshold(MOMENT));
     let asked = Instant::now();
     let held = pool.checkout("report of the year").await.unwrap();
     let overdue = pool.status().overdue;
-    // A machine that was busy elsewhere may have let the time pass already.
+    // On a busy machine the time may have passed already.
     assert!(overdue.is_empty() || asked.elapsed() >= MOMENT, "{overdue:?}");
     until("it is reported", || !log.lines().is_empty()).await;
     tokio::time::sleep(MOMENT * 3).await;
@@ -145,7 +147,7 @@ async fn the_task_ends_with_the_pool() {
     for close in [true, false] {
         let (pool, _folder) = pool(|config| config.minimum_idle(1));
         until("it runs", || pool.status().idle == 1).await;
-        let task = pool.upkeep.0.clone().unwrap();
+        let task = pool.upkeep.task().unwrap();
         let copy = pool.clone();
         assert!(!task.is_finished());
         if close {
@@ -158,7 +160,7 @@ async fn the_task_ends_with_the_pool() {
     }
 }
 
-/// What was warned of.
+/// The warnings.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 

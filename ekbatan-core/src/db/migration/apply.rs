@@ -1,0 +1,108 @@
+//! Applies the migrations that have not run yet.
+//!
+//! Invariant: each step locks out other processes and then reads what they applied, so any
+//! number of processes may migrate at once.
+
+use super::error::MigrationError;
+use super::history::{applied, recorded_source};
+use super::script::{FRAMEWORK, Migration, Migrations, checksum};
+use crate::clock::{Clock, to_micros};
+use crate::db::eventlog::MIGRATIONS;
+use crate::db::{Arg, Connection, Database, Driver, PooledConnection, Query};
+use crate::domain::Value;
+
+pub(crate) async fn migrate(
+    database: &Database,
+    migrations: &Migrations,
+    clock: &dyn Clock,
+) -> Result<(), MigrationError> {
+    let driver = &*database.driver;
+    let all = migrations.in_order(driver.capabilities().name)?;
+    let mut loan = database.primary.checkout("migrate").await?;
+    step(&mut loan, async |connection| {
+        connection.create_eventlog().await.map_err(MigrationError::from)
+    })
+    .await?;
+    for (source, migration) in &all {
+        step(&mut loan, async |connection| {
+            apply(connection, driver, source, migration, clock).await
+        })
+        .await?;
+    }
+    loan.mark_idle();
+    database.forget_tables();
+    Ok(())
+}
+
+/// Runs `work` while other processes are locked out.
+async fn step(
+    loan: &mut PooledConnection,
+    work: impl AsyncFnOnce(&mut dyn Connection) -> Result<(), MigrationError>,
+) -> Result<(), MigrationError> {
+    let connection = loan.mark_busy()?;
+    connection.begin_migration().await?;
+    match work(connection).await {
+        Ok(()) => Ok(connection.end_migration(true).await?),
+        Err(error) => {
+            connection.end_migration(false).await?;
+            loan.mark_idle();
+            Err(error)
+        }
+    }
+}
+
+async fn apply(
+    connection: &mut dyn Connection,
+    driver: &dyn Driver,
+    source: &str,
+    migration: &Migration,
+    clock: &dyn Clock,
+) -> Result<(), MigrationError> {
+    let Migration { version, name, .. } = migration;
+    let text = migration.text(driver.capabilities().name)?;
+    let checksum = checksum(text);
+    let applied = applied(connection, driver).await?;
+    if let Some(done) =
+        applied.iter().find(|done| done.source == source && done.version == *version)
+    {
+        if done.checksum == checksum {
+            return Ok(());
+        }
+        return Err(MigrationError::Edited {
+            version: *version,
+            name: name.clone(),
+            database: driver.address().to_owned(),
+        });
+    }
+    let failed = |source| MigrationError::Failed {
+        version: *version,
+        name: name.clone(),
+        left_nothing: driver.capabilities().atomic_migrations,
+        source,
+    };
+    let text = match source {
+        FRAMEWORK => driver.syntax().framework_migration(text),
+        _ => text.into(),
+    };
+    connection.script(&text).await.map_err(failed)?;
+    let values = [
+        Value::Text(recorded_source(source, driver).to_owned()),
+        Value::Int(*version),
+        Value::Text(name.clone()),
+        Value::Text(checksum),
+        Value::Timestamp(to_micros(clock.now())),
+    ];
+    let args = MIGRATIONS.columns.iter().zip(values);
+    let record = Query {
+        sql: format!(
+            "INSERT INTO {} (source, version, name, checksum, applied_date) VALUES ($1, $2, $3, $4, $5)",
+            driver.syntax().table(&MIGRATIONS)
+        )
+        .into(),
+        args: args.map(|(column, value)| Arg::One(column.ty, value)).collect(),
+        columns: Vec::new().into(),
+    };
+    connection.fetch(&record).await.map_err(failed)?;
+    tracing::info!(version, name, source, "migrated");
+    Ok(())
+}

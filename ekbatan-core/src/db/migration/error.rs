@@ -1,0 +1,90 @@
+//! Errors of migrations.
+
+use std::path::PathBuf;
+
+use crate::db::DbError;
+use crate::domain::{FieldError, ShardIdentifier};
+
+/// Error returned when not all migrations ran. Those before the failed one stay applied.
+///
+/// The failed migration leaves nothing behind, except on databases that commit every `CREATE`,
+/// `ALTER` and `DROP` by itself, as MySQL and MariaDB do; the error says so
+/// ([`Capabilities::atomic_migrations`](crate::db::Capabilities::atomic_migrations)).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrationError {
+    /// The folder cannot be read.
+    #[error("the migrations in `{}` cannot be read: {source}", folder.display())]
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A file's name has no number.
+    #[error("`{}` is no migration's name; call it, for example, 0001_create_wallets.sql", .0.display())]
+    Name(PathBuf),
+    /// Two scripts have the same number.
+    #[error("two migrations have the number {version}: `{first}` and `{second}`")]
+    Twice {
+        /// The number.
+        version: i64,
+        /// The name of the first script.
+        first: String,
+        /// The name of the second script.
+        second: String,
+    },
+    /// A script has no text for this dialect.
+    #[error("migration {version} `{name}` has no text for {dialect}")]
+    NoText {
+        /// The number.
+        version: i64,
+        /// The name.
+        name: String,
+        /// The dialect.
+        dialect: &'static str,
+    },
+    /// A script was changed after it had run.
+    #[error(
+        "migration {version} `{name}` was changed after it had run on {database}; restore its text and add a new migration instead"
+    )]
+    Edited {
+        /// The number.
+        version: i64,
+        /// The name.
+        name: String,
+        /// The database on which it had run.
+        database: String,
+    },
+    /// The script failed.
+    #[error("migration {version} `{name}` failed: {source}{}", hint(*.left_nothing))]
+    Failed {
+        /// The number.
+        version: i64,
+        /// The name.
+        name: String,
+        /// Whether the database rolled the whole script back. If not, the statements before the
+        /// one that failed stay applied.
+        left_nothing: bool,
+        /// The cause.
+        source: DbError,
+    },
+    /// Some shards failed; the others are migrated.
+    #[error("{}", .0.iter().map(|(shard, error)| format!("shard {shard}: {error}")).collect::<Vec<_>>().join("\n"))]
+    Shards(Vec<(ShardIdentifier, MigrationError)>),
+    /// The database failed outside of the scripts.
+    #[error(transparent)]
+    Database(#[from] DbError),
+    /// The record of migrations cannot be read.
+    #[error("the record of migrations is damaged: {0}")]
+    Record(#[from] FieldError),
+}
+
+fn hint(left_nothing: bool) -> &'static str {
+    if left_nothing {
+        ""
+    } else {
+        "; its statements before the one that failed stay, as this database commits them one by \
+         one: undo them by hand, or make the script one that can run again, then migrate anew"
+    }
+}

@@ -1,0 +1,118 @@
+//! Which migrations ran on a database, and which are still to run.
+
+use chrono::{DateTime, Utc};
+
+use super::error::MigrationError;
+use super::script::{APPLICATION, FRAMEWORK, Migrations, checksum};
+use crate::db::eventlog::MIGRATIONS;
+use crate::db::{Connection, Database, Driver, Query};
+use crate::domain::{Field, FieldError, RowReader, Value};
+
+/// A migration that has run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AppliedMigration {
+    /// `ekbatan` for the framework's own, otherwise `application`.
+    pub source: String,
+    /// Its number.
+    pub version: i64,
+    /// Its name.
+    pub name: String,
+    /// The SHA-256 of its text.
+    pub checksum: String,
+    /// When it ran.
+    pub applied_date: DateTime<Utc>,
+}
+
+/// The state of a migration on a database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MigrationState {
+    /// `ekbatan` for the framework's own, otherwise `application`.
+    pub source: String,
+    /// Its number.
+    pub version: i64,
+    /// Its name.
+    pub name: String,
+    /// When it ran; `None` if it has not run yet.
+    pub applied_date: Option<DateTime<Utc>>,
+    /// Whether its text was changed after it ran. `migrate` then returns
+    /// [`MigrationError::Edited`].
+    pub edited: bool,
+}
+
+/// The state of every migration. Changes nothing.
+pub(crate) async fn migration_states(
+    database: &Database,
+    migrations: &Migrations,
+) -> Result<Vec<MigrationState>, MigrationError> {
+    let dialect = database.driver.capabilities().name;
+    let all = migrations.in_order(dialect)?;
+    let mut loan = database.primary.checkout("migrations").await?;
+    let connection = loan.mark_busy()?;
+    // Whether the table exists is looked up: not every database reports a missing table by an
+    // error code of its own.
+    let applied = if connection.describe(&MIGRATIONS).await?.is_empty() {
+        Vec::new()
+    } else {
+        applied(connection, &*database.driver).await?
+    };
+    loan.mark_idle();
+    let states = all.into_iter().map(|(source, migration)| {
+        let checksum = checksum(migration.text(dialect)?);
+        let done =
+            applied.iter().find(|done| done.source == source && done.version == migration.version);
+        Ok(MigrationState {
+            source: source.to_owned(),
+            version: migration.version,
+            name: migration.name,
+            applied_date: done.map(|done| done.applied_date),
+            edited: done.is_some_and(|done| done.checksum != checksum),
+        })
+    });
+    states.collect()
+}
+
+/// The migrations that ran on this database, in order.
+pub(crate) async fn applied(
+    connection: &mut dyn Connection,
+    driver: &dyn Driver,
+) -> Result<Vec<AppliedMigration>, MigrationError> {
+    let query = Query {
+        sql: format!(
+            "SELECT source, version, name, checksum, applied_date FROM {} ORDER BY source DESC, version",
+            driver.syntax().table(&MIGRATIONS)
+        )
+        .into(),
+        args: Vec::new(),
+        columns: MIGRATIONS.columns.into(),
+    };
+    let all: Result<Vec<AppliedMigration>, MigrationError> =
+        connection.fetch(&query).await?.into_iter().map(read).collect();
+    let ours = all?.into_iter().filter_map(|done| {
+        let is_source = |source: &&str| done.source == recorded_source(source, driver);
+        let source = [FRAMEWORK, APPLICATION].into_iter().find(is_source)?;
+        Some(AppliedMigration { source: source.to_owned(), ..done })
+    });
+    Ok(ours.collect())
+}
+
+/// The source as it is stored. Databases that share one `eventlog` store different sources for
+/// their applications' migrations.
+pub(super) fn recorded_source<'s>(source: &'s str, driver: &'s dyn Driver) -> &'s str {
+    if source == APPLICATION { driver.migration_source() } else { source }
+}
+
+fn read(mut values: Vec<Value>) -> Result<AppliedMigration, MigrationError> {
+    let mut row = RowReader::new(&MIGRATIONS, &mut values);
+    fn next<F: Field>(row: &mut RowReader<'_>) -> Result<F, FieldError> {
+        row.read()
+    }
+    Ok(AppliedMigration {
+        source: next(&mut row)?,
+        version: next(&mut row)?,
+        name: next(&mut row)?,
+        checksum: next(&mut row)?,
+        applied_date: next(&mut row)?,
+    })
+}

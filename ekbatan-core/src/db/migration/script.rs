@@ -1,0 +1,166 @@
+//! The scripts: the application's own, from a folder or from code, and the framework's.
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::error::MigrationError;
+
+/// The source under which the framework's migrations are recorded.
+pub(super) const FRAMEWORK: &str = "ekbatan";
+pub(super) const APPLICATION: &str = "application";
+
+#[derive(Debug, Clone)]
+pub(super) struct Migration {
+    pub(super) version: i64,
+    pub(super) name: String,
+    /// The text per dialect; `None` stands for every dialect that has no text of its own.
+    texts: Vec<(Option<String>, String)>,
+}
+
+impl Migration {
+    pub(super) fn text(&self, dialect: &'static str) -> Result<&str, MigrationError> {
+        let of =
+            |wanted: Option<&str>| self.texts.iter().find(|(name, _)| name.as_deref() == wanted);
+        of(Some(dialect)).or_else(|| of(None)).map(|(_, text)| text.as_str()).ok_or_else(|| {
+            MigrationError::NoText { version: self.version, name: self.name.clone(), dialect }
+        })
+    }
+}
+
+/// The application's migrations.
+///
+/// A folder holds files named `0001_what_it_does.sql`. Where dialects differ, its subfolders
+/// `sqlite`, `postgres`, `mysql` and `mariadb` hold the files.
+#[derive(Debug, Clone, Default)]
+pub struct Migrations {
+    folder: Option<PathBuf>,
+    scripts: Vec<Migration>,
+}
+
+impl Migrations {
+    /// Only the framework's own migrations.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// The files of a folder.
+    pub fn dir(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: Some(folder.into()), scripts: Vec::new() }
+    }
+
+    /// Adds a script with one text for every dialect.
+    #[must_use]
+    pub fn script(self, version: i64, name: impl Into<String>, sql: impl Into<String>) -> Self {
+        self.add(version, name.into(), None, sql.into())
+    }
+
+    /// Adds the text of a script for one dialect: `sqlite`, `postgres`, `mysql` or `mariadb`.
+    #[must_use]
+    pub fn script_for(
+        self,
+        dialect: &str,
+        version: i64,
+        name: impl Into<String>,
+        sql: impl Into<String>,
+    ) -> Self {
+        self.add(version, name.into(), Some(dialect.to_owned()), sql.into())
+    }
+
+    fn add(mut self, version: i64, name: String, dialect: Option<String>, sql: String) -> Self {
+        match self
+            .scripts
+            .iter_mut()
+            .find(|script| script.version == version && script.name == name)
+        {
+            Some(script) => script.texts.push((dialect, sql)),
+            None => self.scripts.push(Migration { version, name, texts: vec![(dialect, sql)] }),
+        }
+        self
+    }
+
+    /// The framework's migrations and then the application's, each with its source, in the order
+    /// in which they run.
+    pub(super) fn in_order(
+        &self,
+        dialect: &'static str,
+    ) -> Result<Vec<(&'static str, Migration)>, MigrationError> {
+        let application = self.application(dialect)?;
+        let framework = framework(dialect).into_iter().map(|migration| (FRAMEWORK, migration));
+        let application = application.into_iter().map(|migration| (APPLICATION, migration));
+        Ok(framework.chain(application).collect())
+    }
+
+    fn application(&self, dialect: &'static str) -> Result<Vec<Migration>, MigrationError> {
+        let mut all = self.scripts.clone();
+        if let Some(folder) = &self.folder {
+            let own = folder.join(dialect);
+            read_folder(if own.is_dir() { &own } else { folder }, &mut all)?;
+        }
+        all.sort_by_key(|script| script.version);
+        match all.windows(2).find(|pair| pair[0].version == pair[1].version) {
+            Some([first, second]) => Err(MigrationError::Twice {
+                version: first.version,
+                first: first.name.clone(),
+                second: second.name.clone(),
+            }),
+            _ => Ok(all),
+        }
+    }
+}
+
+fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), MigrationError> {
+    let unreadable = |source| MigrationError::Folder { folder: folder.to_owned(), source };
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.extension().is_none_or(|extension| extension != "sql") {
+            continue;
+        }
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let (number, name) =
+            stem.split_once('_').ok_or_else(|| MigrationError::Name(path.clone()))?;
+        let version = number
+            .trim_start_matches(['v', 'V'])
+            .parse()
+            .map_err(|_| MigrationError::Name(path.clone()))?;
+        let text = std::fs::read_to_string(&path).map_err(unreadable)?;
+        into.push(Migration { version, name: name.to_owned(), texts: vec![(None, text)] });
+    }
+    Ok(())
+}
+
+/// The framework's migrations for a dialect. New ones are appended; the text of an old one must
+/// never change, because its checksum is recorded in databases.
+fn framework(dialect: &'static str) -> Vec<Migration> {
+    macro_rules! texts {
+        ($file:literal: $($dialect:literal),*) => {
+            vec![$((
+                Some($dialect.to_owned()),
+                include_str!(concat!("framework/", $dialect, "/", $file)).to_owned(),
+            )),*]
+        };
+    }
+    macro_rules! migration {
+        ($version:literal, $name:literal, $file:literal) => {
+            migration!($version, $name, $file, "postgres", "sqlite", "mysql", "mariadb")
+        };
+        ($version:literal, $name:literal, $file:literal, $($dialect:literal),*) => {
+            Migration {
+                version: $version,
+                name: $name.to_owned(),
+                texts: texts!($file: $($dialect),*),
+            }
+        };
+    }
+    let all = vec![
+        migration!(1, "eventlog", "0001_eventlog.sql"),
+        migration!(2, "cross_shard_parts", "0002_cross_shard_parts.sql"),
+        migration!(3, "read_under_fence", "0003_read_under_fence.sql", "postgres"),
+    ];
+    all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
+}
+
+/// The checksum by which a changed text is recognised.
+pub(super) fn checksum(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

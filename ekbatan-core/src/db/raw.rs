@@ -1,0 +1,95 @@
+//! Direct access to the sqlx connection, for raw SQL inside and outside of transactions.
+//!
+//! Invariant: a connection that ran raw SQL is reset before another user gets it.
+
+use tokio::sync::MutexGuard;
+
+use super::driver::Connection;
+use super::transaction::TransactionState;
+use super::{DbError, DbErrorKind, Pool, PooledConnection, Transaction};
+
+/// Returns the sqlx connection behind ours, if it is of dialect `C`.
+type Cast<C> = fn(&mut dyn Connection) -> Option<&mut C>;
+
+fn wrong_dialect() -> DbError {
+    DbError::new(
+        DbErrorKind::Other,
+        "this database is of another dialect than the connection that was asked for",
+    )
+}
+
+impl Transaction {
+    /// The sqlx connection, for raw SQL within the transaction. Do not end the transaction
+    /// yourself.
+    #[cfg(feature = "postgres")]
+    pub async fn postgres(&self) -> Result<TransactionConnection<'_, sqlx::PgConnection>, DbError> {
+        self.raw(super::postgres::raw).await
+    }
+
+    /// The sqlx connection, for raw SQL within the transaction. Do not end the transaction
+    /// yourself.
+    #[cfg(feature = "sqlite")]
+    pub async fn sqlite(
+        &self,
+    ) -> Result<TransactionConnection<'_, sqlx::SqliteConnection>, DbError> {
+        self.raw(super::sqlite::raw).await
+    }
+
+    /// The sqlx connection, for raw SQL within the transaction. Do not end the transaction
+    /// yourself; on MySQL and MariaDB every `CREATE`, `ALTER` and `DROP` ends it.
+    #[cfg(feature = "mysql")]
+    pub async fn mysql(&self) -> Result<TransactionConnection<'_, sqlx::MySqlConnection>, DbError> {
+        self.raw(super::mysql::raw).await
+    }
+
+    async fn raw<C>(&self, cast: Cast<C>) -> Result<TransactionConnection<'_, C>, DbError> {
+        let mut state = self.state().await;
+        if cast(state.connection()?).is_none() {
+            return Err(wrong_dialect());
+        }
+        state.mark_raw();
+        Ok(TransactionConnection { state, cast })
+    }
+}
+
+/// The sqlx connection of a transaction. While it is held, no other statement of the transaction
+/// can run.
+pub struct TransactionConnection<'t, C> {
+    state: MutexGuard<'t, TransactionState>,
+    cast: Cast<C>,
+}
+
+impl<C> TransactionConnection<'_, C> {
+    /// The connection.
+    pub fn connection(&mut self) -> Result<&mut C, DbError> {
+        (self.cast)(self.state.connection()?).ok_or_else(wrong_dialect)
+    }
+}
+
+/// A pooled connection for raw SQL outside of any transaction. [`RawConnection::release`] resets
+/// the session and gives it back; dropping it closes it.
+pub struct RawConnection<C> {
+    loan: PooledConnection,
+    cast: Cast<C>,
+}
+
+impl<C> RawConnection<C> {
+    pub(crate) async fn checkout(pool: &Pool, cast: Cast<C>) -> Result<Self, DbError> {
+        let mut loan = pool.checkout("raw SQL").await?;
+        let fits = cast(loan.mark_busy()?).is_some();
+        loan.mark_idle();
+        if fits { Ok(Self { loan, cast }) } else { Err(wrong_dialect()) }
+    }
+
+    /// The connection. From here on the session has to be reset before it can be reused.
+    pub fn connection(&mut self) -> Result<&mut C, DbError> {
+        (self.cast)(self.loan.mark_busy()?).ok_or_else(wrong_dialect)
+    }
+
+    /// Rolls back an open transaction, resets the session and gives the connection back.
+    pub async fn release(mut self) -> Result<(), DbError> {
+        self.loan.mark_busy()?.reset().await?;
+        self.loan.mark_idle();
+        Ok(())
+    }
+}
