@@ -10,31 +10,9 @@ use ekbatan::prelude::*;
 use tokio::sync::Barrier;
 
 use crate::database::TestDatabase;
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
 
 const LONG: Duration = Duration::from_secs(60);
-
-macro_rules! on_every_database {
-    ($($test:ident),* $(,)?) => {
-        on_every_database!(of sqlite Sqlite: $($test),*);
-        on_every_database!(of postgres Postgres: $($test),*);
-        on_every_database!(of mysql MySql: $($test),*);
-        on_every_database!(of mariadb MariaDb: $($test),*);
-    };
-    (of $module:ident $kind:ident: $($test:ident),*) => {
-        mod $module {
-            use crate::database::{Kind, TestDatabase};
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    super::$test(&TestDatabase::start(Kind::$kind).await).await;
-                }
-            )*
-        }
-    };
-}
-
-pub(crate) use on_every_database;
 
 on_every_database! {
     deposits_under_a_lock_all_commit_at_the_first_attempt,

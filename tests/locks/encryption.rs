@@ -10,6 +10,7 @@ use ekbatan::lock::{KeyedLockProvider, KeyedLocksError, lock_key};
 use ekbatan::prelude::EkbatanConfig;
 use ekbatan_lock_redis::KeyedLocks;
 use ekbatan_testkit::{PostgresServer, RedisServer};
+use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::providers::LONG;
@@ -28,12 +29,12 @@ async fn connect(keys: &str) -> Result<KeyedLocks, KeyedLocksError> {
 
 /// Connects with the keys of each case; expects locks, or an error that contains the text.
 async fn each(address: impl Fn(&str) -> String, cases: &[(&str, String, Option<&str>)]) {
-    for (host, keys, refused) in cases {
+    let case = async |n: usize, host: &str, keys: &str, refused: Option<&str>| {
         let keys = format!("url: '{}'{keys}", address(host));
         match (connect(&keys).await, refused) {
             (Ok(locks), None) => {
-                let lease = locks.acquire(&lock_key!("a"), LONG).await.unwrap();
-                assert!(lease.release().await, "{keys}");
+                let key = lock_key!("case", n);
+                assert!(locks.acquire(&key, LONG).await.unwrap().release().await, "{keys}");
                 locks.close().await;
             }
             (Err(error), Some(text)) => {
@@ -42,7 +43,12 @@ async fn each(address: impl Fn(&str) -> String, cases: &[(&str, String, Option<&
             (Ok(_), Some(_)) => panic!("{keys} must be rejected"),
             (Err(error), None) => panic!("{keys}: {error}"),
         }
-    }
+    };
+    // A rejected connection is retried for a while, so that the cases run at the same time.
+    join_all(
+        cases.iter().enumerate().map(|(n, (host, keys, refused))| case(n, host, keys, *refused)),
+    )
+    .await;
 }
 
 /// A server with TLS. It writes the key file itself, because it must own the file.

@@ -4,10 +4,10 @@ use ekbatan::action::Fence;
 use ekbatan::lock::{KeyedLockProvider, LockKey};
 use ekbatan::prelude::*;
 
-use crate::commit::on_every_database;
-use crate::database::{Kind as DatabaseKind, TestDatabase};
+use crate::database::TestDatabase;
 use crate::providers::{Kind, LONG, on_postgres};
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+use support::{Dialect, ScratchDatabase};
 
 on_every_database! {
     a_lease_that_another_process_ends_by_force_commits_nothing,
@@ -51,7 +51,7 @@ async fn balance(db: &TestDatabase, wallet: Id<Wallet>) -> Decimal {
 }
 
 async fn a_lease_that_another_process_ends_by_force_commits_nothing(db: &TestDatabase) {
-    let url = DatabaseKind::Postgres.create_database().await;
+    let url = ScratchDatabase::create(Dialect::Postgres).await.url;
     let here = on_postgres(Kind::PostgresLease, &url).await;
     let there = on_postgres(Kind::PostgresLease, &url).await;
     let (key, executor) = (LockKey::named("k"), db.executor());

@@ -28,11 +28,20 @@ macro_rules! on_every_provider {
     };
 }
 
+/// Declares each test once for each database.
+macro_rules! on_every_database {
+    ($($tests:tt)*) => {
+        support::on_every_database! {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            |dialect| &crate::database::TestDatabase::start(dialect).await;
+            $($tests)*
+        }
+    };
+}
+
 mod database;
 mod pooler;
 mod providers;
-#[path = "../../examples/wallet/wallet.rs"]
-mod wallet;
 
 mod commit;
 mod encryption;

@@ -10,9 +10,11 @@ use ekbatan::repository::PageRequest;
 use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row};
 
-use crate::commit::on_every_database;
-use crate::database::{Kind, TestDatabase};
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, WalletState};
+use crate::database::TestDatabase;
+use support::wallet::{
+    Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, WalletState,
+};
+use support::{Dialect, ScratchDatabase};
 
 on_every_database! {
     the_first_read_waits_for_a_commit_in_progress_and_sees_it,
@@ -131,11 +133,11 @@ async fn the_first_read_waits_for_a_commit_in_progress_and_sees_it(db: &TestData
         assert!(held.await.is_err());
         let later = tasks.pop().unwrap().await.unwrap().unwrap();
         let earlier = tasks.pop().unwrap().await.unwrap();
-        match (db.kind, earlier) {
+        match (db.dialect(), earlier) {
             (_, Ok(_)) => assert!(later, "{how:?}: the committed row is seen"),
             // On SQLite both wait in one queue, and the later one may run between the earlier one's
             // raise of the fence and its commit.
-            (Kind::Sqlite, Err(ExecuteError::FenceLost { .. })) => assert!(!later, "{how:?}"),
+            (Dialect::Sqlite, Err(ExecuteError::FenceLost { .. })) => assert!(!later, "{how:?}"),
             (_, Err(error)) => panic!("{how:?}: {error}"),
         }
     }
@@ -149,19 +151,19 @@ async fn execute(url: &str, sql: &str) {
 /// With a single round trip the read would miss the commit that it waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_repeatable_read_the_first_read_still_sees_the_commit() {
-    let url = Kind::Postgres.create_database().await;
+    let url = ScratchDatabase::create(Dialect::Postgres).await.url;
     let name = url.rsplit('/').next().unwrap();
     let isolate =
         format!("ALTER DATABASE \"{name}\" SET default_transaction_isolation = 'repeatable read'");
     execute(&url, &isolate).await;
-    let db = TestDatabase::open(Kind::Postgres, &url).await;
+    let db = TestDatabase::open(&url).await;
     the_first_read_waits_for_a_commit_in_progress_and_sees_it(&db).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_server_function_the_fence_is_still_raised() {
-    let url = Kind::Postgres.create_database().await;
-    let db = TestDatabase::open(Kind::Postgres, &url).await;
+    let url = ScratchDatabase::create(Dialect::Postgres).await.url;
+    let db = TestDatabase::open(&url).await;
     execute(&url, "DROP FUNCTION eventlog.read_under_fence").await;
     a_fenced_read_returns_the_same_values(&db).await;
     rows_read_under_a_lease_are_safe_from_an_earlier_lease(&db).await;
@@ -176,15 +178,15 @@ async fn waits(db: &TestDatabase, sessions: usize) {
         JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
         WHERE p.db = database() AND t.trx_state = 'LOCK WAIT'";
     loop {
-        let waiting: i64 = match db.kind {
-            Kind::Sqlite => return,
-            Kind::Postgres => {
+        let waiting: i64 = match db.dialect() {
+            Dialect::Sqlite => return,
+            Dialect::Postgres => {
                 let mut raw = db.databases.postgres().await.unwrap();
                 let row = sqlx::query(POSTGRES).fetch_one(raw.connection().unwrap()).await;
                 raw.release().await.unwrap();
                 row.unwrap().get(0)
             }
-            Kind::MySql | Kind::MariaDb => {
+            Dialect::MySql | Dialect::MariaDb => {
                 let mut raw = db.databases.mysql().await.unwrap();
                 let row = sqlx::query(MYSQL).fetch_one(raw.connection().unwrap()).await;
                 raw.release().await.unwrap();

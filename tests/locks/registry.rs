@@ -14,9 +14,10 @@ use ekbatan_testkit::{PostgresServer, Proxy, RedisServer};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use crate::database::{Kind as Database, TestDatabase};
+use crate::database::TestDatabase;
 use crate::providers::{Kind, LONG, on_postgres};
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
+use support::Dialect;
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
 
 async fn database() -> String {
     PostgresServer::shared().await.unwrap().create_database().await.unwrap()
@@ -264,7 +265,7 @@ async fn an_invalid_configuration_is_rejected() {
 
 #[tokio::test]
 async fn an_action_runs_under_configured_locks() {
-    let database = TestDatabase::start(Database::Sqlite).await;
+    let database = TestDatabase::start(Dialect::Sqlite).await;
     let executor = database.executor();
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
     let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;

@@ -12,8 +12,8 @@ use ekbatan_testkit::TempSqlite;
 use sqlx::{Connection, SqliteConnection};
 
 use crate::providers::{LONG, on_sqlite};
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 use support::soak::rounds;
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 
 mod processes;
 

@@ -7,12 +7,12 @@ use ekbatan::lock::{
 };
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
-use support::{Recorded, Recorder};
+use support::{Dialect, Recorded, Recorder};
 use tracing::Instrument;
 
-use crate::database::{Kind as DatabaseKind, TestDatabase};
+use crate::database::TestDatabase;
 use crate::providers::{Kind, LONG, on_postgres};
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening};
 
 const ACQUIRE: &str = "ekbatan.lock.acquire";
 const HOLD: &str = "ekbatan.lock.hold";
@@ -168,7 +168,7 @@ async fn a_waiter_names_the_process_that_it_waits_for() {
 
 #[tokio::test]
 async fn a_commit_that_the_fence_rejects_is_logged_and_counted() {
-    let database = TestDatabase::start(DatabaseKind::Sqlite).await;
+    let database = TestDatabase::start(Dialect::Sqlite).await;
     let executor = database.executor();
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
     let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;

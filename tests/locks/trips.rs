@@ -9,9 +9,10 @@ use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
 
-use crate::database::{Kind as DatabaseKind, TestDatabase};
+use crate::database::TestDatabase;
 use crate::providers::{Kind, LONG, on_postgres};
-use crate::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
+use support::{Dialect, ScratchDatabase};
 
 /// The address of a database behind a proxy.
 async fn proxied(url: &str) -> (String, Proxy) {
@@ -41,9 +42,9 @@ async fn a_locked_action_takes_four_round_trips_with_a_session() {
 
 /// Acquire, raise the fence and read, commit, and a release that the caller does not wait for.
 async fn a_locked_action_takes_four_round_trips(kind: Kind) {
-    let url = DatabaseKind::Postgres.create_database().await;
+    let url = ScratchDatabase::create(Dialect::Postgres).await.url;
     let ((data_url, data), (lock_url, lock)) = (proxied(&url).await, proxied(&url).await);
-    let db = TestDatabase::open(DatabaseKind::Postgres, &data_url).await;
+    let db = TestDatabase::open(&data_url).await;
     let locks = on_postgres(kind, &lock_url).await;
     let wallet = wallet(&db).await;
     let key = lock_key!("wallet", wallet);
@@ -69,22 +70,22 @@ async fn a_locked_action_takes_four_round_trips(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fenced_action_takes_two_round_trips_on_postgres() {
-    a_fenced_action_takes_two_round_trips(DatabaseKind::Postgres).await;
+    a_fenced_action_takes_two_round_trips(Dialect::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fenced_action_takes_two_round_trips_on_mysql() {
-    a_fenced_action_takes_two_round_trips(DatabaseKind::MySql).await;
+    a_fenced_action_takes_two_round_trips(Dialect::MySql).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fenced_action_takes_two_round_trips_on_mariadb() {
-    a_fenced_action_takes_two_round_trips(DatabaseKind::MariaDb).await;
+    a_fenced_action_takes_two_round_trips(Dialect::MariaDb).await;
 }
 
-async fn a_fenced_action_takes_two_round_trips(kind: DatabaseKind) {
-    let (url, proxy) = proxied(&kind.create_database().await).await;
-    let db = TestDatabase::open(kind, &url).await;
+async fn a_fenced_action_takes_two_round_trips(dialect: Dialect) {
+    let (url, proxy) = proxied(&ScratchDatabase::create(dialect).await.url).await;
+    let db = TestDatabase::open(&url).await;
     let locks = LockProvider::new(ProcessBackend::new(), "test");
     let wallet = wallet(&db).await;
     let key = lock_key!("wallet", wallet);
@@ -127,10 +128,10 @@ where
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_attempt_does_not_raise_the_fence_again() {
-    let url = DatabaseKind::Postgres.create_database().await;
+    let url = ScratchDatabase::create(Dialect::Postgres).await.url;
     let (proxied_url, proxy) = proxied(&url).await;
-    let db = TestDatabase::open(DatabaseKind::Postgres, &proxied_url).await;
-    let beside = TestDatabase::open(DatabaseKind::Postgres, &url).await;
+    let db = TestDatabase::open(&proxied_url).await;
+    let beside = TestDatabase::open(&url).await;
     let wallet = wallet(&db).await;
     db.executor().execute(&DepositMoney, one(wallet)).await.unwrap(); // prepares the bare read
     let mut least = u64::MAX;
@@ -166,9 +167,9 @@ async fn callers_do_not_wait_for_the_release_of_a_session_lock() {
 /// The connection to the lock server goes silent while the action runs: the call commits and returns
 /// nevertheless. Only closing the locks waits.
 async fn callers_do_not_wait_for_the_release(kind: Kind) {
-    let url = DatabaseKind::Postgres.create_database().await;
+    let url = ScratchDatabase::create(Dialect::Postgres).await.url;
     let (lock_url, proxy) = proxied(&url).await;
-    let db = TestDatabase::open(DatabaseKind::Postgres, &url).await;
+    let db = TestDatabase::open(&url).await;
     let (locks, others) = (on_postgres(kind, &lock_url).await, on_postgres(kind, &url).await);
     let wallet = wallet(&db).await;
     let key = lock_key!("wallet", wallet);

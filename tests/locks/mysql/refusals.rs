@@ -15,7 +15,7 @@ async fn rejected(url: &str) -> String {
 }
 
 async fn a_read_only_server_is_rejected(kind: Kind) {
-    let server = Server::start(kind).await;
+    let server = Server::alone(kind).await;
     let url = server.create_database().await;
     assert!(MySqlLocks::connect(&url, 1).await.is_ok());
     let mut administrator = mysql_client(&url).await;

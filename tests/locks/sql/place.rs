@@ -5,6 +5,7 @@ use std::time::Duration;
 use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider};
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection};
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::providers::{CONNECTIONS, Kind, LONG, mysql_database, on_mysql, on_postgres};
 
@@ -144,8 +145,8 @@ pub async fn acquire_eventually(locks: &LockProvider, key: &LockKey) -> Lease {
     }
 }
 
-/// A server of the test's own. MySQL and MariaDB write a binary log, so that every statement must be
-/// safe for replication.
+/// A server that a test may harm. MySQL and MariaDB write a binary log, so that every statement must
+/// be safe for replication.
 pub enum Server {
     Postgres(PostgresServer),
     MySql(MySqlServer),
@@ -153,7 +154,26 @@ pub enum Server {
 }
 
 impl Server {
-    pub async fn start(kind: Kind) -> Self {
+    /// The server of this kind. Starting one takes seconds, so that tests use it one after another.
+    pub async fn alone(kind: Kind) -> MappedMutexGuard<'static, Self> {
+        static POSTGRES: Mutex<Option<Server>> = Mutex::const_new(None);
+        static MYSQL: Mutex<Option<Server>> = Mutex::const_new(None);
+        static MARIADB: Mutex<Option<Server>> = Mutex::const_new(None);
+        let server = if is_postgres(kind) {
+            &POSTGRES
+        } else if kind.is_mariadb() {
+            &MARIADB
+        } else {
+            &MYSQL
+        };
+        let mut server = server.lock().await;
+        if server.is_none() {
+            *server = Some(Self::start(kind).await);
+        }
+        MutexGuard::map(server, |server| server.as_mut().unwrap())
+    }
+
+    async fn start(kind: Kind) -> Self {
         if is_postgres(kind) {
             Self::Postgres(PostgresServer::start().await.unwrap())
         } else if kind.is_mariadb() {
