@@ -80,7 +80,7 @@ async fn effects_run_in_member_order_also_for_dropped_calls(db: &TestDatabase) {
     };
     let (slow, ()) = tokio::join!(slow, leaving);
     assert_eq!(slow.unwrap().version(), 4);
-    // The slow one has no effects, and was answered before those of the others ran.
+    // The slow call has no effects; it may return before the effects of the others run.
     while log.lock().unwrap().len() < 4 {
         tokio::task::yield_now().await;
     }
@@ -121,7 +121,7 @@ async fn an_effect_may_use_the_same_key(db: &TestDatabase) {
     gate.open();
     let (_, answers) = tokio::join!(holding, join_all(calls));
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-    // And one that commits by itself.
+    // Also for a call that commits alone.
     in_queue(&executor, &with_follower()).await.unwrap();
     assert_eq!(db.things().get(id).await.unwrap().version(), 7);
     assert_eq!(executor.effect_failures(), 0);
@@ -143,7 +143,7 @@ async fn a_nested_action_does_not_wait_for_the_outer_one(db: &TestDatabase) {
     });
     assert_eq!(in_queue(&executor, &outer).await.unwrap().version(), 2);
     assert_eq!(db.things().get(other).await.unwrap().version(), 2);
-    // Nor where the others wait for it alone: its own group cannot be committed.
+    // Also when the commit of its group fails and the outer action runs alone.
     let inner = executor.clone();
     let outer = act(move |ctx| {
         let executor = inner.clone();
