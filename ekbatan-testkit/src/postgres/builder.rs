@@ -1,8 +1,7 @@
 //! The configuration of a private server before it starts.
 
-use super::ServerError;
 use super::product::PostgresProduct;
-use crate::server::Settings;
+use crate::server::{ServerError, Settings};
 
 /// By default a server is fast and small. A commit still reaches the operating system before it
 /// is acknowledged, so it survives a killed server; only a crash of the machine loses it.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use sqlx::Connection;
 use tokio::task::spawn_blocking;
 
-use super::{PostgresServer, ServerError};
-use crate::server::Handle;
+use super::PostgresServer;
+use crate::server::{Handle, ServerError};
 
 /// Maximum time for a replica to pause.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -9,14 +9,14 @@ use serde_json::Value;
 use sqlx::Row;
 use sqlx::query::Query;
 
+use super::convert::{as_is, decimal_text, naive, text};
 use super::event::{ACTION, EVENT, EventRow, MODEL};
-use super::{is_transient, statements};
+use super::retry::is_transient;
+use super::statements;
 use crate::contender::Contender;
 use crate::failure::Failure;
 use crate::money::{NAMESPACE, PRINCIPAL, timestamp};
 use crate::strategy::Strategy;
-
-type NaiveDate = chrono::NaiveDateTime;
 
 macro_rules! by_hand {
     (
@@ -221,19 +221,3 @@ by_hand!(
         row.try_get::<String, _>(0)?.parse::<Decimal>().map_err(|e| sqlx::Error::Decode(e.into()))
     },
 );
-
-fn as_is<T>(value: T) -> T {
-    value
-}
-
-fn text(id: Uuid) -> String {
-    id.to_string()
-}
-
-fn decimal_text(money: Decimal) -> String {
-    money.to_string()
-}
-
-fn naive(date: &DateTime<Utc>) -> NaiveDate {
-    date.naive_utc()
-}

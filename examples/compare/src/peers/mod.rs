@@ -2,7 +2,9 @@
 //! change the wallet's row, increment its version and write one event.
 
 mod by_hand;
+mod convert;
 mod event;
+mod retry;
 mod sea;
 mod statements;
 
@@ -64,12 +66,4 @@ async fn mysql(access: &Access, size: u32) -> Result<MySqlPool, Failure> {
 async fn sqlite(access: &Access, size: u32) -> Result<SqlitePool, Failure> {
     let options = SqlitePoolOptions::new().max_connections(size).acquire_timeout(PATIENCE);
     Ok(options.connect_with(access.sqlite()?).await?)
-}
-
-/// Whether the deposit should be retried: after a deadlock, a serialization failure or,
-/// on SQLite, a busy writer.
-fn is_transient(error: &sqlx::Error) -> bool {
-    let sqlx::Error::Database(error) = error else { return false };
-    let Some(code) = error.code() else { return false };
-    matches!(&*code, "40001" | "40P01") || code.parse::<i32>().is_ok_and(|code| code & 0xff == 5)
 }

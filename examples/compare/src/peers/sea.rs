@@ -13,8 +13,9 @@ use sea_orm::{
 };
 use serde_json::Value;
 
+use super::convert::{as_is, decimal_text, naive, text};
 use super::event::{ACTION, EVENT, EventRow, MODEL};
-use super::is_transient;
+use super::retry::is_transient;
 use crate::contender::Contender;
 use crate::failure::Failure;
 use crate::money::{NAMESPACE, PRINCIPAL, timestamp};
@@ -196,22 +197,6 @@ fn asks_again(error: &DbErr) -> bool {
         | DbErr::Conn(RuntimeErr::SqlxError(error)) => is_transient(error),
         _ => false,
     }
-}
-
-fn as_is<T>(value: T) -> T {
-    value
-}
-
-fn text(id: Uuid) -> String {
-    id.to_string()
-}
-
-fn decimal_text(money: Decimal) -> String {
-    money.to_string()
-}
-
-fn naive(date: &DateTime<Utc>) -> SeaDate {
-    date.naive_utc()
 }
 
 fn same(balance: &Decimal) -> Result<Decimal, DbErr> {
