@@ -1,22 +1,22 @@
-//! The derives' own attributes: `#[model(..)]`, `#[column(..)]`, `#[event(..)]` and so on.
+//! The attributes of the derives: `#[model(..)]`, `#[column(..)]`, `#[event(..)]` and so
+//! on.
 //!
-//! Each is a list of keys, `key = value` or a bare `key`. A key that the attribute does not
-//! know is refused together with those that it knows, so that a slip of the pen never
-//! silently means "default".
+//! Each attribute is a list of `key = value` or `key`. An unknown key is an error that
+//! lists the known keys, so a typo never silently selects a default.
 
 use syn::punctuated::Punctuated;
 use syn::{DeriveInput, Expr, ExprLit, Lit, LitInt, LitStr, Meta, Path, Token};
 
 use crate::errors::Errors;
 
-/// The longest name that the framework's tables hold.
-const LONGEST_NAME: usize = 255;
+/// The longest name that a column of ekbatan's tables stores, in bytes.
+const MAX_NAME_BYTES: usize = 255;
 
-/// The keys of one attribute, as they were written.
+/// The keys of one attribute, as they are written.
 pub(crate) struct Keys(Vec<Meta>);
 
 impl Keys {
-    /// The keys of every `#[attribute(..)]` among `attributes`.
+    /// Reads the keys of every `#[attribute(..)]` in `attributes`.
     pub(crate) fn read(
         attributes: &[syn::Attribute],
         attribute: &str,
@@ -38,7 +38,7 @@ impl Keys {
                 if !known.iter().any(|key| path.is_ident(key)) {
                     errors.at(path, unknown(attribute, path, known));
                 } else if keys.iter().any(|key| key.path().get_ident() == path.get_ident()) {
-                    errors.at(path, format!("`{}` is given twice", name_of(path)));
+                    errors.at(path, format!("`{}` is set twice; remove one", name_of(path)));
                 } else {
                     keys.push(meta);
                 }
@@ -47,51 +47,55 @@ impl Keys {
         Self(keys)
     }
 
-    /// Where a key is written, if it is.
+    /// The key as it is written, if it is present.
     pub(crate) fn get(&self, key: &str) -> Option<&Meta> {
         self.0.iter().find(|meta| meta.path().is_ident(key))
     }
 
-    /// `key = "text"`, which may not be blank.
+    /// The value of `key = "text"`, which must not be blank.
     pub(crate) fn text(&self, key: &str, errors: &mut Errors) -> Option<LitStr> {
         let meta = self.get(key)?;
         match literal(meta) {
             Some(Lit::Str(text)) if text.value().trim().is_empty() => {
-                errors.at(text, format!("`{key}` is blank"));
+                errors.at(text, format!("`{key}` is blank; write a name or remove the key"));
                 None
             }
             Some(Lit::Str(text)) => Some(text.clone()),
             _ => {
-                errors.at(meta, format!("`{key}` is a text: `{key} = \"..\"`"));
+                errors.at(meta, format!("`{key}` must be a string: `{key} = \"..\"`"));
                 None
             }
         }
     }
 
-    /// `key = "name"`, under which something is stored in a table of the framework.
+    /// The value of `key = "name"`: a name that a column of ekbatan's tables stores.
     pub(crate) fn name(&self, key: &str, errors: &mut Errors) -> Option<LitStr> {
         let text = self.text(key, errors)?;
         let bytes = text.value().len();
-        if bytes > LONGEST_NAME {
-            errors
-                .at(&text, format!("the name has {bytes} bytes; its column holds {LONGEST_NAME}"));
+        if bytes > MAX_NAME_BYTES {
+            errors.at(
+                &text,
+                format!(
+                    "the name has {bytes} bytes, but its column stores {MAX_NAME_BYTES}; shorten it"
+                ),
+            );
         }
         Some(text)
     }
 
-    /// `key = 1`.
+    /// The value of `key = 1`.
     pub(crate) fn integer(&self, key: &str, errors: &mut Errors) -> Option<LitInt> {
         let meta = self.get(key)?;
         match literal(meta) {
             Some(Lit::Int(integer)) => Some(integer.clone()),
             _ => {
-                errors.at(meta, format!("`{key}` is a positive integer: `{key} = 2`"));
+                errors.at(meta, format!("`{key}` must be a positive integer: `{key} = 2`"));
                 None
             }
         }
     }
 
-    /// `key = SomeType`.
+    /// The value of `key = SomeType`.
     pub(crate) fn ty(&self, key: &str, errors: &mut Errors) -> Option<Path> {
         let meta = self.get(key)?;
         if let Meta::NameValue(pair) = meta
@@ -100,22 +104,22 @@ impl Keys {
         {
             return Some(path.path.clone());
         }
-        errors.at(meta, format!("`{key}` is a type, without quotes: `{key} = SomeType`"));
+        errors.at(meta, format!("`{key}` must be a type without quotes: `{key} = SomeType`"));
         None
     }
 
-    /// Whether a bare `key` is there.
+    /// Whether the bare `key` is present.
     pub(crate) fn flag(&self, key: &str, errors: &mut Errors) -> bool {
         let Some(meta) = self.get(key) else { return false };
         if !matches!(meta, Meta::Path(_)) {
-            errors.at(meta, format!("`{key}` takes no value: write `{key}` alone"));
+            errors.at(meta, format!("`{key}` takes no value; write only `{key}`"));
         }
         true
     }
 }
 
-/// Generated code names the type without parameters.
-pub(crate) fn refuse_generics(derive: &str, input: &DeriveInput, errors: &mut Errors) {
+/// Rejects generics, because the generated code names the type without parameters.
+pub(crate) fn reject_generics(derive: &str, input: &DeriveInput, errors: &mut Errors) {
     if !input.generics.params.is_empty() {
         errors.at(
             &input.generics,
@@ -133,10 +137,10 @@ fn unknown(attribute: &str, path: &Path, known: &[&str]) -> String {
         return "an entity emits no events; use `#[derive(Model)]` for rows with events".to_owned();
     }
     if known.is_empty() {
-        return format!("`#[{attribute}(..)]` takes no `{found}` here, nor any other key");
+        return format!("`#[{attribute}(..)]` has no key `{found}` here; remove it");
     }
     let known: Vec<String> = known.iter().map(|key| format!("`{key}`")).collect();
-    format!("`#[{attribute}(..)]` does not know `{found}`; it takes {}", known.join(", "))
+    format!("`#[{attribute}(..)]` has no key `{found}`; its keys are {}", known.join(", "))
 }
 
 fn name_of(path: &Path) -> String {

@@ -1,5 +1,4 @@
-//! One field of a row: the column it is stored in, and the code that carries it there and
-//! back.
+//! A field of a row: its column, and the generated code that converts between the two.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -11,29 +10,29 @@ use crate::errors::Errors;
 use crate::field::field_trait;
 
 /// A field and its column.
-pub(crate) struct Column<'a> {
-    /// The field's name.
+pub(crate) struct FieldColumn<'a> {
+    /// The name of the field.
     pub(crate) field: &'a Ident,
-    /// The field's type.
+    /// The type of the field.
     pub(crate) ty: &'a Type,
-    /// The column's name.
+    /// The name of the column.
     pub(crate) name: String,
     visibility: &'a Visibility,
     storage: Storage<'a>,
 }
 
-/// How the field becomes a value.
+/// How the field is stored.
 enum Storage<'a> {
-    /// By its own `Field`.
+    /// By its `Field` implementation.
     Field,
     /// As JSON.
     Json,
-    /// An option of what is stored as JSON: `None` is NULL, not the text `null`.
+    /// An optional value as JSON. `None` is NULL, not the JSON text `null`.
     OptionalJson(&'a Type),
 }
 
-impl<'a> Column<'a> {
-    /// Reads `#[column(..)]`. `ident` is the field's name.
+impl<'a> FieldColumn<'a> {
+    /// Reads `#[column(..)]` of the field named `ident`.
     pub(crate) fn read(field: &'a Field, ident: &'a Ident, errors: &mut Errors) -> Self {
         let keys = Keys::read(&field.attrs, "column", &["name", "json"], errors);
         let name = match keys.text("name", errors) {
@@ -46,12 +45,17 @@ impl<'a> Column<'a> {
             (true, Some(inside)) => Storage::OptionalJson(inside),
         };
         if let Some(json) = keys.get("json").filter(|_| ident == "id" || ident == "state") {
-            errors.at(json, format!("`{ident}` is read by the framework and cannot be JSON"));
+            errors.at(
+                json,
+                format!(
+                    "the framework reads `{ident}`, so it cannot be stored as JSON; remove `json`"
+                ),
+            );
         }
         Self { field: ident, ty: &field.ty, name, visibility: &field.vis, storage }
     }
 
-    /// The `ColumnDef`.
+    /// The expression of the column's `ColumnDef`.
     pub(crate) fn definition(&self, root: &TokenStream) -> TokenStream {
         let Self { name, ty, .. } = self;
         match self.storage {
@@ -74,7 +78,7 @@ impl<'a> Column<'a> {
         }
     }
 
-    /// The `Value` of `self`'s field, in a function that returns a `FieldError`.
+    /// The expression of the field's `Value`, in a function that returns a `FieldError`.
     pub(crate) fn to_value(&self, root: &TokenStream) -> TokenStream {
         let Self { field, ty, name, .. } = self;
         let value = match self.storage {
@@ -93,7 +97,7 @@ impl<'a> Column<'a> {
         quote!(#value.map_err(|error| error.at(#name))?)
     }
 
-    /// The field, read from `row`.
+    /// The expression that reads the field from `row`.
     pub(crate) fn read_from_row(&self, root: &TokenStream) -> TokenStream {
         let Self { ty, .. } = self;
         match self.storage {
@@ -106,7 +110,8 @@ impl<'a> Column<'a> {
         }
     }
 
-    /// The statement that normalizes the field. JSON comes back as it was written.
+    /// The statement that normalizes the field. JSON needs none: it is read back as it
+    /// was written.
     pub(crate) fn normalize(&self, root: &TokenStream) -> Option<TokenStream> {
         let Self { field, ty, .. } = self;
         let field_trait = field_trait(ty, root);
@@ -135,7 +140,7 @@ impl<'a> Column<'a> {
     }
 }
 
-/// The `X` of an `Option<X>`. A macro sees only how the type is written.
+/// The `X` of an `Option<X>`. A macro sees only the tokens of a type.
 fn inside_option(ty: &Type) -> Option<&Type> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last().filter(|last| last.ident == "Option")?;

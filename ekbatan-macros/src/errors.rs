@@ -1,21 +1,20 @@
-//! All that is wrong with an input, so that the compiler tells it at once and not one
-//! mistake per build.
+//! Collects all errors of an input, so that the compiler reports them in one build.
 
 use std::fmt::Display;
 
 use quote::ToTokens;
 
-/// The mistakes found so far.
+/// The errors found so far.
 #[derive(Default)]
 pub(crate) struct Errors(Option<syn::Error>);
 
 impl Errors {
-    /// A mistake at `tokens`.
+    /// Adds an error at `tokens`.
     pub(crate) fn at(&mut self, tokens: impl ToTokens, message: impl Display) {
         self.push(syn::Error::new_spanned(tokens, message));
     }
 
-    /// A mistake that someone else found.
+    /// Adds an error.
     pub(crate) fn push(&mut self, error: syn::Error) {
         match &mut self.0 {
             Some(first) => first.combine(error),
@@ -23,7 +22,7 @@ impl Errors {
         }
     }
 
-    /// `value` if nothing was wrong with it.
+    /// Returns `value`, or the errors if there are any.
     pub(crate) fn finish<T>(self, value: T) -> syn::Result<T> {
         match self.0 {
             Some(error) => Err(error),

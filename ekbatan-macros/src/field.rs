@@ -1,25 +1,25 @@
-//! `derive(Field)`: an enum without data is stored as text, a newtype as what it wraps.
+//! `derive(Field)`: an enum without data is stored as text, a newtype as its inner value.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Data, DataStruct, DeriveInput, Member, Type};
 
-use crate::attributes::{Keys, refuse_generics};
+use crate::attributes::{Keys, reject_generics};
 use crate::errors::Errors;
 use crate::text_enum::TextEnum;
 
 pub(crate) fn derive(input: &DeriveInput, root: &TokenStream) -> syn::Result<TokenStream> {
     let ident = &input.ident;
     let mut errors = Errors::default();
-    refuse_generics("Field", input, &mut errors);
+    reject_generics("Field", input, &mut errors);
     let code = match &input.data {
         Data::Enum(data) => {
             TextEnum::read(ident, data, "field", None, &mut errors).field_impls(root)
         }
         Data::Struct(data) => newtype(input, data, root, &mut errors),
         Data::Union(_) => {
-            errors.at(ident, "a field is an enum without data or a struct that wraps one value");
+            errors.at(ident, "a field must be an enum without data or a struct with one field");
             TokenStream::new()
         }
     };
@@ -39,7 +39,7 @@ fn newtype(
         errors.at(
             ident,
             format!(
-                "`{ident}` has {} fields, a column has one value; wrap one, or derive serde's traits and mark the row's field `#[column(json)]`",
+                "`{ident}` has {} fields, but a column stores one value; wrap one value, or derive serde's traits and mark the row's field `#[column(json)]`",
                 members.len()
             ),
         );
@@ -71,8 +71,8 @@ fn newtype(
             }
         }
 
-        // The `for` keeps the compiler from refusing the bound where it does not hold: such
-        // a newtype, of JSON for example, is a field that cannot be compared.
+        // The `for<'a>` makes the compiler accept the bound where it does not hold. A
+        // newtype of JSON, for example, is a field that cannot be compared.
         #[automatically_derived]
         impl #root::domain::Comparable for #ident
         where
@@ -82,7 +82,8 @@ fn newtype(
     }
 }
 
-/// The path of `Field`, placed at `ty`: the compiler points there, once, if `ty` is none.
+/// The path of `Field` with the location of `ty`, so that the compiler reports a type
+/// that is not a field there, once.
 pub(crate) fn field_trait(ty: &Type, root: &TokenStream) -> TokenStream {
     let span = Span::call_site().located_at(ty.span());
     quote_spanned!(span=> #root::domain::Field)

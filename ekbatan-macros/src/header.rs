@@ -1,74 +1,73 @@
-//! The head of a row: which derive it is, and what its `#[model(..)]` or `#[entity(..)]`
-//! says.
+//! The attribute of a row, `#[model(..)]` or `#[entity(..)]`, and which derive reads it.
 
 use syn::{DeriveInput, LitStr, Path};
 
 use crate::attributes::Keys;
 use crate::errors::Errors;
 
-/// Which of the two derives it is.
+/// Which derive it is.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Kind {
-    /// With events and dates.
+pub(crate) enum RowKind {
+    /// A row with events and dates.
     Model,
-    /// With neither.
+    /// A row without them.
     Entity,
 }
 
-impl Kind {
-    /// The derive's name.
+impl RowKind {
+    /// The name of the derive.
     pub(crate) fn derive(self) -> &'static str {
         match self {
-            Kind::Model => "Model",
-            Kind::Entity => "Entity",
+            RowKind::Model => "Model",
+            RowKind::Entity => "Entity",
         }
     }
 
-    /// The attribute on the struct.
+    /// The name of the attribute on the struct.
     pub(crate) fn attribute(self) -> &'static str {
         match self {
-            Kind::Model => "model",
-            Kind::Entity => "entity",
+            RowKind::Model => "model",
+            RowKind::Entity => "entity",
         }
     }
 
-    /// What the attribute takes.
+    /// The keys of the attribute.
     fn keys(self) -> &'static [&'static str] {
         match self {
-            Kind::Model => &["table", "event", "name"],
-            Kind::Entity => &["table", "name"],
+            RowKind::Model => &["table", "event", "name"],
+            RowKind::Entity => &["table", "name"],
         }
     }
 
-    /// The columns that a struct may not declare, and where to read them instead.
-    pub(crate) fn kept(self) -> &'static [(&'static str, &'static str)] {
-        const KEPT: [(&str, &str); 3] = [
+    /// The columns that only the framework may declare, and how to read them.
+    pub(crate) fn framework_columns(self) -> &'static [(&'static str, &'static str)] {
+        const COLUMNS: [(&str, &str); 3] = [
             ("version", "Stored::version()"),
             ("created_date", "Stored::created_date()"),
             ("updated_date", "Stored::updated_date()"),
         ];
         match self {
-            Kind::Model => &KEPT,
-            Kind::Entity => &KEPT[..1],
+            RowKind::Model => &COLUMNS,
+            RowKind::Entity => &COLUMNS[..1],
         }
     }
 }
 
-/// What `#[model(..)]` or `#[entity(..)]` says.
+/// The values of `#[model(..)]` or `#[entity(..)]`.
 pub(crate) struct Header {
-    /// The schema, if one was written.
+    /// The schema, if there is one.
     pub(crate) schema: Option<String>,
-    /// The table, without its schema.
+    /// The table, without the schema.
     pub(crate) table: String,
-    /// The name under which events and errors speak of the row.
+    /// The name of the row in events and errors.
     pub(crate) name: String,
-    /// The type of the events; none for an entity.
+    /// The type of the events; `None` for an entity.
     pub(crate) event: Option<Path>,
 }
 
 impl Header {
-    /// Reads the attribute; nothing if there is no usable table.
-    pub(crate) fn read(kind: Kind, input: &DeriveInput, errors: &mut Errors) -> Option<Self> {
+    /// Reads the attribute. Returns `None` without a valid table.
+    pub(crate) fn read(kind: RowKind, input: &DeriveInput, errors: &mut Errors) -> Option<Self> {
         let attribute = kind.attribute();
         let keys = Keys::read(&input.attrs, attribute, kind.keys(), errors);
         if keys.get("table").is_none() {
@@ -77,11 +76,11 @@ impl Header {
                 format!("`{}` has no table; add `#[{attribute}(table = \"..\")]`", input.ident),
             );
         }
-        if kind == Kind::Model && keys.get("event").is_none() {
+        if kind == RowKind::Model && keys.get("event").is_none() {
             errors.at(
                 &input.ident,
                 format!(
-                    "`{}` has no events; add `#[model(event = ..)]`, or use `#[derive(Entity)]` for rows without events",
+                    "`{}` has no events; add `#[model(event = ..)]`, or derive `Entity` for rows without events",
                     input.ident
                 ),
             );
@@ -95,7 +94,7 @@ impl Header {
     }
 }
 
-/// `wallets`, or `accounting.wallets` as its two parts.
+/// Splits `accounting.wallets` into schema and table. `wallets` has no schema.
 fn schema_and_table(written: &LitStr, errors: &mut Errors) -> Option<(Option<String>, String)> {
     let text = written.value();
     let parts: Vec<&str> = text.split('.').collect();
@@ -105,7 +104,7 @@ fn schema_and_table(written: &LitStr, errors: &mut Errors) -> Option<(Option<Str
             Some((Some(schema.to_owned()), table.to_owned()))
         }
         _ => {
-            errors.at(written, "a table is written `table` or `schema.table`");
+            errors.at(written, "a table must be `table` or `schema.table`");
             None
         }
     }

@@ -1,17 +1,17 @@
-//! The derives of ekbatan. Users find them in the facade's prelude, beside the traits that
-//! they implement.
+//! The derives of ekbatan. The prelude of `ekbatan` exports them together with the traits
+//! that they implement.
 //!
 //! | Derive | For | Stored as |
 //! |---|---|---|
 //! | [`Model`](derive@Model) | a struct with events and dates | a row |
 //! | [`Entity`](derive@Entity) | a struct without them | a row |
 //! | [`Event`](derive@Event) | the enum of a model's events | rows of the outbox |
-//! | [`State`](derive@State) | the enum that is the `state` of a row | text |
-//! | [`Field`](derive@Field) | any other enum, or a newtype, in a row | text, or what it wraps |
+//! | [`State`](derive@State) | the enum of a row's states | text |
+//! | [`Field`](derive@Field) | any other enum, or a newtype | text, or the inner value |
 //!
-//! Everything generated is a plain constant or a plain function: nothing is registered, and
-//! nothing is looked up while the program runs. Names in the database are written down or
-//! follow from a field's or a variant's name, never from a type's.
+//! All generated code is plain constants and functions: nothing is registered or looked
+//! up at run time. A name in the database is spelled out, or derived from the name of a
+//! field or variant, never from the name of a type.
 
 mod attributes;
 mod column;
@@ -27,7 +27,7 @@ mod text_enum;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
-/// A struct that is one row of one table, with events and dates.
+/// Derives `Model`: a struct is one row of a table, with events and dates.
 ///
 /// ```
 /// use ekbatan_core::domain::{Entity, Id};
@@ -70,32 +70,32 @@ use syn::{DeriveInput, parse_macro_input};
 /// );
 /// ```
 ///
-/// The struct has named fields, no generics, an `id` and a `state`. The columns `version`,
-/// `created_date` and `updated_date` are the framework's: a row has them, the struct does
-/// not, and `Stored` reads them.
+/// The struct must have named fields, no generics, an `id` and a `state`. The framework
+/// manages the columns `version`, `created_date` and `updated_date`: the table has them,
+/// the struct does not, and `Stored` reads them.
 ///
 /// # On the struct: `#[model(..)]`
 ///
 /// - `table = ".."`: the table, or `"schema.table"`.
 /// - `event = WalletEvent`: the enum of its events.
-/// - `name = ".."`: the name under which the outbox and errors speak of it; the table's
-///   name unless given.
+/// - `name = ".."`: the name of the row in the outbox and in errors. Default: the name of
+///   the table.
 ///
 /// # On a field: `#[column(..)]`
 ///
-/// - `name = ".."`: the column, if it is not named as the field.
-/// - `json`: stores the field as JSON by its serde traits. `None` is NULL.
+/// - `name = ".."`: the name of the column. Default: the name of the field.
+/// - `json`: stores the field as JSON, by its serde traits. `None` is NULL.
 ///
 /// # Constants
 ///
-/// Each column is a constant of the struct for use in conditions, as visible as its field:
-/// `Wallet::OWNER_NAME`, `Wallet::VERSION`.
+/// The struct gets a constant for each column, for use in conditions, with the visibility
+/// of the field: `Wallet::OWNER_NAME`, `Wallet::VERSION`.
 #[proc_macro_derive(Model, attributes(model, column))]
 pub fn derive_model(input: TokenStream) -> TokenStream {
-    expand(input, |input, root| row::derive(header::Kind::Model, input, root))
+    expand(input, |input, root| row::derive(header::RowKind::Model, input, root))
 }
 
-/// A struct that is one row of one table, without events and dates.
+/// Derives `Entity`: a struct is one row of a table, without events and dates.
 ///
 /// ```
 /// use ekbatan_core::domain::{Entity, Id};
@@ -118,14 +118,16 @@ pub fn derive_model(input: TokenStream) -> TokenStream {
 /// assert_eq!(Counter::TABLE.model, "Counter");
 /// ```
 ///
-/// It is [`Model`](derive@Model) without `event`, and without the columns `created_date`
-/// and `updated_date`. The attribute on the struct is `#[entity(table = "..", name = "..")]`.
+/// This is [`Model`](derive@Model) without `event`, and without the columns
+/// `created_date` and `updated_date`. The attribute on the struct is `#[entity(table =
+/// "..", name = "..")]`.
 #[proc_macro_derive(Entity, attributes(entity, column))]
 pub fn derive_entity(input: TokenStream) -> TokenStream {
-    expand(input, |input, root| row::derive(header::Kind::Entity, input, root))
+    expand(input, |input, root| row::derive(header::RowKind::Entity, input, root))
 }
 
-/// The events of a model, one variant each, stored under the name that is written on it.
+/// Derives `Event`: an enum of a model's events, each stored under the name in its
+/// attribute.
 ///
 /// ```
 /// use ekbatan_core::domain::Event;
@@ -155,18 +157,18 @@ pub fn derive_entity(input: TokenStream) -> TokenStream {
 ///
 /// # On a variant: `#[event(..)]`
 ///
-/// - `name = ".."`: the event's name in the outbox, unique in the enum.
-/// - `version = 2`: the version of the payload's shape; 1 unless given.
+/// - `name = ".."`: the name of the event in the outbox, unique in the enum.
+/// - `version = 2`: the version of the payload's shape. Default: 1.
 ///
-/// The payload is a JSON object, by serde's `Serialize`: a variant has named fields, wraps
-/// one struct or has no data. serde's `tag`, `content`, `untagged`, `into` and `remote` are
-/// refused on the enum, because name and payload are stored apart.
+/// The payload is a JSON object, written by serde's `Serialize`. A variant therefore has
+/// named fields, wraps one struct, or has no data. serde's `tag`, `content`, `untagged`,
+/// `into` and `remote` are errors, because name and payload are stored separately.
 #[proc_macro_derive(Event, attributes(event))]
 pub fn derive_event(input: TokenStream) -> TokenStream {
     expand(input, event::derive)
 }
 
-/// The state of a row, as an enum without data.
+/// Derives `State`: an enum without data is the state of a row.
 ///
 /// ```
 /// use ekbatan_core::domain::{SoftDelete, State};
@@ -184,15 +186,16 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 /// assert_eq!(WalletState::deleted(), WalletState::Closed);
 /// ```
 ///
-/// A variant is stored as its name in `SCREAMING_SNAKE_CASE`, or as `#[state(name = "..")]`
-/// says, in 24 characters at most. If one is stored as `DELETED`, rows with this state can
-/// be soft-deleted. A text in the database that no variant has is an error that names it.
+/// A variant is stored as its name in `SCREAMING_SNAKE_CASE`, or as `#[state(name =
+/// "..")]` says, with at most 24 characters. If a variant is stored as `DELETED`, rows
+/// can be soft-deleted. Reading a text that no variant has is an error that names the
+/// text.
 #[proc_macro_derive(State, attributes(state))]
 pub fn derive_state(input: TokenStream) -> TokenStream {
     expand(input, state::derive)
 }
 
-/// A type of the user's own that fits one column: an enum without data, or a newtype.
+/// Derives `Field`: an enum without data, or a newtype, fits one column.
 ///
 /// ```
 /// use ekbatan_core::domain::{Field, Value};
@@ -213,9 +216,9 @@ pub fn derive_state(input: TokenStream) -> TokenStream {
 /// assert_eq!(Cents(5).to_value().unwrap(), Value::Int(5));
 /// ```
 ///
-/// An enum is stored as text: a variant's name in `SCREAMING_SNAKE_CASE`, or what
-/// `#[field(name = "..")]` says. A struct with one field is stored as what it wraps, and
-/// can be compared in conditions where that can.
+/// An enum is stored as text: the name of the variant in `SCREAMING_SNAKE_CASE`, or as
+/// `#[field(name = "..")]` says. A struct with one field is stored as its inner value,
+/// and conditions can compare it if they can compare the inner value.
 #[proc_macro_derive(Field, attributes(field))]
 pub fn derive_field(input: TokenStream) -> TokenStream {
     expand(input, field::derive)

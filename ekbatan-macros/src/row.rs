@@ -1,20 +1,20 @@
-//! `derive(Model)` and `derive(Entity)`: a struct that is one row of one table.
+//! `derive(Model)` and `derive(Entity)`: a struct is one row of a table.
 //!
-//! The columns are the id, the other fields as they are declared, and behind them those
-//! that the framework keeps: the version and, for a model, the dates.
+//! The order of the columns is: the id, the other fields as they are declared, then the
+//! framework's columns, which are the version and, for a model, the dates.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::{Data, DeriveInput, Fields, FieldsNamed, Ident};
 
-use crate::attributes::refuse_generics;
-use crate::column::Column;
+use crate::attributes::reject_generics;
+use crate::column::FieldColumn;
 use crate::errors::Errors;
-use crate::header::{Header, Kind};
+use crate::header::{Header, RowKind};
 
 pub(crate) fn derive(
-    kind: Kind,
+    kind: RowKind,
     input: &DeriveInput,
     root: &TokenStream,
 ) -> syn::Result<TokenStream> {
@@ -23,16 +23,16 @@ pub(crate) fn derive(
         errors.at(
             &input.ident,
             format!(
-                "`derive({})` is for a struct with named fields, one for each column",
+                "`derive({})` needs a struct with named fields, one for each column",
                 kind.derive()
             ),
         );
         return errors.finish(TokenStream::new());
     };
-    refuse_generics(kind.derive(), input, &mut errors);
+    reject_generics(kind.derive(), input, &mut errors);
     let header = Header::read(kind, input, &mut errors);
     let columns = read_columns(kind, &input.ident, fields, &mut errors);
-    // Whatever is missing here was told to `errors`, so that `finish` refuses.
+    // Any missing part has been reported to `errors`, so `finish` returns an error.
     let code = match (&header, position(&columns, "id"), position(&columns, "state")) {
         (Some(header), Some(_), Some(state)) => {
             code(kind, &input.ident, header, &columns, state, root)
@@ -52,29 +52,32 @@ fn named_fields(input: &DeriveInput) -> Option<&FieldsNamed> {
     }
 }
 
-fn position(columns: &[Column], field: &str) -> Option<usize> {
+fn position(columns: &[FieldColumn], field: &str) -> Option<usize> {
     columns.iter().position(|column| column.field == field)
 }
 
-/// The columns of the struct's fields, the id first.
+/// Reads the columns of the struct's fields, the id first.
 fn read_columns<'a>(
-    kind: Kind,
+    kind: RowKind,
     row: &Ident,
     fields: &'a FieldsNamed,
     errors: &mut Errors,
-) -> Vec<Column<'a>> {
-    let mut columns: Vec<Column> = Vec::new();
+) -> Vec<FieldColumn<'a>> {
+    let mut columns: Vec<FieldColumn> = Vec::new();
     for field in &fields.named {
-        // A named field has a name.
+        // Named fields always have an identifier.
         let Some(ident) = &field.ident else { continue };
-        let column = Column::read(field, ident, errors);
+        let column = FieldColumn::read(field, ident, errors);
         let name = &column.name;
-        if let Some((kept, instead)) =
-            kind.kept().iter().find(|(kept, _)| kept == name || ident.unraw() == kept)
+        if let Some((framework, instead)) =
+            kind.framework_columns().iter().find(|(it, _)| it == name || ident.unraw() == it)
         {
-            errors.at(ident, format!("`{kept}` is kept by the framework; remove the field and read it from `{instead}`"));
+            errors.at(ident, format!("the framework manages `{framework}`; remove the field and read it from `{instead}`"));
         } else if let Some(earlier) = columns.iter().find(|earlier| earlier.name == *name) {
-            errors.at(ident, format!("`{}` already has the column `{name}`", earlier.field));
+            errors.at(
+                ident,
+                format!("`{}` already has the column `{name}`; choose another name", earlier.field),
+            );
         }
         columns.push(column);
     }
@@ -93,10 +96,10 @@ fn read_columns<'a>(
 }
 
 fn code(
-    kind: Kind,
+    kind: RowKind,
     row: &Ident,
     header: &Header,
-    columns: &[Column],
+    columns: &[FieldColumn],
     state: usize,
     root: &TokenStream,
 ) -> TokenStream {
@@ -111,7 +114,7 @@ fn code(
     let values = columns.iter().map(|column| column.to_value(root));
     let reads = columns.iter().map(|column| column.read_from_row(root));
     let normalized = columns.iter().filter_map(|column| column.normalize(root));
-    let model = (kind == Kind::Model).then(|| {
+    let model = (kind == RowKind::Model).then(|| {
         quote! {
             #[automatically_derived]
             impl #root::domain::Model for #row {}
@@ -157,7 +160,8 @@ fn code(
             fn from_row(
                 row: &mut #root::domain::RowReader<'_>,
             ) -> ::core::result::Result<Self, #root::domain::FieldError> {
-                // Fields are evaluated as they are written: in the order of the columns.
+                // Field expressions are evaluated in the order in which they are written,
+                // which is that of the columns.
                 ::core::result::Result::Ok(Self { #(#fields: #reads),* })
             }
 
@@ -170,11 +174,11 @@ fn code(
     }
 }
 
-/// The `Table`.
+/// The expression of the `Table`.
 fn table(
-    kind: Kind,
+    kind: RowKind,
     header: &Header,
-    columns: &[Column],
+    columns: &[FieldColumn],
     state: usize,
     root: &TokenStream,
 ) -> TokenStream {
@@ -186,11 +190,11 @@ fn table(
     let mut definitions: Vec<TokenStream> =
         columns.iter().map(|column| column.definition(root)).collect();
     let version = definitions.len();
-    definitions.push(kept_definition("version", quote!(Int), root));
-    let dates = if kind == Kind::Model {
+    definitions.push(framework_column("version", quote!(Int), root));
+    let dates = if kind == RowKind::Model {
         let dates = definitions.len();
-        definitions.push(kept_definition("created_date", quote!(Timestamp), root));
-        definitions.push(kept_definition("updated_date", quote!(Timestamp), root));
+        definitions.push(framework_column("created_date", quote!(Timestamp), root));
+        definitions.push(framework_column("updated_date", quote!(Timestamp), root));
         quote!(::core::option::Option::Some(#dates))
     } else {
         quote!(::core::option::Option::None)
@@ -208,29 +212,34 @@ fn table(
     }
 }
 
-fn kept_definition(name: &str, ty: TokenStream, root: &TokenStream) -> TokenStream {
+fn framework_column(name: &str, ty: TokenStream, root: &TokenStream) -> TokenStream {
     quote!(#root::domain::ColumnDef::new(#name, #root::domain::ValueType::#ty))
 }
 
 /// The constants that name the columns.
-fn constants(kind: Kind, row: &Ident, columns: &[Column], root: &TokenStream) -> TokenStream {
+fn constants(
+    kind: RowKind,
+    row: &Ident,
+    columns: &[FieldColumn],
+    root: &TokenStream,
+) -> TokenStream {
     let fields = columns.iter().map(|column| column.constant(row, root));
-    let dates = (kind == Kind::Model).then(|| {
+    let dates = (kind == RowKind::Model).then(|| {
         let instant = quote! {
             #root::__private::chrono::DateTime<#root::__private::chrono::Utc>
         };
         quote! {
-            /// The column `created_date`, which the framework keeps.
+            /// The column `created_date`, which the framework manages.
             pub const CREATED_DATE: #root::repository::Column<#row, #instant> =
                 #root::repository::Column::new("created_date");
-            /// The column `updated_date`, which the framework keeps.
+            /// The column `updated_date`, which the framework manages.
             pub const UPDATED_DATE: #root::repository::Column<#row, #instant> =
                 #root::repository::Column::new("updated_date");
         }
     });
     quote! {
         #(#fields)*
-        /// The column `version`, which the framework keeps.
+        /// The column `version`, which the framework manages.
         pub const VERSION: #root::repository::Column<#row, ::core::primitive::i64> =
             #root::repository::Column::new("version");
         #dates

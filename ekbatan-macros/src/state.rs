@@ -1,17 +1,17 @@
-//! `derive(State)`: the life of a row, as text in a column of 24 characters.
+//! `derive(State)`: the state of a row, as text in a column of 24 characters.
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Data, DeriveInput};
 
-use crate::attributes::refuse_generics;
+use crate::attributes::reject_generics;
 use crate::errors::Errors;
 use crate::text_enum::TextEnum;
 
-/// What `state varchar(24)` holds.
-const LONGEST_STATE: usize = 24;
+/// The size of a `state varchar(24)` column.
+const MAX_STATE_CHARS: usize = 24;
 
-/// The text that means "deleted" to the framework.
+/// The text that marks a row as deleted.
 const DELETED: &str = "DELETED";
 
 pub(crate) fn derive(input: &DeriveInput, root: &TokenStream) -> syn::Result<TokenStream> {
@@ -20,12 +20,12 @@ pub(crate) fn derive(input: &DeriveInput, root: &TokenStream) -> syn::Result<Tok
     let Data::Enum(data) = &input.data else {
         errors.at(
             ident,
-            format!("a state is an enum without data: `enum {ident} {{ Open, Deleted }}`"),
+            format!("a state must be an enum without data: `enum {ident} {{ Open, Deleted }}`"),
         );
         return errors.finish(TokenStream::new());
     };
-    refuse_generics("State", input, &mut errors);
-    let states = TextEnum::read(ident, data, "state", Some(LONGEST_STATE), &mut errors);
+    reject_generics("State", input, &mut errors);
+    let states = TextEnum::read(ident, data, "state", Some(MAX_STATE_CHARS), &mut errors);
 
     let field_impls = states.field_impls(root);
     let text_of_self = states.text_of_self();

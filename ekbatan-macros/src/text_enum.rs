@@ -1,4 +1,4 @@
-//! An enum without data, stored as text: what `State` and `Field` have in common.
+//! An enum without data, stored as text. `State` and `Field` share it.
 
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -8,15 +8,15 @@ use syn::{DataEnum, Fields, Ident, Variant};
 use crate::attributes::Keys;
 use crate::errors::Errors;
 
-/// The enum, with the text of every variant.
+/// An enum and the text of each variant.
 pub(crate) struct TextEnum<'a> {
     ident: &'a Ident,
     variants: Vec<(&'a Ident, String)>,
 }
 
 impl<'a> TextEnum<'a> {
-    /// Reads the variants, whose texts `#[attribute(name = "..")]` may give. `longest` is
-    /// what the column holds, where that is known.
+    /// Reads the variants and the texts in `#[attribute(name = "..")]`. `longest` is the
+    /// size of the column, if it is known.
     pub(crate) fn read(
         ident: &'a Ident,
         data: &'a DataEnum,
@@ -26,10 +26,7 @@ impl<'a> TextEnum<'a> {
     ) -> Self {
         let mut variants: Vec<(&Ident, String)> = Vec::new();
         if data.variants.is_empty() {
-            errors.at(
-                ident,
-                format!("`{ident}` has no variant to store; add one, for example `Active`"),
-            );
+            errors.at(ident, format!("`{ident}` has no variants; add one, for example `Active`"));
         }
         for variant in &data.variants {
             let text = text_of(variant, attribute, errors);
@@ -37,7 +34,7 @@ impl<'a> TextEnum<'a> {
                 errors.at(
                     &variant.fields,
                     format!(
-                        "`{}` holds data, but the column holds only its text; move the data to a field of the row",
+                        "`{}` contains data, but the column stores only its text; move the data to a field of the row",
                         variant.ident
                     ),
                 );
@@ -46,13 +43,16 @@ impl<'a> TextEnum<'a> {
                 errors.at(
                     &variant.ident,
                     format!(
-                        "`{text}` has {} characters; the column holds {longest}: shorten it with `#[{attribute}(name = \"..\")]`",
+                        "`{text}` has {} characters, but the column stores {longest}; shorten it with `#[{attribute}(name = \"..\")]`",
                         text.chars().count()
                     ),
                 );
             }
             if let Some((earlier, _)) = variants.iter().find(|(_, earlier)| *earlier == text) {
-                errors.at(&variant.ident, format!("`{text}` is already the text of `{earlier}`"));
+                errors.at(
+                    &variant.ident,
+                    format!("`{earlier}` already has the text `{text}`; choose another one"),
+                );
             }
             variants.push((&variant.ident, text));
         }
@@ -80,7 +80,7 @@ impl<'a> TextEnum<'a> {
             .map(|(variant, text)| quote!(#text => ::core::result::Result::Ok(Self::#variant)));
         let known: Vec<&str> = self.variants.iter().map(|(_, text)| text.as_str()).collect();
         let advice = format!(
-            "which {} does not know ({}); add the variant or mend the row",
+            "which {} does not know ({}); add the variant or correct the row",
             ident.unraw(),
             known.join(", ")
         );
@@ -121,7 +121,7 @@ impl<'a> TextEnum<'a> {
     }
 }
 
-/// The text that was written, or the variant's name.
+/// The text in the attribute, or the name of the variant.
 fn text_of(variant: &Variant, attribute: &str, errors: &mut Errors) -> String {
     Keys::read(&variant.attrs, attribute, &["name"], errors).text("name", errors).map_or_else(
         || screaming_snake(&variant.ident.unraw().to_string()),
@@ -129,7 +129,8 @@ fn text_of(variant: &Variant, attribute: &str, errors: &mut Errors) -> String {
     )
 }
 
-/// `PendingReview` as `PENDING_REVIEW`; an abbreviation stays one word: `InEU` as `IN_EU`.
+/// Converts `PendingReview` to `PENDING_REVIEW`. An abbreviation stays one word: `InEU`
+/// to `IN_EU`.
 fn screaming_snake(name: &str) -> String {
     let letters: Vec<char> = name.chars().collect();
     let mut text = String::new();
@@ -152,7 +153,7 @@ mod tests {
     use super::screaming_snake;
 
     #[test]
-    fn words_are_told_apart() {
+    fn names_are_split_into_words() {
         for (name, text) in [
             ("Open", "OPEN"),
             ("PendingReview", "PENDING_REVIEW"),

@@ -1,5 +1,5 @@
-//! What the derives generate: that every kind of field comes back as it was stored, that
-//! names and texts are those that were written, and that errors say what they should.
+//! The code that the derives generate: every kind of field is read back as it was stored,
+//! names and texts are those in the source, and errors are precise.
 
 use chrono::{DateTime, NaiveDate, Utc};
 use ekbatan_core::domain::{
@@ -11,7 +11,7 @@ use rust_decimal::Decimal;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-// The traits above and the derives below share their names, as serde's do.
+// The traits above and these derives share their names, as serde's do.
 use ekbatan_macros::{Entity, Event, Field, Model, State};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ struct Birthday {
 #[derive(Debug, Clone, PartialEq, Field)]
 struct SeenAt(DateTime<Utc>);
 
-/// A newtype that no condition can compare, which is no error.
+/// A newtype that conditions cannot compare, which is allowed.
 #[derive(Debug, Clone, PartialEq, Field)]
 struct Tags(Json<Vec<String>>);
 
@@ -104,7 +104,7 @@ struct Customer {
 struct Counter {
     id: Id<Counter>,
     count: i64,
-    /// The struct's own: the framework keeps no dates of an entity.
+    /// The struct's own field: the framework manages no dates of an entity.
     created_date: NaiveDate,
     state: Life,
 }
@@ -153,18 +153,18 @@ fn column<E: Entity>(name: &str) -> usize {
 }
 
 #[test]
-fn every_kind_of_field_comes_back_as_it_was_stored() {
+fn every_kind_of_field_is_read_back_as_it_was_stored() {
     let mut before = customer();
     let values = before.to_values().unwrap();
     let after: Customer = read(values.clone()).unwrap();
-    assert_ne!(after, before, "a database keeps microseconds");
+    assert_ne!(after, before, "a database stores microseconds");
     before.normalize();
     assert_eq!(after, before);
     assert_eq!(after.to_values().unwrap(), values);
 }
 
 #[test]
-fn what_is_absent_is_null() {
+fn absent_values_are_null() {
     let absent = Customer {
         former: None,
         nickname: None,
@@ -195,7 +195,7 @@ fn every_value_has_the_type_of_its_column() {
 }
 
 #[test]
-fn a_table_lists_the_id_the_fields_and_what_the_framework_keeps() {
+fn a_table_lists_the_id_the_fields_and_the_framework_columns() {
     let table = Customer::TABLE;
     assert_eq!((table.schema, table.name, table.model), (Some("crm"), "customers", "Customer"));
     assert_eq!(table.columns[0], ColumnDef::new("id", ValueType::Uuid));
@@ -236,7 +236,7 @@ fn an_entity_has_a_version_but_neither_dates_nor_events() {
 }
 
 #[test]
-fn id_and_state_are_reached_by_the_trait() {
+fn the_trait_gives_access_to_id_and_state() {
     fn reach<M: Model>(model: &mut M, state: M::State) -> (M::Id, &M::State) {
         model.set_state(state);
         (model.id(), model.state())
@@ -275,13 +275,13 @@ fn an_unknown_text_lists_the_known_ones() {
     assert_eq!(
         read::<Customer>(values).unwrap_err().to_string(),
         "column `state`: the database holds `FROZEN`, which CustomerState does not know \
-         (ACTIVE, PENDING_REVIEW, DELETED); add the variant or mend the row"
+         (ACTIVE, PENDING_REVIEW, DELETED); add the variant or correct the row"
     );
     let error = Tier::from_value(Value::Text("GOLD_PLUS".into())).unwrap_err();
     assert_eq!(
         error.reason,
         "the database holds `GOLD_PLUS`, which Tier does not know (BASIC, gold-plus); \
-         add the variant or mend the row"
+         add the variant or correct the row"
     );
     let error = Tier::from_value(Value::Int(1)).unwrap_err();
     assert_eq!(error, FieldError::mismatch(ValueType::Text, &Value::Int(1)));
@@ -317,7 +317,7 @@ fn events_are_stored_under_their_names() {
 }
 
 #[test]
-fn a_payload_is_what_the_variant_holds() {
+fn a_payload_contains_the_fields_of_the_variant() {
     let payload = |event: CustomerEvent| event.payload().unwrap().to_string();
     assert_eq!(payload(CustomerEvent::Joined { email: "a@b".into() }), r#"{"email":"a@b"}"#);
     assert_eq!(payload(CustomerEvent::Left), "{}");
@@ -328,7 +328,7 @@ fn a_payload_is_what_the_variant_holds() {
 }
 
 #[test]
-fn a_payload_is_never_anything_else_than_an_object() {
+fn a_payload_that_is_not_an_object_is_an_error() {
     let error = CustomerEvent::Counted(1).payload().unwrap_err();
     assert!(matches!(&error, PayloadError::NotAnObject { name, .. } if name == "CustomerCounted"));
 }

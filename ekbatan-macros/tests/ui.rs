@@ -1,7 +1,7 @@
-//! What the derives refuse, word for word, and what they accept.
+//! The errors of the derives, word for word, and inputs that compile.
 
 #[test]
-fn wrong_use_is_told_where_it_is_and_how_to_mend_it() {
+fn errors_point_at_the_mistake_and_say_how_to_fix_it() {
     let cases = trybuild::TestCases::new();
     cases.pass("tests/ui/pass/*.rs");
     cases.compile_fail("tests/ui/fail/*.rs");

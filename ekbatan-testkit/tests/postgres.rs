@@ -155,8 +155,8 @@ async fn a_kill_loses_what_was_not_committed_and_nothing_else() {
         run(&mut open, "BEGIN; INSERT INTO t VALUES (2)").await;
 
         server.kill().await.unwrap();
-        PgConnection::connect(&url).await.expect_err("nobody listens");
-        sqlx::raw_sql("COMMIT").execute(&mut open).await.expect_err("its server is gone");
+        PgConnection::connect(&url).await.expect_err("the server is down");
+        sqlx::raw_sql("COMMIT").execute(&mut open).await.expect_err("the server is down");
 
         server.restart().await.unwrap();
         assert_eq!(server.port(), port);
@@ -236,7 +236,7 @@ async fn a_stopped_server_leaves_nothing() {
     server.stop().await.unwrap();
     assert!(!runs(&postmaster));
     assert!(!data.parent().unwrap().exists());
-    connection.ping().await.expect_err("its server is gone");
+    connection.ping().await.expect_err("the server is down");
 }
 
 #[tokio::test]

@@ -51,8 +51,8 @@ async fn a_replica_follows_except_while_paused() {
     let copy = replica.url(url.rsplit_once('/').unwrap().1);
     assert_eq!(count(&copy).await, 1);
     let mut reader = connect(&copy).await;
-    let refused = sqlx::raw_sql("INSERT INTO t VALUES (0)").execute(&mut reader).await;
-    assert!(refused.unwrap_err().to_string().contains("read-only"));
+    let rejected = sqlx::raw_sql("INSERT INTO t VALUES (0)").execute(&mut reader).await;
+    assert!(rejected.unwrap_err().to_string().contains("read-only"));
 
     run(&url, "INSERT INTO t VALUES (2)").await;
     until(&copy, "SELECT count(*) = 2 FROM t".to_owned()).await;

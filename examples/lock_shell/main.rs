@@ -27,7 +27,7 @@ use ekbatan_lock_redis::KeyedLocks;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-/// The shell renews its leases in this interval, so its keys are free soon after it ends.
+/// The term of a lease. The shell renews it, so its keys are free soon after the shell ends.
 const TERM: Duration = Duration::from_secs(3);
 
 type Failure = Box<dyn std::error::Error>;
@@ -215,7 +215,7 @@ impl Shell {
             Command::Force { key, why } => {
                 let forced =
                     self.locks.force_release(&LockKey::named(&key), &why.join(" ")).await?;
-                println!("{} {key}", if forced { "ended the lease on" } else { "nobody held" });
+                println!("{} {key}", if forced { "ended the lease on" } else { "no holder of" });
                 return Ok(forced);
             }
             Command::List => {

@@ -34,7 +34,7 @@ pub enum WalletEvent {
 
 #[derive(Debug, thiserror::Error)]
 pub enum WalletError {
-    #[error("{owner} has {balance}, which is less than {amount}")]
+    #[error("{owner} has {balance}, but needs {amount}")]
     NotEnough { owner: String, balance: Decimal, amount: Decimal },
     #[error("the amount must be positive, but it is {0}")]
     AmountNotPositive(Decimal),
@@ -61,6 +61,7 @@ impl Wallet {
     }
 }
 
+/// Opens a wallet on the shard of its country.
 pub struct OpenWallet;
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -90,10 +90,10 @@ async fn run(options: WalletArgs) -> Result<(), Failure> {
     conflict(&executor, alice.id).await?;
 
     println!("\n4. Make a deposit that the wallet rejects:");
-    let refused = executor
+    let rejected = executor
         .execute(&DepositMoney, Deposit { wallet: bob.id, amount: Decimal::from(-5) })
         .await;
-    match refused {
+    match rejected {
         Err(ExecuteError::Domain(WalletError::AmountNotPositive(amount))) => {
             println!("   rejected, because {amount} is not positive; nothing was written");
         }

@@ -42,7 +42,7 @@ impl LockClient {
     }
 
     pub async fn give_back(&mut self, held: KeyGuard) -> Result<(), Failure> {
-        let ours = match (self, held) {
+        let still_held = match (self, held) {
             (_, KeyGuard::Guard { .. }) => true,
             (_, KeyGuard::Lease(lease)) => lease.release().await,
             (Self::Advisory(advisory), _) => advisory.give_back().await?,
@@ -50,7 +50,7 @@ impl LockClient {
             (Self::SetNx(set), _) => set.give_back().await?,
             (Self::Mutex(_) | Self::Ekbatan(..), KeyGuard::AtTheServer) => false,
         };
-        if ours { Ok(()) } else { Err("the key was lost while it was held".into()) }
+        if still_held { Ok(()) } else { Err("the key was lost while it was held".into()) }
     }
 
     pub async fn close(self) {

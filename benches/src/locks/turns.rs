@@ -40,7 +40,7 @@ impl Turns {
     /// Waits until the other process holds the key, or until the deadline.
     pub async fn await_other(&self, until: Instant) -> std::io::Result<()> {
         match tokio::time::timeout_at(until.into(), self.socket.recv(&mut [0])).await {
-            Ok(heard) => heard.map(|_| ()),
+            Ok(received) => received.map(|_| ()),
             Err(_) => Ok(()),
         }
     }

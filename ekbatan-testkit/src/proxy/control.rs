@@ -1,4 +1,4 @@
-//! The state of a proxy: what it was told to do, and what it counted.
+//! The state of a proxy: the requested behaviour, and the counters.
 //!
 //! Invariants: the state changes only while no byte is being forwarded. A forwarding task
 //! borrows the state during its non-blocking write, and a change waits for that borrow,
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// What the proxy was told to do.
+/// The requested behaviour.
 #[derive(Debug, Default)]
 pub(super) struct ProxyState {
     /// New connections are closed at once.

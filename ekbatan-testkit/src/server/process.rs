@@ -143,9 +143,9 @@ mod tests {
     fn children_are_found_and_waited_for() {
         let mut child =
             Command::new("sh").args(["-c", "read -r line"]).stdin(Stdio::piped()).spawn().unwrap();
-        let ours = Process::children_of(std::process::id()).unwrap();
-        let found = ours.iter().find(|process| process.pid == child.id());
-        let found = found.expect("our child is among our children").clone();
+        let children = Process::children_of(std::process::id()).unwrap();
+        let found = children.iter().find(|process| process.pid == child.id());
+        let found = found.expect("the child is among the children").clone();
         freeze(child.id(), Duration::from_secs(60)).unwrap();
         signal("KILL", [child.id()]).unwrap();
         // The child is a zombie now, which counts as ended.

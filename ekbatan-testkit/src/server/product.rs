@@ -67,7 +67,7 @@ impl ServerEnv {
         self.port
     }
 
-    /// Whether the server runs as root, which MySQL and MariaDB do only when told to.
+    /// Whether the server runs as root, which MySQL and MariaDB do only with `--user=root`.
     #[cfg(feature = "mysql")]
     pub(crate) fn runs_as_root(&self) -> bool {
         matches!(self.account, Account::Root)

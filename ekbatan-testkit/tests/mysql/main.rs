@@ -119,9 +119,9 @@ macro_rules! passes {
                     run(&mut open, "BEGIN; INSERT INTO t VALUES (2)").await;
 
                     server.kill().await.unwrap();
-                    MySqlConnection::connect(&url).await.expect_err("nobody listens");
+                    MySqlConnection::connect(&url).await.expect_err("the server is down");
                     let commit = sqlx::raw_sql("COMMIT").execute(&mut open).await;
-                    commit.expect_err("its server is gone");
+                    commit.expect_err("the server is down");
 
                     server.restart().await.unwrap();
                     assert_eq!(server.port(), port);

@@ -50,7 +50,7 @@ async fn a_stalled_proxy_does_not_report_a_failed_client() {
     proxy.stall();
     // The client has not read the answer, so it resets the connection.
     drop(client);
-    timeout(HOUR, server.read(&mut [0; 1])).await.expect_err("the server does not hear of it");
+    timeout(HOUR, server.read(&mut [0; 1])).await.expect_err("the server sees no failure");
 
     proxy.resume();
     end_of(&mut server).await;
@@ -110,11 +110,11 @@ async fn a_stalled_proxy_can_be_cut() {
 
 #[tokio::test]
 async fn an_unreachable_server_ends_the_connection() {
-    let nobody = {
+    let unused_address = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap()
     };
-    let proxy = Proxy::start(nobody.to_string()).await.unwrap();
+    let proxy = Proxy::start(unused_address.to_string()).await.unwrap();
     end_of(&mut connect(&proxy).await).await;
 }
 

@@ -204,18 +204,19 @@ impl Arguments {
             };
         };
         let config = EkbatanConfig::load(file)?;
-        let refused =
+        let config_error =
             |what: String| ArgumentError::ConfigFile { file: file.display().to_string(), what };
         let sharding = &config.sharding;
-        let primary =
-            sharding
-                .member(sharding.default_shard)
-                .and_then(|member| member.primary())
-                .ok_or_else(|| refused("the default shard has no primary-config".to_owned()))?;
+        let primary = sharding
+            .member(sharding.default_shard)
+            .and_then(|member| member.primary())
+            .ok_or_else(|| {
+            config_error("the default shard has no primary-config".to_owned())
+        })?;
         let dialect =
             Engine::of(&primary.url).ok_or_else(|| ArgumentError::Database(primary.url.clone()))?;
         if primary.eventlog != "eventlog" {
-            return Err(refused(format!(
+            return Err(config_error(format!(
                 "eventlog is {:?}, and the strategies written by hand know only `eventlog`; leave the setting out for this comparison",
                 primary.eventlog
             )));

@@ -17,7 +17,7 @@ enum PrivateDatabase {
     Postgres(PostgresServer),
     MySql(MySqlServer),
     MariaDb(MariaDbServer),
-    Sqlite(#[expect(dead_code, reason = "its file goes with it")] TempSqlite),
+    Sqlite(#[expect(dead_code, reason = "dropping it removes the file")] TempSqlite),
     Given,
 }
 

@@ -47,8 +47,8 @@ pub async fn main() -> ExitCode {
 async fn run(
     lines: &mut Lines<BufReader<Stdin>>,
 ) -> Result<(WorkDone, Arc<dyn Contender>), Failure> {
-    let told = lines.next_line().await?.unwrap_or_default();
-    let job: WorkerJob = serde_json::from_str(&told)?;
+    let line = lines.next_line().await?.unwrap_or_default();
+    let job: WorkerJob = serde_json::from_str(&line)?;
     let contender = open(&job).await?;
     let job = Arc::new(job);
     say(&Message::Ready);

@@ -1,4 +1,4 @@
-//! What `derive(Event)` refuses.
+//! Errors of `derive(Event)`.
 
 use ekbatan_macros::Event;
 

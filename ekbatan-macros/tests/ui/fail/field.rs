@@ -1,4 +1,4 @@
-//! What `derive(Field)` refuses.
+//! Errors of `derive(Field)`.
 
 use ekbatan_macros::Field;
 

@@ -1,4 +1,4 @@
-//! What `#[model(..)]` and `#[entity(..)]` refuse.
+//! Errors of `#[model(..)]` and `#[entity(..)]`.
 
 use ekbatan_macros::{Entity, Model};
 

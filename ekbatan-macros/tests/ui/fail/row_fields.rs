@@ -1,4 +1,4 @@
-//! What the fields of a row may not be, all of it told at once.
+//! Errors of the fields of a row, all reported in one build.
 
 use ekbatan_macros::{Entity, Model};
 

@@ -1,4 +1,4 @@
-//! Only a struct with named fields and without generics is a row.
+//! A row must be a struct with named fields and without generics.
 
 use ekbatan_macros::{Entity, Model};
 

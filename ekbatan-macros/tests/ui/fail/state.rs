@@ -1,4 +1,4 @@
-//! What `derive(State)` refuses.
+//! Errors of `derive(State)`.
 
 use ekbatan_macros::State;
 

@@ -1,4 +1,4 @@
-//! A row whose fields come out of a macro.
+//! A row whose fields a macro generates.
 
 use ekbatan_core::domain::{Entity, Id};
 use ekbatan_macros::{Entity, State};

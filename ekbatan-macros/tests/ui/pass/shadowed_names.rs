@@ -1,5 +1,4 @@
-//! Generated code names everything by its full path: a module may call its own types as it
-//! likes.
+//! Generated code uses full paths, so a module may define types with any name.
 #![deny(warnings, missing_docs, unreachable_pub)]
 
 mod wallet {
