@@ -55,7 +55,7 @@ impl<T> Dropped<T> {
 ///             assert_eq!(output, "done");
 ///             break;
 ///         }
-/// A test checks here what the dropped future left behind.
+///         // A test checks here what the dropped future left behind.
 ///         Dropped::Dropped { .. } => cancelled += 1,
 ///     }
 /// }

@@ -53,7 +53,7 @@ pub async fn run(options: &ChildOptions) -> Result<(), Failure> {
     let other = port_after(&word, GO).ok_or("the parent process exited before the start")?;
     let turns = match options.measure {
         Measure::Handoff => {
-            turns.meet(other);
+            turns.set_other(other);
             Some(Arc::new(turns))
         }
         _ => None,
@@ -91,7 +91,7 @@ async fn compete(
             while Instant::now() < until {
                 holds.push(hold_once(&mut client, clock, hold, turns).await?);
                 if let Some(turns) = turns {
-                    turns.await_other(until).await?;
+                    turns.wait_for_other(until).await?;
                 }
             }
             Ok::<_, Failure>((client, holds))
@@ -113,16 +113,16 @@ async fn hold_once(
     turns: Option<&Turns>,
 ) -> Result<KeyHold, Failure> {
     let asked = clock.now();
-    let held = client.take().await?;
+    let held = client.acquire().await?;
     let acquired = clock.now();
     if let Some(turns) = turns {
-        turns.have().await?;
+        turns.announce().await?;
     }
     if !hold.is_zero() {
         tokio::time::sleep(hold).await;
     }
     let releasing = clock.now();
-    client.give_back(held).await?;
+    client.release(held).await?;
     // The parent fills in the process number.
     Ok(KeyHold { process: 0, asked, acquired, releasing, done: clock.now() })
 }

@@ -26,7 +26,7 @@ pub enum KeyGuard {
 }
 
 impl LockClient {
-    pub async fn take(&mut self) -> Result<KeyGuard, Failure> {
+    pub async fn acquire(&mut self) -> Result<KeyGuard, Failure> {
         match self {
             Self::Mutex(mutex) => {
                 return Ok(KeyGuard::Guard { _guard: mutex.clone().lock_owned().await });
@@ -34,20 +34,20 @@ impl LockClient {
             Self::Ekbatan(locks, key) => {
                 return Ok(KeyGuard::Lease(locks.acquire(key, MAX_HOLD).await?));
             }
-            Self::Advisory(advisory) => advisory.take().await?,
-            Self::LeaseRow(row) => row.take().await?,
-            Self::SetNx(set) => set.take().await?,
+            Self::Advisory(advisory) => advisory.acquire().await?,
+            Self::LeaseRow(row) => row.acquire().await?,
+            Self::SetNx(set) => set.acquire().await?,
         }
         Ok(KeyGuard::AtTheServer)
     }
 
-    pub async fn give_back(&mut self, held: KeyGuard) -> Result<(), Failure> {
+    pub async fn release(&mut self, held: KeyGuard) -> Result<(), Failure> {
         let still_held = match (self, held) {
             (_, KeyGuard::Guard { .. }) => true,
             (_, KeyGuard::Lease(lease)) => lease.release().await,
-            (Self::Advisory(advisory), _) => advisory.give_back().await?,
-            (Self::LeaseRow(row), _) => row.give_back().await?,
-            (Self::SetNx(set), _) => set.give_back().await?,
+            (Self::Advisory(advisory), _) => advisory.release().await?,
+            (Self::LeaseRow(row), _) => row.release().await?,
+            (Self::SetNx(set), _) => set.release().await?,
             (Self::Mutex(_) | Self::Ekbatan(..), KeyGuard::AtTheServer) => false,
         };
         if still_held { Ok(()) } else { Err("the key was lost while it was held".into()) }

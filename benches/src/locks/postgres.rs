@@ -15,13 +15,13 @@ const TABLE: &str = "CREATE TABLE raw_leases ( \
     lock_key text PRIMARY KEY, owner uuid NOT NULL, token bigint NOT NULL, \
     until timestamptz NOT NULL) WITH (fillfactor = 50)";
 
-const TAKE: &str = "INSERT INTO raw_leases AS l (lock_key, owner, token, until) \
+const ACQUIRE: &str = "INSERT INTO raw_leases AS l (lock_key, owner, token, until) \
     VALUES ($1, $2, 1, clock_timestamp() + $3 * interval '1 millisecond') \
     ON CONFLICT (lock_key) DO UPDATE \
     SET owner = excluded.owner, token = l.token + 1, until = excluded.until \
     WHERE l.until <= clock_timestamp() RETURNING token";
 
-const GIVE_BACK: &str =
+const RELEASE: &str =
     "UPDATE raw_leases SET until = '-infinity' WHERE lock_key = $1 AND owner = $2";
 
 async fn connect(url: &str) -> Result<Client, Failure> {
@@ -38,8 +38,8 @@ pub async fn create(url: &str) -> Result<(), Failure> {
 /// The server's own blocking lock.
 pub struct Advisory {
     client: Client,
-    take: Statement,
-    give_back: Statement,
+    acquire: Statement,
+    release: Statement,
 }
 
 /// Any number works, because nothing else takes advisory locks here.
@@ -48,26 +48,26 @@ const LOCK: i64 = 17;
 impl Advisory {
     pub async fn connect(url: &str) -> Result<Self, Failure> {
         let client = connect(url).await?;
-        let take = client.prepare("SELECT pg_advisory_lock($1)").await?;
-        let give_back = client.prepare("SELECT pg_advisory_unlock($1)").await?;
-        Ok(Self { client, take, give_back })
+        let acquire = client.prepare("SELECT pg_advisory_lock($1)").await?;
+        let release = client.prepare("SELECT pg_advisory_unlock($1)").await?;
+        Ok(Self { client, acquire, release })
     }
 
-    pub async fn take(&self) -> Result<(), Failure> {
-        self.client.query_one(&self.take, &[&LOCK]).await?;
+    pub async fn acquire(&self) -> Result<(), Failure> {
+        self.client.query_one(&self.acquire, &[&LOCK]).await?;
         Ok(())
     }
 
-    pub async fn give_back(&self) -> Result<bool, Failure> {
-        Ok(self.client.query_one(&self.give_back, &[&LOCK]).await?.get(0))
+    pub async fn release(&self) -> Result<bool, Failure> {
+        Ok(self.client.query_one(&self.release, &[&LOCK]).await?.get(0))
     }
 }
 
 /// A row that stores the holder and the end of the lease.
 pub struct LeaseRow {
     client: Client,
-    take: Statement,
-    give_back: Statement,
+    acquire: Statement,
+    release: Statement,
     owner: Uuid,
 }
 
@@ -76,15 +76,15 @@ impl LeaseRow {
         let client = connect(url).await?;
         // As in ekbatan, taking a lease does not wait for the disk.
         client.batch_execute("SET synchronous_commit = off").await?;
-        let take = client.prepare(TAKE).await?;
-        let give_back = client.prepare(GIVE_BACK).await?;
-        Ok(Self { client, take, give_back, owner: Uuid::now_v7() })
+        let acquire = client.prepare(ACQUIRE).await?;
+        let release = client.prepare(RELEASE).await?;
+        Ok(Self { client, acquire, release, owner: Uuid::now_v7() })
     }
 
-    pub async fn take(&self) -> Result<(), Failure> {
+    pub async fn acquire(&self) -> Result<(), Failure> {
         let hold = MAX_HOLD.as_millis() as f64;
         let mut jitter = self.owner.as_u64_pair().1;
-        while self.client.query_opt(&self.take, &[&KEY, &self.owner, &hold]).await?.is_none() {
+        while self.client.query_opt(&self.acquire, &[&KEY, &self.owner, &hold]).await?.is_none() {
             // Between half and one and a half times the average.
             jitter = jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             tokio::time::sleep(POLL.mul_f64(0.5 + (jitter >> 40) as f64 / f64::from(1 << 24)))
@@ -93,7 +93,7 @@ impl LeaseRow {
         Ok(())
     }
 
-    pub async fn give_back(&self) -> Result<bool, Failure> {
-        Ok(self.client.execute(&self.give_back, &[&KEY, &self.owner]).await? == 1)
+    pub async fn release(&self) -> Result<bool, Failure> {
+        Ok(self.client.execute(&self.release, &[&KEY, &self.owner]).await? == 1)
     }
 }

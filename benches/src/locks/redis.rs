@@ -19,13 +19,13 @@ const CHANNEL: &str = "bench-freed";
 /// Maximum wait for a release message before a client tries again.
 const POLL: Duration = Duration::from_millis(50);
 
-const GIVE_BACK: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
+const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
     redis.call('DEL', KEYS[1]) redis.call('PUBLISH', ARGV[2], KEYS[1]) return 1 end return 0";
 
 /// One client, with its own connection.
 pub struct SetNx {
     connection: MultiplexedConnection,
-    give_back: Script,
+    release: Script,
     owner: String,
     freed: Arc<Notify>,
 }
@@ -47,7 +47,7 @@ pub async fn connect(url: &str, count: usize) -> Result<Vec<SetNx>, Failure> {
     for _ in 0..count {
         clients.push(SetNx {
             connection: client.get_multiplexed_async_connection().await?,
-            give_back: Script::new(GIVE_BACK),
+            release: Script::new(RELEASE),
             owner: Uuid::now_v7().to_string(),
             freed: freed.clone(),
         });
@@ -56,7 +56,7 @@ pub async fn connect(url: &str, count: usize) -> Result<Vec<SetNx>, Failure> {
 }
 
 impl SetNx {
-    pub async fn take(&mut self) -> Result<(), Failure> {
+    pub async fn acquire(&mut self) -> Result<(), Failure> {
         loop {
             // Register before trying, so that a message between the try and the wait is
             // not missed.
@@ -71,8 +71,8 @@ impl SetNx {
         }
     }
 
-    pub async fn give_back(&mut self) -> Result<bool, Failure> {
-        let mut script = self.give_back.key(KEY);
+    pub async fn release(&mut self) -> Result<bool, Failure> {
+        let mut script = self.release.key(KEY);
         script.arg(&self.owner).arg(CHANNEL);
         Ok(script.invoke_async::<i64>(&mut self.connection).await? == 1)
     }

@@ -24,12 +24,12 @@ impl Turns {
         Ok(self.socket.local_addr()?.port())
     }
 
-    pub fn meet(&mut self, other: u16) {
+    pub fn set_other(&mut self, other: u16) {
         self.other = (Ipv4Addr::LOCALHOST, other).into();
     }
 
     /// Tells the other process that this one holds the key.
-    pub async fn have(&self) -> std::io::Result<()> {
+    pub async fn announce(&self) -> std::io::Result<()> {
         // Discard messages of earlier turns.
         while self.socket.try_recv(&mut [0]).is_ok() {}
         // The message is lost if the other process has exited.
@@ -38,7 +38,7 @@ impl Turns {
     }
 
     /// Waits until the other process holds the key, or until the deadline.
-    pub async fn await_other(&self, until: Instant) -> std::io::Result<()> {
+    pub async fn wait_for_other(&self, until: Instant) -> std::io::Result<()> {
         match tokio::time::timeout_at(until.into(), self.socket.recv(&mut [0])).await {
             Ok(received) => received.map(|_| ()),
             Err(_) => Ok(()),

@@ -72,7 +72,7 @@ impl DepositDurability {
 /// A database, and the user that opens it.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Access {
-    pub dialect: Engine,
+    pub engine: Engine,
     pub url: String,
     pub username: Option<String>,
     pub password: Option<String>,
@@ -81,8 +81,8 @@ pub struct Access {
 
 impl Access {
     /// With only what the URL contains.
-    pub const fn new(dialect: Engine, url: String, durability: DepositDurability) -> Self {
-        Self { dialect, url, username: None, password: None, durability }
+    pub const fn new(engine: Engine, url: String, durability: DepositDurability) -> Self {
+        Self { engine, url, username: None, password: None, durability }
     }
 
     /// The same database at another URL, such as that of a proxy.
@@ -139,7 +139,7 @@ impl Access {
 
     /// Host and port; `None` for SQLite.
     pub fn target(&self) -> Result<Option<(String, u16)>, Failure> {
-        Ok(match self.dialect {
+        Ok(match self.engine {
             Engine::Sqlite => None,
             Engine::Postgres => {
                 let options = self.postgres()?;

@@ -162,15 +162,15 @@ impl Arguments {
     /// Validates the arguments.
     pub fn plan(&self) -> Result<RunPlan, ArgumentError> {
         let source = self.source()?;
-        let (dialect, given) = match &source {
-            DatabaseSource::Private(dialect) => (*dialect, false),
-            DatabaseSource::Given(access) => (access.dialect, access.dialect != Engine::Sqlite),
+        let (engine, given) = match &source {
+            DatabaseSource::Private(engine) => (*engine, false),
+            DatabaseSource::Given(access) => (access.engine, access.engine != Engine::Sqlite),
         };
         if given && self.durability == DepositDurability::Relaxed {
             return Err(ArgumentError::DurabilityOfGiven);
         }
         if let Some(&delay) = self.delay_us.iter().find(|&&delay| delay > 0)
-            && dialect == Engine::Sqlite
+            && engine == Engine::Sqlite
         {
             return Err(ArgumentError::DelayOfFile(delay));
         }
@@ -186,7 +186,7 @@ impl Arguments {
         }
         let strategies =
             if self.strategy.is_empty() { Strategy::usual(most) } else { self.strategy.clone() };
-        Ok(RunPlan { source, lock: self.lock(dialect)?, strategies, levels: self.levels() })
+        Ok(RunPlan { source, lock: self.lock(engine)?, strategies, levels: self.levels() })
     }
 
     fn source(&self) -> Result<DatabaseSource, ArgumentError> {
@@ -197,9 +197,9 @@ impl Arguments {
                 "mysql" => Ok(DatabaseSource::Private(Engine::MySql)),
                 "mariadb" => Ok(DatabaseSource::Private(Engine::MariaDb)),
                 url => {
-                    let dialect = Engine::of(url)
+                    let engine = Engine::of(url)
                         .ok_or_else(|| ArgumentError::Database(self.database.clone()))?;
-                    Ok(DatabaseSource::Given(Access::new(dialect, url.to_owned(), self.durability)))
+                    Ok(DatabaseSource::Given(Access::new(engine, url.to_owned(), self.durability)))
                 }
             };
         };
@@ -213,7 +213,7 @@ impl Arguments {
             .ok_or_else(|| {
             config_error("the default shard has no primary-config".to_owned())
         })?;
-        let dialect =
+        let engine =
             Engine::of(&primary.url).ok_or_else(|| ArgumentError::Database(primary.url.clone()))?;
         if primary.eventlog != "eventlog" {
             return Err(config_error(format!(
@@ -221,15 +221,15 @@ impl Arguments {
                 primary.eventlog
             )));
         }
-        let mut access = Access::new(dialect, primary.url.clone(), self.durability);
+        let mut access = Access::new(engine, primary.url.clone(), self.durability);
         access.username = primary.username.clone();
         access.password = primary.password.as_ref().map(|it| it.expose_secret().to_owned());
         Ok(DatabaseSource::Given(access))
     }
 
-    fn lock(&self, dialect: Engine) -> Result<LockPlace, ArgumentError> {
+    fn lock(&self, engine: Engine) -> Result<LockPlace, ArgumentError> {
         let lock = match self.lock.as_deref() {
-            None if dialect == Engine::Postgres => LockPlace::Postgres,
+            None if engine == Engine::Postgres => LockPlace::Postgres,
             None | Some("process") => LockPlace::Process,
             Some("postgres") => LockPlace::Postgres,
             Some("postgres-lease") => LockPlace::PostgresLease,
@@ -238,8 +238,8 @@ impl Arguments {
             Some(other) => return Err(ArgumentError::Lock(other.to_owned())),
         };
         match lock {
-            LockPlace::Postgres | LockPlace::PostgresLease if dialect != Engine::Postgres => {
-                Err(ArgumentError::LockElsewhere(lock.name(), dialect.name()))
+            LockPlace::Postgres | LockPlace::PostgresLease if engine != Engine::Postgres => {
+                Err(ArgumentError::LockElsewhere(lock.name(), engine.name()))
             }
             lock => Ok(lock),
         }

@@ -66,7 +66,7 @@ pub async fn prepare(access: &Access) -> Result<(), Failure> {
 /// Inserts the wallets of a cell. First empties the tables if `own` says that the
 /// database is private, so that every cell starts alike.
 pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Result<(), Failure> {
-    let tidy: &[&'static str] = match access.dialect {
+    let tidy: &[&'static str] = match access.engine {
         _ if !own => &[],
         Engine::Postgres => &["TRUNCATE wallets, eventlog.events", "CHECKPOINT"],
         Engine::MySql | Engine::MariaDb => {
@@ -78,7 +78,7 @@ pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Resu
             "PRAGMA wal_checkpoint(TRUNCATE)",
         ],
     };
-    let fill = match access.dialect {
+    let fill = match access.engine {
         Engine::Postgres => {
             "INSERT INTO wallets SELECT value::uuid, $1, 'EUR', 0, 'OPEN', 1, now(), now() \
              FROM jsonb_array_elements_text($2::jsonb) AS value"
@@ -108,7 +108,7 @@ pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Resu
             connection.close().await?;
         }};
     }
-    match access.dialect {
+    match access.engine {
         Engine::Postgres => run!(access.postgres()?,),
         Engine::MySql | Engine::MariaDb => run!(access.mysql()?,),
         Engine::Sqlite => run!(access.sqlite()?, timestamp(&Utc::now())),
@@ -143,7 +143,7 @@ pub async fn check(
     wallets: &Wallets,
     acknowledged: u64,
 ) -> Result<Result<u64, String>, Failure> {
-    let sql = AssertSqlSafe(books_sql(access.dialect));
+    let sql = AssertSqlSafe(books_sql(access.engine));
     macro_rules! ask {
         ($options:expr) => {{
             let mut connection = $options.connect().await?;
@@ -154,7 +154,7 @@ pub async fn check(
             Books { balance, changes, events, deposited, broken }
         }};
     }
-    let books = match access.dialect {
+    let books = match access.engine {
         Engine::Postgres => ask!(access.postgres()?),
         Engine::MySql | Engine::MariaDb => ask!(access.mysql()?),
         Engine::Sqlite => ask!(access.sqlite()?),
@@ -170,8 +170,8 @@ pub async fn check(
     )))
 }
 
-fn books_sql(dialect: Engine) -> String {
-    let (id, events, place, int) = match dialect {
+fn books_sql(engine: Engine) -> String {
+    let (id, events, place, int) = match engine {
         Engine::Postgres => ("CAST(id AS text)", "eventlog.events", "$1", "bigint"),
         Engine::MySql => {
             ("CONVERT(id USING utf8mb4) COLLATE utf8mb4_0900_bin", "eventlog.events", "?", "signed")
@@ -179,7 +179,7 @@ fn books_sql(dialect: Engine) -> String {
         Engine::MariaDb => ("CAST(id AS char)", "eventlog.events", "?", "signed"),
         Engine::Sqlite => ("id", "eventlog_events", "?", "integer"),
     };
-    let (balance, amount) = match dialect {
+    let (balance, amount) = match engine {
         Engine::Postgres => ("balance * 100", "CAST(payload ->> 'amount' AS numeric) * 100"),
         Engine::MySql | Engine::MariaDb => (
             "balance * 100",
@@ -208,7 +208,7 @@ fn books_sql(dialect: Engine) -> String {
 
 /// Name and version of the database.
 pub async fn version(access: &Access) -> Result<String, Failure> {
-    let sql = match access.dialect {
+    let sql = match access.engine {
         Engine::Postgres => "SHOW server_version",
         Engine::MySql | Engine::MariaDb => "SELECT version()",
         Engine::Sqlite => "SELECT sqlite_version()",
@@ -221,12 +221,12 @@ pub async fn version(access: &Access) -> Result<String, Failure> {
             version
         }};
     }
-    let version = match access.dialect {
+    let version = match access.engine {
         Engine::Postgres => ask!(access.postgres()?),
         Engine::MySql | Engine::MariaDb => ask!(access.mysql()?),
         Engine::Sqlite => ask!(access.sqlite()?),
     };
-    let name = match access.dialect {
+    let name = match access.engine {
         Engine::Postgres => "PostgreSQL",
         Engine::MySql => "MySQL",
         Engine::MariaDb => "MariaDB",

@@ -36,7 +36,7 @@ pub async fn run(arguments: Arguments) -> Result<bool, Failure> {
     servers.stop().await?;
     let results = Results {
         machine: Machine::look(version?),
-        database: access.dialect.name(),
+        database: access.engine.name(),
         durability: arguments.durability.name(),
         lock,
         seconds: arguments.seconds,
@@ -125,12 +125,12 @@ impl Runner<'_> {
         window: Duration,
         progress: &mut Progress,
     ) -> Result<(Sample, Option<Counted>), Failure> {
-        let own = &self.servers.access;
+        let direct = &self.servers.access;
         let wallets = Wallets::fresh(cell.level.wallets);
-        money::open_wallets(own, &wallets, self.servers.own_database()).await?;
+        money::open_wallets(direct, &wallets, self.servers.is_private()).await?;
         let (access, lock) = match through {
             Some(network) => (network.access(self.servers), network.lock(self.servers)),
-            None => (own.clone(), self.servers.lock.clone()),
+            None => (direct.clone(), self.servers.lock.clone()),
         };
         let jobs = self.jobs(cell, round, &access, &lock, wallets, (warm_up, window));
         let (mut before, mut trips, mut connections) = (0, 0, 0);
@@ -144,7 +144,7 @@ impl Runner<'_> {
             (_, None) => {}
         })
         .await?;
-        let money = money::check(own, &wallets, work.acknowledged).await?;
+        let money = money::check(direct, &wallets, work.acknowledged).await?;
         let per_action = trips as f64 / work.actions.max(1) as f64;
         let counted = through.map(|_| Counted { round_trips: per_action, connections });
         Ok((sample(work, window, money), counted))

@@ -32,8 +32,8 @@ impl Servers {
     pub async fn start(plan: &RunPlan, durability: DepositDurability) -> Result<Self, Failure> {
         let (database, access) = match &plan.source {
             DatabaseSource::Given(access) => (PrivateDatabase::Given, access.clone()),
-            DatabaseSource::Private(dialect) => {
-                private(*dialect, durability, connections(plan)).await?
+            DatabaseSource::Private(engine) => {
+                private(*engine, durability, connections(plan)).await?
             }
         };
         let (redis, lock) = match &plan.lock {
@@ -48,7 +48,7 @@ impl Servers {
     }
 
     /// Whether the database is private, so that its tables may be emptied.
-    pub const fn own_database(&self) -> bool {
+    pub const fn is_private(&self) -> bool {
         !matches!(self.database, PrivateDatabase::Given)
     }
 
@@ -72,13 +72,13 @@ fn connections(plan: &RunPlan) -> u32 {
 }
 
 async fn private(
-    dialect: Engine,
+    engine: Engine,
     durability: DepositDurability,
     connections: u32,
 ) -> Result<(PrivateDatabase, Access), Failure> {
     let full = durability == DepositDurability::Full;
     let connections = connections.to_string();
-    let (kept, url) = match dialect {
+    let (kept, url) = match engine {
         Engine::Sqlite => {
             let file = TempSqlite::new()?;
             let url = file.url();
@@ -114,7 +114,7 @@ async fn private(
             (PrivateDatabase::MariaDb(server), url)
         }
     };
-    Ok((kept, Access::new(dialect, url, durability)))
+    Ok((kept, Access::new(engine, url, durability)))
 }
 
 /// The proxies in front of the servers.

@@ -30,7 +30,7 @@ pub async fn main() -> ExitCode {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     match run(&mut lines).await {
         Ok((work, contender)) => {
-            say(&Message::Finished(work));
+            send(&Message::Finished(work));
             // Wait until all workers have finished. Another worker may wait for a lease
             // that this process still releases in the background.
             while let Ok(Some(_)) = lines.next_line().await {}
@@ -38,7 +38,7 @@ pub async fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            say(&Message::Failed(error.to_string()));
+            send(&Message::Failed(error.to_string()));
             ExitCode::FAILURE
         }
     }
@@ -51,7 +51,7 @@ async fn run(
     let job: WorkerJob = serde_json::from_str(&line)?;
     let contender = open(&job).await?;
     let job = Arc::new(job);
-    say(&Message::Ready);
+    send(&Message::Ready);
     if lines.next_line().await?.is_none() {
         return Err("the parent process exited before the start".into());
     }
@@ -71,7 +71,7 @@ async fn open(job: &WorkerJob) -> Result<Arc<dyn Contender>, Failure> {
     }
 }
 
-fn say(message: &Message) {
+fn send(message: &Message) {
     if let Ok(line) = serde_json::to_string(message) {
         let mut out = std::io::stdout().lock();
         // If the parent has exited, this process exits too, because its stdin closes.
@@ -116,15 +116,15 @@ async fn tell(deposits: Arc<AtomicU64>, begin: Instant, end: Instant) {
         let now = Instant::now();
         if !begun && now >= begin {
             begun = true;
-            say(&Message::Began);
+            send(&Message::Began);
         }
         if now >= end {
-            say(&Message::Deposits(deposits.swap(0, Ordering::Relaxed)));
-            say(&Message::Ended);
+            send(&Message::Deposits(deposits.swap(0, Ordering::Relaxed)));
+            send(&Message::Ended);
             return;
         }
         if now >= next {
-            say(&Message::Deposits(deposits.swap(0, Ordering::Relaxed)));
+            send(&Message::Deposits(deposits.swap(0, Ordering::Relaxed)));
             next = now + SAID;
         }
         let wake = if begun { end } else { begin };

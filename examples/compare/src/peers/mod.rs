@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub async fn open(job: &WorkerJob) -> Result<Arc<dyn Contender>, Failure> {
     let size = job.tasks.min(MAX_POOL);
     let strategy = job.strategy;
-    Ok(match (job.access.dialect, strategy) {
+    Ok(match (job.access.engine, strategy) {
         (Engine::Postgres, Strategy::SeaOrm) => {
             Arc::new(sea::postgres::SeaOrm::new(postgres(&job.access, size).await?))
         }

@@ -68,18 +68,18 @@ pub struct Panel<'a> {
 impl Panel<'_> {
     /// One series per strategy, in the order of measurement.
     pub fn series(&self, value: impl Fn(&Cell) -> f64) -> Vec<Series> {
-        let mut lines: Vec<Series> = Vec::new();
+        let mut series: Vec<Series> = Vec::new();
         for cell in &self.cells {
             let point = (self.x.of(&cell.level), value(cell));
-            match lines.iter_mut().find(|line| line.strategy == cell.strategy) {
+            match series.iter_mut().find(|line| line.strategy == cell.strategy) {
                 Some(line) => line.points.push(point),
-                None => lines.push(Series { strategy: cell.strategy, points: vec![point] }),
+                None => series.push(Series { strategy: cell.strategy, points: vec![point] }),
             }
         }
-        for line in &mut lines {
+        for line in &mut series {
             line.points.sort_by(|one, other| one.0.total_cmp(&other.0));
         }
-        lines
+        series
     }
 
     /// Compares the fastest strategy with the usual alternatives, at the greatest value
