@@ -96,19 +96,14 @@ pub use {chrono, rust_decimal, uuid};
 #[doc(hidden)]
 pub use ekbatan_core::__private;
 
-/// Keyed locks: leases on keys, with one contract for every backend.
-pub mod lock {
-    #[doc(no_inline)]
-    pub use ekbatan_lock::*;
-    /// With Redis among the providers.
-    #[cfg(feature = "redis")]
-    pub use ekbatan_lock_redis::{KeyedLocks, RedisBackend, WithRedis};
-}
+pub mod lock;
 
 /// The names that nearly every program uses. Everything else has a path, such as
 /// [`domain::New`](crate::domain::New) or [`action::RetryPolicy`](crate::action::RetryPolicy).
 pub mod prelude {
-    pub use crate::lock::{ExecuteLocked, KeyedLockProvider, KeyedLocks, LockOptions, lock_key};
+    pub use crate::lock::{
+        ExecuteLocked as _, KeyedLockProvider, KeyedLocks, LockOptions, LockSource as _, lock_key,
+    };
     pub use crate::{Entity, Event, Model, State};
     pub use chrono::{DateTime, Utc};
     pub use ekbatan_core::action::{

@@ -18,7 +18,8 @@
 //! # }
 //! ```
 //!
-//! [`KeyedLocks`] makes it from a configuration whose `lock-config` names `redis://..`.
+//! `ekbatan::lock::KeyedLocks`, with the feature `redis`, opens it for a configuration whose
+//! `lock-config` names `redis://..`.
 //!
 //! # What it promises, and what it cannot
 //!
@@ -71,4 +72,4 @@ mod scripts;
 mod server;
 
 pub use backend::RedisBackend;
-pub use server::{KeyedLocks, WithRedis};
+pub use server::WithRedis;

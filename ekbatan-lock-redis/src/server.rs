@@ -5,18 +5,16 @@
 use ekbatan_core::config::{
     DataSourceConfig, ExposeSecret, LockProviderKind, LockSettings, TlsMode,
 };
-use ekbatan_lock::{BackendError, BuiltIn, LockError, LockProvider, LockRegistry, LockServers};
+use ekbatan_lock::{BackendError, BuiltIn, LockError, LockProvider, LockServers};
 use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 use rustls::crypto::{CryptoProvider, ring};
 
 use crate::RedisBackend;
 use crate::backend::unreachable;
 
-/// The locks of every shard, as `lock-config` says, Redis among the providers.
-pub type KeyedLocks = LockRegistry<WithRedis>;
-
 /// Redis, and the providers of `ekbatan-lock`.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct WithRedis;
 
 impl LockServers for WithRedis {

@@ -1,4 +1,4 @@
-//! What a provider has to implement: grant and release at one server, and nothing else.
+//! The contract of a backend: grant and release keys at one server, and nothing else.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
-/// A backend that failed.
+/// Error returned when a backend fails.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct BackendError {
@@ -16,12 +16,12 @@ pub struct BackendError {
 }
 
 impl BackendError {
-    /// A failure that says what happened.
+    /// An error with this message.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), source: None }
     }
 
-    /// A failure with what is behind it.
+    /// An error with this message and its cause.
     pub fn caused(
         message: impl fmt::Display,
         source: impl std::error::Error + Send + Sync + 'static,
@@ -30,20 +30,20 @@ impl BackendError {
     }
 }
 
-/// What a backend is asked for.
+/// A request for a key.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct GrantRequest {
-    /// Who asks: a token of this one acquisition, never of a host or a thread.
+    /// Identifies this acquisition; never a host or a thread.
     pub owner: Uuid,
-    /// Who asks, for people.
+    /// The name of the holder, for operators.
     pub holder: String,
-    /// After how long the server frees the key by itself.
+    /// The time after which the server frees the key by itself.
     pub term: Duration,
 }
 
 impl GrantRequest {
-    /// A request, for those who speak to a backend themselves.
+    /// A request, for callers that use a backend directly.
     pub fn new(owner: Uuid, holder: impl Into<String>, term: Duration) -> Self {
         Self { owner, holder: holder.into(), term }
     }
@@ -52,60 +52,61 @@ impl GrantRequest {
 /// A key that the server has granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Who has it.
+    /// The acquisition that has the key.
     pub owner: Uuid,
-    /// Grows with every grant of the key, for ever.
+    /// Grows with every grant of the key, without end.
     pub token: i64,
 }
 
-/// What a server answered to a try.
+/// The server's answer to a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Attempt {
-    /// The key is ours.
+    /// The key is granted.
     Granted(Grant),
-    /// Somebody else has it, at most for so long if that is known.
+    /// Another holder has the key, for at most this long if the server knows.
     Busy(Option<Duration>),
 }
 
-/// What a server answered to a release.
+/// The server's answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
-    /// Whether the key was still ours.
+    /// Whether the grant was still valid.
     pub ours: bool,
-    /// Whether another process is known to wait for it.
+    /// Whether another process is known to wait for the key.
     pub wanted: bool,
 }
 
-/// Who holds a key, as the server has it.
+/// The holder of a key, as the server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The holder's own name of itself.
+    /// The name that the holder gave itself.
     pub holder: String,
-    /// The token of its lease, before what this process counts behind it.
+    /// The token of its grant, without the bits that count hand-offs within a process.
     pub token: i64,
-    /// How long it has held the key, where the server knows.
+    /// How long it has held the key, if the server knows.
     pub held: Option<Duration>,
-    /// How long the server lets it, where the server bounds it.
+    /// The rest of its term, if the server ends terms.
     pub remaining: Option<Duration>,
-    /// How many wait for it in this process.
+    /// Number of waiters in this process.
     pub waiting_here: usize,
 }
 
 impl Holder {
-    /// A holder of whom nothing else is known.
+    /// A holder of which nothing else is known.
     pub fn new(holder: impl Into<String>, token: i64) -> Self {
         Self { holder: holder.into(), token, held: None, remaining: None, waiting_here: 0 }
     }
 
-    /// How long it has held the key.
+    /// Sets how long it has held the key.
     #[must_use]
     pub fn held(mut self, held: Option<Duration>) -> Self {
         self.held = held;
         self
     }
 
-    /// How long the server lets it.
+    /// Sets the rest of its term.
     #[must_use]
     pub fn remaining(mut self, remaining: Option<Duration>) -> Self {
         self.remaining = remaining;
@@ -113,63 +114,65 @@ impl Holder {
     }
 }
 
-/// One server that grants keys. Every call is one try; whoever waits, queues and re-enters
-/// does so in front of it.
+/// One server that grants keys. Every call is one try. Waiting, queueing and re-entry are the
+/// provider's part.
 ///
-/// A call that is dropped or fails leaves it open whether the server carried it out; a grant
-/// that nobody heard of must end by itself, or be found by its owner and released.
+/// If a call is dropped or fails, it is unknown whether the server executed it. A grant whose
+/// answer was lost must end by itself, or `release` must find it by its owner.
 #[async_trait]
 pub trait LockBackend: Send + Sync + 'static {
-    /// What messages call it.
+    /// The name of the backend in messages.
     fn name(&self) -> &'static str;
 
     /// Takes the key if it is free.
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError>;
 
-    /// Lets the grant last for `term` from now; `false` if it is no longer ours. Never takes
-    /// a key that is not ours.
+    /// Makes the grant last for `term` from now. Returns `false` if the grant is no longer
+    /// valid, and never grants the key anew.
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError>;
 
-    /// Gives the key back.
+    /// Releases the key. A token of zero stands for a grant whose answer was lost: the backend
+    /// then goes by the owner alone.
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError>;
 
-    /// Who holds the key.
+    /// The holder of the key.
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError>;
 
-    /// Ends somebody's grant; `false` if there was none.
+    /// Ends the grant of the current holder. Returns `false` if there was none.
     async fn force_release(&self, key: &str, why: &str) -> Result<bool, BackendError>;
 
-    /// Resolves when the key may have become free. A hint: it may come late, in vain or never.
+    /// Resolves when the key may be free. This is a hint: it can come late, wrongly or never.
+    /// Listening begins with the first poll.
     async fn freed(&self, key: &str) {
         let _ = key;
         std::future::pending().await
     }
 
-    /// Resolves with the reason when a grant is known to be lost, such as by the end of the
-    /// session that held it.
+    /// Resolves with the reason when a grant is known to be lost, for example because the
+    /// session that held it ended.
     async fn lost(&self, key: &str, grant: &Grant) -> String {
         let _ = (key, grant);
         std::future::pending().await
     }
 
-    /// Whether the server frees a key by itself when its term is over, and
-    /// [`extend`](Self::extend) may shorten the term. Where it does not, a key that is to stay
-    /// taken for a while after its work is held by the process for so long.
+    /// Whether the server frees a key by itself when its term ends, and
+    /// [`extend`](Self::extend) can shorten the term. If not, the process itself holds a key
+    /// that has to stay taken after its work.
     fn frees_by_itself(&self) -> bool {
         false
     }
 
-    /// How long to wait between tries, as long as no hint comes.
+    /// Time between tries while no hint comes.
     fn poll_interval(&self) -> Duration {
         Duration::from_millis(20)
     }
 
-    /// How long to stay away from a key that was given back while another process waited for
-    /// it: long enough for that one to notice.
+    /// How long this process does not try for a key that it released while another process
+    /// waited: long enough for that process to notice.
     fn give_way(&self) -> Duration {
         self.poll_interval() * 2
     }
 
-    /// Ends what the backend has running.
+    /// Stops the tasks of the backend.
     async fn close(&self) {}
 }

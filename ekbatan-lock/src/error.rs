@@ -1,4 +1,4 @@
-//! What goes wrong around locks, told apart by type. That a lock is busy is none of it.
+//! Errors of locks, distinguished by type. A busy lock is not an error.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use ekbatan_core::db::DbError;
 use ekbatan_core::domain::ShardIdentifier;
 use ekbatan_core::shard::ShardError;
 
-use super::{BackendError, LockKey};
+use crate::{BackendError, LockKey};
 
 /// How a lease ended before it was released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// It was held for as long as it may be.
-    #[error("it was held for {0:?}, which is all that was asked for")]
+    /// `max_hold` has passed.
+    #[error("it was held for {0:?}, its maximum")]
     Expired(Duration),
-    /// Its term ran out at the server before it could be renewed.
+    /// The term at the server ended before it could be renewed.
     #[error("its term could not be renewed in time: {0}")]
     NotRenewed(String),
-    /// The server session that held it is gone.
+    /// The server session that held the key is gone.
     #[error("the session that held it is gone: {0}")]
     SessionGone(String),
-    /// Somebody else has it.
-    #[error("somebody else has taken it")]
+    /// Another holder has the key.
+    #[error("another holder has taken the key")]
     Taken,
-    /// The locks of this process were closed.
+    /// The provider was closed.
     #[error("the locks were closed")]
     Closed,
-    /// An operator ended it.
+    /// An operator ended the lease.
     #[error("it was ended by force: {0}")]
     Forced(String),
 }
 
-/// A lock that could not be had, held or given back, for another reason than that it is busy.
+/// Error returned when a lock cannot be acquired, kept or released.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
@@ -45,43 +45,43 @@ pub enum LockError {
         /// How it ended.
         cause: LossCause,
     },
-    /// The backend failed; the lock is not held.
-    #[error("the lock on `{key}` could not be had: {source}")]
+    /// The backend failed. The lock is not held.
+    #[error("the lock on `{key}` could not be acquired: {source}")]
     Backend {
         /// The key.
         key: LockKey,
-        /// Why.
+        /// The cause.
         source: BackendError,
     },
-    /// A lease was ended by force, and its fence could not be raised everywhere: what it was
-    /// committing may still go through. Do it again.
+    /// A lease was ended by force, but its fence could not be raised on every shard. A commit
+    /// under the lease may still succeed. Repeat the call.
     #[error(
         "the lease on `{key}` was ended, but its fence could not be raised on every shard: {source}; end it again"
     )]
     Fence {
         /// The key.
         key: LockKey,
-        /// Why.
+        /// The cause.
         source: DbError,
     },
-    /// The backend could not be set up.
-    #[error("locks are not to be had here: {source}")]
+    /// The backend could not be started.
+    #[error("the lock backend could not be started: {source}")]
     Start {
-        /// Why.
+        /// The cause.
         source: BackendError,
     },
-    /// The backend cannot keep its promise as it is set up.
-    #[error("locks are refused here: {reason}")]
+    /// The server is set up so that locks on it are not safe.
+    #[error("locks are not safe here: {reason}")]
     Unsafe {
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// A duration that no lock can have.
+    /// A duration that must be longer than zero is zero.
     #[error("`{key}`: {what} is {value:?}; it must be longer than zero")]
     Duration {
         /// The key.
         key: LockKey,
-        /// Which.
+        /// The name of the option.
         what: &'static str,
         /// The value.
         value: Duration,
@@ -89,56 +89,57 @@ pub enum LockError {
     /// The key is blank.
     #[error("a lock's key is blank; name what is locked, such as `wallet:17`")]
     BlankKey,
-    /// The shard that the key belongs to has no locks.
+    /// The key's shard has no locks.
     #[error("`{key}` has no lock: shard {shard} has no `lock-config`. {advice}")]
     NoLocks {
         /// The key.
         key: LockKey,
         /// The shard.
         shard: ShardIdentifier,
-        /// What to add to the configuration.
+        /// The configuration to add.
         advice: String,
     },
-    /// The shard that the key belongs to is not configured.
+    /// The key's shard is not configured.
     #[error("`{key}` has no lock: {source}")]
     Shard {
         /// The key.
         key: LockKey,
-        /// Which shard, and which there are.
+        /// The shard, and the shards that exist.
         source: ShardError,
     },
-    /// What the configuration names is not compiled in.
+    /// The configured provider is not compiled in.
     #[error("the provider `{provider}` is not compiled in: {advice}")]
     NotCompiledIn {
-        /// What is named.
+        /// The provider.
         provider: LockProviderKind,
         /// What to do.
         advice: &'static str,
     },
-    /// The locks were closed.
-    #[error("the locks were closed while `{key}` was waited for")]
+    /// The provider was closed.
+    #[error("the locks were closed while waiting for `{key}`")]
     Closed {
         /// The key.
         key: LockKey,
     },
 }
 
-/// Why `with_lock` has no output.
+/// Error of [`LockSource::with_lock`](crate::LockSource::with_lock), `with_locks` and
+/// [`ExecuteLocked`](crate::ExecuteLocked).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WithLockError<E> {
-    /// The work's own error, untouched.
+    /// The work's own error, unchanged.
     #[error(transparent)]
     Work(E),
-    /// The lock was not to be had in time; the work did not begin.
-    #[error("`{key}` was held by somebody else for all of {waited:?}")]
+    /// Another holder had the key during the whole wait. The work did not begin.
+    #[error("`{key}` was held by another holder during the whole wait of {waited:?}")]
     Busy {
         /// The key.
         key: LockKey,
-        /// How long was waited.
+        /// How long the call waited.
         waited: Duration,
     },
-    /// The lock failed; the work did not begin.
+    /// The lock failed. The work did not begin.
     #[error(transparent)]
     Lock(#[from] LockError),
 }

@@ -1,23 +1,24 @@
-//! Ending a lease by force so that its commits end with it.
+//! Ending a lease by force, so that its holder can no longer commit.
 //!
-//! The lock server and the databases know nothing of each other, and the holder may hear of
-//! neither. What always holds: when this has returned, no commit goes through under the lease
-//! that was ended, nor under any before it.
+//! The lock server and the databases do not know of each other, and the holder may hear from
+//! neither. Invariant: after the call has returned, no commit succeeds under the ended lease
+//! or an earlier one.
 
 use std::time::Duration;
 
 use ekbatan_core::shard::Databases;
 
-use crate::desk::HAND_OFF_BITS;
+use crate::key_worker::HAND_OFF_BITS;
 use crate::{KeyedLockProvider, LockError, LockKey, LockOptions, LockProvider};
 
-/// How long is waited before looking again who has the key.
+/// Pause before looking again for the holder of the key.
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl LockProvider {
-    /// Ends somebody's lease as [`force_release`](KeyedLockProvider::force_release) does, and
-    /// raises the fence on every shard, so that the holder's commit fails also if its process
-    /// has not noticed. `false` says that there was no lease; the fence is raised all the same.
+    /// Ends the lease of the current holder, as
+    /// [`force_release`](KeyedLockProvider::force_release) does, and raises the fence on every
+    /// shard, so that the holder's commit fails even if its process has not noticed. Returns
+    /// `false` if there was no lease; the fence is raised in any case.
     ///
     /// ```
     /// # use ekbatan_core::shard::Databases;
@@ -41,8 +42,8 @@ impl LockProvider {
         Ok(ended)
     }
 
-    /// A token that is later than that of every lease which is over by now, and not later than
-    /// that of whoever holds the key.
+    /// A token greater than that of every lease that is over, and not greater than that of the
+    /// current holder.
     async fn next_token(&self, key: &LockKey) -> Result<i64, LockError> {
         loop {
             let only_try = LockOptions::wait(Duration::ZERO);

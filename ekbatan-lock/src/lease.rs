@@ -1,8 +1,8 @@
-//! A lease: the right to hold a key, for a while.
+//! A lease: the right to hold a key for a limited time.
 //!
-//! What always holds: a lease ends once, by release, by loss or by its deadline, whichever
-//! comes first; the others find it ended. Several leases of one scope stand on one hold,
-//! which is over when the last of them is.
+//! Invariants: a lease ends exactly once, by release, loss or deadline, whichever comes first.
+//! The leases of one scope on one key share a hold, which is over when the last of them is
+//! released.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,45 +15,45 @@ use tokio::time::Instant;
 
 use crate::{LockError, LockKey, LockScope, LossCause};
 
-/// The right to hold a key until it is released, lost or expired. Clones are the same lease;
-/// when the last is dropped it is released, without waiting.
+/// The right to hold a key until the lease is released, lost or expired. Clones are the same
+/// lease. Dropping the last clone releases it without waiting.
 ///
-/// A commit that is fenced by a lease (`executor.execute(..).fenced_by(&lease)`) goes through
-/// only while the lease holds.
+/// A commit that is fenced by a lease (`executor.execute(..).fenced_by(&lease)`) succeeds only
+/// while the lease is held.
 #[derive(Clone)]
 pub struct Lease {
-    ticket: Arc<Ticket>,
+    acquisition: Arc<Acquisition>,
 }
 
-/// One acquisition.
-struct Ticket {
+/// One acquisition of a hold.
+struct Acquisition {
     hold: Arc<Hold>,
-    left: AtomicBool,
+    released: AtomicBool,
 }
 
-/// What one scope holds of one key, however often it entered.
+/// The hold of one scope on one key, however often the scope entered.
 pub(crate) struct Hold {
     key: LockKey,
     stored: String,
     scope: LockScope,
     token: i64,
     max_hold: Duration,
-    state: Mutex<State>,
-    /// Of the state: whether it is over.
+    state: Mutex<HoldState>,
+    /// How the hold ended, once it has. Written only while `state` is locked.
     over: watch::Sender<Option<Ended>>,
-    /// Whether the key was still ours when it was given back.
+    /// Whether the key was still ours when the worker released it.
     returned: watch::Sender<Option<bool>>,
     extensions: mpsc::UnboundedSender<Extension>,
 }
 
-struct State {
+struct HoldState {
     leases: usize,
     deadline: Instant,
-    /// Until when the key stays taken, however early it is given back.
+    /// Until when the key stays taken, even if the lease is released earlier.
     kept_until: Option<Instant>,
 }
 
-/// How a hold is over.
+/// How a hold ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
     Released,
@@ -61,13 +61,13 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// Whether it is over by the will of this process.
+    /// Whether this process ended the hold itself.
     pub(crate) fn is_orderly(&self) -> bool {
         matches!(self, Ended::Released | Ended::Lost(LossCause::Closed))
     }
 }
 
-/// More time, asked of whoever keeps the key at the server.
+/// A request for more time, which the key's worker handles.
 pub(crate) struct Extension {
     pub(crate) by: Duration,
     pub(crate) answer: oneshot::Sender<Result<(), LockError>>,
@@ -94,7 +94,7 @@ impl Hold {
             scope,
             token,
             max_hold,
-            state: Mutex::new(State { leases: 1, deadline, kept_until: None }),
+            state: Mutex::new(HoldState { leases: 1, deadline, kept_until: None }),
             over: watch::Sender::new(None),
             returned: watch::Sender::new(None),
             extensions,
@@ -126,7 +126,7 @@ impl Hold {
         lock(&self.state).deadline
     }
 
-    /// For how long the key stays taken now that it was given back.
+    /// How long the key has to stay taken from now on, after its release.
     pub(crate) fn kept(&self) -> Option<Duration> {
         let rest = lock(&self.state).kept_until?.saturating_duration_since(Instant::now());
         (!rest.is_zero()).then_some(rest)
@@ -136,7 +136,7 @@ impl Hold {
         lock(&self.state).deadline += by;
     }
 
-    /// Ends the hold as lost; `false` if it was over.
+    /// Ends the hold as lost. Returns `false` if it was over already.
     pub(crate) fn lose(&self, cause: LossCause) -> bool {
         let _state = lock(&self.state);
         self.end(Ended::Lost(cause))
@@ -150,12 +150,12 @@ impl Hold {
                 return ended;
             }
             if over.changed().await.is_err() {
-                std::future::pending::<()>().await; // the sender is ours and lives
+                std::future::pending::<()>().await; // cannot happen: `self` owns the sender
             }
         }
     }
 
-    /// Tells those who released whether the key was still ours.
+    /// Reports to [`Lease::release`] whether the key was still ours.
     pub(crate) fn return_as(&self, ours: bool) {
         self.returned.send_replace(Some(ours));
     }
@@ -164,15 +164,16 @@ impl Hold {
         let mut state = lock(&self.state);
         state.leases -= 1;
         if state.leases == 0 {
-            // Whoever listens for the loss may have heard of it already.
-            self.end(match Instant::now() < state.deadline {
-                true => Ended::Released,
-                false => Ended::Lost(LossCause::Expired(self.max_hold)),
+            // After the deadline the lease counts as lost: `Lease::lost` may have said so.
+            self.end(if Instant::now() < state.deadline {
+                Ended::Released
+            } else {
+                Ended::Lost(LossCause::Expired(self.max_hold))
             });
         }
     }
 
-    /// Called with the state locked, so that one end wins.
+    /// Called with the state locked, so that exactly one end wins.
     fn end(&self, ended: Ended) -> bool {
         self.over.send_if_modified(|over| match over {
             Some(_) => false,
@@ -183,7 +184,7 @@ impl Hold {
         })
     }
 
-    fn stands(&self, state: &State) -> bool {
+    fn stands(&self, state: &HoldState) -> bool {
         self.over.borrow().is_none() && Instant::now() < state.deadline
     }
 
@@ -195,8 +196,8 @@ impl Hold {
         self.stands(&lock(&self.state))
     }
 
-    /// How it was lost, if it was. A deadline that has passed is a loss, also before anybody
-    /// has noticed.
+    /// The cause of the loss, if the hold is lost. A deadline that has passed is a loss even
+    /// before the worker has noticed.
     fn loss(&self) -> Option<LossCause> {
         let state = lock(&self.state);
         match &*self.over.borrow() {
@@ -210,36 +211,42 @@ impl Hold {
 
 impl Lease {
     fn of(hold: &Arc<Hold>) -> Self {
-        Self { ticket: Arc::new(Ticket { hold: hold.clone(), left: AtomicBool::new(false) }) }
+        Self {
+            acquisition: Arc::new(Acquisition {
+                hold: hold.clone(),
+                released: AtomicBool::new(false),
+            }),
+        }
     }
 
     /// The key.
     pub fn key(&self) -> &LockKey {
-        &self.ticket.hold.key
+        &self.acquisition.hold.key
     }
 
-    /// The token: it grows with every grant of the key, for ever.
+    /// The token. It grows with every grant of the key, without end.
     pub fn token(&self) -> i64 {
-        self.ticket.hold.token
+        self.acquisition.hold.token
     }
 
-    /// Whether the lease still stands, as far as this process knows. Only the fence in a
-    /// commit knows for certain.
+    /// Whether the lease is held, as far as this process knows. Only the fence in a commit
+    /// knows for certain.
     pub fn is_held(&self) -> bool {
-        !self.ticket.left.load(Ordering::Acquire) && self.ticket.hold.is_held()
+        !self.acquisition.released.load(Ordering::Acquire) && self.acquisition.hold.is_held()
     }
 
-    /// How long it lasts at most.
+    /// The longest time that the lease can still last.
     pub fn remaining(&self) -> Duration {
-        match self.is_held() {
-            true => self.ticket.hold.deadline().saturating_duration_since(Instant::now()),
-            false => Duration::ZERO,
+        if self.is_held() {
+            self.acquisition.hold.deadline().saturating_duration_since(Instant::now())
+        } else {
+            Duration::ZERO
         }
     }
 
-    /// Resolves with the cause when the lease is lost; never, if it is released.
+    /// Resolves with the cause when the lease is lost. Never resolves if it is released.
     pub async fn lost(&self) -> LossCause {
-        let hold = &self.ticket.hold;
+        let hold = &self.acquisition.hold;
         loop {
             if let Some(cause) = hold.loss() {
                 return cause;
@@ -254,18 +261,18 @@ impl Lease {
         }
     }
 
-    /// An error that says how the lease was lost, if it was: for work that goes on in steps.
+    /// Returns an error if the lease is lost. Use it between the steps of long work.
     pub fn check(&self) -> Result<(), LockError> {
-        match self.ticket.hold.loss() {
+        match self.acquisition.hold.loss() {
             None => Ok(()),
             Some(cause) => Err(LockError::Lost { key: self.key().clone(), cause }),
         }
     }
 
-    /// Lets the lease last longer than was first asked for.
+    /// Makes the lease last longer than `max_hold`.
     pub async fn extend(&self, by: Duration) -> Result<(), LockError> {
         self.check()?;
-        let hold = &self.ticket.hold;
+        let hold = &self.acquisition.hold;
         let (answer, answered) = oneshot::channel();
         let over = || hold.loss().unwrap_or(LossCause::Expired(hold.max_hold));
         if hold.extensions.send(Extension { by, answer }).is_ok()
@@ -276,26 +283,26 @@ impl Lease {
         Err(LockError::Lost { key: self.key().clone(), cause: over() })
     }
 
-    /// Keeps the key taken for so long from now on, also if the lease is given back or dropped
-    /// before.
+    /// Keeps the key taken for at least this long from now, even if the lease is released or
+    /// dropped earlier.
     pub(crate) fn keep(&self, at_least: Duration) {
         let until = Instant::now() + at_least;
-        let mut state = lock(&self.ticket.hold.state);
+        let mut state = lock(&self.acquisition.hold.state);
         state.kept_until = state.kept_until.max(Some(until));
     }
 
-    /// Gives the lease back and leaves it to the desk to tell the server.
+    /// Releases the lease without waiting. The key's worker releases the key at the server.
     pub(crate) fn give_back(&self) {
-        self.ticket.leave();
+        self.acquisition.leave();
     }
 
-    /// Gives the lease back and waits until it is given back: the next one may have the key.
-    /// `false` says that it was no longer ours. Giving it back again changes nothing.
+    /// Releases the lease and waits until the next waiter can have the key. Returns `false` if
+    /// the lease was no longer held. Releasing it again has no effect.
     pub async fn release(&self) -> bool {
-        let hold = &self.ticket.hold;
-        self.ticket.leave();
+        let hold = &self.acquisition.hold;
+        self.acquisition.leave();
         if !matches!(*hold.over.borrow(), Some(Ended::Released)) {
-            // Another lease of the scope holds on, or it was lost.
+            // The scope has another lease on the key, or this one was lost.
             return hold.is_held();
         }
         let mut returned = hold.returned.subscribe();
@@ -310,16 +317,16 @@ impl Lease {
     }
 }
 
-impl Ticket {
-    /// Once, whoever comes first.
+impl Acquisition {
+    /// Takes effect once.
     fn leave(&self) {
-        if !self.left.swap(true, Ordering::AcqRel) {
+        if !self.released.swap(true, Ordering::AcqRel) {
             self.hold.leave();
         }
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Acquisition {
     fn drop(&mut self) {
         self.leave();
     }
@@ -328,7 +335,7 @@ impl Drop for Ticket {
 impl AsFence for Lease {
     fn as_fence(&self) -> Fence {
         Fence {
-            key: self.ticket.hold.stored.clone(),
+            key: self.acquisition.hold.stored.clone(),
             token: self.token(),
             remaining: self.remaining(),
         }

@@ -1,20 +1,21 @@
 //! Keyed locks: leases on keys, with one contract over every backend.
 //!
-//! Two callers who name the same key exclude each other; callers who name different keys
-//! never wait for each other. A lease ends by itself after the time that its holder asked
-//! for, and a commit that is fenced by it cannot go through afterwards.
+//! Two callers that name the same key exclude each other. Callers that name different keys
+//! never wait for each other. A lease ends by itself after the time that its holder asked for,
+//! and a commit that is fenced by it is rejected afterwards.
 //!
-//! Who knows whom: a [`LockBackend`] grants and releases keys at a server and knows nothing
-//! else. [`LockProvider`] stands on one and does what is the same for all of them: the fair
-//! queue within the process, re-entry, deadlines, renewal, loss. [`KeyedLocks`] has one for
-//! each shard, as the configuration says.
+//! The layers: a [`LockBackend`] grants and releases keys at one server. [`LockProvider`] adds
+//! what is the same for every backend: the fair queue within the process, re-entry, deadlines,
+//! renewal and loss. [`LockRegistry`] has one provider per shard, as the configuration says.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod backend;
-mod desk;
 mod error;
+mod execute_locked;
 mod force;
+mod key_queue;
+mod key_worker;
 mod lease;
 mod leases;
 #[cfg(feature = "mysql")]
@@ -24,10 +25,12 @@ mod options;
 mod postgres;
 mod process;
 mod provider;
+mod provider_state;
 mod registry;
 mod run_once;
 mod scope;
 mod servers;
+mod source;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod telemetry;
@@ -37,6 +40,7 @@ pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBacken
 pub use ekbatan_core::domain::{KeyPart, LockKey, LockLevel};
 pub use ekbatan_core::lock_key;
 pub use error::{LockError, LossCause, WithLockError};
+pub use execute_locked::ExecuteLocked;
 pub use lease::Lease;
 #[cfg(feature = "mysql")]
 pub use mysql::{MySqlLeaseBackend, MySqlLocks, MySqlLocksError, MySqlSessionBackend};
@@ -47,11 +51,11 @@ pub use postgres::{
 };
 pub use process::ProcessBackend;
 pub use provider::{KeyedLockProvider, LockProvider};
-pub use registry::{KeyedLocks, KeyedLocksError, LockRegistry, ShardLocksError};
-pub use run_once::{RunOnce, RunOnceError, run_once};
+pub use registry::{KeyedLocksError, LockRegistry, ShardLocksError};
+pub use run_once::{RunOnce, RunOnceError};
 pub use scope::LockScope;
 pub use servers::{BuiltIn, LockServers};
+pub use source::LockSource;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
 pub use telemetry::LockCounters;
-pub use with_lock::{ExecuteLocked, with_lock, with_locks};

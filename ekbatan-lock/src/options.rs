@@ -1,9 +1,8 @@
-//! How long to wait for a lock and how long to hold it.
+//! How long to wait for a lock, and how long to hold it.
 
 use std::time::Duration;
 
-/// How long to wait for a lock, how long to hold it at most, and whether its term at the
-/// server is shorter than that.
+/// How long to wait for a lock, the maximum time to hold it, and the term at the server.
 ///
 /// ```
 /// use std::time::Duration;
@@ -12,16 +11,16 @@ use std::time::Duration;
 /// let short = LockOptions::wait(Duration::from_secs(2)).hold(Duration::from_secs(10));
 /// let long = LockOptions::default()
 ///     .hold(Duration::from_secs(3600))
-///     .renewed(Duration::from_secs(15)); // a crash frees the key after 15 s, not an hour
+///     .renewed(Duration::from_secs(15)); // after a crash the key is free in 15 s, not an hour
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockOptions {
-    /// How long to wait at most, everything counted. Default 90 s.
+    /// Maximum time to wait, everything included. Default 90 s.
     pub max_wait: Duration,
-    /// How long to hold at most: a cap, not a hint. Default 90 s.
+    /// Maximum time to hold: a cap, not a hint. Default 90 s.
     pub max_hold: Duration,
-    /// The term at the server, renewed for as long as the holder lives and never beyond
+    /// The term at the server, which is renewed while the holder lives, never beyond
     /// `max_hold`. Default: none, the term is `max_hold`.
     pub term: Option<Duration>,
 }
@@ -33,19 +32,19 @@ impl Default for LockOptions {
 }
 
 impl LockOptions {
-    /// Waits so long at most; zero takes a lock that is free and waits for none.
+    /// Waits at most this long. Zero takes a free lock and does not wait for a taken one.
     pub fn wait(max_wait: Duration) -> Self {
         Self { max_wait, ..Self::default() }
     }
 
-    /// Holds so long at most.
+    /// Holds at most this long.
     #[must_use]
     pub fn hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = max_hold;
         self
     }
 
-    /// Holds by a shorter term at the server, which is renewed.
+    /// Holds the key at the server for a shorter term, which is renewed.
     #[must_use]
     pub fn renewed(mut self, term: Duration) -> Self {
         self.term = Some(term);

@@ -1,4 +1,4 @@
-//! Locks of this process alone: no server, and the first stage of every other provider.
+//! Locks within one process, without a server.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,19 @@ use uuid::Uuid;
 
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
-/// Grants keys within this process. Two of these know nothing of each other.
+/// Grants keys within this process. Two backends are independent of each other.
 #[derive(Default)]
 pub struct ProcessBackend {
-    state: Mutex<State>,
+    state: Mutex<ProcessKeys>,
 }
 
 #[derive(Default)]
-struct State {
-    taken: HashMap<String, Taken>,
+struct ProcessKeys {
+    taken: HashMap<String, TakenKey>,
     last_token: i64,
 }
 
-struct Taken {
+struct TakenKey {
     owner: Uuid,
     token: i64,
     holder: String,
@@ -36,13 +36,14 @@ impl ProcessBackend {
         Self::default()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProcessKeys> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// Grows, also from one run of the process to the next, as fences outlive it.
+impl ProcessKeys {
+    /// The token grows from one run of the process to the next, because fences outlive the
+    /// process.
     fn next_token(&mut self) -> i64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX >> 16);
@@ -50,7 +51,7 @@ impl State {
         self.last_token
     }
 
-    fn standing(&self, key: &str) -> Option<&Taken> {
+    fn standing(&self, key: &str) -> Option<&TakenKey> {
         self.taken.get(key).filter(|taken| taken.until > Instant::now())
     }
 }
@@ -68,7 +69,7 @@ impl LockBackend for ProcessBackend {
         }
         let grant = Grant { owner: request.owner, token: state.next_token() };
         let now = Instant::now();
-        let taken = Taken {
+        let taken = TakenKey {
             owner: grant.owner,
             token: grant.token,
             holder: request.holder.clone(),

@@ -1,29 +1,30 @@
-//! The contract that every caller sees, and the one implementation of it.
+//! The contract of keyed locks, and the provider that implements it over any backend.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
-use crate::desk::{Desk, Waiter, serve};
-use crate::telemetry::{self, Counts, one_more};
+use crate::key_queue::{KeyQueue, Waiter};
+use crate::key_worker::serve;
+use crate::provider_state::{Enqueued, ProviderState};
+use crate::telemetry::{self, increment};
 use crate::{Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockOptions, LockScope};
 
-/// Locks by key. Two callers who name the same key exclude each other; contention is never
-/// an error. Every future may be dropped at any await and leaves nothing behind.
+/// Locks by key. Two callers that name the same key exclude each other. Contention is never an
+/// error. Every future can be dropped at any await and leaves nothing behind.
 #[async_trait]
 pub trait KeyedLockProvider: Send + Sync + 'static {
     /// Waits until the lock is free. The lease ends by itself after `max_hold`.
     async fn acquire(&self, key: &LockKey, max_hold: Duration) -> Result<Lease, LockError>;
 
-    /// Waits at most `max_wait`, everything counted, the wait for a connection too. `None`
-    /// says that somebody else had the key for all of it; with no wait at all, that somebody
-    /// has it now.
+    /// Waits at most `max_wait`, which includes the wait for a connection. Returns `None` if
+    /// another holder had the key during the whole wait. With a `max_wait` of zero, returns
+    /// `None` if the key is taken now.
     async fn try_acquire(
         &self,
         key: &LockKey,
@@ -33,61 +34,38 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
         self.take(key, &LockOptions::wait(max_wait).hold(max_hold)).await
     }
 
-    /// As [`try_acquire`](Self::try_acquire), with every option there is.
+    /// Like [`try_acquire`](Self::try_acquire), with all options.
     async fn take(&self, key: &LockKey, options: &LockOptions) -> Result<Option<Lease>, LockError>;
 
-    /// Who holds the key, as the server has it.
+    /// The holder of the key, as the server knows it.
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError>;
 
-    /// Ends somebody's lease. `false` says that there was none. What a holder who has not
-    /// noticed is committing may still go through, until a successor's action has begun;
-    /// [`LockProvider::force_release_fenced`] shuts that out at once.
+    /// Ends the lease of the current holder. Returns `false` if there was none. A holder that
+    /// has not noticed can still commit until an action of its successor has begun;
+    /// [`LockProvider::force_release_fenced`] prevents that at once.
     async fn force_release(&self, key: &LockKey, why: &str) -> Result<bool, LockError>;
 }
 
 /// A provider over one backend. Cheap to clone.
 ///
-/// Whoever waits in this process queues in front of the server, first come, first served: a
-/// key has at most one contender per process there. A key that is given back goes to the next
-/// in the queue without a trip, but only so often in a row, so that other processes have
-/// their turn.
+/// Callers of this process wait in a queue, in order of arrival. For each key, at most one
+/// contender per process talks to the server. A released key goes to the next local waiter
+/// without a round trip, but only a limited number of times in a row, so that other processes
+/// get their turn.
 #[derive(Clone)]
 pub struct LockProvider {
-    pub(crate) shared: Arc<Shared>,
-    /// Of leases whose options name none.
+    state: Arc<ProviderState>,
+    /// The term of leases whose options name none.
     term: Option<Duration>,
 }
 
-pub(crate) struct Shared {
-    pub(crate) backend: Arc<dyn LockBackend>,
-    zone: String,
-    pub(crate) holder: String,
-    pub(crate) counts: Counts,
-    desks: Mutex<Desks>,
-    retired: Notify,
-}
-
-#[derive(Default)]
-struct Desks {
-    open: HashMap<String, Arc<Desk>>,
-    closed: bool,
-}
-
 impl LockProvider {
-    /// A provider of one zone.
+    /// A provider for one zone.
     pub fn new(backend: impl LockBackend, zone: &str) -> Self {
-        let shared = Shared {
-            backend: Arc::new(backend),
-            zone: zone.to_owned(),
-            holder: holder_name(),
-            counts: Counts::default(),
-            desks: Mutex::default(),
-            retired: Notify::new(),
-        };
-        Self { shared: Arc::new(shared), term: None }
+        Self { state: Arc::new(ProviderState::new(backend, zone)), term: None }
     }
 
-    /// The same locks, where leases whose options name no term are held by this one, and
+    /// The same locks, with a default term for leases whose options name none. Such leases are
     /// renewed.
     #[must_use]
     pub fn renewing(mut self, term: Option<Duration>) -> Self {
@@ -95,41 +73,29 @@ impl LockProvider {
         self
     }
 
-    /// What the backend is called.
+    /// The name of the backend.
     pub fn name(&self) -> &'static str {
-        self.shared.backend.name()
+        self.state.backend.name()
     }
 
-    /// What was counted since the provider was made.
+    /// The counters since the provider was made.
     pub fn counters(&self) -> LockCounters {
-        self.shared.counts.read()
+        self.state.counts.read()
     }
 
-    /// Refuses whoever waits, gives back what is held, and ends. Leases that are out are
-    /// lost.
+    /// Rejects all waiters, releases the keys that are held and closes the backend. Leases
+    /// that are held are lost.
     pub async fn close(&self) {
-        let desks: Vec<Arc<Desk>> = {
-            let mut desks = self.shared.desks();
-            desks.closed = true;
-            desks.open.values().cloned().collect()
-        };
-        desks.iter().for_each(|desk| desk.close());
-        loop {
-            let retired = self.shared.retired.notified();
-            if self.shared.desks().open.is_empty() {
-                break;
-            }
-            retired.await;
-        }
-        self.shared.backend.close().await;
+        self.state.close().await;
     }
 
     /// The key as the server and the fences know it.
     pub(crate) fn stored(&self, key: &LockKey) -> String {
-        key.stored(&self.shared.zone)
+        self.state.stored(key)
     }
 
-    async fn enter(
+    /// Acquires within a span; counts and records the answer.
+    async fn traced(
         &self,
         key: &LockKey,
         max_wait: Option<Duration>,
@@ -138,23 +104,25 @@ impl LockProvider {
         let options = &LockOptions { term: options.term.or(self.term), ..*options };
         check(key, options)?;
         let since = Instant::now();
-        let (within, asking) = (Span::current(), telemetry::acquiring(self.name(), key));
-        let queueing = self.queue(key, max_wait, options, since, [within, asking.clone()]);
-        let answer = queueing.instrument(asking.clone()).await;
+        let (caller_span, acquire_span) = (Span::current(), telemetry::acquiring(self.name(), key));
+        let queueing =
+            self.queued(key, max_wait, options, since, [caller_span, acquire_span.clone()]);
+        let answer = queueing.instrument(acquire_span.clone()).await;
         if matches!(answer, Ok(None)) {
-            one_more(&self.shared.counts.busy);
+            increment(&self.state.counts.busy);
         }
-        telemetry::answered(&asking, &answer, since.elapsed());
+        telemetry::answered(&acquire_span, &answer, since.elapsed());
         answer
     }
 
-    async fn queue(
+    /// Enqueues and waits for the answer.
+    async fn queued(
         &self,
         key: &LockKey,
         max_wait: Option<Duration>,
         options: &LockOptions,
         since: Instant,
-        [within, asking]: [Span; 2],
+        [caller_span, acquire_span]: [Span; 2],
     ) -> Result<Option<Lease>, LockError> {
         let deadline = max_wait.map(|wait| since + wait);
         let (answer, answered) = oneshot::channel();
@@ -164,18 +132,21 @@ impl LockProvider {
             only_try: max_wait.is_some_and(|wait| wait.is_zero()),
             since,
             contended: false,
-            within,
-            asking,
+            caller_span,
+            acquire_span,
             answer,
         };
-        let desk = match self.line_up(key, waiter)? {
-            Entry::Answered(lease) => return Ok(lease),
-            Entry::Waits(desk) => desk,
+        let queue = match self.state.enqueue(key, waiter)? {
+            Enqueued::Answered(lease) => return Ok(lease),
+            Enqueued::Waits(queue) => queue,
+            Enqueued::Opened(queue) => {
+                tokio::spawn(serve(self.state.clone(), queue.clone()));
+                queue
+            }
         };
-        // Whoever stops waiting tells the desk, so that it does not contend for nobody.
-        let _gone = Gone(&desk);
+        let _wake = WakeOnDrop(&queue);
         let answer = match deadline {
-            // A mere try takes as long as the server takes to answer it.
+            // A try without a wait takes as long as the server takes to answer.
             Some(deadline) if max_wait.is_some_and(|wait| !wait.is_zero()) => {
                 match tokio::time::timeout_at(deadline, answered).await {
                     Ok(answer) => answer,
@@ -186,57 +157,14 @@ impl LockProvider {
         };
         answer.unwrap_or_else(|_| Err(LockError::Closed { key: key.clone() }))
     }
-
-    /// Enters the queue of the key, unless the answer is known at once.
-    fn line_up(&self, key: &LockKey, waiter: Waiter) -> Result<Entry, LockError> {
-        let stored = key.stored(&self.shared.zone);
-        let mut desks = self.shared.desks();
-        if desks.closed {
-            return Err(LockError::Closed { key: key.clone() });
-        }
-        if let Some(desk) = desks.open.get(&stored) {
-            return Ok(match desk.line_up(waiter, &self.shared.counts) {
-                Some(answered) => Entry::Answered(answered),
-                None => Entry::Waits(desk.clone()),
-            });
-        }
-        let desk = Arc::new(Desk::new(key.clone(), stored.clone(), waiter));
-        desks.open.insert(stored, desk.clone());
-        drop(desks);
-        tokio::spawn(serve(self.shared.clone(), desk.clone()));
-        Ok(Entry::Waits(desk))
-    }
 }
 
-enum Entry {
-    Answered(Option<Lease>),
-    Waits(Arc<Desk>),
-}
+/// Wakes the worker when a caller stops waiting, so that it does not contend for nobody.
+struct WakeOnDrop<'q>(&'q KeyQueue);
 
-/// Tells the desk, when it is dropped, that somebody may have stopped waiting.
-struct Gone<'d>(&'d Desk);
-
-impl Drop for Gone<'_> {
+impl Drop for WakeOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.call();
-    }
-}
-
-impl Shared {
-    fn desks(&self) -> MutexGuard<'_, Desks> {
-        self.desks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a desk away at which nobody waits; `false` if somebody does.
-    pub(crate) fn retire(&self, desk: &Desk) -> bool {
-        let mut desks = self.desks();
-        if !desk.is_deserted() {
-            return false;
-        }
-        desks.open.remove(desk.stored());
-        drop(desks);
-        self.retired.notify_waiters();
-        true
+        self.0.wake_worker();
     }
 }
 
@@ -244,33 +172,33 @@ impl Shared {
 impl KeyedLockProvider for LockProvider {
     async fn acquire(&self, key: &LockKey, max_hold: Duration) -> Result<Lease, LockError> {
         let options = LockOptions::default().hold(max_hold);
-        match self.enter(key, None, &options).await? {
+        match self.traced(key, None, &options).await? {
             Some(lease) => Ok(lease),
-            // Only a wait that ends answers nothing, and this one does not.
+            // A wait without a deadline never returns `None`.
             None => Err(LockError::Closed { key: key.clone() }),
         }
     }
 
     async fn take(&self, key: &LockKey, options: &LockOptions) -> Result<Option<Lease>, LockError> {
-        self.enter(key, Some(options.max_wait), options).await
+        self.traced(key, Some(options.max_wait), options).await
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {
-        let stored = key.stored(&self.shared.zone);
-        let found = self.shared.backend.inspect(&stored).await;
+        let stored = self.stored(key);
+        let found = self.state.backend.inspect(&stored).await;
         let mut holder = found.map_err(|source| LockError::Backend { key: key.clone(), source })?;
         if let Some(holder) = &mut holder
-            && let Some(desk) = self.shared.desks().open.get(&stored)
+            && let Some(queue) = self.state.queue_of(&stored)
         {
-            holder.waiting_here = desk.waiting();
+            holder.waiting_here = queue.waiting();
         }
         Ok(holder)
     }
 
     async fn force_release(&self, key: &LockKey, why: &str) -> Result<bool, LockError> {
-        let stored = key.stored(&self.shared.zone);
-        let here = self.shared.desks().open.get(&stored).is_some_and(|desk| desk.force(why));
-        let there = self.shared.backend.force_release(&stored, why).await;
+        let stored = self.stored(key);
+        let here = self.state.queue_of(&stored).is_some_and(|queue| queue.force(why));
+        let there = self.state.backend.force_release(&stored, why).await;
         tracing::warn!(name: "ekbatan.lock.forced", key = %key, why, "a lock was released by force");
         Ok(there.map_err(|source| LockError::Backend { key: key.clone(), source })? || here)
     }
@@ -286,19 +214,13 @@ fn check(key: &LockKey, options: &LockOptions) -> Result<(), LockError> {
     if key.id().trim().is_empty() {
         return Err(LockError::BlankKey);
     }
-    let zero = |what, value: Duration| match value.is_zero() {
-        true => Err(LockError::Duration { key: key.clone(), what, value }),
-        false => Ok(()),
+    let longer_than_zero = |what, value: Duration| {
+        if value.is_zero() {
+            Err(LockError::Duration { key: key.clone(), what, value })
+        } else {
+            Ok(())
+        }
     };
-    zero("max_hold", options.max_hold)?;
-    options.term.map_or(Ok(()), |term| zero("the term", term))
-}
-
-/// How this process calls itself to those who ask who holds a key.
-fn holder_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match host.trim() {
-        "" => format!("process {}", std::process::id()),
-        host => format!("{host} process {}", std::process::id()),
-    }
+    longer_than_zero("max_hold", options.max_hold)?;
+    options.term.map_or(Ok(()), |term| longer_than_zero("the term", term))
 }

@@ -1,13 +1,12 @@
 //! The locks of every shard.
 //!
-//! What always holds: a key goes to the locks of its own shard, on every process that has the
-//! same configuration; shards whose configurations are the same share one provider.
+//! Invariants: a key goes to the locks of its own shard, in every process with the same
+//! configuration. Shards with equal lock settings share one provider.
 
 mod error;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,62 +23,59 @@ use error::advice;
 pub use error::{KeyedLocksError, ShardLocksError};
 
 use crate::{
-    BuiltIn, Holder, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider,
-    LockServers, RunOnce, RunOnceError, WithLockError, run_once, with_lock, with_locks,
+    Holder, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider, LockServers,
 };
 
-/// The locks of every shard, as `lock-config` says, with the providers of this crate.
+/// The locks of every shard: one provider per shard, opened as its `lock-config` says. Cheap
+/// to clone.
 ///
-/// `ekbatan-lock-redis` has the same with Redis, and `ekbatan` that of its features.
-pub type KeyedLocks = LockRegistry<BuiltIn>;
-
-/// The locks of every shard: a provider for each, made as its `lock-config` says. Cheap to
-/// clone.
+/// A key made from a [`ShardedId`](ekbatan_core::domain::ShardedId) goes to the provider of its
+/// shard, any other key to the default shard's provider.
 ///
-/// A key that was made from a [`ShardedId`](ekbatan_core::domain::ShardedId) goes to the
-/// provider of its shard, any other key to the default shard's.
+/// `S` names the servers that [`connect`](Self::connect) can open. Applications use the alias
+/// `ekbatan::lock::KeyedLocks`, which opens every server that their features include.
 ///
 /// ```
 /// use std::time::Duration;
 ///
 /// use ekbatan_core::config::{EkbatanConfig, LockConfig, LockProviderKind};
-/// use ekbatan_lock::{KeyedLockProvider, KeyedLocks, lock_key};
+/// use ekbatan_lock::{BuiltIn, KeyedLockProvider, LockRegistry, lock_key};
 ///
 /// # #[tokio::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = EkbatanConfig::single("sqlite:wallet.db")
 ///     .locks(LockConfig::of(LockProviderKind::InProcess));
-/// let locks = KeyedLocks::connect(&config).await?;
+/// let locks = LockRegistry::<BuiltIn>::connect(&config).await?;
 /// let lease = locks.acquire(&lock_key!("wallet", 17), Duration::from_secs(10)).await?;
 /// assert!(lease.release().await);
 /// # Ok(())
 /// # }
 /// ```
 pub struct LockRegistry<S> {
-    inner: Arc<Inner>,
+    inner: Arc<Registered>,
     servers: PhantomData<fn() -> S>,
 }
 
-struct Inner {
-    /// One for each shard of the configuration, in their order; none where it has no locks.
+struct Registered {
+    /// Every shard of the configuration: its provider, or the advice for one without locks.
     shards: BTreeMap<ShardIdentifier, Result<LockProvider, String>>,
     default: ShardIdentifier,
     unknown: UnknownShard,
-    /// Each once.
+    /// Each provider once.
     providers: Vec<LockProvider>,
 }
 
 impl<S: LockServers> LockRegistry<S> {
-    /// Connects to the locks of every shard that has a `lock-config`, side by side, and has
-    /// each provider make sure that it can keep its promise.
+    /// Connects, in parallel, to the locks of every shard that has a `lock-config`. Each
+    /// provider checks that its server can keep locks safely.
     ///
-    /// A shard without one is an error when one of its keys is asked for: nobody may need
-    /// them. That no shard has one is an error now.
+    /// A shard without a `lock-config` is an error only when one of its keys is used. If no
+    /// shard has a `lock-config`, this call fails.
     ///
     /// # Errors
     ///
-    /// When the configuration has mistakes, no shard has locks, or the locks of some shards
-    /// cannot be used; each is told.
+    /// The configuration is invalid, no shard has locks, or the locks of some shards cannot be
+    /// used. The error lists every failure.
     pub async fn connect(config: &EkbatanConfig) -> Result<Self, KeyedLocksError> {
         config.check()?;
         let sharding = &config.sharding;
@@ -90,7 +86,7 @@ impl<S: LockServers> LockRegistry<S> {
                 shards.insert(shard, Err(advice(member)));
                 continue;
             };
-            match wanted.iter_mut().find(|(known, _)| same(known, &settings)) {
+            match wanted.iter_mut().find(|(known, _)| can_share(known, &settings)) {
                 Some((_, shards)) => shards.push(shard),
                 None => wanted.push((settings, vec![shard])),
             }
@@ -116,23 +112,23 @@ impl<S: LockServers> LockRegistry<S> {
             return Err(KeyedLocksError::Shards(failures));
         }
         let (default, unknown) = (sharding.default_shard, sharding.unknown_shard);
-        let inner = Arc::new(Inner { shards, default, unknown, providers });
+        let inner = Arc::new(Registered { shards, default, unknown, providers });
         Ok(Self { inner, servers: PhantomData })
     }
 }
 
 impl<S> LockRegistry<S> {
-    /// The shards that have locks, in their order, with their providers.
+    /// The shards that have locks, in order, with their providers.
     pub fn shards(&self) -> impl Iterator<Item = (ShardIdentifier, &LockProvider)> {
         let all = self.inner.shards.iter();
         all.filter_map(|(shard, provider)| Some((*shard, provider.as_ref().ok()?)))
     }
 
-    /// The locks that a key goes to.
+    /// The provider that a key goes to.
     ///
     /// # Errors
     ///
-    /// [`LockError::NoLocks`] if its shard has none, with what to add to the configuration;
+    /// [`LockError::NoLocks`] if the key's shard has no locks, with the configuration to add;
     /// [`LockError::Shard`] if there is no such shard.
     pub fn of(&self, key: &LockKey) -> Result<&LockProvider, LockError> {
         let inner = &self.inner;
@@ -153,63 +149,7 @@ impl<S> LockRegistry<S> {
         }
     }
 
-    /// Takes the lock, runs the work, and gives the lock back, also when the work fails,
-    /// panics or is dropped; see [`LockProvider::with_lock`].
-    ///
-    /// # Errors
-    ///
-    /// The work's own; or those of the lock, and the work did not begin.
-    pub async fn with_lock<F, T, E>(
-        &self,
-        key: &LockKey,
-        options: LockOptions,
-        work: impl FnOnce(Lease) -> F,
-    ) -> Result<T, WithLockError<E>>
-    where
-        F: IntoFuture<Output = Result<T, E>>,
-    {
-        with_lock(self.of(key)?, key, options, work).await
-    }
-
-    /// Takes the locks on all of the keys or on none, and runs the work; see
-    /// [`LockProvider::with_locks`].
-    ///
-    /// # Errors
-    ///
-    /// The work's own; or those of the locks, and the work did not begin.
-    pub async fn with_locks<F, T, E>(
-        &self,
-        keys: &[LockKey],
-        options: LockOptions,
-        work: impl FnOnce(Vec<Lease>) -> F,
-    ) -> Result<T, WithLockError<E>>
-    where
-        S: 'static,
-        F: IntoFuture<Output = Result<T, E>>,
-    {
-        with_locks(self, keys, options, work).await
-    }
-
-    /// Runs the work if nobody holds the key, and skips it otherwise; see
-    /// [`LockProvider::run_once`].
-    ///
-    /// # Errors
-    ///
-    /// The work's own, those of the lock, or that the work had to be stopped.
-    pub async fn run_once<F, T, E>(
-        &self,
-        key: &LockKey,
-        at_least: Duration,
-        at_most: Duration,
-        work: impl FnOnce(Lease) -> F,
-    ) -> Result<RunOnce<T>, RunOnceError<E>>
-    where
-        F: IntoFuture<Output = Result<T, E>>,
-    {
-        run_once(self.of(key)?, key, at_least, at_most, work).await
-    }
-
-    /// Refuses whoever waits, gives back what is held, and ends; see [`LockProvider::close`].
+    /// Closes every provider; see [`LockProvider::close`].
     pub async fn close(&self) {
         join_all(self.inner.providers.iter().map(LockProvider::close)).await;
     }
@@ -246,8 +186,8 @@ impl<S> fmt::Debug for LockRegistry<S> {
     }
 }
 
-/// Whether two shards may share a provider.
-fn same(one: &LockSettings, other: &LockSettings) -> bool {
+/// Whether two shards with these settings can share a provider.
+fn can_share(one: &LockSettings, other: &LockSettings) -> bool {
     type Common<'s> = (LockProviderKind, &'s str, Option<Duration>);
     fn common(of: &LockSettings) -> Common<'_> {
         (of.provider, &of.zone, of.term)

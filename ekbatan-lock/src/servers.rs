@@ -1,4 +1,4 @@
-//! What configured locks are opened with: the one place where providers are plugged in.
+//! Opening the lock server that a configuration names.
 
 use std::future::Future;
 
@@ -6,10 +6,11 @@ use ekbatan_core::config::{LockProviderKind, LockSettings};
 
 use crate::{LockError, LockProvider, ProcessBackend};
 
-/// Which servers a [`LockRegistry`](crate::LockRegistry) can connect to. A crate that has a
-/// provider more handles it and leaves the others to [`BuiltIn`].
+/// The servers that a [`LockRegistry`](crate::LockRegistry) can open. A crate that adds a
+/// provider opens its own and passes all other settings to [`BuiltIn`].
 pub trait LockServers: Send + Sync + 'static {
-    /// Connects to the server that these settings name, and makes sure that it can keep locks.
+    /// Connects to the server that the settings name, and checks that it can keep locks
+    /// safely.
     fn open(
         settings: &LockSettings,
     ) -> impl Future<Output = Result<LockProvider, LockError>> + Send;
@@ -17,6 +18,7 @@ pub trait LockServers: Send + Sync + 'static {
 
 /// The providers of this crate.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct BuiltIn;
 
 impl LockServers for BuiltIn {

@@ -1,7 +1,7 @@
-//! What can be seen of locks: a span of each acquisition and of each hold, and counters.
+//! Observability of locks: a span for each acquisition and each hold, and counters.
 //!
-//! What always holds: spans are of level INFO and named `ekbatan.lock.*`; nobody waits for
-//! them, and what is only there to be shown is not asked for while nobody looks.
+//! Invariants: spans have level INFO and are named `ekbatan.lock.*`. No caller waits for them.
+//! Values that only a span shows are fetched only while the span is enabled.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -11,38 +11,38 @@ use tracing::{Span, field};
 use crate::lease::Ended;
 use crate::{Holder, Lease, LockError, LockKey, LossCause};
 
-/// What a provider has counted since it was made; times are sums.
+/// The counters of a provider since it was made. Durations are sums.
 ///
-/// All of it is of this process. Commits that were refused by a lease's fence are counted
-/// where they are refused: `ActionExecutor::fence_refusals`.
+/// They count this process only. `ActionExecutor::fence_refusals` counts the commits that the
+/// fence of a lease rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LockCounters {
-    /// Leases that were handed out; entering again within a scope is no new one.
+    /// Leases that were granted. Re-entering within a scope does not count.
     pub granted: u64,
-    /// Of these, those that were passed on within this process without a trip.
+    /// Those of the granted leases that were passed on within this process, without a round trip.
     pub handed_on: u64,
-    /// How often somebody wanted a key that somebody else had, in this process or another.
+    /// Callers that wanted a key while another holder had it, in this process or another one.
     pub contended: u64,
-    /// How often a key was not to be had in the time that there was.
+    /// Callers that did not get their key within `max_wait`.
     pub busy: u64,
-    /// How often a scope entered a lock again that it held.
+    /// How often a scope re-entered a lock that it held.
     pub reentered: u64,
-    /// Leases that ended by another cause than their release.
+    /// Leases that ended without being released.
     pub lost: u64,
-    /// How often the server was asked again because there was word of the key.
+    /// Tries for a busy key that followed a hint from the server.
     pub hints: u64,
-    /// How often it was asked again because there was none.
+    /// Tries for a busy key without a hint, after the poll interval.
     pub polls: u64,
-    /// From asking to having, of all that were handed out.
+    /// Time from request to grant, summed over all granted leases.
     pub waited: Duration,
-    /// From having to the end, of all that are over.
+    /// Time from grant to end, summed over all leases that are over.
     pub held: Duration,
-    /// From the end of one lease to the next one's beginning, where it was waited for here.
+    /// Time between the end of one lease and the begin of the next, where a local caller waited.
     pub between: Duration,
 }
 
-/// [`LockCounters`] as they are counted.
+/// [`LockCounters`] while they are counted.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) granted: AtomicU64,
@@ -53,17 +53,17 @@ pub(crate) struct Counts {
     pub(crate) lost: AtomicU64,
     pub(crate) hints: AtomicU64,
     pub(crate) polls: AtomicU64,
-    /// In microseconds, as the ones below.
+    /// In microseconds, like the two that follow.
     pub(crate) waited: AtomicU64,
     pub(crate) held: AtomicU64,
     pub(crate) between: AtomicU64,
 }
 
-pub(crate) fn one_more(count: &AtomicU64) {
+pub(crate) fn increment(count: &AtomicU64) {
     count.fetch_add(1, Relaxed);
 }
 
-pub(crate) fn so_long(sum: &AtomicU64, time: Duration) {
+pub(crate) fn add_duration(sum: &AtomicU64, time: Duration) {
     sum.fetch_add(micros(time), Relaxed);
 }
 
@@ -91,7 +91,7 @@ impl Counts {
     }
 }
 
-/// The span of one acquisition, from asking to the answer.
+/// The span of one acquisition, from the request to the answer.
 pub(crate) fn acquiring(provider: &'static str, key: &LockKey) -> Span {
     tracing::info_span!(
         "ekbatan.lock.acquire",
@@ -107,7 +107,7 @@ pub(crate) fn acquiring(provider: &'static str, key: &LockKey) -> Span {
     )
 }
 
-/// Writes the answer into the span of its acquisition.
+/// Records the answer in the span of its acquisition.
 pub(crate) fn answered(
     acquiring: &Span,
     answer: &Result<Option<Lease>, LockError>,
@@ -125,14 +125,15 @@ pub(crate) fn answered(
     acquiring.record("ekbatan.lock.outcome", outcome);
 }
 
-/// Writes the holder at the server, who may be another process, into the span of who waits.
+/// Records the holder that the server names in the span of a waiter. The holder may be in
+/// another process.
 pub(crate) fn waited_for(acquiring: &Span, holder: &Holder) {
     acquiring
         .record("ekbatan.lock.waited_for", holder.holder.as_str())
         .record("ekbatan.lock.waited_for_token", holder.token);
 }
 
-/// The span of one hold, from the grant to the end; a sibling of its acquisition.
+/// The span of one hold, from the grant to the end. It is a sibling of its acquisition.
 pub(crate) fn holding(within: &Span, provider: &'static str, key: &LockKey, token: i64) -> Span {
     tracing::info_span!(
         parent: within,
@@ -145,20 +146,20 @@ pub(crate) fn holding(within: &Span, provider: &'static str, key: &LockKey, toke
     )
 }
 
-/// Notes how long the key was nobody's before it was handed to this waiter.
+/// Records how long the key was free before this waiter got it.
 pub(crate) fn between(counts: &Counts, acquiring: &Span, time: Duration) {
-    so_long(&counts.between, time);
+    add_duration(&counts.between, time);
     acquiring.record("ekbatan.lock.between_us", micros(time));
 }
 
-/// Writes the end into the span of a hold.
+/// Records the end in the span of a hold.
 pub(crate) fn over(counts: &Counts, holding: &Span, ended: &Ended, held: Duration) {
-    so_long(&counts.held, held);
+    add_duration(&counts.held, held);
     holding.record("ekbatan.lock.held_us", micros(held));
     let outcome = match ended {
         Ended::Released => "released",
         Ended::Lost(cause) => {
-            one_more(&counts.lost);
+            increment(&counts.lost);
             holding.in_scope(|| {
                 tracing::warn!(name: "ekbatan.lock.lost", %cause, "a lease was lost");
             });

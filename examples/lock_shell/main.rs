@@ -20,10 +20,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use ekbatan::lock::{Lease, LockError, LockKey};
+use ekbatan::lock::{Lease, LockError, LockKey, LockRegistry};
 use ekbatan::prelude::*;
-// An application uses `ekbatan::lock::KeyedLocks` with the feature `redis`.
-use ekbatan_lock_redis::KeyedLocks;
+use ekbatan_lock_redis::WithRedis;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
@@ -103,7 +102,7 @@ async fn main() -> ExitCode {
 /// Runs the shell. Returns whether the single command succeeded.
 async fn run(mut options: ShellArgs) -> Result<bool, Failure> {
     let command = options.command.take();
-    let locks = KeyedLocks::connect(&config(options)?).await?;
+    let locks = LockRegistry::<WithRedis>::connect(&config(options)?).await?;
     let mut shell = Shell { locks, held: BTreeMap::new() };
     let done = match command {
         None => {
@@ -145,7 +144,7 @@ fn config(options: ShellArgs) -> Result<EkbatanConfig, Failure> {
 }
 
 struct Shell {
-    locks: KeyedLocks,
+    locks: LockRegistry<WithRedis>,
     /// The keys that this shell holds, each with the task that reports the loss of its
     /// lease.
     held: BTreeMap<String, (Lease, JoinHandle<()>)>,

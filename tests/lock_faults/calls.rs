@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use ekbatan::lock::{LockError, LockKey, WithLockError, with_lock};
+use ekbatan::lock::{LockError, LockKey, WithLockError};
 use ekbatan::prelude::*;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -61,7 +61,7 @@ async fn the_result_of_the_work_is_returned_also_when_the_release_fails(kind: Ki
     for (n, work) in [Ok("done"), Err("refused")].into_iter().enumerate() {
         let key = LockKey::named(&format!("k {n}"));
         let options = LockOptions::wait(LONG).hold(LONG);
-        let result = with_lock(&locks, &key, options, async |_| {
+        let result = locks.with_lock(&key, options, async |_| {
             server.kill().await;
             work
         });

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ekbatan::config::DataSourceConfig;
 use ekbatan::db::RawConnection;
 use ekbatan::domain::New;
-use ekbatan::lock::{Lease, LockKey, LockProvider, with_lock};
+use ekbatan::lock::{Lease, LockKey, LockProvider};
 use ekbatan::prelude::*;
 use ekbatan::repository::{Direction, PageRequest};
 use ekbatan_testkit::PostgresServer;
@@ -163,29 +163,31 @@ impl Depositor {
         let (key, requested) = (LockKey::named(account), now());
         let action = AddDeposit { between };
         let mut answer = None;
-        let _ = with_lock(&self.locks, &key, options, async |lease: Lease| {
-            let (key, token) = (account.to_owned(), lease.token());
-            let (process, received) = (std::process::id(), now());
-            (self.observe)(Observation::Granted(Grant {
-                key: key.clone(),
-                token,
-                process,
-                requested,
-                received,
-            }));
-            let call =
-                self.ledger.executor.execute(&action, Params { account: key.clone(), token });
-            let done = if fenced { call.fenced_by(&lease).await } else { call.await };
-            let received = match &done {
-                Ok(()) => Answer::Committed,
-                Err(ExecuteError::CommitUnknown { .. }) => Answer::Unknown,
-                Err(_) => Answer::NotCommitted,
-            };
-            answer = Some(received);
-            (self.observe)(Observation::Answered { key, token, requested, answer: received });
-            done
-        })
-        .await;
+        let _ = self
+            .locks
+            .with_lock(&key, options, async |lease: Lease| {
+                let (key, token) = (account.to_owned(), lease.token());
+                let (process, received) = (std::process::id(), now());
+                (self.observe)(Observation::Granted(Grant {
+                    key: key.clone(),
+                    token,
+                    process,
+                    requested,
+                    received,
+                }));
+                let call =
+                    self.ledger.executor.execute(&action, Params { account: key.clone(), token });
+                let done = if fenced { call.fenced_by(&lease).await } else { call.await };
+                let received = match &done {
+                    Ok(()) => Answer::Committed,
+                    Err(ExecuteError::CommitUnknown { .. }) => Answer::Unknown,
+                    Err(_) => Answer::NotCommitted,
+                };
+                answer = Some(received);
+                (self.observe)(Observation::Answered { key, token, requested, answer: received });
+                done
+            })
+            .await;
         answer
     }
 }

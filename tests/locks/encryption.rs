@@ -6,9 +6,9 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
-use ekbatan::lock::{KeyedLockProvider, KeyedLocksError, lock_key};
+use ekbatan::lock::{KeyedLockProvider, KeyedLocksError, LockRegistry, lock_key};
 use ekbatan::prelude::EkbatanConfig;
-use ekbatan_lock_redis::KeyedLocks;
+use ekbatan_lock_redis::WithRedis;
 use ekbatan_testkit::{PostgresServer, RedisServer};
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -19,12 +19,14 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/locks/tls").join(name)
 }
 
-async fn connect(keys: &str) -> Result<KeyedLocks, KeyedLocksError> {
+async fn connect(keys: &str) -> Result<LockRegistry<WithRedis>, KeyedLocksError> {
     let yaml = format!(
         "ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a.db'}}, lock-config: {{{keys}}}}}}}"
     );
-    KeyedLocks::connect(&EkbatanConfig::loader().yaml(&yaml).environment(false).load().unwrap())
-        .await
+    LockRegistry::<WithRedis>::connect(
+        &EkbatanConfig::loader().yaml(&yaml).environment(false).load().unwrap(),
+    )
+    .await
 }
 
 /// Connects with the keys of each case; expects locks, or an error that contains the text.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ekbatan::lock::{
-    KeyedLockProvider, LockError, LockKey, LockOptions, LossCause, WithLockError, with_lock,
+    KeyedLockProvider, LockError, LockKey, LockOptions, LockSource, LossCause, WithLockError,
 };
 
 use crate::providers::{LONG, TestLocks};
@@ -121,19 +121,20 @@ async fn a_lease_can_be_ended_by_force(t: &TestLocks) {
 async fn work_that_fails_panics_or_is_dropped_frees_the_key(t: &TestLocks) {
     let key = LockKey::named("k");
     let failed: Result<(), _> =
-        with_lock(&t.locks, &key, LockOptions::default(), async |_| Err("no")).await;
+        t.locks.with_lock(&key, LockOptions::default(), async |_| Err("no")).await;
     assert!(matches!(failed, Err(WithLockError::Work("no"))));
 
     let (locks, of_task) = (t.locks.clone(), key.clone());
     let panicking = tokio::spawn(async move {
-        with_lock(&locks, &of_task, LockOptions::default(), async |_| -> Result<(), ()> {
-            panic!("in the middle of the work")
-        })
-        .await
+        locks
+            .with_lock(&of_task, LockOptions::default(), async |_| -> Result<(), ()> {
+                panic!("in the middle of the work")
+            })
+            .await
     });
     assert!(panicking.await.unwrap_err().is_panic());
 
-    let mut dropped = Box::pin(with_lock(&t.locks, &key, LockOptions::default(), async |_| {
+    let mut dropped = Box::pin(t.locks.with_lock(&key, LockOptions::default(), async |_| {
         std::future::pending::<Result<(), ()>>().await
     }));
     while t.locks.inspect(&key).await.unwrap().is_none() {
@@ -150,9 +151,9 @@ async fn work_does_not_start_while_the_key_is_busy(t: &TestLocks) {
     let key = LockKey::named("k");
     let _held = t.hold(&key).await;
     let options = LockOptions::wait(Duration::from_millis(20));
-    let done = with_lock(&t.locks, &key, options, async |_| -> Result<(), ()> {
-        unreachable!("the key is busy")
-    });
+    let done = t
+        .locks
+        .with_lock(&key, options, async |_| -> Result<(), ()> { unreachable!("the key is busy") });
     let error = done.await.unwrap_err();
     assert!(matches!(error, WithLockError::Busy { .. }), "{error:?}");
 }

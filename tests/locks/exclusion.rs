@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LockLevel, lock_key, with_lock};
+use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LockLevel, LockSource, lock_key};
 
 use crate::providers::{LONG, TestLocks};
 
@@ -167,8 +167,7 @@ async fn invalid_requests_are_rejected(t: &TestLocks) {
 async fn inspect_names_the_holder(t: &TestLocks) {
     let key = LockKey::named("k");
     assert_eq!(t.locks.inspect(&key).await.unwrap(), None);
-    let within =
-        with_lock(&t.locks, &key, Default::default(), async |_| t.locks.inspect(&key).await);
+    let within = t.locks.with_lock(&key, Default::default(), async |_| t.locks.inspect(&key).await);
     let holder = within.await.unwrap().unwrap();
     assert!(holder.holder.contains(&std::process::id().to_string()), "{holder:?}");
     assert_eq!(holder.waiting_here, 0);

@@ -6,10 +6,10 @@ use ekbatan::config::{LockConfig, LockProviderKind};
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::lock::{
     BuiltIn, ExecuteLocked, KeyedLockProvider, KeyedLocksError, LockError, LockKey, LockLevel,
-    LockOptions, LockProvider, LockRegistry, lock_key,
+    LockOptions, LockProvider, LockRegistry, LockSource, lock_key,
 };
 use ekbatan::prelude::{Decimal, EkbatanConfig, ShardedId};
-use ekbatan_lock_redis::KeyedLocks;
+use ekbatan_lock_redis::WithRedis;
 use ekbatan_testkit::{PostgresServer, Proxy, RedisServer};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
@@ -28,8 +28,8 @@ fn load(yaml: &str) -> EkbatanConfig {
     config.unwrap_or_else(|error| panic!("{error}"))
 }
 
-async fn connect(yaml: &str) -> KeyedLocks {
-    KeyedLocks::connect(&load(yaml)).await.unwrap_or_else(|error| panic!("{error}"))
+async fn connect(yaml: &str) -> LockRegistry<WithRedis> {
+    LockRegistry::<WithRedis>::connect(&load(yaml)).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A configuration with one group, whose members have these `configs`; the first is the default.
@@ -202,7 +202,7 @@ async fn a_shard_without_locks_says_what_to_add() {
     let locks = connect(&yaml).await;
     assert!(locks.acquire(&lock_key!("a"), LONG).await.unwrap().release().await);
 
-    let error = KeyedLocks::connect(&load(&shards(&[without]))).await.unwrap_err();
+    let error = LockRegistry::<WithRedis>::connect(&load(&shards(&[without]))).await.unwrap_err();
     assert!(matches!(error, KeyedLocksError::NoLocks { .. }), "{error}");
     assert!(error.to_string().contains("lock-config:\n    provider: postgres"), "{error}");
 }
@@ -232,7 +232,7 @@ async fn failures_name_the_shard_and_hide_the_password() {
         .unwrap();
     let redis = format!("url: '{}'", evicting.url());
     let yaml = shards(&[on(&good, ""), on("sqlite:b.db", &bad), on("sqlite:c.db", &redis)]);
-    let error = KeyedLocks::connect(&load(&yaml)).await.unwrap_err();
+    let error = LockRegistry::<WithRedis>::connect(&load(&yaml)).await.unwrap_err();
     let KeyedLocksError::Shards(failures) = &error else { panic!("{error}") };
     let shards: Vec<_> = failures.iter().map(|f| f.shards[0].to_string()).collect();
     assert_eq!(shards, ["0/1", "0/2"]);
@@ -259,7 +259,7 @@ async fn a_provider_that_is_not_compiled_in_names_its_feature() {
 async fn an_invalid_configuration_is_rejected() {
     let config =
         EkbatanConfig::single("sqlite:a.db").locks(LockConfig::of(LockProviderKind::Redis));
-    let error = KeyedLocks::connect(&config).await.unwrap_err();
+    let error = LockRegistry::<WithRedis>::connect(&config).await.unwrap_err();
     assert!(matches!(error, KeyedLocksError::Config(_)), "{error}");
 }
 

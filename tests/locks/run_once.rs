@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ekbatan::lock::{
-    KeyedLockProvider, Lease, LockError, LockKey, LockProvider, LockScope, LossCause, RunOnce,
-    RunOnceError, run_once,
+    KeyedLockProvider, Lease, LockError, LockKey, LockProvider, LockScope, LockSource, LossCause,
+    RunOnce, RunOnceError,
 };
 use tokio::sync::Notify;
 
@@ -67,7 +67,7 @@ async fn one_node_runs_the_work_and_the_others_skip_it(t: &TestLocks) {
         };
         // Any provider will do, also behind `dyn`.
         let locks: Arc<dyn KeyedLockProvider> = Arc::new(locks);
-        run_once(&*locks, &of_task, Duration::ZERO, VERY_LONG, work).await
+        locks.run_once(&of_task, Duration::ZERO, VERY_LONG, work).await
     });
     begun.notified().await;
     let other = t.other_node().await;

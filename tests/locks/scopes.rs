@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions, LockScope, with_lock};
+use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions, LockScope, LockSource};
 
 use crate::providers::{LONG, TestLocks};
 
@@ -24,7 +24,7 @@ async fn a_scope_reenters_its_lock_at_once(t: &TestLocks) {
         assert!(!inner.is_held() && outer.is_held());
         // `with_lock` re-enters as well.
         let options = LockOptions::default();
-        let again = with_lock(&t.locks, &key, options, async |lease| Ok::<_, ()>(lease.token()));
+        let again = t.locks.with_lock(&key, options, async |lease| Ok::<_, ()>(lease.token()));
         assert_eq!(again.await.unwrap(), outer.token());
         assert!(outer.is_held());
     })

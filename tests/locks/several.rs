@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ekbatan::lock::{
-    KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, WithLockError, lock_key,
-    with_locks,
+    KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, LockSource,
+    WithLockError, lock_key,
 };
 use ekbatan_testkit::{Dropped, drop_at_poll};
 
@@ -112,7 +112,8 @@ async fn one_timeout_covers_all_keys(t: &TestLocks) {
     let first = t.try_for(&asked[0], LONG, wait / 4).await.unwrap();
     let _second = t.hold(&asked[1]).await;
     let options = LockOptions::wait(wait).hold(LONG);
-    let work = with_locks(&t.locks, &asked, options, async |_| -> Result<(), ()> {
+    let locks: &dyn KeyedLockProvider = &t.locks;
+    let work = locks.with_locks(&asked, options, async |_| -> Result<(), ()> {
         unreachable!("one of them is held")
     });
     match work.await.unwrap_err() {

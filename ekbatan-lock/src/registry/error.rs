@@ -1,21 +1,21 @@
-//! Why there is no registry of locks, and what to write into the configuration.
+//! Errors of opening the locks of every shard, with the configuration to add.
 
 use ekbatan_core::config::{ConfigError, LockProviderKind, LockSettings, ShardMemberConfig};
 use ekbatan_core::domain::ShardIdentifier;
 
 use crate::LockError;
 
-/// The locks of an application could not be opened.
+/// Error returned when the locks of an application cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyedLocksError {
-    /// The configuration has mistakes; each is listed.
+    /// The configuration is invalid. The error lists every mistake.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// No shard has a `lock-config`.
     #[error("no shard has a `lock-config`. {advice}")]
     NoLocks {
-        /// What to add to the configuration.
+        /// The configuration to add.
         advice: String,
     },
     /// The locks of some shards cannot be used. Those of the others were closed again.
@@ -23,18 +23,18 @@ pub enum KeyedLocksError {
     Shards(Vec<ShardLocksError>),
 }
 
-/// The locks of these shards cannot be used.
+/// Error returned for shards whose locks cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[error("the locks of shard {} in {provider}{place}: {source}", list(.shards))]
 pub struct ShardLocksError {
-    /// The shards that name them.
+    /// The shards that name these locks.
     pub shards: Vec<ShardIdentifier>,
-    /// What they were to live in.
+    /// The provider.
     pub provider: LockProviderKind,
-    /// Where, behind `at`, without a password; nothing for locks of this process.
+    /// ` at ` and the address without its password; empty for in-process locks.
     place: String,
-    /// Why not.
+    /// The cause.
     pub source: LockError,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn failure(
     ShardLocksError { shards: shards.to_vec(), provider: settings.provider, place, source }
 }
 
-/// The lines that a shard's configuration lacks.
+/// The lines that are missing in a shard's configuration.
 pub(super) fn advice(member: &ShardMemberConfig) -> String {
     let here = member.clone().with("lock-config", ekbatan_core::config::LockConfig::default());
     let provider = here.locks().map_or(LockProviderKind::InProcess, |locks| locks.provider);

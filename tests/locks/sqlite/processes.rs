@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions};
+use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions, LockSource};
 use ekbatan_testkit::TempSqlite;
 
 use crate::providers::{LONG, on_sqlite};

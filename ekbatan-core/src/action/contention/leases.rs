@@ -35,7 +35,7 @@ pub trait HeldLease: AsFence + Send + Sync {
 pub enum LeaseError {
     /// Another holder had the key during the whole wait.
     #[error(
-        "the lease on `{key}` was held by somebody else for all of {waited:?}; nothing was written"
+        "`{key}` was held by another holder during the whole wait of {waited:?}; nothing was written"
     )]
     Busy {
         /// The key.
@@ -44,7 +44,7 @@ pub enum LeaseError {
         waited: Duration,
     },
     /// The lock backend failed.
-    #[error("the lease on `{key}` could not be had: {source}")]
+    #[error("the lease on `{key}` could not be acquired: {source}")]
     Failed {
         /// The key.
         key: LockKey,

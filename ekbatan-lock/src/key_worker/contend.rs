@@ -1,0 +1,162 @@
+//! Getting a grant for the next waiter: the grant that is there, if it can be handed off, or a
+//! new one, for which this process contends with others.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::server_key::{ServerGrant, ServerKey};
+use crate::key_queue::{MAX_TURN, Waiter};
+use crate::telemetry::{self, increment};
+use crate::{Attempt, Grant, GrantRequest, LockError};
+
+/// Initial delay before checking whether another process took the key.
+const FIRST_CHECK: Duration = Duration::from_millis(1);
+
+/// The longest random delay after a hint, as a fraction of the last turn.
+const MAX_DELAY_FRACTION: u32 = 8;
+
+pub(super) enum Obtained {
+    Granted(ServerGrant),
+    Busy,
+    /// The waiter was dropped, or the queue was closed.
+    NotWanted,
+}
+
+pub(super) async fn obtain(
+    server: &mut ServerKey,
+    granted: Option<ServerGrant>,
+    waiter: &Waiter,
+) -> Result<Obtained, LockError> {
+    if let Some(mut granted) = granted {
+        if granted.may_hand_off() && lasts(server, &mut granted, waiter).await {
+            granted.hand_offs += 1;
+            return Ok(Obtained::Granted(granted));
+        }
+        let turn = granted.since.elapsed();
+        server.release(granted).await;
+        server.cut_short = Some(turn);
+    }
+    if !waiter.only_try {
+        give_way(server).await;
+    }
+    contend(server, waiter).await
+}
+
+/// Whether the grant lasts for the waiter's term. Extends it if necessary.
+async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -> bool {
+    let term = waiter.term();
+    let asked = Instant::now();
+    if granted.until >= asked + term - MAX_TURN {
+        return true;
+    }
+    match server.backend().extend(server.stored(), &granted.grant, term).await {
+        Ok(true) => {
+            granted.until = asked + term;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Waits until the process whose turn it is has the key, at most until its turn ends. The
+/// server grants a free key to the first that asks, which would be this process again.
+async fn give_way(server: &mut ServerKey) {
+    let mut pause = FIRST_CHECK;
+    while let Some(turn_ends) = server.other_turn() {
+        tokio::time::sleep_until(turn_ends.min(Instant::now() + pause)).await;
+        if let Ok(Some(_)) = server.backend().inspect(server.stored()).await {
+            server.end_other_turn();
+        }
+        pause *= 2;
+    }
+}
+
+/// Asks the server until it grants the key, or the waiter does not want it any more.
+async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, LockError> {
+    let (backend, key, counts) = (server.backend(), server.stored(), &server.provider.counts);
+    let not_wanted = || waiter.answer.is_closed() || server.queue.is_closed();
+    let (mut contended, mut named) = (waiter.contended, waiter.acquire_span.is_disabled());
+    loop {
+        if not_wanted() {
+            return Ok(Obtained::NotWanted);
+        }
+        // Listen before trying, so that a release in between is not missed.
+        let mut freed = backend.freed(key);
+        let hinted = poll_fn(|cx| Poll::Ready(freed.as_mut().poll(cx).is_ready())).await;
+        let request = GrantRequest {
+            owner: Uuid::new_v4(),
+            holder: server.provider.holder.clone(),
+            term: waiter.term(),
+        };
+        let asked = Instant::now();
+        let pause = match backend.try_grant(key, &request).await {
+            Ok(Attempt::Granted(grant)) => {
+                return Ok(Obtained::Granted(ServerGrant::new(grant, asked, request.term)));
+            }
+            Ok(Attempt::Busy(remaining)) => {
+                if !contended {
+                    contended = true;
+                    increment(&counts.contended);
+                }
+                if waiter.only_try {
+                    return Ok(Obtained::Busy);
+                }
+                // Jitter keeps processes from polling in step.
+                let poll = backend.poll_interval().mul_f64(0.5 + fastrand::f64());
+                remaining.map_or(poll, |remaining| remaining.min(poll))
+            }
+            Err(error) => {
+                // The server may have granted the key although the call failed.
+                let unknown = Grant { owner: request.owner, token: 0 };
+                if let Err(error) = backend.release(key, &unknown).await {
+                    tracing::debug!(%error, key, "it is unknown whether a failed try was granted; if so, the key is free when its term ends");
+                }
+                return Err(server.failed(error));
+            }
+        };
+        let pause = if hinted { Duration::ZERO } else { pause.max(Duration::from_millis(1)) };
+        let until = Instant::now() + pause;
+        let mut naming = pin!(name_holder(server, waiter));
+        let by_hint = loop {
+            tokio::select! {
+                () = &mut freed, if !hinted => {
+                    random_delay(server.cut_short).await;
+                    break true;
+                }
+                () = tokio::time::sleep_until(until) => break hinted,
+                // Wakes when a waiter is dropped, and also when one enqueues.
+                () = server.queue.changed() => {
+                    if not_wanted() {
+                        return Ok(Obtained::NotWanted);
+                    }
+                }
+                () = &mut naming, if !named => named = true,
+            }
+        };
+        increment(if by_hint { &counts.hints } else { &counts.polls });
+        waiter.acquire_span.in_scope(|| {
+            tracing::debug!(name: "ekbatan.lock.retry", word = by_hint, "a busy key is tried again");
+        });
+    }
+}
+
+/// Records the present holder in the span of the waiter.
+async fn name_holder(server: &ServerKey, waiter: &Waiter) {
+    if let Ok(Some(holder)) = server.backend().inspect(server.stored()).await {
+        telemetry::waited_for(&waiter.acquire_span, &holder);
+    }
+}
+
+/// Hints reach the processes always in the same order. A process that used up its last turn
+/// and wants more delays its next try by a random, small part of that turn, so that the first
+/// process in this order does not always win.
+async fn random_delay(last_turn: Option<Duration>) {
+    if let Some(turn) = last_turn {
+        tokio::time::sleep((turn / MAX_DELAY_FRACTION).mul_f64(fastrand::f64())).await;
+    }
+}

@@ -1,0 +1,210 @@
+//! Holding a key for one waiter: hands out the lease, renews and extends it, and notices its
+//! end.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::server_key::{ServerGrant, ServerKey};
+use crate::key_queue::{MAX_TURN, Waiter};
+use crate::lease::{Ended, Extension, Hold};
+use crate::telemetry::{self, add_duration, increment};
+use crate::{LockError, LockOptions, LockScope, LossCause};
+
+/// How often a term is renewed before it would end.
+const RENEWALS_PER_TERM: u32 = 3;
+
+/// Hands the lease out and stays until it has ended. Returns the grant if the next waiter can
+/// have it.
+pub(super) async fn hold(
+    server: &mut ServerKey,
+    waiter: Waiter,
+    granted: ServerGrant,
+) -> Option<ServerGrant> {
+    let deadline = Instant::now() + waiter.options.max_hold;
+    // Without renewal, the lease must end before the server frees the key.
+    let deadline = match waiter.options.term {
+        Some(_) => deadline,
+        None => deadline.min(granted.until),
+    };
+    let (hold, lease, extensions) = Hold::begin(
+        server.queue.key().clone(),
+        server.stored().to_owned(),
+        waiter.scope.unwrap_or_else(LockScope::fresh),
+        granted.token(),
+        deadline,
+        waiter.options.max_hold,
+    );
+    let began = Instant::now();
+    let provider = server.provider.clone();
+    let counts = &provider.counts;
+    let hold_span = telemetry::holding(
+        &waiter.caller_span,
+        provider.backend.name(),
+        server.queue.key(),
+        lease.token(),
+    );
+    if let Some(before) = server.queue.hold_began(hold.clone(), hold_span.clone(), &waiter) {
+        if let Some(span) = before.span {
+            waiter.acquire_span.follows_from(span);
+        }
+        telemetry::between(counts, &waiter.acquire_span, began - before.ended);
+    }
+    increment(&counts.granted);
+    add_duration(&counts.waited, began - waiter.since);
+    if granted.hand_offs > 0 {
+        increment(&counts.handed_on);
+    }
+    waiter.acquire_span.record("ekbatan.lock.handed_on", granted.hand_offs);
+    // If the waiter is gone, the lease is dropped here, which releases it.
+    let _ = waiter.answer.send(Ok(Some(lease)));
+    let (granted, ended) = watch(server, &hold, granted, &waiter.options, extensions).await;
+    let keep_for = hold.kept().filter(|_| ended.is_orderly());
+    let now = Instant::now();
+    server.queue.hold_ended(began, now, keep_for.is_some());
+    telemetry::over(counts, &hold_span, &ended, now - began);
+    if let Some(rest) = keep_for {
+        keep(server, &hold, granted, rest).await;
+        return None;
+    }
+    match ended {
+        Ended::Released if server.queue.waiting() > 0 => {
+            hold.return_as(true);
+            Some(granted)
+        }
+        Ended::Released => {
+            hold.return_as(server.release(granted).await);
+            None
+        }
+        Ended::Lost(cause) => {
+            hold.return_as(false);
+            // These leases ended here; the server still has the key as ours.
+            use LossCause::{Closed, Expired, Forced};
+            if matches!(cause, Expired(_) | Forced(_) | Closed) {
+                server.release(granted).await;
+            }
+            None
+        }
+    }
+}
+
+/// Renews and extends the grant until the hold is over.
+async fn watch(
+    server: &ServerKey,
+    hold: &Hold,
+    mut granted: ServerGrant,
+    options: &LockOptions,
+    mut extensions: mpsc::UnboundedReceiver<Extension>,
+) -> (ServerGrant, Ended) {
+    let term = options.term;
+    let grant = granted.grant;
+    let mut gone = server.backend().lost(server.stored(), &grant);
+    let mut renewal = term.map(|term| Instant::now() + term / RENEWALS_PER_TERM);
+    loop {
+        let never = Instant::now() + Duration::from_secs(86_400);
+        tokio::select! {
+            biased;
+            ended = hold.ended() => return (granted, ended),
+            why = &mut gone => drop(hold.lose(LossCause::SessionGone(why))),
+            () = tokio::time::sleep_until(hold.deadline()) => {
+                hold.lose(LossCause::Expired(hold.max_hold()));
+            }
+            Some(Extension { by, answer }) = extensions.recv() => {
+                let _ = answer.send(extend(server, hold, &mut granted, by).await);
+            }
+            () = tokio::time::sleep_until(renewal.unwrap_or(never)), if renewal.is_some() => {
+                let term = term.unwrap_or(options.max_hold);
+                renewal = Some(renew(server, hold, &mut granted, term).await);
+            }
+        }
+    }
+}
+
+async fn extend(
+    server: &ServerKey,
+    hold: &Hold,
+    granted: &mut ServerGrant,
+    by: Duration,
+) -> Result<(), LockError> {
+    let asked = Instant::now();
+    let term = hold.deadline().saturating_duration_since(asked) + by + MAX_TURN;
+    match server.backend().extend(server.stored(), &granted.grant, term).await {
+        Ok(true) => {
+            granted.until = granted.until.max(asked + term);
+            hold.defer(by);
+            Ok(())
+        }
+        Ok(false) => {
+            hold.lose(LossCause::Taken);
+            Err(LockError::Lost { key: server.queue.key().clone(), cause: LossCause::Taken })
+        }
+        Err(error) => Err(server.failed(error)),
+    }
+}
+
+/// Renews the term. Returns when to renew it again.
+async fn renew(
+    server: &ServerKey,
+    hold: &Hold,
+    granted: &mut ServerGrant,
+    term: Duration,
+) -> Instant {
+    let asked = Instant::now();
+    // Never beyond `max_hold`.
+    let left = hold.deadline().saturating_duration_since(asked);
+    let term = term.min(left) + MAX_TURN;
+    let renewing = server.backend().extend(server.stored(), &granted.grant, term);
+    match tokio::time::timeout_at(granted.until, renewing).await {
+        Ok(Ok(true)) => {
+            granted.until = asked + term;
+            asked + term / RENEWALS_PER_TERM
+        }
+        Ok(Ok(false)) => {
+            hold.lose(LossCause::Taken);
+            asked + term
+        }
+        failed => {
+            let why = match failed {
+                Ok(Err(error)) => error.to_string(),
+                _ => "the server did not answer".to_owned(),
+            };
+            if Instant::now() >= granted.until {
+                hold.lose(LossCause::NotRenewed(why));
+            } else {
+                tracing::warn!(key = %server.queue.key(), why, "a term could not be renewed; trying again");
+            }
+            granted.until.min(Instant::now() + term / (RENEWALS_PER_TERM * 4))
+        }
+    }
+}
+
+/// Keeps the key taken after its work is over: at the server, if the server frees it by
+/// itself, and here otherwise.
+async fn keep(server: &mut ServerKey, hold: &Hold, granted: ServerGrant, rest: Duration) {
+    let until = Instant::now() + rest;
+    let grant = granted.grant;
+    if server.backend().frees_by_itself() {
+        let kept = server.backend().extend(server.stored(), &grant, rest).await;
+        server.queue.stop_keeping();
+        hold.return_as(kept.unwrap_or_else(|error| {
+            tracing::warn!(%error, key = server.stored(), "the time for which a lock is kept could not be set; it is free when its term ends");
+            false
+        }));
+        return;
+    }
+    hold.return_as(true);
+    {
+        let mut gone = server.backend().lost(server.stored(), &grant);
+        while server.queue.is_keeping() {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => break,
+                _ = &mut gone => break,
+                // Wakes on force and on close, and also when a waiter enqueues.
+                () = server.queue.changed() => {}
+            }
+        }
+    }
+    server.queue.stop_keeping();
+    server.release(granted).await;
+}

@@ -1,0 +1,49 @@
+//! Keyed locks: leases on keys, with one contract over every backend.
+
+use ekbatan_core::config::LockSettings;
+#[doc(no_inline)]
+pub use ekbatan_lock::*;
+#[cfg(feature = "redis")]
+#[doc(no_inline)]
+pub use ekbatan_lock_redis::{RedisBackend, WithRedis};
+
+/// The locks of every shard, opened as the `lock-config` of each shard says.
+///
+/// The features of this crate decide which providers `connect` can open. The type is the same
+/// with every feature.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use ekbatan::config::{LockConfig, LockProviderKind};
+/// use ekbatan::prelude::*;
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = EkbatanConfig::single("sqlite:wallet.db")
+///     .locks(LockConfig::of(LockProviderKind::InProcess));
+/// let locks = KeyedLocks::connect(&config).await?;
+/// let lease = locks.acquire(&lock_key!("wallet", 17), Duration::from_secs(10)).await?;
+/// assert!(lease.release().await);
+/// # Ok(())
+/// # }
+/// ```
+pub type KeyedLocks = LockRegistry<CompiledIn>;
+
+/// The lock servers of this build: in-process, those of the enabled database features, and
+/// Redis with the feature `redis`.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct CompiledIn;
+
+impl LockServers for CompiledIn {
+    #[cfg(feature = "redis")]
+    async fn open(settings: &LockSettings) -> Result<LockProvider, LockError> {
+        WithRedis::open(settings).await
+    }
+
+    #[cfg(not(feature = "redis"))]
+    async fn open(settings: &LockSettings) -> Result<LockProvider, LockError> {
+        BuiltIn::open(settings).await
+    }
+}
