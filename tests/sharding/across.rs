@@ -6,10 +6,11 @@ use ekbatan::action::{Budget, ErrorKind, Outcome, RetryPolicy};
 use ekbatan::db::Committed;
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
+use support::until;
 
 use crate::actions::{Nothing, Take, route, stage};
 use crate::models::{AccountEvent, account, note, order, quiet};
-use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, UNKNOWN, executor_on, until};
+use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, UNKNOWN, executor_on};
 
 on_every_layout! {
     events_are_on_the_shard_of_their_model_alone,

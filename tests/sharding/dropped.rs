@@ -6,9 +6,10 @@ use ekbatan::action::{ErrorKind, Outcome};
 use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
+use support::until;
 
 use crate::actions::{Take, route};
-use crate::shards::{FIRST, SECOND, THIRD, TestShards, until};
+use crate::shards::{FIRST, SECOND, THIRD, TestShards};
 
 on_every_layout! {
     a_caller_dropped_at_any_poll_leaves_all_shards_or_none,

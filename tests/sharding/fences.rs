@@ -9,11 +9,12 @@ use ekbatan::db::{CommitError, TransactionOptions};
 use ekbatan::prelude::*;
 use ekbatan::repository::PageRequest;
 use futures_util::{FutureExt, StreamExt};
+use support::{PlainConnection, until};
 use tokio::sync::Mutex;
 
 use crate::actions::{Failed, Nothing, Take, route};
 use crate::models::Account;
-use crate::shards::{FIRST, Other, SECOND, THIRD, TestShards, executor_on, hold_writers, until};
+use crate::shards::{FIRST, SECOND, THIRD, TestShards, executor_on, hold_writers};
 
 on_every_layout! {
     a_lease_that_holds_commits_on_every_shard,
@@ -89,17 +90,17 @@ async fn a_fence_that_falls_between_two_shards_is_a_partial_commit(t: &TestShard
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let held = Arc::new(Mutex::new(None));
-    let (dialect, url) = (t.on(FIRST).dialect, t.on(FIRST).url.clone());
+    let url = t.on(FIRST).url.clone();
     let action = Take::with({
         let held = held.clone();
-        let (on_second, second_url) = (t.on(SECOND).dialect, t.on(SECOND).url.clone());
+        let second_url = t.on(SECOND).url.clone();
         let forget = format!("DELETE FROM {}", t.on(SECOND).eventlog("lock_fences"));
         move |_| {
             let (held, url) = (held.clone(), url.clone());
             let (second_url, forget) = (second_url.clone(), forget.clone());
             async move {
-                Other::connect(on_second, &second_url).await.execute(&forget).await;
-                *held.lock().await = Some(hold_writers(dialect, &url).await);
+                PlainConnection::connect(&second_url).await.execute(&forget).await;
+                *held.lock().await = Some(hold_writers(&url).await);
             }
             .boxed()
         }

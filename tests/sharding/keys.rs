@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 
 use crate::actions::{Nothing, Take, route, stage};
 use crate::models::Account;
-use crate::shards::{FIRST, SECOND, THIRD, TestShards, executor_on};
+use crate::shards::{FIRST, SECOND, THIRD, TestShards, executor_on, overtake};
 
 on_every_layout! {
     a_complete_call_is_answered_again_whichever_shard_kept_its_key,
@@ -60,10 +60,10 @@ async fn commit_in_part(
     accounts: &[Stored<Account>],
 ) -> ActionId {
     let second = t.on(SECOND);
-    let (dialect, url, id) = (second.dialect, second.url.clone(), accounts[1].id);
+    let (url, id) = (second.url.clone(), accounts[1].id);
     let action = Take::with(move |_| {
         let url = url.clone();
-        async move { crate::shards::overtake(dialect, &url, id).await }.boxed()
+        async move { overtake(&url, id).await }.boxed()
     });
     let call = executor.execute(&action, route(accounts)).allow_cross_shard();
     let action = call.action_id();

@@ -1,25 +1,21 @@
-//! What has to hold where rows are spread over several databases.
+//! Rows that are spread over several databases.
 //!
-//! A test is an `async fn(&TestShards)`; `on_every_layout!` makes a `#[tokio::test]` of it per
-//! layout. Another layout is one line in that macro and one in [`shards::Layout`].
+//! A test is an `async fn(&TestShards)`, listed in `on_every_layout!`. A new layout adds one line
+//! to that macro and one to [`shards::Layout`].
 
-/// Runs tests on shards of every kind and mixture.
+/// Declares each test once for each layout.
 macro_rules! on_every_layout {
-    (only $module:ident $layout:ident: $($test:ident),*) => {
-        mod $module {
-            use crate::shards::{Layout, TestShards};
-            $(
-                #[tokio::test]
-                async fn $test() {
-                    super::$test(&TestShards::start(Layout::$layout).await).await;
-                }
-            )*
+    ($($tests:tt)*) => {
+        support::test_matrix! {
+            #[tokio::test]
+            |layout| &crate::shards::TestShards::start(layout).await;
+            [
+                sqlite = crate::shards::Layout::Sqlite,
+                postgres = crate::shards::Layout::Postgres,
+                mixed = crate::shards::Layout::Mixed,
+            ]
+            [$($tests)*]
         }
-    };
-    ($($test:ident),* $(,)?) => {
-        on_every_layout!(only sqlite Sqlite: $($test),*);
-        on_every_layout!(only postgres Postgres: $($test),*);
-        on_every_layout!(only mixed Mixed: $($test),*);
     };
 }
 

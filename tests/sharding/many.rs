@@ -8,10 +8,11 @@ use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
 use ekbatan::repository::PageRequest;
 use ekbatan_testkit::TempSqlite;
+use support::until;
 
 use crate::actions::{Nothing, stage};
 use crate::models::{Account, account, migrations, quiet};
-use crate::shards::{executor_on, until};
+use crate::shards::executor_on;
 
 const COUNT: u32 = 64;
 /// How many shards are asked at a time.

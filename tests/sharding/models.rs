@@ -4,8 +4,7 @@
 use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
-
-use crate::shards::instant;
+use support::stored_instant;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Model)]
 #[model(table = "accounts", event = AccountEvent, name = "Account")]
@@ -58,7 +57,7 @@ pub fn account_with(id: ShardedId<Account>, owner: &str) -> Account {
         owner: owner.to_owned(),
         code: "ABCDEFGH".to_owned(),
         balance: Decimal::ONE_HUNDRED,
-        at: instant(0),
+        at: stored_instant(0),
         rank: 0,
         state: Life::Active,
     }

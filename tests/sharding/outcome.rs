@@ -8,10 +8,11 @@ use ekbatan::action::Outcome;
 use ekbatan::db::ActionId;
 use ekbatan::domain::ShardIdentifier;
 use futures_util::FutureExt;
+use support::{Dialect, until};
 use tokio::sync::Notify;
 
 use crate::actions::{Take, route};
-use crate::shards::{Dialect, FIRST, SECOND, SHARDS, THIRD, TestShards, executor_on};
+use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, executor_on};
 
 on_every_layout! {
     an_outcome_that_is_asked_while_the_action_runs_waits_for_it,
@@ -66,7 +67,7 @@ async fn a_trail_that_is_half_gone_is_that_of_a_complete_action(t: &TestShards) 
     let call = call.idempotency_key("one");
     let id = call.action_id();
     call.await.unwrap();
-    crate::shards::until("the trail is taken away", async || {
+    until("the trail is taken away", async || {
         t.eventlog_counts("cross_shard_parts").await == [0; 3]
     })
     .await;

@@ -6,9 +6,10 @@ use std::pin::pin;
 use ekbatan::prelude::*;
 use ekbatan::repository::{Condition, Direction, PageRequest};
 use futures_util::TryStreamExt;
+use support::stored_instant;
 
 use crate::models::{Account, account, quiet};
-use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, instant};
+use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards};
 
 on_every_layout! {
     pages_over_shards_are_one_sort_of_all_rows,
@@ -64,9 +65,9 @@ async fn fill(t: &TestShards, random: &mut fastrand::Rng, count: usize) -> Vec<S
                 1 => Decimal::new(amount * 100, 2),
                 _ => Decimal::new(amount * 7_001, 3),
             };
-            row.at = instant(random.i64(-4_000_000_000..4_000_000_000));
+            row.at = stored_instant(random.i64(-4_000_000_000..4_000_000_000));
             if random.bool() {
-                row.at = instant(random.i64(..) % 3);
+                row.at = stored_instant(random.i64(..) % 3);
             }
             row.rank = *random.choice([i64::MIN, -1, 0, 9, 10, i64::MAX].iter()).unwrap();
             rows.push(row);

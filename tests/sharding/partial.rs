@@ -7,10 +7,11 @@ use ekbatan::action::{Budget, ErrorKind, Outcome, RetryPolicy};
 use ekbatan::db::CommitError;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
+use support::stored_instant;
 
 use crate::actions::{Nothing, Take, route, stage};
 use crate::models::{Account, note, quiet};
-use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards};
+use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, overtake};
 
 on_every_layout! {
     what_is_stale_behind_the_first_shard_is_not_tried_again,
@@ -26,10 +27,10 @@ on_every_layout! {
 fn overtaken_on(t: &TestShards, account: &Stored<Account>) -> Take {
     let shard = t.on(account.id.shard().unwrap());
     // A connection of the test's own, so that nothing of the framework's is in between.
-    let (id, url, dialect) = (account.id, shard.url.clone(), shard.dialect);
+    let (id, url) = (account.id, shard.url.clone());
     Take::with(move |_| {
         let url = url.clone();
-        async move { crate::shards::overtake(dialect, &url, id).await }.boxed()
+        async move { overtake(&url, id).await }.boxed()
     })
 }
 
@@ -133,7 +134,7 @@ async fn a_partial_commit_is_listed_until_it_is_resolved(t: &TestShards) {
         assert_eq!(partial.namespace, "com.example.sharding");
         assert_eq!((&partial.committed[..], &partial.missing[..]), (&[FIRST][..], &SHARDS[1..]));
         assert_eq!(partial.unreachable, []);
-        assert_eq!(partial.committed_date, crate::shards::instant(0));
+        assert_eq!(partial.committed_date, stored_instant(0));
     }
     t.databases.resolve_partial_commit(id).await.unwrap();
     assert_eq!(t.databases.partial_commits().await.unwrap(), []);

@@ -5,9 +5,10 @@ use std::process::{Command, Stdio};
 
 use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
+use support::{ScratchDatabase, until};
 
 use crate::actions::{Take, route};
-use crate::shards::{FIRST, SECOND, SHARDS, TestShards, executor_on, source, until};
+use crate::shards::{FIRST, SECOND, SHARDS, TestShards, executor_on};
 
 on_every_layout! {
     a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_the_list,
@@ -39,7 +40,7 @@ async fn a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_
     child.wait().unwrap();
     drop(held);
     // What the dead process had sent to a server may still be carried out there.
-    until("no session of it is left", async || !t.on(SECOND).has_other_sessions().await).await;
+    until("no session of it is left", async || !t.on(SECOND).has_busy_sessions().await).await;
 
     let listed = t.databases.partial_commits().await.unwrap();
     assert_eq!(listed.len(), 1);
@@ -73,9 +74,12 @@ async fn a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_
 async fn take_from_all(urls: &str) {
     let urls: Vec<&str> = urls.lines().collect();
     let config = SHARDS.into_iter().zip(&urls).skip(1).fold(
-        EkbatanConfig::from(source(urls[0])),
+        EkbatanConfig::from(ScratchDatabase::config_of(urls[0])),
         |config, (shard, url)| {
-            config.shard(shard, ekbatan::config::ShardMemberConfig::new(0, source(url)))
+            config.shard(
+                shard,
+                ekbatan::config::ShardMemberConfig::new(0, ScratchDatabase::config_of(url)),
+            )
         },
     );
     let databases = Databases::connect(&config).await.unwrap();

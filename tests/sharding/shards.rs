@@ -1,21 +1,15 @@
-//! Three shards for one test: migrated, on a clock that the test sets.
+//! Three shards for one test, migrated, with a clock that the test sets.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::ops::Deref;
+use std::sync::Arc;
 
-use ekbatan::clock::Clock;
-use ekbatan::config::{DataSourceConfig, ShardMemberConfig, UnknownShard};
-use ekbatan::domain::ShardIdentifier;
+use ekbatan::config::{ShardMemberConfig, UnknownShard};
 use ekbatan::prelude::*;
-use ekbatan::repository::Repository;
-use ekbatan_testkit::{MariaDbServer, PostgresServer, TempSqlite};
-use sqlx::{
-    AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Row as _, SqliteConnection,
-};
+use support::{Dialect, PlainConnection, ScratchDatabase, TestClock, instant};
 
-use crate::models::{Account, Note, Order, migrations};
+use crate::models::{Account, Note, Order, account, migrations, quiet};
 
-/// How the three shards are made up.
+/// The databases of the three shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     Sqlite,
@@ -34,13 +28,6 @@ impl Layout {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
-    Sqlite,
-    Postgres,
-    MariaDb,
-}
-
 const fn shard(group: u32, member: u32) -> ShardIdentifier {
     match ShardIdentifier::new(group, member) {
         Ok(shard) => shard,
@@ -48,37 +35,18 @@ const fn shard(group: u32, member: u32) -> ShardIdentifier {
     }
 }
 
-/// In the order in which shards are visited, and the default one first.
+/// The shards in the order in which they are visited. The first one is the default shard.
 pub const FIRST: ShardIdentifier = ShardIdentifier::DEFAULT;
 pub const SECOND: ShardIdentifier = shard(0, 1);
 pub const THIRD: ShardIdentifier = shard(3, 7);
 pub const SHARDS: [ShardIdentifier; 3] = [FIRST, SECOND, THIRD];
-/// Configured nowhere.
+/// A shard that no configuration names.
 pub const UNKNOWN: ShardIdentifier = shard(255, 63);
 
-/// A clock that stands still until it is set.
-pub struct TestClock(Mutex<DateTime<Utc>>);
-
-impl Clock for TestClock {
-    fn now(&self) -> DateTime<Utc> {
-        *self.0.lock().unwrap()
-    }
-}
-
-/// `seconds` after the moment at which every test begins.
-pub fn instant(seconds: i64) -> DateTime<Utc> {
-    DateTime::from_timestamp(1_767_323_045 + seconds, 678_901_000).unwrap()
-}
-
-/// A row of SQL that was cast to text.
-pub type TextRow = Vec<Option<String>>;
-
-/// The database of one shard, as somebody sees it who knows no shards.
+/// The database of one shard.
 pub struct TestShard {
     pub shard: ShardIdentifier,
-    pub url: String,
-    pub dialect: Dialect,
-    _file: Option<TempSqlite>,
+    scratch: ScratchDatabase,
 }
 
 pub struct TestShards {
@@ -95,13 +63,13 @@ impl TestShards {
         shards
     }
 
-    /// Without a single table.
+    /// Creates the shards without any table.
     pub async fn start_empty(layout: Layout) -> Self {
         let mut shards = Vec::new();
         for (shard, dialect) in SHARDS.into_iter().zip(layout.dialects()) {
-            shards.push(TestShard::create(shard, dialect).await);
+            shards.push(TestShard { shard, scratch: ScratchDatabase::create(dialect).await });
         }
-        let clock = Arc::new(TestClock(Mutex::new(instant(0))));
+        let clock = Arc::new(TestClock::default());
         let databases = Databases::connect(&config(&shards)).await.unwrap();
         Self { layout, databases: databases.with_clock(clock.clone()), clock, shards }
     }
@@ -110,12 +78,12 @@ impl TestShards {
         config(&self.shards)
     }
 
-    /// The same shards, as another process would open them.
+    /// Opens the same shards a second time, as another process would.
     pub async fn open_again(&self) -> Databases {
         self.open(&self.config()).await
     }
 
-    /// The same shards, where an unknown one is the default one.
+    /// Opens the same shards; ids of unknown shards belong to the default shard.
     pub async fn open_lenient(&self) -> Databases {
         self.open(&self.config().unknown_shard(UnknownShard::DefaultShard)).await
     }
@@ -125,7 +93,7 @@ impl TestShards {
     }
 
     pub fn set_clock(&self, seconds: i64) {
-        *self.clock.0.lock().unwrap() = instant(seconds);
+        self.clock.set(instant(seconds));
     }
 
     pub async fn executor(&self) -> ActionExecutor {
@@ -140,7 +108,7 @@ impl TestShards {
         self.shards.iter().find(|other| other.shard == shard).unwrap()
     }
 
-    /// How many rows a table has on each shard.
+    /// Counts the rows of a table on each shard.
     pub async fn counts(&self, table: &str) -> [usize; 3] {
         let mut counts = [0; 3];
         for (count, shard) in counts.iter_mut().zip(&self.shards) {
@@ -149,7 +117,7 @@ impl TestShards {
         counts
     }
 
-    /// How many rows a table of the framework's has on each shard.
+    /// Counts the rows of a table of the framework on each shard.
     pub async fn eventlog_counts(&self, table: &str) -> [usize; 3] {
         let mut counts = [0; 3];
         for (count, shard) in counts.iter_mut().zip(&self.shards) {
@@ -158,7 +126,7 @@ impl TestShards {
         counts
     }
 
-    /// Not a row of the application's or of an action's is on any shard.
+    /// Checks that no shard has a row of the application or of an action.
     pub async fn assert_nothing_written(&self) {
         for table in ["accounts", "notes", "orders"] {
             assert_eq!(self.counts(table).await, [0; 3], "{table}");
@@ -168,33 +136,22 @@ impl TestShards {
         }
     }
 
-    /// One account per shard, without events.
+    /// Adds an account on each shard, without events.
     pub async fn three_accounts(&self) -> Vec<Stored<Account>> {
         let mut accounts = Vec::new();
         for shard in SHARDS {
-            let account = crate::models::account(shard, &format!("owner on {shard}"));
-            accounts.push(self.accounts().add(crate::models::quiet(account)).await.unwrap());
+            let account = account(shard, &format!("owner on {shard}"));
+            accounts.push(self.accounts().add(quiet(account)).await.unwrap());
         }
         accounts
     }
 }
 
 fn config(shards: &[TestShard]) -> EkbatanConfig {
-    let source = |shard: &TestShard| source(&shard.url).maximum_pool_size(3);
+    let source = |shard: &TestShard| shard.config().maximum_pool_size(3);
     shards[1..].iter().fold(EkbatanConfig::from(source(&shards[0])), |config, shard| {
         config.shard(shard.shard, ShardMemberConfig::new(0, source(shard)))
     })
-}
-
-/// A shard's database by its address.
-pub fn source(url: &str) -> DataSourceConfig {
-    DataSourceConfig::new(url).eventlog(eventlog_of(url))
-}
-
-/// Where MariaDB keeps the framework's tables: on a server that others share, in a database
-/// of this test's own.
-fn eventlog_of(url: &str) -> String {
-    format!("{}_log", url.rsplit('/').next().unwrap())
 }
 
 pub async fn executor_on(databases: &Databases) -> ActionExecutor {
@@ -207,75 +164,22 @@ pub async fn executor_on(databases: &Databases) -> ActionExecutor {
         .unwrap()
 }
 
+impl Deref for TestShard {
+    type Target = ScratchDatabase;
+
+    fn deref(&self) -> &ScratchDatabase {
+        &self.scratch
+    }
+}
+
 impl TestShard {
-    pub async fn create(shard: ShardIdentifier, dialect: Dialect) -> Self {
-        let (url, file) = match dialect {
-            Dialect::Sqlite => {
-                let file = TempSqlite::new().unwrap();
-                (file.url(), Some(file))
-            }
-            Dialect::Postgres => {
-                let server = PostgresServer::shared().await.unwrap();
-                (server.create_database().await.unwrap(), None)
-            }
-            Dialect::MariaDb => {
-                let server = MariaDbServer::shared().await.unwrap();
-                (server.create_database().await.unwrap(), None)
-            }
-        };
-        Self { shard, url, dialect, _file: file }
-    }
-
-    /// The framework's table of this name, as the dialect writes it.
-    pub fn eventlog(&self, table: &str) -> String {
-        match self.dialect {
-            Dialect::Sqlite => format!("eventlog_{table}"),
-            Dialect::Postgres => format!("eventlog.{table}"),
-            Dialect::MariaDb => format!("{}.{table}", eventlog_of(&self.url)),
-        }
-    }
-
-    /// Runs SQL on a connection of its own.
-    pub async fn execute(&self, sql: &str) {
-        Other::connect(self.dialect, &self.url).await.execute(sql).await;
-    }
-
-    /// The rows of `SELECT columns tail`, each column as text, on a connection of its own.
-    pub async fn select(&self, columns: &[&str], tail: &str) -> Vec<TextRow> {
-        let text = if self.dialect == Dialect::MariaDb { "CHAR" } else { "TEXT" };
-        let cast: Vec<String> =
-            columns.iter().map(|column| format!("CAST({column} AS {text})")).collect();
-        let sql = AssertSqlSafe(format!("SELECT {} {tail}", cast.join(", ")));
-        let texts = columns.len();
-        match Other::connect(self.dialect, &self.url).await {
-            Other::Sqlite(mut connection) => {
-                let rows = sqlx::query(sql).fetch_all(&mut connection).await.unwrap();
-                rows.iter().map(|row| (0..texts).map(|at| row.get(at)).collect()).collect()
-            }
-            Other::Postgres(mut connection) => {
-                let rows = sqlx::query(sql).fetch_all(&mut connection).await.unwrap();
-                rows.iter().map(|row| (0..texts).map(|at| row.get(at)).collect()).collect()
-            }
-            Other::MariaDb(mut connection) => {
-                let rows = sqlx::query(sql).fetch_all(&mut connection).await.unwrap();
-                rows.iter().map(|row| (0..texts).map(|at| row.get(at)).collect()).collect()
-            }
-        }
-    }
-
-    /// How many rows a table has, deleted ones included.
-    pub async fn count(&self, table: &str) -> usize {
-        let rows = self.select(&["count(*)"], &format!("FROM {table}")).await;
-        rows[0][0].as_deref().unwrap().parse().unwrap()
-    }
-
-    /// Takes a table away, so that whoever asks for it is told that it is not there.
+    /// Renames a table, so that statements which use it fail.
     pub async fn hide(&self, table: &str) {
         let hidden = self.renamed(table, "hidden");
         self.execute(&format!("ALTER TABLE {table} RENAME TO {hidden}")).await;
     }
 
-    /// Puts back the table that was hidden.
+    /// Gives the hidden table its name back.
     pub async fn show(&self, table: &str) {
         let name = table.rsplit('.').next().unwrap();
         let hidden = table.replace(name, "hidden");
@@ -283,96 +187,56 @@ impl TestShard {
         self.execute(&format!("ALTER TABLE {hidden} RENAME TO {shown}")).await;
     }
 
-    /// Another name beside a table, as `RENAME TO` takes it.
+    /// The new name of a table, as `RENAME TO` takes it.
     fn renamed(&self, table: &str, name: &str) -> String {
         match (self.dialect, table.rsplit_once('.')) {
-            // It would move the table into the database of the session.
+            // Without the database, MariaDB moves the table into the database of the session.
             (Dialect::MariaDb, Some((database, _))) => format!("{database}.{name}"),
             _ => name.to_owned(),
         }
     }
 
-    /// Changes a row's version behind everybody's back.
+    /// Increments the version of a row. The framework does not know of it.
     pub async fn overtake(&self, account: ShardedId<Account>) {
-        overtake(self.dialect, &self.url, account).await;
+        overtake(&self.url, account).await;
     }
 
-    /// Whether another session than the asking one waits for a row or holds one.
-    pub async fn has_other_sessions(&self) -> bool {
-        match self.dialect {
-            Dialect::Sqlite => false,
+    /// Whether a session other than the asking one runs a statement or has a transaction open.
+    pub async fn has_busy_sessions(&self) -> bool {
+        let others = match self.dialect {
+            Dialect::Sqlite => return false,
             Dialect::Postgres => {
-                let others = "FROM pg_stat_activity WHERE datname = current_database() \
-                              AND pid <> pg_backend_pid() AND state <> 'idle'";
-                self.select(&["count(*)"], others).await[0][0].as_deref() != Some("0")
+                "FROM pg_stat_activity WHERE datname = current_database() \
+                 AND pid <> pg_backend_pid() AND state <> 'idle'"
             }
-            Dialect::MariaDb => {
-                let others = "FROM information_schema.processlist WHERE db = database() \
-                              AND id <> connection_id() AND command <> 'Sleep'";
-                self.select(&["count(*)"], others).await[0][0].as_deref() != Some("0")
+            Dialect::MySql | Dialect::MariaDb => {
+                "FROM information_schema.processlist WHERE db = database() \
+                 AND id <> connection_id() AND command <> 'Sleep'"
             }
-        }
+        };
+        self.select(&["count(*)"], others).await[0][0].as_deref() != Some("0")
     }
 
-    /// Keeps every writer of accounts waiting, and lets readers pass.
-    pub async fn hold_writers(&self) -> Other {
-        hold_writers(self.dialect, &self.url).await
+    /// Blocks every writer of accounts, and no reader, until the connection is dropped.
+    pub async fn hold_writers(&self) -> PlainConnection {
+        hold_writers(&self.url).await
     }
 }
 
-/// Keeps every writer of accounts waiting until the connection is dropped.
-pub async fn hold_writers(dialect: Dialect, url: &str) -> Other {
-    let mut other = Other::connect(dialect, url).await;
-    other
-        .execute(match dialect {
-            Dialect::Sqlite => "BEGIN IMMEDIATE",
-            Dialect::Postgres => "BEGIN; LOCK TABLE accounts IN EXCLUSIVE MODE",
-            Dialect::MariaDb => "LOCK TABLES accounts READ",
-        })
-        .await;
-    other
+/// Blocks every writer of accounts, and no reader, until the connection is dropped.
+pub async fn hold_writers(url: &str) -> PlainConnection {
+    let mut connection = PlainConnection::connect(url).await;
+    let hold = match &connection {
+        PlainConnection::Sqlite(_) => "BEGIN IMMEDIATE",
+        PlainConnection::Postgres(_) => "BEGIN; LOCK TABLE accounts IN EXCLUSIVE MODE",
+        PlainConnection::MySql(_) => "LOCK TABLES accounts READ",
+    };
+    connection.execute(hold).await;
+    connection
 }
 
-/// Changes a row's version on a connection that the framework knows nothing of.
-pub async fn overtake(dialect: Dialect, url: &str, account: ShardedId<Account>) {
+/// Increments the version of a row. The framework does not know of it.
+pub async fn overtake(url: &str, account: ShardedId<Account>) {
     let sql = format!("UPDATE accounts SET version = version + 1 WHERE id = '{account}'");
-    Other::connect(dialect, url).await.execute(&sql).await;
-}
-
-/// A connection that the framework knows nothing of.
-pub enum Other {
-    Sqlite(SqliteConnection),
-    Postgres(PgConnection),
-    MariaDb(MySqlConnection),
-}
-
-impl Other {
-    pub async fn connect(dialect: Dialect, url: &str) -> Self {
-        match dialect {
-            Dialect::Sqlite => Self::Sqlite(SqliteConnection::connect(url).await.unwrap()),
-            Dialect::Postgres => Self::Postgres(PgConnection::connect(url).await.unwrap()),
-            Dialect::MariaDb => {
-                let url = url.replace("mariadb:", "mysql:");
-                Self::MariaDb(MySqlConnection::connect(&url).await.unwrap())
-            }
-        }
-    }
-
-    pub async fn execute(&mut self, sql: &str) {
-        let sql = sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
-        match self {
-            Self::Sqlite(connection) => drop(sql.execute(connection).await.unwrap()),
-            Self::Postgres(connection) => drop(sql.execute(connection).await.unwrap()),
-            Self::MariaDb(connection) => drop(sql.execute(connection).await.unwrap()),
-        }
-    }
-}
-
-/// Waits until something holds that another task brings about.
-pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !holds().await {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    PlainConnection::connect(url).await.execute(&sql).await;
 }

@@ -7,10 +7,11 @@ use ekbatan::db::{CommitToken, Route};
 use ekbatan::prelude::*;
 use ekbatan::repository::Repository;
 use ekbatan_testkit::{PostgresServer, TempSqlite};
+use support::until;
 
 use crate::actions::{Take, route};
 use crate::models::{Account, account, migrations, quiet};
-use crate::shards::{FIRST, SECOND, TestShards, executor_on, until};
+use crate::shards::{FIRST, SECOND, TestShards, executor_on};
 
 on_every_layout! {
     without_a_replica_a_commit_has_no_token,
