@@ -1,4 +1,4 @@
-//! Actions that a test writes where it needs them.
+//! Actions that a test defines with a closure.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,22 +7,22 @@ use ekbatan::action::RetryPolicy;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// How the suite's actions refuse.
+/// The domain error of the actions.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("refused")]
 pub struct Refused;
 
-/// Parameters of actions that need none.
+/// The parameters of an action that needs none.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Nothing {}
 
-/// Parameters of actions that are told apart by them.
+/// Parameters that distinguish two calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Number {
     pub number: i64,
 }
 
-/// An action that stages what its closure says, and counts how often it ran.
+/// An action that runs a closure and counts its runs.
 pub struct Stage<F, O, P = Nothing> {
     stage: F,
     runs: AtomicU32,
@@ -61,7 +61,7 @@ where
     }
 }
 
-/// An action without parameters.
+/// Returns an action without parameters.
 pub fn stage<O, F>(
     stage: F,
 ) -> Stage<impl Fn(&mut ActionContext<'_>, &Nothing) -> Result<O, Refused> + Send + Sync, O>
@@ -71,7 +71,7 @@ where
     Stage::with_params(move |ctx: &mut ActionContext<'_>, _: &Nothing| stage(ctx))
 }
 
-/// Runs an action without parameters, once.
+/// Executes an action without parameters, without retries.
 pub async fn run<O: Send>(
     executor: &ActionExecutor,
     work: impl Fn(&mut ActionContext<'_>) -> Result<O, Refused> + Send + Sync,

@@ -1,4 +1,4 @@
-//! Many rows at once: behaviours 42 to 45, beyond every dialect's bound on parameters.
+//! Batches with more rows than any dialect allows parameters: behaviours 42 to 45.
 
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
@@ -9,11 +9,11 @@ use support::{TestDatabase, instant, stored_instant};
 use crate::actions::run;
 
 on_every_database! {
-    twenty_thousand_rows_are_added_and_updated_whole,
-    an_action_of_twenty_thousand_rows_commits_whole,
-    a_batch_of_a_thousand_with_a_stale_row_writes_none,
-    a_hundred_thousand_ids_are_one_read,
-    a_batch_update_keeps_what_a_single_one_keeps,
+    twenty_thousand_rows_are_added_and_updated,
+    an_action_commits_twenty_thousand_rows,
+    a_batch_with_a_stale_row_writes_nothing,
+    a_hundred_thousand_ids_are_found_at_once,
+    batch_and_single_updates_store_the_same_values,
     nullable_columns_may_be_null_in_every_row_of_a_batch,
 }
 
@@ -23,7 +23,7 @@ fn zones(count: usize) -> Vec<New<Zone>> {
     (0..count).map(|n| New::new(zone(&n.to_string()), ())).collect()
 }
 
-async fn twenty_thousand_rows_are_added_and_updated_whole(db: &TestDatabase) {
+async fn twenty_thousand_rows_are_added_and_updated(db: &TestDatabase) {
     let repository = db.databases.repository::<Zone>();
     let added = repository.add_all(zones(MANY)).await.unwrap();
     assert_eq!(repository.count().await.unwrap(), MANY as u64);
@@ -36,13 +36,13 @@ async fn twenty_thousand_rows_are_added_and_updated_whole(db: &TestDatabase) {
     assert_eq!(repository.get(last.id).await.unwrap(), *last);
 }
 
-async fn an_action_of_twenty_thousand_rows_commits_whole(db: &TestDatabase) {
+async fn an_action_commits_twenty_thousand_rows(db: &TestDatabase) {
     let executor = db.executor().await;
     run(&executor, |ctx| Ok(ctx.plan().add_all(zones(MANY)))).await.unwrap();
     assert_eq!((db.count("zones").await, db.count_events().await), (MANY, 1));
 }
 
-async fn a_batch_of_a_thousand_with_a_stale_row_writes_none(db: &TestDatabase) {
+async fn a_batch_with_a_stale_row_writes_nothing(db: &TestDatabase) {
     let repository = db.databases.repository::<Zone>();
     let read = repository.add_all(zones(1_000)).await.unwrap();
     let overtaken = read[700].clone();
@@ -59,7 +59,7 @@ async fn a_batch_of_a_thousand_with_a_stale_row_writes_none(db: &TestDatabase) {
     assert_eq!(db.select(&["count(*)"], changed).await, [[Some("0".to_owned())]]);
 }
 
-async fn a_hundred_thousand_ids_are_one_read(db: &TestDatabase) {
+async fn a_hundred_thousand_ids_are_found_at_once(db: &TestDatabase) {
     let repository = db.databases.repository::<Zone>();
     let stored = repository.add_all(zones(3)).await.unwrap();
     let mut ids: Vec<Id<Zone>> = (0..100_000).map(|_| Id::new()).collect();
@@ -73,9 +73,8 @@ async fn a_hundred_thousand_ids_are_one_read(db: &TestDatabase) {
     assert_eq!(repository.count_where(named).await.unwrap(), 3);
 }
 
-/// What a change leaves behind, whichever way it was written: dates to the microsecond, JSON,
-/// numbers.
-async fn a_batch_update_keeps_what_a_single_one_keeps(db: &TestDatabase) {
+/// Dates, JSON and numbers are stored alike by single and batch updates.
+async fn batch_and_single_updates_store_the_same_values(db: &TestDatabase) {
     let labels = ["single", "batch 1", "batch 2"];
     let read = db.things().add_all(labels.map(|label| quiet(thing(label)))).await.unwrap();
     db.clock.set(instant(7));
@@ -102,7 +101,7 @@ async fn a_batch_update_keeps_what_a_single_one_keeps(db: &TestDatabase) {
         assert_eq!(found.created_date(), stored_instant(0));
         assert_eq!(found.updated_date(), stored_instant(7));
     }
-    // The bytes in the database are the same, too.
+    // The stored text is the same, too.
     let columns = ["settings", "at", "seen_at", "price", "created_date", "updated_date", "version"];
     let rows = db.select(&columns, "FROM things").await;
     assert!(rows.iter().all(|row| *row == rows[0]), "{rows:?}");

@@ -1,5 +1,5 @@
-//! Code and database that do not fit each other, and values that no column takes: each is an
-//! error that says what and where. Behaviour 84 among them.
+//! Errors for models that do not match the database and for values that a column cannot store,
+//! with behaviour 84. Each error names the model, the column or the value.
 
 use ekbatan::action::{BuildError, PlanError};
 use ekbatan::db::{DbErrorKind, SchemaError};
@@ -12,17 +12,21 @@ use support::{Dialect, TestDatabase};
 use crate::actions::{Stage, run};
 
 on_every_database! {
-    two_models_with_one_event_name_are_refused,
     a_missing_column_is_named_with_its_model,
     a_column_of_another_type_is_named_with_its_model,
-    two_models_on_one_table_do_not_read_each_others_columns,
-    a_database_that_was_not_migrated_says_so,
+    two_models_of_one_table_are_checked_separately,
+    a_database_without_migrations_is_named_in_the_error,
     an_unknown_enum_value_is_named,
-    params_that_are_no_object_are_refused,
-    an_event_that_is_no_object_is_refused,
     an_integer_beyond_64_signed_bits_is_refused,
-    a_decimal_that_would_lose_digits_is_refused_or_kept_whole,
-    a_text_with_a_nul_is_refused_or_kept_whole,
+    a_decimal_is_refused_or_stored_without_loss,
+    a_text_with_nul_is_refused_or_stored_without_loss,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    two_models_with_one_event_name_are_refused,
+    params_must_be_an_object,
+    an_event_must_be_an_object,
 }
 
 #[derive(Debug, Clone, Serialize, Event)]
@@ -87,14 +91,14 @@ async fn a_column_of_another_type_is_named_with_its_model(db: &TestDatabase) {
     assert!(problem.contains("Numbered") && problem.contains("`name`"), "{problem}");
 }
 
-/// Whichever is looked at first must not answer for the other.
-async fn two_models_on_one_table_do_not_read_each_others_columns(db: &TestDatabase) {
+/// The check of one model must not count for another model of the same table.
+async fn two_models_of_one_table_are_checked_separately(db: &TestDatabase) {
     db.databases.check::<support::things::Zone>().await.unwrap();
     let error = db.databases.check::<Misfit>().await.unwrap_err();
     assert!(error.schema().is_some(), "{error}");
 }
 
-async fn a_database_that_was_not_migrated_says_so(db: &TestDatabase) {
+async fn a_database_without_migrations_is_named_in_the_error(db: &TestDatabase) {
     let empty = TestDatabase::start_empty(&THINGS, db.dialect).await;
     let executor = ActionExecutor::builder(&empty.databases, "a").build().await;
     match executor.err() {
@@ -120,7 +124,7 @@ async fn an_unknown_enum_value_is_named(db: &TestDatabase) {
     }
 }
 
-async fn params_that_are_no_object_are_refused(db: &TestDatabase) {
+async fn params_must_be_an_object(db: &TestDatabase) {
     let executor = db.executor().await;
     let no_object = |answer: Result<(), ExecuteError<_>>, runs: u32| {
         let error = answer.unwrap_err();
@@ -131,7 +135,7 @@ async fn params_that_are_no_object_are_refused(db: &TestDatabase) {
             ),
             "{error:?}"
         );
-        assert_eq!(runs, 0, "the action has not run");
+        assert_eq!(runs, 0, "the action did not run");
     };
     let null = Stage::with_params(|_: &mut ActionContext<'_>, _: &()| Ok(()));
     no_object(executor.execute(&null, ()).await, null.runs());
@@ -141,7 +145,7 @@ async fn params_that_are_no_object_are_refused(db: &TestDatabase) {
     no_object(executor.execute(&list, vec![7]).await, list.runs());
 }
 
-async fn an_event_that_is_no_object_is_refused(db: &TestDatabase) {
+async fn an_event_must_be_an_object(db: &TestDatabase) {
     let error = run(&db.executor().await, |ctx| {
         let value = Clashing { id: Id::new(), state: ThingState::Active };
         Ok(ctx.plan().add(New::new(value, ClashingEvent::Listed(vec![1]))))
@@ -175,8 +179,8 @@ async fn an_integer_beyond_64_signed_bits_is_refused(db: &TestDatabase) {
     assert_eq!(refused_column(db, Thing { huge: u64::MAX, ..thing("a") }).await, "huge");
 }
 
-/// The column is `numeric(20, 2)`, and would round. SQLite keeps any decimal.
-async fn a_decimal_that_would_lose_digits_is_refused_or_kept_whole(db: &TestDatabase) {
+/// The column is `numeric(20, 2)` and would round. SQLite stores any decimal.
+async fn a_decimal_is_refused_or_stored_without_loss(db: &TestDatabase) {
     for (n, price) in ["1.005", "-0.001", "1000000000000000000"].into_iter().enumerate() {
         let price: Decimal = price.parse().unwrap();
         let value = Thing { price, ..thing(&n.to_string()) };
@@ -197,8 +201,8 @@ async fn a_decimal_that_would_lose_digits_is_refused_or_kept_whole(db: &TestData
     }
 }
 
-/// PostgreSQL has no NUL in its texts.
-async fn a_text_with_a_nul_is_refused_or_kept_whole(db: &TestDatabase) {
+/// PostgreSQL cannot store NUL in a text.
+async fn a_text_with_nul_is_refused_or_stored_without_loss(db: &TestDatabase) {
     let value = Thing { note: Some("a\0b".to_owned()), ..thing("a") };
     let answer = run(&db.executor().await, |ctx| Ok(ctx.plan().add(quiet(value.clone())))).await;
     match db.dialect {

@@ -24,7 +24,7 @@ on_every_database! {
     a_list_may_be_empty_or_long,
 }
 
-/// The labels of the things that fulfil a condition, which every other read agrees about.
+/// The labels of the things that match a condition. Checks that every kind of read agrees.
 async fn labels(db: &TestDatabase, condition: Condition<Thing>) -> String {
     let things = db.things();
     let found = things.find_where(condition.clone()).await.unwrap();
@@ -37,7 +37,7 @@ async fn labels(db: &TestDatabase, condition: Condition<Thing>) -> String {
     labels.concat()
 }
 
-/// Adds things labelled 0, 1, 2, with these values in ascending order, and compares.
+/// Adds things labelled 0, 1 and 2 with ascending values, and checks every comparison.
 async fn assert_compared<F>(
     db: &TestDatabase,
     column: Column<Thing, F>,
@@ -77,7 +77,7 @@ async fn integers_are_compared(db: &TestDatabase) {
 async fn decimals_are_compared_by_value(db: &TestDatabase) {
     let decimals = ["-1.5", "9", "10.5"].map(|text| text.parse::<Decimal>().unwrap());
     assert_compared(db, Thing::PRICE, decimals, |thing, price| thing.price = price).await;
-    // What differs in its scale alone is equal.
+    // Decimals that differ only in scale are equal.
     let nine = Decimal::new(900, 2);
     assert_eq!(labels(db, Thing::PRICE.eq(nine)).await, "1");
     assert_eq!(labels(db, Thing::PRICE.is_in([nine])).await, "1");
@@ -88,7 +88,7 @@ async fn floats_are_compared(db: &TestDatabase) {
     let floats = [-1e300, 0.1 + 0.2, 1e300];
     assert_compared(db, Thing::RATIO, floats, |thing, ratio| thing.ratio = ratio).await;
     db.execute("DELETE FROM things").await;
-    // SQLite reads this one as its neighbour, where it stands in JSON.
+    // SQLite reads this value from JSON as the adjacent float.
     let floats = [-5e-324, 6.376656484692976e-242, f64::MAX];
     assert_compared(db, Thing::RATIO, floats, |thing, ratio| thing.ratio = ratio).await;
 }
@@ -118,7 +118,7 @@ async fn bytes_are_compared(db: &TestDatabase) {
 }
 
 async fn dates_are_compared(db: &TestDatabase) {
-    // MySQL's dates begin with the year 1000.
+    // MySQL supports dates from the year 1000 on.
     let first = if db.dialect.is_mysql() { "1000-01-01" } else { "0999-12-31" };
     let dates = [first, "1970-01-01", "9999-12-31"].map(|day| day.parse().unwrap());
     assert_compared(db, Thing::DAY, dates, |thing, day| thing.day = day).await;

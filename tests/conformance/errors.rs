@@ -1,4 +1,4 @@
-//! What the database refuses, told apart; and what it does not do to the neighbours.
+//! The kinds of constraint violations, and concurrent actions that they do not affect.
 
 use ekbatan::action::{ErrorKind, RetryPolicy};
 use ekbatan::db::DbErrorKind;
@@ -11,13 +11,13 @@ use crate::actions::{Nothing, Refused, run, stage};
 
 on_every_database! {
     a_unique_violation_names_its_constraint,
-    a_second_row_with_one_id_is_a_unique_violation,
+    a_repeated_id_is_a_unique_violation,
     a_missing_parent_is_a_foreign_key_violation,
     a_missing_parent_of_many_rows_is_a_foreign_key_violation,
     a_missing_value_is_refused,
     a_failed_check_names_its_constraint,
-    neighbours_of_a_refused_action_commit,
-    neighbours_of_a_stale_action_commit,
+    concurrent_actions_commit_when_one_is_refused,
+    concurrent_actions_commit_when_one_is_stale,
 }
 
 async fn add(db: &TestDatabase, values: &[Thing]) -> ExecuteError<Refused> {
@@ -43,7 +43,7 @@ async fn a_unique_violation_names_its_constraint(db: &TestDatabase) {
     assert_eq!(error.constraint(), Some(expected));
 }
 
-async fn a_second_row_with_one_id_is_a_unique_violation(db: &TestDatabase) {
+async fn a_repeated_id_is_a_unique_violation(db: &TestDatabase) {
     let stored = db.things().add(quiet(thing("a"))).await.unwrap();
     let error = add(db, &[Thing { id: stored.id, ..thing("b") }]).await;
     assert!(matches!(error, ExecuteError::Unique(_)), "{error:?}");
@@ -58,7 +58,7 @@ async fn a_second_row_with_one_id_is_a_unique_violation(db: &TestDatabase) {
 async fn a_missing_parent_is_a_foreign_key_violation(db: &TestDatabase) {
     let error = add(db, &[Thing { zone: Some(Id::new()), ..thing("a") }]).await;
     assert!(matches!(error, ExecuteError::ForeignKey(_)), "{error:?}");
-    // SQLite does not say which it was.
+    // SQLite does not name the constraint.
     let named = db.databases.capabilities().names_constraints;
     let expected = named.then_some("things_zone_fkey");
     assert_eq!(error.constraint(), expected);
@@ -83,7 +83,7 @@ async fn a_failed_check_names_its_constraint(db: &TestDatabase) {
     assert_eq!(error.constraint(), Some("things_small_check"));
 }
 
-async fn neighbours_of_a_refused_action_commit(db: &TestDatabase) {
+async fn concurrent_actions_commit_when_one_is_refused(db: &TestDatabase) {
     db.things().add(quiet(thing("taken"))).await.unwrap();
     let executor = db.executor().await;
     let labels = ["a", "taken", "b", "taken", "c"];
@@ -100,7 +100,7 @@ async fn neighbours_of_a_refused_action_commit(db: &TestDatabase) {
     assert_eq!((db.count("things").await, db.count_events().await), (4, 3));
 }
 
-async fn neighbours_of_a_stale_action_commit(db: &TestDatabase) {
+async fn concurrent_actions_commit_when_one_is_stale(db: &TestDatabase) {
     let read = db.things().add(quiet(thing("overtaken"))).await.unwrap();
     db.things().update(read.clone().apply(|_| ())).await.unwrap();
     let executor = db.executor().await;

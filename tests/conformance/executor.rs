@@ -11,15 +11,19 @@ use support::{Dialect, TestDatabase, instant, stored_instant};
 use crate::actions::{Refused, run};
 
 on_every_database! {
-    a_namespace_is_a_dotted_identifier,
     everything_that_is_staged_commits_as_one,
     nothing_is_written_when_one_row_fails,
     nothing_is_written_when_the_action_refuses,
-    an_action_reads_changes_and_answers_what_is_stored,
-    a_model_without_table_is_an_error_that_names_both,
+    an_action_returns_the_stored_row,
+    a_missing_table_is_an_error_that_names_model_and_table,
     the_injected_clock_dates_rows_events_and_ids,
     rows_that_refer_to_each_other_are_added_in_one_plan,
     deleted_rows_are_updates_that_leave_the_row,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    a_namespace_is_a_dotted_identifier,
 }
 
 async fn a_namespace_is_a_dotted_identifier(db: &TestDatabase) {
@@ -76,7 +80,7 @@ async fn nothing_is_written_when_the_action_refuses(db: &TestDatabase) {
     assert_eq!((db.count("things").await, db.count_events().await), (0, 0));
 }
 
-async fn an_action_reads_changes_and_answers_what_is_stored(db: &TestDatabase) {
+async fn an_action_returns_the_stored_row(db: &TestDatabase) {
     let executor = db.executor().await;
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
     let opened = executor.execute(&OpenWallet, opening).await.unwrap();
@@ -101,7 +105,7 @@ struct Stray {
     state: support::things::ThingState,
 }
 
-async fn a_model_without_table_is_an_error_that_names_both(db: &TestDatabase) {
+async fn a_missing_table_is_an_error_that_names_model_and_table(db: &TestDatabase) {
     let is_stray = |error: &SchemaError| matches!(error, SchemaError::NoTable { model: "Stray", table, .. } if table == "nowhere");
     let builder = ActionExecutor::builder(&db.databases, "a").model::<Stray>();
     match builder.build().await.err() {

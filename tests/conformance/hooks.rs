@@ -1,4 +1,4 @@
-//! What runs after a commit, and only after it.
+//! Effects: they run after a commit, and only then.
 
 use std::future::IntoFuture;
 use std::io;
@@ -13,12 +13,16 @@ use tokio::sync::oneshot;
 use crate::actions::{Nothing, Refused, stage};
 
 on_every_database! {
-    effects_run_after_the_commit_in_their_order,
-    effects_of_an_action_that_changes_nothing_run,
     effects_do_not_run_when_the_action_or_the_commit_fails,
     effects_run_once_when_a_retry_commits,
+    an_effect_completes_when_its_caller_is_dropped,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    effects_run_in_order_after_the_commit,
+    effects_run_for_an_action_that_changes_nothing,
     a_failing_effect_is_counted_and_changes_nothing,
-    an_effect_ends_though_its_caller_was_dropped,
 }
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -31,7 +35,7 @@ fn note(plan: &mut ActionPlan, log: &Log, text: impl Into<String>) {
     });
 }
 
-async fn effects_run_after_the_commit_in_their_order(db: &TestDatabase) {
+async fn effects_run_in_order_after_the_commit(db: &TestDatabase) {
     let log = Log::default();
     let things = db.things();
     let action = stage(|ctx| {
@@ -54,7 +58,7 @@ async fn effects_run_after_the_commit_in_their_order(db: &TestDatabase) {
     assert_eq!(executor.effect_failures(), 0);
 }
 
-async fn effects_of_an_action_that_changes_nothing_run(db: &TestDatabase) {
+async fn effects_run_for_an_action_that_changes_nothing(db: &TestDatabase) {
     let log = Log::default();
     let action = stage(|ctx| {
         note(ctx.plan(), &log, "ran");
@@ -77,7 +81,7 @@ async fn effects_do_not_run_when_the_action_or_the_commit_fails(db: &TestDatabas
         });
         executor.execute(&action, Nothing {}).await.unwrap_err();
     }
-    // An effect would have run before the answer.
+    // An effect would have run before the call returned.
     assert_eq!(*log.lock().unwrap(), [""; 0]);
 }
 
@@ -114,7 +118,7 @@ async fn a_failing_effect_is_counted_and_changes_nothing(db: &TestDatabase) {
     assert_eq!(db.things().get(stored.id).await.unwrap(), stored);
 }
 
-async fn an_effect_ends_though_its_caller_was_dropped(db: &TestDatabase) {
+async fn an_effect_completes_when_its_caller_is_dropped(db: &TestDatabase) {
     let (has_begun, begun) = oneshot::channel();
     let (go_on, may_go_on) = oneshot::channel::<()>();
     let (has_ended, ended) = oneshot::channel();
@@ -134,7 +138,7 @@ async fn an_effect_ends_though_its_caller_was_dropped(db: &TestDatabase) {
     let id = call.action_id();
     let mut running = call.into_future();
     tokio::select! {
-        answer = &mut running => panic!("answered before its effect ended: {answer:?}"),
+        answer = &mut running => panic!("returned before its effect completed: {answer:?}"),
         answer = begun => answer.unwrap(),
     }
     drop(running);

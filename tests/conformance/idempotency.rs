@@ -1,4 +1,4 @@
-//! Calls that are safe to repeat.
+//! Idempotency keys: a repeated call returns the stored output.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,22 +11,22 @@ use tokio::sync::Barrier;
 use crate::actions::{Number, Refused, Stage};
 
 on_every_database! {
-    a_repeated_call_gets_the_stored_output_and_does_not_run,
+    a_repeated_call_returns_the_stored_output_without_running,
     a_repeated_call_is_recognized_by_every_process,
-    a_key_that_stood_for_other_parameters_is_refused,
-    a_key_that_stood_for_another_action_is_refused,
-    a_key_counts_within_its_namespace,
-    two_calls_at_once_in_one_process_commit_once,
-    two_calls_at_once_in_two_processes_commit_once,
-    a_call_that_was_overtaken_and_now_refuses_gets_the_stored_output,
+    a_key_is_refused_for_other_parameters,
+    a_key_is_refused_for_another_action,
+    a_key_belongs_to_a_namespace,
+    concurrent_calls_in_one_process_commit_once,
+    concurrent_calls_in_two_processes_commit_once,
+    a_refusing_call_returns_the_output_of_the_call_that_committed_first,
     a_failed_call_leaves_its_key_unused,
-    a_call_that_changes_nothing_is_remembered,
+    a_call_that_changes_nothing_stores_its_output,
     a_key_has_1_to_255_bytes,
 }
 
 type AddNumbered = fn(&mut ActionContext<'_>, &Number) -> Result<Stored<Thing>, Refused>;
 
-/// Adds one thing, whose label is the number.
+/// Adds a thing whose label is the number.
 fn add_numbered(ctx: &mut ActionContext<'_>, params: &Number) -> Result<Stored<Thing>, Refused> {
     let value = Thing { id: ctx.new_id(), ..thing(&params.number.to_string()) };
     Ok(ctx.plan().add(quiet(value)))
@@ -41,7 +41,7 @@ async fn assert_one_commit(db: &TestDatabase) {
     assert_eq!(db.count(&db.eventlog("idempotency_keys")).await, 1);
 }
 
-async fn a_repeated_call_gets_the_stored_output_and_does_not_run(db: &TestDatabase) {
+async fn a_repeated_call_returns_the_stored_output_without_running(db: &TestDatabase) {
     let (executor, action) = (db.executor().await, adding());
     let call = || executor.execute(&action, Number { number: 1 }).idempotency_key("k");
     let first = call().await.unwrap();
@@ -62,7 +62,7 @@ async fn a_repeated_call_is_recognized_by_every_process(db: &TestDatabase) {
     assert_one_commit(db).await;
 }
 
-async fn a_key_that_stood_for_other_parameters_is_refused(db: &TestDatabase) {
+async fn a_key_is_refused_for_other_parameters(db: &TestDatabase) {
     let (executor, action) = (db.executor().await, adding());
     let call = |number| executor.execute(&action, Number { number }).idempotency_key("k");
     call(1).await.unwrap();
@@ -85,11 +85,11 @@ impl Action for Other {
     type Error = Refused;
 
     async fn perform(&self, _: &mut ActionContext<'_>, _: &Number) -> Result<(), Refused> {
-        panic!("it must not run")
+        panic!("the action must not run")
     }
 }
 
-async fn a_key_that_stood_for_another_action_is_refused(db: &TestDatabase) {
+async fn a_key_is_refused_for_another_action(db: &TestDatabase) {
     let (executor, action) = (db.executor().await, adding());
     executor.execute(&action, Number { number: 1 }).idempotency_key("k").await.unwrap();
     match executor.execute(&Other, Number { number: 1 }).idempotency_key("k").await.unwrap_err() {
@@ -98,7 +98,7 @@ async fn a_key_that_stood_for_another_action_is_refused(db: &TestDatabase) {
     }
 }
 
-async fn a_key_counts_within_its_namespace(db: &TestDatabase) {
+async fn a_key_belongs_to_a_namespace(db: &TestDatabase) {
     let action = adding();
     for (number, namespace) in [(1, "a"), (2, "b")] {
         let executor = ActionExecutor::new(&db.databases, namespace).unwrap();
@@ -107,7 +107,7 @@ async fn a_key_counts_within_its_namespace(db: &TestDatabase) {
     assert_eq!((action.runs(), db.count("things").await), (2, 2));
 }
 
-async fn two_calls_at_once_in_one_process_commit_once(db: &TestDatabase) {
+async fn concurrent_calls_in_one_process_commit_once(db: &TestDatabase) {
     let (executor, action) = (db.executor().await, adding());
     let call = || executor.execute(&action, Number { number: 1 }).idempotency_key("k");
     let (one, other) = tokio::join!(call().into_future(), call().into_future());
@@ -116,7 +116,7 @@ async fn two_calls_at_once_in_one_process_commit_once(db: &TestDatabase) {
     assert_one_commit(db).await;
 }
 
-/// Adds a thing once as many calls as the barrier holds are at work.
+/// Adds a thing after all callers of the barrier have started.
 struct MeetAndAdd {
     barrier: Barrier,
     runs: AtomicU32,
@@ -139,8 +139,8 @@ impl Action for MeetAndAdd {
     }
 }
 
-/// The second one fails by the key or by the label, whichever is looked at first.
-async fn two_calls_at_once_in_two_processes_commit_once(db: &TestDatabase) {
+/// The second commit violates both the key and the unique label; the server reports either.
+async fn concurrent_calls_in_two_processes_commit_once(db: &TestDatabase) {
     let here = db.executor().await;
     let there = THINGS.executor_on(&db.open_again().await).await;
     let action = MeetAndAdd { barrier: Barrier::new(2), runs: AtomicU32::new(0) };
@@ -150,11 +150,11 @@ async fn two_calls_at_once_in_two_processes_commit_once(db: &TestDatabase) {
     };
     let (one, other) = tokio::join!(call(&here), call(&there));
     assert_eq!(one.unwrap(), other.unwrap());
-    assert_eq!(action.runs.load(Ordering::SeqCst), 2, "both were at work");
+    assert_eq!(action.runs.load(Ordering::SeqCst), 2, "both calls ran");
     assert_one_commit(db).await;
 }
 
-/// Refuses once there is a thing, and so refuses whoever comes second.
+/// Adds a thing if there is none, and refuses otherwise.
 struct AddTheOnlyOne {
     overtaken_by: Option<ActionExecutor>,
 }
@@ -182,7 +182,7 @@ impl Action for AddTheOnlyOne {
     }
 }
 
-async fn a_call_that_was_overtaken_and_now_refuses_gets_the_stored_output(db: &TestDatabase) {
+async fn a_refusing_call_returns_the_output_of_the_call_that_committed_first(db: &TestDatabase) {
     let elsewhere = THINGS.executor_on(&db.open_again().await).await;
     let action = AddTheOnlyOne { overtaken_by: Some(elsewhere) };
     let executor = db.executor().await;
@@ -206,7 +206,7 @@ async fn a_failed_call_leaves_its_key_unused(db: &TestDatabase) {
     assert_eq!(db.count_events().await, 1);
 }
 
-async fn a_call_that_changes_nothing_is_remembered(db: &TestDatabase) {
+async fn a_call_that_changes_nothing_stores_its_output(db: &TestDatabase) {
     let executor = db.executor().await;
     let action = Stage::with_params(|_: &mut ActionContext<'_>, params: &Number| Ok(params.number));
     let call = || executor.execute(&action, Number { number: 42 }).idempotency_key("k");

@@ -14,6 +14,7 @@ macro_rules! on_every_database {
 }
 
 mod actions;
+mod sessions;
 
 mod batches;
 mod checks;
@@ -33,5 +34,6 @@ mod tracing;
 mod transactions;
 mod transactions_mysql;
 mod transactions_postgres;
+mod transactions_servers;
 mod types_mysql;
 mod types_postgres;

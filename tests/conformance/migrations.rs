@@ -1,4 +1,4 @@
-//! Migrations: applied once, in order, whole or not at all.
+//! Migrations are applied once, in order, and completely or not at all.
 
 use std::path::Path;
 
@@ -10,15 +10,19 @@ use support::{Dialect, TestDatabase, stored_instant};
 
 on_every_database! {
     migrations_are_applied_once_and_recorded,
-    any_number_of_starters_may_migrate_at_once,
+    several_processes_may_migrate_at_once,
     an_edited_migration_is_refused,
-    a_failing_script_names_itself_and_leaves_nothing_or_says_what,
-    a_folder_is_read_in_the_order_of_its_numbers,
+    a_failing_script_is_named_with_what_it_left_behind,
+    a_folder_is_read_in_order_of_its_numbers,
     a_folder_may_hold_a_folder_per_dialect,
+    a_migration_without_a_script_for_the_dialect_is_refused,
+}
+
+on_every_database! {
+    on_sqlite_only:
     a_missing_folder_is_named,
     a_file_without_a_number_is_named,
     two_migrations_with_one_number_are_refused,
-    a_script_without_a_text_for_the_dialect_is_refused,
 }
 
 const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
@@ -41,7 +45,7 @@ async fn migrations_are_applied_once_and_recorded(db: &TestDatabase) {
     assert_eq!(applied[applied.len() - 2..], application);
 }
 
-async fn any_number_of_starters_may_migrate_at_once(db: &TestDatabase) {
+async fn several_processes_may_migrate_at_once(db: &TestDatabase) {
     let empty = TestDatabase::start_empty(&THINGS, db.dialect).await;
     let starts = (0..4).map(|_| async {
         let databases = empty.open_again().await;
@@ -72,7 +76,7 @@ async fn an_edited_migration_is_refused(db: &TestDatabase) {
     assert!(applied(db).await.iter().all(|(_, version, _)| *version != 11));
 }
 
-async fn a_failing_script_names_itself_and_leaves_nothing_or_says_what(db: &TestDatabase) {
+async fn a_failing_script_is_named_with_what_it_left_behind(db: &TestDatabase) {
     let broken = |last: &str| {
         Migrations::none().script(10, "list", LIST).script(
             11,
@@ -95,7 +99,7 @@ async fn a_failing_script_names_itself_and_leaves_nothing_or_says_what(db: &Test
         assert!(!db.databases.capabilities().atomic_migrations);
         db.execute("DROP TABLE other").await;
     }
-    // Had the table stayed, it could not be created again.
+    // Creating the table fails if the first attempt left it behind.
     db.databases.migrate(&broken("INSERT INTO other VALUES (1)")).await.unwrap();
     assert_eq!((db.count("other").await, db.count("list").await), (1, 0));
 }
@@ -104,7 +108,7 @@ fn write(folder: &Path, name: &str, text: &str) {
     std::fs::write(folder.join(name), text).unwrap();
 }
 
-async fn a_folder_is_read_in_the_order_of_its_numbers(db: &TestDatabase) {
+async fn a_folder_is_read_in_order_of_its_numbers(db: &TestDatabase) {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "0020_fill_list.sql", "INSERT INTO list VALUES (20)");
     write(folder.path(), "3_create_list.sql", LIST);
@@ -158,7 +162,7 @@ async fn two_migrations_with_one_number_are_refused(db: &TestDatabase) {
     }
 }
 
-async fn a_script_without_a_text_for_the_dialect_is_refused(db: &TestDatabase) {
+async fn a_migration_without_a_script_for_the_dialect_is_refused(db: &TestDatabase) {
     let other = if db.dialect == Dialect::Postgres { "sqlite" } else { "postgres" };
     let script = Migrations::none().script_for(other, 10, "list", LIST);
     match db.databases.migrate(&script).await.unwrap_err() {

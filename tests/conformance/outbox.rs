@@ -1,4 +1,4 @@
-//! The rows of the outbox: behaviours 25, 26, 83 and 85, and what is stored beyond them.
+//! The rows of the outbox: behaviours 25, 26, 83 and 85, and the additional columns.
 
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
@@ -9,12 +9,12 @@ use support::{TestDatabase, TextRow};
 use crate::actions::{Number, Refused, Stage, run};
 
 on_every_database! {
-    each_event_is_a_row_with_the_actions_context,
+    each_event_is_a_row_with_the_context_of_the_action,
     a_change_without_events_leaves_one_row_with_four_nulls,
     new_rows_are_not_delivered,
-    who_why_and_the_trace_are_stored_and_null_when_unsaid,
+    principal_reason_and_trace_are_stored_or_null,
     an_action_that_changes_nothing_writes_nothing,
-    an_action_that_changes_nothing_leaves_a_row_where_reads_are_recorded,
+    record_reads_writes_a_row_for_an_action_that_changes_nothing,
     many_events_of_one_row_keep_their_order,
 }
 
@@ -26,12 +26,12 @@ fn some(texts: &[&str]) -> TextRow {
     texts.iter().map(|text| Some((*text).to_owned())).collect()
 }
 
-/// One row per event, in whatever spelling the database keeps JSON.
+/// A column as JSON. Databases store the same document with different spacing.
 fn payload(row: &TextRow, at: usize) -> serde_json::Value {
     serde_json::from_str(row[at].as_deref().unwrap()).unwrap()
 }
 
-async fn each_event_is_a_row_with_the_actions_context(db: &TestDatabase) {
+async fn each_event_is_a_row_with_the_context_of_the_action(db: &TestDatabase) {
     let stored = db.things().add(quiet(thing("old"))).await.unwrap();
     let action = Stage::with_params(|ctx: &mut ActionContext<'_>, number: &Number| {
         let renamed = |label: &str| ThingEvent::Renamed { from: "old".into(), to: label.into() };
@@ -92,7 +92,7 @@ async fn new_rows_are_not_delivered(db: &TestDatabase) {
     assert_eq!(delivered, [some(&["0"]), some(&["0"])]);
 }
 
-async fn who_why_and_the_trace_are_stored_and_null_when_unsaid(db: &TestDatabase) {
+async fn principal_reason_and_trace_are_stored_or_null(db: &TestDatabase) {
     let executor = db.executor().await;
     let said = ["principal", "reason", "trace_parent"];
     run(&executor, |ctx| Ok(ctx.plan().add(quiet(thing("a"))))).await.unwrap();
@@ -123,7 +123,7 @@ async fn an_action_that_changes_nothing_writes_nothing(db: &TestDatabase) {
     assert_eq!(db.count_events().await, 0);
 }
 
-async fn an_action_that_changes_nothing_leaves_a_row_where_reads_are_recorded(db: &TestDatabase) {
+async fn record_reads_writes_a_row_for_an_action_that_changes_nothing(db: &TestDatabase) {
     let executor =
         ActionExecutor::builder(&db.databases, NAMESPACE).record_reads(true).build().await.unwrap();
     run(&executor, |_| Ok(())).await.unwrap();

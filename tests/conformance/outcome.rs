@@ -1,4 +1,4 @@
-//! What became of an execution, asked later by its id.
+//! The outcome of an execution, asked later by its id.
 
 use ekbatan::action::{ErrorKind, Outcome};
 use ekbatan::db::ActionId;
@@ -9,25 +9,25 @@ use support::things::{THINGS, quiet, thing};
 use crate::actions::{Nothing, Refused, stage};
 
 on_every_database! {
-    what_committed_is_known_to_every_process,
-    what_failed_did_not_commit,
-    what_never_ran_did_not_commit,
-    a_chosen_id_is_the_one_that_is_stored,
+    a_committed_outcome_is_known_to_every_process,
+    a_failed_action_is_not_committed,
+    an_action_that_never_ran_is_not_committed,
+    an_action_id_that_the_caller_sets_is_stored,
 }
 
-async fn what_committed_is_known_to_every_process(db: &TestDatabase) {
+async fn a_committed_outcome_is_known_to_every_process(db: &TestDatabase) {
     let executor = db.executor().await;
     let action = stage(|ctx| Ok(ctx.plan().add(quiet(thing("a")))));
     let call = executor.execute(&action, Nothing {});
     let id = call.action_id();
-    assert_eq!(executor.outcome(id).await.unwrap(), Outcome::NotCommitted, "it has not run");
+    assert_eq!(executor.outcome(id).await.unwrap(), Outcome::NotCommitted, "the call has not run");
     call.await.unwrap();
     assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
     let elsewhere = THINGS.executor_on(&db.open_again().await).await;
     assert_eq!(elsewhere.outcome(id).await.unwrap(), Outcome::Committed);
 }
 
-async fn what_failed_did_not_commit(db: &TestDatabase) {
+async fn a_failed_action_is_not_committed(db: &TestDatabase) {
     db.things().add(quiet(thing("taken"))).await.unwrap();
     let executor = db.executor().await;
     for refuses in [true, false] {
@@ -43,7 +43,7 @@ async fn what_failed_did_not_commit(db: &TestDatabase) {
     }
 }
 
-async fn what_never_ran_did_not_commit(db: &TestDatabase) {
+async fn an_action_that_never_ran_is_not_committed(db: &TestDatabase) {
     let executor = db.executor().await;
     let action = stage(|ctx| Ok(ctx.plan().add(quiet(thing("a")))));
     let id = executor.execute(&action, Nothing {}).action_id();
@@ -52,7 +52,7 @@ async fn what_never_ran_did_not_commit(db: &TestDatabase) {
     assert_eq!(executor.outcome(ActionId(Uuid::nil())).await.unwrap(), Outcome::NotCommitted);
 }
 
-async fn a_chosen_id_is_the_one_that_is_stored(db: &TestDatabase) {
+async fn an_action_id_that_the_caller_sets_is_stored(db: &TestDatabase) {
     let executor = db.executor().await;
     let id = Uuid::now_v7();
     let action = stage(|ctx| {

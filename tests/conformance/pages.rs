@@ -1,4 +1,4 @@
-//! Pages by key: every row once, whatever the order and however many rows are equal in it.
+//! Keyset pages return every row once in any order, also when rows are equal in that order.
 
 use ekbatan::domain::Comparable;
 use ekbatan::prelude::*;
@@ -7,17 +7,17 @@ use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
 
 on_every_database! {
-    pages_by_id_have_every_row_once,
-    pages_by_decimal_have_every_row_once,
-    pages_by_timestamp_have_every_row_once,
-    pages_by_text_have_every_row_once,
+    pages_by_id_return_every_row_once,
+    pages_by_decimal_return_every_row_once,
+    pages_by_timestamp_return_every_row_once,
+    pages_by_text_return_every_row_once,
     pages_keep_their_filter,
-    rows_added_behind_the_last_page_are_not_repeated,
+    a_row_added_before_the_next_page_is_not_returned,
 }
 
 const ROWS: i64 = 23;
 
-/// Adds things of which several are equal in every order but that of their ids.
+/// Adds things, several of which differ only in their ids.
 async fn add(db: &TestDatabase) {
     let things = (0..ROWS).map(|n| {
         quiet(Thing {
@@ -44,7 +44,7 @@ async fn collect(db: &TestDatabase, first: PageRequest<Thing>, size: usize) -> V
     rows
 }
 
-/// Every row once, in both directions, in pages of one, of a few and of all.
+/// Checks that pages of different sizes return every row once, in both directions.
 async fn assert_pages<F: Comparable, K: Ord>(
     db: &TestDatabase,
     column: Column<Thing, F>,
@@ -62,19 +62,19 @@ async fn assert_pages<F: Comparable, K: Ord>(
     }
 }
 
-async fn pages_by_id_have_every_row_once(db: &TestDatabase) {
+async fn pages_by_id_return_every_row_once(db: &TestDatabase) {
     assert_pages(db, Thing::ID, |_| ()).await;
 }
 
-async fn pages_by_decimal_have_every_row_once(db: &TestDatabase) {
+async fn pages_by_decimal_return_every_row_once(db: &TestDatabase) {
     assert_pages(db, Thing::PRICE, |thing| thing.price).await;
 }
 
-async fn pages_by_timestamp_have_every_row_once(db: &TestDatabase) {
+async fn pages_by_timestamp_return_every_row_once(db: &TestDatabase) {
     assert_pages(db, Thing::AT, |thing| thing.at).await;
 }
 
-async fn pages_by_text_have_every_row_once(db: &TestDatabase) {
+async fn pages_by_text_return_every_row_once(db: &TestDatabase) {
     assert_pages(db, Thing::CODE, |thing| thing.code.clone()).await;
 }
 
@@ -88,7 +88,7 @@ async fn pages_keep_their_filter(db: &TestDatabase) {
     assert_eq!(small, odd.rev().chain([0]).collect::<Vec<_>>());
 }
 
-async fn rows_added_behind_the_last_page_are_not_repeated(db: &TestDatabase) {
+async fn a_row_added_before_the_next_page_is_not_returned(db: &TestDatabase) {
     add(db).await;
     let by_small = || PageRequest::first(10).order_by(Thing::SMALL, Direction::Ascending);
     let page = db.things().page(by_small()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Reading rows and writing them outside of actions: behaviours 41, 42 and 46 to 48.
+//! Reads, and writes outside actions: behaviours 41, 42 and 46 to 48.
 
 use ekbatan::db::RowRef;
 use ekbatan::domain::{Changed, New};
@@ -11,24 +11,24 @@ use support::things::{Thing, ThingEvent, as_stored, quiet, thing, zone};
 use crate::actions::Refused;
 
 on_every_database! {
-    every_kind_of_field_comes_back_alone_and_in_a_batch,
-    every_write_works_outside_of_a_transaction,
-    every_write_works_inside_of_a_transaction_and_rolls_back_with_it,
-    a_stale_row_is_refused_alone_and_in_a_batch,
-    a_stale_row_is_refused_inside_of_a_transaction,
+    every_field_type_round_trips_in_single_and_batch_writes,
+    every_write_works_outside_a_transaction,
+    every_write_works_in_a_transaction_and_rolls_back_with_it,
+    a_stale_row_is_refused_in_single_and_batch_updates,
+    a_stale_row_is_refused_in_a_transaction,
     a_missing_row_is_stale,
     empty_batches_write_nothing,
-    a_row_cannot_be_written_twice_at_once,
-    a_change_that_moves_the_id_is_refused,
+    a_batch_must_not_contain_a_row_twice,
+    changing_the_id_is_refused,
     rows_with_events_are_refused,
-    deleted_rows_are_seen_by_no_read,
+    no_read_returns_deleted_rows,
     a_missing_row_is_not_found,
-    finding_by_ids_answers_each_known_id_once,
-    one_row_is_found_and_two_are_an_error,
-    a_stream_has_every_row_once,
+    find_by_ids_returns_each_known_id_once,
+    find_one_returns_one_row_and_refuses_two,
+    a_stream_returns_every_row_once,
 }
 
-async fn every_kind_of_field_comes_back_alone_and_in_a_batch(db: &TestDatabase) {
+async fn every_field_type_round_trips_in_single_and_batch_writes(db: &TestDatabase) {
     let full = thing("full");
     let empty = Thing {
         note: None,
@@ -58,7 +58,7 @@ async fn every_kind_of_field_comes_back_alone_and_in_a_batch(db: &TestDatabase) 
     }
 }
 
-/// Adds a, b, c; updates all of them; deletes c.
+/// Adds a, b and c, updates all of them, and deletes c.
 async fn write_in_every_way(things: &Repository<Thing>) {
     let a = things.add(quiet(thing("a"))).await.unwrap();
     let others = things.add_all([quiet(thing("b")), quiet(thing("c"))]).await.unwrap();
@@ -82,14 +82,14 @@ async fn written(things: &Repository<Thing>) -> Vec<(String, i32, i64)> {
     found
 }
 
-async fn every_write_works_outside_of_a_transaction(db: &TestDatabase) {
+async fn every_write_works_outside_a_transaction(db: &TestDatabase) {
     write_in_every_way(&db.things()).await;
     let expected = [("a".to_owned(), 1, 2), ("b".to_owned(), 2, 2)];
     assert_eq!(written(&db.things()).await, expected);
     assert_eq!(db.count_events().await, 0);
 }
 
-async fn every_write_works_inside_of_a_transaction_and_rolls_back_with_it(db: &TestDatabase) {
+async fn every_write_works_in_a_transaction_and_rolls_back_with_it(db: &TestDatabase) {
     let expected = [("a".to_owned(), 1, 2), ("b".to_owned(), 2, 2)];
     for commits in [false, true] {
         let answer = db
@@ -108,8 +108,8 @@ async fn every_write_works_inside_of_a_transaction_and_rolls_back_with_it(db: &T
     assert_eq!(written(&db.things()).await, expected);
 }
 
-/// Three things, the second of which has changed since.
-async fn one_of_three_overtaken(db: &TestDatabase) -> Vec<Stored<Thing>> {
+/// Returns three things as they were before the second one changed.
+async fn three_things_one_changed(db: &TestDatabase) -> Vec<Stored<Thing>> {
     let read = db.things().add_all(["a", "b", "c"].map(|label| quiet(thing(label)))).await.unwrap();
     db.things().update(read[1].clone().apply(|thing| thing.small = 1)).await.unwrap();
     read
@@ -126,8 +126,8 @@ fn changes(read: &[Stored<Thing>]) -> Vec<Changed<Thing>> {
     read.iter().cloned().map(|thing| thing.apply(|thing| thing.small = 9)).collect()
 }
 
-async fn a_stale_row_is_refused_alone_and_in_a_batch(db: &TestDatabase) {
-    let read = one_of_three_overtaken(db).await;
+async fn a_stale_row_is_refused_in_single_and_batch_updates(db: &TestDatabase) {
+    let read = three_things_one_changed(db).await;
     let row = RowRef { model: "Thing", id: read[1].id.uuid(), expected_version: 1 };
     let alone = db.things().update(changes(&read).remove(1)).await.unwrap_err();
     assert_eq!(stale(alone), [row]);
@@ -137,15 +137,15 @@ async fn a_stale_row_is_refused_alone_and_in_a_batch(db: &TestDatabase) {
     assert_eq!(written(&db.things()).await, expected);
 }
 
-async fn a_stale_row_is_refused_inside_of_a_transaction(db: &TestDatabase) {
-    let read = one_of_three_overtaken(db).await;
+async fn a_stale_row_is_refused_in_a_transaction(db: &TestDatabase) {
+    let read = three_things_one_changed(db).await;
     db.databases
         .transactions()
         .in_transaction(async |tx| {
             let things = db.things().within(&tx);
             assert_eq!(stale(things.update(changes(&read).remove(1)).await.unwrap_err()).len(), 1);
             assert_eq!(stale(things.update_all(changes(&read)).await.unwrap_err()).len(), 1);
-            // Being stale is an answer, after which the transaction goes on.
+            // A stale row does not end the transaction.
             things.add(quiet(thing("d"))).await.unwrap();
             Ok::<_, Refused>(())
         })
@@ -168,7 +168,7 @@ async fn empty_batches_write_nothing(db: &TestDatabase) {
     assert_eq!(db.count("things").await, 0);
 }
 
-async fn a_row_cannot_be_written_twice_at_once(db: &TestDatabase) {
+async fn a_batch_must_not_contain_a_row_twice(db: &TestDatabase) {
     let value = thing("a");
     let twice = [quiet(value.clone()), quiet(value.clone())];
     let error = db.things().add_all(twice).await.unwrap_err();
@@ -176,7 +176,7 @@ async fn a_row_cannot_be_written_twice_at_once(db: &TestDatabase) {
     assert_eq!(db.count("things").await, 0);
 }
 
-async fn a_change_that_moves_the_id_is_refused(db: &TestDatabase) {
+async fn changing_the_id_is_refused(db: &TestDatabase) {
     let read = db.things().add(quiet(thing("a"))).await.unwrap();
     let moved = read.clone().apply(|thing| thing.id = Id::new());
     let error = db.things().update(moved).await.unwrap_err();
@@ -203,7 +203,7 @@ async fn rows_with_events_are_refused(db: &TestDatabase) {
     assert_eq!(things.find_all().await.unwrap(), [read]);
 }
 
-async fn deleted_rows_are_seen_by_no_read(db: &TestDatabase) {
+async fn no_read_returns_deleted_rows(db: &TestDatabase) {
     let things = db.things();
     let [kept, gone]: [Stored<Thing>; 2] = things
         .add_all([quiet(thing("kept")), quiet(thing("gone"))])
@@ -241,7 +241,7 @@ async fn a_missing_row_is_not_found(db: &TestDatabase) {
     assert!(!db.things().exists(id).await.unwrap());
 }
 
-async fn finding_by_ids_answers_each_known_id_once(db: &TestDatabase) {
+async fn find_by_ids_returns_each_known_id_once(db: &TestDatabase) {
     let stored = db.things().add_all(["a", "b"].map(|label| quiet(thing(label)))).await.unwrap();
     let (a, b) = (stored[0].id, stored[1].id);
     assert_eq!(db.things().find_by_ids(&[]).await.unwrap(), []);
@@ -251,7 +251,7 @@ async fn finding_by_ids_answers_each_known_id_once(db: &TestDatabase) {
     assert_eq!(found, stored);
 }
 
-async fn one_row_is_found_and_two_are_an_error(db: &TestDatabase) {
+async fn find_one_returns_one_row_and_refuses_two(db: &TestDatabase) {
     let stored = db.things().add_all(["a", "b"].map(|label| quiet(thing(label)))).await.unwrap();
     let found = db.things().find_one(Thing::LABEL.eq("b")).await.unwrap();
     assert_eq!(found.as_ref(), Some(&stored[1]));
@@ -260,7 +260,7 @@ async fn one_row_is_found_and_two_are_an_error(db: &TestDatabase) {
     assert!(matches!(error, ReadError::NotUnique { model: "Thing" }), "{error:?}");
 }
 
-async fn a_stream_has_every_row_once(db: &TestDatabase) {
+async fn a_stream_returns_every_row_once(db: &TestDatabase) {
     let zones = db.databases.repository();
     let names = (0..1_200).map(|n| New::new(zone(&format!("{n:04}")), ()));
     zones.add_all(names).await.unwrap();

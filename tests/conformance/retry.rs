@@ -1,4 +1,4 @@
-//! What is tried again, how often, and when it ends: behaviours 15 to 22.
+//! Retry policies: behaviours 15 to 22.
 
 use std::time::Duration;
 
@@ -11,18 +11,22 @@ use crate::actions::{Nothing, Refused, stage};
 
 on_every_database! {
     stale_rows_are_retried_three_times_by_default,
+    a_retry_that_reads_again_commits,
+    a_failure_of_a_kind_without_budget_is_not_retried,
+}
+
+on_every_database! {
+    on_sqlite_only:
     without_retries_there_is_one_attempt,
     retries_add_to_the_first_attempt,
-    a_retry_that_reads_again_commits,
     each_kind_has_a_budget_of_its_own,
-    taking_a_budget_away_leaves_the_others,
-    a_refusal_is_retried_only_where_the_caller_says_so,
-    a_failure_of_a_kind_without_budget_is_not_retried,
-    a_deadline_in_the_wait_answers_the_failure_and_no_further_attempt_is_made,
+    removing_a_budget_keeps_the_others,
+    a_domain_error_is_retried_only_if_the_caller_allows_it,
+    a_deadline_before_the_next_attempt_returns_the_last_error,
     attempts_are_counted_and_keep_the_action_id,
 }
 
-/// A thing as it was before somebody changed it.
+/// A thing as it was before another writer changed it.
 async fn overtaken(db: &TestDatabase) -> Stored<Thing> {
     let read = db.things().add(quiet(thing("overtaken"))).await.unwrap();
     db.things().update(read.clone().apply(|thing| thing.big = 1)).await.unwrap();
@@ -107,7 +111,7 @@ async fn each_kind_has_a_budget_of_its_own(db: &TestDatabase) {
     assert_eq!(action.runs(), 5);
 }
 
-async fn taking_a_budget_away_leaves_the_others(db: &TestDatabase) {
+async fn removing_a_budget_keeps_the_others(db: &TestDatabase) {
     let old = overtaken(db).await;
     let action = stage(|ctx| Ok(ctx.plan().update(old.clone().apply(|_| ()))));
     let policy = RetryPolicy::default();
@@ -118,7 +122,7 @@ async fn taking_a_budget_away_leaves_the_others(db: &TestDatabase) {
     assert_eq!((error.kind(), action.runs()), (ErrorKind::Stale, 1));
 }
 
-async fn a_refusal_is_retried_only_where_the_caller_says_so(db: &TestDatabase) {
+async fn a_domain_error_is_retried_only_if_the_caller_allows_it(db: &TestDatabase) {
     let executor = db.executor().await;
     let policy = RetryPolicy::none().with(ErrorKind::Domain, at_once(2));
     for (wanted, runs) in [(None, 1), (Some(false), 1), (Some(true), 3)] {
@@ -139,9 +143,7 @@ async fn a_failure_of_a_kind_without_budget_is_not_retried(db: &TestDatabase) {
     assert_eq!((error.kind(), action.runs()), (ErrorKind::Unique, 1));
 }
 
-async fn a_deadline_in_the_wait_answers_the_failure_and_no_further_attempt_is_made(
-    db: &TestDatabase,
-) {
+async fn a_deadline_before_the_next_attempt_returns_the_last_error(db: &TestDatabase) {
     let executor = ActionExecutor::builder(&db.databases, NAMESPACE).seed(1).build().await.unwrap();
     let action = stage(|_| Err::<(), _>(Refused));
     let century = Duration::from_secs(3_155_760_000);

@@ -12,10 +12,14 @@ use crate::actions::{Nothing, Refused, stage};
 
 on_every_database! {
     perform_and_persist_are_children_of_execute,
-    retries_are_counted_and_told_one_by_one,
+    a_failure_is_recorded_in_its_span,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    each_retry_is_counted_and_has_an_event,
     a_call_without_retries_counts_none,
-    a_failure_marks_its_span,
-    the_principal_is_shown_only_on_demand,
+    the_principal_is_recorded_only_if_enabled,
     actions_run_without_a_subscriber,
 }
 
@@ -48,7 +52,7 @@ async fn perform_and_persist_are_children_of_execute(db: &TestDatabase) {
     assert_eq!(persist.field("ekbatan.commit.round_trips"), Some("1"));
 }
 
-async fn retries_are_counted_and_told_one_by_one(db: &TestDatabase) {
+async fn each_retry_is_counted_and_has_an_event(db: &TestDatabase) {
     let executor = db.executor().await;
     for (succeeds_at, retries, outcome) in [(3, 2, "success"), (9, 4, "error")] {
         let (recorder, _guard) = Recorder::start();
@@ -77,7 +81,7 @@ async fn a_call_without_retries_counts_none(db: &TestDatabase) {
     assert_eq!(recorder.of("retry").len(), 0);
 }
 
-async fn a_failure_marks_its_span(db: &TestDatabase) {
+async fn a_failure_is_recorded_in_its_span(db: &TestDatabase) {
     db.things().add(quiet(thing("taken"))).await.unwrap();
     let executor = db.executor().await;
     for (refuses, kind) in [(true, "Domain"), (false, "Unique")] {
@@ -95,7 +99,7 @@ async fn a_failure_marks_its_span(db: &TestDatabase) {
     }
 }
 
-async fn the_principal_is_shown_only_on_demand(db: &TestDatabase) {
+async fn the_principal_is_recorded_only_if_enabled(db: &TestDatabase) {
     for (shown, expected) in [(false, None), (true, Some("alice"))] {
         let executor =
             ActionExecutor::builder(&db.databases, "a").log_principal(shown).build().await.unwrap();

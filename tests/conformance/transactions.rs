@@ -1,4 +1,4 @@
-//! Transactions that user code holds open: behaviours 34 to 40.
+//! Transactions that user code opens: behaviours 34 to 40.
 
 use std::time::Duration;
 
@@ -14,25 +14,27 @@ use crate::actions::Refused;
 
 on_every_database! {
     a_commit_releases_its_connection,
-    a_failure_rolls_back_releases_its_connection_and_is_answered_as_it_is,
+    a_failure_rolls_back_and_is_returned_unchanged,
     a_panic_closes_the_connection,
     without_a_connection_the_closure_does_not_run,
-    writes_are_seen_inside_only_until_the_commit,
-    a_second_transaction_inside_is_refused,
-    a_transaction_of_another_database_may_be_opened_inside,
+    writes_are_visible_outside_only_after_the_commit,
+    a_nested_transaction_is_refused,
+    a_transaction_of_another_database_may_be_nested,
     a_timeout_rolls_back,
     a_read_only_transaction_refuses_writes_and_the_next_one_does_not,
-    a_leaked_handle_finds_the_transaction_over,
-    a_transaction_dropped_in_the_middle_closes_its_connection_and_writes_nothing,
-    a_failed_batch_leaves_nothing_of_itself,
-    the_first_use_of_a_table_inside_needs_no_second_connection,
+    a_handle_that_outlives_its_transaction_is_refused,
+    a_dropped_transaction_closes_its_connection_and_writes_nothing,
+    a_failed_batch_writes_nothing,
+    the_first_use_of_a_table_in_a_transaction_needs_no_second_connection,
 }
+
+on_every_database! { on_sqlite_only: weaker_isolation_is_refused }
 
 fn status(db: &TestDatabase) -> PoolStatus {
     db.databases.pool_status(Route::Primary)
 }
 
-/// How many connections the pool has, all of which are idle.
+/// The size of the pool. Checks that every connection is idle.
 fn idle(db: &TestDatabase) -> usize {
     let status = status(db);
     assert_eq!((status.idle, status.waiting), (status.size, 0), "{status:?}");
@@ -62,7 +64,7 @@ async fn a_commit_releases_its_connection(db: &TestDatabase) {
     assert_eq!(db.count("things").await, 1);
 }
 
-async fn a_failure_rolls_back_releases_its_connection_and_is_answered_as_it_is(db: &TestDatabase) {
+async fn a_failure_rolls_back_and_is_returned_unchanged(db: &TestDatabase) {
     let error = Box::new(Refused);
     let address = &raw const *error;
     let answer = db
@@ -114,7 +116,7 @@ async fn without_a_connection_the_closure_does_not_run(db: &TestDatabase) {
     assert_eq!(status(db).holders, []);
 }
 
-async fn writes_are_seen_inside_only_until_the_commit(db: &TestDatabase) {
+async fn writes_are_visible_outside_only_after_the_commit(db: &TestDatabase) {
     db.databases
         .transactions()
         .in_transaction(async |tx| {
@@ -128,7 +130,7 @@ async fn writes_are_seen_inside_only_until_the_commit(db: &TestDatabase) {
     assert_eq!(db.things().count().await.unwrap(), 1);
 }
 
-async fn a_second_transaction_inside_is_refused(db: &TestDatabase) {
+async fn a_nested_transaction_is_refused(db: &TestDatabase) {
     let manager = db.databases.transactions();
     manager
         .in_transaction(async |_| {
@@ -140,12 +142,12 @@ async fn a_second_transaction_inside_is_refused(db: &TestDatabase) {
         })
         .await
         .unwrap();
-    // One after the other they are not nested.
+    // Consecutive transactions are not nested.
     manager.in_transaction(async |_| Ok::<_, Refused>(())).await.unwrap();
     assert_eq!(idle(db), 1);
 }
 
-async fn a_transaction_of_another_database_may_be_opened_inside(db: &TestDatabase) {
+async fn a_transaction_of_another_database_may_be_nested(db: &TestDatabase) {
     let other = TestDatabase::start(&THINGS, db.dialect).await;
     db.databases
         .transactions()
@@ -208,7 +210,7 @@ async fn a_read_only_transaction_refuses_writes_and_the_next_one_does_not(db: &T
     assert_eq!(db.count("things").await, 1);
 }
 
-async fn a_leaked_handle_finds_the_transaction_over(db: &TestDatabase) {
+async fn a_handle_that_outlives_its_transaction_is_refused(db: &TestDatabase) {
     let leaked =
         db.databases.transactions().in_transaction(async |tx| Ok::<_, Refused>(tx)).await.unwrap();
     for _ in 0..2 {
@@ -220,9 +222,7 @@ async fn a_leaked_handle_finds_the_transaction_over(db: &TestDatabase) {
     assert_eq!(db.count("things").await, 0);
 }
 
-async fn a_transaction_dropped_in_the_middle_closes_its_connection_and_writes_nothing(
-    db: &TestDatabase,
-) {
+async fn a_dropped_transaction_closes_its_connection_and_writes_nothing(db: &TestDatabase) {
     let (has_written, written) = tokio::sync::oneshot::channel();
     let manager = db.databases.transactions();
     let running = manager.in_transaction(async |tx| {
@@ -239,8 +239,8 @@ async fn a_transaction_dropped_in_the_middle_closes_its_connection_and_writes_no
     db.things().add(quiet(thing("a"))).await.unwrap();
 }
 
-/// PostgreSQL lets nothing more happen in a transaction in which something failed.
-async fn a_failed_batch_leaves_nothing_of_itself(db: &TestDatabase) {
+/// PostgreSQL refuses further statements in a transaction after an error.
+async fn a_failed_batch_writes_nothing(db: &TestDatabase) {
     let answer = db
         .databases
         .transactions()
@@ -262,8 +262,8 @@ async fn a_failed_batch_leaves_nothing_of_itself(db: &TestDatabase) {
     assert_eq!(idle(db), 1);
 }
 
-/// With one connection, a look at the table on another would wait for itself.
-async fn the_first_use_of_a_table_inside_needs_no_second_connection(db: &TestDatabase) {
+/// The pool has one connection: checking the table on a second one would deadlock.
+async fn the_first_use_of_a_table_in_a_transaction_needs_no_second_connection(db: &TestDatabase) {
     let config = db.config().maximum_pool_size(1).connection_timeout(Duration::from_secs(5));
     let databases = Databases::connect(&config.into()).await.unwrap();
     let answer = databases
@@ -274,23 +274,17 @@ async fn the_first_use_of_a_table_inside_needs_no_second_connection(db: &TestDat
     assert_eq!(db.count("things").await, 1);
 }
 
-mod only_on_sqlite {
-    use super::*;
-
-    on_every_database! { only sqlite: weaker_isolation_is_refused }
-
-    async fn weaker_isolation_is_refused(db: &TestDatabase) {
-        assert!(!db.databases.capabilities().isolation_levels);
-        for (isolation, allowed) in [
-            (Isolation::ReadCommitted, false),
-            (Isolation::RepeatableRead, false),
-            (Isolation::Serializable, true),
-        ] {
-            let options =
-                TransactionOptions { isolation: Some(isolation), ..TransactionOptions::default() };
-            let manager = db.databases.transactions();
-            let answer = manager.in_transaction_with(options, async |_| Ok::<_, Refused>(())).await;
-            assert_eq!(answer.is_ok(), allowed, "{answer:?}");
-        }
+async fn weaker_isolation_is_refused(db: &TestDatabase) {
+    assert!(!db.databases.capabilities().isolation_levels);
+    for (isolation, allowed) in [
+        (Isolation::ReadCommitted, false),
+        (Isolation::RepeatableRead, false),
+        (Isolation::Serializable, true),
+    ] {
+        let options =
+            TransactionOptions { isolation: Some(isolation), ..TransactionOptions::default() };
+        let manager = db.databases.transactions();
+        let answer = manager.in_transaction_with(options, async |_| Ok::<_, Refused>(())).await;
+        assert_eq!(answer.is_ok(), allowed, "{answer:?}");
     }
 }

@@ -1,5 +1,4 @@
-//! What MySQL's and MariaDB's types keep, and what they would not: nothing changes on its way,
-//! or it is refused by name.
+//! The column types of MySQL and MariaDB: a value is stored unchanged or refused by name.
 
 use ekbatan::chrono::NaiveDate;
 use ekbatan::db::{DbErrorKind, SchemaError};
@@ -15,15 +14,15 @@ on_every_database! {
     only mysql and mariadb:
     ids_may_be_text_bytes_or_the_native_type,
     rows_of_one_table_that_refer_to_each_other_are_added_in_one_plan,
-    edges_of_every_type_come_back_as_they_were,
-    what_a_column_would_change_is_refused,
-    a_row_beyond_the_longest_packet_is_refused_and_the_next_one_is_not,
-    columns_that_would_lose_something_are_named,
-    pages_by_enum_have_every_row_once,
-    timestamps_are_kept_in_utc_by_either_type,
+    edge_values_of_every_type_round_trip,
+    a_value_that_a_column_would_change_is_refused,
+    a_row_longer_than_a_packet_is_refused_and_the_next_row_is_stored,
+    lossy_columns_are_named,
+    pages_by_enum_return_every_row_once,
+    both_timestamp_types_store_utc,
 }
 
-/// A node of a tree: its table refers to itself.
+/// A node of a tree. Its table has a foreign key on itself.
 #[derive(Debug, Clone, PartialEq, Entity)]
 #[entity(table = "nodes", name = "Node")]
 struct Node {
@@ -77,7 +76,7 @@ async fn ids_may_be_text_bytes_or_the_native_type(db: &TestDatabase) {
     }
 }
 
-/// Ids that sort against the order in which the rows have to be written.
+/// The ids sort in the opposite of the order in which the rows must be inserted.
 async fn rows_of_one_table_that_refer_to_each_other_are_added_in_one_plan(db: &TestDatabase) {
     create_nodes(db, "binary(16)", "datetime(6)").await;
     let id = |n: u128| Id::<Node>::from_uuid(Uuid::from_u128(n));
@@ -91,7 +90,7 @@ async fn rows_of_one_table_that_refer_to_each_other_are_added_in_one_plan(db: &T
     assert_eq!(db.count("nodes").await, 40);
 }
 
-/// MariaDB knows no negative zero.
+/// MariaDB stores no negative zero.
 fn same_float(db: &TestDatabase, found: f64, value: f64) -> bool {
     match db.dialect {
         Dialect::MariaDb if value == 0.0 => found == 0.0,
@@ -99,7 +98,7 @@ fn same_float(db: &TestDatabase, found: f64, value: f64) -> bool {
     }
 }
 
-async fn edges_of_every_type_come_back_as_they_were(db: &TestDatabase) {
+async fn edge_values_of_every_type_round_trip(db: &TestDatabase) {
     let day = |text: &str| text.parse::<NaiveDate>().unwrap();
     let at = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
     let edges = [
@@ -153,7 +152,7 @@ async fn edges_of_every_type_come_back_as_they_were(db: &TestDatabase) {
     }
 }
 
-async fn what_a_column_would_change_is_refused(db: &TestDatabase) {
+async fn a_value_that_a_column_would_change_is_refused(db: &TestDatabase) {
     let year = |year: i32| NaiveDate::from_ymd_opt(year, 1, 1).unwrap();
     let executor = db.executor().await;
     for (value, named) in [
@@ -176,7 +175,7 @@ async fn what_a_column_would_change_is_refused(db: &TestDatabase) {
     assert_eq!(db.count("things").await, 0);
 }
 
-async fn a_row_beyond_the_longest_packet_is_refused_and_the_next_one_is_not(db: &TestDatabase) {
+async fn a_row_longer_than_a_packet_is_refused_and_the_next_row_is_stored(db: &TestDatabase) {
     let longest: usize =
         db.select(&["@@max_allowed_packet"], "").await[0][0].as_deref().unwrap().parse().unwrap();
     let settings = Settings { tags: vec!["x".repeat(longest)], depth: None };
@@ -187,7 +186,7 @@ async fn a_row_beyond_the_longest_packet_is_refused_and_the_next_one_is_not(db: 
         }
         other => panic!("{other:?}"),
     }
-    // Many rows that are too long together are not: they travel in several packets.
+    // Rows that are too long only together are sent in several packets.
     let settings = Settings { tags: vec!["x".repeat(longest / 10)], depth: None };
     let things =
         (0..8).map(|n| quiet(Thing { settings: settings.clone(), ..thing(&n.to_string()) }));
@@ -197,7 +196,7 @@ async fn a_row_beyond_the_longest_packet_is_refused_and_the_next_one_is_not(db: 
     assert_eq!(db.count("things").await, 8);
 }
 
-async fn columns_that_would_lose_something_are_named(db: &TestDatabase) {
+async fn lossy_columns_are_named(db: &TestDatabase) {
     create_nodes(db, "varchar(36)", "datetime(3)").await;
     let error = db.databases.check::<Node>().await.unwrap_err();
     match error.schema() {
@@ -210,8 +209,8 @@ async fn columns_that_would_lose_something_are_named(db: &TestDatabase) {
     }
 }
 
-/// An enum is ordered by its declaration, and here that is not its alphabet.
-async fn pages_by_enum_have_every_row_once(db: &TestDatabase) {
+/// An enum column sorts by declaration, which here is not alphabetical.
+async fn pages_by_enum_return_every_row_once(db: &TestDatabase) {
     let things = (0..10).map(|n| {
         let color = if n % 3 == 0 { Color::Red } else { Color::Green };
         quiet(Thing { color, ..thing(&n.to_string()) })
@@ -228,9 +227,9 @@ async fn pages_by_enum_have_every_row_once(db: &TestDatabase) {
     assert_eq!(labels, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
-/// `timestamp` is kept in UTC and shown in the session's zone, `datetime` is what was written;
-/// both are read back alike, whatever the zone of the server.
-async fn timestamps_are_kept_in_utc_by_either_type(db: &TestDatabase) {
+/// The server converts `timestamp` between UTC and the time zone of the session, and stores
+/// `datetime` as written. Both return the written instant, in any time zone of the server.
+async fn both_timestamp_types_store_utc(db: &TestDatabase) {
     for ty in ["datetime(6)", "timestamp(6)"] {
         create_nodes(db, "char(36)", ty).await;
         let again = db.open_again().await;

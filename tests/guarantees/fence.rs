@@ -1,4 +1,4 @@
-//! A commit under a lease goes through only while the lease holds.
+//! A commit under a lease succeeds only while the lease is held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use crate::ledger::{Ledger, proxied};
 
 on_every_database!(
-    a_lease_that_holds_commits,
-    a_later_lease_shuts_out_an_earlier_one,
-    a_successor_that_begins_during_perform_shuts_out_the_commit,
-    a_lease_that_ends_during_perform_cannot_commit,
-    a_lease_is_not_lengthened_by_waiting,
-    under_several_leases_all_have_to_hold,
-    of_commits_under_several_leases_those_that_lost_one_drop_out,
+    a_commit_under_a_held_lease_succeeds,
+    a_later_lease_fences_off_an_earlier_one,
+    a_later_lease_that_starts_during_perform_fences_off_the_commit,
+    a_lease_that_expires_during_perform_cannot_commit,
+    waiting_to_execute_does_not_prolong_a_lease,
+    a_commit_under_several_leases_needs_all_of_them,
+    a_fold_drops_the_commits_that_lost_one_of_several_leases,
 );
 
 fn lease(token: i64, lasts: Duration) -> Fence {
@@ -39,7 +39,7 @@ fn assert_lost<T: std::fmt::Debug>(answer: Result<T, ExecuteError<WalletError>>)
     }
 }
 
-async fn a_lease_that_holds_commits(dialect: Dialect) {
+async fn a_commit_under_a_held_lease_succeeds(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     for token in [1, 1, 2, 7] {
@@ -53,7 +53,7 @@ async fn a_lease_that_holds_commits(dialect: Dialect) {
     ledger.assert_sound(4).await;
 }
 
-async fn a_later_lease_shuts_out_an_earlier_one(dialect: Dialect) {
+async fn a_later_lease_fences_off_an_earlier_one(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     ledger.executor.execute(&DepositMoney, deposit(id)).fenced_by(&lease(2, LONG)).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_later_lease_shuts_out_an_earlier_one(dialect: Dialect) {
     ledger.assert_sound(1).await;
 }
 
-/// A deposit that lets something happen between its read and its commit.
+/// A deposit that runs a future between its read and its commit.
 struct Interrupted<F>(F);
 
 impl<F, Fut> Action for Interrupted<F>
@@ -88,10 +88,10 @@ where
     }
 }
 
-async fn a_successor_that_begins_during_perform_shuts_out_the_commit(dialect: Dialect) {
+async fn a_later_lease_that_starts_during_perform_fences_off_the_commit(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(2).await;
-    // The successor writes another row: no version would have shown the conflict.
+    // The later holder writes another row, so no row version shows the conflict.
     let (executor, other) = (ledger.executor.clone(), ids[1]);
     let paused = Interrupted(move || {
         let executor = executor.clone();
@@ -107,19 +107,19 @@ async fn a_successor_that_begins_during_perform_shuts_out_the_commit(dialect: Di
     ledger.assert_sound(1).await;
 }
 
-async fn a_lease_that_ends_during_perform_cannot_commit(dialect: Dialect) {
+async fn a_lease_that_expires_during_perform_cannot_commit(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
-    let lasts = Duration::from_millis(300);
+    let lasts = Duration::from_millis(50);
     let paused = Interrupted(move || tokio::time::sleep(lasts * 2));
     assert_lost(ledger.executor.execute(&paused, deposit(id)).fenced_by(&lease(1, lasts)).await);
     ledger.assert_sound(0).await;
 }
 
-async fn a_lease_is_not_lengthened_by_waiting(dialect: Dialect) {
+async fn waiting_to_execute_does_not_prolong_a_lease(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
-    let lasts = Duration::from_millis(100);
+    let lasts = Duration::from_millis(50);
     let call = ledger.executor.execute(&DepositMoney, deposit(id)).fenced_by(&lease(1, lasts));
     tokio::time::sleep_until(Instant::now() + lasts * 2).await;
     assert_lost(call.await);
@@ -130,7 +130,7 @@ fn lease_on(key: &str, token: i64) -> Fence {
     Fence { key: key.to_owned(), token, remaining: LONG }
 }
 
-async fn under_several_leases_all_have_to_hold(dialect: Dialect) {
+async fn a_commit_under_several_leases_needs_all_of_them(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(2).await;
     let mut committed = 0;
@@ -156,12 +156,12 @@ async fn under_several_leases_all_have_to_hold(dialect: Dialect) {
     ledger.assert_sound(committed).await;
 }
 
-async fn of_commits_under_several_leases_those_that_lost_one_drop_out(dialect: Dialect) {
+async fn a_fold_drops_the_commits_that_lost_one_of_several_leases(dialect: Dialect) {
     const CALLS: usize = 8;
     let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(CALLS).await;
     let other = ledger.open_wallets(1).await[0];
-    // All commit at the same time, so that some of them go together.
+    // All calls commit at the same time, so that some of them are folded.
     let all_have_read = Arc::new(Barrier::new(CALLS));
     let mut tasks = tokio::task::JoinSet::new();
     for (n, id) in ids.into_iter().enumerate() {
@@ -200,12 +200,12 @@ mod on_a_slow_connection {
 
     on_every_database!(only postgres and mysql and mariadb: the_time_to_send_does_not_prolong_a_lease);
 
-    /// The fence arrives late, and the database counts from then.
+    /// The fence arrives late, and the database counts its time from the arrival.
     async fn the_time_to_send_does_not_prolong_a_lease(dialect: Dialect) {
         let (url, line) = proxied(&ScratchDatabase::create(dialect).await.url).await;
         let ledger = Ledger::open(&url).await;
         let id = ledger.open_wallets(1).await[0];
-        let (line, lasts) = (Arc::new(line), Duration::from_secs(3));
+        let (line, lasts) = (Arc::new(line), Duration::from_secs(1));
         line.set_delay(Duration::from_millis(100));
         let until = Instant::now() + lasts;
         let paused = Interrupted(|| {

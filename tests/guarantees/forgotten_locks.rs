@@ -1,5 +1,5 @@
-//! What the lock server forgot, the fence in the commit knows: two may hold a key, only the
-//! later one commits.
+//! After a lock server lost its keys, two callers may hold one key. The fence lets only the later
+//! holder commit.
 
 use std::time::Duration;
 
@@ -34,10 +34,10 @@ async fn only_the_later_of_two_holders_commits(dialect: Dialect) {
     redis.restart().await.unwrap();
 
     let later = other.acquire(&key, LONG).await.unwrap();
-    assert!(earlier.is_held() && later.is_held(), "nothing has told them");
+    assert!(earlier.is_held() && later.is_held(), "neither holder knows of the other");
     let execution = ledger.executor.execute(&DepositMoney, deposit(1));
     execution.fenced_by(&later).await.unwrap();
-    // Another row than the later one has changed: no version shows it.
+    // The later holder changed another row, so no row version shows the conflict.
     let execution = ledger.executor.execute(&DepositMoney, deposit(0));
     let refused = execution.fenced_by(&earlier).await;
     assert!(matches!(refused, Err(ExecuteError::FenceLost { .. })), "{refused:?}");

@@ -1,53 +1,60 @@
-//! Lanes whose connections break, idle or in the middle of a commit.
+//! Lanes whose connections break while they are idle or during a commit, and rows that another
+//! session has locked.
 
 use std::future::IntoFuture;
 use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, Outcome, RetryPolicy};
-use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
-use ekbatan_testkit::{PostgresServer, Proxy};
-use sqlx::{Connection, PgConnection};
+use ekbatan_testkit::Proxy;
+use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use support::{Dialect, PlainConnection, ScratchDatabase};
 
-use crate::ledger::Ledger;
+use crate::concurrency::{Rotate, Rotation};
+use crate::ledger::{Ledger, proxied};
+use crate::other_sessions::{Observer, lock_wallet};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sessions_that_died_while_idle_are_not_noticed_by_callers() {
-    let server = PostgresServer::shared().await.unwrap();
-    let ledger = Ledger::open(&server.create_database().await.unwrap()).await;
+on_every_database! {
+    only postgres and mysql and mariadb:
+    killed_idle_sessions_are_replaced_without_an_error,
+    a_commit_whose_connection_is_cut_is_applied_exactly_once,
+    the_outcome_of_a_commit_past_its_deadline_can_be_asked_later,
+    a_deadlock_has_its_own_kind_and_is_retried_by_policy,
+    a_locked_row_makes_only_its_own_commit_busy,
+    a_commit_on_a_stalled_connection_is_settled_when_it_resumes,
+    a_stale_commit_drops_out_of_its_fold_alone,
+}
+
+async fn killed_idle_sessions_are_replaced_without_an_error(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
-    let mut admin = PgConnection::connect(ledger.url()).await.unwrap();
+    let mut observer = Observer::connect(ledger.url()).await;
     for deposits in 1..=3 {
-        sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
-            .execute(&mut admin)
-            .await
-            .unwrap();
+        observer.kill_other_sessions().await;
         ledger.deposit(id).await.unwrap();
         ledger.assert_sound(deposits).await;
     }
 }
 
-/// The line is cut while the server still works at the statement: the server may yet commit
-/// it, so the lane must end that session before it decides anything.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_commit_whose_line_is_cut_is_carried_through_exactly_once() {
-    let server = PostgresServer::shared().await.unwrap();
-    let url = server.create_database().await.unwrap();
-    let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
-    let ledger = Ledger::open(&proxy.url_for(&url)).await;
+/// The connection is cut while the server runs the statement. The server may still commit, so
+/// the lane must end that session before it decides the outcome.
+async fn a_commit_whose_connection_is_cut_is_applied_exactly_once(dialect: Dialect) {
+    let url = ScratchDatabase::create(dialect).await.url;
+    let (through, proxy) = proxied(&url).await;
+    let ledger = Ledger::open(&through).await;
     let id = ledger.open_wallets(1).await[0];
-    let mut admin = PgConnection::connect(&url).await.unwrap();
-    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let mut observer = Observer::connect(&url).await;
+    let mut holder = PlainConnection::connect(&url).await;
     for deposits in 1..=10 {
-        let mut held = holder.begin().await.unwrap();
-        sqlx::query("SELECT 1 FROM wallets FOR UPDATE").execute(&mut *held).await.unwrap();
+        holder.execute("BEGIN").await;
+        lock_wallet(&mut holder, id).await;
         let cutting = async {
-            wait_for_blocked(&mut admin).await;
+            let first = observer.wait_for_blocked(None).await;
             proxy.cut();
             proxy.restore();
-            // The second sending blocks in the same place: the first one is gone.
-            wait_for_blocked(&mut admin).await;
-            held.commit().await.unwrap();
+            // The lane sends the commit again, on another session.
+            observer.wait_for_blocked(Some(first)).await;
+            holder.execute("COMMIT").await;
         };
         let (deposited, ()) = tokio::join!(ledger.deposit(id), cutting);
         assert_eq!(deposited.unwrap().balance, Decimal::from(deposits));
@@ -55,115 +62,100 @@ async fn a_commit_whose_line_is_cut_is_carried_through_exactly_once() {
     }
 }
 
-/// Waits until exactly one session waits for the lock, and was not seen here before.
-async fn wait_for_blocked(admin: &mut PgConnection) {
-    loop {
-        let blocked: i64 = sqlx::query_scalar(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
-        )
-        .fetch_one(&mut *admin)
-        .await
-        .unwrap();
-        if blocked == 1 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_caller_with_a_deadline_learns_the_outcome_of_a_stuck_commit_later() {
-    let server = PostgresServer::shared().await.unwrap();
-    let ledger = Ledger::open(&server.create_database().await.unwrap()).await;
+async fn the_outcome_of_a_commit_past_its_deadline_can_be_asked_later(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
-    let mut holder = PgConnection::connect(ledger.url()).await.unwrap();
-    let mut held = holder.begin().await.unwrap();
-    sqlx::query("SELECT 1 FROM wallets FOR UPDATE").execute(&mut *held).await.unwrap();
-    let deposit = support::wallet::Deposit { wallet: id, amount: Decimal::ONE };
-    let call = ledger.executor.execute(&support::wallet::DepositMoney, deposit);
+    let mut holder = PlainConnection::connect(ledger.url()).await;
+    holder.execute("BEGIN").await;
+    lock_wallet(&mut holder, id).await;
+    let deposit = Deposit { wallet: id, amount: Decimal::ONE };
+    let call = ledger.executor.execute(&DepositMoney, deposit);
     let action = call.action_id();
-    let answer = call.deadline(std::time::Duration::from_millis(300)).await;
-    match answer {
+    match call.deadline(Duration::from_millis(300)).await {
         Err(ExecuteError::CommitUnknown { action: unknown, .. }) => assert_eq!(unknown, action),
-        // A slow machine may pass the deadline before the commit is sent.
+        // On a slow machine the deadline passes before the commit is sent.
         Err(ExecuteError::Deadline { .. }) => {}
         other => panic!("{other:?}"),
     }
-    held.commit().await.unwrap();
+    holder.execute("COMMIT").await;
     let outcome = ledger.executor.outcome(action).await.unwrap();
-    let committed = usize::from(outcome == Outcome::Committed);
-    ledger.assert_sound(committed).await;
+    ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
 }
 
-/// A neighbour locks the rows in the opposite order, and the database ends the commit.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_deadlock_is_told_apart_and_retried_by_policy() {
-    let server = PostgresServer::shared().await.unwrap();
-    let ledger = Ledger::open(&server.create_database().await.unwrap()).await;
+/// Another session locks the rows in the opposite order, and the server aborts the commit.
+async fn a_deadlock_has_its_own_kind_and_is_retried_by_policy(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(2).await;
-    let mut admin = PgConnection::connect(ledger.url()).await.unwrap();
-    for (policy, expected) in [(RetryPolicy::none(), false), (RetryPolicy::default(), true)] {
-        let mut neighbour = PgConnection::connect(ledger.url()).await.unwrap();
-        // The neighbour is patient, so that the lane's session is the one that finds out.
-        sqlx::query("SET deadlock_timeout = '10min'").execute(&mut neighbour).await.unwrap();
-        let mut held = neighbour.begin().await.unwrap();
-        let lock = "SELECT 1 FROM wallets WHERE id = $1 FOR UPDATE";
-        sqlx::query(lock).bind(ids[1].uuid()).execute(&mut *held).await.unwrap();
+    let mut observer = Observer::connect(ledger.url()).await;
+    for (policy, succeeds) in [(RetryPolicy::none(), false), (RetryPolicy::default(), true)] {
+        let mut other = PlainConnection::connect(ledger.url()).await;
+        make_deadlock_winner(dialect, &mut other).await;
+        lock_wallet(&mut other, ids[1]).await;
         let crossing = async {
-            wait_for_blocked(&mut admin).await;
-            sqlx::query(lock).bind(ids[0].uuid()).execute(&mut *held).await.unwrap();
-            held.commit().await.unwrap();
+            observer.wait_for_blocked(None).await;
+            lock_wallet(&mut other, ids[0]).await;
+            other.execute("COMMIT").await;
         };
-        let params = crate::concurrency::Rotation { wallets: ids.clone() };
-        let call = ledger.executor.execute(&crate::concurrency::Rotate, params).retry(policy);
+        let params = Rotation { wallets: ids.clone() };
+        let call = ledger.executor.execute(&Rotate, params).retry(policy);
         let (answer, ()) = tokio::join!(call.into_future(), crossing);
         match answer {
-            Ok(()) => assert!(expected),
+            Ok(()) => assert!(succeeds),
             Err(error) => {
-                assert!(!expected, "{error}");
+                assert!(!succeeds, "{error}");
                 assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
             }
         }
     }
 }
 
-/// A commit waits for a row that somebody else holds only so long, and its company does not
-/// wait with it for ever.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_row_that_somebody_holds_makes_one_commit_busy_and_no_other() {
-    let server = PostgresServer::shared().await.unwrap();
-    let url = server.create_database().await.unwrap();
-    let config = DataSourceConfig::new(&url).lanes(1).connection_timeout(Duration::from_secs(2));
-    let ledger = Ledger::with_config(config).await;
+/// Begins a transaction that the server does not abort when it detects a deadlock.
+async fn make_deadlock_winner(dialect: Dialect, connection: &mut PlainConnection) {
+    if dialect == Dialect::Postgres {
+        // The session that waits for `deadlock_timeout` first aborts itself.
+        connection.execute("SET deadlock_timeout = '10min'; BEGIN").await;
+    } else {
+        // The server aborts the transaction that has written less.
+        let rows = ", (1)".repeat(500);
+        connection.execute("CREATE TABLE IF NOT EXISTS ballast (n int)").await;
+        connection.execute(&format!("BEGIN; INSERT INTO ballast VALUES (1){rows}")).await;
+    }
+}
+
+/// A commit waits for a locked row until its timeout, and the other commits of its fold do not
+/// wait with it.
+async fn a_locked_row_makes_only_its_own_commit_busy(dialect: Dialect) {
+    let url = ScratchDatabase::create(dialect).await.url;
+    let config = ScratchDatabase::config_of(&url).lanes(1);
+    let ledger = Ledger::with_config(config.connection_timeout(Duration::from_secs(2))).await;
     let ids = ledger.open_wallets(3).await;
-    let mut holder = PgConnection::connect(&url).await.unwrap();
-    let mut held = holder.begin().await.unwrap();
-    let lock = "SELECT 1 FROM wallets WHERE id = $1 FOR UPDATE";
-    sqlx::query(lock).bind(ids[0].uuid()).execute(&mut *held).await.unwrap();
+    let mut holder = PlainConnection::connect(&url).await;
+    holder.execute("BEGIN").await;
+    lock_wallet(&mut holder, ids[0]).await;
     let (blocked, first, second) =
         tokio::join!(ledger.deposit(ids[0]), ledger.deposit(ids[1]), ledger.deposit(ids[2]));
     assert_eq!(blocked.unwrap_err().kind(), ErrorKind::Busy);
     first.unwrap();
     second.unwrap();
-    held.rollback().await.unwrap();
+    holder.execute("ROLLBACK").await;
     ledger.deposit(ids[0]).await.unwrap();
     ledger.assert_sound(3).await;
 }
 
-/// A deposit whose line goes silent between its read and its commit.
-struct OverASilentLine<'p>(&'p Proxy);
+/// A deposit whose connection stalls between its read and its commit.
+struct StallBeforeCommit<'p>(&'p Proxy);
 
-impl Action for OverASilentLine<'_> {
-    const NAME: &'static str = "wallet.deposit_over_a_silent_line";
-    type Params = support::wallet::Deposit;
-    type Output = Stored<support::wallet::Wallet>;
-    type Error = support::wallet::WalletError;
+impl Action for StallBeforeCommit<'_> {
+    const NAME: &'static str = "wallet.deposit_on_a_stalled_connection";
+    type Params = Deposit;
+    type Output = Stored<Wallet>;
+    type Error = WalletError;
 
     async fn perform(
         &self,
         ctx: &mut ActionContext<'_>,
-        params: &support::wallet::Deposit,
-    ) -> Result<Self::Output, support::wallet::WalletError> {
+        params: &Deposit,
+    ) -> Result<Self::Output, WalletError> {
         let wallet = ctx.get(params.wallet).await?;
         self.0.stall();
         let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
@@ -171,28 +163,47 @@ impl Action for OverASilentLine<'_> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_commit_over_a_line_that_goes_silent_is_settled_once_it_speaks_again() {
-    let server = PostgresServer::shared().await.unwrap();
-    let url = server.create_database().await.unwrap();
-    let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
-    let config = DataSourceConfig::new(proxy.url_for(&url))
+async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Dialect) {
+    let (url, proxy) = proxied(&ScratchDatabase::create(dialect).await.url).await;
+    let config = ScratchDatabase::config_of(&url)
         .commit_timeout(Duration::from_millis(200))
         .settle_timeout(Duration::from_millis(300))
         .connection_timeout(Duration::from_secs(2));
     let ledger = Ledger::with_config(config).await;
     let id = ledger.open_wallets(1).await[0];
-    let deposit = support::wallet::Deposit { wallet: id, amount: Decimal::ONE };
-    let silent = OverASilentLine(&proxy);
-    let call = ledger.executor.execute(&silent, deposit);
+    let deposit = Deposit { wallet: id, amount: Decimal::ONE };
+    let stalling = StallBeforeCommit(&proxy);
+    let call = ledger.executor.execute(&stalling, deposit);
     let action = call.action_id();
-    let answer = call.await.unwrap_err();
-    assert_eq!(answer.kind(), ErrorKind::CommitUnknown, "{answer}");
-    // The statement still lies in the line: nobody may say yet that it did not commit.
+    let error = call.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::CommitUnknown, "{error}");
+    // The commit is still on its way to the server, so its outcome is unknown.
     let early = tokio::time::timeout(Duration::from_secs(1), ledger.executor.outcome(action)).await;
     assert!(early.is_err(), "{early:?}");
     proxy.resume();
     let outcome = ledger.executor.outcome(action).await.unwrap();
     ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
     ledger.deposit(id).await.unwrap();
+}
+
+/// Two executors with one lane each fold their commits. A stale commit drops out of its fold, and
+/// the others commit.
+async fn a_stale_commit_drops_out_of_its_fold_alone(dialect: Dialect) {
+    let url = ScratchDatabase::create(dialect).await.url;
+    let ledger = Ledger::with_config(ScratchDatabase::config_of(&url).lanes(1)).await;
+    let other = Ledger::with_config(ScratchDatabase::config_of(&url).lanes(1)).await;
+    let ids = ledger.open_wallets(4).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..32_usize {
+        let executor = [&ledger, &other][task % 2].executor.clone();
+        let id = ids[task / 2 % ids.len()];
+        tasks.spawn(async move {
+            for _ in 0..20 {
+                let deposit = Deposit { wallet: id, amount: Decimal::ONE };
+                executor.execute(&DepositMoney, deposit).await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    ledger.assert_sound(32 * 20).await;
 }

@@ -15,6 +15,7 @@ macro_rules! on_every_database {
 }
 
 mod ledger;
+mod other_sessions;
 
 mod calls;
 mod cancellation;
@@ -23,7 +24,6 @@ mod crash;
 mod fence;
 mod forgotten_locks;
 mod lanes;
-mod lanes_mysql;
 mod process;
 mod replicas;
 mod round_trips;

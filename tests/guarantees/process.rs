@@ -1,5 +1,5 @@
-//! A process that is killed while it commits to SQLite. The test runs itself again as the
-//! process to kill.
+//! A process that is killed while it commits to SQLite. The test binary starts itself as that
+//! process.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ const ROUNDS: usize = 20;
 const URL: &str = "EKBATAN_TEST_KILLED_PROCESS_URL";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_loses_nothing_and_doubles_nothing() {
+async fn a_killed_process_neither_loses_nor_repeats_a_commit() {
     if let Ok(url) = std::env::var(URL) {
         return deposit_for_ever(&url).await;
     }
@@ -28,7 +28,7 @@ async fn a_killed_process_loses_nothing_and_doubles_nothing() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "process::a_killed_process_loses_nothing_and_doubles_nothing",
+                "process::a_killed_process_neither_loses_nor_repeats_a_commit",
                 "--nocapture",
             ])
             .env(URL, &url)
@@ -44,13 +44,13 @@ async fn a_killed_process_loses_nothing_and_doubles_nothing() {
         };
         let mut deposits = 0;
         while deposits < 40 + round * 3 {
-            let line = lines.next().expect("the process goes on until it is killed").unwrap();
+            let line = lines.next().expect("the process runs until it is killed").unwrap();
             deposits += usize::from(line.starts_with("ok "));
             note(line);
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // What it had said before it died counts, too; its last line may be cut short.
+        // Lines that the process wrote before it died count, too. The last one may be cut.
         lines.map_while(Result::ok).filter(|line| line.len() >= 39).for_each(|line| _ = note(line));
     }
     let stored = ledger.rows_per_action().await;

@@ -1,5 +1,5 @@
-//! Reads on replicas of MySQL and MariaDB, which lag: behind the token of a commit they show
-//! it, or the primary does. Those on PostgreSQL are in `tests/sharding`.
+//! Reads after a commit token when a replica of MySQL or MariaDB lags: they return the committed
+//! row, from the replica or from the primary. `tests/sharding` has the tests for PostgreSQL.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
 use support::ScratchDatabase;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 
-/// How the two servers say it.
+/// The statements that control replication.
 struct Words {
     follow: &'static str,
     pause: &'static str,
@@ -42,8 +42,8 @@ async fn version(wallets: Repository<Wallet>, id: Id<Wallet>) -> i64 {
     wallets.get(id).await.unwrap().version()
 }
 
-/// `primary` is a database of the primary, `replica` the replica's own `mysql` database.
-async fn a_lagging_replica_is_left_or_waited_for(
+/// `primary` is a database of the primary; `replica` is the `mysql` database of the replica.
+async fn a_read_after_a_token_avoids_or_awaits_a_lagging_replica(
     words: Words,
     primary: &str,
     port: u16,
@@ -61,10 +61,10 @@ async fn a_lagging_replica_is_left_or_waited_for(
     let (opened, committed) = executor.execute(&OpenWallet, opening).with_commit().await.unwrap();
     let token = committed.unwrap().token.unwrap();
     let (wallets, id) = (databases.repository::<Wallet>(), opened.id);
-    // The replica may not even have the table yet, let alone the row.
+    // The replica may not have the table yet.
     let patient = Duration::from_secs(600);
     assert_eq!(version(wallets.clone().on_replica_after(&token, patient), id).await, 1);
-    assert_eq!(version(wallets.clone().on_replica(), id).await, 1, "it was the replica's answer");
+    assert_eq!(version(wallets.clone().on_replica(), id).await, 1, "the replica has the row");
 
     tell(replica, words.pause).await;
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
@@ -72,19 +72,19 @@ async fn a_lagging_replica_is_left_or_waited_for(
     let token = committed.unwrap().token.unwrap();
     assert_eq!(version(wallets.clone().on_replica(), id).await, 1, "the replica lags");
     let at_once = wallets.clone().on_replica_after(&token, Duration::ZERO);
-    assert_eq!(version(at_once.clone(), id).await, 2, "so that the primary answers");
+    assert_eq!(version(at_once.clone(), id).await, 2, "the primary returns the row");
 
-    // From here on the primary can answer nobody: its only connection is held.
+    // The only connection to the primary is held, so only the replica can return the row.
     let held = databases.mysql().await.unwrap();
     let waiting = tokio::spawn(version(wallets.on_replica_after(&token, patient), id));
     let begun = Instant::now();
     while databases.pool_status(Route::Replica).holders.is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "nobody waits at the replica");
+        assert!(begun.elapsed() < Duration::from_secs(60), "no read waits at the replica");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tell(replica, words.resume).await;
     assert_eq!(waiting.await.unwrap(), 2);
-    assert_eq!(version(at_once, id).await, 2, "the replica has it now");
+    assert_eq!(version(at_once, id).await, 2, "the replica has caught up");
     held.release().await.unwrap();
 }
 
@@ -94,7 +94,7 @@ async fn mysql() {
     let replica = MySqlServer::builder().binlog().start().await.unwrap();
     let database = primary.create_database().await.unwrap();
     let (port, url) = (primary.port(), replica.url("mysql"));
-    a_lagging_replica_is_left_or_waited_for(MYSQL, &database, port, &url).await;
+    a_read_after_a_token_avoids_or_awaits_a_lagging_replica(MYSQL, &database, port, &url).await;
 }
 
 #[tokio::test]
@@ -103,5 +103,5 @@ async fn mariadb() {
     let replica = MariaDbServer::builder().binlog().start().await.unwrap();
     let database = primary.create_database().await.unwrap();
     let (port, url) = (primary.port(), replica.url("mysql"));
-    a_lagging_replica_is_left_or_waited_for(MARIADB, &database, port, &url).await;
+    a_read_after_a_token_avoids_or_awaits_a_lagging_replica(MARIADB, &database, port, &url).await;
 }

@@ -1,4 +1,4 @@
-//! How many trips to the server an action makes, counted on the wire.
+//! The round trips of an action, counted by a proxy.
 
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
@@ -9,9 +9,9 @@ use support::{Dialect, ScratchDatabase};
 use crate::ledger::{Ledger, proxied};
 
 on_every_database!(only postgres and mysql and mariadb:
-    one_model_with_one_event_takes_two_trips,
-    a_hundred_rows_of_one_type_take_two_trips,
-    an_action_that_changes_nothing_makes_no_trip_to_commit,
+    one_model_with_one_event_takes_two_round_trips,
+    a_hundred_rows_of_one_type_take_two_round_trips,
+    an_action_that_changes_nothing_makes_no_round_trip_to_commit,
 );
 
 struct DepositEverywhere;
@@ -41,14 +41,14 @@ impl Action for DepositEverywhere {
     }
 }
 
-/// A ledger behind a proxy that counts, on the one connection that each pool and lane has.
+/// A ledger behind a counting proxy, with one connection in the pool and one lane.
 async fn counted(dialect: Dialect) -> (Ledger, Proxy) {
     let (url, proxy) = proxied(&ScratchDatabase::create(dialect).await.url).await;
     let config = ScratchDatabase::config_of(&url).lanes(1).maximum_pool_size(1);
     (Ledger::with_config(config).await, proxy)
 }
 
-async fn one_model_with_one_event_takes_two_trips(dialect: Dialect) {
+async fn one_model_with_one_event_takes_two_round_trips(dialect: Dialect) {
     let (ledger, proxy) = counted(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     ledger.deposit(id).await.unwrap(); // prepares the statements
@@ -56,10 +56,10 @@ async fn one_model_with_one_event_takes_two_trips(dialect: Dialect) {
     for _ in 0..10 {
         ledger.deposit(id).await.unwrap();
     }
-    assert_eq!(proxy.round_trips(), 20, "a read and a commit each");
+    assert_eq!(proxy.round_trips(), 20, "each action reads and commits");
 }
 
-async fn a_hundred_rows_of_one_type_take_two_trips(dialect: Dialect) {
+async fn a_hundred_rows_of_one_type_take_two_round_trips(dialect: Dialect) {
     let (ledger, proxy) = counted(dialect).await;
     let wallets = ledger.open_wallets(100).await;
     for round in 0..3 {
@@ -72,7 +72,7 @@ async fn a_hundred_rows_of_one_type_take_two_trips(dialect: Dialect) {
     }
 }
 
-async fn an_action_that_changes_nothing_makes_no_trip_to_commit(dialect: Dialect) {
+async fn an_action_that_changes_nothing_makes_no_round_trip_to_commit(dialect: Dialect) {
     let (ledger, proxy) = counted(dialect).await;
     ledger.open_wallets(1).await;
     let nobody = || Everywhere { wallets: Vec::new() };

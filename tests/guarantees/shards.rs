@@ -1,8 +1,8 @@
-//! One shard of three that is killed while all of them are written to.
+//! One of three shards is killed while all of them are written to.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, Outcome};
 use ekbatan::config::{DataSourceConfig, ShardMemberConfig};
@@ -12,13 +12,14 @@ use ekbatan::prelude::*;
 use ekbatan::repository::{Condition, Repository};
 use ekbatan::shard::Sharding;
 use ekbatan_testkit::PostgresServer;
+use support::until;
 use support::wallet::{Deposit, DepositMoney, Wallet, WalletError, migrations};
 use tokio::task::JoinSet;
 
 use crate::ledger::retry_stale_rows;
 
 const COUNT: usize = 3;
-/// The one that dies.
+/// The shard that is killed.
 const DEAD: usize = 1;
 const WALLETS_PER_SHARD: usize = 4;
 
@@ -52,7 +53,7 @@ impl Shards {
         let mut wallets = vec![Vec::new(); COUNT];
         for (n, wallets) in wallets.iter_mut().enumerate() {
             for _ in 0..WALLETS_PER_SHARD {
-                // The bits of its id say where it is.
+                // The id contains the shard.
                 let id = ShardedId::<Wallet>::new(shard(n)).uuid();
                 let wallet = Wallet::open(Id::from_uuid(id), "somebody", "EUR");
                 let wallet = New::new(Wallet::clone(&wallet), ());
@@ -78,8 +79,8 @@ impl Shards {
     }
 }
 
-/// A deposit and what its caller was told.
-struct Told {
+/// A deposit and its result.
+struct Call {
     shard: usize,
     id: ActionId,
     answer: Result<(), ExecuteError<WalletError>>,
@@ -91,8 +92,8 @@ async fn deposit_until(
     wallet: Id<Wallet>,
     committed: Arc<[AtomicUsize; COUNT]>,
     over: Arc<AtomicBool>,
-) -> Vec<Told> {
-    let mut told = Vec::new();
+) -> Vec<Call> {
+    let mut calls = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let deposit = Deposit { wallet, amount: Decimal::ONE };
         let call = shards.executor.execute(&DepositMoney, deposit);
@@ -100,24 +101,16 @@ async fn deposit_until(
         let answer = call.await.map(drop);
         match &answer {
             Ok(()) => drop(committed[n].fetch_add(1, Ordering::Relaxed)),
-            // Whoever is refused by a dead server does not ask again at once.
+            // Pause before the next call to the killed server.
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
-        told.push(Told { shard: n, id, answer });
+        calls.push(Call { shard: n, id, answer });
     }
-    told
-}
-
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(90);
-    while !holds().await {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    calls
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shard_that_is_killed_takes_no_other_with_it_and_comes_back() {
+async fn a_killed_shard_affects_no_other_shard_and_recovers() {
     let shards = Arc::new(Shards::start().await);
     let committed: Arc<[AtomicUsize; COUNT]> = Arc::default();
     let over = Arc::new(AtomicBool::new(false));
@@ -133,21 +126,21 @@ async fn a_shard_that_is_killed_takes_no_other_with_it_and_comes_back() {
     shards.servers[DEAD].kill().await.unwrap();
 
     let before = counts();
-    let others_go_on = async || [0, 2].iter().all(|n| counts()[*n] > before[*n] + 200);
-    until("the other two go on", others_go_on).await;
-    assert_the_dead_one_is_named(&shards).await;
-    assert_others_answer(&shards).await;
+    let others_commit = async || [0, 2].iter().all(|n| counts()[*n] > before[*n] + 200);
+    until("the other shards commit", others_commit).await;
+    assert_errors_name_the_killed_shard(&shards).await;
+    assert_other_shards_respond(&shards).await;
 
     let before = counts();
     shards.servers[DEAD].restart().await.unwrap();
-    until("it is used again", async || counts()[DEAD] > before[DEAD] + 50).await;
+    until("the restarted shard commits", async || counts()[DEAD] > before[DEAD] + 50).await;
     shards.wallets().find_all().await.unwrap();
     over.store(true, Ordering::Relaxed);
-    let told: Vec<Told> = tasks.join_all().await.into_iter().flatten().collect();
-    assert_true(&shards, &told).await;
+    let calls: Vec<Call> = tasks.join_all().await.into_iter().flatten().collect();
+    assert_answers_match_storage(&shards, &calls).await;
 }
 
-async fn assert_the_dead_one_is_named(shards: &Shards) {
+async fn assert_errors_name_the_killed_shard(shards: &Shards) {
     let address = format!("127.0.0.1:{}", shards.servers[DEAD].port());
     let wallet = shards.wallets[DEAD][0];
     let read = shards.wallets().get(wallet).await.unwrap_err();
@@ -162,7 +155,7 @@ async fn assert_the_dead_one_is_named(shards: &Shards) {
         }
         other => panic!("{other:?}"),
     }
-    // Whether the dead one knows a new key cannot be told, and so nothing runs.
+    // The killed shard may know the key, so the action does not run.
     let deposit = Deposit { wallet: shards.wallets[0][0], amount: Decimal::ONE };
     let call = shards.executor.execute(&DepositMoney, deposit).idempotency_key("new");
     let keyed = call.await.unwrap_err();
@@ -170,7 +163,7 @@ async fn assert_the_dead_one_is_named(shards: &Shards) {
     assert!(keyed.to_string().contains(&address), "{keyed}");
 }
 
-async fn assert_others_answer(shards: &Shards) {
+async fn assert_other_shards_respond(shards: &Shards) {
     let some = shards.wallets().find_where_reachable(Condition::all()).await.unwrap();
     assert_eq!(some.rows.len(), 2 * WALLETS_PER_SHARD);
     assert_eq!(some.unreachable.len(), 1);
@@ -185,12 +178,13 @@ async fn assert_others_answer(shards: &Shards) {
     assert_eq!(shards.executor.databases().partial_commits().await.unwrap(), []);
 }
 
-/// What callers were told is what is stored. Those whose commit met the kill are mostly told
-/// nothing until the server is back: their lane finds out what became of it.
-async fn assert_true(shards: &Shards, told: &[Told]) {
+/// Checks the results that callers got against the stored rows. A caller whose commit was
+/// interrupted by the kill usually gets its result only after the restart, when its lane has
+/// settled the commit.
+async fn assert_answers_match_storage(shards: &Shards, calls: &[Call]) {
     let mut stored = vec![0; COUNT];
     let mut failures = 0;
-    for Told { shard, id, answer } in told {
+    for Call { shard, id, answer } in calls {
         let expected = match answer {
             Ok(()) => Outcome::Committed,
             Err(ExecuteError::CommitUnknown { .. }) => shards.executor.outcome(*id).await.unwrap(),
@@ -203,7 +197,7 @@ async fn assert_true(shards: &Shards, told: &[Told]) {
         }
         stored[*shard] += i64::from(expected == Outcome::Committed);
     }
-    // The one deposit that was made beside the tasks.
+    // The deposit of `assert_other_shards_respond`.
     stored[2] += 1;
     for (n, expected) in stored.into_iter().enumerate() {
         let mut versions = 0;
@@ -213,5 +207,5 @@ async fn assert_true(shards: &Shards, told: &[Told]) {
         }
         assert_eq!(versions, expected, "on shard {n}");
     }
-    println!("{} deposits, {failures} of them failed", told.len());
+    println!("{} deposits, {failures} of them failed", calls.len());
 }

@@ -1,4 +1,4 @@
-//! Databases that are not there, and addresses that make no sense.
+//! Unreachable databases and invalid URLs.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use ekbatan::prelude::*;
 async fn error_of(config: DataSourceConfig) -> String {
     let config = config.connection_timeout(Duration::from_millis(300));
     match Databases::connect(&config.into()).await {
-        Ok(_) => panic!("there is nothing to connect to"),
+        Ok(_) => panic!("no server should be reachable"),
         Err(error) => error.to_string(),
     }
 }
 
 #[tokio::test]
-async fn an_unreachable_server_is_named_with_the_time_and_the_tries_but_without_the_password() {
+async fn an_unreachable_server_is_named_without_its_password() {
     let port = {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         taken.local_addr().unwrap().port()
@@ -28,8 +28,8 @@ async fn an_unreachable_server_is_named_with_the_time_and_the_tries_but_without_
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_given_up_in_time() {
-    // It accepts connections in its backlog, and never says a word.
+async fn connecting_to_a_silent_server_times_out() {
+    // The listener accepts connections into its backlog and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let error =
@@ -38,7 +38,7 @@ async fn a_server_that_does_not_answer_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn addresses_that_make_no_sense_say_what_to_write() {
+async fn an_invalid_url_says_what_to_write() {
     for (url, hint) in [
         ("wallet.db", "write sqlite:FILE, postgres://"),
         ("oracle://localhost/bank", "write sqlite:FILE, postgres://"),

@@ -12,8 +12,8 @@ use crate::draw::Draw;
 use crate::sample::{Sample, samples, tame};
 
 on_every_database! {
-    pages_by_any_column_have_every_row_once,
-    pages_by_texts_that_differ_late_have_every_row_once,
+    pages_by_any_column_return_every_row_once,
+    pages_by_texts_with_long_common_prefixes_return_every_row_once,
 }
 
 async fn assert_pages<F: Comparable>(
@@ -42,7 +42,7 @@ async fn assert_pages<F: Comparable>(
     }
 }
 
-async fn pages_by_any_column_have_every_row_once(db: &TestDatabase, mut draw: Draw) {
+async fn pages_by_any_column_return_every_row_once(db: &TestDatabase, mut draw: Draw) {
     let rows = add(db, &mut draw, 120).await;
     let ids: BTreeSet<Uuid> = rows.iter().map(|row| row.id.uuid()).collect();
     macro_rules! pages {
@@ -54,7 +54,10 @@ async fn pages_by_any_column_have_every_row_once(db: &TestDatabase, mut draw: Dr
 }
 
 /// Servers that sort by the beginnings of texts sort these as if they were equal.
-async fn pages_by_texts_that_differ_late_have_every_row_once(db: &TestDatabase, mut draw: Draw) {
+async fn pages_by_texts_with_long_common_prefixes_return_every_row_once(
+    db: &TestDatabase,
+    mut draw: Draw,
+) {
     let rows: Vec<Sample> = (0..40)
         .map(|_| {
             let end = draw.one("[a-c]{2}");

@@ -69,6 +69,13 @@ macro_rules! test_matrix {
 /// on_every_database! { only postgres: a_third_test }
 /// on_every_database! { only mysql and mariadb: a_fourth_test }
 /// ```
+///
+/// A test of a policy that does not depend on the database runs on SQLite only. It may stand
+/// beside tests that run on every database, because its module has a name of its own:
+///
+/// ```ignore
+/// on_every_database! { on_sqlite_only: a_test_of_a_policy }
+/// ```
 #[macro_export]
 macro_rules! on_every_database {
     (
@@ -79,6 +86,17 @@ macro_rules! on_every_database {
             #[$test_attribute]
             |$case| $($argument),+;
             [$($dialect = $crate::on_every_database!(@value $dialect)),+]
+            [$($tests)*]
+        }
+    };
+    (
+        #[$test_attribute:meta] |$case:ident| $($argument:expr),+;
+        on_sqlite_only: $($tests:tt)*
+    ) => {
+        $crate::test_matrix! {
+            #[$test_attribute]
+            |$case| $($argument),+;
+            [on_sqlite_only = $crate::Dialect::Sqlite]
             [$($tests)*]
         }
     };

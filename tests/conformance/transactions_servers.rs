@@ -1,0 +1,126 @@
+//! Transactions on the servers, which have sessions that can be lost: behaviours 35 to 37.
+
+use ekbatan::db::{
+    DbError, Isolation, PoolStatus, Route, Transaction, TransactionError, TransactionOptions,
+};
+use ekbatan::prelude::*;
+use support::things::{quiet, thing};
+use support::{Dialect, TestDatabase};
+
+use crate::actions::Refused;
+use crate::sessions::{execute, session_id, terminate};
+
+on_every_database! {
+    only postgres and mysql and mariadb:
+    a_failed_rollback_closes_the_connection,
+    a_connection_lost_during_the_commit_is_closed_and_the_commit_unknown,
+    the_chosen_isolation_applies,
+    single_and_batch_updates_keep_microseconds_in_every_session_time_zone,
+}
+
+fn status(db: &TestDatabase) -> PoolStatus {
+    db.databases.pool_status(Route::Primary)
+}
+
+/// Checks that the session is closed and that nothing was written.
+async fn assert_closed_without_a_write(db: &TestDatabase, session: &str) {
+    assert_eq!((status(db).size, status(db).holders), (0, vec![]));
+    let next = async |tx: Transaction| Ok::<_, Refused>(session_id(db, &tx).await);
+    assert_ne!(db.databases.transactions().in_transaction(next).await.unwrap(), session);
+    assert_eq!(db.count("things").await, 0);
+}
+
+async fn a_failed_rollback_closes_the_connection(db: &TestDatabase) {
+    let mut session = String::new();
+    let answer = db
+        .databases
+        .transactions()
+        .in_transaction(async |tx| {
+            session = session_id(db, &tx).await;
+            db.things().within(&tx).add(quiet(thing("a"))).await.unwrap();
+            terminate(db, &session).await;
+            Err::<(), _>(Refused)
+        })
+        .await;
+    assert!(matches!(answer, Err(TransactionError::Inner(Refused))), "{answer:?}");
+    assert_closed_without_a_write(db, &session).await;
+}
+
+async fn a_connection_lost_during_the_commit_is_closed_and_the_commit_unknown(db: &TestDatabase) {
+    let mut session = String::new();
+    let answer = db
+        .databases
+        .transactions()
+        .in_transaction(async |tx| {
+            session = session_id(db, &tx).await;
+            db.things().within(&tx).add(quiet(thing("a"))).await.unwrap();
+            terminate(db, &session).await;
+            Ok::<_, Refused>(())
+        })
+        .await;
+    assert!(matches!(answer, Err(TransactionError::CommitUnknown(_))), "{answer:?}");
+    assert_closed_without_a_write(db, &session).await;
+}
+
+/// A transaction reads twice, before and after another session commits a row.
+async fn the_chosen_isolation_applies(db: &TestDatabase) {
+    assert!(db.databases.capabilities().isolation_levels);
+    let mut cases = vec![
+        (None, true),
+        (Some(Isolation::ReadCommitted), true),
+        (Some(Isolation::RepeatableRead), false),
+    ];
+    // On MySQL and MariaDB a serializable read would block the other session.
+    if db.dialect == Dialect::Postgres {
+        cases.push((Some(Isolation::Serializable), false));
+    }
+    for (n, (isolation, sees_the_commit)) in cases.into_iter().enumerate() {
+        let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+        let work = async |tx: Transaction| {
+            let things = db.things().within(&tx);
+            let before = things.count().await.unwrap();
+            db.things().add(quiet(thing(&n.to_string()))).await.unwrap();
+            Ok::<_, Refused>(things.count().await.unwrap() > before)
+        };
+        let manager = db.databases.transactions();
+        let saw = manager.in_transaction_with(options, work).await.unwrap();
+        assert_eq!(saw, sees_the_commit, "{isolation:?}");
+    }
+}
+
+async fn single_and_batch_updates_keep_microseconds_in_every_session_time_zone(db: &TestDatabase) {
+    let things = ["a", "b", "c"].map(|label| quiet(thing(label)));
+    let stored = db.things().add_all(things).await.unwrap();
+    let at = DateTime::from_timestamp_micros(1_720_000_000_123_457).unwrap();
+    let changed = stored.into_iter().map(|thing| {
+        thing.apply(|thing| {
+            thing.at = at;
+            thing.seen_at = Some(at);
+        })
+    });
+    let mut changed: Vec<_> = changed.collect();
+    let set_time_zone = match db.dialect {
+        Dialect::Postgres => "SET TIME ZONE 'America/New_York'",
+        _ => "SET time_zone = '-05:00'",
+    };
+    let expected = db
+        .databases
+        .transactions()
+        .in_transaction(async |tx| {
+            execute(db, &tx, set_time_zone).await.unwrap();
+            let things = db.things().within(&tx);
+            let single = things.update(changed.remove(0)).await.unwrap();
+            let mut all = things.update_all(changed).await.unwrap();
+            all.push(single);
+            for thing in &all {
+                assert_eq!(things.get(thing.id).await.unwrap(), *thing);
+            }
+            Ok::<_, DbError>(all)
+        })
+        .await
+        .unwrap();
+    for thing in expected {
+        assert_eq!((thing.at, thing.seen_at), (at, Some(at)));
+        assert_eq!(db.things().get(thing.id).await.unwrap(), thing);
+    }
+}

@@ -1,0 +1,82 @@
+//! What a test does to the sessions of the framework from a session of its own.
+
+use std::time::Duration;
+
+use ekbatan::prelude::*;
+use support::PlainConnection;
+use support::wallet::Wallet;
+
+/// Locks the row of a wallet until the end of the transaction.
+pub async fn lock_wallet(connection: &mut PlainConnection, wallet: Id<Wallet>) {
+    connection.execute(&format!("SELECT 1 FROM wallets WHERE id = '{wallet}' FOR UPDATE")).await;
+}
+
+/// A session that observes the other sessions of its database.
+pub struct Observer(PlainConnection);
+
+impl Observer {
+    pub async fn connect(url: &str) -> Self {
+        Self(PlainConnection::connect(url).await)
+    }
+
+    /// Kills every other session.
+    pub async fn kill_other_sessions(&mut self) {
+        let others = match &self.0 {
+            PlainConnection::MySql(_) => {
+                "FROM information_schema.processlist \
+                 WHERE db = database() AND id <> connection_id()"
+            }
+            _ => {
+                "FROM pg_stat_activity \
+                 WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            }
+        };
+        if matches!(self.0, PlainConnection::MySql(_)) {
+            for session in self.ids("id", others).await {
+                // The server refuses to kill a session that has ended since.
+                let kill = format!("KILL {session}");
+                let PlainConnection::MySql(connection) = &mut self.0 else { unreachable!() };
+                let _ = sqlx::raw_sql(sqlx::AssertSqlSafe(kill)).execute(connection).await;
+            }
+        } else {
+            self.ids("pg_terminate_backend(pid)", others).await;
+        }
+    }
+
+    /// Waits until exactly one session, other than `before`, waits for the lock of a row.
+    /// Returns the id of that session.
+    pub async fn wait_for_blocked(&mut self, before: Option<String>) -> String {
+        loop {
+            let blocked = self.blocked().await;
+            if blocked.is_some() && blocked != before {
+                return blocked.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn blocked(&mut self) -> Option<String> {
+        if !matches!(self.0, PlainConnection::MySql(_)) {
+            let waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            return only(self.ids("pid", waiting).await);
+        }
+        // `information_schema.innodb_trx` would name the waiting session, but the servers return
+        // it from a cache that frequent queries keep from being renewed. A session that runs the
+        // same update for a while waits for a row.
+        let updating = "FROM information_schema.processlist \
+                        WHERE db = database() AND command = 'Query' AND info LIKE 'UPDATE `wallets`%'";
+        let first = only(self.ids("id", updating).await)?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        only(self.ids("id", updating).await).filter(|second| *second == first)
+    }
+
+    async fn ids(&mut self, column: &str, tail: &str) -> Vec<String> {
+        let rows = self.0.select(&[column], tail).await;
+        rows.into_iter().filter_map(|mut row| row.remove(0)).collect()
+    }
+}
+
+/// The only element of a vector with one element.
+fn only(mut ids: Vec<String>) -> Option<String> {
+    if ids.len() == 1 { ids.pop() } else { None }
+}
