@@ -1,4 +1,4 @@
-//! The files in `config/`, and the blocks of YAML in the guide.
+//! The files in `config/`, and the YAML blocks of the guide.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ fn load(name: &str) -> EkbatanConfig {
 }
 
 #[test]
-fn the_wallet_is_one_file() {
+fn the_wallet_file_names_one_database() {
     let config = load("wallet.yml");
     assert_eq!(config.namespace.as_deref(), Some("com.example.wallet"));
     let shards: Vec<_> = config.sharding.shards().collect();
@@ -35,7 +35,7 @@ fn the_wallet_is_one_file() {
 }
 
 #[test]
-fn the_wallet_on_a_server_takes_its_host_from_the_environment() {
+fn the_server_file_takes_its_host_from_the_environment() {
     let primary = super::primary(&load("wallet-postgres.yml"));
     assert_eq!(primary.url, "postgres://localhost:5432/wallet");
     assert_eq!(primary.leak_detection_threshold.as_secs(), 60);
@@ -58,7 +58,7 @@ fn the_shards_have_replicas_and_connections_for_locks() {
 }
 
 #[test]
-fn the_mixture_has_a_dialect_for_each_shard() {
+fn the_mixed_file_has_a_dialect_for_each_shard() {
     let config = load("mixed.yml");
     let dialects: Vec<_> =
         config.sharding.shards().map(|(_, shard)| shard.primary().unwrap().dialect()).collect();
@@ -88,7 +88,7 @@ fn the_locks_are_chosen_by_shard() {
 }
 
 #[test]
-fn the_schema_that_is_checked_in_is_the_one_of_the_keys() {
+fn the_schema_file_is_up_to_date() {
     let text = std::fs::read_to_string(path("config/ekbatan.schema.json")).unwrap();
     let checked_in: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(
@@ -98,7 +98,7 @@ fn the_schema_that_is_checked_in_is_the_one_of_the_keys() {
 }
 
 #[test]
-fn every_file_points_editors_to_the_schema() {
+fn every_file_names_the_schema() {
     for name in ["wallet.yml", "wallet-postgres.yml", "sharded.yml", "mixed.yml", "locks.yml"] {
         let text = std::fs::read_to_string(path("config").join(name)).unwrap();
         assert!(
@@ -108,7 +108,7 @@ fn every_file_points_editors_to_the_schema() {
     }
 }
 
-/// The fenced blocks of a page: what stands behind the fence, and the text.
+/// The fenced blocks of a page: the info string and the text.
 fn blocks(page: &str) -> Vec<(String, String)> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();
@@ -122,7 +122,7 @@ fn blocks(page: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_guides_files_are_loaded_and_its_errors_are_those_that_are_printed() {
+fn files_in_the_guide_load_and_errors_in_the_guide_are_printed() {
     let page = std::fs::read_to_string(path("docs/src/configuration.md")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let blocks = blocks(&page);

@@ -1,4 +1,5 @@
-//! Who wins: a later file over an earlier one, the environment over files, code over all.
+//! Precedence: a later file overrides an earlier one, the environment overrides files, and code
+//! overrides both.
 
 use ekbatan::config::ExposeSecret;
 use ekbatan::prelude::EkbatanConfig;
@@ -21,7 +22,7 @@ const FILE: &str = "ekbatan:
 const FIRST: &str = "EKBATAN_SHARDING_GROUPS_0_MEMBERS_0_CONFIGS_PRIMARY_CONFIG_";
 
 #[test]
-fn the_environment_wins_over_files_and_code_over_both() {
+fn the_environment_overrides_files_and_code_overrides_both() {
     let config = EkbatanConfig::loader()
         .set("ekbatan.sharding.groups[0].members[0].configs.primaryConfig.foldLimit", 9)
         .yaml(FILE)
@@ -33,7 +34,7 @@ fn the_environment_wins_over_files_and_code_over_both() {
 }
 
 #[test]
-fn a_later_file_wins_key_by_key_in_whatever_spelling() {
+fn a_later_file_overrides_key_by_key_in_any_spelling() {
     let config = EkbatanConfig::loader()
         .yaml("ekbatan: {namespace: first, configs: {primary-config: {url: 'sqlite:a.db', fold-limit: 3}}}")
         .yaml("ekbatan: {namespace: second, configs: {primaryConfig: {foldLimit: 4}}}")
@@ -47,7 +48,7 @@ fn a_later_file_wins_key_by_key_in_whatever_spelling() {
 }
 
 #[test]
-fn a_list_in_a_later_file_takes_the_place_of_the_list_before_it() {
+fn a_list_in_a_later_file_replaces_the_earlier_list() {
     let config = EkbatanConfig::loader()
         .yaml(FILE)
         .yaml("ekbatan: {sharding: {groups: [{group: 0, name: other, members: [{member: 0, configs: {primary-config: {url: 'sqlite:b.db'}}}]}]}}")
@@ -61,7 +62,7 @@ fn a_list_in_a_later_file_takes_the_place_of_the_list_before_it() {
 }
 
 #[test]
-fn behaviour_96_secrets_may_come_from_the_environment_alone_and_stay_as_they_are() {
+fn behaviour_96_secrets_from_the_environment_stay_unchanged() {
     for secret in ["0123", "true", "", "${HOME}", "1e5", " x ", "a"] {
         let config = EkbatanConfig::loader()
             .yaml(FILE)
@@ -101,7 +102,7 @@ fn the_environment_adds_slots_members_and_a_whole_configuration() {
 }
 
 #[test]
-fn a_gap_in_a_list_is_told() {
+fn a_gap_in_a_list_is_reported() {
     let error = EkbatanConfig::loader()
         .yaml(FILE)
         .env_from([("EKBATAN_SHARDING_GROUPS_2_NAME", "x")])
@@ -115,7 +116,7 @@ fn a_gap_in_a_list_is_told() {
 }
 
 #[test]
-fn a_missing_name_does_not_matter_where_another_source_wins() {
+fn a_missing_variable_is_ignored_if_another_source_overrides_it() {
     let config = EkbatanConfig::loader()
         .yaml("ekbatan: {configs: {primary-config: {url: '${NOWHERE}'}}}")
         .env_from([("", ""); 0])
@@ -126,7 +127,7 @@ fn a_missing_name_does_not_matter_where_another_source_wins() {
 }
 
 #[test]
-fn the_environments_overrides_can_be_turned_off() {
+fn overrides_from_the_environment_can_be_disabled() {
     let config = EkbatanConfig::loader()
         .yaml("ekbatan: {namespace: '${NAME}', configs: {primary-config: {url: 'sqlite:a.db'}}}")
         .env_from([("EKBATAN_NAMESPACE", "env"), ("NAME", "file"), ("EKBATAN_WHATEVER", "x")])
@@ -147,7 +148,7 @@ fn code_may_set_a_whole_section() {
 }
 
 #[test]
-fn two_variables_for_one_key_are_told() {
+fn two_variables_for_one_key_are_reported() {
     let error = EkbatanConfig::loader()
         .yaml(FILE)
         .env_from([(format!("{FIRST}FOLD_LIMIT"), "5"), (format!("{FIRST}FOLDLIMIT"), "6")])

@@ -1,4 +1,4 @@
-//! What `lock-config` may say.
+//! The section `lock-config`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ekbatan::prelude::EkbatanConfig;
 
 use super::{load, load_with};
 
-/// A shard on this primary, with these keys of `lock-config`.
+/// A shard with this primary and these keys of `lock-config`.
 fn shard(primary: &str, keys: &str) -> Result<ShardMemberConfig, ConfigError> {
     let yaml =
         format!("ekbatan: {{configs: {{primary-config: {{{primary}}}, lock-config: {{{keys}}}}}}}");
@@ -23,7 +23,7 @@ fn locks(keys: &str) -> LockSettings {
     shard(POSTGRES, keys).unwrap_or_else(|error| panic!("{keys}: {error}")).locks().unwrap()
 }
 
-/// What is said of it: the key, and why.
+/// The problems: key and reason.
 fn refused(primary: &str, keys: &str) -> (String, String) {
     let error = shard(primary, keys).expect_err(keys);
     assert_eq!(error.problems().len(), 1, "{error}");
@@ -33,7 +33,7 @@ fn refused(primary: &str, keys: &str) -> (String, String) {
 }
 
 #[test]
-fn locks_live_in_the_primary_unless_they_have_an_address() {
+fn locks_use_the_primary_unless_they_have_a_url() {
     let settings = locks("");
     assert_eq!(settings.provider, LockProviderKind::Postgres);
     assert_eq!(settings.strategy, LockStrategy::Lease);
@@ -52,14 +52,14 @@ fn locks_live_in_the_primary_unless_they_have_an_address() {
 }
 
 #[test]
-fn a_user_of_its_own_does_not_take_the_primarys_password() {
+fn a_separate_user_does_not_inherit_the_password_of_the_primary() {
     let server = locks("username: locker").server;
     assert_eq!(server.username.as_deref(), Some("locker"));
     assert!(server.password.is_none());
 }
 
 #[test]
-fn the_provider_follows_the_address() {
+fn the_url_selects_the_provider() {
     for (url, expected) in [
         ("postgres://h/d", LockProviderKind::Postgres),
         ("mysql://h/d", LockProviderKind::MySql),
@@ -76,7 +76,7 @@ fn the_provider_follows_the_address() {
 }
 
 #[test]
-fn a_jdbc_address_will_do() {
+fn a_jdbc_url_is_accepted() {
     let server = locks("jdbc-url: 'jdbc:postgresql://h2:5433/locks?sslmode=disable'").server;
     assert_eq!(
         (&*server.url, server.tls_mode),
@@ -85,7 +85,7 @@ fn a_jdbc_address_will_do() {
 }
 
 #[test]
-fn locks_of_this_process_need_no_server_and_say_what_they_do_not_use() {
+fn in_process_locks_need_no_server_and_report_unused_keys() {
     let yaml = "ekbatan: {configs: {primary-config: {url: 'sqlite:a.db'}, lock-config: \
                 {url: 'redis://h', namespace: x, provider: in-process}}}";
     let config = load(yaml).unwrap();
@@ -98,7 +98,7 @@ fn locks_of_this_process_need_no_server_and_say_what_they_do_not_use() {
 }
 
 #[test]
-fn wrong_values_name_the_way_out() {
+fn an_invalid_value_says_what_to_write() {
     for (keys, key, said) in [
         ("provider: rediss", "provider", "did you mean `redis`?"),
         ("provider: zookeeper", "provider", "one of in-process, postgres, mysql"),
@@ -128,7 +128,7 @@ fn wrong_values_name_the_way_out() {
 }
 
 #[test]
-fn keys_of_locks_stand_nowhere_else() {
+fn lock_keys_are_refused_outside_lock_config() {
     let yaml = "ekbatan: {configs: {primary-config: {url: 'sqlite:a.db', zone: eu}}}";
     let error = load(yaml).unwrap_err();
     assert!(error.to_string().contains("there is no key `zone`"), "{error}");
@@ -139,7 +139,7 @@ fn keys_of_locks_stand_nowhere_else() {
 }
 
 #[test]
-fn the_environment_sets_them() {
+fn the_environment_sets_lock_keys() {
     let config = load_with(
         "ekbatan: {configs: {primary-config: {url: 'postgres://h/d'}}}",
         [
@@ -153,7 +153,7 @@ fn the_environment_sets_them() {
 }
 
 #[test]
-fn code_is_held_to_the_same_rules() {
+fn the_same_rules_apply_to_code() {
     let config = EkbatanConfig::single("postgres://h/d");
     let good = LockConfig::of(LockProviderKind::Postgres).strategy(LockStrategy::Session);
     config.clone().locks(good).check().unwrap();

@@ -1,4 +1,4 @@
-//! What a configuration file may say, what it means, and what is said of one that is wrong.
+//! Configuration files: their keys, their values, and the problems of invalid files.
 
 mod files;
 mod layers;
@@ -15,7 +15,7 @@ mod values;
 use ekbatan::config::{ConfigError, ConfigProblem, DataSourceConfig};
 use ekbatan::prelude::EkbatanConfig;
 
-/// Loads a text, without the environment of this process.
+/// Loads a text without the environment of this process.
 fn load(yaml: &str) -> Result<EkbatanConfig, ConfigError> {
     load_with(yaml, [])
 }
@@ -27,7 +27,7 @@ fn load_with<const N: usize>(
     EkbatanConfig::loader().yaml(yaml).env_from(variables).load()
 }
 
-/// The problems of a text, which has to have some.
+/// The problems of an invalid text.
 fn problems(yaml: &str) -> Vec<ConfigProblem> {
     match load(yaml) {
         Ok(config) => panic!("nothing is wrong with {yaml}\n{config:#?}"),
@@ -35,7 +35,7 @@ fn problems(yaml: &str) -> Vec<ConfigProblem> {
     }
 }
 
-/// The database of the short form, with these further keys.
+/// A configuration in the short form with further keys.
 fn database(keys: &str) -> Result<DataSourceConfig, ConfigError> {
     let url = if keys.contains("url") { "" } else { "url: 'postgres://h/d', " };
     let config = load(&format!("ekbatan: {{configs: {{primary-config: {{{url}{keys}}}}}}}"))?;

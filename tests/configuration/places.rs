@@ -1,4 +1,4 @@
-//! Where a problem is said to be.
+//! The places of problems.
 
 use std::io::Write;
 
@@ -29,7 +29,7 @@ fn a_problem_names_its_file_and_line() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_named() {
     let error = EkbatanConfig::load("no/such/file.yml").unwrap_err().to_string();
     assert!(
         error.contains("the file cannot be read: ") && error.contains("(no/such/file.yml)"),
@@ -38,7 +38,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
-fn what_is_no_yaml_is_told_with_its_line_for_every_file() {
+fn invalid_yaml_is_reported_with_its_line_for_every_file() {
     let error =
         EkbatanConfig::loader().yaml("a: [").yaml("ok: 1").yaml("b: 1\nb: 2").load().unwrap_err();
     let lines: Vec<_> = error.problems().iter().map(|problem| problem.line).collect();
@@ -67,7 +67,7 @@ fn a_variable_of_the_environment_and_code_are_named_as_sources() {
 }
 
 #[test]
-fn a_variable_that_fits_nothing_is_a_problem_of_its_own() {
+fn a_variable_that_names_no_key_is_a_problem() {
     let error = EkbatanConfig::loader()
         .yaml("ekbatan: {configs: {primary-config: {url: 'sqlite:a.db'}}}")
         .env_from([

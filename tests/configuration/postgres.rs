@@ -1,12 +1,12 @@
-//! What a configuration says of login and encryption reaches a real PostgreSQL server.
+//! Login and encryption settings take effect on a real PostgreSQL server.
 
 use ekbatan::prelude::{Databases, EkbatanConfig};
 use ekbatan_testkit::PostgresServer;
 
-/// Awkward on purpose.
+/// A password with characters that need quoting.
 const PASSWORD: &str = "s3:cr@t/?%20#";
 
-/// A server that asks the user `app` for its password, and a database on it.
+/// A server that requires a password from the user `app`, and a database on it.
 async fn server() -> (PostgresServer, String) {
     let server = PostgresServer::start().await.unwrap();
     let admin_url = server.create_database().await.unwrap();
@@ -18,7 +18,7 @@ async fn server() -> (PostgresServer, String) {
         sqlx::query_as("SHOW hba_file").fetch_one(connection.connection().unwrap()).await.unwrap();
     for statement in [
         format!("CREATE ROLE app LOGIN PASSWORD '{PASSWORD}'"),
-        // The file of rules holds one rule a line; the server itself writes it.
+        // The server itself writes its rules of authentication, one on a line.
         format!("COPY (SELECT regexp_split_to_table(E'{rules}', E'\\n')) TO '{hba}'"),
         "SELECT pg_reload_conf()".to_owned(),
     ] {
@@ -49,7 +49,7 @@ async fn refusal(config: &EkbatanConfig) -> String {
 }
 
 #[tokio::test]
-async fn user_password_and_encryption_are_the_configured_ones() {
+async fn the_configured_user_password_and_encryption_are_used() {
     let (server, url) = server().await;
 
     let databases = Databases::connect(&config(&url, "tls-mode: prefer", PASSWORD)).await.unwrap();
@@ -65,7 +65,7 @@ async fn user_password_and_encryption_are_the_configured_ones() {
     let wrong = refusal(&config(&url, "lanes: 1", "hunter2")).await;
     assert!(wrong.contains("password") && !wrong.contains("hunter2"), "{wrong}");
 
-    // The server has no certificate, so whoever insists on encryption gets no connection.
+    // The server has no certificate, so a connection that requires encryption fails.
     let unencrypted = refusal(&config(&url, "tls-mode: require", PASSWORD)).await;
     assert!(unencrypted.to_lowercase().contains("tls"), "{unencrypted}");
     assert!(!unencrypted.contains(PASSWORD), "{unencrypted}");

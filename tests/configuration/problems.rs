@@ -1,8 +1,8 @@
-//! Each kind of problem, with its place and what is said of it.
+//! Every kind of problem, with its place and its text.
 
 use super::{load, problems};
 
-/// Each text has one problem: at this path, with these words.
+/// Checks that each text has one problem, at this path and with this text.
 fn each(cases: &[(&str, &str, &str)]) {
     for (yaml, path, words) in cases {
         let found = problems(yaml);
@@ -26,7 +26,7 @@ fn member(number: &str) -> String {
 }
 
 #[test]
-fn behaviour_63_a_missing_primary_config_is_told() {
+fn behaviour_63_a_missing_primary_config_is_reported() {
     each(&[
         (
             "ekbatan: {configs: {}}",
@@ -52,7 +52,7 @@ fn behaviour_63_a_missing_primary_config_is_told() {
 }
 
 #[test]
-fn behaviour_63_unknown_keys_are_told_with_the_nearest_known_one() {
+fn behaviour_63_an_unknown_key_is_reported_with_the_nearest_known_key() {
     each(&[
         (
             "ekbatan: {configs: {primary-config: {url: 'sqlite:a', maxPoolSize: 3}}}",
@@ -73,7 +73,7 @@ fn behaviour_63_unknown_keys_are_told_with_the_nearest_known_one() {
 }
 
 #[test]
-fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_told() {
+fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_reported() {
     let database = |keys: &str| {
         format!("ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a', {keys}}}}}}}")
     };
@@ -133,7 +133,7 @@ fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_told() {
 }
 
 #[test]
-fn behaviour_49_groups_go_to_255_and_members_to_63() {
+fn behaviour_49_the_greatest_group_is_255_and_the_greatest_member_63() {
     let shard = |group_number: &str, member_number: &str| {
         format!(
             "ekbatan: {{sharding: {{default-shard: {{group: {group_number}, member: {member_number}}}, groups: [{}]}}}}",
@@ -160,7 +160,7 @@ fn behaviour_49_groups_go_to_255_and_members_to_63() {
 }
 
 #[test]
-fn behaviour_61_a_default_shard_that_is_not_among_the_members_is_told() {
+fn behaviour_61_a_default_shard_that_is_not_a_member_is_reported() {
     each(&[
         (
             &format!(
@@ -187,7 +187,7 @@ fn behaviour_61_a_default_shard_that_is_not_among_the_members_is_told() {
 }
 
 #[test]
-fn shards_that_cannot_be_told_apart_are_told() {
+fn ambiguous_shards_are_reported() {
     each(&[
         (
             &sharding(&format!(
@@ -225,7 +225,7 @@ fn shards_that_cannot_be_told_apart_are_told() {
 }
 
 #[test]
-fn what_is_empty_or_blank_is_told() {
+fn empty_and_blank_values_are_reported() {
     let one = group("0", &member("0"));
     each(&[
         (&sharding("groups: []"), "ekbatan.sharding.groups", "is empty"),
@@ -270,7 +270,7 @@ fn what_is_empty_or_blank_is_told() {
 }
 
 #[test]
-fn addresses_that_lead_nowhere_are_told() {
+fn invalid_urls_are_reported() {
     let at = "ekbatan.configs.primary-config";
     for (keys, key, words) in [
         ("lanes: 1", "url", "is missing; give `url` or `jdbc-url`"),
@@ -298,7 +298,7 @@ fn addresses_that_lead_nowhere_are_told() {
         let yaml = format!("ekbatan: {{configs: {{primary-config: {{{keys}}}}}}}");
         each(&[(&yaml, &format!("{at}.{key}"), words)]);
     }
-    // Several hosts in the way of JDBC are told at its key.
+    // Several hosts in a JDBC URL are reported at the key of the URL.
     let yaml = "ekbatan: {configs: {primary-config: {jdbc-url: 'jdbc:postgresql://a,b/d'}}}";
     each(&[(yaml, "ekbatan.configs.primary-config.jdbc-url", "names several hosts")]);
     for url in ["postgres://a@h/d", "mysql://a@h/d", "mariadb://a@h/d"] {
@@ -312,7 +312,7 @@ fn addresses_that_lead_nowhere_are_told() {
 }
 
 #[test]
-fn replicas_that_cannot_be_are_told() {
+fn invalid_replicas_are_reported() {
     let with = |primary: &str, replica: &str| {
         format!(
             "ekbatan: {{configs: {{primary-config: {{url: '{primary}'}}, secondary-config: {{url: '{replica}'}}}}}}"
@@ -334,7 +334,7 @@ fn replicas_that_cannot_be_are_told() {
 }
 
 #[test]
-fn one_key_in_two_spellings_is_told() {
+fn one_key_in_two_spellings_is_reported() {
     each(&[
         (
             "ekbatan: {configs: {primary-config: {url: 'sqlite:a', fold-limit: 1, foldLimit: 2}}}",
@@ -358,7 +358,7 @@ fn the_short_form_and_the_long_one_exclude_each_other() {
 }
 
 #[test]
-fn keys_that_are_not_used_yet_are_checked_all_the_same() {
+fn keys_without_effect_are_checked() {
     let with = |rest: &str| {
         format!("ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a'}}}}, {rest}}}")
     };
@@ -388,7 +388,7 @@ fn keys_that_are_not_used_yet_are_checked_all_the_same() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let yaml = "ekbatan:
   sharding:
     default-shard: {group: 0, member: 9}

@@ -1,4 +1,4 @@
-//! Random documents do not break the loader, and what can be printed comes back the same.
+//! Random documents are loaded or refused, and a printed configuration loads unchanged.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestRunner};
 
 use super::{load, primary};
 
-/// The same cases on every run.
+/// Every run has the same cases.
 fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config {
         cases,
@@ -82,7 +82,7 @@ fn scalar() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A tree of known keys and random ones, in YAML's flow style.
+/// A tree of known and random keys in the flow style of YAML.
 fn tree() -> impl Strategy<Value = String> {
     scalar().prop_recursive(7, 60, 5, |inner| {
         prop_oneof![
@@ -99,7 +99,7 @@ fn tree() -> impl Strategy<Value = String> {
     })
 }
 
-/// A document of the right outline, whose leaves are anything.
+/// A document with a valid outline and arbitrary leaves.
 fn outline() -> impl Strategy<Value = String> {
     prop::collection::vec(scalar(), 12).prop_map(|s| {
         format!(
@@ -110,7 +110,7 @@ fn outline() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn no_document_breaks_the_loader() {
+fn the_loader_accepts_or_refuses_any_document() {
     let documents = prop_oneof![
         tree(),
         tree().prop_map(|tree| format!("ekbatan: {tree}")),
@@ -176,7 +176,7 @@ const TLS: [(&str, TlsMode); 5] = [
     ("verify-full", TlsMode::VerifyFull),
 ];
 
-/// Everything but passwords, which are not printed.
+/// The configuration without passwords, which are not printed.
 fn printed(source: &DataSourceConfig) -> String {
     let mut yaml = "ekbatan:\n  configs:\n    primary-config:\n".to_owned();
     let mut line = |key: &str, value: String| writeln!(yaml, "      {key}: {value}").unwrap();
@@ -214,7 +214,7 @@ fn printed(source: &DataSourceConfig) -> String {
 }
 
 #[test]
-fn what_is_printed_is_loaded_the_same() {
+fn a_printed_configuration_loads_unchanged() {
     let result = runner(300).run(&source(), |source| {
         let yaml = printed(&source);
         let loaded =
@@ -226,7 +226,7 @@ fn what_is_printed_is_loaded_the_same() {
 }
 
 #[test]
-fn documents_that_are_made_to_exhaust_are_refused() {
+fn documents_that_expand_without_bound_are_refused() {
     let deep = "[".repeat(20_000);
     let nested = format!("ekbatan: {}{}", "{a: ".repeat(5_000), "}".repeat(5_000));
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();

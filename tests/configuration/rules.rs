@@ -1,4 +1,4 @@
-//! Configurations made in code are held to the rules of those that are loaded.
+//! Configurations in code obey the same rules as loaded ones.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn shards_added_in_code_are_visited_by_group_and_member() {
 }
 
 #[test]
-fn check_tells_everything_at_once() {
+fn check_reports_all_problems_at_once() {
     let bad = postgres("a")
         .maximum_pool_size(0)
         .lanes(0)
@@ -87,7 +87,7 @@ fn check_tells_everything_at_once() {
 }
 
 #[test]
-fn behaviour_61_the_default_shard_has_to_be_one_of_the_shards() {
+fn behaviour_61_the_default_shard_must_be_one_of_the_shards() {
     let error =
         EkbatanConfig::single("sqlite:a.db").default_shard(shard(1, 0)).check().unwrap_err();
     assert!(

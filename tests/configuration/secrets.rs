@@ -1,4 +1,4 @@
-//! A password is never shown, wherever it stood and whatever else is wrong.
+//! No output or error shows a password.
 
 use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::EkbatanConfig;
@@ -12,7 +12,7 @@ fn check_hidden(shown: &str) {
 }
 
 #[test]
-fn debug_shows_stars() {
+fn debug_masks_passwords() {
     for source in [
         DataSourceConfig::new("postgres://app:hunter2@h/d"),
         DataSourceConfig::new("postgres://h/d?user=a&password=hunter2"),
@@ -28,7 +28,7 @@ fn debug_shows_stars() {
 }
 
 #[test]
-fn a_loader_and_a_loaded_configuration_show_none() {
+fn a_loader_and_a_loaded_configuration_show_no_password() {
     let yaml = "ekbatan: {configs: {primary-config: {jdbc-url: 'jdbc:postgresql://a:${PW}@h/d'}, \
                 lock-config: {url: 'redis://:hunter2@h', maximum-pool-size: 1}, \
                 reporting-config: {url: 'postgres://h/d', password: hunter2}}}";
@@ -37,7 +37,7 @@ fn a_loader_and_a_loaded_configuration_show_none() {
 }
 
 #[test]
-fn errors_show_none_wherever_it_stood() {
+fn errors_show_no_password_from_any_place() {
     for keys in [
         "url: 'postgres://a:hunter2@x,y/d'",
         "url: 'postgres://a:hunter2@h/d', password: hunter2",
@@ -78,7 +78,7 @@ fn errors_show_none_wherever_it_stood() {
 }
 
 #[test]
-fn the_environments_and_codes_values_are_not_shown_either() {
+fn errors_show_no_password_of_the_environment_or_code() {
     for name in ["PASSWORD", "PASSWROD", "JDBC_URL", "URL"] {
         let name = format!("EKBATAN_CONFIGS_PRIMARY_CONFIG_{name}");
         let error = EkbatanConfig::loader()
@@ -99,7 +99,7 @@ fn the_environments_and_codes_values_are_not_shown_either() {
 }
 
 #[test]
-fn check_shows_none() {
+fn check_shows_no_password() {
     let source = DataSourceConfig::new("postgres://a:hunter2@x,y/d").password(SECRET).username("b");
     let error = EkbatanConfig::from(source).check().unwrap_err();
     assert_eq!(error.problems().len(), 3, "{error}");

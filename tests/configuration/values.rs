@@ -1,4 +1,4 @@
-//! What values mean, however they and their keys are spelled.
+//! Values and the spellings of keys.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn behaviour_96_kebab_camel_and_mixed_keys_bind_identically() {
 }
 
 #[test]
-fn behaviour_96_an_empty_password_is_not_an_absent_one() {
+fn behaviour_96_an_empty_password_is_a_password() {
     assert!(database("").unwrap().password.is_none());
     let empty = database("password: ''").unwrap();
     assert_eq!(empty.password.unwrap().expose_secret(), "");
@@ -73,7 +73,7 @@ fn behaviour_96_time_spans_are_iso_8601_or_a_number_with_its_unit() {
 }
 
 #[test]
-fn a_bare_number_means_milliseconds_in_the_references_own_keys_alone() {
+fn a_bare_number_means_milliseconds_only_in_keys_of_the_reference() {
     let source = database("idle-timeout: 600000, leak-detection-threshold: '2000'").unwrap();
     assert_eq!(source.idle_timeout, Duration::from_secs(600));
     assert_eq!(source.leak_detection_threshold, Duration::from_secs(2));
@@ -84,7 +84,7 @@ fn a_bare_number_means_milliseconds_in_the_references_own_keys_alone() {
 }
 
 #[test]
-fn what_is_absent_has_its_default() {
+fn absent_keys_have_defaults() {
     let source = database("").unwrap();
     assert_eq!((source.maximum_pool_size, source.minimum_idle), (10, 0));
     assert_eq!((source.lanes, source.fold_limit), (2, 64));
@@ -124,7 +124,7 @@ fn every_key_of_a_database_is_read() {
 }
 
 #[test]
-fn a_jdbc_address_says_what_its_parameters_say() {
+fn parameters_of_a_jdbc_url_are_applied() {
     let source =
         database("jdbc-url: 'jdbc:postgresql://h:5433/d?sslmode=require&user=app&password=x'")
             .unwrap();
@@ -137,7 +137,7 @@ fn a_jdbc_address_says_what_its_parameters_say() {
 }
 
 #[test]
-fn names_in_texts_are_replaced_and_a_number_may_be_such_a_text() {
+fn variables_in_texts_and_numbers_are_replaced() {
     let yaml = "ekbatan: {configs: {primary-config: {url: 'postgres://${HOST}:${PORT:5432}/d', \
                 lanes: '${LANES}', password: '$${x}'}}}";
     let config = load_with(yaml, [("HOST", "db"), ("LANES", "3")]).unwrap();
@@ -147,7 +147,7 @@ fn names_in_texts_are_replaced_and_a_number_may_be_such_a_text() {
 }
 
 #[test]
-fn the_applications_own_keys_are_left_alone() {
+fn keys_of_the_application_are_ignored() {
     let config = load(
         "server: {port: 80, 1: [~, {}]}\nekbatan: {configs: {primary-config: {url: 'sqlite:a.db'}}}\n",
     );
@@ -188,7 +188,7 @@ fn keys_of_the_reference_without_effect_are_accepted_and_listed() {
     }
 }
 
-/// What was logged, in memory.
+/// Collects log lines in memory.
 #[derive(Clone, Default)]
 struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
@@ -204,7 +204,7 @@ impl std::io::Write for Log {
 }
 
 #[test]
-fn what_has_no_effect_is_told_in_one_warning() {
+fn keys_without_effect_are_listed_in_one_warning() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();

@@ -1,4 +1,4 @@
-//! The comparison of strategies: what it writes can be read, and the money is right.
+//! The comparison of strategies: its reports are readable and no money is lost.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::program::Program;
 
-/// Runs it for a moment and answers its JSON lines, each of which says that the money is right.
+/// Runs the comparison briefly and returns its JSON lines. Checks that each reports correct money.
 fn compare(folder: &Path, arguments: &[&str]) -> Vec<Value> {
     let json = folder.join("compare.json");
     let moment = ["--seconds", "0.2", "--warm-up", "0.1"];
@@ -31,7 +31,7 @@ fn strategies(lines: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn it_needs_no_server_and_writes_everything_that_it_is_asked_for() {
+fn compare_runs_without_a_server_and_writes_every_report() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     let files = [path("compare.csv"), path("compare.html"), path("compare.svg")];
@@ -56,12 +56,12 @@ fn it_needs_no_server_and_writes_everything_that_it_is_asked_for() {
     }
     assert!(html.starts_with("<!doctype html>") && html.trim_end().ends_with("</html>"));
     assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
-    // Nothing is loaded from elsewhere; the only address names the format.
+    // The page loads nothing; its only URL names the format.
     assert!(!html.contains("http") && svg.matches("http").count() == 1);
 }
 
 #[tokio::test]
-async fn it_spreads_tasks_over_processes_on_a_server_that_is_given() {
+async fn compare_spreads_tasks_over_processes_on_a_given_server() {
     let server = PostgresServer::shared().await.unwrap();
     let url = server.create_database().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ async fn it_spreads_tasks_over_processes_on_a_server_that_is_given() {
 }
 
 #[test]
-fn what_does_not_go_together_is_named() {
+fn compare_names_conflicting_arguments() {
     let cases: [(&[&str], &[&str]); 6] = [
         (&["--database", "oracle"], &["--database \"oracle\"", "postgres"]),
         (&["--lock", "postgres"], &["--lock postgres", "sqlite", "--lock process"]),

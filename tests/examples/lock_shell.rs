@@ -1,4 +1,4 @@
-//! Two shells play against each other, on one server.
+//! Two lock shells that share the keys of one server.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Stdio};
@@ -7,7 +7,7 @@ use ekbatan_testkit::{PostgresServer, RedisServer};
 
 use super::program::Program;
 
-/// A shell whose input and output are ours. It ends with its input.
+/// A shell with piped input and output. It ends with its input.
 struct Shell {
     child: Child,
     said: std::io::Lines<BufReader<ChildStdout>>,
@@ -29,7 +29,7 @@ impl Shell {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// The next line has to begin so.
+    /// Checks the start of the next line.
     fn says(&mut self, start: &str) {
         let line = self.said.next().expect("a line before the end").unwrap();
         assert!(line.starts_with(start), "{line}");
@@ -51,13 +51,13 @@ fn play(server: &[&str]) {
     first.tell("take wallet:17 --wait 60");
     first.says("acquired wallet:17 with token ");
 
-    // Another process sees who has it, and does not get it.
+    // Another process sees the holder and does not get the key.
     let said = shell(&with(&["inspect", "wallet:17"])).run();
     assert!(said.contains(&format!("process {}, for ", first.child.id())), "{said}");
     let said = shell(&with(&["take", "wallet:17", "--wait", "0"])).run_in_vain();
     assert_eq!(said, "busy wallet:17\n");
 
-    // One that waits has it as soon as it is given back.
+    // A waiter gets the key when it is released.
     let mut second = Shell::start(&with(&["take", "wallet:17", "--wait", "600"]));
     first.tell("release wallet:17");
     first.says("released wallet:17");
@@ -66,7 +66,7 @@ fn play(server: &[&str]) {
     let said = shell(&with(&["inspect", "wallet:17"])).run();
     assert_eq!(said, "wallet:17 is free\n");
 
-    // A lease that is ended by force is lost, and its holder hears of it.
+    // A forced release ends the lease, and its holder is notified.
     first.tell("take wallet:17 --wait 60");
     first.says("acquired wallet:17 with token ");
     first.tell("list");
@@ -83,19 +83,19 @@ fn play(server: &[&str]) {
 }
 
 #[tokio::test]
-async fn lock_shells_play_on_postgres() {
+async fn lock_shells_share_keys_on_postgres() {
     let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
     play(&["--url", &url]);
 }
 
 #[tokio::test]
-async fn lock_shells_play_on_redis() {
+async fn lock_shells_share_keys_on_redis() {
     let url = RedisServer::shared().await.unwrap().url();
     play(&["--url", &url, "--namespace", "shell"]);
 }
 
 #[tokio::test]
-async fn lock_shells_play_as_a_file_says() {
+async fn lock_shells_share_keys_of_a_configuration_file() {
     let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("locks.yml");

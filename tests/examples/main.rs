@@ -1,5 +1,5 @@
-//! The example programs on every database: each is run as a user runs it, and what it says
-//! last is compared.
+//! The example programs on every database. Each program runs as a user runs it; the test compares
+//! its last line.
 
 mod compare;
 mod lock_shell;
@@ -12,7 +12,7 @@ use program::Program;
 const AGREED: &str =
     "Each wallet's balance is the sum of its deposits, and each of its versions has one event.";
 
-/// Twice, as the second run finds the tables and the rows of the first.
+/// Runs the program twice: the second run finds the tables and rows of the first.
 fn wallet(database: &str, url: &str) {
     for _ in 0..2 {
         let said = Program::named("wallet").arg("--database").arg(url).run();
@@ -46,7 +46,7 @@ async fn wallet_runs_on_mariadb() {
 }
 
 #[tokio::test]
-async fn wallet_runs_as_a_file_says() {
+async fn wallet_runs_with_a_configuration_file() {
     let server = MySqlServer::shared().await.unwrap();
     let url = server.create_database().await.unwrap();
     let folder = tempfile::tempdir().unwrap();

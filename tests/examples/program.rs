@@ -1,4 +1,4 @@
-//! An example program, run to its end.
+//! An example program.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -35,17 +35,17 @@ impl Program {
         self
     }
 
-    /// What it prints; it has to end well.
+    /// Returns the output. The program must succeed.
     pub fn run(self) -> String {
         self.ends(true)
     }
 
-    /// What it prints; it has to end badly.
+    /// Returns the output. The program must fail.
     pub fn run_in_vain(self) -> String {
         self.ends(false)
     }
 
-    /// For those who talk to it while it runs.
+    /// The command, for a test that writes to the running program.
     pub fn into_command(self) -> Command {
         self.0
     }
@@ -57,7 +57,7 @@ impl Program {
         assert_eq!(ended.status.success(), well, "{}\n{said}\n{complaint}", ended.status);
         said
     }
-    /// What it complains of; it has to end in failure.
+    /// Returns the error output. The program must fail.
     pub fn fail(mut self) -> String {
         let ended = self.0.output().unwrap();
         assert!(!ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));

@@ -198,7 +198,10 @@ async fn a_fold_drops_the_commits_that_lost_one_of_several_leases(dialect: Diale
 mod on_a_slow_connection {
     use super::*;
 
-    on_every_database!(only postgres and mysql and mariadb: the_time_to_send_does_not_prolong_a_lease);
+    on_every_database! {
+        only postgres and mysql and mariadb:
+        the_time_to_send_does_not_prolong_a_lease,
+    }
 
     /// The fence arrives late, and the database counts its time from the arrival.
     async fn the_time_to_send_does_not_prolong_a_lease(dialect: Dialect) {

@@ -1,4 +1,4 @@
-//! A condition means in the database what it means in memory, by SQL's rules about nulls.
+//! A condition matches the same rows in the database and in memory, with the rules of SQL for NULL.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -15,11 +15,11 @@ use crate::edges;
 use crate::sample::{Color, Sample, refusable, samples, wild};
 
 on_every_database! {
-    nested_conditions_mean_what_they_mean_in_memory,
-    lists_find_what_is_in_them,
+    nested_conditions_match_as_in_memory,
+    list_conditions_match_their_members,
 }
 
-/// Small samples of many edges, added; as the database has them.
+/// Adds samples with edge values and returns them as stored.
 pub async fn add(db: &TestDatabase, draw: &mut Draw, count: usize) -> Vec<Sample> {
     let mut rows: Vec<Sample> = std::iter::repeat_with(|| wild(draw, 2))
         .filter(|row| refusable(db.dialect, row).is_empty())
@@ -39,10 +39,10 @@ pub async fn add(db: &TestDatabase, draw: &mut Draw, count: usize) -> Vec<Sample
     rows
 }
 
-/// The order of two fields; none if one of them is null.
+/// The order of two fields, or `None` if one of them is NULL.
 trait Compare: Comparable + Clone + 'static {
     fn compare(&self, other: &Self) -> Option<Ordering>;
-    /// Whether less and greater mean the same in every database.
+    /// Whether all databases order the values of this type alike.
     fn is_ordered(_: Dialect) -> bool {
         true
     }
@@ -69,7 +69,7 @@ impl Compare for Uuid {
 }
 
 impl Compare for f64 {
-    /// As PostgreSQL does, the one database that has a NaN.
+    /// As in PostgreSQL, the only database that stores NaN.
     fn compare(&self, other: &Self) -> Option<Ordering> {
         self.partial_cmp(other).or(Some(self.is_nan().cmp(&other.is_nan())))
     }
@@ -97,10 +97,10 @@ fn is_null<F: Compare>(field: &F) -> bool {
     field.compare(field).is_none()
 }
 
-/// True, false, or by a null neither.
+/// True, false, or unknown because of a NULL.
 type Truth = Option<bool>;
 
-/// A condition, what it means, and how it reads.
+/// A condition, its evaluation in memory, and its text.
 struct Case {
     condition: Condition<Sample>,
     means: Box<dyn Fn(&Sample) -> Truth>,
@@ -156,7 +156,7 @@ fn compare<F: Compare + std::fmt::Debug>(
     }
 }
 
-/// A condition on any column, by values that are there.
+/// Draws a condition on any column with values that occur in the rows.
 fn leaf(dialect: Dialect, draw: &mut Draw, rows: &[Sample]) -> Case {
     macro_rules! columns {
         ($($field:ident $column:ident),* $(,)?) => {{
@@ -218,7 +218,7 @@ fn ids<'r>(rows: impl IntoIterator<Item = &'r Sample>) -> BTreeSet<Uuid> {
     rows.into_iter().map(|row| row.id.uuid()).collect()
 }
 
-async fn nested_conditions_mean_what_they_mean_in_memory(db: &TestDatabase, mut draw: Draw) {
+async fn nested_conditions_match_as_in_memory(db: &TestDatabase, mut draw: Draw) {
     let rows = add(db, &mut draw, 200).await;
     let mut found_some = 0;
     for n in 0..200 {
@@ -239,8 +239,8 @@ async fn nested_conditions_mean_what_they_mean_in_memory(db: &TestDatabase, mut 
     assert!(found_some > 60, "{found_some} conditions told rows apart");
 }
 
-/// Long lists: many values that are nowhere, and a few that are.
-async fn lists_find_what_is_in_them(db: &TestDatabase, mut draw: Draw) {
+/// Long lists with many values that do not occur and a few that do.
+async fn list_conditions_match_their_members(db: &TestDatabase, mut draw: Draw) {
     let rows = add(db, &mut draw, 60).await;
     macro_rules! lists {
         ($($field:ident $column:ident: $strategy:expr;)*) => {$(

@@ -1,7 +1,6 @@
-//! Nothing that a file or the environment can hold breaks the configuration's loader, and
-//! every problem that it finds has a place.
+//! The loader returns a configuration or problems with places for any file and environment.
 //!
-//! Random documents by their structure are in `tests/configuration/random.rs`.
+//! `tests/configuration/random.rs` has random documents with a valid outline.
 
 use std::fs;
 
@@ -12,7 +11,7 @@ use proptest::sample::select;
 
 use crate::draw::check;
 
-/// Each problem says where and what.
+/// Checks that each problem has a place and a text.
 fn has_places(loaded: Result<EkbatanConfig, ConfigError>) -> Result<(), TestCaseError> {
     let Err(error) = loaded else { return Ok(()) };
     prop_assert!(!error.problems().is_empty());
@@ -27,14 +26,14 @@ fn has_places(loaded: Result<EkbatanConfig, ConfigError>) -> Result<(), TestCase
 }
 
 fn with(key: &str, value: &str) -> String {
-    // JSON's texts are YAML's.
+    // A JSON string is also a YAML string.
     let value = serde_json::Value::from(value);
     let url = if key == "url" { "" } else { "url: 'postgres://h/d', " };
     format!("ekbatan: {{configs: {{primary-config: {{{url}{key}: {value}}}}}}}")
 }
 
 #[test]
-fn no_bytes_break_the_loader() {
+fn the_loader_accepts_or_refuses_any_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ekbatan.yml");
     let pieces = prop::collection::vec(
@@ -88,7 +87,7 @@ fn no_bytes_break_the_loader() {
 }
 
 #[test]
-fn no_environment_breaks_the_loader() {
+fn the_loader_accepts_or_refuses_any_environment() {
     let step = select(vec![
         "CONFIGS",
         "PRIMARY_CONFIG",
@@ -123,7 +122,7 @@ fn no_environment_breaks_the_loader() {
 }
 
 #[test]
-fn no_interpolation_breaks_the_loader() {
+fn the_loader_accepts_or_refuses_any_interpolation() {
     let piece = select(vec![
         "$", "${", "}", ":", "X", "Y", "$$", "${X}", "${X:", "${:", "\\", "ä", " ", "-",
     ]);
@@ -137,7 +136,7 @@ fn no_interpolation_breaks_the_loader() {
 }
 
 #[test]
-fn no_time_span_breaks_the_loader() {
+fn the_loader_accepts_or_refuses_any_time_span() {
     let unit = select(vec!["", "ms", "s", "m", "h", "d", "us", "S", "ä", " s", "PT", "T"]);
     let number = prop_oneof![
         any::<u128>().prop_map(|number| number.to_string()),
@@ -154,9 +153,9 @@ fn no_time_span_breaks_the_loader() {
     });
 }
 
-/// A password within an address is not shown either, wherever the address goes wrong.
+/// No error shows the password of a URL.
 #[test]
-fn no_address_breaks_the_loader_or_shows_its_password() {
+fn the_loader_accepts_or_refuses_any_url_without_showing_its_password() {
     let scheme = select(vec![
         "jdbc:postgresql:",
         "jdbc:mysql:",

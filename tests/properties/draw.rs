@@ -1,4 +1,4 @@
-//! Draws values from strategies, by one seed.
+//! Draws values from strategies with a seed.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -13,7 +13,7 @@ fn seed() -> u64 {
     }
 }
 
-/// The same draws for the same seed. Says the seed if the test that holds it fails.
+/// Draws the same values for the same seed. Prints the seed if the test fails.
 pub struct Draw {
     runner: TestRunner,
     seed: u64,
@@ -29,12 +29,12 @@ impl Draw {
         of.new_tree(&mut self.runner).unwrap().current()
     }
 
-    /// Once in so many times.
+    /// Returns true with probability 1 in `times`.
     pub fn once_in(&mut self, times: u32) -> bool {
         self.one(0..times) == 0
     }
 
-    /// A few of the given ones.
+    /// Draws a number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         self.one(0..bound)
     }
@@ -58,7 +58,7 @@ fn runner(seed: u64, cases: u32) -> TestRunner {
     })
 }
 
-/// Holds a property to so many cases; one that fails is made as small as it goes.
+/// Checks a property with `cases` values and shrinks a value that fails.
 pub fn check<S: Strategy>(
     cases: u32,
     of: S,

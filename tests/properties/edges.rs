@@ -1,4 +1,4 @@
-//! Values of every type of column: those at which something ends, and any others.
+//! Strategies for the values of every column type: edge values and arbitrary ones.
 
 use ekbatan::chrono::NaiveDate;
 use ekbatan::prelude::*;
@@ -185,7 +185,7 @@ pub fn timestamp() -> impl Strategy<Value = DateTime<Utc>> {
         12 => (second, nanos).prop_filter_map("chrono's leap seconds end a minute", |(second, nanos)| {
             DateTime::from_timestamp(second, nanos)
         }),
-        // Every day has its time.
+        // Each date with a time.
         3 => (date(), 0_u32..86_400).prop_filter_map("beyond chrono's range", |(day, second)| {
             Some(day.and_hms_opt(second / 3_600, second / 60 % 60, second % 60)?.and_utc())
         }),
@@ -194,7 +194,7 @@ pub fn timestamp() -> impl Strategy<Value = DateTime<Utc>> {
     ]
 }
 
-/// An array within an array, so many times.
+/// Arrays nested to a depth.
 fn nested(depth: usize) -> serde_json::Value {
     (0..depth).fold(json!(1), |inner, _| json!([inner]))
 }

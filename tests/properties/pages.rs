@@ -1,4 +1,4 @@
-//! Pages by any column have every row once, whatever is in it.
+//! Pages by any column return every row once.
 
 use std::collections::BTreeSet;
 
@@ -53,7 +53,7 @@ async fn pages_by_any_column_return_every_row_once(db: &TestDatabase, mut draw: 
     pages!(ID, FLAG, TINY, SMALL, BIG, RATIO, LABEL, RAW, OWNER, PRICE, DAY, AT, COLOR);
 }
 
-/// Servers that sort by the beginnings of texts sort these as if they were equal.
+/// Servers that sort by a prefix of the text treat these texts as equal.
 async fn pages_by_texts_with_long_common_prefixes_return_every_row_once(
     db: &TestDatabase,
     mut draw: Draw,

@@ -1,4 +1,4 @@
-//! A row with a column of every type, and one that may be null.
+//! A row with two columns of every type, one of which may be NULL.
 
 use ekbatan::Field;
 use ekbatan::chrono::NaiveDate;
@@ -67,8 +67,8 @@ pub enum SampleState {
     Deleted,
 }
 
-/// Every column of the value's own: name, then the type of SQLite, PostgreSQL (not null, and
-/// null), and the two others.
+/// The columns: name, then the type in SQLite, in PostgreSQL (NOT NULL, and NULL), and in MySQL
+/// and MariaDB.
 const COLUMNS: [(&str, &str, [&str; 2], &str); 13] = [
     ("flag", "INTEGER", ["boolean", "boolean"], "boolean"),
     ("tiny", "INTEGER", ["smallint", "smallint"], "smallint"),
@@ -118,7 +118,7 @@ fn migrations() -> Migrations {
         .script_for("mariadb", 1, "samples", mysql("uuid", "utf8mb4_nopad_bin"))
 }
 
-/// A sample in which nothing is out of the ordinary.
+/// A sample of ordinary values.
 pub fn tame() -> Sample {
     Sample {
         id: Id::new(),
@@ -152,7 +152,7 @@ pub fn tame() -> Sample {
     }
 }
 
-/// A sample with some columns, about one in `times`, drawn from the edges.
+/// A sample of which about one column in `times` has an edge value.
 pub fn wild(draw: &mut Draw, times: u32) -> Sample {
     use proptest::prelude::any;
     let mut sample = tame();
@@ -184,12 +184,12 @@ pub fn wild(draw: &mut Draw, times: u32) -> Sample {
     sample
 }
 
-/// The columns whose values the database cannot keep as they are.
+/// The columns whose values the database cannot store unchanged.
 pub fn refusable(dialect: Dialect, sample: &Sample) -> Vec<&'static str> {
     use chrono::Datelike;
     let year = |day: NaiveDate| match dialect {
         Dialect::Sqlite => !(0..=9999).contains(&day.year()),
-        // Their first day is the first of the Julian count.
+        // Its dates start with Julian day 0.
         Dialect::Postgres => day < NaiveDate::from_ymd_opt(-4713, 11, 24).unwrap(),
         Dialect::MySql | Dialect::MariaDb => !(1000..=9999).contains(&day.year()),
     };
@@ -199,7 +199,8 @@ pub fn refusable(dialect: Dialect, sample: &Sample) -> Vec<&'static str> {
         Dialect::MySql | Dialect::MariaDb => !float.is_finite(),
     };
     let text = |text: &String| dialect == Dialect::Postgres && text.contains('\0');
-    // MariaDB's uuid refuses some of no known version and variant, as was found by trying.
+    // The uuid type of MariaDB refuses some values of unknown version and variant; the pattern was
+    // found by experiment.
     let uuid = |uuid: Uuid| {
         let bytes = uuid.as_bytes();
         dialect == Dialect::MariaDb && bytes[6] >= 0x80 && (1..=0x80).contains(&bytes[8])
@@ -208,7 +209,7 @@ pub fn refusable(dialect: Dialect, sample: &Sample) -> Vec<&'static str> {
         let deepest = match dialect {
             Dialect::MySql => 100,
             Dialect::MariaDb => 31,
-            // What serde_json reads.
+            // The limit of serde_json.
             Dialect::Sqlite | Dialect::Postgres => 127,
         };
         depth(document) > deepest || (dialect == Dialect::Postgres && binary && has_nul(document))

@@ -1,4 +1,4 @@
-//! Ids that carry their shard, against a second implementation of their layout.
+//! Ids that contain their shard, compared with a second implementation of the layout.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ impl Clock for Set {
     }
 }
 
-/// The layout's parts, cut out of the written form rather than out of the number.
+/// The parts of the layout, read from the text form instead of the number.
 #[derive(Debug, PartialEq)]
 struct Parts {
     milliseconds: i64,
@@ -52,11 +52,11 @@ fn shard() -> impl Strategy<Value = ShardIdentifier> {
     (0_u32..256, 0_u32..64).prop_map(|(group, member)| ShardIdentifier::new(group, member).unwrap())
 }
 
-/// The last millisecond that 48 bits hold, less those that a generator may borrow here.
+/// The last millisecond of 48 bits, minus the milliseconds that a generator may borrow here.
 const LAST: i64 = (1 << 48) - 1_000;
 
 #[test]
-fn what_is_drawn_holds_its_shard_and_instant_in_the_layout() {
+fn a_generated_id_contains_its_shard_and_instant() {
     let instants = prop_oneof![
         Just(0),
         Just(1),
@@ -75,7 +75,7 @@ fn what_is_drawn_holds_its_shard_and_instant_in_the_layout() {
             latest = latest.max(now);
             let id: ShardedId<Row> = ids.generate_on(shard);
             let parts = parts(&id.to_string());
-            // 2,000 ids fit a millisecond; here there are fewer.
+            // A millisecond has room for 2,000 ids; here there are fewer.
             prop_assert_eq!(parts.milliseconds, latest);
             prop_assert_eq!((parts.version, parts.variant), (7, 0b10));
             prop_assert_eq!((parts.group, parts.member), (shard.group(), shard.member()));
@@ -92,7 +92,7 @@ fn what_is_drawn_holds_its_shard_and_instant_in_the_layout() {
 }
 
 #[test]
-fn ids_are_ordered_by_their_time_whatever_their_shards() {
+fn ids_of_all_shards_are_ordered_by_time() {
     check(500, (0..LAST, 0..LAST, shard(), shard()), |(a, b, one, other)| {
         let draw = |at: i64, shard| -> ShardedId<Row> {
             IdGenerator::new(Arc::new(Set(Mutex::new(at)))).generate_on(shard)
@@ -107,10 +107,10 @@ fn ids_are_ordered_by_their_time_whatever_their_shards() {
 }
 
 #[test]
-fn any_128_bits_are_an_id() {
+fn any_128_bits_parse_as_an_id() {
     let bits = prop_oneof![
         any::<u128>(),
-        // Most of those are of another version.
+        // Most of these have another version.
         any::<u128>().prop_map(|bits| bits & !(0xF << 76 | 0b11 << 62) | 0x7 << 76 | 0b10 << 62),
     ];
     check(2_000, bits, |bits| {
@@ -131,7 +131,7 @@ fn any_128_bits_are_an_id() {
 }
 
 #[test]
-fn no_text_breaks_an_id() {
+fn parsing_accepts_or_refuses_any_text() {
     let almost = "[0-9a-fA-F{}-]{0,40}|urn:uuid:[0-9a-f-]{30,40}|[0-9a-f]{32}";
     check(3_000, prop_oneof![almost, "\\PC{0,50}", any::<String>()], |text| {
         let parsed = text.parse::<ShardedId<Row>>();

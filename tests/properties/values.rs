@@ -1,4 +1,4 @@
-//! Whatever is staged comes back exactly, or is refused by name and leaves nothing.
+//! A staged value is stored unchanged, or refused by column and nothing is written.
 
 use ekbatan::action::RetryPolicy;
 use ekbatan::db::DbErrorKind;
@@ -13,12 +13,12 @@ use crate::draw::Draw;
 use crate::sample::{Sample, refusable, samples, tame, wild};
 
 on_every_database! {
-    a_row_alone_comes_back_or_is_refused_by_name,
-    rows_of_a_batch_come_back_as_those_alone_do,
-    a_batch_with_a_refused_row_leaves_nothing,
+    a_single_row_round_trips_or_is_refused_by_column,
+    rows_of_a_batch_round_trip_like_single_rows,
+    a_batch_with_a_refused_row_writes_nothing,
 }
 
-/// Stages the sample that it holds.
+/// Adds a sample.
 struct Add(Sample);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ impl Action for Add {
     }
 }
 
-/// The sample as it is to come back.
+/// The sample as a read must return it.
 fn normal(sample: &Sample) -> Sample {
     let mut sample = sample.clone();
     sample.at.normalize();
@@ -51,7 +51,7 @@ fn normal(sample: &Sample) -> Sample {
     sample
 }
 
-/// Two numbers that are one: databases that read JSON do not keep how a number was written.
+/// Whether two numbers are equal. Databases that parse JSON do not keep the spelling of numbers.
 fn same_number(a: &serde_json::Number, b: &serde_json::Number) -> bool {
     a == b
         || match (a.as_i128(), b.as_i128()) {
@@ -76,7 +76,7 @@ fn same_document(a: &serde_json::Value, b: &serde_json::Value) -> bool {
 }
 
 fn same_float(dialect: Dialect, a: f64, b: f64) -> bool {
-    // Neither of the two has a negative zero.
+    // These two have no negative zero.
     let plain = matches!(dialect, Dialect::MariaDb | Dialect::Sqlite);
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan()) || (plain && a == 0.0 && b == 0.0)
 }
@@ -111,7 +111,7 @@ fn differences(dialect: Dialect, a: &Sample, b: &Sample) -> Vec<&'static str> {
     found
 }
 
-/// Fails unless the row is read, by its id and by each of its columns, as it is to be.
+/// Checks that reads by id and by each column return the row as staged.
 async fn assert_kept(db: &TestDatabase, staged: &Sample, answered: &Stored<Sample>) {
     let expected = normal(staged);
     let answer = differences(db.dialect, answered, &expected);
@@ -140,12 +140,12 @@ async fn assert_kept(db: &TestDatabase, staged: &Sample, answered: &Stored<Sampl
     panic!("{unequal:?} do not find {}", brief(&expected));
 }
 
-/// Without what would fill the screen.
+/// The sample, shortened for a message.
 fn brief(sample: &Sample) -> String {
     format!("{sample:?}").chars().take(4_000).collect()
 }
 
-/// For each column that can be compared, what says that it is as in the sample.
+/// For each comparable column, the condition that it equals the value of the sample.
 fn conditions(sample: &Sample) -> Vec<(&'static str, Condition<Sample>, Condition<Sample>)> {
     let mut conditions = Vec::new();
     macro_rules! conditions {
@@ -165,7 +165,7 @@ fn conditions(sample: &Sample) -> Vec<(&'static str, Condition<Sample>, Conditio
     conditions
 }
 
-/// Whether an error says which column of these it is about.
+/// Whether an error names one of these columns.
 fn names(message: &str, columns: &[&str]) -> bool {
     columns.iter().any(|column| {
         message.contains(&format!("`{column}`"))
@@ -185,7 +185,7 @@ fn assert_typed(kind: Option<DbErrorKind>, message: &str, columns: &[&str]) {
     assert!(names(message, columns), "{columns:?} are not named by: {message}");
 }
 
-async fn a_row_alone_comes_back_or_is_refused_by_name(db: &TestDatabase, mut draw: Draw) {
+async fn a_single_row_round_trips_or_is_refused_by_column(db: &TestDatabase, mut draw: Draw) {
     let executor = ActionExecutor::builder(&db.databases, "com.example.properties")
         .model::<Sample>()
         .build()
@@ -214,7 +214,7 @@ async fn a_row_alone_comes_back_or_is_refused_by_name(db: &TestDatabase, mut dra
     assert!(kept > 100 && refused > 10, "{kept} kept, {refused} refused");
 }
 
-/// Samples that the database takes.
+/// Draws samples that the database can store.
 fn takable(db: &TestDatabase, draw: &mut Draw, count: usize) -> Vec<Sample> {
     std::iter::repeat_with(|| wild(draw, 5))
         .filter(|sample| refusable(db.dialect, sample).is_empty())
@@ -222,7 +222,7 @@ fn takable(db: &TestDatabase, draw: &mut Draw, count: usize) -> Vec<Sample> {
         .collect()
 }
 
-async fn rows_of_a_batch_come_back_as_those_alone_do(db: &TestDatabase, mut draw: Draw) {
+async fn rows_of_a_batch_round_trip_like_single_rows(db: &TestDatabase, mut draw: Draw) {
     for rows in [1, 2, 3, 7, 40, 70] {
         let added = takable(db, &mut draw, rows);
         let new = added.iter().map(|sample| New::new(sample.clone(), ()));
@@ -242,7 +242,7 @@ async fn rows_of_a_batch_come_back_as_those_alone_do(db: &TestDatabase, mut draw
     }
 }
 
-async fn a_batch_with_a_refused_row_leaves_nothing(db: &TestDatabase, mut draw: Draw) {
+async fn a_batch_with_a_refused_row_writes_nothing(db: &TestDatabase, mut draw: Draw) {
     let old = tame();
     let stored = samples(db).add(New::new(old.clone(), ())).await.unwrap();
     let count = samples(db).count().await.unwrap();

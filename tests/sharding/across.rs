@@ -1,4 +1,4 @@
-//! Actions over several shards that all commit: behaviours 56 to 58.
+//! Cross-shard actions that commit on every shard: behaviours 56 to 58.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,19 +13,19 @@ use crate::models::{AccountEvent, account, note, order, quiet};
 use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, UNKNOWN, executor_on};
 
 on_every_layout! {
-    events_are_on_the_shard_of_their_model_alone,
-    an_action_over_shards_is_refused_with_nothing_written_and_nothing_opened,
-    an_action_over_shards_that_is_allowed_commits_on_each,
-    events_are_numbered_over_the_whole_action,
-    an_entity_leaves_a_sentinel_on_its_shard,
-    the_trail_is_gone_once_every_shard_has_committed,
-    a_row_that_is_stale_on_the_first_shard_is_tried_again,
-    a_row_that_was_overtaken_for_good_leaves_nothing_anywhere,
-    rows_that_an_unknown_shard_sends_home_cross_nothing,
-    effects_run_once_every_shard_has_committed,
+    events_are_written_only_to_the_shard_of_their_model,
+    a_cross_shard_action_is_refused_before_anything_is_sent,
+    an_allowed_cross_shard_action_commits_on_each_shard,
+    events_are_numbered_across_the_shards_of_an_action,
+    an_entity_writes_a_sentinel_event_on_its_shard,
+    the_cross_shard_records_are_removed_after_every_shard_committed,
+    a_stale_row_on_the_first_shard_is_retried,
+    a_permanently_stale_row_leaves_nothing_on_any_shard,
+    rows_of_unknown_shards_that_map_to_the_default_shard_are_not_cross_shard,
+    effects_run_after_every_shard_committed,
 }
 
-async fn events_are_on_the_shard_of_their_model_alone(t: &TestShards) {
+async fn events_are_written_only_to_the_shard_of_their_model(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     executor.execute(&Take::default(), route(&accounts[1..2])).await.unwrap();
@@ -38,14 +38,14 @@ async fn events_are_on_the_shard_of_their_model_alone(t: &TestShards) {
     assert_eq!(events, [[Some("AccountChanged".to_owned()), Some(id)]]);
 }
 
-async fn an_action_over_shards_is_refused_with_nothing_written_and_nothing_opened(t: &TestShards) {
+async fn a_cross_shard_action_is_refused_before_anything_is_sent(t: &TestShards) {
     let executor = t.executor().await;
     let action = stage(|ctx| {
         for shard in [THIRD, FIRST, THIRD] {
             ctx.plan().add(quiet(account(shard, "a")));
         }
     });
-    // Whoever began to write would wait here, and not be answered.
+    // A write would block here, and the call would not return.
     let held = [t.on(FIRST).hold_writers().await, t.on(THIRD).hold_writers().await];
     let call = executor.execute(&action, Nothing {});
     let id = call.action_id();
@@ -57,7 +57,7 @@ async fn an_action_over_shards_is_refused_with_nothing_written_and_nothing_opene
     assert_eq!(action.runs(), 1);
     assert_eq!(executor.outcome(id).await.unwrap(), Outcome::NotCommitted);
     t.assert_nothing_written().await;
-    // Nor with a policy that tries everything again.
+    // A policy that retries every kind does not help.
     let budget = Budget::new(5).base(std::time::Duration::ZERO);
     let eager = RetryPolicy::none().with(ErrorKind::CrossShard, budget).without(ErrorKind::Stale);
     let error = executor.execute(&action, Nothing {}).retry(eager).await.unwrap_err();
@@ -65,7 +65,7 @@ async fn an_action_over_shards_is_refused_with_nothing_written_and_nothing_opene
     t.assert_nothing_written().await;
 }
 
-async fn an_action_over_shards_that_is_allowed_commits_on_each(t: &TestShards) {
+async fn an_allowed_cross_shard_action_commits_on_each_shard(t: &TestShards) {
     let executor = t.executor().await;
     let action = stage(|ctx| {
         SHARDS.map(|shard| {
@@ -92,7 +92,7 @@ async fn an_action_over_shards_that_is_allowed_commits_on_each(t: &TestShards) {
     assert_eq!(t.databases.partial_commits().await.unwrap(), []);
 }
 
-async fn events_are_numbered_over_the_whole_action(t: &TestShards) {
+async fn events_are_numbered_across_the_shards_of_an_action(t: &TestShards) {
     let executor = t.executor().await;
     let action = stage(|ctx| {
         let opened = || AccountEvent::Opened { owner: "a".to_owned() };
@@ -109,7 +109,7 @@ async fn events_are_numbered_over_the_whole_action(t: &TestShards) {
     }
 }
 
-async fn an_entity_leaves_a_sentinel_on_its_shard(t: &TestShards) {
+async fn an_entity_writes_a_sentinel_event_on_its_shard(t: &TestShards) {
     let executor = t.executor().await;
     let action = stage(|ctx| {
         let opened = AccountEvent::Opened { owner: "a".to_owned() };
@@ -129,7 +129,7 @@ async fn an_entity_leaves_a_sentinel_on_its_shard(t: &TestShards) {
     assert_eq!(events, [[Some(id.to_string()), None, None, None, None]]);
 }
 
-async fn the_trail_is_gone_once_every_shard_has_committed(t: &TestShards) {
+async fn the_cross_shard_records_are_removed_after_every_shard_committed(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     for _ in 0..3 {
@@ -137,17 +137,17 @@ async fn the_trail_is_gone_once_every_shard_has_committed(t: &TestShards) {
         let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
         let id = call.action_id();
         call.await.unwrap();
-        // At no moment is a complete action anything else, while its trail is taken away.
+        // The outcome stays `Committed` while the records are removed.
         assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
         assert_eq!(t.databases.partial_commits().await.unwrap(), []);
     }
-    until("the trail is taken away", async || {
+    until("the cross-shard records are removed", async || {
         t.eventlog_counts("cross_shard_parts").await == [0; 3]
     })
     .await;
 }
 
-async fn a_row_that_is_stale_on_the_first_shard_is_tried_again(t: &TestShards) {
+async fn a_stale_row_on_the_first_shard_is_retried(t: &TestShards) {
     let accounts = Arc::new(t.three_accounts().await);
     let executor = t.executor().await;
     let (other, seen) = (t.open_again().await, accounts.clone());
@@ -170,7 +170,7 @@ async fn a_row_that_is_stale_on_the_first_shard_is_tried_again(t: &TestShards) {
     assert_eq!(t.eventlog_counts("events").await, [1, 1, 0]);
 }
 
-async fn a_row_that_was_overtaken_for_good_leaves_nothing_anywhere(t: &TestShards) {
+async fn a_permanently_stale_row_leaves_nothing_on_any_shard(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let action = stage({
@@ -191,7 +191,7 @@ async fn a_row_that_was_overtaken_for_good_leaves_nothing_anywhere(t: &TestShard
     }
 }
 
-async fn rows_that_an_unknown_shard_sends_home_cross_nothing(t: &TestShards) {
+async fn rows_of_unknown_shards_that_map_to_the_default_shard_are_not_cross_shard(t: &TestShards) {
     let executor = executor_on(&t.open_lenient().await).await;
     let action = stage(|ctx| {
         ctx.plan().add(quiet(account(UNKNOWN, "a")));
@@ -205,7 +205,7 @@ async fn rows_that_an_unknown_shard_sends_home_cross_nothing(t: &TestShards) {
     assert_eq!(t.counts("accounts").await, [1, 1, 0]);
 }
 
-async fn effects_run_once_every_shard_has_committed(t: &TestShards) {
+async fn effects_run_after_every_shard_committed(t: &TestShards) {
     let executor = t.executor().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let action = stage({
@@ -226,7 +226,7 @@ async fn effects_run_once_every_shard_has_committed(t: &TestShards) {
     executor.execute(&action, Nothing {}).allow_cross_shard().await.unwrap();
     assert_eq!(*seen.lock().unwrap(), [(3, Outcome::Committed)]);
     assert_eq!(executor.effect_failures(), 0);
-    // None runs for what did not commit.
+    // No effect runs for an action that did not commit.
     executor.execute(&action, Nothing {}).await.unwrap_err();
     assert_eq!(seen.lock().unwrap().len(), 1);
 }

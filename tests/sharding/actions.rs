@@ -1,4 +1,4 @@
-//! Actions that a test writes where it needs them.
+//! Actions that a test defines with a closure.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::models::{Account, AccountEvent};
 
-/// How the suite's actions fail.
+/// The domain error of the actions.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     #[error(transparent)]
     Read(#[from] ReadError),
 }
 
-/// Parameters of actions that need none.
+/// The parameters of an action that needs none.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Nothing {}
 
-/// An action that stages what its closure says, and counts how often it ran.
+/// An action that runs a closure and counts its runs.
 pub struct Stage<F, O> {
     stage: F,
     runs: AtomicU32,
@@ -56,7 +56,7 @@ where
     Stage { stage, runs: AtomicU32::new(0), of: PhantomData }
 }
 
-/// What to move, and through which accounts: from each to the next.
+/// The accounts to take from, and the amount.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Route {
     pub accounts: Vec<ShardedId<Account>>,
@@ -69,7 +69,7 @@ pub fn route(accounts: &[Stored<Account>]) -> Route {
 
 type Hook = Box<dyn Fn(u32) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Reads accounts, lets something happen, and takes one from each.
+/// Reads accounts, runs a hook, and takes the amount from each account.
 #[derive(Default)]
 pub struct Take {
     between: Option<Hook>,
@@ -77,7 +77,7 @@ pub struct Take {
 }
 
 impl Take {
-    /// What happens between the reads and the commit, told the attempt.
+    /// Runs a hook between the reads and the commit; the hook gets the attempt.
     pub fn with(between: impl Fn(u32) -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
         Self { between: Some(Box::new(between)), runs: AtomicU32::new(0) }
     }

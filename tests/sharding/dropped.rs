@@ -1,4 +1,4 @@
-//! Callers that go away while an action commits on one shard after another.
+//! Callers that drop an execution while it commits on one shard after another.
 
 use std::future::IntoFuture;
 
@@ -12,14 +12,14 @@ use crate::actions::{Take, route};
 use crate::shards::{FIRST, SECOND, THIRD, TestShards};
 
 on_every_layout! {
-    a_caller_dropped_at_any_poll_leaves_all_shards_or_none,
-    a_caller_dropped_between_two_shards_stops_nothing,
-    a_deadline_between_two_shards_stops_nothing,
+    a_call_dropped_at_any_poll_commits_on_all_shards_or_none,
+    a_call_dropped_between_two_shards_completes,
+    a_commit_completes_after_a_deadline_between_two_shards,
 }
 
 const ROUNDS: usize = 3;
 
-async fn a_caller_dropped_at_any_poll_leaves_all_shards_or_none(t: &TestShards) {
+async fn a_call_dropped_at_any_poll_commits_on_all_shards_or_none(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let (mut complete, mut absent, mut dropped_late) = (0, 0, 0);
@@ -42,7 +42,7 @@ async fn a_caller_dropped_at_any_poll_leaves_all_shards_or_none(t: &TestShards) 
                     assert_eq!(change, [0, 0, 0], "after {polls} polls");
                     absent += 1;
                 }
-                Outcome::PartlyCommitted => panic!("half a commit after {polls} polls"),
+                Outcome::PartlyCommitted => panic!("a partial commit after {polls} polls"),
             }
             if let Some(answer) = finished {
                 answer.unwrap();
@@ -53,7 +53,7 @@ async fn a_caller_dropped_at_any_poll_leaves_all_shards_or_none(t: &TestShards) 
     println!("{complete} complete, {dropped_late} of them without a caller; {absent} absent");
     assert!(absent > 0 && dropped_late > 0);
     assert_eq!(t.databases.partial_commits().await.unwrap(), []);
-    until("the trails are taken away", async || {
+    until("the cross-shard records are removed", async || {
         t.eventlog_counts("cross_shard_parts").await == [0; 3]
     })
     .await;
@@ -70,7 +70,7 @@ async fn versions(t: &TestShards) -> [i64; 3] {
     versions
 }
 
-/// The first shard has committed, the second one's writer is held.
+/// Waits until the first shard has committed. The writers of the second shard are blocked.
 async fn commit_first(t: &TestShards) {
     until("the first shard commits", async || t.eventlog_counts("events").await == [1, 0, 0]).await;
 }
@@ -82,7 +82,7 @@ async fn assert_complete(t: &TestShards, executor: &ActionExecutor, id: ActionId
     assert_eq!(t.databases.partial_commits().await.unwrap(), []);
 }
 
-async fn a_caller_dropped_between_two_shards_stops_nothing(t: &TestShards) {
+async fn a_call_dropped_between_two_shards_completes(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let held = t.on(SECOND).hold_writers().await;
@@ -94,7 +94,7 @@ async fn a_caller_dropped_between_two_shards_stops_nothing(t: &TestShards) {
         () = commit_first(t) => {}
         answer = call.into_future() => panic!("{answer:?}"),
     }
-    // In this process it still runs, and so it is no partial commit; to others it may be one.
+    // This process knows that the action still runs. Another process may see a partial commit.
     assert_eq!(t.databases.partial_commits().await.unwrap(), []);
     let seen = t.open_again().await.partial_commits().await.unwrap();
     assert_eq!((seen.len(), seen[0].action, seen[0].missing.len()), (1, id, 2));
@@ -102,7 +102,7 @@ async fn a_caller_dropped_between_two_shards_stops_nothing(t: &TestShards) {
     assert_complete(t, &executor, id).await;
 }
 
-async fn a_deadline_between_two_shards_stops_nothing(t: &TestShards) {
+async fn a_commit_completes_after_a_deadline_between_two_shards(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let held = t.on(SECOND).hold_writers().await;

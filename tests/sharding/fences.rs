@@ -1,4 +1,4 @@
-//! A lease that ends on one of several shards.
+//! Leases that are lost on one of several shards.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::models::Account;
 use crate::shards::{FIRST, SECOND, THIRD, TestShards, executor_on, hold_writers};
 
 on_every_layout! {
-    a_lease_that_holds_commits_on_every_shard,
-    a_lease_that_was_overtaken_on_one_shard_commits_on_none,
-    a_successor_that_begins_on_one_shard_during_perform_shuts_out_all_of_them,
-    a_fence_that_falls_between_two_shards_is_a_partial_commit,
-    a_first_read_raises_the_fence_on_its_shard_and_no_other,
-    whatever_is_read_first_shuts_out_an_earlier_commit_on_that_shard,
+    a_held_lease_commits_on_every_shard,
+    a_lease_that_lost_its_fence_on_one_shard_commits_on_none,
+    a_later_lease_on_one_shard_during_perform_fences_off_all_shards,
+    a_fence_lost_between_two_shards_is_a_partial_commit,
+    a_first_read_raises_the_fence_only_on_its_shard,
+    every_kind_of_read_fences_off_an_earlier_lease_on_its_shard,
 }
 
 fn lease(token: i64) -> Fence {
     Fence { key: "account".into(), token, remaining: Duration::from_secs(600) }
 }
 
-async fn a_lease_that_holds_commits_on_every_shard(t: &TestShards) {
+async fn a_held_lease_commits_on_every_shard(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     for token in [1, 1, 3] {
@@ -42,11 +42,11 @@ async fn a_lease_that_holds_commits_on_every_shard(t: &TestShards) {
     }
 }
 
-async fn a_lease_that_was_overtaken_on_one_shard_commits_on_none(t: &TestShards) {
+async fn a_lease_that_lost_its_fence_on_one_shard_commits_on_none(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let action = Take::default();
-    // The successor worked on the third shard alone.
+    // The later lease was used only on the third shard.
     executor.execute(&action, route(&accounts[2..])).fenced_by(&lease(2)).await.unwrap();
     forget_on_first(t).await;
     let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
@@ -58,13 +58,13 @@ async fn a_lease_that_was_overtaken_on_one_shard_commits_on_none(t: &TestShards)
     assert_eq!(t.eventlog_counts("cross_shard_parts").await, [0; 3]);
 }
 
-/// So that what the third shard knows of a fence is known nowhere else.
+/// Removes the fence from the first shard, so that only the third shard knows it.
 async fn forget_on_first(t: &TestShards) {
     let first = t.on(FIRST);
     first.execute(&format!("DELETE FROM {}", first.eventlog("lock_fences"))).await;
 }
 
-async fn a_successor_that_begins_on_one_shard_during_perform_shuts_out_all_of_them(t: &TestShards) {
+async fn a_later_lease_on_one_shard_during_perform_fences_off_all_shards(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let (successor, other) = (executor_on(&t.open_again().await).await, accounts[2].clone());
@@ -84,9 +84,9 @@ async fn a_successor_that_begins_on_one_shard_during_perform_shuts_out_all_of_th
     assert_eq!(t.eventlog_counts("events").await, [0, 0, 1]);
 }
 
-/// The first shard's writers are held while the second one's fence falls, after it was raised
-/// for the last time.
-async fn a_fence_that_falls_between_two_shards_is_a_partial_commit(t: &TestShards) {
+/// The writers of the first shard are blocked while the fence on the second shard is lost, after
+/// the action raised it for the last time.
+async fn a_fence_lost_between_two_shards_is_a_partial_commit(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let held = Arc::new(Mutex::new(None));
@@ -128,7 +128,7 @@ async fn a_fence_that_falls_between_two_shards_is_a_partial_commit(t: &TestShard
     assert_eq!(t.eventlog_counts("events").await, [1, 0, 0]);
 }
 
-/// How a successor reads what it does not write.
+/// The ways to read a row without writing it.
 #[derive(Debug, Clone, Copy)]
 enum How {
     Get,
@@ -179,7 +179,7 @@ impl Action for Look {
     }
 }
 
-async fn a_first_read_raises_the_fence_on_its_shard_and_no_other(t: &TestShards) {
+async fn a_first_read_raises_the_fence_only_on_its_shard(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let look = |account: usize, how| Look {
@@ -197,8 +197,8 @@ async fn a_first_read_raises_the_fence_on_its_shard_and_no_other(t: &TestShards)
     }
 }
 
-/// The successor reads the second shard and writes nothing there, nor anywhere.
-async fn whatever_is_read_first_shuts_out_an_earlier_commit_on_that_shard(t: &TestShards) {
+/// The later lease reads the second shard and writes nothing on any shard.
+async fn every_kind_of_read_fences_off_an_earlier_lease_on_its_shard(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let all = [

@@ -1,4 +1,4 @@
-//! Idempotency keys where there are several shards.
+//! Idempotency keys with several shards.
 
 use std::future::IntoFuture;
 
@@ -12,15 +12,15 @@ use crate::models::Account;
 use crate::shards::{FIRST, SECOND, THIRD, TestShards, executor_on, overtake};
 
 on_every_layout! {
-    a_complete_call_is_answered_again_whichever_shard_kept_its_key,
-    a_call_over_shards_keeps_its_key_on_the_first_of_them,
-    a_partial_commit_is_answered_again_as_one_and_runs_nothing,
-    a_resolved_partial_commit_is_answered_by_its_stored_output,
-    a_key_that_is_found_is_answered_though_another_shard_is_silent,
-    equal_calls_of_several_processes_commit_once,
+    a_repeated_call_returns_its_output_from_any_shard,
+    a_cross_shard_call_stores_its_key_on_its_first_shard,
+    a_repeated_partial_commit_returns_the_same_error_without_running,
+    a_resolved_partial_commit_returns_its_stored_output,
+    a_key_that_is_found_is_enough_while_another_shard_is_unreachable,
+    calls_with_one_key_in_several_processes_commit_once,
 }
 
-async fn a_complete_call_is_answered_again_whichever_shard_kept_its_key(t: &TestShards) {
+async fn a_repeated_call_returns_its_output_from_any_shard(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     for (n, account) in accounts.iter().enumerate() {
@@ -36,7 +36,7 @@ async fn a_complete_call_is_answered_again_whichever_shard_kept_its_key(t: &Test
     assert_eq!(t.eventlog_counts("idempotency_keys").await, [1, 1, 1]);
 }
 
-async fn a_call_over_shards_keeps_its_key_on_the_first_of_them(t: &TestShards) {
+async fn a_cross_shard_call_stores_its_key_on_its_first_shard(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let action = Take::default();
@@ -53,8 +53,8 @@ async fn a_call_over_shards_keeps_its_key_on_the_first_of_them(t: &TestShards) {
     assert_eq!(error.kind(), ErrorKind::KeyReused);
 }
 
-/// Takes from all three accounts, and has committed on the first shard only.
-async fn commit_in_part(
+/// Takes from all three accounts and commits only on the first shard.
+async fn commit_on_first_shard_only(
     t: &TestShards,
     executor: &ActionExecutor,
     accounts: &[Stored<Account>],
@@ -72,10 +72,10 @@ async fn commit_in_part(
     action
 }
 
-async fn a_partial_commit_is_answered_again_as_one_and_runs_nothing(t: &TestShards) {
+async fn a_repeated_partial_commit_returns_the_same_error_without_running(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
-    let id = commit_in_part(t, &executor, &accounts).await;
+    let id = commit_on_first_shard_only(t, &executor, &accounts).await;
     let again = Take::default();
     for executor in [&executor, &executor_on(&t.open_again().await).await] {
         let call = executor.execute(&again, route(&accounts)).allow_cross_shard();
@@ -92,10 +92,10 @@ async fn a_partial_commit_is_answered_again_as_one_and_runs_nothing(t: &TestShar
     assert_eq!(t.eventlog_counts("events").await, [1, 0, 0]);
 }
 
-async fn a_resolved_partial_commit_is_answered_by_its_stored_output(t: &TestShards) {
+async fn a_resolved_partial_commit_returns_its_stored_output(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
-    let id = commit_in_part(t, &executor, &accounts).await;
+    let id = commit_on_first_shard_only(t, &executor, &accounts).await;
     t.databases.resolve_partial_commit(id).await.unwrap();
     let again = Take::default();
     let call = executor.execute(&again, route(&accounts)).allow_cross_shard();
@@ -103,7 +103,7 @@ async fn a_resolved_partial_commit_is_answered_by_its_stored_output(t: &TestShar
     assert_eq!(again.runs(), 0);
 }
 
-async fn a_key_that_is_found_is_answered_though_another_shard_is_silent(t: &TestShards) {
+async fn a_key_that_is_found_is_enough_while_another_shard_is_unreachable(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let action = Take::default();
@@ -113,7 +113,7 @@ async fn a_key_that_is_found_is_answered_though_another_shard_is_silent(t: &Test
     third.hide(&third.eventlog("idempotency_keys")).await;
     assert_eq!(call().idempotency_key("known").await.unwrap(), 1);
     assert_eq!(action.runs(), 1);
-    // Of another key the silent shard may know; nobody guesses.
+    // The unreachable shard may know another key, so that call is an error.
     call().idempotency_key("other").await.unwrap_err();
     assert_eq!(action.runs(), 1);
     third.show(&third.eventlog("idempotency_keys")).await;
@@ -121,7 +121,7 @@ async fn a_key_that_is_found_is_answered_though_another_shard_is_silent(t: &Test
     assert_eq!(action.runs(), 2);
 }
 
-async fn equal_calls_of_several_processes_commit_once(t: &TestShards) {
+async fn calls_with_one_key_in_several_processes_commit_once(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let mut executors = Vec::new();
     for _ in 0..4 {
@@ -135,7 +135,7 @@ async fn equal_calls_of_several_processes_commit_once(t: &TestShards) {
     for answer in futures_util::future::join_all(calls).await {
         match answer {
             Ok(_) => {}
-            // The one that commits has not yet reached its last shard.
+            // The other process has not yet committed on its last shard.
             Err(error) => assert_eq!(error.kind(), ErrorKind::PartlyCommitted, "{error}"),
         }
     }
@@ -144,7 +144,7 @@ async fn equal_calls_of_several_processes_commit_once(t: &TestShards) {
     }
     assert_eq!(t.eventlog_counts("events").await, [1, 1, 1]);
     assert_eq!(t.eventlog_counts("idempotency_keys").await, [1, 0, 0]);
-    // Without a row to be stale, the key alone keeps them apart.
+    // No row becomes stale: only the key prevents a second commit.
     let counted = stage(|_| 7);
     let calls = executors
         .iter()

@@ -1,4 +1,4 @@
-//! As many shards as one group has members, each a file of SQLite.
+//! A group with the maximum number of members, each a SQLite file.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::models::{Account, account, migrations, quiet};
 use crate::shards::executor_on;
 
 const COUNT: u32 = 64;
-/// How many shards are asked at a time.
+/// The number of shards that a read queries concurrently.
 const AT_ONCE: usize = 16;
 
 fn shard(member: u32) -> ShardIdentifier {
@@ -39,7 +39,7 @@ impl Many {
         Self { databases, _files: files }
     }
 
-    /// Migrated, with an account on each shard.
+    /// Creates migrated shards with an account on each.
     async fn filled(connections: usize) -> Self {
         let many = Self::start(connections).await;
         many.databases.migrate(&migrations()).await.unwrap();
@@ -58,7 +58,7 @@ impl Many {
     }
 }
 
-/// This process's memory in KiB, and how many files it has open.
+/// The memory of this process in KiB, and the number of its open files.
 fn weight() -> (u64, usize) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -67,7 +67,7 @@ fn weight() -> (u64, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sixty_four_shards_cost_a_connection_each_until_they_are_used() {
+async fn sixty_four_idle_shards_have_one_connection_each() {
     let ((memory, files), started) = (weight(), Instant::now());
     let many = Many::start(10).await;
     let (opened, (open_memory, open_files)) = (started.elapsed(), weight());
@@ -104,9 +104,9 @@ async fn sixty_four_shards_cost_a_connection_each_until_they_are_used() {
     assert_eq!(many.databases.partial_commits().await.unwrap(), []);
 }
 
-/// Every shard's only connection is held, so that whoever asks one is seen to wait.
+/// The only connection of every shard is held, so a query waits for it and is counted.
 #[tokio::test]
-async fn shards_are_asked_side_by_side_and_a_slow_one_holds_up_no_other() {
+async fn shards_are_read_concurrently_and_a_slow_one_delays_no_other() {
     let many = Many::filled(1).await;
     let mut held = Vec::new();
     for shard in many.databases.shards() {
@@ -115,20 +115,28 @@ async fn shards_are_asked_side_by_side_and_a_slow_one_holds_up_no_other() {
     let accounts = many.databases.repository::<Account>();
     let reading = tokio::spawn(async move { accounts.find_all().await });
     let asked = async || many.waiting().iter().sum::<usize>() >= AT_ONCE;
-    until("shards are asked before any has answered", asked).await;
+    until("shards are queried before any has returned", asked).await;
     assert_eq!(many.waiting()[..AT_ONCE], [1; AT_ONCE]);
-    assert_eq!(many.waiting()[AT_ONCE..], [0; COUNT as usize - AT_ONCE], "not all at once");
-    // All of those but the first may answer now. Others take their places.
+    assert_eq!(
+        many.waiting()[AT_ONCE..],
+        [0; COUNT as usize - AT_ONCE],
+        "only some shards at once"
+    );
+    // All of these shards except the first may return now. Queries of other shards start.
     for held in held.drain(1..AT_ONCE) {
         held.release().await.unwrap();
     }
     let asked = async || many.waiting()[AT_ONCE..].iter().sum::<usize>() >= AT_ONCE - 1;
-    until("others are asked while the first is slow", asked).await;
+    until("other shards are queried while the first is slow", asked).await;
     assert_eq!(many.waiting()[0], 1);
     for held in held {
         held.release().await.unwrap();
     }
     let found = reading.await.unwrap().unwrap();
     let shards: Vec<_> = found.iter().map(|account| account.id.shard().unwrap()).collect();
-    assert_eq!(shards, (0..COUNT).map(shard).collect::<Vec<_>>(), "in their order all the same");
+    assert_eq!(
+        shards,
+        (0..COUNT).map(shard).collect::<Vec<_>>(),
+        "rows are in the order of the shards"
+    );
 }

@@ -8,17 +8,17 @@ use crate::shards::{SECOND, SHARDS, THIRD, TestShards};
 
 on_every_layout! {
     every_shard_is_migrated,
-    the_state_is_told_shard_by_shard_in_their_order,
-    asking_for_the_state_changes_nothing,
-    a_shard_that_fails_stops_no_other_and_is_named,
-    an_edited_migration_is_refused_where_it_had_run,
-    two_registries_may_migrate_at_once,
-    no_migrations_at_all_still_make_the_frameworks_tables,
+    the_migration_state_is_listed_by_shard_in_order,
+    reading_the_migration_state_changes_nothing,
+    a_shard_that_fails_to_migrate_is_named_and_the_others_migrate,
+    an_edited_migration_is_refused_on_the_shards_that_ran_it,
+    two_registries_may_migrate_concurrently,
+    without_migrations_the_tables_of_the_framework_are_created,
 }
 
 const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
 
-/// The application's migrations that have run, per shard.
+/// The number of migrations of the application that each shard has run.
 async fn applied(t: &TestShards, migrations: &Migrations) -> Vec<Vec<i64>> {
     let status = t.databases.migration_status(migrations).await.unwrap();
     let applied = status.into_iter().map(|shard| {
@@ -34,7 +34,7 @@ async fn every_shard_is_migrated(t: &TestShards) {
     t.databases.migrate(&migrations()).await.unwrap();
 }
 
-async fn the_state_is_told_shard_by_shard_in_their_order(t: &TestShards) {
+async fn the_migration_state_is_listed_by_shard_in_order(t: &TestShards) {
     let more = migrations().script(2, "list", LIST);
     let status = t.databases.migration_status(&more).await.unwrap();
     let shards: Vec<_> = status.iter().map(|shard| shard.shard).collect();
@@ -47,7 +47,7 @@ async fn the_state_is_told_shard_by_shard_in_their_order(t: &TestShards) {
     }
 }
 
-async fn asking_for_the_state_changes_nothing(t: &TestShards) {
+async fn reading_the_migration_state_changes_nothing(t: &TestShards) {
     let empty = TestShards::start_empty(t.layout).await;
     for _ in 0..2 {
         for shard in empty.databases.migration_status(&migrations()).await.unwrap() {
@@ -58,7 +58,7 @@ async fn asking_for_the_state_changes_nothing(t: &TestShards) {
     assert_eq!(applied(&empty, &migrations()).await, [[1], [1], [1]]);
 }
 
-async fn a_shard_that_fails_stops_no_other_and_is_named(t: &TestShards) {
+async fn a_shard_that_fails_to_migrate_is_named_and_the_others_migrate(t: &TestShards) {
     t.on(SECOND).execute("CREATE TABLE list (other integer)").await;
     let more =
         migrations().script(2, "list", LIST).script(3, "fill", "INSERT INTO list VALUES (1)");
@@ -76,12 +76,12 @@ async fn a_shard_that_fails_stops_no_other_and_is_named(t: &TestShards) {
     assert_eq!(applied(t, &more).await, [vec![1, 2, 3], vec![1], vec![1, 2, 3]]);
     t.on(SECOND).execute("DROP TABLE list").await;
     t.databases.migrate(&more).await.unwrap();
-    assert_eq!(t.counts("list").await, [1; 3], "what had run did not run again");
+    assert_eq!(t.counts("list").await, [1; 3], "a migration that ran does not run again");
 }
 
-async fn an_edited_migration_is_refused_where_it_had_run(t: &TestShards) {
+async fn an_edited_migration_is_refused_on_the_shards_that_ran_it(t: &TestShards) {
     let sql = |text: &str| Migrations::none().script(9, "list", text);
-    // It had run on the third shard alone.
+    // Only the third shard has run it.
     let third = EkbatanConfig::single(&t.on(THIRD).url);
     Databases::connect(&third).await.unwrap().migrate(&sql(LIST)).await.unwrap();
     let edited = sql("CREATE TABLE list (m integer)");
@@ -98,7 +98,7 @@ async fn an_edited_migration_is_refused_where_it_had_run(t: &TestShards) {
     }
 }
 
-async fn two_registries_may_migrate_at_once(t: &TestShards) {
+async fn two_registries_may_migrate_concurrently(t: &TestShards) {
     let empty = TestShards::start_empty(t.layout).await;
     let (one, other) = (empty.open_again().await, empty.open_again().await);
     let more =
@@ -109,7 +109,7 @@ async fn two_registries_may_migrate_at_once(t: &TestShards) {
     assert_eq!(empty.counts("list").await, [1; 3], "each migration ran once on each shard");
 }
 
-async fn no_migrations_at_all_still_make_the_frameworks_tables(t: &TestShards) {
+async fn without_migrations_the_tables_of_the_framework_are_created(t: &TestShards) {
     let empty = TestShards::start_empty(t.layout).await;
     empty.databases.migrate(&Migrations::none()).await.unwrap();
     assert_eq!(empty.eventlog_counts("events").await, [0; 3]);

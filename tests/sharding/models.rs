@@ -1,5 +1,4 @@
-//! The rows of the suite: a model and an entity whose ids carry their shard, and a model whose
-//! ids do not.
+//! A model and an entity whose ids contain their shard, and an entity whose ids do not.
 
 use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::prelude::*;
@@ -11,7 +10,7 @@ use support::stored_instant;
 pub struct Account {
     pub id: ShardedId<Account>,
     pub owner: String,
-    /// PostgreSQL fills it up with blanks.
+    /// PostgreSQL pads it with blanks.
     pub code: String,
     pub balance: Decimal,
     pub at: DateTime<Utc>,
@@ -33,7 +32,7 @@ pub enum AccountEvent {
     Changed { by: Decimal },
 }
 
-/// An entity: it emits no events. Its text is unique on its shard.
+/// An entity, which emits no events. Its text is unique on its shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Entity)]
 #[entity(table = "notes", name = "Note")]
 pub struct Note {
@@ -42,7 +41,7 @@ pub struct Note {
     pub state: Life,
 }
 
-/// Where it is, a rule has to say.
+/// An entity that a rule must place.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Entity)]
 #[entity(table = "orders", name = "Order")]
 pub struct Order {
@@ -75,7 +74,7 @@ pub fn order(country: &str) -> Order {
     Order { id: Id::new(), country: country.to_owned(), state: Life::Active }
 }
 
-/// A row that a repository stores: without events.
+/// A new row without events, which a repository can store.
 pub fn quiet<T: Entity>(value: T) -> New<T> {
     New::new(value, ())
 }
@@ -87,7 +86,7 @@ pub fn migrations() -> Migrations {
         .script_for("mariadb", 1, "create_accounts", MARIADB)
 }
 
-/// Texts that compare by bytes would be no test of the order of merged pages.
+/// The collations do not compare bytes, so merged pages must use the order of the databases.
 const SQLITE: &str = "
 CREATE TABLE accounts (
     id TEXT PRIMARY KEY,

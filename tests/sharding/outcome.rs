@@ -1,5 +1,5 @@
-//! What became of an action, asked of many shards while it runs, while its trail is half gone,
-//! and while one of them is silent.
+//! The outcome of a cross-shard action while it runs, while its records are being removed, and
+//! while a shard is unreachable.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::actions::{Take, route};
 use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, executor_on};
 
 on_every_layout! {
-    an_outcome_that_is_asked_while_the_action_runs_waits_for_it,
-    a_trail_that_is_half_gone_is_that_of_a_complete_action,
-    a_silent_shard_leaves_an_outcome_open_only_where_it_matters,
+    the_outcome_of_a_running_action_is_awaited,
+    partly_removed_cross_shard_records_mean_a_complete_action,
+    an_unreachable_shard_hides_only_outcomes_that_depend_on_it,
 }
 
-async fn an_outcome_that_is_asked_while_the_action_runs_waits_for_it(t: &TestShards) {
+async fn the_outcome_of_a_running_action_is_awaited(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
-    // On one shard that is not the default one, and on several.
+    // On one shard other than the default shard, and on several shards.
     for accounts in [&accounts[2..], &accounts[1..]] {
         let (reached, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let action = Take::with({
@@ -46,9 +46,9 @@ async fn an_outcome_that_is_asked_while_the_action_runs_waits_for_it(t: &TestSha
         let asking = async {
             reached.notified().await;
             let mut outcome = Box::pin(executor.outcome(id));
-            // It has asked whom it can, long before the action goes on.
+            // The query has reached the shards long before the action continues.
             let early = tokio::time::timeout(std::time::Duration::from_millis(300), &mut outcome);
-            assert!(early.await.is_err(), "nothing can be said of what still runs");
+            assert!(early.await.is_err(), "the action still runs");
             go_on.notify_one();
             outcome.await.unwrap()
         };
@@ -58,8 +58,8 @@ async fn an_outcome_that_is_asked_while_the_action_runs_waits_for_it(t: &TestSha
     }
 }
 
-/// A process that dies while it takes a trail away leaves it so.
-async fn a_trail_that_is_half_gone_is_that_of_a_complete_action(t: &TestShards) {
+/// A process that dies while it removes the records leaves some of them.
+async fn partly_removed_cross_shard_records_mean_a_complete_action(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let action = Take::default();
@@ -67,28 +67,28 @@ async fn a_trail_that_is_half_gone_is_that_of_a_complete_action(t: &TestShards) 
     let call = call.idempotency_key("one");
     let id = call.action_id();
     call.await.unwrap();
-    until("the trail is taken away", async || {
+    until("the cross-shard records are removed", async || {
         t.eventlog_counts("cross_shard_parts").await == [0; 3]
     })
     .await;
     for shard in [SECOND, THIRD] {
-        leave_part(t, shard, id).await;
+        insert_cross_shard_part(t, shard, id).await;
     }
     for databases in [t.databases.clone(), t.open_again().await] {
         assert_eq!(databases.partial_commits().await.unwrap(), []);
         let executor = executor_on(&databases).await;
         assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
         let again = executor.execute(&action, route(&accounts)).allow_cross_shard();
-        assert_eq!(again.idempotency_key("one").await.unwrap(), 1, "its stored answer");
+        assert_eq!(again.idempotency_key("one").await.unwrap(), 1, "the stored output");
     }
     assert_eq!(action.runs(), 1);
 }
 
-/// Puts the row back that tells a shard's part of an action over all three.
-async fn leave_part(t: &TestShards, shard: ShardIdentifier, id: ActionId) {
+/// Inserts the record of one shard for an action on all three.
+async fn insert_cross_shard_part(t: &TestShards, shard: ShardIdentifier, id: ActionId) {
     let shards = SHARDS.map(|shard| shard.to_string()).join(", ");
     let on = t.on(shard);
-    // As each of them keeps it.
+    // The format in which each database stores dates.
     let date = match on.dialect {
         Dialect::Sqlite => "2026-01-02T03:04:05.000000Z",
         _ => "2026-01-02 03:04:05.000000",
@@ -101,7 +101,7 @@ async fn leave_part(t: &TestShards, shard: ShardIdentifier, id: ActionId) {
     .await;
 }
 
-async fn a_silent_shard_leaves_an_outcome_open_only_where_it_matters(t: &TestShards) {
+async fn an_unreachable_shard_hides_only_outcomes_that_depend_on_it(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let mut ids = Vec::new();
@@ -116,8 +116,9 @@ async fn a_silent_shard_leaves_an_outcome_open_only_where_it_matters(t: &TestSha
     third.hide(&third.eventlog("events")).await;
     assert_eq!(executor.outcome(on_first).await.unwrap(), Outcome::Committed);
     executor.outcome(on_third).await.unwrap_err();
-    // Of a trail that names the silent shard nothing can be said, of one with another gap all.
-    leave_part(t, FIRST, on_first).await;
+    // If the records name the unreachable shard, the outcome is unknown. If a reachable shard has
+    // no record, it is known.
+    insert_cross_shard_part(t, FIRST, on_first).await;
     assert_eq!(executor.outcome(on_first).await.unwrap(), Outcome::PartlyCommitted);
     third.show(&third.eventlog("events")).await;
     assert_eq!(executor.outcome(on_third).await.unwrap(), Outcome::Committed);

@@ -1,4 +1,4 @@
-//! Pages and streams over shards, held against a sort in memory.
+//! Pages and streams over shards, compared with a sort in memory.
 
 use std::cmp::Ordering;
 use std::pin::pin;
@@ -12,14 +12,14 @@ use crate::models::{Account, account, quiet};
 use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards};
 
 on_every_layout! {
-    pages_over_shards_are_one_sort_of_all_rows,
-    a_stream_over_shards_is_one_sort_of_all_rows,
-    a_stream_goes_on_behind_the_first_page_of_each_shard,
-    pages_go_on_where_they_ended_however_the_tables_grow,
+    pages_over_shards_sort_all_rows,
+    a_stream_over_shards_sorts_all_rows,
+    a_stream_reads_beyond_the_first_page_of_each_shard,
+    pages_continue_after_the_last_row_while_tables_change,
     a_page_of_empty_shards_is_empty,
 }
 
-/// Ties, both cases, accents, blanks, and what bytes and UTF-16 order differently.
+/// Texts that are equal in some collations, or that bytes and UTF-16 order differently.
 const OWNERS: [&str; 20] = [
     "",
     "a",
@@ -42,7 +42,7 @@ const OWNERS: [&str; 20] = [
     "a b",
     "a-b",
 ];
-/// PostgreSQL fills them up with blanks, SQLite does not.
+/// PostgreSQL pads these texts with blanks, SQLite does not.
 const CODES: [&str; 9] = ["", "a", "ab", "a!", "a\t", "B", "ä", "EUR", "EURXXXXX"];
 
 fn seed() -> u64 {
@@ -58,7 +58,7 @@ async fn fill(t: &TestShards, random: &mut fastrand::Rng, count: usize) -> Vec<S
         for _ in 0..random.usize(..count) {
             let mut row = account(shard, random.choice(OWNERS).unwrap());
             row.code = (*random.choice(&CODES).unwrap()).to_owned();
-            // Equal amounts may be written with other scales.
+            // Equal amounts may have different scales.
             let amount = random.i64(-3..=3);
             row.balance = match random.u8(..3) {
                 0 => Decimal::new(amount, 0),
@@ -80,7 +80,7 @@ async fn fill(t: &TestShards, random: &mut fastrand::Rng, count: usize) -> Vec<S
 
 type Compare = fn(&Account, &Account) -> Ordering;
 
-/// An order: by which column, and how the model compares it.
+/// An order: a column, and the comparison in memory.
 struct By {
     name: &'static str,
     request: fn(PageRequest<Account>, Direction) -> PageRequest<Account>,
@@ -120,20 +120,20 @@ const ORDERS: [By; 6] = [
     },
 ];
 
-/// Every page, one after the other; each but the last is full.
+/// Reads all pages. Checks that every page except the last is full.
 async fn pages(t: &TestShards, first: PageRequest<Account>, size: usize) -> Vec<Stored<Account>> {
     let mut rows = Vec::new();
     let mut next = Some(first);
     while let Some(request) = next {
         let page = t.accounts().page(request).await.unwrap();
-        assert!(page.rows.len() == size || page.next.is_none(), "a page in the middle is full");
+        assert!(page.rows.len() == size || page.next.is_none(), "a page before the last is full");
         rows.extend(page.rows);
         next = page.next;
     }
     rows
 }
 
-async fn pages_over_shards_are_one_sort_of_all_rows(t: &TestShards) {
+async fn pages_over_shards_sort_all_rows(t: &TestShards) {
     let mut random = fastrand::Rng::with_seed(seed());
     let all = fill(t, &mut random, 16).await;
     for By { name, request, compare } in ORDERS {
@@ -155,7 +155,7 @@ async fn pages_over_shards_are_one_sort_of_all_rows(t: &TestShards) {
                 );
                 assert_eq!(found, sorted, "by {name}, {direction:?}, {size} a page");
             }
-            // The same, of some rows only.
+            // The same order with a filter.
             let few = || Account::RANK.gt(0) | Account::OWNER.eq("a");
             let filtered = request(PageRequest::first(2).filter(few()), direction);
             let mut expected = t.accounts().find_where(few()).await.unwrap();
@@ -165,7 +165,7 @@ async fn pages_over_shards_are_one_sort_of_all_rows(t: &TestShards) {
     }
 }
 
-async fn a_stream_over_shards_is_one_sort_of_all_rows(t: &TestShards) {
+async fn a_stream_over_shards_sorts_all_rows(t: &TestShards) {
     let mut random = fastrand::Rng::with_seed(seed());
     for _ in 0..3 {
         let mut sorted = fill(t, &mut random, 20).await;
@@ -178,7 +178,7 @@ async fn a_stream_over_shards_is_one_sort_of_all_rows(t: &TestShards) {
     }
 }
 
-async fn a_stream_goes_on_behind_the_first_page_of_each_shard(t: &TestShards) {
+async fn a_stream_reads_beyond_the_first_page_of_each_shard(t: &TestShards) {
     for (shard, count) in [(FIRST, 1_100), (SECOND, 500), (THIRD, 3)] {
         let rows = (0..count).map(|n| quiet(account(shard, &format!("{n}"))));
         t.accounts().add_all(rows).await.unwrap();
@@ -187,14 +187,14 @@ async fn a_stream_goes_on_behind_the_first_page_of_each_shard(t: &TestShards) {
     let mut last = None;
     let mut rows = pin!(t.accounts().stream(Condition::all()));
     while let Some(row) = rows.try_next().await.unwrap() {
-        assert!(last < Some(row.id), "each once, and in order");
+        assert!(last < Some(row.id), "every row once, in order");
         last = Some(row.id);
         count += 1;
     }
     assert_eq!(count, 1_603);
 }
 
-async fn pages_go_on_where_they_ended_however_the_tables_grow(t: &TestShards) {
+async fn pages_continue_after_the_last_row_while_tables_change(t: &TestShards) {
     for (n, shard) in SHARDS.iter().cycle().take(12).enumerate() {
         let mut row = account(*shard, "x");
         row.rank = n as i64 * 10;
@@ -204,7 +204,7 @@ async fn pages_go_on_where_they_ended_however_the_tables_grow(t: &TestShards) {
     let first = t.accounts().page(first).await.unwrap();
     let ranks = |rows: &[Stored<Account>]| rows.iter().map(|row| row.rank).collect::<Vec<_>>();
     assert_eq!(ranks(&first.rows), [0, 10, 20, 30, 40]);
-    // One before the page's end, one behind it, on every shard; and the end itself goes.
+    // On every shard, add a row before the end of the page and one after it; delete the last row.
     for shard in SHARDS {
         for rank in [35, 45] {
             let mut row = account(shard, "y");

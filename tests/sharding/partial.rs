@@ -1,4 +1,4 @@
-//! Actions that commit on some of their shards only: behaviour 59.
+//! Actions that commit on only some of their shards: behaviour 59.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::models::{Account, note, quiet};
 use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, overtake};
 
 on_every_layout! {
-    what_is_stale_behind_the_first_shard_is_not_tried_again,
-    what_the_second_shard_refuses_leaves_the_first_committed,
-    no_policy_tries_a_partial_commit_again,
+    a_stale_row_on_a_later_shard_is_not_retried,
+    a_violation_on_the_second_shard_leaves_the_first_committed,
+    no_policy_retries_a_partial_commit,
     a_partial_commit_is_listed_until_it_is_resolved,
-    a_shard_that_cannot_be_asked_does_not_hide_a_partial_commit,
+    an_unreachable_shard_does_not_hide_a_partial_commit,
     effects_do_not_run_after_a_partial_commit,
     partial_commits_are_listed_oldest_first,
 }
 
-/// An action that finds its row on one shard overtaken when it commits there.
-fn overtaken_on(t: &TestShards, account: &Stored<Account>) -> Take {
+/// Returns an action whose row on the shard of `account` is stale at the commit.
+fn made_stale_on(t: &TestShards, account: &Stored<Account>) -> Take {
     let shard = t.on(account.id.shard().unwrap());
-    // A connection of the test's own, so that nothing of the framework's is in between.
+    // A plain connection, so that the framework does not see the update.
     let (id, url) = (account.id, shard.url.clone());
     Take::with(move |_| {
         let url = url.clone();
@@ -42,10 +42,10 @@ async fn assert_versions(t: &TestShards, accounts: &[Stored<Account>], versions:
     assert_eq!(found, versions);
 }
 
-async fn what_is_stale_behind_the_first_shard_is_not_tried_again(t: &TestShards) {
+async fn a_stale_row_on_a_later_shard_is_not_retried(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
-    let action = overtaken_on(t, &accounts[1]);
+    let action = made_stale_on(t, &accounts[1]);
     let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
     let id = call.action_id();
     let error = call.await.unwrap_err();
@@ -63,18 +63,18 @@ async fn what_is_stale_behind_the_first_shard_is_not_tried_again(t: &TestShards)
         other => panic!("{other:?}"),
     }
     assert_eq!(action.runs(), 1);
-    // The second one's version is what overtook the action.
+    // The version of the second account is that of the other writer.
     assert_versions(t, &accounts, &[2, 2, 1]).await;
     assert_eq!(t.accounts().get(accounts[1].id).await.unwrap().balance, accounts[1].balance);
     assert_eq!(t.eventlog_counts("events").await, [1, 0, 0]);
     assert_eq!(t.eventlog_counts("cross_shard_parts").await, [1, 0, 0]);
     assert_eq!(executor.outcome(id).await.unwrap(), Outcome::PartlyCommitted);
-    // Another process says the same.
+    // Another process lists the same.
     let other = crate::shards::executor_on(&t.open_again().await).await;
     assert_eq!(other.outcome(id).await.unwrap(), Outcome::PartlyCommitted);
 }
 
-async fn what_the_second_shard_refuses_leaves_the_first_committed(t: &TestShards) {
+async fn a_violation_on_the_second_shard_leaves_the_first_committed(t: &TestShards) {
     let executor = t.executor().await;
     t.databases.repository().add(quiet(note(SECOND, "taken"))).await.unwrap();
     let action = stage(|ctx| {
@@ -94,11 +94,11 @@ async fn what_the_second_shard_refuses_leaves_the_first_committed(t: &TestShards
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(t.counts("notes").await, [2, 1, 0], "the second shard rolled back whole");
+    assert_eq!(t.counts("notes").await, [2, 1, 0], "the second shard rolled back everything");
     assert_eq!(t.eventlog_counts("events").await, [1, 0, 0]);
 }
 
-async fn no_policy_tries_a_partial_commit_again(t: &TestShards) {
+async fn no_policy_retries_a_partial_commit(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
     let budget = || Budget::new(9).base(Duration::ZERO);
@@ -106,7 +106,7 @@ async fn no_policy_tries_a_partial_commit_again(t: &TestShards) {
         .with(ErrorKind::PartlyCommitted, budget())
         .with(ErrorKind::Stale, budget())
         .with(ErrorKind::Refused, budget());
-    let action = overtaken_on(t, &accounts[2]);
+    let action = made_stale_on(t, &accounts[2]);
     let call = executor.execute(&action, route(&accounts)).allow_cross_shard().retry(everything);
     match call.await.unwrap_err() {
         ExecuteError::PartlyCommitted { committed, failed, .. } => {
@@ -122,7 +122,7 @@ async fn no_policy_tries_a_partial_commit_again(t: &TestShards) {
 async fn a_partial_commit_is_listed_until_it_is_resolved(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
-    let action = overtaken_on(t, &accounts[1]);
+    let action = made_stale_on(t, &accounts[1]);
     let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
     let id = call.action_id();
     call.await.unwrap_err();
@@ -138,14 +138,14 @@ async fn a_partial_commit_is_listed_until_it_is_resolved(t: &TestShards) {
     }
     t.databases.resolve_partial_commit(id).await.unwrap();
     assert_eq!(t.databases.partial_commits().await.unwrap(), []);
-    assert_eq!(t.eventlog_counts("events").await, [1, 0, 0], "its events stay");
+    assert_eq!(t.eventlog_counts("events").await, [1, 0, 0], "the events stay");
     t.databases.resolve_partial_commit(id).await.unwrap();
 }
 
-async fn a_shard_that_cannot_be_asked_does_not_hide_a_partial_commit(t: &TestShards) {
+async fn an_unreachable_shard_does_not_hide_a_partial_commit(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let executor = t.executor().await;
-    let action = overtaken_on(t, &accounts[1]);
+    let action = made_stale_on(t, &accounts[1]);
     let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
     let id = call.action_id();
     call.await.unwrap_err();
@@ -158,7 +158,7 @@ async fn a_shard_that_cannot_be_asked_does_not_hide_a_partial_commit(t: &TestSha
     assert_eq!(listed.len(), 1);
     assert_eq!((&listed[0].missing[..], &listed[0].unreachable[..]), (&[THIRD][..], &[SECOND][..]));
     assert_eq!(executor.outcome(id).await.unwrap(), Outcome::PartlyCommitted);
-    // It cannot be struck off everywhere, and so that is an error; it may be tried again.
+    // Resolving fails because a shard is unreachable. It may be repeated.
     t.databases.resolve_partial_commit(id).await.unwrap_err();
     hide(FIRST).await;
     hide(THIRD).await;
@@ -185,7 +185,7 @@ async fn effects_do_not_run_after_a_partial_commit(t: &TestShards) {
     });
     let error = executor.execute(&action, Nothing {}).allow_cross_shard().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PartlyCommitted);
-    // A later action's effects run behind what an earlier one left on its task.
+    // Effects of a later action run after those that an earlier action left on its task.
     executor.execute(&stage(|_| ()), Nothing {}).await.unwrap();
     assert!(!ran.load(std::sync::atomic::Ordering::SeqCst));
     assert_eq!(executor.effect_failures(), 0);
@@ -201,7 +201,7 @@ async fn partial_commits_are_listed_oldest_first(t: &TestShards) {
             t.accounts().get(accounts[0].id).await.unwrap(),
             t.accounts().get(accounts[1].id).await.unwrap(),
         ];
-        let action = overtaken_on(t, &now[1]);
+        let action = made_stale_on(t, &now[1]);
         let call = executor.execute(&action, route(&now)).allow_cross_shard();
         expected.push((seconds, call.action_id()));
         assert_eq!(call.await.unwrap_err().kind(), ErrorKind::PartlyCommitted);

@@ -1,4 +1,4 @@
-//! Where rows are written and looked for: behaviours 49, 50 and 53 to 55.
+//! The shard that a row is written to and read from: behaviours 49, 50 and 53 to 55.
 
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
@@ -10,16 +10,16 @@ use crate::models::{Account, account, account_with, quiet};
 use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, UNKNOWN, executor_on};
 
 on_every_layout! {
-    a_write_lands_on_the_shard_of_its_id_and_nowhere_else,
-    the_greatest_shard_comes_back_out_of_a_stored_id,
-    rows_of_several_shards_are_refused_together_and_none_is_written,
-    an_unknown_shard_is_an_error_that_names_it_and_the_known_ones,
-    a_uuid_that_carries_no_shard_is_an_error,
-    unknown_shards_are_the_default_shard_where_the_configuration_says_so,
-    the_default_shard_and_unknown_ones_may_be_written_together,
+    a_row_is_written_only_to_the_shard_of_its_id,
+    the_greatest_shard_is_read_back_from_a_stored_id,
+    a_repository_refuses_rows_of_several_shards_in_one_batch,
+    an_unknown_shard_is_an_error_that_lists_the_known_shards,
+    a_uuid_without_a_shard_is_an_error,
+    the_configuration_may_map_unknown_shards_to_the_default_shard,
+    unknown_shards_and_the_default_shard_may_be_written_together,
 }
 
-async fn a_write_lands_on_the_shard_of_its_id_and_nowhere_else(t: &TestShards) {
+async fn a_row_is_written_only_to_the_shard_of_its_id(t: &TestShards) {
     let accounts = t.accounts();
     for (position, shard) in SHARDS.into_iter().enumerate() {
         let before = t.counts("accounts").await;
@@ -33,11 +33,11 @@ async fn a_write_lands_on_the_shard_of_its_id_and_nowhere_else(t: &TestShards) {
         assert_eq!(accounts.get(updated.id).await.unwrap().rank, 9);
         accounts.delete(updated.clone()).await.unwrap();
         assert_eq!(accounts.find(updated.id).await.unwrap(), None);
-        assert_eq!(t.counts("accounts").await, expected, "a deletion is an update");
+        assert_eq!(t.counts("accounts").await, expected, "a delete is an update");
     }
 }
 
-async fn the_greatest_shard_comes_back_out_of_a_stored_id(t: &TestShards) {
+async fn the_greatest_shard_is_read_back_from_a_stored_id(t: &TestShards) {
     let lenient = t.open_lenient().await;
     let greatest = ShardIdentifier::new(255, 63).unwrap();
     let accounts = lenient.repository::<Account>();
@@ -46,7 +46,7 @@ async fn the_greatest_shard_comes_back_out_of_a_stored_id(t: &TestShards) {
     assert!(ShardIdentifier::new(256, 0).is_err() && ShardIdentifier::new(0, 64).is_err());
 }
 
-async fn rows_of_several_shards_are_refused_together_and_none_is_written(t: &TestShards) {
+async fn a_repository_refuses_rows_of_several_shards_in_one_batch(t: &TestShards) {
     let both = [quiet(account(THIRD, "a")), quiet(account(SECOND, "b"))];
     match t.accounts().add_all(both).await.unwrap_err() {
         WriteError::CrossShard { first, second } => assert_eq!((first, second), (THIRD, SECOND)),
@@ -60,7 +60,7 @@ async fn rows_of_several_shards_are_refused_together_and_none_is_written(t: &Tes
     assert_eq!(t.accounts().find_all().await.unwrap(), accounts);
 }
 
-fn assert_unknown(error: &ShardError) {
+fn assert_unknown_shard(error: &ShardError) {
     match error {
         ShardError::Unknown { shard, known } => {
             assert_eq!((*shard, &known[..]), (UNKNOWN, &SHARDS[..]));
@@ -71,7 +71,7 @@ fn assert_unknown(error: &ShardError) {
     assert!(error.to_string().contains("0/0, 0/1, 3/7"), "{error}");
 }
 
-async fn an_unknown_shard_is_an_error_that_names_it_and_the_known_ones(t: &TestShards) {
+async fn an_unknown_shard_is_an_error_that_lists_the_known_shards(t: &TestShards) {
     let accounts = t.accounts();
     let id = ShardedId::new(UNKNOWN);
     for error in [
@@ -81,13 +81,13 @@ async fn an_unknown_shard_is_an_error_that_names_it_and_the_known_ones(t: &TestS
         accounts.find_by_ids(&[ShardedId::new(FIRST), id]).await.map(drop).unwrap_err(),
     ] {
         match &error {
-            ReadError::Shard(error) => assert_unknown(error),
+            ReadError::Shard(error) => assert_unknown_shard(error),
             other => panic!("{other:?}"),
         }
     }
     let known_and_unknown = [account(FIRST, "a"), account_with(id, "b")].map(quiet);
     match accounts.add_all(known_and_unknown).await.unwrap_err() {
-        WriteError::Shard(error) => assert_unknown(&error),
+        WriteError::Shard(error) => assert_unknown_shard(&error),
         other => panic!("{other:?}"),
     }
     let action = stage(move |ctx| {
@@ -96,15 +96,15 @@ async fn an_unknown_shard_is_an_error_that_names_it_and_the_known_ones(t: &TestS
     });
     let executor = t.executor().await;
     match executor.execute(&action, Nothing {}).allow_cross_shard().await.unwrap_err() {
-        ExecuteError::Shard(error) => assert_unknown(&error),
+        ExecuteError::Shard(error) => assert_unknown_shard(&error),
         other => panic!("{other:?}"),
     }
-    assert_eq!(action.runs(), 1, "another attempt would not find it either");
+    assert_eq!(action.runs(), 1, "the error is not retried");
     t.assert_nothing_written().await;
     assert!(matches!(t.databases.shard(UNKNOWN), Err(ShardError::Unknown { .. })));
 }
 
-async fn a_uuid_that_carries_no_shard_is_an_error(t: &TestShards) {
+async fn a_uuid_without_a_shard_is_an_error(t: &TestShards) {
     let accounts = t.accounts();
     let uuid = Uuid::from_u128(0x4 << 76 | 0b10 << 62);
     let id = ShardedId::<Account>::from_uuid(uuid);
@@ -123,13 +123,13 @@ async fn a_uuid_that_carries_no_shard_is_an_error(t: &TestShards) {
         ExecuteError::Shard(ShardError::NoShardInId { id, .. }) => assert_eq!(id, uuid),
         other => panic!("{other:?}"),
     }
-    // Not even a registry that takes unknown shards for the default one guesses here.
+    // A registry that maps unknown shards to the default shard refuses it as well.
     let lenient = t.open_lenient().await.repository::<Account>();
     assert!(lenient.add(quiet(account_with(id, "a"))).await.is_err());
     t.assert_nothing_written().await;
 }
 
-async fn unknown_shards_are_the_default_shard_where_the_configuration_says_so(t: &TestShards) {
+async fn the_configuration_may_map_unknown_shards_to_the_default_shard(t: &TestShards) {
     let lenient = t.open_lenient().await;
     let accounts = lenient.repository::<Account>();
     let stored = accounts.add(quiet(account(UNKNOWN, "a"))).await.unwrap();
@@ -145,13 +145,13 @@ async fn unknown_shards_are_the_default_shard_where_the_configuration_says_so(t:
     assert_eq!(t.eventlog_counts("events").await, [1, 0, 0]);
 }
 
-async fn the_default_shard_and_unknown_ones_may_be_written_together(t: &TestShards) {
+async fn unknown_shards_and_the_default_shard_may_be_written_together(t: &TestShards) {
     let lenient = t.open_lenient().await;
     let accounts = lenient.repository::<Account>();
     let together = [account(FIRST, "a"), account(UNKNOWN, "b")].map(quiet);
     accounts.add_all(together).await.unwrap();
     assert_eq!(t.counts("accounts").await, [2, 0, 0]);
-    // An action over both is one shard's, and needs nobody's leave.
+    // An action on both is not a cross-shard action.
     let executor = executor_on(&lenient).await;
     let action = stage(|ctx| {
         ctx.plan().add(quiet(account(FIRST, "c")));

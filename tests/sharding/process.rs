@@ -1,5 +1,5 @@
-//! A process that is killed between the commits of two shards. The test runs itself again as
-//! the process to kill.
+//! A process that is killed between the commits of two shards. The test binary starts itself as
+//! that process.
 
 use std::process::{Command, Stdio};
 
@@ -11,22 +11,20 @@ use crate::actions::{Take, route};
 use crate::shards::{FIRST, SECOND, SHARDS, TestShards, executor_on};
 
 on_every_layout! {
-    a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_the_list,
+    a_process_killed_between_two_shards_leaves_a_listed_partial_commit,
 }
 
-/// The shards' addresses and the accounts of the process to kill.
+/// The URLs of the shards, for the process that is killed.
 const URLS: &str = "EKBATAN_TEST_KILLED_PROCESS_URLS";
 
-async fn a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_the_list(
-    t: &TestShards,
-) {
+async fn a_process_killed_between_two_shards_leaves_a_listed_partial_commit(t: &TestShards) {
     if let Ok(urls) = std::env::var(URLS) {
         return take_from_all(&urls).await;
     }
     let accounts = t.three_accounts().await;
     let held = t.on(SECOND).hold_writers().await;
     let module = format!("process::{}", format!("{:?}", t.layout).to_lowercase());
-    let test = "a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_the_list";
+    let test = "a_process_killed_between_two_shards_leaves_a_listed_partial_commit";
     let urls = SHARDS.map(|shard| t.on(shard).url.clone()).join("\n");
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
@@ -39,8 +37,9 @@ async fn a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_
     child.kill().unwrap();
     child.wait().unwrap();
     drop(held);
-    // What the dead process had sent to a server may still be carried out there.
-    until("no session of it is left", async || !t.on(SECOND).has_busy_sessions().await).await;
+    // The server may still run a statement that the killed process had sent.
+    until("no session of the process is left", async || !t.on(SECOND).has_busy_sessions().await)
+        .await;
 
     let listed = t.databases.partial_commits().await.unwrap();
     assert_eq!(listed.len(), 1);
@@ -57,7 +56,7 @@ async fn a_process_that_is_killed_between_two_shards_leaves_a_partial_commit_on_
     );
     let executor = t.executor().await;
     assert_eq!(executor.outcome(partial.action).await.unwrap(), Outcome::PartlyCommitted);
-    // Whoever asks again with the key is told, and nothing runs.
+    // A repeated call with the key gets the same error and does not run.
     let again = Take::default();
     let call = executor.execute(&again, route(&accounts)).allow_cross_shard();
     match call.idempotency_key("key").await.unwrap_err() {

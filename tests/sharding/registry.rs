@@ -11,18 +11,18 @@ use crate::models::{account, quiet};
 use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, UNKNOWN};
 
 on_every_layout! {
-    a_rollback_on_one_shard_leaves_another_shards_transaction_alone,
+    a_rollback_on_one_shard_does_not_affect_a_transaction_on_another,
     a_transaction_refuses_rows_of_another_shard,
     a_transaction_refuses_ids_of_another_shard,
-    every_shard_has_a_pool_of_its_own,
-    without_a_replica_both_routes_are_one_pool,
-    a_default_shard_that_is_not_configured_is_an_error_before_anything_opens,
+    every_shard_has_its_own_pool,
+    without_a_replica_both_routes_use_one_pool,
+    an_unconfigured_default_shard_is_an_error_before_any_pool_opens,
     shards_that_cannot_be_opened_are_named,
     closing_twice_is_harmless,
-    another_shard_may_be_the_default_one,
+    any_shard_may_be_the_default_shard,
 }
 
-async fn a_rollback_on_one_shard_leaves_another_shards_transaction_alone(t: &TestShards) {
+async fn a_rollback_on_one_shard_does_not_affect_a_transaction_on_another(t: &TestShards) {
     let on = |shard| t.databases.shard(shard).unwrap().transactions();
     let committed: Result<(), TransactionError<WriteError>> = on(SECOND)
         .in_transaction(async |outer| {
@@ -63,7 +63,7 @@ async fn a_transaction_refuses_rows_of_another_shard(t: &TestShards) {
     t.assert_nothing_written().await;
 }
 
-/// "There is no such row" would be true of the wrong shard.
+/// `NotFound` would be the answer of the wrong shard.
 async fn a_transaction_refuses_ids_of_another_shard(t: &TestShards) {
     let stored = t.three_accounts().await;
     let shard = t.databases.shard(SECOND).unwrap();
@@ -91,7 +91,7 @@ async fn a_transaction_refuses_ids_of_another_shard(t: &TestShards) {
     read.unwrap();
 }
 
-async fn every_shard_has_a_pool_of_its_own(t: &TestShards) {
+async fn every_shard_has_its_own_pool(t: &TestShards) {
     let held: Result<(), TransactionError<ReadError>> = t
         .databases
         .shard(SECOND)
@@ -113,7 +113,7 @@ async fn every_shard_has_a_pool_of_its_own(t: &TestShards) {
     assert_eq!(addresses.len(), 3);
 }
 
-async fn without_a_replica_both_routes_are_one_pool(t: &TestShards) {
+async fn without_a_replica_both_routes_use_one_pool(t: &TestShards) {
     let shard = t.databases.shard(THIRD).unwrap();
     let held: Result<(), TransactionError<ReadError>> = shard
         .transactions()
@@ -125,7 +125,7 @@ async fn without_a_replica_both_routes_are_one_pool(t: &TestShards) {
     held.unwrap();
 }
 
-async fn a_default_shard_that_is_not_configured_is_an_error_before_anything_opens(t: &TestShards) {
+async fn an_unconfigured_default_shard_is_an_error_before_any_pool_opens(t: &TestShards) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("new.sqlite");
     let new = DataSourceConfig::new(format!("sqlite:{}", file.display()));
@@ -170,16 +170,16 @@ async fn closing_twice_is_harmless(t: &TestShards) {
     assert!(error.to_string().contains("closed"), "{error}");
 }
 
-async fn another_shard_may_be_the_default_one(t: &TestShards) {
+async fn any_shard_may_be_the_default_shard(t: &TestShards) {
     let databases = Databases::connect(&t.config().default_shard(THIRD)).await.unwrap();
     assert_eq!(databases.default_shard().identifier(), THIRD);
     let listed: Vec<_> = databases.shards().map(|shard| shard.identifier()).collect();
-    assert_eq!(listed, SHARDS, "the order of visits stays");
+    assert_eq!(listed, SHARDS, "the order of the shards is the same");
     databases.repository().add(quiet(crate::models::order("x"))).await.unwrap();
     databases.repository().add(quiet(account(FIRST, "a"))).await.unwrap();
     assert_eq!(t.counts("orders").await, [0, 0, 1]);
     assert_eq!(t.counts("accounts").await, [1, 0, 0]);
-    // What an action leaves that touches no row has to be somewhere.
+    // The default shard gets the row of an action that changes nothing.
     let executor = ActionExecutor::builder(&databases, "a").record_reads(true).build().await;
     let nothing = crate::actions::stage(|_| ());
     executor.unwrap().execute(&nothing, crate::actions::Nothing {}).await.unwrap();

@@ -1,4 +1,4 @@
-//! The rules by which rows are placed: which reads each allows, and where its writes land.
+//! The rules that place rows: the reads that each rule allows, and the shards of its writes.
 
 use std::io;
 
@@ -13,16 +13,16 @@ use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards, UNKNOWN, executor_
 
 on_every_layout! {
     without_a_rule_rows_with_plain_ids_are_on_the_default_shard,
-    the_rule_none_puts_every_row_on_the_default_shard,
+    the_rule_none_places_every_row_on_the_default_shard,
     the_rule_embedded_reads_the_bits_of_a_plain_id,
     the_rule_by_id_places_and_finds_rows,
     the_rule_by_value_places_rows_and_refuses_reads_by_id,
-    a_lookup_tells_reads_by_id_where_to_ask,
-    a_lookup_that_knows_no_such_row_finds_nothing,
-    a_lookup_that_fails_is_an_error_that_says_so,
+    a_lookup_selects_the_shard_of_reads_by_id,
+    a_lookup_without_an_entry_finds_nothing,
+    a_failed_lookup_is_an_error,
     a_rule_that_names_an_unknown_shard_is_an_error,
-    an_action_writes_where_the_rule_says,
-    a_rule_holds_for_what_is_made_after_it,
+    an_action_writes_to_the_shard_of_the_rule,
+    a_rule_applies_to_repositories_made_after_it,
 }
 
 fn country(order: &Order) -> ShardIdentifier {
@@ -46,10 +46,10 @@ async fn without_a_rule_rows_with_plain_ids_are_on_the_default_shard(t: &TestSha
     }
     let orders = t.databases.repository::<Order>();
     assert_eq!(orders.get(stored.id).await.unwrap(), stored);
-    assert_eq!(orders.find_all().await.unwrap(), [stored], "no other shard is asked");
+    assert_eq!(orders.find_all().await.unwrap(), [stored], "no other shard is queried");
 }
 
-async fn the_rule_none_puts_every_row_on_the_default_shard(t: &TestShards) {
+async fn the_rule_none_places_every_row_on_the_default_shard(t: &TestShards) {
     let databases = t.databases.clone().with_sharding(Sharding::<Account>::none());
     let accounts = databases.repository::<Account>();
     for shard in [SECOND, UNKNOWN] {
@@ -60,7 +60,7 @@ async fn the_rule_none_puts_every_row_on_the_default_shard(t: &TestShards) {
     accounts.add(quiet(without_shard)).await.unwrap();
     assert_eq!(t.counts("accounts").await, [3, 0, 0]);
     t.on(SECOND).hide("accounts").await;
-    assert_eq!(accounts.count().await.unwrap(), 3, "no other shard is asked");
+    assert_eq!(accounts.count().await.unwrap(), 3, "no other shard is queried");
 }
 
 async fn the_rule_embedded_reads_the_bits_of_a_plain_id(t: &TestShards) {
@@ -77,7 +77,7 @@ async fn the_rule_embedded_reads_the_bits_of_a_plain_id(t: &TestShards) {
         assert_eq!(orders.get(order.id).await.unwrap(), *order);
     }
     assert_eq!(orders.find_all().await.unwrap(), stored);
-    // Bits of another version mean something else.
+    // A UUID of another version contains no shard.
     let random = Uuid::from_u128(0x4 << 76 | 0b10 << 62 | 0xFF << 54);
     let order = Order { id: Id::from_uuid(random), ..order("x") };
     let stored = orders.add(quiet(order)).await.unwrap();
@@ -120,7 +120,7 @@ async fn the_rule_by_value_places_rows_and_refuses_reads_by_id(t: &TestShards) {
         );
     }
     assert_eq!(orders.find_all().await.unwrap(), stored);
-    // Within a transaction there is but one shard to read it from.
+    // A transaction reads only its own shard.
     let transactions = databases.shard(SECOND).unwrap().transactions();
     let found = transactions
         .in_transaction(async |transaction| orders.within(&transaction).get(id).await)
@@ -128,7 +128,7 @@ async fn the_rule_by_value_places_rows_and_refuses_reads_by_id(t: &TestShards) {
     assert_eq!(found.unwrap(), stored[1]);
     let polish = orders.find_one(Order::COUNTRY.eq("PL")).await.unwrap();
     assert_eq!(polish, Some(stored.remove(1)));
-    // What decides may be changed, but the row does not move.
+    // A change of the deciding field does not move the row.
     let moved = stored.remove(0).change(|order| {
         order.country = "EE".to_owned();
         Ok::<_, io::Error>(())
@@ -138,7 +138,7 @@ async fn the_rule_by_value_places_rows_and_refuses_reads_by_id(t: &TestShards) {
     assert_eq!(t.counts("orders").await, [1, 1, 1]);
 }
 
-async fn a_lookup_tells_reads_by_id_where_to_ask(t: &TestShards) {
+async fn a_lookup_selects_the_shard_of_reads_by_id(t: &TestShards) {
     let by_value = t.databases.clone().with_sharding(Sharding::by_value(country));
     let stored = [add(&by_value, "PL").await, add(&by_value, "EE").await];
     let known = stored.each_ref().map(|order| (order.id, country(order)));
@@ -160,7 +160,7 @@ async fn a_lookup_tells_reads_by_id_where_to_ask(t: &TestShards) {
     assert_eq!(found, stored);
 }
 
-async fn a_lookup_that_knows_no_such_row_finds_nothing(t: &TestShards) {
+async fn a_lookup_without_an_entry_finds_nothing(t: &TestShards) {
     let stored = add(&t.databases, "DE").await;
     let sharding = Sharding::<Order>::none().with_lookup(|_| async { Ok::<_, io::Error>(None) });
     let orders = t.databases.clone().with_sharding(sharding).repository::<Order>();
@@ -171,7 +171,7 @@ async fn a_lookup_that_knows_no_such_row_finds_nothing(t: &TestShards) {
     assert!(matches!(error, ReadError::NotFound { .. }), "{error:?}");
 }
 
-async fn a_lookup_that_fails_is_an_error_that_says_so(t: &TestShards) {
+async fn a_failed_lookup_is_an_error(t: &TestShards) {
     let stored = add(&t.databases, "DE").await;
     let sharding = Sharding::<Order>::none()
         .with_lookup(|_| async { Err::<Option<ShardIdentifier>, _>("the directory is closed") });
@@ -188,7 +188,7 @@ async fn a_lookup_that_fails_is_an_error_that_says_so(t: &TestShards) {
         }
         assert!(error.to_string().contains("the directory is closed"), "{error}");
     }
-    assert_eq!(orders.count().await.unwrap(), 1, "reads by condition need no directory");
+    assert_eq!(orders.count().await.unwrap(), 1, "reads by condition need no lookup");
 }
 
 async fn a_rule_that_names_an_unknown_shard_is_an_error(t: &TestShards) {
@@ -202,7 +202,7 @@ async fn a_rule_that_names_an_unknown_shard_is_an_error(t: &TestShards) {
     t.assert_nothing_written().await;
 }
 
-async fn an_action_writes_where_the_rule_says(t: &TestShards) {
+async fn an_action_writes_to_the_shard_of_the_rule(t: &TestShards) {
     let databases = t.databases.clone().with_sharding(Sharding::by_value(country));
     let executor = executor_on(&databases).await;
     let polish = stage(|ctx| drop(ctx.plan().add(quiet(order("PL")))));
@@ -220,7 +220,7 @@ async fn an_action_writes_where_the_rule_says(t: &TestShards) {
     assert_eq!(t.counts("orders").await, [0, 1, 0]);
 }
 
-async fn a_rule_holds_for_what_is_made_after_it(t: &TestShards) {
+async fn a_rule_applies_to_repositories_made_after_it(t: &TestShards) {
     let before = t.databases.repository::<Order>();
     let databases = t.databases.clone().with_sharding(Sharding::<Order>::by_id(|_| THIRD));
     databases.repository().add(quiet(order("a"))).await.unwrap();

@@ -10,19 +10,19 @@ use crate::models::{Account, account, quiet};
 use crate::shards::{FIRST, SECOND, SHARDS, THIRD, TestShards};
 
 on_every_layout! {
-    reads_by_condition_ask_every_shard,
-    answers_stand_in_the_order_of_the_shards,
-    deleted_rows_are_seen_on_no_shard,
-    a_read_by_id_asks_one_shard,
-    finding_by_ids_asks_the_shards_that_have_some,
+    reads_by_condition_query_every_shard,
+    rows_are_returned_in_the_order_of_the_shards,
+    deleted_rows_are_returned_from_no_shard,
+    a_read_by_id_queries_one_shard,
+    find_by_ids_queries_only_the_shards_of_the_ids,
     one_row_of_two_shards_is_not_unique,
-    a_shard_that_fails_fails_the_read_and_is_named,
-    those_that_are_reachable_answer_where_that_is_asked,
-    what_is_wrong_with_the_question_is_told_once,
+    a_failed_shard_fails_the_read_and_is_named,
+    find_where_reachable_returns_rows_of_reachable_shards,
+    an_invalid_query_is_one_error_for_all_shards,
     a_transaction_reads_its_own_shard_only,
 }
 
-async fn reads_by_condition_ask_every_shard(t: &TestShards) {
+async fn reads_by_condition_query_every_shard(t: &TestShards) {
     let stored = t.three_accounts().await;
     let accounts = t.accounts();
     assert_eq!(accounts.count().await.unwrap(), 3);
@@ -39,8 +39,8 @@ async fn reads_by_condition_ask_every_shard(t: &TestShards) {
     assert_eq!(accounts.find_by_ids(&[]).await.unwrap(), []);
 }
 
-async fn answers_stand_in_the_order_of_the_shards(t: &TestShards) {
-    // Made, and so with ids, in another order.
+async fn rows_are_returned_in_the_order_of_the_shards(t: &TestShards) {
+    // The rows, and so their ids, are created in another order.
     for shard in [THIRD, FIRST, SECOND] {
         t.accounts().add(quiet(account(shard, "a"))).await.unwrap();
     }
@@ -54,7 +54,7 @@ async fn answers_stand_in_the_order_of_the_shards(t: &TestShards) {
     assert_eq!(listed, SHARDS);
 }
 
-async fn deleted_rows_are_seen_on_no_shard(t: &TestShards) {
+async fn deleted_rows_are_returned_from_no_shard(t: &TestShards) {
     let accounts = t.accounts();
     for stored in t.three_accounts().await {
         accounts.delete(stored).await.unwrap();
@@ -67,8 +67,8 @@ async fn deleted_rows_are_seen_on_no_shard(t: &TestShards) {
     assert_eq!(streamed.try_next().await.unwrap(), None);
 }
 
-/// A shard that is asked cannot answer, and so was not asked when an answer comes.
-async fn a_read_by_id_asks_one_shard(t: &TestShards) {
+/// Queries of the other shards would fail: a result shows that they were not queried.
+async fn a_read_by_id_queries_one_shard(t: &TestShards) {
     let stored = t.three_accounts().await;
     for shard in [FIRST, THIRD] {
         t.on(shard).hide("accounts").await;
@@ -80,21 +80,21 @@ async fn a_read_by_id_asks_one_shard(t: &TestShards) {
     assert!(!accounts.exists(ShardedId::new(SECOND)).await.unwrap());
     for other in [&stored[0], &stored[2]] {
         let error = accounts.exists(other.id).await.unwrap_err();
-        assert!(matches!(error, ReadError::Database(_)), "one shard was asked: {error:?}");
+        assert!(matches!(error, ReadError::Database(_)), "one shard was queried: {error:?}");
     }
 }
 
-async fn finding_by_ids_asks_the_shards_that_have_some(t: &TestShards) {
+async fn find_by_ids_queries_only_the_shards_of_the_ids(t: &TestShards) {
     let stored = t.three_accounts().await;
     t.on(FIRST).hide("accounts").await;
     let ids = [stored[2].id, stored[1].id, stored[2].id, ShardedId::new(SECOND)];
     let found = t.accounts().find_by_ids(&ids).await.unwrap();
-    assert_eq!(found, stored[1..], "each once, unknown ones left out");
+    assert_eq!(found, stored[1..], "each known id once");
     let error = t.accounts().find_by_ids(&[stored[0].id, stored[1].id]).await.unwrap_err();
     match error {
         ReadError::Shards { failed, answered } => {
             assert_eq!((failed.len(), failed[0].shard), (1, FIRST));
-            assert_eq!(answered, [SECOND], "the third has none of them");
+            assert_eq!(answered, [SECOND], "the third shard has none of the ids");
         }
         other => panic!("{other:?}"),
     }
@@ -121,7 +121,7 @@ fn assert_second_failed(error: &ReadError) {
     assert!(text.contains("shard 0/1: ") && text.contains("0/0, 3/7 answered"), "{text}");
 }
 
-async fn a_shard_that_fails_fails_the_read_and_is_named(t: &TestShards) {
+async fn a_failed_shard_fails_the_read_and_is_named(t: &TestShards) {
     t.three_accounts().await;
     t.on(SECOND).hide("accounts").await;
     let accounts = t.accounts();
@@ -139,7 +139,7 @@ async fn a_shard_that_fails_fails_the_read_and_is_named(t: &TestShards) {
     assert_eq!(accounts.count().await.unwrap(), 3);
 }
 
-async fn those_that_are_reachable_answer_where_that_is_asked(t: &TestShards) {
+async fn find_where_reachable_returns_rows_of_reachable_shards(t: &TestShards) {
     let stored = t.three_accounts().await;
     let all = t.accounts().find_where_reachable(Condition::all()).await.unwrap();
     assert_eq!(all.rows, stored);
@@ -158,7 +158,7 @@ async fn those_that_are_reachable_answer_where_that_is_asked(t: &TestShards) {
 /// The table has no such column.
 const ABSENT: Column<Account, i64> = Column::new("absent");
 
-async fn what_is_wrong_with_the_question_is_told_once(t: &TestShards) {
+async fn an_invalid_query_is_one_error_for_all_shards(t: &TestShards) {
     let accounts = t.accounts();
     for error in [
         accounts.find_where(ABSENT.eq(1)).await.map(drop).unwrap_err(),

@@ -9,9 +9,9 @@ use crate::models::Account;
 use crate::shards::{FIRST, SECOND, TestShards};
 
 on_every_layout! {
-    a_partial_commit_is_told_in_its_span,
-    a_failure_before_any_commit_is_no_partial_one,
-    a_whole_commit_over_shards_is_told_as_one,
+    a_partial_commit_is_recorded_in_its_span,
+    a_failure_before_any_commit_is_not_recorded_as_partial,
+    a_complete_cross_shard_commit_is_recorded_in_its_span,
 }
 
 /// The fields about shards of the only commit.
@@ -27,7 +27,7 @@ fn told(fields: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Changes all three rows, as they were when they were read.
+/// Changes the rows as they were read.
 async fn change_all(
     t: &TestShards,
     accounts: &[Stored<Account>],
@@ -44,7 +44,7 @@ async fn change_all(
     (recorder, answer)
 }
 
-async fn a_partial_commit_is_told_in_its_span(t: &TestShards) {
+async fn a_partial_commit_is_recorded_in_its_span(t: &TestShards) {
     let accounts = t.three_accounts().await;
     t.on(SECOND).overtake(accounts[1].id).await;
     let (recorder, answer) = change_all(t, &accounts).await;
@@ -58,7 +58,7 @@ async fn a_partial_commit_is_told_in_its_span(t: &TestShards) {
     assert_eq!(shard_fields(&recorder), told(&expected));
 }
 
-async fn a_failure_before_any_commit_is_no_partial_one(t: &TestShards) {
+async fn a_failure_before_any_commit_is_not_recorded_as_partial(t: &TestShards) {
     let accounts = t.three_accounts().await;
     t.on(FIRST).overtake(accounts[0].id).await;
     let (recorder, answer) = change_all(t, &accounts).await;
@@ -66,7 +66,7 @@ async fn a_failure_before_any_commit_is_no_partial_one(t: &TestShards) {
     assert_eq!(shard_fields(&recorder), told(&[("cross_shard", "true")]));
 }
 
-async fn a_whole_commit_over_shards_is_told_as_one(t: &TestShards) {
+async fn a_complete_cross_shard_commit_is_recorded_in_its_span(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let (recorder, answer) = change_all(t, &accounts).await;
     answer.unwrap();

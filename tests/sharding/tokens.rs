@@ -1,4 +1,4 @@
-//! Tokens of commits, and reads behind them: where no shard has a replica, and where one lags.
+//! Commit tokens, and reads after a token: without replicas, and with a replica that lags.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::shards::{FIRST, SECOND, TestShards, executor_on};
 
 on_every_layout! {
     without_a_replica_a_commit_has_no_token,
-    a_read_behind_a_token_is_made_on_the_primary_where_there_is_no_replica,
+    a_read_after_a_token_uses_the_primary_without_a_replica,
 }
 
 async fn without_a_replica_a_commit_has_no_token(t: &TestShards) {
@@ -31,9 +31,9 @@ async fn without_a_replica_a_commit_has_no_token(t: &TestShards) {
     }
 }
 
-async fn a_read_behind_a_token_is_made_on_the_primary_where_there_is_no_replica(t: &TestShards) {
+async fn a_read_after_a_token_uses_the_primary_without_a_replica(t: &TestShards) {
     let accounts = t.three_accounts().await;
-    // As it comes from a process that knows of replicas.
+    // A token from a process whose configuration has replicas.
     let token: CommitToken = "0/0 F/FFFFFFFF; 0/1 F/FFFFFFFF; 9/9 0/1".parse().unwrap();
     for patience in [Duration::ZERO, Duration::from_secs(600)] {
         let behind = t.accounts().on_replica_after(&token, patience);
@@ -45,7 +45,7 @@ async fn a_read_behind_a_token_is_made_on_the_primary_where_there_is_no_replica(
     assert_eq!(t.accounts().on_replica().find_all().await.unwrap(), accounts);
 }
 
-/// Shard 0/0 on a server of its own with a replica of its own, shard 0/1 in a file.
+/// Shard 0/0 on its own server with a replica, and shard 0/1 in a file.
 struct Replicated {
     replica: PostgresServer,
     databases: Databases,
@@ -55,7 +55,7 @@ struct Replicated {
 }
 
 impl Replicated {
-    /// With an account that the replica shows, too.
+    /// Adds an account and waits until the replica has it.
     async fn start() -> Self {
         let primary = PostgresServer::start().await.unwrap();
         let url = primary.create_database().await.unwrap();
@@ -70,10 +70,10 @@ impl Replicated {
         let accounts = databases.repository::<Account>();
         let account = accounts.add(quiet(account(FIRST, "a"))).await.unwrap();
         let shown = async || {
-            // The replica may not even have the table yet.
+            // The replica may not have the table yet.
             accounts.clone().on_replica().find(account.id).await.is_ok_and(|found| found.is_some())
         };
-        until("the replica shows the account", shown).await;
+        until("the replica has the account", shown).await;
         Self { replica, databases, account, _primary: primary, _second: second }
     }
 
@@ -93,7 +93,7 @@ impl Replicated {
 }
 
 #[tokio::test]
-async fn a_replica_that_lags_is_left_for_the_primary_and_read_once_it_has_caught_up() {
+async fn a_lagging_replica_is_read_only_after_it_caught_up() {
     let t = Replicated::start().await;
     let accounts = t.databases.repository::<Account>();
     t.replica.pause_replay().await.unwrap();
@@ -101,30 +101,30 @@ async fn a_replica_that_lags_is_left_for_the_primary_and_read_once_it_has_caught
     assert_eq!(token.shards().collect::<Vec<_>>(), [FIRST]);
     assert_eq!(t.version(accounts.clone().on_replica()).await, 1, "the replica lags");
     let at_once = accounts.clone().on_replica_after(&token, Duration::ZERO);
-    assert_eq!(t.version(at_once.clone()).await, 2, "so that the primary answers");
+    assert_eq!(t.version(at_once.clone()).await, 2, "the primary returns the row");
     assert_eq!(at_once.find_all().await.unwrap()[0].version(), 2);
 
-    // From here on the primary can answer nobody: its only connection is held.
+    // The only connection to the primary is held, so only the replica can return the row.
     let shard = t.databases.shard(FIRST).unwrap();
     let held = shard.postgres().await.unwrap();
     let patient = accounts.clone().on_replica_after(&token, Duration::from_secs(600));
     let resumed = async {
         let waits = async || !shard.pool_status(Route::Replica).holders.is_empty();
-        until("the reader waits at the replica", waits).await;
+        until("the read waits at the replica", waits).await;
         t.replica.resume_replay().await.unwrap();
     };
     let (version, ()) = tokio::join!(t.version(patient), resumed);
     assert_eq!(version, 2);
-    assert_eq!(t.version(at_once).await, 2, "the replica has it now");
+    assert_eq!(t.version(at_once).await, 2, "the replica has caught up");
     held.release().await.unwrap();
-    // A token that this replica will never reach ends the waiting, not the read.
+    // The replica never reaches this token: the read stops waiting and uses the primary.
     let far: CommitToken = "0/0 F/FFFFFFFF".parse().unwrap();
     let far = accounts.on_replica_after(&far, Duration::from_millis(50));
     assert_eq!(t.version(far).await, 2);
 }
 
 #[tokio::test]
-async fn a_token_of_an_action_over_shards_is_about_those_with_a_replica() {
+async fn a_token_of_a_cross_shard_action_covers_the_shards_with_a_replica() {
     let t = Replicated::start().await;
     let accounts = t.databases.repository::<Account>();
     let other = accounts.add(quiet(account(SECOND, "b"))).await.unwrap();
@@ -134,26 +134,26 @@ async fn a_token_of_an_action_over_shards_is_about_those_with_a_replica() {
     let versions =
         |rows: Vec<Stored<Account>>| -> Vec<i64> { rows.iter().map(Stored::version).collect() };
     let lagging = accounts.clone().on_replica().find_all().await.unwrap();
-    assert_eq!(versions(lagging), [1, 2], "the second shard has but a primary");
+    assert_eq!(versions(lagging), [1, 2], "the second shard has only a primary");
     let behind = accounts.on_replica_after(&token, Duration::ZERO).find_all().await.unwrap();
     assert_eq!(versions(behind), [2, 2]);
 }
 
 #[tokio::test]
-async fn a_replica_has_a_pool_of_its_own() {
+async fn a_replica_has_its_own_pool() {
     let t = Replicated::start().await;
     let shard = t.databases.shard(FIRST).unwrap();
     let held = shard.postgres().await.unwrap();
     let holders = |route| shard.pool_status(route).holders.len();
     assert_eq!((holders(Route::Primary), holders(Route::Replica)), (1, 0));
-    // With the primary's only connection held, the replica still answers.
+    // While the only connection to the primary is held, the replica can be read.
     let accounts = t.databases.repository::<Account>();
     assert_eq!(t.version(accounts.on_replica()).await, 1);
     held.release().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_replica_that_is_gone_is_left_for_the_primary_behind_a_token() {
+async fn a_read_after_a_token_uses_the_primary_when_the_replica_is_down() {
     let t = Replicated::start().await;
     let token = t.take(std::slice::from_ref(&t.account)).await;
     t.replica.kill().await.unwrap();
