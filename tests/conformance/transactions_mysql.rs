@@ -33,17 +33,17 @@ async fn sessions_override_the_defaults_of_the_server(db: &TestDatabase) {
         Dialect::MySql => "@@transaction_isolation",
         _ => "@@tx_isolation",
     };
-    let asked = async |tx: Transaction| {
-        let mut answers = Vec::new();
+    let read_settings = async |tx: Transaction| {
+        let mut settings = Vec::new();
         for sql in ["@@time_zone", "@@character_set_client", "@@sql_mode", isolation, "1 | 2"] {
-            answers.push(evaluate(db, &tx, sql).await);
+            settings.push(evaluate(db, &tx, sql).await);
         }
-        Ok::<_, Refused>(answers)
+        Ok::<_, Refused>(settings)
     };
-    let answers = db.databases.transactions().in_transaction(asked).await.unwrap();
-    assert_eq!(answers[..2], ["+00:00", "utf8mb4"]);
-    assert!(answers[2].contains("STRICT_ALL_TABLES") && !answers[2].contains("ANSI_QUOTES"));
-    assert_eq!(answers[3], "READ-COMMITTED");
+    let settings = db.databases.transactions().in_transaction(read_settings).await.unwrap();
+    assert_eq!(settings[..2], ["+00:00", "utf8mb4"]);
+    assert!(settings[2].contains("STRICT_ALL_TABLES") && !settings[2].contains("ANSI_QUOTES"));
+    assert_eq!(settings[3], "READ-COMMITTED");
 }
 
 async fn settings_do_not_outlive_their_transaction(db: &TestDatabase) {
@@ -77,14 +77,14 @@ async fn reads_and_commits_leave_no_lock_on_the_table(db: &TestDatabase) {
 async fn a_swallowed_deadlock_prevents_the_commit(db: &TestDatabase) {
     let stored = db.things().add_all(["a", "b"].map(|label| quiet(thing(label)))).await.unwrap();
     let [first, second] = [stored[0].clone(), stored[1].clone()];
-    let mut neighbour = PlainConnection::connect(&db.url).await;
+    let mut other = PlainConnection::connect(&db.url).await;
     let ballast = format!(
         "CREATE TABLE ballast (n int); BEGIN; INSERT INTO ballast VALUES (1){}; \
          SELECT 1 FROM things WHERE id = '{}' FOR UPDATE",
         ", (1)".repeat(500),
         second.id
     );
-    neighbour.execute(&ballast).await;
+    other.execute(&ballast).await;
     let answer = db
         .databases
         .transactions()
@@ -92,7 +92,7 @@ async fn a_swallowed_deadlock_prevents_the_commit(db: &TestDatabase) {
             let things = db.things().within(&tx);
             things.update(first.clone().apply(|thing| thing.big = 1)).await.unwrap();
             let lock = format!("SELECT 1 FROM things WHERE id = '{}' FOR UPDATE", first.id);
-            let crossing = neighbour.execute(&lock);
+            let crossing = other.execute(&lock);
             let waiting = things.update(second.clone().apply(|thing| thing.big = 2));
             let ((), waited) = tokio::join!(crossing, waiting);
             let error = waited.unwrap_err().to_string();
@@ -103,7 +103,7 @@ async fn a_swallowed_deadlock_prevents_the_commit(db: &TestDatabase) {
         })
         .await;
     assert!(matches!(answer, Err(TransactionError::Database(_))), "{answer:?}");
-    neighbour.execute("ROLLBACK").await;
+    other.execute("ROLLBACK").await;
     assert_eq!((db.count("things").await, status(db).idle), (2, 1));
     assert_eq!(db.things().get(first.id).await.unwrap(), first);
 }

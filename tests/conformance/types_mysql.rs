@@ -170,8 +170,8 @@ async fn a_value_that_a_column_would_change_is_refused(db: &TestDatabase) {
         assert_eq!(kind, Some(DbErrorKind::ValueOutOfRange), "{error}");
         assert!(error.to_string().contains(named), "{error}");
     }
-    let asked = db.things().find_where(Thing::RATIO.eq(f64::NAN)).await.unwrap_err();
-    assert!(asked.to_string().contains("NaN"), "{asked}");
+    let error = db.things().find_where(Thing::RATIO.eq(f64::NAN)).await.unwrap_err();
+    assert!(error.to_string().contains("NaN"), "{error}");
     assert_eq!(db.count("things").await, 0);
 }
 

@@ -25,12 +25,12 @@ impl Shell {
         Self { child, said }
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
     /// Checks the start of the next line.
-    fn says(&mut self, start: &str) {
+    fn expect_line(&mut self, start: &str) {
         let line = self.said.next().expect("a line before the end").unwrap();
         assert!(line.starts_with(start), "{line}");
     }
@@ -48,8 +48,8 @@ fn shell(arguments: &[&str]) -> Program {
 fn play(server: &[&str]) {
     let with = |command: &[&'static str]| [server, command].concat();
     let mut first = Shell::start(server);
-    first.tell("take wallet:17 --wait 60");
-    first.says("acquired wallet:17 with token ");
+    first.send("take wallet:17 --wait 60");
+    first.expect_line("taken wallet:17 by token ");
 
     // Another process sees the holder and does not get the key.
     let said = shell(&with(&["inspect", "wallet:17"])).run();
@@ -59,26 +59,26 @@ fn play(server: &[&str]) {
 
     // A waiter gets the key when it is released.
     let mut second = Shell::start(&with(&["take", "wallet:17", "--wait", "600"]));
-    first.tell("release wallet:17");
-    first.says("released wallet:17");
-    second.says("acquired wallet:17 with token ");
+    first.send("release wallet:17");
+    first.expect_line("released wallet:17");
+    second.expect_line("taken wallet:17 by token ");
     second.end();
     let said = shell(&with(&["inspect", "wallet:17"])).run();
     assert_eq!(said, "wallet:17 is free\n");
 
     // A forced release ends the lease, and its holder is notified.
-    first.tell("take wallet:17 --wait 60");
-    first.says("acquired wallet:17 with token ");
-    first.tell("list");
-    first.says("wallet:17 with token ");
+    first.send("take wallet:17 --wait 60");
+    first.expect_line("taken wallet:17 by token ");
+    first.send("list");
+    first.expect_line("wallet:17 by token ");
     let said = shell(&with(&["force", "wallet:17", "it", "hangs"])).run();
     assert_eq!(said, "ended the lease on wallet:17\n");
-    first.says("lost wallet:17: ");
-    first.tell("release wallet:17");
-    first.says("wallet:17 was no longer held by this shell");
-    first.tell("dance");
-    first.says("error: unrecognized subcommand 'dance'");
-    first.tell("quit");
+    first.expect_line("lost wallet:17: ");
+    first.send("release wallet:17");
+    first.expect_line("wallet:17 was no longer held here");
+    first.send("dance");
+    first.expect_line("error: unrecognized subcommand 'dance'");
+    first.send("quit");
     first.end();
 }
 

@@ -75,12 +75,12 @@ impl Action for Rotate {
 async fn overlapping_transfers_do_not_deadlock(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     // Two sets of lanes: only the database serializes the commits of different processes.
-    let neighbour = ledger.open_again().await;
+    let other_process = ledger.open_again().await;
     let ids = ledger.open_wallets(6).await;
     let mut tasks = JoinSet::new();
     for task in 0..16_u64 {
         let executor =
-            if task % 2 == 0 { ledger.executor.clone() } else { neighbour.executor.clone() };
+            if task % 2 == 0 { ledger.executor.clone() } else { other_process.executor.clone() };
         let mut wallets = ids.clone();
         tasks.spawn(async move {
             let mut random = fastrand::Rng::with_seed(task);

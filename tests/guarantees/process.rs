@@ -73,16 +73,16 @@ async fn deposit_for_ever(url: &str) {
                 let call = executor
                     .execute(&DepositMoney, Deposit { wallet: wallet.id, amount: Decimal::ONE });
                 let id = call.action_id();
-                say(&format!("try {id}\n"));
+                write_line(&format!("try {id}\n"));
                 call.await.unwrap();
-                say(&format!("ok {id}\n"));
+                write_line(&format!("ok {id}\n"));
             }
         });
     }
     tasks.join_all().await;
 }
 
-fn say(line: &str) {
+fn write_line(line: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(line.as_bytes()).and_then(|()| out.flush()).unwrap();
 }

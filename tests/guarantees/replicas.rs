@@ -12,27 +12,27 @@ use support::ScratchDatabase;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 
 /// The statements that control replication.
-struct Words {
+struct Statements {
     follow: &'static str,
     pause: &'static str,
     resume: &'static str,
 }
 
-const MYSQL: Words = Words {
+const MYSQL: Statements = Statements {
     follow: "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {port}, \
              SOURCE_USER = 'root', SOURCE_AUTO_POSITION = 1; START REPLICA",
     pause: "STOP REPLICA SQL_THREAD",
     resume: "START REPLICA SQL_THREAD",
 };
 
-const MARIADB: Words = Words {
+const MARIADB: Statements = Statements {
     follow: "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}, \
              MASTER_USER = 'root', MASTER_USE_GTID = slave_pos; START SLAVE",
     pause: "STOP SLAVE SQL_THREAD",
     resume: "START SLAVE SQL_THREAD",
 };
 
-async fn tell(replica: &str, sql: &str) {
+async fn execute(replica: &str, sql: &str) {
     let url = replica.replace("mariadb:", "mysql:");
     let mut connection = MySqlConnection::connect(&url).await.unwrap();
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
@@ -44,12 +44,12 @@ async fn version(wallets: Repository<Wallet>, id: Id<Wallet>) -> i64 {
 
 /// `primary` is a database of the primary; `replica` is the `mysql` database of the replica.
 async fn a_read_after_a_token_avoids_or_awaits_a_lagging_replica(
-    words: Words,
+    statements: Statements,
     primary: &str,
     port: u16,
     replica: &str,
 ) {
-    tell(replica, &words.follow.replace("{port}", &port.to_string())).await;
+    execute(replica, &statements.follow.replace("{port}", &port.to_string())).await;
     let database = primary.rsplit('/').next().unwrap();
     let copy = replica.replace("/mysql", &format!("/{database}"));
     let config = EkbatanConfig::from(ScratchDatabase::config_of(primary).maximum_pool_size(1))
@@ -66,7 +66,7 @@ async fn a_read_after_a_token_avoids_or_awaits_a_lagging_replica(
     assert_eq!(version(wallets.clone().on_replica_after(&token, patient), id).await, 1);
     assert_eq!(version(wallets.clone().on_replica(), id).await, 1, "the replica has the row");
 
-    tell(replica, words.pause).await;
+    execute(replica, statements.pause).await;
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
     let (_, committed) = executor.execute(&DepositMoney, deposit).with_commit().await.unwrap();
     let token = committed.unwrap().token.unwrap();
@@ -82,7 +82,7 @@ async fn a_read_after_a_token_avoids_or_awaits_a_lagging_replica(
         assert!(begun.elapsed() < Duration::from_secs(60), "no read waits at the replica");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    tell(replica, words.resume).await;
+    execute(replica, statements.resume).await;
     assert_eq!(waiting.await.unwrap(), 2);
     assert_eq!(version(at_once, id).await, 2, "the replica has caught up");
     held.release().await.unwrap();

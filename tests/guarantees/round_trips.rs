@@ -75,9 +75,9 @@ async fn a_hundred_rows_of_one_type_take_two_round_trips(dialect: Dialect) {
 async fn an_action_that_changes_nothing_makes_no_round_trip_to_commit(dialect: Dialect) {
     let (ledger, proxy) = counted(dialect).await;
     ledger.open_wallets(1).await;
-    let nobody = || Everywhere { wallets: Vec::new() };
-    ledger.executor.execute(&DepositEverywhere, nobody()).await.unwrap();
+    let no_wallets = || Everywhere { wallets: Vec::new() };
+    ledger.executor.execute(&DepositEverywhere, no_wallets()).await.unwrap();
     proxy.reset();
-    ledger.executor.execute(&DepositEverywhere, nobody()).await.unwrap();
+    ledger.executor.execute(&DepositEverywhere, no_wallets()).await.unwrap();
     assert_eq!(proxy.round_trips(), 0);
 }

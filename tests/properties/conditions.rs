@@ -236,7 +236,7 @@ async fn nested_conditions_match_as_in_memory(db: &TestDatabase, mut draw: Draw)
         }
         found_some += usize::from(!expected.is_empty() && expected.len() < rows.len());
     }
-    assert!(found_some > 60, "{found_some} conditions told rows apart");
+    assert!(found_some > 60, "{found_some} conditions matched some rows but not all");
 }
 
 /// Long lists with many values that do not occur and a few that do.

@@ -114,8 +114,8 @@ async fn shards_are_read_concurrently_and_a_slow_one_delays_no_other() {
     }
     let accounts = many.databases.repository::<Account>();
     let reading = tokio::spawn(async move { accounts.find_all().await });
-    let asked = async || many.waiting().iter().sum::<usize>() >= AT_ONCE;
-    until("shards are queried before any has returned", asked).await;
+    let queried = async || many.waiting().iter().sum::<usize>() >= AT_ONCE;
+    until("shards are queried before any has returned", queried).await;
     assert_eq!(many.waiting()[..AT_ONCE], [1; AT_ONCE]);
     assert_eq!(
         many.waiting()[AT_ONCE..],
@@ -126,8 +126,8 @@ async fn shards_are_read_concurrently_and_a_slow_one_delays_no_other() {
     for held in held.drain(1..AT_ONCE) {
         held.release().await.unwrap();
     }
-    let asked = async || many.waiting()[AT_ONCE..].iter().sum::<usize>() >= AT_ONCE - 1;
-    until("other shards are queried while the first is slow", asked).await;
+    let queried = async || many.waiting()[AT_ONCE..].iter().sum::<usize>() >= AT_ONCE - 1;
+    until("other shards are queried while the first is slow", queried).await;
     assert_eq!(many.waiting()[0], 1);
     for held in held {
         held.release().await.unwrap();

@@ -86,9 +86,9 @@ async fn an_edited_migration_is_refused_on_the_shards_that_ran_it(t: &TestShards
     Databases::connect(&third).await.unwrap().migrate(&sql(LIST)).await.unwrap();
     let edited = sql("CREATE TABLE list (m integer)");
     let status = t.databases.migration_status(&edited).await.unwrap();
-    let told: Vec<bool> =
+    let refused: Vec<bool> =
         status.iter().map(|shard| shard.migrations.iter().any(|state| state.edited)).collect();
-    assert_eq!(told, [false, false, true]);
+    assert_eq!(refused, [false, false, true]);
     match t.databases.migrate(&edited).await.unwrap_err() {
         MigrationError::Shards(failed) => {
             assert_eq!((failed.len(), failed[0].0), (1, THIRD));

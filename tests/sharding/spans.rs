@@ -20,7 +20,7 @@ fn shard_fields(recorder: &Recorder) -> Vec<(String, String)> {
     fields.filter(|(name, _)| name.starts_with("ekbatan.shard.")).collect()
 }
 
-fn told(fields: &[(&str, &str)]) -> Vec<(String, String)> {
+fn expected_fields(fields: &[(&str, &str)]) -> Vec<(String, String)> {
     fields
         .iter()
         .map(|(name, value)| (format!("ekbatan.shard.{name}"), value.to_string()))
@@ -55,7 +55,7 @@ async fn a_partial_commit_is_recorded_in_its_span(t: &TestShards) {
         ("failed_shard", "0/1"),
         ("partial_commit_failure", "true"),
     ];
-    assert_eq!(shard_fields(&recorder), told(&expected));
+    assert_eq!(shard_fields(&recorder), expected_fields(&expected));
 }
 
 async fn a_failure_before_any_commit_is_not_recorded_as_partial(t: &TestShards) {
@@ -63,14 +63,14 @@ async fn a_failure_before_any_commit_is_not_recorded_as_partial(t: &TestShards) 
     t.on(FIRST).overtake(accounts[0].id).await;
     let (recorder, answer) = change_all(t, &accounts).await;
     assert_eq!(answer.unwrap_err().kind(), ErrorKind::Stale);
-    assert_eq!(shard_fields(&recorder), told(&[("cross_shard", "true")]));
+    assert_eq!(shard_fields(&recorder), expected_fields(&[("cross_shard", "true")]));
 }
 
 async fn a_complete_cross_shard_commit_is_recorded_in_its_span(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let (recorder, answer) = change_all(t, &accounts).await;
     answer.unwrap();
-    assert_eq!(shard_fields(&recorder), told(&[("cross_shard", "true")]));
+    assert_eq!(shard_fields(&recorder), expected_fields(&[("cross_shard", "true")]));
     let now = t.accounts().get(accounts[1].id).await.unwrap();
     let (recorder, answer) = change_all(t, &[now]).await;
     answer.unwrap();

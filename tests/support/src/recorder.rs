@@ -1,14 +1,15 @@
 //! Records the spans and events of one test.
 //!
-//! tracing caches for each callsite whether any subscriber wants it. While a process has one
-//! dispatcher, only the thread that reaches a callsite first is asked; if that thread has no
-//! subscriber, the callsite stays disabled in the whole process. A subscriber that each test
-//! installs for its own thread therefore misses spans by chance.
+//! tracing caches for each callsite whether a subscriber is interested in it. While a process has
+//! one dispatcher, tracing decides by the subscriber of the thread that reaches the callsite
+//! first; if that thread has none, the callsite stays disabled in the whole process. A subscriber
+//! that each test installs for its own thread therefore misses spans by chance.
 //!
 //! Invariants: one subscriber is the default of the whole process from the first test on, and a
-//! second dispatcher lives as long as the process. Every callsite is thus enabled by request.
-//! The subscriber enables a span or event only if a recorder is active on the current thread, and
-//! hands it to that recorder. Later records of a span reach the same recorder from any thread.
+//! second dispatcher lives as long as the process, so the decision for a callsite never depends on
+//! the thread that reaches it first. The subscriber enables a span or event only if a recorder is
+//! active on the current thread, and hands it to that recorder. Later records of a span reach the
+//! same recorder from any thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
