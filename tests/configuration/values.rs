@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ekbatan::config::{Durability, ExposeSecret, TlsMode, UnknownShard};
+use support::Recorder;
 
 use super::{database, load, load_with, primary};
 
@@ -188,39 +189,17 @@ fn keys_of_the_reference_without_effect_are_accepted_and_listed() {
     }
 }
 
-/// Collects log lines in memory.
-#[derive(Clone, Default)]
-struct Log(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn keys_without_effect_are_listed_in_one_warning() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-    tracing::subscriber::with_default(subscriber, || {
-        let configs = "configs: {primary-config: {url: 'postgres://u:hunter2@h/d'}}";
-        load(&format!("ekbatan: {{{configs}}}")).unwrap();
-        load(&format!(
-            "ekbatan: {{{configs}, jobs: {{polling-interval: 1s, shutdown-max-wait: 1s}}}}"
-        ))
+    let (recorder, _guard) = Recorder::start();
+    let configs = "configs: {primary-config: {url: 'postgres://u:hunter2@h/d'}}";
+    load(&format!("ekbatan: {{{configs}}}")).unwrap();
+    load(&format!("ekbatan: {{{configs}, jobs: {{polling-interval: 1s, shutdown-max-wait: 1s}}}}"))
         .unwrap();
-    });
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(text.lines().count(), 1, "{text}");
-    assert!(text.contains("WARN"), "{text}");
-    assert!(
-        text.contains("ekbatan.jobs.polling-interval, ekbatan.jobs.shutdown-max-wait"),
-        "{text}"
-    );
+    let events = recorder.all();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0].level, tracing::Level::WARN);
+    let fields = format!("{:?}", events[0].fields);
+    let keys = "ekbatan.jobs.polling-interval, ekbatan.jobs.shutdown-max-wait";
+    assert!(fields.contains(keys), "{fields}");
 }

@@ -194,7 +194,7 @@ async fn a_missing_right_on_the_eventlog_is_named(db: &TestDatabase) {
 }
 
 async fn a_statement_timeout_has_its_own_error_kind(db: &TestDatabase) {
-    let config = db.config().statement_timeout(std::time::Duration::from_millis(200));
+    let config = db.config().statement_timeout(std::time::Duration::from_secs(2));
     let databases = Databases::connect(&config.into()).await.unwrap();
     let stored = db.things().add_all((0..60).map(|n| quiet(thing(&n.to_string())))).await.unwrap();
     // The cross join takes far longer than the timeout.

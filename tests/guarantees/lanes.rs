@@ -164,13 +164,16 @@ impl Action for StallBeforeCommit<'_> {
 }
 
 async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Dialect) {
-    let (url, proxy) = proxied(&ScratchDatabase::create(dialect).await.url).await;
-    let config = ScratchDatabase::config_of(&url)
+    let url = ScratchDatabase::create(dialect).await.url;
+    // The timeouts are for the stalled commit only: other commits may take longer.
+    let patient = Ledger::open(&url).await;
+    let id = patient.open_wallets(1).await[0];
+    let (through, proxy) = proxied(&url).await;
+    let config = ScratchDatabase::config_of(&through)
         .commit_timeout(Duration::from_millis(200))
         .settle_timeout(Duration::from_millis(300))
         .connection_timeout(Duration::from_secs(2));
     let ledger = Ledger::with_config(config).await;
-    let id = ledger.open_wallets(1).await[0];
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
     let stalling = StallBeforeCommit(&proxy);
     let call = ledger.executor.execute(&stalling, deposit);
@@ -183,7 +186,7 @@ async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Di
     proxy.resume();
     let outcome = ledger.executor.outcome(action).await.unwrap();
     ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
-    ledger.deposit(id).await.unwrap();
+    patient.deposit(id).await.unwrap();
 }
 
 /// Two executors with one lane each fold their commits. A stale commit drops out of its fold, and

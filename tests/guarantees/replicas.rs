@@ -1,15 +1,15 @@
 //! Reads after a commit token when a replica of MySQL or MariaDB lags: they return the committed
 //! row, from the replica or from the primary. `tests/sharding` has the tests for PostgreSQL.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ekbatan::db::Route;
 use ekbatan::prelude::*;
 use ekbatan::repository::Repository;
 use ekbatan_testkit::{MariaDbServer, MySqlServer};
 use sqlx::{AssertSqlSafe, Connection as _, MySqlConnection};
-use support::ScratchDatabase;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
+use support::{ScratchDatabase, until};
 
 /// The statements that control replication.
 struct Statements {
@@ -77,11 +77,10 @@ async fn a_read_after_a_token_avoids_or_awaits_a_lagging_replica(
     // The only connection to the primary is held, so only the replica can return the row.
     let held = databases.mysql().await.unwrap();
     let waiting = tokio::spawn(version(wallets.on_replica_after(&token, patient), id));
-    let begun = Instant::now();
-    while databases.pool_status(Route::Replica).holders.is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "no read waits at the replica");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the read waits at the replica", async || {
+        !databases.pool_status(Route::Replica).holders.is_empty()
+    })
+    .await;
     execute(replica, statements.resume).await;
     assert_eq!(waiting.await.unwrap(), 2);
     assert_eq!(version(at_once, id).await, 2, "the replica has caught up");

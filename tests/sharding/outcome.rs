@@ -47,7 +47,7 @@ async fn the_outcome_of_a_running_action_is_awaited(t: &TestShards) {
             reached.notified().await;
             let mut outcome = Box::pin(executor.outcome(id));
             // The query has reached the shards long before the action continues.
-            let early = tokio::time::timeout(std::time::Duration::from_millis(300), &mut outcome);
+            let early = tokio::time::timeout(std::time::Duration::from_millis(100), &mut outcome);
             assert!(early.await.is_err(), "the action still runs");
             go_on.notify_one();
             outcome.await.unwrap()

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id as SpanId, Record};
 use tracing::subscriber::{Interest, NoSubscriber};
-use tracing::{Dispatch, Event, Metadata, Subscriber};
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -31,10 +31,12 @@ thread_local! {
 }
 
 /// A recorded span or event.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Recorded {
     /// The id of a span; `None` for an event. Ids of closed spans are used again.
     pub id: Option<u64>,
+    /// The level.
+    pub level: Level,
     /// The name of the span or event.
     pub name: String,
     /// The name of the enclosing span.
@@ -46,9 +48,15 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    fn new(metadata: &Metadata<'_>, parent: Option<&'static str>) -> Self {
-        let name = metadata.name().to_owned();
-        Self { name, parent: parent.map(str::to_owned), ..Self::default() }
+    fn new(metadata: &Metadata<'_>, parent: Option<&'static str>, fields: Fields) -> Self {
+        Self {
+            id: None,
+            level: *metadata.level(),
+            name: metadata.name().to_owned(),
+            parent: parent.map(str::to_owned),
+            follows: Vec::new(),
+            fields: fields.0,
+        }
     }
 
     /// The value of a field, if it was recorded.
@@ -57,13 +65,17 @@ impl Recorded {
     }
 }
 
-impl Visit for Recorded {
+/// Formats fields as text.
+#[derive(Default)]
+struct Fields(BTreeMap<String, String>);
+
+impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.fields.insert(field.name().to_owned(), value.to_owned());
+        self.0.insert(field.name().to_owned(), value.to_owned());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.fields.insert(field.name().to_owned(), format!("{value:?}"));
+        self.0.insert(field.name().to_owned(), format!("{value:?}"));
     }
 }
 
@@ -169,9 +181,10 @@ impl<S: Subscriber + for<'l> LookupSpan<'l>> Layer<S> for Router {
             return;
         };
         let parent = span.parent().map(|parent| parent.name());
-        let mut recorded =
-            Recorded { id: Some(id.into_u64()), ..Recorded::new(attributes.metadata(), parent) };
-        attributes.record(&mut recorded);
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        let mut recorded = Recorded::new(attributes.metadata(), parent, fields);
+        recorded.id = Some(id.into_u64());
         let index = recorder.push(recorded);
         span.extensions_mut().insert(Slot { recorder, index });
     }
@@ -180,9 +193,9 @@ impl<S: Subscriber + for<'l> LookupSpan<'l>> Layer<S> for Router {
         let Some(span) = context.span(id) else { return };
         if let Some(slot) = span.extensions().get::<Slot>() {
             // Formatting a value may emit events, so the fields are read before the lock is taken.
-            let mut read = Recorded::default();
-            values.record(&mut read);
-            slot.change(|recorded| recorded.fields.extend(read.fields));
+            let mut fields = Fields::default();
+            values.record(&mut fields);
+            slot.change(|recorded| recorded.fields.extend(fields.0));
         }
     }
 
@@ -196,8 +209,8 @@ impl<S: Subscriber + for<'l> LookupSpan<'l>> Layer<S> for Router {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let Some(recorder) = active() else { return };
         let parent = context.event_span(event).map(|span| span.name());
-        let mut recorded = Recorded::new(event.metadata(), parent);
-        event.record(&mut recorded);
-        recorder.push(recorded);
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        recorder.push(Recorded::new(event.metadata(), parent, fields));
     }
 }

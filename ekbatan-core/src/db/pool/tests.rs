@@ -123,6 +123,8 @@ async fn connections_do_not_all_expire_at_once() {
 #[tokio::test]
 async fn a_holder_that_exceeds_the_threshold_is_reported_once() {
     let log = Log::default();
+    // With a second dispatcher, a callsite that another test reaches first is not disabled.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     let _guard = tracing::subscriber::set_default(log.clone());
     let (pool, _folder) = pool(|config| config.leak_detection_threshold(MOMENT));
     let asked = Instant::now();
