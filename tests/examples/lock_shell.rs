@@ -49,7 +49,7 @@ fn play(server: &[&str]) {
     let with = |command: &[&'static str]| [server, command].concat();
     let mut first = Shell::start(server);
     first.send("take wallet:17 --wait 60");
-    first.expect_line("taken wallet:17 by token ");
+    first.expect_line("acquired wallet:17 with token ");
 
     // Another process sees the holder and does not get the key.
     let said = shell(&with(&["inspect", "wallet:17"])).run();
@@ -61,21 +61,21 @@ fn play(server: &[&str]) {
     let mut second = Shell::start(&with(&["take", "wallet:17", "--wait", "600"]));
     first.send("release wallet:17");
     first.expect_line("released wallet:17");
-    second.expect_line("taken wallet:17 by token ");
+    second.expect_line("acquired wallet:17 with token ");
     second.end();
     let said = shell(&with(&["inspect", "wallet:17"])).run();
     assert_eq!(said, "wallet:17 is free\n");
 
     // A forced release ends the lease, and its holder is notified.
     first.send("take wallet:17 --wait 60");
-    first.expect_line("taken wallet:17 by token ");
+    first.expect_line("acquired wallet:17 with token ");
     first.send("list");
-    first.expect_line("wallet:17 by token ");
+    first.expect_line("wallet:17 with token ");
     let said = shell(&with(&["force", "wallet:17", "it", "hangs"])).run();
     assert_eq!(said, "ended the lease on wallet:17\n");
     first.expect_line("lost wallet:17: ");
     first.send("release wallet:17");
-    first.expect_line("wallet:17 was no longer held here");
+    first.expect_line("wallet:17 was no longer held by this shell");
     first.send("dance");
     first.expect_line("error: unrecognized subcommand 'dance'");
     first.send("quit");

@@ -1,6 +1,5 @@
 //! A database of one test, with the wallets of the example.
 
-use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
 use support::wallet::migrations;
 use support::{Dialect, ScratchDatabase, WALLETS};

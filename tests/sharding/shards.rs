@@ -4,7 +4,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use ekbatan::config::{ShardMemberConfig, UnknownShard};
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
+use ekbatan::repository::Repository;
 use support::{Dialect, PlainConnection, ScratchDatabase, TestClock, instant};
 
 use crate::models::{Account, Note, Order, account, migrations, quiet};
