@@ -204,8 +204,8 @@ impl Shell {
                     let left = holder.remaining.map(|left| format!(", {left:?} left"));
                     let since = holder.held.unwrap_or_default();
                     println!(
-                        "{key} is held by {}, for {since:?} by now{}",
                         "{key} is held by {}, for {since:?} so far{}",
+                        holder.holder,
                         left.unwrap_or_default()
                     );
                 }
