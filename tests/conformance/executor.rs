@@ -28,10 +28,10 @@ on_every_database! {
 
 async fn a_namespace_is_a_dotted_identifier(db: &TestDatabase) {
     for good in ["wallets", "com.example.wallet", "_a.b_1"] {
-        assert!(ActionExecutor::new(&db.databases, good).is_ok(), "{good}");
+        assert!(ActionExecutor::builder(&db.databases, good).build().await.is_ok(), "{good}");
     }
     for bad in ["", " ", "my-service", "com.example!", "a..b", "a.", "1a"] {
-        match ActionExecutor::new(&db.databases, bad).err() {
+        match ActionExecutor::builder(&db.databases, bad).build().await.err() {
             Some(BuildError::Namespace(named)) => assert_eq!(named, bad),
             other => panic!("{bad}: {other:?}"),
         }

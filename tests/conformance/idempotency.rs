@@ -101,7 +101,7 @@ async fn a_key_is_refused_for_another_action(db: &TestDatabase) {
 async fn a_key_belongs_to_a_namespace(db: &TestDatabase) {
     let action = adding();
     for (number, namespace) in [(1, "a"), (2, "b")] {
-        let executor = ActionExecutor::new(&db.databases, namespace).unwrap();
+        let executor = ActionExecutor::builder(&db.databases, namespace).build().await.unwrap();
         executor.execute(&action, Number { number }).idempotency_key("k").await.unwrap();
     }
     assert_eq!((action.runs(), db.count("things").await), (2, 2));

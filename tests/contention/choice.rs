@@ -41,7 +41,7 @@ async fn databases() -> (TempSqlite, Databases) {
 #[tokio::test]
 async fn a_strategy_without_a_key_is_an_error_with_advice() {
     let (_file, databases) = databases().await;
-    let executor = ActionExecutor::new(&databases, "tests").unwrap();
+    let executor = ActionExecutor::builder(&databases, "tests").build().await.unwrap();
     let chosen = Chooses(Some(Contention::coalesced()), None);
     let error = executor.execute(&chosen, Nothing {}).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Contention);
@@ -76,7 +76,7 @@ async fn a_strategy_with_leases_needs_a_source_of_leases() {
     let builder = ActionExecutor::builder(&databases, "tests");
     let error = builder.contention(Contention::pessimistic()).build().await.err();
     assert!(matches!(error, Some(BuildError::NoLeases)), "{error:?}");
-    let executor = ActionExecutor::new(&databases, "tests").unwrap();
+    let executor = ActionExecutor::builder(&databases, "tests").build().await.unwrap();
     let leased = Coalesced::default().under_lease(Pessimistic::default());
     for contention in [Contention::pessimistic(), leased.into()] {
         let action = Chooses(None, Some(LockKey::named("a")));

@@ -56,7 +56,7 @@ async fn a_read_after_a_token_avoids_or_awaits_a_lagging_replica(
         .replica(ScratchDatabase::config_of(&copy));
     let databases = Databases::connect(&config).await.unwrap();
     databases.migrate(&migrations()).await.unwrap();
-    let executor = ActionExecutor::new(&databases, "tests").unwrap();
+    let executor = ActionExecutor::builder(&databases, "tests").build().await.unwrap();
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
     let (opened, committed) = executor.execute(&OpenWallet, opening).with_commit().await.unwrap();
     let token = committed.unwrap().token.unwrap();

@@ -48,7 +48,7 @@ async fn a_call_dropped_at_any_poll_commits_on_all_shards_or_none(t: &TestShards
                     assert_eq!(change, [0, 0, 0], "after {polls} polls");
                     absent += 1;
                 }
-                Outcome::PartlyCommitted => panic!("a partial commit after {polls} polls"),
+                other => panic!("{other:?} after {polls} polls"),
             }
             if let Some(answer) = finished {
                 answer.unwrap();

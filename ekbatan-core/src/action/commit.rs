@@ -1,325 +1,217 @@
-//! The steps of an execution, from the first attempt to the last answer.
+//! Commits the batches of one call, shard by shard, and runs its effects.
+//!
+//! Invariants: after one of several shards has committed, nothing is retried, and dropping
+//! the caller does not stop the shards that follow.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use serde_json::Value as Json;
-use tokio::time::Instant;
+use tokio::sync::oneshot;
 use tracing::{Instrument, Span, field};
 
-use super::execution::Codec;
-use super::parts::ShardBatch;
-use super::plan::PlanParts;
-use super::{
-    Action, ActionContext, ActionPlan, Effect, ErrorKind, ExecuteError, Execution, PlanError,
-};
-use crate::db::Committed;
-use crate::domain::PayloadError;
-use crate::outbox::{Answered, fingerprint, look_up};
-use crate::repository::{PendingReads, PendingRow};
-use crate::shard::visit;
+use super::ExecuteError;
+use super::attempt::Attempt;
+use super::deadline::DeadlinePassed;
+use super::shard_batches::{Planned, ShardBatch};
+use crate::db::{ActionId, CommitError, CommitToken, Committed, Database, DbError};
+use crate::domain::{ShardIdentifier, list_shards};
+use crate::shard::FencingError;
 
-/// The output, and what is known of the commit, unless it was an earlier call's.
-pub(super) type Answer<A> =
-    Result<(<A as Action>::Output, Option<Committed>), ExecuteError<<A as Action>::Error>>;
+/// Why an action is not completely committed.
+enum CommitFailure {
+    /// Nothing is committed.
+    Whole(CommitError),
+    /// Some shards have committed their batches.
+    Partial {
+        committed: Vec<ShardIdentifier>,
+        failed: ShardIdentifier,
+        not_tried: Vec<ShardIdentifier>,
+        error: CommitError,
+    },
+}
 
-/// When it all has to be over.
-#[derive(Clone, Copy)]
-pub(super) struct Deadline(Option<(Instant, Duration)>);
-
-impl Deadline {
-    fn new(after: Option<Duration>) -> Self {
-        Self(after.map(|after| (Instant::now() + after, after)))
+/// Commits a plan. Calls `release` once it is committed and before its effects are waited
+/// for: an effect may need what the call holds.
+pub(super) async fn commit<E>(
+    attempt: &mut Attempt,
+    planned: Planned,
+    release: impl FnOnce() + Send,
+) -> Result<Committed, ExecuteError<E>> {
+    let Planned { batches, effects, events, .. } = planned;
+    let changes: usize = batches.iter().map(|batch| batch.batch.changes.len()).sum();
+    let span = tracing::info_span!(
+        "ekbatan.action.persist",
+        ekbatan.action.attempt = attempt.number,
+        ekbatan.batch.size = changes,
+        ekbatan.event.count = events,
+        ekbatan.commit.round_trips = field::Empty,
+        ekbatan.commit.folded = field::Empty,
+        ekbatan.commit.lane_wait_us = field::Empty,
+        ekbatan.shard.cross_shard = (batches.len() > 1).then_some(true),
+        ekbatan.shard.partial_commit_failure = field::Empty,
+        ekbatan.shard.committed_shards = field::Empty,
+        ekbatan.shard.failed_shard = field::Empty,
+    );
+    raise_fences(attempt, &batches).await?;
+    let (action, token, deadline) = (attempt.action, attempt.wants_token, attempt.deadline);
+    let only = match &batches[..] {
+        [only] => Some(only.database.clone()),
+        _ => None,
+    };
+    if effects.is_empty() && batches.len() <= 1 {
+        // The lane completes the commit even if the caller is dropped.
+        let committing = commit_batches(batches, action, token);
+        let committed = deadline.bound(committing.instrument(span)).await;
+        return answer(committed, attempt, only.as_deref());
     }
-
-    /// The future's answer, or how long the deadline was if it has passed.
-    pub(super) async fn bound<T>(self, future: impl Future<Output = T>) -> Result<T, Duration> {
-        match self.0 {
-            None => Ok(future.await),
-            Some((at, after)) => tokio::time::timeout_at(at, future).await.map_err(|_| after),
+    // Effects and the shards after the first need a task that outlives a dropped caller.
+    for batch in &batches {
+        batch.database.check_not_writing()?;
+    }
+    let (tell, told) = oneshot::channel();
+    let (shards, runner) = (attempt.shards.clone(), attempt.effects.clone());
+    let open = shards.default().open_action(action);
+    let working = async move {
+        let across = batches.len() > 1;
+        let committed = commit_batches(batches, action, token).await;
+        // The outcome is known now, also to effects that ask for it.
+        drop(open);
+        let done = committed.as_ref().ok().cloned();
+        let _ = tell.send(committed);
+        let Some(done) = done else { return };
+        if across && let Err(error) = shards.forget_parts(action).await {
+            tracing::debug!(%error, %action, "the trail of a complete cross-shard commit was not deleted");
         }
+        runner.run(effects, done).await;
+    };
+    let effects_done = tokio::spawn(working.instrument(span));
+    let committed = deadline.bound(told).await.map(|told| {
+        told.unwrap_or_else(|stopped| {
+            Err(CommitFailure::Whole(CommitError::Unknown(action, stopped.to_string())))
+        })
+    });
+    let committed = answer(committed, attempt, only.as_deref())?;
+    attempt.open = None;
+    release();
+    // The action is committed: a deadline that passes now ends the wait, not the effects.
+    let _ = deadline.bound(effects_done).await;
+    Ok(committed)
+}
+
+/// Raises the fences on the shards that were not read. The commit alone cannot detect that a
+/// later lease has already been there, nor that this lease has ended by the server's clock.
+/// From the second shard on the fence is raised again, because the first commit cannot be
+/// undone if a later shard refuses.
+pub(super) async fn raise_fences<E>(
+    attempt: &Attempt,
+    batches: &[ShardBatch],
+) -> Result<(), ExecuteError<E>> {
+    let Some(fencing) = &attempt.fencing else { return Ok(()) };
+    // The server's clock for the lease starts later than this process's clock, so this check
+    // is the stricter one.
+    attempt.check_lease()?;
+    let raising = async {
+        if batches.is_empty() && fencing.stands_nowhere() {
+            // An action that neither reads nor writes may still have effects.
+            fencing.stand(attempt.shards.default(), attempt.action_name).await?;
+        }
+        for (n, batch) in batches.iter().enumerate() {
+            if n == 0 {
+                fencing.stand(&batch.database, attempt.action_name).await?;
+            } else {
+                fencing.stand_again(&batch.database, attempt.action_name).await?;
+            }
+        }
+        Ok(())
+    };
+    match attempt.deadline.bound(raising).await? {
+        Ok(()) => Ok(()),
+        Err(FencingError::Lost(key)) => Err(ExecuteError::FenceLost { key }),
+        Err(FencingError::Database(error)) => Err(error.into()),
     }
 }
 
-/// How often a call was tried.
-pub(super) struct Tries {
-    /// Which attempt this is, the first being 1.
-    pub(super) number: u32,
-    /// Whether it runs by itself from now on, having failed together with others.
-    pub(super) alone: bool,
-}
-
-/// What a plan comes to: what each shard is to commit, and what follows.
-pub(super) struct Planned {
-    pub(super) parts: Vec<ShardBatch>,
-    pub(super) effects: Vec<Box<dyn Effect>>,
-    /// How many events there are.
-    pub(super) events: usize,
-    /// What the rows will be, for those who wait for them.
-    pub(super) left: Vec<PendingRow>,
-}
-
-/// What a call with an idempotency key knows of itself.
-pub(super) struct Keyed<'k, O> {
-    pub(super) key: &'k str,
-    pub(super) codec: &'k Codec<O>,
-    pub(super) fingerprint: String,
-}
-
-impl<A: Action> Execution<'_, A> {
-    pub(super) async fn run(mut self) -> Answer<A> {
-        let span = tracing::info_span!(
-            "ekbatan.action.execute",
-            ekbatan.action.name = A::NAME,
-            ekbatan.action.id = %self.id,
-            ekbatan.action.principal = field::Empty,
-            ekbatan.action.outcome = field::Empty,
-            ekbatan.action.error = field::Empty,
-            ekbatan.action.retry.count = field::Empty,
-            ekbatan.contention.group_size = field::Empty,
-        );
-        if self.executor.inner.log_principal {
-            span.record(
-                "ekbatan.action.principal",
-                self.options.principal.as_deref().unwrap_or_default(),
-            );
+/// The caller's result. `only` is the database, if there is exactly one.
+fn answer<E>(
+    committed: Result<Result<Committed, CommitFailure>, DeadlinePassed>,
+    attempt: &Attempt,
+    only: Option<&Database>,
+) -> Result<Committed, ExecuteError<E>> {
+    let action = attempt.action;
+    match committed {
+        Ok(Ok(committed)) => Ok(committed),
+        Ok(Err(CommitFailure::Whole(error))) => {
+            Err(ExecuteError::from_commit(error, attempt.number))
         }
-        // Until this ends, whoever asks for the outcome waits.
-        let open = self.executor.inner.databases.shards.default().open_action(self.id);
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
-        let answer = self.run_keyed().instrument(span.clone()).await;
-        drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if let Err(ExecuteError::FenceLost { key }) = &answer {
-            span.in_scope(|| self.executor.inner.refused_by_fence(key));
+        Ok(Err(CommitFailure::Partial { committed, failed, not_tried, error })) => {
+            let source = Some(error);
+            Err(ExecuteError::PartlyCommitted { action, committed, failed, not_tried, source })
         }
-        match &answer {
-            Ok(_) => span.record("ekbatan.action.outcome", "success"),
-            Err(error) => span
-                .record("ekbatan.action.outcome", "error")
-                .record("ekbatan.action.error", field::debug(error.kind())),
+        Err(passed) if only.is_some_and(|database| database.withdraw(action)) => Err(passed.into()),
+        Err(DeadlinePassed(after)) => Err(ExecuteError::CommitUnknown {
+            action,
+            why: format!("the deadline of {after:?} passed while the commit was on its way"),
+        }),
+    }
+}
+
+/// Gives each batch to a lane of its shard, one after another. No batches is a success.
+async fn commit_batches(
+    batches: Vec<ShardBatch>,
+    action: ActionId,
+    token: bool,
+) -> Result<Committed, CommitFailure> {
+    let span = Span::current();
+    let mut all =
+        Committed { action, round_trips: 0, folded: 0, lane_wait: Duration::ZERO, token: None };
+    let mut done: Vec<Arc<Database>> = Vec::with_capacity(batches.len());
+    let mut batches = batches.into_iter();
+    while let Some(ShardBatch { database, batch }) = batches.next() {
+        match database.commit(batch).await {
+            Ok(one) => {
+                all.round_trips += one.round_trips;
+                all.folded = all.folded.max(one.folded);
+                all.lane_wait += one.lane_wait;
+                done.push(database);
+            }
+            Err(error) if done.is_empty() => return Err(CommitFailure::Whole(error)),
+            Err(error) => {
+                let committed: Vec<ShardIdentifier> = done.iter().map(|done| done.shard).collect();
+                let failed = database.shard;
+                span.record("ekbatan.shard.partial_commit_failure", true)
+                    .record("ekbatan.shard.committed_shards", list_shards(&committed))
+                    .record("ekbatan.shard.failed_shard", field::display(failed));
+                tracing::error!(%action, ?committed, %failed, %error, "an action committed on some of its shards only");
+                let not_tried = batches.map(|batch| batch.database.shard).collect();
+                return Err(CommitFailure::Partial { committed, failed, not_tried, error });
+            }
+        }
+    }
+    span.record("ekbatan.commit.round_trips", all.round_trips)
+        .record("ekbatan.commit.folded", all.folded)
+        .record("ekbatan.commit.lane_wait_us", all.lane_wait.as_micros() as u64);
+    if token {
+        all.token = tokens(&done).await;
+    }
+    Ok(all)
+}
+
+/// The present positions of those shards that have a replica. A failure is logged: the commit
+/// itself succeeded.
+pub(super) async fn tokens(databases: &[Arc<Database>]) -> Option<CommitToken> {
+    try_tokens(databases).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the position of a shard after a commit could not be read");
+        None
+    })
+}
+
+async fn try_tokens(databases: &[Arc<Database>]) -> Result<Option<CommitToken>, DbError> {
+    let mut token: Option<CommitToken> = None;
+    for database in databases {
+        token = match (token, database.token().await?) {
+            (Some(token), Some(other)) => Some(token.and(other)),
+            (token, other) => token.or(other),
         };
-        answer
     }
-
-    async fn run_keyed(&mut self) -> Answer<A> {
-        let params = params_of::<A>(&self.params)?;
-        let deadline = Deadline::new(self.options.deadline);
-        let Some((key, codec)) = &self.key.take() else {
-            return self.attempt_until_done(&params, None, deadline).await;
-        };
-        if key.is_empty() || key.len() > 255 {
-            return Err(PlanError::Key(key.clone(), key.len()).into());
-        }
-        let keyed = Keyed { key, codec, fingerprint: fingerprint(A::NAME, &params) };
-        let late = |after| ExecuteError::Deadline { after };
-        // In this process equal keys pass one by one; other processes are met by the key's
-        // uniqueness in the commit.
-        let executor = self.executor;
-        let _pass = deadline.bound(executor.inner.gate.pass(key)).await.map_err(late)?;
-        if let Some(answered) = deadline.bound(self.find_answer(key)).await.map_err(late)?? {
-            return self.replay(&keyed, answered, deadline).await;
-        }
-        self.attempt_until_done(&params, Some(&keyed), deadline).await
-    }
-
-    async fn find_answer(&self, key: &str) -> Result<Option<Answered>, ExecuteError<A::Error>> {
-        let inner = &self.executor.inner;
-        let shards = &inner.databases.shards;
-        // The key is kept where the action committed, which a call does not know beforehand.
-        let asked = shards.all().map(|database| look_up(database, &inner.namespace, key, A::NAME));
-        let mut failure = None;
-        for found in visit(asked.collect()).await {
-            match found {
-                Ok(None) => {}
-                // Where it was found, it is nowhere else.
-                Ok(found) => return Ok(found),
-                Err(error) => failure = Some(error),
-            }
-        }
-        failure.map_or(Ok(None), |error| Err(error.into()))
-    }
-
-    async fn attempt_until_done(
-        &mut self,
-        params: &Json,
-        keyed: Option<&Keyed<'_, A::Output>>,
-        deadline: Deadline,
-    ) -> Answer<A> {
-        let inner = &self.executor.inner;
-        let policy = self.options.retry.clone();
-        let policy = policy.as_ref().unwrap_or(&inner.retry);
-        let contending = self.contending()?;
-        let mut spent = std::collections::BTreeMap::<ErrorKind, u32>::new();
-        let mut tries = Tries { number: 1, alone: false };
-        loop {
-            Span::current().record("ekbatan.action.retry.count", tries.number - 1);
-            let attempted = self
-                .attempt_as_decided(contending.as_ref(), &mut tries, params, keyed, deadline)
-                .await;
-            let error = match attempted {
-                Ok(output) => return Ok(output),
-                Err(error) => error,
-            };
-            let kind = error.kind();
-            // Another process may have committed this very call meanwhile, and what failed
-            // here may have failed because of it.
-            if let Some(keyed) = keyed
-                && !is_final(kind)
-                && let Ok(Ok(Some(answered))) = deadline.bound(self.find_answer(keyed.key)).await
-            {
-                return self.replay(keyed, answered, deadline).await;
-            }
-            if kind == ErrorKind::PartlyCommitted {
-                return Err(error);
-            }
-            let wanted = match (&error, &self.retry_if) {
-                (ExecuteError::Domain(error), Some(retry_if)) => retry_if(error),
-                (ExecuteError::Domain(_), None) => false,
-                _ => true,
-            };
-            let used = spent.entry(kind).or_default();
-            let Some(budget) =
-                policy.budget(kind).filter(|budget| wanted && *used < budget.retries)
-            else {
-                return Err(error);
-            };
-            let wait = inner.jitter(budget.bound(*used));
-            *used += 1;
-            tracing::debug!(name: "retry", attempt = tries.number, ?kind, ?wait, "retry");
-            deadline.bound(tokio::time::sleep(wait)).await.map_err(|_| error)?;
-            tries.number += 1;
-        }
-    }
-
-    /// One attempt: a fresh plan, `perform`, the commit.
-    pub(super) async fn attempt(
-        &self,
-        params: &Json,
-        keyed: Option<&Keyed<'_, A::Output>>,
-        deadline: Deadline,
-        attempt: u32,
-    ) -> Answer<A> {
-        let started = self.executor.inner.databases.clock.now();
-        self.check_lease()?;
-        let mut ctx = self.context(started, attempt, None);
-        let performed = deadline.bound(self.perform(&mut ctx)).await;
-        let output = performed.map_err(|after| ExecuteError::Deadline { after })??;
-        let planned = self.planned(ctx.plan, output, params, keyed, started, deadline).await?;
-        let (output, Planned { parts, effects, events, .. }) = planned;
-        let committed = self.commit(parts, effects, deadline, attempt, events).await?;
-        Ok((output, Some(committed)))
-    }
-
-    /// What the action sees. With a seat it sees what the calls before it will leave.
-    pub(super) fn context(
-        &self,
-        started: DateTime<Utc>,
-        attempt: u32,
-        pending: Option<Arc<dyn PendingReads>>,
-    ) -> ActionContext<'_> {
-        let inner = &self.executor.inner;
-        let keeps_rows = pending.is_some();
-        ActionContext {
-            databases: &inner.databases,
-            pending,
-            fencing: self.options.fencing.clone(),
-            ids: &inner.ids,
-            name: A::NAME,
-            action: self.id,
-            principal: self.options.principal.as_deref(),
-            reason: self.options.reason.as_deref(),
-            attempt,
-            now: started,
-            plan: ActionPlan::new(started, keeps_rows),
-        }
-    }
-
-    pub(super) async fn perform(
-        &self,
-        ctx: &mut ActionContext<'_>,
-    ) -> Result<A::Output, ExecuteError<A::Error>> {
-        let attempt = ctx.attempt;
-        let span = tracing::info_span!("ekbatan.action.perform", ekbatan.action.attempt = attempt);
-        let performed = self.action.perform(ctx, &self.params).instrument(span).await;
-        performed.map_err(|error| self.fence_lost().unwrap_or(ExecuteError::Domain(error)))
-    }
-
-    /// What a plan comes to.
-    pub(super) async fn planned(
-        &self,
-        plan: ActionPlan,
-        output: A::Output,
-        params: &Json,
-        keyed: Option<&Keyed<'_, A::Output>>,
-        started: DateTime<Utc>,
-        deadline: Deadline,
-    ) -> Result<(A::Output, Planned), ExecuteError<A::Error>> {
-        let PlanParts { rows, events, effects, left } = plan.into_parts()?;
-        let parts = if rows.is_empty() && keyed.is_none() && !self.executor.inner.record_reads {
-            Vec::new()
-        } else {
-            let action = self.record(params, started);
-            let key = match keyed {
-                Some(keyed) => Some(self.key_record(keyed, &output, action.completed)?),
-                None => None,
-            };
-            let parts = deadline.bound(self.parts(rows, &events, key, &action)).await;
-            parts.map_err(|after| ExecuteError::Deadline { after })??
-        };
-        Ok((output, Planned { parts, effects, events: events.len(), left }))
-    }
-
-    /// The answer of the call that had the key before.
-    async fn replay(
-        &self,
-        keyed: &Keyed<'_, A::Output>,
-        answered: Answered,
-        deadline: Deadline,
-    ) -> Answer<A> {
-        let shards = &self.executor.inner.databases.shards;
-        if !shards.is_single() {
-            let partial = deadline.bound(shards.partial_commit(answered.action)).await;
-            let partial = partial.map_err(|after| ExecuteError::Deadline { after })??;
-            if let Some(partial) = partial {
-                return Err(ExecuteError::of_partial(partial));
-            }
-        }
-        keyed.replay::<A>(answered).map(|output| (output, None))
-    }
-}
-
-/// Whether nothing can be learnt by looking whether another process committed the call.
-fn is_final(kind: ErrorKind) -> bool {
-    matches!(
-        kind,
-        ErrorKind::Plan
-            | ErrorKind::Deadline
-            | ErrorKind::CommitUnknown
-            | ErrorKind::CrossShard
-            | ErrorKind::PartlyCommitted
-    )
-}
-
-impl<O> Keyed<'_, O> {
-    fn replay<A: Action<Output = O>>(
-        &self,
-        answered: Answered,
-    ) -> Result<O, ExecuteError<A::Error>> {
-        if answered.action_name != A::NAME || answered.fingerprint != self.fingerprint {
-            return Err(ExecuteError::KeyReused {
-                key: self.key.to_owned(),
-                action: answered.action_name,
-            });
-        }
-        (self.codec.decode)(&answered.output)
-            .map_err(|source| ExecuteError::StoredOutput { key: self.key.to_owned(), source })
-    }
-}
-
-fn params_of<A: Action>(params: &A::Params) -> Result<Json, PlanError> {
-    let name = A::NAME.to_owned();
-    let json =
-        serde_json::to_value(params).map_err(|source| PayloadError::Serialize { name, source })?;
-    Ok(PayloadError::require_object(&format!("{}'s parameters", A::NAME), json)?)
+    Ok(token)
 }

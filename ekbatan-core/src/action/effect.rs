@@ -1,22 +1,24 @@
-//! What happens after a commit: mails, messages, caches.
+//! Effects: what runs after a commit, such as mails, messages and caches.
 
 use std::error::Error;
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 
 use crate::db::Committed;
 
-/// Something to do once the commit is known, and only then.
+/// Something to do after the commit is known, and only then.
 ///
-/// It runs at most once and is not stored: a process that dies in between forgets it. What
-/// must not be forgotten belongs into an event.
+/// An effect runs at most once and is not stored: if the process dies before it ran, it is
+/// lost. Use an event for anything that must not be lost.
 #[async_trait]
 pub trait Effect: Send + 'static {
-    /// What failures are logged under.
+    /// The name under which failures are logged.
     fn name(&self) -> &str;
 
-    /// Does it. A failure is logged and counted, and changes nothing about the action.
+    /// Runs the effect. A failure is logged and counted; the action stays committed.
     async fn run(self: Box<Self>, committed: Committed)
     -> Result<(), Box<dyn Error + Send + Sync>>;
 }
@@ -46,18 +48,29 @@ where
     }
 }
 
-/// Runs effects one after another and answers how many failed. A panic is a failure.
-pub(super) async fn run_all(effects: Vec<Box<dyn Effect>>, committed: Committed) -> u64 {
-    let mut failures = 0;
-    for effect in effects {
-        let name = effect.name().to_owned();
-        let error = match tokio::spawn(effect.run(committed.clone())).await {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(panicked) => panicked.to_string(),
-        };
-        failures += 1;
-        tracing::error!(effect = %name, action.id = %committed.action, error, "an effect failed after its commit");
+/// Runs the effects of an executor's calls and counts the failures.
+#[derive(Clone, Default)]
+pub(super) struct EffectRunner {
+    failures: Arc<AtomicU64>,
+}
+
+impl EffectRunner {
+    /// Runs effects one after another. A panic is a failure.
+    pub(super) async fn run(&self, effects: Vec<Box<dyn Effect>>, committed: Committed) {
+        for effect in effects {
+            let name = effect.name().to_owned();
+            let error = match tokio::spawn(effect.run(committed.clone())).await {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error.to_string(),
+                Err(panicked) => panicked.to_string(),
+            };
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(effect = %name, action.id = %committed.action, error, "an effect failed after its commit");
+        }
     }
-    failures
+
+    /// The number of effects that failed so far.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
 }

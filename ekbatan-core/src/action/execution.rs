@@ -1,161 +1,130 @@
-//! A call of an action: what the caller says about it before awaiting it.
+//! A call of an action: the caller configures it, and awaiting it runs it.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use super::contention::Waited;
-use super::{Action, ActionExecutor, AsFence, Contention, ExecuteError, RetryPolicy};
-use crate::db::{ActionId, Committed, OpenAction};
+use super::call::{CallOptions, CallRequest, Codec};
+use super::executor_state::ExecutorState;
+use super::fence::fenced_by;
+use super::run::run;
+use super::{Action, AsFence, Contention, ExecuteError, RetryPolicy};
+use crate::db::{ActionId, Committed};
 use crate::domain::LockKey;
-use crate::shard::Fencing;
-
-/// How an output is kept under an idempotency key.
-pub(super) struct Codec<O> {
-    pub(super) encode: fn(&O) -> Result<String, serde_json::Error>,
-    pub(super) decode: fn(&str) -> Result<O, serde_json::Error>,
-}
-
-/// What a caller may say of a call.
-#[derive(Default)]
-pub(super) struct Options {
-    pub(super) principal: Option<String>,
-    pub(super) reason: Option<String>,
-    pub(super) trace_parent: Option<String>,
-    pub(super) retry: Option<RetryPolicy>,
-    pub(super) deadline: Option<Duration>,
-    /// The fences of the leases under which it runs, and where they stand.
-    pub(super) fencing: Option<Arc<Fencing>>,
-    pub(super) allow_cross_shard: bool,
-    pub(super) contention: Option<Contention>,
-    pub(super) contention_key: Option<LockKey>,
-    /// Whether the caller wants to know how far the shards have come.
-    pub(super) token: bool,
-}
-
-type RetryIf<E> = Box<dyn Fn(&E) -> bool + Send + Sync>;
 
 /// A call that runs when it is awaited.
 ///
-/// Dropping the future before the commit has begun leaves nothing; dropping it later does
-/// not stop the commit. Either way `executor.outcome(id)` tells which it was.
+/// Dropping the future before the commit has begun leaves nothing behind. Dropping it later
+/// does not stop the commit. In both cases `executor.outcome(id)` returns what happened.
 #[must_use = "a call does nothing until it is awaited"]
-pub struct Execution<'a, A: Action> {
-    pub(super) executor: &'a ActionExecutor,
-    pub(super) action: &'a A,
-    pub(super) params: A::Params,
-    pub(super) id: ActionId,
-    pub(super) options: Options,
-    pub(super) key: Option<(String, Codec<A::Output>)>,
-    pub(super) retry_if: Option<RetryIf<A::Error>>,
-    /// While it is there, whoever asks for the outcome waits.
-    pub(super) open: Mutex<Option<OpenAction>>,
-    /// What others wait for until this call has committed.
-    pub(super) waited: Mutex<Waited>,
-}
+pub struct Execution<'a, A: Action>(CallRequest<'a, A>);
+
+/// A call that returns the result of its commit beside its output; see
+/// [`Execution::with_commit`].
+#[must_use = "a call does nothing until it is awaited"]
+pub struct ExecutionWithCommit<'a, A: Action>(Execution<'a, A>);
 
 impl<'a, A: Action> Execution<'a, A> {
-    pub(super) fn new(executor: &'a ActionExecutor, action: &'a A, params: A::Params) -> Self {
-        Self {
+    pub(super) fn new(executor: &'a ExecutorState, action: &'a A, params: A::Params) -> Self {
+        Self(CallRequest {
             executor,
             action,
             params,
-            id: ActionId(executor.new_uuid()),
-            options: Options::default(),
-            key: None,
+            id: ActionId(executor.ids.next_uuid()),
+            options: CallOptions::default(),
+            idempotency_key: None,
             retry_if: None,
-            open: Mutex::default(),
-            waited: Mutex::default(),
-        }
+        })
     }
 
-    /// The identity under which the outcome can be asked later.
+    /// The identity of the call, for [`ActionExecutor::outcome`](super::ActionExecutor::outcome).
     pub fn action_id(&self) -> ActionId {
-        self.id
+        self.0.id
     }
 
-    /// Chooses the identity, for callers that must know it before anything runs. It must
-    /// never have been used.
+    /// Sets the identity, for callers that must know it before anything runs. It must never
+    /// have been used before.
     pub fn with_action_id(mut self, id: Uuid) -> Self {
-        self.id = ActionId(id);
+        self.0.id = ActionId(id);
         self
     }
 
-    /// Who asks; stored with the events.
+    /// Sets who makes the call. It is stored with the events.
     pub fn principal(mut self, principal: impl Into<String>) -> Self {
-        self.options.principal = Some(principal.into());
+        self.0.options.principal = Some(principal.into());
         self
     }
 
-    /// Why; stored with the events.
+    /// Sets the reason of the call. It is stored with the events.
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
-        self.options.reason = Some(reason.into());
+        self.0.options.reason = Some(reason.into());
         self
     }
 
-    /// The W3C trace context to store with the events.
+    /// Sets the W3C trace context. It is stored with the events.
     pub fn trace_parent(mut self, trace_parent: impl Into<String>) -> Self {
-        self.options.trace_parent = Some(trace_parent.into());
+        self.0.options.trace_parent = Some(trace_parent.into());
         self
     }
 
-    /// Which failures are tried again, instead of the executor's own policy.
+    /// Sets which failures are retried, instead of the executor's own policy.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
-        self.options.retry = Some(policy);
+        self.0.options.retry = Some(policy);
         self
     }
 
-    /// Which of the action's own errors are tried again, within the policy's budget for
+    /// Sets which of the action's own errors are retried, within the policy's budget for
     /// [`ErrorKind::Domain`](super::ErrorKind::Domain).
     pub fn retry_if(mut self, retry: impl Fn(&A::Error) -> bool + Send + Sync + 'static) -> Self {
-        self.retry_if = Some(Box::new(retry));
+        self.0.retry_if = Some(Box::new(retry));
         self
     }
 
-    /// How long it all may take, retries and waits included.
+    /// Sets the maximum time of the call, retries and waits included.
     pub fn deadline(mut self, after: Duration) -> Self {
-        self.options.deadline = Some(after);
+        self.0.options.deadline = Some(after);
         self
     }
 
-    /// Lets the commit go through only while this lease holds, and every other one that the
+    /// Lets the call commit only while this lease is valid, and every other lease that the
     /// call was fenced by before.
     pub fn fenced_by(mut self, lease: &impl AsFence) -> Self {
-        let before = self.options.fencing.take();
-        self.options.fencing = Some(self.executor.fencing(before.as_deref(), lease));
+        let before = self.0.options.fencing.take();
+        let shards = &self.0.executor.databases.shards;
+        self.0.options.fencing = Some(fenced_by(shards, before.as_deref(), lease));
         self
     }
 
-    /// Lets the plan touch several shards, which then commit one by one, in their order.
-    /// Nothing is tried again once one has committed; what then fails is
-    /// [`ExecuteError::PartlyCommitted`] and stays on the list of
-    /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits).
+    /// Allows a plan that touches several shards. They commit one after another, in the order
+    /// of the shards. After the first commit nothing is retried; a later failure is
+    /// [`ExecuteError::PartlyCommitted`], and
+    /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits) lists the action.
     pub fn allow_cross_shard(mut self) -> Self {
-        self.options.allow_cross_shard = true;
+        self.0.options.allow_cross_shard = true;
         self
     }
 
-    /// How the call deals with others that want the same key, whatever the action or the
-    /// executor says. A call that is [fenced by a lease](Execution::fenced_by) runs as it is.
+    /// Sets how the call deals with others that want the same key, instead of what the action
+    /// or the executor says. A call that is [fenced by a lease](Execution::fenced_by) always
+    /// runs optimistically.
     pub fn contention(mut self, contention: impl Into<Contention>) -> Self {
-        self.options.contention = Some(contention.into());
+        self.0.options.contention = Some(contention.into());
         self
     }
 
-    /// What the call contends for, whatever the action says.
+    /// Sets the key that the call contends for, instead of the action's own.
     pub fn contention_key(mut self, key: LockKey) -> Self {
-        self.options.contention_key = Some(key);
+        self.0.options.contention_key = Some(key);
         self
     }
 
-    /// Runs the call and answers, beside the output, what is known of its commit: nothing if
-    /// an earlier call with the same idempotency key had committed. Where shards have
-    /// replicas it carries the token that keeps a reader from one that lags.
+    /// Returns the result of the commit beside the output; `None` if an earlier call with the
+    /// same idempotency key has committed. On shards with replicas it carries the token that
+    /// keeps a reader from a replica that lags.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -171,23 +140,21 @@ impl<'a, A: Action> Execution<'a, A> {
     /// let row = rows.get(id).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn with_commit(
-        mut self,
-    ) -> Result<(A::Output, Option<Committed>), ExecuteError<A::Error>> {
-        self.options.token = true;
-        Box::pin(self.run()).await
+    pub fn with_commit(mut self) -> ExecutionWithCommit<'a, A> {
+        self.0.options.wants_token = true;
+        ExecutionWithCommit(self)
     }
 
-    /// Makes the call safe to repeat: the first one with this key commits, and every later
-    /// one with the same parameters gets its output without running. Other parameters are
-    /// an error. The key counts within the executor's namespace.
+    /// Makes the call safe to repeat. The first call with this key commits. Every later call
+    /// with the same parameters returns the stored output and does not run; with other
+    /// parameters it fails. The key is unique within the executor's namespace.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self
     where
         A::Output: Serialize + DeserializeOwned,
     {
         let codec =
             Codec { encode: serde_json::to_string, decode: |text| serde_json::from_str(text) };
-        self.key = Some((key.into(), codec));
+        self.0.idempotency_key = Some((key.into(), codec));
         self
     }
 }
@@ -197,6 +164,15 @@ impl<'a, A: Action> IntoFuture for Execution<'a, A> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async { self.run().await.map(|(output, _)| output) })
+        Box::pin(async { run(self.0).await.map(|(output, _)| output) })
+    }
+}
+
+impl<'a, A: Action> IntoFuture for ExecutionWithCommit<'a, A> {
+    type Output = Result<(A::Output, Option<Committed>), ExecuteError<A::Error>>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(run(self.0.0))
     }
 }

@@ -1,21 +1,44 @@
-//! Business operations: the trait that users write, the plan that they stage on, and the
-//! executor that commits it.
+//! Business operations: the trait that users implement, the plan that they stage changes on,
+//! and the executor that commits the plan.
+//!
+//! A reader follows one call from top to bottom. Each file uses only files below it:
+//!
+//! | File | What it does |
+//! |---|---|
+//! | [`executor_builder`], [`executor`] | build an executor; start a call |
+//! | [`execution`] | what the caller sets before awaiting the call |
+//! | [`run`] | idempotency, attempts and retries |
+//! | [`call`] | the running call: performs the action and plans the batches |
+//! | [`executor_state`] | what all calls of an executor share |
+//! | [`contention`] | runs one attempt by a strategy; sees a call only as `Perform` |
+//! | [`commit`] | hands the batches to the databases; runs the effects |
+//! | [`attempt`], [`deadline`] | the state that a call carries through its attempts |
+//! | [`shard_batches`] | from a plan to one batch per shard |
+//! | [`idempotency_locks`], [`call_queues`] | calls that wait for the same key |
+//! | [`action`](mod@action), [`context`], [`plan`], [`effect`] | what users implement and stage on |
+//! | [`retry`], [`error`], [`fence`] | policies, errors, and fences of leases |
 
 #[allow(clippy::module_inception)] // a file per type, named after the type
 mod action;
+mod attempt;
+mod call;
+mod call_queues;
 mod commit;
 mod contention;
 mod context;
+mod deadline;
 mod effect;
 mod error;
 mod execution;
 mod executor;
+mod executor_builder;
+mod executor_state;
 mod fence;
-mod gate;
-mod parts;
-mod persist;
+mod idempotency_locks;
 mod plan;
 mod retry;
+mod run;
+mod shard_batches;
 
 pub use action::Action;
 pub use contention::{
@@ -24,8 +47,9 @@ pub use contention::{
 pub use context::ActionContext;
 pub use effect::Effect;
 pub use error::{BuildError, ContentionError, ErrorKind, ExecuteError, PlanError};
-pub use execution::Execution;
-pub use executor::{ActionExecutor, ActionExecutorBuilder, Outcome};
+pub use execution::{Execution, ExecutionWithCommit};
+pub use executor::{ActionExecutor, Outcome};
+pub use executor_builder::ActionExecutorBuilder;
 pub use fence::{AsFence, Fence};
 pub use plan::{ActionPlan, StagedChange, StagedEvent};
 pub use retry::{Budget, RetryPolicy};

@@ -26,7 +26,7 @@ pub struct ActionPlan {
     seen: HashSet<(TableKey, Uuid)>,
     defect: Option<PlanError>,
     /// What the rows will be, if anybody waits to see them.
-    left: Option<Vec<PendingRow>>,
+    pending: Option<Vec<PendingRow>>,
 }
 
 /// What a plan without a mistake comes to.
@@ -34,7 +34,7 @@ pub(super) struct PlanParts {
     pub(super) rows: Vec<Staged>,
     pub(super) events: Vec<EventRecord>,
     pub(super) effects: Vec<Box<dyn Effect>>,
-    pub(super) left: Vec<PendingRow>,
+    pub(super) pending: Vec<PendingRow>,
 }
 
 /// A staged change, to look at.
@@ -46,7 +46,7 @@ pub struct StagedChange<'p>(&'p Staged);
 pub struct StagedEvent<'p>(&'p EventRecord);
 
 impl ActionPlan {
-    pub(super) fn new(now: DateTime<Utc>, keeps_rows: bool) -> Self {
+    pub(super) fn new(now: DateTime<Utc>, keeps_pending: bool) -> Self {
         Self {
             now,
             rows: Vec::new(),
@@ -54,7 +54,7 @@ impl ActionPlan {
             effects: Mutex::default(),
             seen: HashSet::new(),
             defect: None,
-            left: keeps_rows.then(Vec::new),
+            pending: keeps_pending.then(Vec::new),
         }
     }
 
@@ -140,8 +140,8 @@ impl ActionPlan {
                     self.record(&row, stored.version, &event);
                 }
                 self.rows.push(row);
-                if let Some(left) = &mut self.left {
-                    left.push(PendingRow::new(&stored));
+                if let Some(pending) = &mut self.pending {
+                    pending.push(PendingRow::new(&stored));
                 }
                 stored
             }
@@ -178,8 +178,8 @@ impl ActionPlan {
             Some(defect) => Err(defect),
             None => {
                 let effects = self.effects.into_inner().unwrap_or_else(PoisonError::into_inner);
-                let left = self.left.unwrap_or_default();
-                Ok(PlanParts { rows: self.rows, events: self.events, effects, left })
+                let pending = self.pending.unwrap_or_default();
+                Ok(PlanParts { rows: self.rows, events: self.events, effects, pending })
             }
         }
     }

@@ -1,25 +1,26 @@
-//! What a call does about others that want the same row at the same time.
+//! How a call deals with others that want the same row at the same time.
 //!
-//! Every strategy keeps the same promise, for versions decide in the end: a change is made
-//! from what it was read from, or not at all. Strategies differ in what a conflict costs.
+//! Every strategy keeps the same promise, because the commit compares row versions: a change
+//! is committed on the state that it was computed from, or not at all. Strategies differ in
+//! what a conflict costs.
 //!
-//! Coalesced calls stand in a [`line`] per key. Whoever has the [`turn`] runs on what the
-//! [`group`] so far will leave (the [`overlay`]), joins it and hands the turn on; a
-//! [`group_commit`] commits it.
+//! From bottom to top: what callers choose ([`options`], [`leases`]), what a strategy needs of
+//! a call ([`perform`], which is also the optimistic strategy), the [`pessimistic`] and the
+//! coalesced strategy ([`coalesce`]), the [`conflict_tracker`] of the adaptive one, and the
+//! choice among them ([`strategy`]).
 
-mod coalesced;
-mod group;
-mod group_commit;
-mod heat;
+mod coalesce;
+mod conflict_tracker;
+mod decaying_count;
+mod held_resources;
 mod leases;
-mod line;
 mod options;
-mod overlay;
+mod perform;
+mod pessimistic;
 mod strategy;
-mod turn;
 
-pub use heat::{Handling, HotKey};
+pub use conflict_tracker::{Handling, HotKey};
 pub use leases::{HeldLease, LeaseError, Leases};
 pub use options::{Adaptive, Coalesced, Contention, Pessimistic};
-pub(super) use strategy::{Strategies, Waited};
-use turn::Turn;
+pub(super) use perform::{Perform, Performed};
+pub(super) use strategy::{ChosenStrategy, Strategies};

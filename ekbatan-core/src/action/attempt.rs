@@ -1,0 +1,57 @@
+//! The state of a running call that does not depend on its action's types.
+//!
+//! It travels with the call through its attempts: [`run`](super::run) counts them, a
+//! contention strategy sets the lease, and [`commit`](super::commit) reads what it needs.
+
+use std::sync::Arc;
+
+use super::ExecuteError;
+use super::deadline::Deadline;
+use super::effect::EffectRunner;
+use crate::db::{ActionId, Committed, OpenAction};
+use crate::shard::{Fencing, Shards};
+
+/// The output of a call and the result of its commit. The commit is `None` if an earlier call
+/// with the same idempotency key committed.
+pub(super) type Answer<O, E> = Result<(O, Option<Committed>), ExecuteError<E>>;
+
+/// A running call, from its first attempt to its last.
+pub(super) struct Attempt {
+    pub(super) action: ActionId,
+    pub(super) action_name: &'static str,
+    pub(super) deadline: Deadline,
+    /// The number of the present attempt; the first is 1.
+    pub(super) number: u32,
+    /// Whether the call must not join a group any more, because groups with it failed.
+    pub(super) alone: bool,
+    /// The fences of the leases under which the call runs.
+    pub(super) fencing: Option<Arc<Fencing>>,
+    /// Whether the caller wants a commit token.
+    pub(super) wants_token: bool,
+    /// While this exists, `executor.outcome` waits.
+    pub(super) open: Option<OpenAction>,
+    pub(super) shards: Arc<Shards>,
+    pub(super) effects: EffectRunner,
+}
+
+impl Attempt {
+    /// Fails if a lease is known to have ended. Sends nothing.
+    pub(super) fn check_lease<E>(&self) -> Result<(), ExecuteError<E>> {
+        match self.fencing.as_ref().and_then(|fencing| fencing.over()) {
+            Some(key) => Err(ExecuteError::FenceLost { key: key.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The error of an action if one of its reads was refused by a fence.
+    pub(super) fn fence_lost<E>(&self) -> Option<ExecuteError<E>> {
+        let key = self.fencing.as_ref()?.refused()?;
+        Some(ExecuteError::FenceLost { key: key.to_owned() })
+    }
+
+    /// Whether this task holds the only writer of a database in an open transaction. The call
+    /// must not wait for another call's commit then: that would deadlock.
+    pub(super) fn is_writing(&self) -> bool {
+        self.shards.all().any(|database| database.check_not_writing().is_err())
+    }
+}

@@ -1,0 +1,16 @@
+//! The coalesced strategy: calls of one key that wait in this process are performed one after
+//! another, each on the rows that the calls before it stage, and committed together.
+//!
+//! From bottom to top: a [`group_batch`] merges the rows of the members, a [`group_commit`]
+//! commits them and answers the members, [`group`] is the state machine that decides who
+//! performs next and when the group commits, and a [`member`] is one call on its way through
+//! it. Waiting calls stand in [`call_queues`](crate::action::call_queues).
+
+mod group;
+mod group_batch;
+mod group_commit;
+mod guard;
+mod member;
+
+pub(super) use group::Coalescer;
+pub(super) use member::coalesced;

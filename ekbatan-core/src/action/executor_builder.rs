@@ -1,0 +1,223 @@
+//! Builds an executor, after it has checked the tables and the names.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use super::contention::Strategies;
+use super::effect::EffectRunner;
+use super::executor_state::ExecutorState;
+use super::idempotency_locks::IdempotencyLocks;
+use super::{ActionExecutor, BuildError, Contention, Leases, RetryPolicy};
+use crate::db::eventlog::{CROSS_SHARD_PARTS, EVENTS, IDEMPOTENCY_KEYS};
+use crate::db::{Database, DbError, SchemaError, TableError};
+use crate::domain::{Entity, Event, EventName, IdGenerator, Table};
+use crate::shard::{Databases, Shards, visit};
+
+/// Configures an [`ActionExecutor`].
+#[must_use = "call `build`"]
+pub struct ActionExecutorBuilder {
+    databases: Databases,
+    namespace: String,
+    retry: RetryPolicy,
+    log_principal: bool,
+    record_reads: bool,
+    seed: Option<u64>,
+    contention: Contention,
+    leases: Option<Arc<dyn Leases>>,
+    models: Vec<RegisteredModel>,
+}
+
+/// A model that was named to the builder.
+struct RegisteredModel {
+    table: &'static Table,
+    events: &'static [EventName],
+    /// The databases that may hold rows of it.
+    databases: fn(&Shards) -> Vec<&Arc<Database>>,
+}
+
+impl ActionExecutor {
+    /// Begins to build an executor.
+    ///
+    /// ```
+    /// # use ekbatan_core::action::{ActionExecutor, BuildError};
+    /// # use ekbatan_core::domain::Model;
+    /// # use ekbatan_core::shard::Databases;
+    /// # async fn build<Wallet: Model>(databases: &Databases) -> Result<ActionExecutor, BuildError> {
+    /// ActionExecutor::builder(databases, "com.example.wallet").model::<Wallet>().build().await
+    /// # }
+    /// ```
+    pub fn builder(databases: &Databases, namespace: &str) -> ActionExecutorBuilder {
+        ActionExecutorBuilder {
+            databases: databases.clone(),
+            namespace: namespace.to_owned(),
+            retry: RetryPolicy::default(),
+            log_principal: false,
+            record_reads: false,
+            seed: None,
+            contention: Contention::default(),
+            leases: None,
+            models: Vec::new(),
+        }
+    }
+}
+
+impl ActionExecutorBuilder {
+    /// Registers a model or entity. [`build`](Self::build) compares its table with the code,
+    /// and the names of its events with those of other models.
+    pub fn model<T: Entity>(mut self) -> Self {
+        let databases = Shards::of_table::<T>;
+        self.models.push(RegisteredModel { table: T::TABLE, events: T::Event::NAMES, databases });
+        self
+    }
+
+    /// Sets which failures are retried, unless a call sets its own policy.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = policy;
+        self
+    }
+
+    /// Sets how calls deal with others that want the same key, unless the action or the call
+    /// says otherwise. Calls without a [key](super::Action::contention_key) run optimistically.
+    pub fn contention(mut self, contention: impl Into<Contention>) -> Self {
+        self.contention = contention.into();
+        self
+    }
+
+    /// Sets where leases are taken, for the strategies that need them.
+    pub fn leases(mut self, leases: impl Leases) -> Self {
+        self.leases = Some(Arc::new(leases));
+        self
+    }
+
+    /// Whether spans show the principal. Off by default: a principal may be personal data.
+    pub fn log_principal(mut self, show: bool) -> Self {
+        self.log_principal = show;
+        self
+    }
+
+    /// Whether actions that change nothing leave a row in the outbox. Off by default.
+    pub fn record_reads(mut self, record: bool) -> Self {
+        self.record_reads = record;
+        self
+    }
+
+    /// Seeds the random waits between retries, so that a run can be repeated.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Builds the executor. Fails if a table of a model or of the framework does not match the
+    /// code.
+    pub async fn build(self) -> Result<ActionExecutor, BuildError> {
+        self.check_options()?;
+        self.check_event_names()?;
+        self.check_tables().await?;
+        let ids = IdGenerator::new(self.databases.clock.clone());
+        let random = self.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let effects = EffectRunner::default();
+        let strategies = Strategies::new(self.contention, self.leases, effects.clone());
+        let state = ExecutorState {
+            databases: self.databases,
+            namespace: self.namespace,
+            retry: self.retry,
+            ids,
+            idempotency_locks: IdempotencyLocks::default(),
+            strategies,
+            effects,
+            log_principal: self.log_principal,
+            record_reads: self.record_reads,
+            random: Mutex::new(random),
+            fence_refusals: AtomicU64::new(0),
+        };
+        Ok(ActionExecutor { state: Arc::new(state) })
+    }
+
+    fn check_options(&self) -> Result<(), BuildError> {
+        if !is_dotted_identifier(&self.namespace) {
+            return Err(BuildError::Namespace(self.namespace.clone()));
+        }
+        if self.contention.takes_leases() && self.leases.is_none() {
+            return Err(BuildError::NoLeases);
+        }
+        Ok(())
+    }
+
+    /// Fails if two models store events under one name.
+    fn check_event_names(&self) -> Result<(), BuildError> {
+        let mut names: HashMap<&'static str, &'static Table> = HashMap::new();
+        for model in &self.models {
+            for event in model.events {
+                match names.insert(event.name, model.table) {
+                    Some(other) if other.key() != model.table.key() => {
+                        return Err(BuildError::EventName {
+                            name: event.name,
+                            first: other.model,
+                            second: model.table.model,
+                        });
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the tables on every shard with the code.
+    async fn check_tables(&self) -> Result<(), BuildError> {
+        let shards = &self.databases.shards;
+        let tables_on = |database: &Arc<Database>| {
+            let of_models = self.models.iter().filter(|model| {
+                (model.databases)(shards).iter().any(|other| other.shard == database.shard)
+            });
+            let own: [&'static Table; 3] = [&EVENTS, &IDEMPOTENCY_KEYS, &CROSS_SHARD_PARTS];
+            own.into_iter().chain(of_models.map(|model| model.table)).collect::<Vec<_>>()
+        };
+        let checks = shards.all().map(|database| check_database(database, tables_on(database)));
+        let found: Vec<_> = visit(checks.collect()).await.into_iter().collect::<Result<_, _>>()?;
+        let problems: Vec<SchemaError> = found.into_iter().flatten().collect();
+        if problems.is_empty() { Ok(()) } else { Err(BuildError::Schema(problems)) }
+    }
+}
+
+/// The differences between the tables of a database and the code.
+async fn check_database(
+    database: &Database,
+    tables: Vec<&'static Table>,
+) -> Result<Vec<SchemaError>, DbError> {
+    let mut problems = Vec::new();
+    for table in tables {
+        match database.table(table).await {
+            Ok(_) => {}
+            Err(TableError::Schema(problem)) => problems.push(problem),
+            Err(TableError::Database(error)) => return Err(error),
+        }
+    }
+    Ok(problems)
+}
+
+fn is_dotted_identifier(namespace: &str) -> bool {
+    namespace.split('.').all(|part| {
+        let mut characters = part.chars();
+        characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+            && characters.all(|character| character.is_ascii_alphanumeric() || character == '_')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_dotted_identifier;
+
+    #[test]
+    fn namespaces_are_dotted_identifiers() {
+        for good in ["a", "com.example.wallet", "_x.y_1", "default"] {
+            assert!(is_dotted_identifier(good), "{good}");
+        }
+        for bad in
+            ["", " ", "my-service", "a..b", ".a", "a.", "1a", "com.example wallet", "com.example!"]
+        {
+            assert!(!is_dotted_identifier(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What all calls of an executor share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use super::RetryPolicy;
+use super::contention::Strategies;
+use super::effect::EffectRunner;
+use super::idempotency_locks::IdempotencyLocks;
+use crate::domain::IdGenerator;
+use crate::shard::Databases;
+
+/// The state of an executor.
+pub(super) struct ExecutorState {
+    pub(super) databases: Databases,
+    pub(super) namespace: String,
+    pub(super) retry: RetryPolicy,
+    pub(super) ids: IdGenerator,
+    pub(super) idempotency_locks: IdempotencyLocks,
+    pub(super) strategies: Strategies,
+    pub(super) effects: EffectRunner,
+    pub(super) log_principal: bool,
+    pub(super) record_reads: bool,
+    pub(super) random: Mutex<fastrand::Rng>,
+    pub(super) fence_refusals: AtomicU64,
+}
+
+impl ExecutorState {
+    /// A random wait up to the bound ("full jitter").
+    pub(super) fn jitter(&self, bound: Duration) -> Duration {
+        let share = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
+        bound.mul_f64(share)
+    }
+
+    /// Counts and logs a call that was refused because its lease had ended.
+    pub(super) fn count_fence_refusal(&self, key: &str) {
+        self.fence_refusals.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(name: "ekbatan.lock.fence_refused", key, "an action was refused: its lease is over");
+    }
+}
