@@ -47,8 +47,8 @@ async fn a_strategy_without_a_key_is_an_error_with_advice() {
     assert_eq!(error.kind(), ErrorKind::Contention);
     assert_eq!(
         error.to_string(),
-        "`contention.chooses` was to run by a strategy that needs a key, and has none; implement \
-         `Action::contention_key`, or name it by `.contention_key(..)`"
+        "the strategy of `contention.chooses` needs a key, and there is none; implement \
+         `Action::contention_key`, or set one by `.contention_key(..)`"
     );
     let key = LockKey::named("a");
     executor.execute(&chosen, Nothing {}).contention_key(key.clone()).await.unwrap();

@@ -9,42 +9,42 @@ use serde::de::DeserializeOwned;
 use super::{ActionContext, Contention};
 use crate::domain::LockKey;
 
-/// A business operation: reads state, decides, and stages what is to change.
+/// A business operation: it reads state, decides, and stages changes.
 ///
-/// No transaction is open while it runs, and nothing that it does is visible before the
-/// executor commits its plan. It may run several times: once per attempt. What it needs
-/// besides its parameters are its fields.
+/// No transaction is open while it runs, and none of its changes is visible before the
+/// executor commits its plan. It runs once per attempt, so it may run several times. Its
+/// dependencies are its fields.
 ///
 /// Write `perform` as an `async fn`.
 pub trait Action: Send + Sync {
     /// The name in the database and in telemetry. Never change it once it is stored.
     const NAME: &'static str;
 
-    /// What it is told. It serializes to a JSON object, which is stored with the events.
+    /// The parameters. They serialize to a JSON object, which is stored with the events.
     type Params: Serialize + DeserializeOwned + Send + Sync;
 
-    /// What it answers once its plan is committed.
+    /// The value that a call returns once the plan is committed.
     type Output: Send;
 
-    /// How it refuses.
+    /// The error with which the action refuses.
     type Error: Error + Send + Sync + 'static;
 
-    /// Reads through the context and stages on its plan.
+    /// Reads through the context and stages changes on its plan.
     fn perform(
         &self,
         ctx: &mut ActionContext<'_>,
         params: &Self::Params,
     ) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
 
-    /// What a call with these parameters contends for: most often the row that it changes.
-    /// A call may name another key.
+    /// The key that a call with these parameters contends for: most often that of the row it
+    /// changes. A call may set another key.
     fn contention_key(&self, params: &Self::Params) -> Option<LockKey> {
         let _ = params;
         None
     }
 
-    /// How calls deal with others that want the same key, unless the call says otherwise;
-    /// `None` leaves it to the executor.
+    /// How calls deal with others that want the same key, unless the call says otherwise.
+    /// `None` means the executor's default.
     fn contention(&self) -> Option<Contention> {
         None
     }

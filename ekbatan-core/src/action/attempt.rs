@@ -13,7 +13,7 @@ use crate::shard::{Fencing, Shards};
 
 /// The output of a call and the result of its commit. The commit is `None` if an earlier call
 /// with the same idempotency key committed.
-pub(super) type Answer<O, E> = Result<(O, Option<Committed>), ExecuteError<E>>;
+pub(super) type CallResult<O, E> = Result<(O, Option<Committed>), ExecuteError<E>>;
 
 /// A running call, from its first attempt to its last.
 pub(super) struct Attempt {

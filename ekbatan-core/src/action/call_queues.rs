@@ -23,8 +23,8 @@ pub(super) struct QueuedCall<T, M> {
     pub(super) reply: oneshot::Sender<M>,
 }
 
-type Queue<T, M> = BTreeMap<u64, QueuedCall<T, M>>;
-type QueueMap<K, T, M> = HashMap<K, Queue<T, M>>;
+type CallQueue<T, M> = BTreeMap<u64, QueuedCall<T, M>>;
+type QueueMap<K, T, M> = HashMap<K, CallQueue<T, M>>;
 
 /// The queues of all keys in use.
 pub(super) struct CallQueues<K, T, M> {
@@ -70,7 +70,7 @@ impl<K: Eq + Hash + Clone, T, M> CallQueues<K, T, M> {
             queue.insert(number, QueuedCall { number, request, reply });
             return Some(message);
         }
-        shard.insert(key.clone(), Queue::new());
+        shard.insert(key.clone(), CallQueue::new());
         None
     }
 
@@ -123,7 +123,7 @@ impl<K: Eq + Hash + Clone, T, M> CallQueues<K, T, M> {
 }
 
 /// The first call that still waits. Removes the calls before it that were dropped.
-fn first<T, M>(queue: &mut Queue<T, M>) -> Option<&QueuedCall<T, M>> {
+fn first<T, M>(queue: &mut CallQueue<T, M>) -> Option<&QueuedCall<T, M>> {
     while queue.first_key_value()?.1.reply.is_closed() {
         queue.pop_first();
     }

@@ -1,4 +1,4 @@
-//! What an action sees while it runs.
+//! The context of a running action.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::domain::{Entity, EntityId, Id, IdGenerator, ShardIdentifier, ShardedI
 use crate::repository::{PendingReads, ReadError, Repository};
 use crate::shard::{Databases, Fencing};
 
-/// One attempt of one execution: reads, the plan, and who asks for it.
+/// One attempt of a call: reads, the plan, and what the caller set.
 ///
-/// The plan is reached through the context alone, so that an action has one plan and one
-/// writer of it by the rules of borrowing.
+/// The plan is reached only through the context, so the borrow checker ensures that an action
+/// has one plan and one writer of it.
 pub struct ActionContext<'a> {
     pub(super) databases: &'a Databases,
     pub(super) pending: Option<Arc<dyn PendingReads>>,
@@ -30,22 +30,22 @@ pub struct ActionContext<'a> {
 }
 
 impl ActionContext<'_> {
-    /// The row with this id, as the primary has it; an error if there is none.
+    /// Returns the row with this id from the primary; an error if there is none.
     ///
-    /// Where calls are [coalesced](super::Coalesced), it is the row that the calls before
-    /// this one will leave, which are committed with it.
+    /// A [coalesced](super::Coalesced) call reads the row as the earlier calls of its group
+    /// stage it, which are committed together with this one.
     pub async fn get<I: EntityId>(&self, id: I) -> Result<Stored<I::Entity>, ReadError> {
         self.repository::<I::Entity>().get(id).await
     }
 
-    /// The row with this id, as the primary has it, if there is one.
+    /// Returns the row with this id from the primary, if there is one.
     pub async fn find<I: EntityId>(&self, id: I) -> Result<Option<Stored<I::Entity>>, ReadError> {
         self.repository::<I::Entity>().find(id).await
     }
 
-    /// Every read there is, on the primary. Under a lease the first read of a shard raises the
-    /// fence there, so that no earlier lease can commit on it any more; one by id does so in
-    /// its own trip.
+    /// All reads of a table, on the primary. Under a lease the first read on a shard raises the
+    /// fence there, so that no earlier lease can commit on that shard any more. A read by id
+    /// does so in the same round trip.
     pub fn repository<T: Entity>(&self) -> Repository<T> {
         Repository::new(
             Arc::clone(&self.databases.shards),
@@ -56,47 +56,47 @@ impl ActionContext<'_> {
         .fenced(self.fencing.clone())
     }
 
-    /// Every read there is, on the replica, which may lag, also behind a fence: it raises none.
+    /// All reads of a table, on the replica, which may lag. They raise no fence.
     pub fn replica<T: Entity>(&self) -> Repository<T> {
         self.repository().on_replica()
     }
 
-    /// Where changes are staged.
+    /// The plan, on which changes are staged.
     pub fn plan(&mut self) -> &mut ActionPlan {
         &mut self.plan
     }
 
-    /// A new id, by the executor's clock.
+    /// Creates an id, by the executor's clock.
     pub fn new_id<M>(&self) -> Id<M> {
         self.ids.generate()
     }
 
-    /// A new id of a row on `shard`, by the executor's clock.
+    /// Creates the id of a row on `shard`, by the executor's clock.
     pub fn new_sharded_id<M>(&self, shard: ShardIdentifier) -> ShardedId<M> {
         self.ids.generate_on(shard)
     }
 
-    /// When this attempt began, to the microsecond, by the executor's clock.
+    /// The time when this attempt began, to the microsecond, by the executor's clock.
     pub fn now(&self) -> DateTime<Utc> {
         to_micros(self.now)
     }
 
-    /// The identity of the execution, the same in every attempt.
+    /// The identity of the call, the same in every attempt.
     pub fn action_id(&self) -> ActionId {
         self.action
     }
 
-    /// Who asks, if the caller said so.
+    /// Who makes the call, if the caller set it.
     pub fn principal(&self) -> Option<&str> {
         self.principal
     }
 
-    /// Why, if the caller said so.
+    /// The reason of the call, if the caller set it.
     pub fn reason(&self) -> Option<&str> {
         self.reason
     }
 
-    /// Which attempt this is, the first being 1.
+    /// The number of this attempt; the first is 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }

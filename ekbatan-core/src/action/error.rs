@@ -1,4 +1,4 @@
-//! How an execution can fail.
+//! The errors of building an executor and of running a call.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::db::{
 use crate::domain::{FieldError, PayloadError, ShardIdentifier, list_shards};
 use crate::shard::{PartialCommit, ShardError};
 
-/// An executor that cannot be built.
+/// Error returned when an executor cannot be built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The namespace is no dotted identifier.
+    /// The namespace is not a dotted identifier.
     #[error(
-        "the namespace `{0}` is no dotted identifier; write, for example, com.example.wallet (letters, digits and _, no part beginning with a digit)"
+        "the namespace `{0}` is not a dotted identifier; write, for example, com.example.wallet (letters, digits and _; no part starts with a digit)"
     )]
     Namespace(String),
     /// Two models store events under one name.
@@ -27,44 +27,44 @@ pub enum BuildError {
     EventName {
         /// The name.
         name: &'static str,
-        /// The one model.
+        /// The first model.
         first: &'static str,
-        /// The other.
+        /// The second model.
         second: &'static str,
     },
-    /// The strategy takes leases, and nobody gives them.
-    #[error("the executor's contention strategy takes leases; say where by `.leases(..)`")]
+    /// The default strategy takes leases, and the executor has none.
+    #[error(
+        "the executor's contention strategy takes leases; set where to take them by `.leases(..)`"
+    )]
     NoLeases,
-    /// Tables are not as the code believes; each is listed.
+    /// Tables do not match the code; each is listed.
     #[error("the database does not fit the code:{}", .0.iter().map(|e| format!("\n  {e}")).collect::<String>())]
     Schema(Vec<SchemaError>),
-    /// The database could not be asked.
+    /// The check of the tables failed.
     #[error(transparent)]
     Database(#[from] DbError),
 }
 
-/// A plan that cannot be committed, because of a mistake in the action.
+/// Error returned when a plan cannot be committed because of a mistake in the action.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// One row was staged twice.
-    #[error(
-        "{model} {id} was staged twice; change the value that the first staging was made of, and stage it once"
-    )]
+    /// A row was staged twice.
+    #[error("{model} {id} was staged twice; make all changes on one value and stage it once")]
     StagedTwice {
         /// The model.
         model: &'static str,
         /// The row.
         id: Uuid,
     },
-    /// A change moved the row's id.
+    /// A change changed the row's id.
     #[error(
         "a change of {model} {id} changed its id; add a new one and delete the old one instead"
     )]
     IdChanged {
         /// The model.
         model: &'static str,
-        /// The id under which it was read.
+        /// The id with which it was read.
         id: Uuid,
     },
     /// A field cannot be stored.
@@ -74,38 +74,38 @@ pub enum PlanError {
         model: &'static str,
         /// The row.
         id: Uuid,
-        /// Which column, and why.
+        /// The column and the cause.
         source: FieldError,
     },
-    /// Parameters or an event do not serialize to a JSON object.
+    /// The parameters or an event do not serialize to a JSON object.
     #[error(transparent)]
     Payload(#[from] PayloadError),
-    /// The output does not serialize, which an idempotency key needs.
-    #[error("the output does not serialize, which an idempotency key needs: {0}")]
+    /// The output does not serialize, so it cannot be stored under the idempotency key.
+    #[error("the output does not serialize, so it cannot be stored under the idempotency key: {0}")]
     Output(serde_json::Error),
     /// The idempotency key is empty or too long.
-    #[error("the idempotency key `{0}` has {1} bytes; it takes 1 to 255")]
+    #[error("the idempotency key `{0}` has {1} bytes; use 1 to 255 bytes")]
     Key(String, usize),
-    /// A table is not what the code believes.
+    /// A table does not match the code.
     #[error(transparent)]
     Schema(#[from] SchemaError),
 }
 
-/// A strategy that the call or the action chose and that it cannot run by.
+/// Error returned when a call cannot run by the strategy that the call or the action chose.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContentionError {
-    /// Nothing says what is contended for.
+    /// The strategy needs a key, and neither the action nor the call gives one.
     #[error(
-        "`{action}` was to run by a strategy that needs a key, and has none; implement `Action::contention_key`, or name it by `.contention_key(..)`"
+        "the strategy of `{action}` needs a key, and there is none; implement `Action::contention_key`, or set one by `.contention_key(..)`"
     )]
     NoKey {
         /// The action.
         action: &'static str,
     },
-    /// Nobody gives leases.
+    /// The strategy takes a lease, and the executor has no leases.
     #[error(
-        "`{action}` was to run under a lease, and the executor has none to give; build it with `.leases(..)`"
+        "the strategy of `{action}` takes a lease, and the executor has none; build it with `.leases(..)`"
     )]
     NoLeases {
         /// The action.
@@ -113,44 +113,45 @@ pub enum ContentionError {
     },
 }
 
-/// Why an execution answered no output. Unless it says "unknown", nothing was written.
+/// Error returned when an execution fails. Except for [`CommitUnknown`](Self::CommitUnknown) and
+/// [`PartlyCommitted`](Self::PartlyCommitted), nothing was written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecuteError<E> {
-    /// The action refused; its own error, untouched.
+    /// The action's own error, unchanged.
     #[error(transparent)]
     Domain(E),
-    /// Rows had changed since they were read, in every attempt.
-    #[error("gave up after {attempts} attempt(s), as rows had changed since they were read: {}", rows.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
+    /// In every attempt, rows had changed since they were read.
+    #[error("gave up after {attempts} attempt(s), because rows had changed since they were read: {}", rows.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
     Stale {
-        /// Which rows, in the last attempt.
+        /// The rows of the last attempt.
         rows: Vec<RowRef>,
-        /// How many attempts there were.
+        /// The number of attempts.
         attempts: u32,
     },
-    /// A unique constraint already has the value; [`DbError::constraint`] says which.
+    /// A row violates a unique constraint; [`DbError::constraint`] names it.
     #[error("{0}")]
     Unique(#[source] DbError),
-    /// A row refers to one that is not there, or is still referred to.
+    /// A row refers to a row that does not exist, or other rows still refer to it.
     #[error("{0}")]
     ForeignKey(#[source] DbError),
-    /// The database ended the commit to end a deadlock, in every attempt.
+    /// In every attempt, the database rolled the commit back to end a deadlock.
     #[error("{0}")]
     Deadlock(#[source] DbError),
-    /// The commit could not be put in order with others, in every attempt.
+    /// In every attempt, the commit failed to serialize with others.
     #[error("{0}")]
     Serialization(#[source] DbError),
-    /// A lock of the database was not to be had in time, or SQLite was busy with another
-    /// process. Nothing was written.
+    /// The wait for a lock of the database timed out, or another process was writing to the
+    /// SQLite file.
     #[error("{0}")]
     Busy(#[source] DbError),
-    /// The database refused for another reason; [`DbError::kind`] says which.
+    /// The database refused the commit for another reason; see [`DbError::kind`].
     #[error("{0}")]
     Refused(#[source] DbError),
-    /// The database was not to be reached.
+    /// The database could not be reached.
     #[error("{0}")]
     Unavailable(#[source] DbError),
-    /// The lease under which the action ran is over.
+    /// The lease under which the action ran has ended.
     #[error("the lease on `{key}` ended before the commit; nothing was written")]
     FenceLost {
         /// The lock's key.
@@ -159,19 +160,19 @@ pub enum ExecuteError<E> {
     /// The deadline passed before anything was sent.
     #[error("the deadline of {after:?} passed; nothing was written")]
     Deadline {
-        /// How long it was.
+        /// The length of the deadline.
         after: Duration,
     },
-    /// The connection broke, or the deadline passed, while the commit was on its way. Ask
+    /// The connection broke or the deadline passed during the commit. Ask
     /// [`ActionExecutor::outcome`](super::ActionExecutor::outcome) later.
     #[error("whether action {action} committed is unknown: {why}; ask executor.outcome({action})")]
     CommitUnknown {
         /// The execution.
         action: ActionId,
-        /// What happened.
+        /// The cause.
         why: String,
     },
-    /// The key was used for another call.
+    /// The idempotency key was used for another call.
     #[error(
         "the idempotency key `{key}` was used for other parameters, or for another action (`{action}`); use a new key for a new call"
     )]
@@ -181,26 +182,25 @@ pub enum ExecuteError<E> {
         /// The action that used it.
         action: String,
     },
-    /// The stored output no longer fits the type.
+    /// The stored output no longer deserializes.
     #[error("the output stored under the idempotency key `{key}` does not fit the type: {source}")]
     StoredOutput {
         /// The key.
         key: String,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// The plan touches several shards, which the call does not allow.
+    /// The plan touches several shards, and the call does not allow it.
     #[error(
-        "the plan touches the shards {}, which do not commit together; allow it by `.allow_cross_shard()`, knowing that they commit one by one",
+        "the plan touches the shards {}, which commit one after another and not as one; allow it by `.allow_cross_shard()`",
         list_shards(shards)
     )]
     CrossShard {
-        /// Which.
+        /// The shards.
         shards: Vec<ShardIdentifier>,
     },
-    /// Some shards have committed their part, one has not, and nothing is tried again. The
-    /// action is on the list of
-    /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits).
+    /// Some shards have committed and one has not. This is not retried.
+    /// [`Databases::partial_commits`](crate::shard::Databases::partial_commits) lists the action.
     #[error(
         "action {action} committed on {} and {} on {failed}{}; `databases.partial_commits()` lists it until it is resolved",
         list_shards(committed), if is_unknown(source) { "perhaps" } else { "not" }, source.as_ref().map_or_else(String::new, |source| format!(": {source}"))
@@ -208,23 +208,23 @@ pub enum ExecuteError<E> {
     PartlyCommitted {
         /// The execution.
         action: ActionId,
-        /// The shards that have committed their part.
+        /// The shards that have committed.
         committed: Vec<ShardIdentifier>,
-        /// The shard that has not, or may not have: then `source` is [`CommitError::Unknown`],
-        /// and `executor.outcome(action)` tells.
+        /// The shard that has not committed. If `source` is [`CommitError::Unknown`], it may have:
+        /// ask `executor.outcome(action)`.
         failed: ShardIdentifier,
-        /// The shards behind it, to which nothing was sent.
+        /// The shards after it, to which nothing was sent.
         not_tried: Vec<ShardIdentifier>,
-        /// Why it has not; unknown to a call that repeats an idempotency key.
+        /// The cause. A call that repeats an idempotency key does not know it.
         source: Option<CommitError>,
     },
-    /// The strategy that was chosen cannot be followed.
+    /// The call cannot run by the chosen strategy.
     #[error(transparent)]
     Contention(#[from] ContentionError),
-    /// The lease under which the action was to run could not be had.
+    /// The call did not get its lease.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// A row's shard is not to be found.
+    /// The shard of a row cannot be determined or is unknown.
     #[error(transparent)]
     Shard(#[from] ShardError),
     /// The action has a mistake.
@@ -236,7 +236,7 @@ fn is_unknown(source: &Option<CommitError>) -> bool {
     matches!(source, Some(CommitError::Unknown(..)))
 }
 
-/// The kind of a failure: what a [`RetryPolicy`](super::RetryPolicy) decides by.
+/// The kind of a failure, by which a [`RetryPolicy`](super::RetryPolicy) decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 #[allow(missing_docs)] // each is the variant of `ExecuteError` of that name
@@ -290,7 +290,7 @@ impl<E> ExecuteError<E> {
         }
     }
 
-    /// Whether the same call may well succeed a moment later.
+    /// Whether the same call may succeed a moment later.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.kind(),
@@ -302,7 +302,7 @@ impl<E> ExecuteError<E> {
         )
     }
 
-    /// The violated constraint, where one was.
+    /// The violated constraint, if there is one.
     pub fn constraint(&self) -> Option<&str> {
         match self {
             ExecuteError::Unique(error)
@@ -312,7 +312,7 @@ impl<E> ExecuteError<E> {
         }
     }
 
-    /// What the database said, where it said something.
+    /// The error of the database, if it is the cause.
     pub fn database_error(&self) -> Option<&DbError> {
         match self {
             ExecuteError::Unique(error)
@@ -378,7 +378,7 @@ impl From<StageError> for PlanError {
             StageError::IdChanged { model, id } => PlanError::IdChanged { model, id },
             StageError::Field { model, id, source } => PlanError::Field { model, id, source },
             StageError::Table(TableError::Schema(error)) => PlanError::Schema(error),
-            // Only a lookup of the table yields it, and that one asks the database first.
+            // Not reached: `ExecuteError::from` handles the errors of the database itself.
             StageError::Table(TableError::Database(error)) => PlanError::Field {
                 model: "?",
                 id: Uuid::nil(),

@@ -1,22 +1,25 @@
 //! Business operations: the trait that users implement, the plan that they stage changes on,
 //! and the executor that commits the plan.
-//!
-//! A reader follows one call from top to bottom. Each file uses only files below it:
-//!
-//! | File | What it does |
-//! |---|---|
-//! | [`executor_builder`], [`executor`] | build an executor; start a call |
-//! | [`execution`] | what the caller sets before awaiting the call |
-//! | [`run`] | idempotency, attempts and retries |
-//! | [`call`] | the running call: performs the action and plans the batches |
-//! | [`executor_state`] | what all calls of an executor share |
-//! | [`contention`] | runs one attempt by a strategy; sees a call only as `Perform` |
-//! | [`commit`] | hands the batches to the databases; runs the effects |
-//! | [`attempt`], [`deadline`] | the state that a call carries through its attempts |
-//! | [`shard_batches`] | from a plan to one batch per shard |
-//! | [`idempotency_locks`], [`call_queues`] | calls that wait for the same key |
-//! | [`action`](mod@action), [`context`], [`plan`], [`effect`] | what users implement and stage on |
-//! | [`retry`], [`error`], [`fence`] | policies, errors, and fences of leases |
+
+// One call runs through these files from top to bottom. A file uses only files below it.
+//
+//   executor_builder, executor    build an executor; start a call
+//   execution                     what the caller sets before it awaits the call
+//   run                           idempotency, attempts, retries
+//   call                          the running call: performs the action, plans the batches
+//   executor_state                what all calls of an executor share
+//   contention/                   runs one attempt by a strategy; sees a call as `Perform` only
+//   commit                        gives the batches to the databases; runs the effects
+//   attempt, deadline             the state that a call carries through its attempts
+//   shard_batches                 from a plan to one batch per shard
+//   idempotency_locks             one call at a time per idempotency key
+//   call_queues                   calls that wait for the same key
+//   action, context, plan         what users implement, read through and stage on
+//   effect                        what runs after a commit
+//   retry, error, fence           policies, errors, fences of leases
+//
+// `contention/options.rs` and `contention/leases.rs` are the lowest files: callers and errors
+// name their types.
 
 #[allow(clippy::module_inception)] // a file per type, named after the type
 mod action;

@@ -1,4 +1,4 @@
-//! The plan: what an action wants changed, as data.
+//! The plan: the changes that an action stages, as data.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -13,23 +13,25 @@ use crate::domain::{Changed, Deletable, Entity, Event, New, Stored, Table, Table
 use crate::outbox::EventRecord;
 use crate::repository::PendingRow;
 
-/// What an action has staged so far. It is made anew for every attempt and committed whole.
+/// The changes that an action has staged so far. Every attempt starts with an empty plan, and
+/// a plan is committed as a whole.
 ///
-/// Staging answers the value as it will be once committed. A mistake made here, such as
-/// staging one row twice, is kept and fails the execution before anything is sent.
+/// Staging returns the value as it will be after the commit. A mistake, such as staging a row
+/// twice, is remembered and fails the call before anything is sent.
 pub struct ActionPlan {
     now: DateTime<Utc>,
     rows: Vec<Staged>,
     events: Vec<EventRecord>,
-    /// Effects need not be `Sync`, and a context must be, to be read across an await.
+    /// In a mutex because an effect need not be `Sync`, and a context that is borrowed across an
+    /// await must be.
     effects: Mutex<Vec<Box<dyn Effect>>>,
     seen: HashSet<(TableKey, Uuid)>,
     defect: Option<PlanError>,
-    /// What the rows will be, if anybody waits to see them.
+    /// The staged rows for later calls of the group, if the call can join one.
     pending: Option<Vec<PendingRow>>,
 }
 
-/// What a plan without a mistake comes to.
+/// The content of a plan without mistakes.
 pub(super) struct PlanParts {
     pub(super) rows: Vec<Staged>,
     pub(super) events: Vec<EventRecord>,
@@ -37,11 +39,11 @@ pub(super) struct PlanParts {
     pub(super) pending: Vec<PendingRow>,
 }
 
-/// A staged change, to look at.
+/// A read-only view of a staged change.
 #[derive(Debug, Clone, Copy)]
 pub struct StagedChange<'p>(&'p Staged);
 
-/// A staged event, to look at.
+/// A read-only view of a staged event.
 #[derive(Debug, Clone, Copy)]
 pub struct StagedEvent<'p>(&'p EventRecord);
 
@@ -70,7 +72,8 @@ impl ActionPlan {
         new.into_iter().map(|new| self.add(new)).collect()
     }
 
-    /// Stages a change of a row, which must still be at the version that was read.
+    /// Stages a change of a row. The commit fails if the row is no longer at the version that
+    /// was read.
     pub fn update<T: Entity>(&mut self, changed: Changed<T>) -> Stored<T> {
         let fallback = Stored {
             value: changed.value.clone(),
@@ -89,8 +92,8 @@ impl ActionPlan {
         changed.into_iter().map(|changed| self.update(changed)).collect()
     }
 
-    /// Stages a soft delete: the row stays, in the state that means deleted, and no read of
-    /// a repository finds it. A changed row's events say why.
+    /// Stages a soft delete: the row stays in the table in its deleted state, and reads of a
+    /// repository no longer return it. The events of a changed row are stored too.
     pub fn delete<T: Entity>(&mut self, row: impl Deletable<T>) -> Stored<T> {
         self.update(row.into_deletion())
     }
@@ -103,8 +106,8 @@ impl ActionPlan {
         rows.into_iter().map(|row| self.delete(row)).collect()
     }
 
-    /// Stages something to do once the commit is known. Effects run in the order of their
-    /// staging; none runs when the action fails.
+    /// Stages a closure to run once the commit is known. Effects run in the order of their
+    /// staging. None runs if the action fails.
     pub fn after_commit<F, Fut, E>(&mut self, name: impl Into<String>, run: F)
     where
         F: FnOnce(Committed) -> Fut + Send + 'static,
@@ -168,7 +171,7 @@ impl ActionPlan {
         }
     }
 
-    /// Keeps the first mistake; those after it may follow from it.
+    /// Keeps the first mistake, because later ones may result from it.
     fn fail(&mut self, defect: PlanError) {
         self.defect.get_or_insert(defect);
     }
@@ -210,7 +213,7 @@ impl<'p> StagedChange<'p> {
         self.0.id
     }
 
-    /// A column's value. In an update the version is the expected one.
+    /// The value of a column. For an update, the version is the expected one.
     pub fn value(&self, column: &str) -> Option<&'p Value> {
         let position = self.0.table.columns.iter().position(|known| known.name == column)?;
         self.0.values.get(position)
@@ -223,7 +226,7 @@ impl<'p> StagedEvent<'p> {
         self.0.name
     }
 
-    /// Whose event it is.
+    /// The id of the model that emitted the event.
     pub fn model_id(&self) -> Uuid {
         self.0.model_id
     }

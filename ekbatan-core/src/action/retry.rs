@@ -1,52 +1,53 @@
-//! Which failures are tried again, how often and how soon.
+//! Which failures are retried, how often and after what wait.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::ErrorKind;
 
-/// How often one kind of failure is tried again, and how long to wait before.
+/// How often one kind of failure is retried, and how long the executor waits before a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Budget {
-    /// How many retries; an action runs once more than that.
+    /// The number of retries. An action runs at most once more than that.
     pub retries: u32,
-    /// The upper bound of the first wait; it doubles with each retry.
+    /// The upper bound of the first wait. It doubles with each retry.
     pub base: Duration,
     /// The upper bound of every wait.
     pub cap: Duration,
 }
 
 impl Budget {
-    /// This many retries, from 10 ms, capped at 1 s.
+    /// Creates a budget of this many retries. Waits start at 10 ms and are capped at 1 s.
     pub const fn new(retries: u32) -> Self {
         Self { retries, base: Duration::from_millis(10), cap: Duration::from_secs(1) }
     }
 
-    /// With this bound of the first wait.
+    /// Sets the bound of the first wait.
     #[must_use]
     pub const fn base(mut self, base: Duration) -> Self {
         self.base = base;
         self
     }
 
-    /// With this bound of every wait.
+    /// Sets the bound of every wait.
     #[must_use]
     pub const fn cap(mut self, cap: Duration) -> Self {
         self.cap = cap;
         self
     }
 
-    /// The bound of the wait before retry `n`, the first being 0.
+    /// The bound of the wait before retry `n`. The first retry is 0.
     pub fn bound(&self, n: u32) -> Duration {
         self.base.saturating_mul(2_u32.saturating_pow(n)).min(self.cap)
     }
 }
 
-/// Which failures are tried again. Each kind has a budget of its own.
+/// Which failures are retried. Each kind has its own budget.
 ///
-/// The default: stale rows, deadlocks and serialization failures, three retries each, from
-/// 10 ms, capped at 1 s. Each wait is drawn between nothing and its bound, so that those who
-/// met once do not meet again.
+/// The default retries stale rows, deadlocks and serialization failures three times each, with
+/// waits from 10 ms, capped at 1 s. Each wait is random between zero and its bound, so that
+/// calls that conflicted once do not conflict again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     budgets: BTreeMap<ErrorKind, Budget>,
@@ -62,29 +63,29 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// One attempt, whatever happens.
+    /// No retries.
     pub fn none() -> Self {
         Self { budgets: BTreeMap::new() }
     }
 
-    /// Sets one kind's budget and leaves the others.
+    /// Sets the budget of one kind.
     #[must_use]
     pub fn with(mut self, kind: ErrorKind, budget: Budget) -> Self {
         self.budgets.insert(kind, budget);
         self
     }
 
-    /// Takes one kind's budget away.
+    /// Removes the budget of one kind.
     #[must_use]
     pub fn without(mut self, kind: ErrorKind) -> Self {
         self.budgets.remove(&kind);
         self
     }
 
-    /// One kind's budget.
+    /// The budget of one kind, if it is retried.
     pub fn budget(&self, kind: ErrorKind) -> Option<Budget> {
-        // A lost lease means that somebody else may be at work; a doubtful commit may have
-        // happened. Neither is ever done again blindly.
+        // After a lost lease another holder may be working. A commit with an unknown result may
+        // have succeeded. Neither is safe to retry.
         match kind {
             ErrorKind::FenceLost | ErrorKind::CommitUnknown | ErrorKind::Deadline => None,
             kind => self.budgets.get(&kind).copied(),
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn doubtful_commits_and_lost_leases_are_never_retried() {
+    fn unknown_commits_and_lost_leases_are_never_retried() {
         let policy = RetryPolicy::none()
             .with(ErrorKind::CommitUnknown, Budget::new(5))
             .with(ErrorKind::FenceLost, Budget::new(5));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tracing::{Instrument, Span, field};
 
-use super::attempt::Answer;
+use super::attempt::CallResult;
 use super::call::{Call, CallRequest, Codec, IdempotentCall};
 use super::contention::ChosenStrategy;
 use super::{Action, ErrorKind, ExecuteError, PlanError};
@@ -15,7 +15,7 @@ use crate::shard::visit;
 const MAX_KEY: usize = 255;
 
 /// Runs a call to its end.
-pub(super) async fn run<A: Action>(request: CallRequest<'_, A>) -> Answer<A::Output, A::Error> {
+pub(super) async fn run<A: Action>(request: CallRequest<'_, A>) -> CallResult<A::Output, A::Error> {
     let executor = request.executor;
     let span = tracing::info_span!(
         "ekbatan.action.execute",
@@ -61,7 +61,7 @@ impl<A: Action> Call<'_, A> {
         &mut self,
         key: String,
         codec: Codec<A::Output>,
-    ) -> Answer<A::Output, A::Error> {
+    ) -> CallResult<A::Output, A::Error> {
         if key.is_empty() || key.len() > MAX_KEY {
             let length = key.len();
             return Err(PlanError::Key(key, length).into());
@@ -97,7 +97,7 @@ impl<A: Action> Call<'_, A> {
         failure.map_or(Ok(None), |error| Err(error.into()))
     }
 
-    async fn attempt_until_done(&mut self) -> Answer<A::Output, A::Error> {
+    async fn attempt_until_done(&mut self) -> CallResult<A::Output, A::Error> {
         let executor = self.executor;
         let own_policy = self.options.retry.take();
         let policy = own_policy.as_ref().unwrap_or(&executor.retry);
@@ -162,7 +162,7 @@ impl<A: Action> Call<'_, A> {
         &self,
         idempotent: &IdempotentCall<A::Output>,
         answered: Answered,
-    ) -> Answer<A::Output, A::Error> {
+    ) -> CallResult<A::Output, A::Error> {
         let shards = &self.attempt.shards;
         if !shards.is_single() {
             let partial = shards.partial_commit(answered.action);

@@ -1,46 +1,45 @@
-//! The strategies, as callers choose them.
+//! The strategies that callers choose from, and their options.
 
 use std::time::Duration;
 
 /// How a call deals with others that want the same row at the same time.
 ///
-/// All but [`Contention::Optimistic`] go by a [`LockKey`](crate::domain::LockKey), which
-/// the action derives from its parameters or the call names. Where the executor's own default
-/// finds no key, the call runs optimistically; a strategy that the call or the action chose
-/// is then an error.
+/// All strategies but [`Contention::Optimistic`] need a [`LockKey`](crate::domain::LockKey),
+/// which the action derives from its parameters or the call sets. Without a key the executor's
+/// default falls back to optimistic; a strategy that the call or the action chose fails.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Contention {
-    /// Reads, decides, commits if nothing has changed meanwhile, and tries again otherwise.
+    /// Commits if no row has changed since it was read; otherwise the call is retried.
     #[default]
     Optimistic,
-    /// Takes the key's lease before it reads, and commits by it.
+    /// Takes the key's lease before the first read; the lease fences the commit.
     Pessimistic(Pessimistic),
     /// Calls that wait for one key in this process are performed one after another, each on
-    /// what the one before it will leave, and committed together.
+    /// the rows that the one before it stages, and committed together.
     Coalesced(Coalesced),
-    /// Begins optimistically, commits the calls of a key together once they are seen to conflict,
-    /// under its lease if other processes conflict, and goes back when it cools.
+    /// Starts optimistically. Commits the calls of a key together while they conflict, and
+    /// under its lease while other processes conflict too.
     Adaptive(Adaptive),
 }
 
 impl Contention {
-    /// Under the key's lease, with every default.
+    /// Pessimistic with default options.
     pub fn pessimistic() -> Self {
         Pessimistic::default().into()
     }
 
-    /// Committed together, with every default.
+    /// Coalesced with default options.
     pub fn coalesced() -> Self {
         Coalesced::default().into()
     }
 
-    /// By what is seen, with every default.
+    /// Adaptive with default options.
     pub fn adaptive() -> Self {
         Adaptive::default().into()
     }
 
-    /// Whether it takes leases, which the executor must then have.
+    /// Whether the strategy needs an executor with leases.
     pub(crate) fn takes_leases(&self) -> bool {
         match self {
             Contention::Optimistic => false,
@@ -51,13 +50,13 @@ impl Contention {
     }
 }
 
-/// How long a lease is waited for and held.
+/// The time limits of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pessimistic {
-    /// How long to wait for the lease at most. Default 90 s.
+    /// The maximum time to wait for the lease. Default 90 s.
     pub wait: Duration,
-    /// How long to hold it at most. Default 90 s.
+    /// The maximum time to hold the lease. Default 90 s.
     pub hold: Duration,
 }
 
@@ -68,14 +67,14 @@ impl Default for Pessimistic {
 }
 
 impl Pessimistic {
-    /// Waits so long at most.
+    /// Sets the maximum time to wait.
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Holds so long at most.
+    /// Sets the maximum time to hold.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.hold = hold;
@@ -83,19 +82,19 @@ impl Pessimistic {
     }
 }
 
-/// The bounds of a group of calls that commit together. No call waits for company: a group
-/// is committed once nobody is in line, or once it has reached one of its bounds.
+/// The bounds of a group of calls that commit together. No call waits for others to come: a
+/// group is committed once no call waits for the key, or once it reaches one of its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Coalesced {
-    /// How many calls at most. Default 128.
+    /// The maximum number of calls. Default 128.
     pub members: usize,
-    /// How many bytes of values at most, beyond those of one call. Default 1 MiB.
+    /// The maximum size of the values in bytes; a single call may exceed it. Default 1 MiB.
     pub bytes: usize,
-    /// How long the first call waits for the last at most. Default 50 ms.
+    /// The maximum time from the first call to the last. Default 50 ms.
     pub time: Duration,
-    /// The lease under which groups commit, so that processes take turns. Default none:
-    /// versions decide.
+    /// The lease under which groups commit, so that processes take turns. Default none: then
+    /// groups of several processes conflict on row versions.
     pub lease: Option<Pessimistic>,
 }
 
@@ -106,28 +105,28 @@ impl Default for Coalesced {
 }
 
 impl Coalesced {
-    /// So many calls at most.
+    /// Sets the maximum number of calls.
     #[must_use]
     pub const fn members(mut self, members: usize) -> Self {
         self.members = members;
         self
     }
 
-    /// So many bytes of values at most.
+    /// Sets the maximum size of the values in bytes.
     #[must_use]
     pub const fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// So long at most.
+    /// Sets the maximum time from the first call to the last.
     #[must_use]
     pub const fn time(mut self, time: Duration) -> Self {
         self.time = time;
         self
     }
 
-    /// Under a lease, so that processes take turns instead of conflicting.
+    /// Commits groups under a lease, so that processes take turns instead of conflicting.
     #[must_use]
     pub const fn under_lease(mut self, lease: Pessimistic) -> Self {
         self.lease = Some(lease);
@@ -135,18 +134,18 @@ impl Coalesced {
     }
 }
 
-/// Begins optimistically and goes over to [`Coalesced`] for keys on which conflicts are seen.
+/// Starts optimistically and switches to [`Coalesced`] for keys on which calls conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Adaptive {
-    /// How a hot key's calls are committed together. The lease is taken only while other
-    /// processes are seen to conflict; where none is named, an executor that has leases takes
-    /// one with every default.
+    /// How the calls of a hot key are committed together. The lease is taken only while other
+    /// processes conflict. If none is set, an executor with leases takes one with default
+    /// options.
     pub coalesced: Coalesced,
 }
 
 impl Adaptive {
-    /// How a hot key's calls are committed together.
+    /// Sets how the calls of a hot key are committed together.
     #[must_use]
     pub const fn coalesced(mut self, coalesced: Coalesced) -> Self {
         self.coalesced = coalesced;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
-use crate::action::attempt::{Answer, Attempt};
+use crate::action::attempt::{Attempt, CallResult};
 use crate::action::commit::commit;
 use crate::action::shard_batches::Planned;
 use crate::action::{ActionPlan, ExecuteError};
@@ -43,7 +43,7 @@ pub(in crate::action) struct Performed<O> {
 pub(super) async fn optimistic<C: Perform>(
     call: &mut C,
     release: impl FnOnce() + Send,
-) -> Answer<C::Output, C::Error> {
+) -> CallResult<C::Output, C::Error> {
     call.attempt().check_lease()?;
     let deadline = call.attempt().deadline;
     let performed = deadline.bound(call.perform(None)).await??;

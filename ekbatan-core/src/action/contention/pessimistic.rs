@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::held_resources::HeldResources;
 use super::perform::{Perform, optimistic};
 use super::{HeldLease, Leases, Pessimistic};
-use crate::action::attempt::{Answer, Attempt};
+use crate::action::attempt::{Attempt, CallResult};
 use crate::action::fence::fenced_by;
 use crate::action::{ContentionError, ExecuteError};
 use crate::domain::LockKey;
@@ -20,7 +20,7 @@ pub(super) async fn pessimistic<C: Perform>(
     key: &LockKey,
     options: &Pessimistic,
     release: impl FnOnce() + Send,
-) -> Answer<C::Output, C::Error> {
+) -> CallResult<C::Output, C::Error> {
     let (lease, fencing) = take_lease(leases, call.attempt(), key, options).await?;
     call.attempt().fencing = Some(fencing);
     let mut lease = Some(lease);

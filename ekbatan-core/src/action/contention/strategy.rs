@@ -8,7 +8,7 @@ use super::held_resources::HeldResources;
 use super::perform::{Perform, optimistic};
 use super::pessimistic::pessimistic;
 use super::{Adaptive, Coalesced, Contention, Leases};
-use crate::action::attempt::Answer;
+use crate::action::attempt::CallResult;
 use crate::action::effect::EffectRunner;
 use crate::action::{ContentionError, ExecuteError};
 use crate::domain::LockKey;
@@ -69,7 +69,7 @@ impl Strategies {
         &self,
         chosen: Option<&ChosenStrategy>,
         call: &mut C,
-    ) -> Answer<C::Output, C::Error> {
+    ) -> CallResult<C::Output, C::Error> {
         let Some(ChosenStrategy { contention, key }) = chosen else {
             return optimistic(call, || ()).await;
         };

@@ -58,13 +58,13 @@ use crate::repository::{PendingReads, PendingRow, RowKey};
 use crate::shard::Fencing;
 
 /// What a waiting call or a member receives.
-pub(super) type Outcome = GroupOutcome<GroupGuard>;
+pub(super) type MemberOutcome = GroupOutcome<GroupGuard>;
 /// The place of a call in the queue of its key.
-pub(super) type Place = QueuedCall<GroupRequest, Outcome>;
+pub(super) type QueuePlace = QueuedCall<GroupRequest, MemberOutcome>;
 
 /// The groups of an executor.
 pub(in crate::action::contention) struct Coalescer {
-    pub(super) queues: CallQueues<LockKey, GroupRequest, Outcome>,
+    pub(super) queues: CallQueues<LockKey, GroupRequest, MemberOutcome>,
     pub(super) tracker: Arc<ConflictTracker>,
     effects: EffectRunner,
     /// A call can be dropped outside of a runtime and leave a group that must be committed.
@@ -86,7 +86,7 @@ impl Coalescer {
         key: &LockKey,
         number: u64,
         request: GroupRequest,
-    ) -> Result<GroupGuard, oneshot::Receiver<Outcome>> {
+    ) -> Result<GroupGuard, oneshot::Receiver<MemberOutcome>> {
         self.runtime.get_or_init(Handle::current);
         match self.queues.enter(key, number, request) {
             Some(waiting) => Err(waiting),
@@ -95,18 +95,18 @@ impl Coalescer {
     }
 
     /// Puts calls back in their old places. Returns the guard if the key was free.
-    fn put_back(self: &Arc<Self>, key: &LockKey, places: Vec<Place>) -> Option<GroupGuard> {
+    fn put_back(self: &Arc<Self>, key: &LockKey, places: Vec<QueuePlace>) -> Option<GroupGuard> {
         let options = places.first()?.request.options;
         self.queues.put_back(key, places).then(|| self.open(key, options))
     }
 
     fn open(self: &Arc<Self>, key: &LockKey, options: Coalesced) -> GroupGuard {
-        GroupGuard::new(GroupState::Open(Group::new(self.clone(), key.clone(), options)))
+        GroupGuard::new(GroupState::Open(CallGroup::new(self.clone(), key.clone(), options)))
     }
 }
 
 /// A group: the calls that are going to commit together.
-pub(super) struct Group {
+pub(super) struct CallGroup {
     pub(super) coalescer: Arc<Coalescer>,
     pub(super) key: LockKey,
     /// The options of the first member.
@@ -124,7 +124,7 @@ pub(super) struct Group {
     pub(super) lease: Option<Box<dyn HeldLease>>,
 }
 
-impl Group {
+impl CallGroup {
     fn new(coalescer: Arc<Coalescer>, key: LockKey, options: Coalesced) -> Self {
         Self {
             coalescer,
@@ -197,7 +197,7 @@ fn start_commit(
     result: Option<watch::Sender<Option<bool>>>,
 ) {
     let (groups, key, span) = (coalescer.clone(), commit.key.clone(), commit.span());
-    let ended = move |committed: bool, again: Vec<Place>| {
+    let ended = move |committed: bool, again: Vec<QueuePlace>| {
         let put_back = groups.put_back(&key, again);
         if let Some(result) = result {
             let _ = result.send(Some(committed));
@@ -215,16 +215,16 @@ fn start_commit(
 
 /// The states that a holder of the guard meets; see the diagram above.
 enum GroupState {
-    Open(Group),
+    Open(CallGroup),
     /// The channel carries whether the sealed members are committed, once that is known.
-    Sealed(Group, watch::Receiver<Option<bool>>),
-    Invalid(Group),
+    Sealed(CallGroup, watch::Receiver<Option<bool>>),
+    Invalid(CallGroup),
     /// The guard was passed on, and with it the group.
     PassedOn,
 }
 
 impl GroupState {
-    fn group(&mut self) -> Option<&mut Group> {
+    fn group(&mut self) -> Option<&mut CallGroup> {
         match self {
             Self::Open(group) | Self::Sealed(group, _) | Self::Invalid(group) => Some(group),
             Self::PassedOn => None,
@@ -232,7 +232,7 @@ impl GroupState {
     }
 
     /// The group, if its pending rows may be read.
-    fn readable(&mut self) -> Option<&mut Group> {
+    fn readable(&mut self) -> Option<&mut CallGroup> {
         match self {
             Self::Open(group) | Self::Sealed(group, _) => Some(group),
             Self::Invalid(_) | Self::PassedOn => None,
@@ -292,7 +292,7 @@ impl GroupState {
             let queues = &group.coalescer.queues;
             let next = queues.next(&group.key, has_members, |request| group.accepts(request));
             match next {
-                Some(Place { reply, request, .. }) => {
+                Some(QueuePlace { reply, request, .. }) => {
                     let outcome = GroupOutcome::Run(GroupGuard::new(state), request.mode);
                     match reply.send(outcome) {
                         // The waiter was dropped in this moment.
@@ -369,7 +369,7 @@ impl GroupGuard {
     }
 
     /// The group exists as long as its guard: `None` is never returned.
-    pub(super) fn ask<R>(&self, ask: impl FnOnce(&mut Group) -> R) -> Option<R> {
+    pub(super) fn ask<R>(&self, ask: impl FnOnce(&mut CallGroup) -> R) -> Option<R> {
         self.0.lock().group().map(ask)
     }
 
@@ -399,7 +399,7 @@ impl GroupGuard {
     }
 
     /// Puts the holder's call back in its place and passes the guard on.
-    pub(super) fn put_back(self, place: Place) {
+    pub(super) fn put_back(self, place: QueuePlace) {
         // The key is in use while the guard exists, so this returns no second guard.
         self.ask(|group| group.coalescer.queues.put_back(&group.key, vec![place]));
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::group::{Coalescer, GroupGuard, Outcome, Place};
+use super::group::{Coalescer, GroupGuard, MemberOutcome, QueuePlace};
 use super::group_commit::{GroupOutcome, GroupRequest, Member, RunMode};
-use crate::action::attempt::Answer;
+use crate::action::attempt::CallResult;
 use crate::action::commit::{commit, raise_fences};
 use crate::action::contention::held_resources::HeldResources;
 use crate::action::contention::perform::{Perform, Performed, optimistic};
@@ -30,7 +30,7 @@ pub(in crate::action::contention) async fn coalesced<C: Perform>(
     call: &mut C,
     key: &LockKey,
     options: Coalesced,
-) -> Answer<C::Output, C::Error> {
+) -> CallResult<C::Output, C::Error> {
     let number = coalescer.queues.draw_number();
     let mode = if call.attempt().alone { RunMode::Alone } else { RunMode::First };
     let entered = Instant::now();
@@ -57,17 +57,17 @@ struct Joined<C: Perform> {
 }
 
 /// What follows after a call has held the guard.
-enum Step<C: Perform> {
+enum NextStep<C: Perform> {
     /// The call returns.
-    Return(Answer<C::Output, C::Error>),
+    Return(CallResult<C::Output, C::Error>),
     /// It waits: for its group if it has joined one, otherwise in the queue again.
-    Wait(oneshot::Receiver<Outcome>, Option<Joined<C>>),
+    Wait(oneshot::Receiver<MemberOutcome>, Option<Joined<C>>),
     /// It runs again at once.
     RunAgain(GroupGuard),
 }
 
 impl<C: Perform> CoalescedCall<'_, C> {
-    async fn run(mut self) -> Answer<C::Output, C::Error> {
+    async fn run(mut self) -> CallResult<C::Output, C::Error> {
         let request = GroupRequest { mode: self.mode, options: self.options };
         let mut outcome = match self.coalescer.enter(self.key, self.number, request) {
             Ok(guard) => GroupOutcome::Run(guard, self.mode),
@@ -91,18 +91,18 @@ impl<C: Perform> CoalescedCall<'_, C> {
             // The lease, if there is one, belongs to the group.
             self.call.attempt().fencing = None;
             outcome = match step {
-                Step::Return(answer) => {
+                NextStep::Return(answer) => {
                     // After conflicts in two groups a third one would hardly succeed.
                     let stale = matches!(answer, Err(ExecuteError::Stale { .. }));
                     self.call.attempt().alone |= self.mode == RunMode::Again && stale;
                     return answer;
                 }
-                Step::RunAgain(guard) => {
+                NextStep::RunAgain(guard) => {
                     let tracker = &self.coalescer.tracker;
                     tracker.lost_to_others(self.key, tracker.now());
                     GroupOutcome::Run(guard, RunMode::Again)
                 }
-                Step::Wait(waiting, part) => {
+                NextStep::Wait(waiting, part) => {
                     joined = part;
                     let writes = joined.as_ref().is_some_and(|joined: &Joined<C>| joined.writes);
                     self.wait(waiting, writes).await?
@@ -117,7 +117,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
     }
 
     /// An ordinary attempt while the queue waits.
-    async fn run_alone(&mut self, guard: GroupGuard) -> Answer<C::Output, C::Error> {
+    async fn run_alone(&mut self, guard: GroupGuard) -> CallResult<C::Output, C::Error> {
         let attempt = self.call.attempt();
         tracing::debug!(name: "alone", attempt = attempt.number, "the call runs by itself");
         attempt.deadline.bound(guard.sealed()).await?;
@@ -135,9 +135,9 @@ impl<C: Perform> CoalescedCall<'_, C> {
     }
 
     /// Runs on the rows that the members stage, and joins them.
-    async fn run_in_group(&mut self, guard: GroupGuard) -> Step<C> {
+    async fn run_in_group(&mut self, guard: GroupGuard) -> NextStep<C> {
         if let Err(error) = self.prepare(&guard).await {
-            return Step::Return(Err(error));
+            return NextStep::Return(Err(error));
         }
         let performed = self.perform(&guard).await;
         if guard.is_invalid() {
@@ -149,7 +149,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
             Err(error) if guard.relies_on_members() => {
                 self.join(guard, None, Vec::new(), Vec::new(), Err(error))
             }
-            Err(error) => Step::Return(Err(error)),
+            Err(error) => NextStep::Return(Err(error)),
         }
     }
 
@@ -207,7 +207,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         guard: GroupGuard,
         mut planned: Planned,
         output: C::Output,
-    ) -> Step<C> {
+    ) -> NextStep<C> {
         let (can_merge, has_room) = match &planned.batches[..] {
             [] => (true, true),
             [batch] => (guard.can_merge(batch), guard.has_room_for(batch)),
@@ -216,7 +216,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         if !(can_merge && has_room) && !guard.is_group_empty() {
             guard.seal();
             if let Err(passed) = self.call.attempt().deadline.bound(guard.sealed()).await {
-                return Step::Return(Err(passed.into()));
+                return NextStep::Return(Err(passed.into()));
             }
             if guard.is_invalid() {
                 return self.wait_again(guard);
@@ -232,7 +232,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
             return self.commit_with_guard(guard, planned, output).await;
         }
         if first && let Err(error) = raise_fences(self.call.attempt(), &planned.batches).await {
-            return Step::Return(Err(error));
+            return NextStep::Return(Err(error));
         }
         let batch = planned.batches.pop();
         self.join(guard, batch, planned.pending, planned.effects, Ok(output))
@@ -244,16 +244,16 @@ impl<C: Perform> CoalescedCall<'_, C> {
         guard: GroupGuard,
         planned: Planned,
         output: C::Output,
-    ) -> Step<C> {
+    ) -> NextStep<C> {
         let lease = if guard.is_group_empty() { guard.take_lease() } else { None };
         let mut held = Some(guard);
         let committed = commit(self.call.attempt(), planned, || drop(held.take())).await;
         let step = match (committed, held) {
             // The same as a group of one member that is refused.
             (Err(ExecuteError::Stale { .. }), Some(guard)) if self.mode == RunMode::First => {
-                Step::RunAgain(guard.renew())
+                NextStep::RunAgain(guard.renew())
             }
-            (committed, _) => Step::Return(committed.map(|done| (output, Some(done)))),
+            (committed, _) => NextStep::Return(committed.map(|done| (output, Some(done)))),
         };
         if let Some(lease) = lease {
             lease.release().await;
@@ -269,7 +269,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         pending: Vec<PendingRow>,
         effects: Vec<Box<dyn Effect>>,
         result: Result<C::Output, ExecuteError<C::Error>>,
-    ) -> Step<C> {
+    ) -> NextStep<C> {
         let writes = batch.is_some();
         let (place, waiting) = self.place(self.mode);
         let attempt = self.call.attempt();
@@ -281,29 +281,29 @@ impl<C: Perform> CoalescedCall<'_, C> {
             open: attempt.shards.default().open_action(attempt.action),
         };
         guard.join(member, batch, pending);
-        Step::Wait(waiting, Some(Joined { result, writes }))
+        NextStep::Wait(waiting, Some(Joined { result, writes }))
     }
 
     /// Returns to the call's old place in the queue, behind those that must run again before.
-    fn wait_again(&mut self, guard: GroupGuard) -> Step<C> {
+    fn wait_again(&mut self, guard: GroupGuard) -> NextStep<C> {
         let (place, waiting) = self.place(self.mode.after_conflict());
         guard.put_back(place);
-        Step::Wait(waiting, None)
+        NextStep::Wait(waiting, None)
     }
 
-    fn place(&self, mode: RunMode) -> (Place, oneshot::Receiver<Outcome>) {
+    fn place(&self, mode: RunMode) -> (QueuePlace, oneshot::Receiver<MemberOutcome>) {
         let (reply, waiting) = oneshot::channel();
         let request = GroupRequest { mode, options: self.options };
-        (Place { number: self.number, request, reply }, waiting)
+        (QueuePlace { number: self.number, request, reply }, waiting)
     }
 
     /// Waits for the guard, or for the group that the call has joined. If the group `writes`
     /// something of the call, an interrupted wait means that the result is unknown.
     async fn wait(
         &mut self,
-        waiting: oneshot::Receiver<Outcome>,
+        waiting: oneshot::Receiver<MemberOutcome>,
         writes: bool,
-    ) -> Result<Outcome, ExecuteError<C::Error>> {
+    ) -> Result<MemberOutcome, ExecuteError<C::Error>> {
         let attempt = self.call.attempt();
         let action = attempt.action;
         let unknown = |why: String| ExecuteError::CommitUnknown { action, why };
@@ -321,9 +321,9 @@ impl<C: Perform> CoalescedCall<'_, C> {
     /// The result of a call whose group has ended.
     async fn answer(
         &mut self,
-        outcome: Outcome,
+        outcome: MemberOutcome,
         joined: Option<Joined<C>>,
-    ) -> Answer<C::Output, C::Error> {
+    ) -> CallResult<C::Output, C::Error> {
         let attempt = self.call.attempt();
         match outcome {
             GroupOutcome::Committed { committed, members, effects } => {
