@@ -33,8 +33,8 @@
 //! - *committing*: the guard waits in the task of [`GroupCommit`].
 //!
 //! Invariants: the guard is never lost. Wherever it is dropped, it goes to the next waiter, or
-//! the group is committed. Repositories that the holder passed on to others may outlive its
-//! turn; they read pending rows only while it lasts.
+//! the group is committed. A repository of the holder that outlives the guard reads from the
+//! database only.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
