@@ -15,7 +15,9 @@ use crate::shard::visit;
 const MAX_KEY: usize = 255;
 
 /// Runs a call to its end.
-pub(super) async fn run<A: Action>(request: CallRequest<'_, A>) -> CallResult<A::Output, A::Error> {
+pub(super) async fn run<A: Action>(
+    mut request: CallRequest<'_, A>,
+) -> CallResult<A::Output, A::Error> {
     let executor = request.executor;
     let span = tracing::info_span!(
         "ekbatan.action.execute",
@@ -33,9 +35,8 @@ pub(super) async fn run<A: Action>(request: CallRequest<'_, A>) -> CallResult<A:
     }
     // Until the call ends, `executor.outcome` waits.
     let open = executor.databases.shards.default().open_action(request.id);
+    let key = request.idempotency_key.take();
     let running = async move {
-        let mut request = request;
-        let key = request.idempotency_key.take();
         let mut call = Call::begin(request, open)?;
         match key {
             Some((key, codec)) => call.run_idempotent(key, codec).await,

@@ -82,6 +82,7 @@ impl Strategies {
             Contention::Coalesced(options) => {
                 return Box::pin(coalesced(&self.coalescer, leases, call, key, options)).await;
             }
+            // `resolve` does not return `Adaptive`.
             Contention::Optimistic | Contention::Adaptive(_) => optimistic(call, || ()).await,
         };
         if let Err(ExecuteError::Stale { .. }) = &answer {
