@@ -208,12 +208,13 @@ impl<C: Perform> CoalescedCall<'_, C> {
         mut planned: Planned,
         output: C::Output,
     ) -> NextStep<C> {
-        let (can_merge, has_room) = match &planned.batches[..] {
+        let (can_merge, fits) = match &planned.batches[..] {
             [] => (true, true),
             [batch] => (guard.can_merge(batch), guard.has_room_for(batch)),
             _ => (false, true),
         };
-        if !(can_merge && has_room) && !guard.is_group_empty() {
+        let can_join = can_merge && fits;
+        if !can_join && !guard.is_group_empty() {
             guard.seal();
             if let Err(passed) = self.call.attempt().deadline.bound(guard.sealed()).await {
                 return NextStep::Return(Err(passed.into()));
