@@ -32,6 +32,17 @@ pub enum ChangeKind {
     Update,
 }
 
+impl ChangeKind {
+    /// The columns of `table` that a change writes: an update leaves the creation date alone.
+    pub(crate) fn written(self, table: &TableInfo) -> impl Iterator<Item = usize> {
+        let skipped = match self {
+            ChangeKind::Update => table.table.dates,
+            ChangeKind::Insert => None,
+        };
+        (0..table.columns.len()).filter(move |position| Some(*position) != skipped)
+    }
+}
+
 /// One row to write, with a value for every column in the table's order.
 ///
 /// In an update the value of the version column is the *expected* version; the database adds

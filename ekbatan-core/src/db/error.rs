@@ -106,6 +106,11 @@ impl DbError {
         self
     }
 
+    /// A stored value that does not fit the code.
+    pub(crate) fn misfit(column: &str, reason: impl fmt::Display) -> Self {
+        Self::new(DbErrorKind::Decode, format!("column `{column}` does not fit the code: {reason}"))
+    }
+
     /// The same error, naming the column that the value was meant for.
     pub(crate) fn in_column(mut self, column: &str) -> Self {
         self.0.message = format!("column `{column}`: {}", self.0.message);

@@ -3,11 +3,6 @@
 //! Each dialect builds the statements of the guide's wallet and asserts that its section of
 //! the page shows exactly those.
 
-use std::sync::Arc;
-
-use uuid::Uuid;
-
-use super::{ChangeKind, ColumnInfo, RowChange, TableInfo};
 use crate::domain::{ColumnDef, Table, ValueType};
 
 const PAGE: &str = include_str!("../../../docs/src/commit.md");
@@ -35,27 +30,6 @@ pub(super) static WALLETS: Table = Table {
     dates: Some(6),
     state: Some(4),
 };
-
-/// A table whose columns have the types that `db_type` says.
-pub(super) fn table(
-    table: &'static Table,
-    db_type: impl Fn(&ColumnDef) -> &'static str,
-) -> Arc<TableInfo> {
-    let columns = table.columns.iter().map(|column| ColumnInfo {
-        name: column.name.to_owned(),
-        db_type: db_type(column).to_owned(),
-        numeric: None,
-        length: None,
-        is_enum: false,
-        references: Vec::new(),
-    });
-    Arc::new(TableInfo { table, columns: columns.collect(), by_id: Default::default() })
-}
-
-/// A change without values, for dialects that bind them.
-pub(super) fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
-    RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new(), steps: 1 }
-}
 
 /// The SQL blocks of a section, and those of the code, must be equal but for white space.
 pub(super) fn assert_shown(section: &str, sent: &[String]) {

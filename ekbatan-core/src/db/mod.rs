@@ -13,6 +13,8 @@ mod error;
 pub(crate) mod eventlog;
 mod fence;
 #[cfg(test)]
+mod fixtures;
+#[cfg(test)]
 mod guide;
 mod lane;
 mod migration;
@@ -27,6 +29,8 @@ mod raw;
 mod schema;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod sqlx_error;
 mod stage;
 mod token;
 mod transaction;

@@ -14,75 +14,18 @@
 
 use std::collections::HashSet;
 
-use futures_util::TryStreamExt;
-use sqlx::{AssertSqlSafe, Either, Row};
-
-use super::MySqlLink;
-use super::error::{GUARD, NO_SAVEPOINT, classify};
+use super::connection::MySqlConnection;
+use super::error::{GUARD, NO_SAVEPOINT};
+use super::fence::{check, guard_fence};
 use super::order::ordered;
-use super::statement::{guard, guard_fence, insert_into, insert_row, look, look_at_fence, update};
+use super::packets::{ONE_WRITE, PacketPlan};
+use super::statement::{guard, insert_into, insert_row, look, update};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, FenceCheck, RowChange, RowRef,
 };
 
-/// The length up to which a packet is one record of TLS, and so one write. sqlx leaves Nagle's
-/// algorithm on: the second write of a packet waits until the server has acknowledged the
-/// first, which it puts off for 40 ms. That is longer than several trips take.
-const ONE_WRITE: usize = 15_000;
-
-/// From here on the trips would take longer than the waiting.
-const MANY_WRITES: usize = 150_000;
-
-/// How long a packet of many writes gets.
-const FULL_PACKET: usize = 1_000_000;
-
 /// How many rows one UPDATE changes: each row is compared with the ids of the others.
 const UPDATE_ROWS: usize = 32;
-
-/// Statements that follow each other within one transaction.
-struct Plan {
-    max_packet: usize,
-    statements: Vec<String>,
-}
-
-impl Plan {
-    fn new(max_packet: usize) -> Self {
-        Self { max_packet, statements: Vec::new() }
-    }
-
-    fn push(&mut self, statement: impl Into<String>) -> Result<(), DbError> {
-        let statement = statement.into();
-        // The server closes the connection on a longer packet.
-        if statement.len() + 1_000 > self.max_packet {
-            let why = format!(
-                "a row takes {} bytes to write, and the server's max_allowed_packet is {}; raise that, or keep less in a row",
-                statement.len(),
-                self.max_packet
-            );
-            return Err(DbError::new(DbErrorKind::ValueOutOfRange, why));
-        }
-        self.statements.push(statement);
-        Ok(())
-    }
-
-    /// Few packets that are sent without waiting. A statement that is longer than they are to
-    /// be is one by itself.
-    fn packets(self) -> Vec<String> {
-        let total: usize = self.statements.iter().map(String::len).sum();
-        let full = if total < MANY_WRITES { ONE_WRITE } else { FULL_PACKET };
-        let mut packets: Vec<String> = Vec::new();
-        for statement in self.statements {
-            match packets.last_mut() {
-                Some(open) if open.len() + statement.len() < full.min(self.max_packet / 2) => {
-                    open.push_str("; ");
-                    open.push_str(&statement);
-                }
-                _ => packets.push(statement),
-            }
-        }
-        packets
-    }
-}
 
 /// The fences of the batches, in one order, as whoever raises one of them stands between those
 /// who share it.
@@ -92,7 +35,7 @@ fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b FenceCheck> {
     fences
 }
 
-impl MySqlLink {
+impl MySqlConnection {
     /// Commits all batches in one transaction. `Err` leaves nothing of any of them.
     pub(super) async fn commit_together(
         &mut self,
@@ -156,7 +99,7 @@ impl MySqlLink {
     }
 
     async fn write_in_savepoint(&mut self, batch: &CommitBatch) -> Result<(), DbError> {
-        let mut plan = Plan::new(self.max_packet);
+        let mut plan = PacketPlan::new(self.max_packet);
         // Fails if the transaction is over, when what follows would commit by itself.
         plan.push("RELEASE SAVEPOINT ekbatan; SAVEPOINT ekbatan; SAVEPOINT ekbatan_batch")?;
         self.plan(&[batch], &mut plan)?;
@@ -170,7 +113,7 @@ impl MySqlLink {
     }
 
     async fn write_and_commit(&mut self, batches: &[&CommitBatch]) -> Result<(), DbError> {
-        let mut plan = Plan::new(self.max_packet);
+        let mut plan = PacketPlan::new(self.max_packet);
         for fence in fences(batches) {
             plan.push(guard_fence(&self.syntax, fence))?;
         }
@@ -180,7 +123,7 @@ impl MySqlLink {
     }
 
     /// What writes the batches, in the order in which rows are locked.
-    fn plan(&self, batches: &[&CommitBatch], plan: &mut Plan) -> Result<(), DbError> {
+    fn plan(&self, batches: &[&CommitBatch], plan: &mut PacketPlan) -> Result<(), DbError> {
         let rows = ordered(batches);
         for alike in
             rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind)
@@ -197,7 +140,7 @@ impl MySqlLink {
         Ok(())
     }
 
-    fn plan_inserts(&self, rows: &[&RowChange], plan: &mut Plan) -> Result<(), DbError> {
+    fn plan_inserts(&self, rows: &[&RowChange], plan: &mut PacketPlan) -> Result<(), DbError> {
         let head = insert_into(&self.syntax, &rows[0].table);
         let mut sql = head.clone();
         for row in rows {
@@ -211,7 +154,7 @@ impl MySqlLink {
         plan.push(sql)
     }
 
-    fn plan_update(&self, rows: &[&RowChange], plan: &mut Plan) -> Result<(), DbError> {
+    fn plan_update(&self, rows: &[&RowChange], plan: &mut PacketPlan) -> Result<(), DbError> {
         let sql = update(&self.syntax, rows)?;
         if rows.len() > 1 && sql.len() > ONE_WRITE {
             let (some, others) = rows.split_at(rows.len() / 2);
@@ -228,7 +171,7 @@ impl MySqlLink {
         batches: &[&CommitBatch],
         first: Option<&str>,
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        let mut plan = Plan::new(self.max_packet);
+        let mut plan = PacketPlan::new(self.max_packet);
         if let Some(first) = first {
             plan.push(first)?;
         }
@@ -239,7 +182,7 @@ impl MySqlLink {
             plan.push(look(&self.syntax, row, n)?)?;
         }
         for (n, fence) in (rows.len()..).zip(&fences) {
-            plan.push(look_at_fence(&self.syntax, fence, n))?;
+            plan.push(check(&self.syntax, fence, n))?;
         }
         let mut found = HashSet::new();
         for packet in plan.packets() {
@@ -272,31 +215,11 @@ impl MySqlLink {
             .collect())
     }
 
-    async fn send_all(&mut self, plan: Plan) -> Result<(), DbError> {
+    async fn send_all(&mut self, plan: PacketPlan) -> Result<(), DbError> {
         for packet in plan.packets() {
             self.send(&packet).await?;
         }
         Ok(())
-    }
-
-    /// One trip.
-    pub(super) async fn send(&mut self, sql: &str) -> Result<(), DbError> {
-        self.trips += 1;
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await.map(drop).map_err(classify)
-    }
-
-    /// One trip, and the numbers that its statements answer.
-    pub(super) async fn numbers(&mut self, sql: &str) -> Result<Vec<i64>, DbError> {
-        self.trips += 1;
-        let mut numbers = Vec::new();
-        let mut answers = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(&mut self.inner);
-        while let Some(next) = answers.try_next().await.map_err(classify)? {
-            if let Either::Right(row) = next {
-                let number: Option<i64> = row.try_get_unchecked(0).map_err(classify)?;
-                numbers.extend(number);
-            }
-        }
-        Ok(numbers)
     }
 
     /// A session that cannot even roll back is not to be used again.
@@ -322,41 +245,4 @@ impl MySqlLink {
 
 fn is_guard(error: &DbError) -> bool {
     error.code() == Some(GUARD)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(lengths: &[usize]) -> Plan {
-        let mut plan = Plan::new(16_000_000);
-        for length in lengths {
-            plan.push("x".repeat(*length)).unwrap();
-        }
-        plan
-    }
-
-    fn lengths(plan: Plan) -> Vec<usize> {
-        plan.packets().iter().map(String::len).collect()
-    }
-
-    #[test]
-    fn a_short_flight_is_one_packet_and_a_long_one_has_packets_of_one_write() {
-        assert_eq!(lengths(plan(&[100, 200, 6])), [100 + 200 + 6 + 4]);
-        assert_eq!(lengths(plan(&[10_000, 10_000, 6])), [10_000, 10_008]);
-        assert_eq!(lengths(plan(&[100, 20_000, 6])), [100, 20_000, 6]);
-    }
-
-    #[test]
-    fn the_longest_flights_have_few_long_packets() {
-        assert_eq!(lengths(plan(&[15_000; 100])).len(), 2);
-    }
-
-    #[test]
-    fn a_row_that_no_packet_takes_is_refused() {
-        let mut plan = Plan::new(10_000);
-        let error = plan.push("x".repeat(9_500)).unwrap_err();
-        assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
-        assert!(error.to_string().contains("max_allowed_packet is 10000"), "{error}");
-    }
 }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::TryStreamExt;
 use sha2::{Digest, Sha256};
-use sqlx::mysql::MySqlConnection;
-use sqlx::{AssertSqlSafe, Connection as _, Row};
+use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 use uuid::Uuid;
 
 use super::decode::decode;
 use super::error::{NO_SAVEPOINT, NO_SUCH_SESSION, classify};
 use super::placeholders::bind;
-use super::session::Opener;
+use super::session::SessionFactory;
 use super::syntax::MySqlSyntax;
 use crate::db::eventlog::EVENTS;
 use crate::db::{
@@ -26,9 +26,9 @@ use crate::domain::{Table, Value};
 /// How long a starter waits while another one migrates.
 const MIGRATION_PATIENCE: Duration = Duration::from_secs(300);
 
-pub(crate) struct MySqlLink {
-    pub(crate) inner: MySqlConnection,
-    opener: Arc<Opener>,
+pub(crate) struct MySqlConnection {
+    pub(crate) inner: sqlx::MySqlConnection,
+    sessions: Arc<SessionFactory>,
     pub(super) syntax: Arc<MySqlSyntax>,
     pub(super) max_packet: usize,
     pub(super) trips: u64,
@@ -39,21 +39,41 @@ pub(crate) struct MySqlLink {
     pub(super) lost: bool,
 }
 
-impl MySqlLink {
+impl MySqlConnection {
     pub(super) async fn open(
-        opener: Arc<Opener>,
+        sessions: Arc<SessionFactory>,
         syntax: Arc<MySqlSyntax>,
     ) -> Result<Self, DbError> {
-        let opened = opener.open().await?;
+        let opened = sessions.open().await?;
         Ok(Self {
             inner: opened.connection,
             max_packet: opened.max_packet,
-            opener,
+            sessions,
             syntax,
             trips: 0,
             identity: None,
             lost: false,
         })
+    }
+
+    /// One trip.
+    pub(super) async fn send(&mut self, sql: &str) -> Result<(), DbError> {
+        self.trips += 1;
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await.map(drop).map_err(classify)
+    }
+
+    /// One trip, and the numbers that its statements answer.
+    pub(super) async fn numbers(&mut self, sql: &str) -> Result<Vec<i64>, DbError> {
+        self.trips += 1;
+        let mut numbers = Vec::new();
+        let mut answers = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(&mut self.inner);
+        while let Some(next) = answers.try_next().await.map_err(classify)? {
+            if let Either::Right(row) = next {
+                let number: Option<i64> = row.try_get_unchecked(0).map_err(classify)?;
+                numbers.extend(number);
+            }
+        }
+        Ok(numbers)
     }
 
     /// Processes migrate one after the other if they share the framework's tables.
@@ -67,7 +87,7 @@ impl MySqlLink {
 }
 
 #[async_trait]
-impl Connection for MySqlLink {
+impl Connection for MySqlConnection {
     async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
         if self.lost {
             return Err(rolled_back());
@@ -170,7 +190,7 @@ impl Connection for MySqlLink {
                 DbErrorKind::LockTimeout,
                 format!(
                     "another process has been migrating {} for more than {seconds} s; see SHOW PROCESSLIST for what it does",
-                    self.opener.address()
+                    self.sessions.address()
                 ),
             )),
         }
@@ -200,7 +220,7 @@ impl Connection for MySqlLink {
     }
 
     async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError> {
-        let here = self.opener.database().to_owned();
+        let here = self.sessions.database().to_owned();
         let schema = table.schema.map_or(&*here, |schema| self.syntax.database(schema));
         self.trips += 1;
         let rows = sqlx::query(
@@ -316,7 +336,7 @@ impl Connection for MySqlLink {
     /// The protocol's own reset is not to be had through sqlx, and no list of settings could
     /// say that user code left none behind: a new session takes the place of the old one.
     async fn reset(&mut self) -> Result<(), DbError> {
-        let fresh = Self::open(self.opener.clone(), self.syntax.clone()).await?;
+        let fresh = Self::open(self.sessions.clone(), self.syntax.clone()).await?;
         let old = std::mem::replace(self, fresh);
         // Its transaction is to be gone when the caller goes on.
         old.inner.close().await.map_err(classify)

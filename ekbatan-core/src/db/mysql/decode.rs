@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Row, TypeInfo, ValueRef};
 use uuid::Uuid;
 
-use crate::db::{DbError, DbErrorKind};
+use crate::db::DbError;
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// A row's values, as the code expects them.
@@ -15,12 +15,7 @@ pub(super) fn decode(row: &MySqlRow, columns: &[ColumnDef]) -> Result<Vec<Value>
         .iter()
         .enumerate()
         .map(|(position, column)| {
-            value(row, position, column.ty).map_err(|reason| {
-                DbError::new(
-                    DbErrorKind::Decode,
-                    format!("column `{}` does not fit the code: {reason}", column.name),
-                )
-            })
+            value(row, position, column.ty).map_err(|reason| DbError::misfit(column.name, reason))
         })
         .collect()
 }

@@ -2,6 +2,7 @@
 
 use sqlx::mysql::MySqlDatabaseError;
 
+use crate::db::sqlx_error::{self, classify_client_error};
 use crate::db::{DbError, DbErrorKind};
 
 /// What a guard of a commit raises: a subquery gave two rows where one was to be.
@@ -63,17 +64,7 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
                 .with_code(number.unwrap_or_default().to_string())
                 .with_constraint(constraint)
         }
-        error @ (sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::Protocol(_)
-        | sqlx::Error::WorkerCrashed) => {
-            DbError::new(DbErrorKind::Unavailable, format!("the connection broke: {error}"))
-                .with_source(error)
-        }
-        error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => {
-            DbError::new(DbErrorKind::Decode, error.to_string()).with_source(error)
-        }
-        error => DbError::new(DbErrorKind::Other, error.to_string()).with_source(error),
+        error => classify_client_error(error),
     }
 }
 
@@ -102,18 +93,7 @@ fn between<'m>(message: &'m str, before: &str, after: &str) -> Option<&'m str> {
 }
 
 pub(super) fn at_connect(error: sqlx::Error, address: &str) -> DbError {
-    match error {
-        sqlx::Error::Database(_) => {
-            let error = classify(error);
-            DbError::new(error.kind(), format!("{address} refused the connection: {error}"))
-                .with_source(error)
-        }
-        error => DbError::new(
-            DbErrorKind::Unavailable,
-            format!("{address} is not to be reached: {error}"),
-        )
-        .with_source(error),
-    }
+    sqlx_error::at_connect(error, address, classify)
 }
 
 #[cfg(test)]

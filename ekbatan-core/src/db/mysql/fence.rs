@@ -6,26 +6,69 @@
 use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, Row};
 
-use super::MySqlLink;
-use super::connection::rolled_back;
+use super::connection::{MySqlConnection, rolled_back};
 use super::decode::decode;
 use super::error::classify;
+use super::literal::write_text;
 use super::placeholders::written_out;
-use super::statement::raise_fence;
-use crate::db::{DbError, FenceRaise, Query};
-use crate::domain::Value;
+use super::syntax::MySqlSyntax;
+use crate::db::eventlog::LOCK_FENCES;
+use crate::db::{DbError, FenceCheck, FenceRaise, Query, Rows, Syntax};
 
 /// A hundred years, in microseconds: what a fence may be raised for without leaving the
 /// range of dates.
 const LONGEST: i64 = 3_155_760_000_000_000;
 
-impl MySqlLink {
+/// Locks a fence against being raised and answers the number, if it stands. Both servers know
+/// this spelling; `FOR SHARE` is MySQL's alone.
+pub(super) fn check(syntax: &MySqlSyntax, fence: &FenceCheck, number: usize) -> String {
+    format!(
+        "SELECT {number} FROM {} WHERE lock_key = {} AND token = {} AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE",
+        syntax.table(&LOCK_FENCES),
+        text(&fence.key),
+        fence.token
+    )
+}
+
+/// Locks a fence against being raised, and fails unless it stands, as [`guard`] does.
+pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
+    format!(
+        "SET @ekbatan_fence = NULL; \
+         SELECT token INTO @ekbatan_fence FROM {} WHERE lock_key = {} AND token = {} \
+         AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE; \
+         SET @ekbatan = (SELECT 1 FROM (SELECT 1 UNION ALL SELECT 2) two WHERE @ekbatan_fence IS NULL)",
+        syntax.table(&LOCK_FENCES),
+        text(&fence.key),
+        fence.token
+    )
+}
+
+/// Raises a fence, unless a later token stands there, and answers the token that stands.
+fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64) -> String {
+    let (table, key, token) = (syntax.table(&LOCK_FENCES), text(&fence.key), fence.token);
+    let until = format!("UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND");
+    // `until` first: an assignment sees those to its left as done.
+    format!(
+        "INSERT INTO {table} (lock_key, token, until) VALUES ({key}, {token}, {until}) \
+         ON DUPLICATE KEY UPDATE \
+         until = IF(token = {token}, GREATEST(until, {until}), IF(token < {token}, {until}, until)), \
+         token = GREATEST(token, {token}); SELECT token FROM {table} WHERE lock_key = {key}"
+    )
+}
+
+fn text(value: &str) -> String {
+    let mut sql = String::new();
+    write_text(&mut sql, value);
+    sql
+}
+
+impl MySqlConnection {
     /// The rows that were read, if any were asked for; nothing if a later token stands.
     pub(super) async fn raise_and_read(
         &mut self,
         raise: &FenceRaise,
         read: Option<&Query>,
-    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+    ) -> Result<Option<Rows>, DbError> {
         if self.lost {
             return Err(rolled_back());
         }
@@ -51,5 +94,22 @@ impl MySqlLink {
             }
         }
         Ok(is_raised.then_some(rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::mysql::flavour::Flavour;
+
+    #[test]
+    fn a_fence_is_checked_in_the_configured_database() {
+        let syntax = MySqlSyntax { flavour: Flavour::MySql, eventlog: "log".to_owned() };
+        let fence = FenceCheck { key: "a'b".to_owned(), token: 5 };
+        assert_eq!(
+            check(&syntax, &fence, 8),
+            "SELECT 8 FROM `log`.`lock_fences` WHERE lock_key = _utf8mb4 x'612762' AND token = 5 \
+             AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE"
+        );
     }
 }

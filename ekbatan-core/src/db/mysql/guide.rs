@@ -4,13 +4,14 @@ use chrono::{DateTime, Utc};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
-use super::Flavour;
+use super::flavour::Flavour;
 use super::statement::{guard, insert_into, insert_row, update};
 use super::syntax::MySqlSyntax;
 use crate::db::ChangeKind::{Insert, Update};
 use crate::db::RowChange;
 use crate::db::eventlog::EVENTS;
-use crate::db::guide::{MYSQL, WALLETS, assert_shown, change, table};
+use crate::db::fixtures::{change, table};
+use crate::db::guide::{MYSQL, WALLETS, assert_shown};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 fn db_type(column: &ColumnDef) -> &'static str {

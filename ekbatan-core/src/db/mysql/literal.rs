@@ -139,24 +139,14 @@ fn out_of_range(why: String) -> DbError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::fixtures::column;
     use chrono::NaiveDate;
     use rust_decimal::Decimal;
     use uuid::Uuid;
 
-    fn column(db_type: &str) -> ColumnInfo {
-        ColumnInfo {
-            name: "c".to_owned(),
-            db_type: db_type.to_owned(),
-            numeric: None,
-            length: None,
-            is_enum: false,
-            references: Vec::new(),
-        }
-    }
-
     fn literal(value: Value, db_type: &str) -> Result<String, String> {
         let mut sql = String::new();
-        write_literal(&mut sql, &value, &column(db_type)).map_err(|error| {
+        write_literal(&mut sql, &value, &column("c", db_type)).map_err(|error| {
             assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
             error.to_string()
         })?;

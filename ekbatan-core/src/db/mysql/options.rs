@@ -5,7 +5,7 @@ use std::str::FromStr;
 use sqlx::ConnectOptions;
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
-use super::Flavour;
+use super::flavour::Flavour;
 use crate::config::{DataSourceConfig, ExposeSecret, TlsMode};
 use crate::db::{DbError, DbErrorKind};
 

@@ -11,8 +11,9 @@ use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 
+use super::error;
+use super::flavour::Flavour;
 use super::options::{connect_options, misread};
-use super::{Flavour, error};
 use crate::config::DataSourceConfig;
 use crate::db::{DbError, DbErrorKind};
 
@@ -21,7 +22,7 @@ use crate::db::{DbError, DbErrorKind};
 const SQL_MODE: &str = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION";
 
 /// Opens sessions on one server.
-pub(super) struct Opener {
+pub(super) struct SessionFactory {
     options: MySqlConnectOptions,
     flavour: Flavour,
     address: String,
@@ -31,12 +32,12 @@ pub(super) struct Opener {
 }
 
 /// A session, and the longest packet that its server takes.
-pub(super) struct Opened {
+pub(super) struct NewSession {
     pub(super) connection: MySqlConnection,
     pub(super) max_packet: usize,
 }
 
-impl Opener {
+impl SessionFactory {
     pub(super) fn new(config: &DataSourceConfig) -> Result<Self, DbError> {
         let (flavour, options) = connect_options(config)?;
         let scheme = flavour.scheme();
@@ -69,7 +70,7 @@ impl Opener {
         &self.database
     }
 
-    pub(super) async fn open(&self) -> Result<Opened, DbError> {
+    pub(super) async fn open(&self) -> Result<NewSession, DbError> {
         match tokio::time::timeout(self.timeout, self.open_and_set()).await {
             Ok(opened) => opened,
             Err(_) => Err(DbError::new(
@@ -79,7 +80,7 @@ impl Opener {
         }
     }
 
-    async fn open_and_set(&self) -> Result<Opened, DbError> {
+    async fn open_and_set(&self) -> Result<NewSession, DbError> {
         let failed = |error| error::at_connect(error, &self.address);
         let mut connection = MySqlConnection::connect_with(&self.options).await.map_err(failed)?;
         let mut answer: Option<MySqlRow> = None;
@@ -99,16 +100,7 @@ impl Opener {
             Some(row) => row.try_get_unchecked(1).map_err(failed)?,
             None => 0,
         };
-        Ok(Opened { connection, max_packet: usize::try_from(max_packet).unwrap_or_default() })
-    }
-}
-
-impl Flavour {
-    fn scheme(self) -> &'static str {
-        match self {
-            Flavour::MySql => "mysql",
-            Flavour::MariaDb => "mariadb",
-        }
+        Ok(NewSession { connection, max_packet: usize::try_from(max_packet).unwrap_or_default() })
     }
 }
 

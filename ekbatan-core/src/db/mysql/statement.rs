@@ -3,19 +3,9 @@
 
 use std::fmt::Write as _;
 
-use super::literal::{write_literal, write_text};
+use super::literal::write_literal;
 use super::syntax::MySqlSyntax;
-use crate::db::eventlog::LOCK_FENCES;
-use crate::db::{ChangeKind, DbError, FenceCheck, RowChange, Syntax, TableInfo};
-
-/// The positions that a change writes: an update leaves the date of creation alone.
-fn written(table: &TableInfo, kind: ChangeKind) -> impl Iterator<Item = usize> {
-    let skipped = match kind {
-        ChangeKind::Update => table.table.dates,
-        ChangeKind::Insert => None,
-    };
-    (0..table.columns.len()).filter(move |position| Some(*position) != skipped)
-}
+use crate::db::{ChangeKind, DbError, RowChange, Syntax, TableInfo};
 
 fn literal(row: &RowChange, position: usize) -> Result<String, DbError> {
     let mut sql = String::new();
@@ -33,7 +23,7 @@ pub(super) fn insert_into(syntax: &MySqlSyntax, table: &TableInfo) -> String {
 /// A row of an `INSERT`.
 pub(super) fn insert_row(row: &RowChange) -> Result<String, DbError> {
     let mut sql = String::from("(");
-    for position in written(&row.table, ChangeKind::Insert) {
+    for position in ChangeKind::Insert.written(&row.table) {
         sql.push_str(if position == 0 { "" } else { ", " });
         write_literal(&mut sql, &row.values[position], &row.table.columns[position])?;
     }
@@ -65,7 +55,7 @@ pub(super) fn update(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String
         Ok(choose(rows.iter().map(|row| literal(row, position)).collect::<Result<_, _>>()?))
     };
     let mut set = Vec::new();
-    for position in written(table, ChangeKind::Update).filter(|position| *position != 0) {
+    for position in ChangeKind::Update.written(table).filter(|position| *position != 0) {
         let name = name(position);
         set.push(match Some(position) == table.table.version {
             true => {
@@ -113,92 +103,26 @@ pub(super) fn look(
     Ok(sql)
 }
 
-/// Locks a fence against being raised and answers the number, if it stands. Both servers know
-/// this spelling; `FOR SHARE` is MySQL's alone.
-pub(super) fn look_at_fence(syntax: &MySqlSyntax, fence: &FenceCheck, number: usize) -> String {
-    format!(
-        "SELECT {number} FROM {} WHERE lock_key = {} AND token = {} AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE",
-        syntax.table(&LOCK_FENCES),
-        text(&fence.key),
-        fence.token
-    )
-}
-
-/// Locks a fence against being raised, and fails unless it stands, as [`guard`] does.
-pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
-    format!(
-        "SET @ekbatan_fence = NULL; \
-         SELECT token INTO @ekbatan_fence FROM {} WHERE lock_key = {} AND token = {} \
-         AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE; \
-         SET @ekbatan = (SELECT 1 FROM (SELECT 1 UNION ALL SELECT 2) two WHERE @ekbatan_fence IS NULL)",
-        syntax.table(&LOCK_FENCES),
-        text(&fence.key),
-        fence.token
-    )
-}
-
-/// Raises a fence, unless a later token stands there, and answers the token that stands.
-pub(super) fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64) -> String {
-    let (table, key, token) = (syntax.table(&LOCK_FENCES), text(&fence.key), fence.token);
-    let until = format!("UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND");
-    // `until` first: an assignment sees those to its left as done.
-    format!(
-        "INSERT INTO {table} (lock_key, token, until) VALUES ({key}, {token}, {until}) \
-         ON DUPLICATE KEY UPDATE \
-         until = IF(token = {token}, GREATEST(until, {until}), IF(token < {token}, {until}, until)), \
-         token = GREATEST(token, {token}); SELECT token FROM {table} WHERE lock_key = {key}"
-    )
-}
-
-fn text(value: &str) -> String {
-    let mut sql = String::new();
-    write_text(&mut sql, value);
-    sql
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::db::ColumnInfo;
-    use crate::db::mysql::Flavour;
-    use crate::domain::{ColumnDef, Table, Value, ValueType};
+    use crate::db::fixtures::{WALLETS, change, table};
+    use crate::db::mysql::flavour::Flavour;
+    use crate::domain::{Value, ValueType};
     use rust_decimal::Decimal;
     use uuid::Uuid;
-
-    static WALLETS: Table = Table {
-        schema: None,
-        name: "wallets",
-        model: "Wallet",
-        columns: &[
-            ColumnDef::new("id", ValueType::Uuid),
-            ColumnDef::new("balance", ValueType::Decimal),
-            ColumnDef::new("version", ValueType::Int),
-            ColumnDef::new("created_date", ValueType::Timestamp),
-            ColumnDef::new("updated_date", ValueType::Timestamp),
-        ],
-        version: Some(2),
-        dates: Some(3),
-        state: None,
-    };
 
     fn syntax() -> MySqlSyntax {
         MySqlSyntax { flavour: Flavour::MySql, eventlog: "log".to_owned() }
     }
 
     fn wallet(n: u128, balance: i64, version: i64) -> RowChange {
-        let types = ["binary(16)", "decimal(20,2)", "bigint", "datetime(6)", "datetime(6)"];
-        let columns = WALLETS.columns.iter().zip(types).map(|(column, ty)| ColumnInfo {
-            name: column.name.to_owned(),
-            db_type: ty.to_owned(),
-            numeric: None,
-            length: None,
-            is_enum: false,
-            references: Vec::new(),
+        let table = table(&WALLETS, |column| match column.ty {
+            ValueType::Uuid => "binary(16)",
+            ValueType::Decimal => "decimal(20,2)",
+            ValueType::Int => "bigint",
+            _ => "datetime(6)",
         });
-        let table =
-            TableInfo { table: &WALLETS, columns: columns.collect(), by_id: Default::default() };
         let id = Uuid::from_u128(n);
         let now = Value::Timestamp(chrono::DateTime::UNIX_EPOCH);
         let values = vec![
@@ -208,7 +132,7 @@ mod tests {
             now.clone(),
             now,
         ];
-        RowChange { table: Arc::new(table), kind: ChangeKind::Update, id, values, steps: 1 }
+        RowChange { id, values, ..change(&table, ChangeKind::Update) }
     }
 
     #[test]
@@ -248,16 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn a_look_locks_the_row_and_a_fence_is_looked_up_where_it_was_said() {
+    fn a_look_locks_the_row_at_its_version() {
         assert_eq!(
             look(&syntax(), &wallet(1, 1, 3), 7).unwrap(),
             "SELECT 7 FROM `wallets` WHERE `id` = x'00000000000000000000000000000001' AND `version` = 3 FOR UPDATE"
-        );
-        let fence = FenceCheck { key: "a'b".to_owned(), token: 5 };
-        assert_eq!(
-            look_at_fence(&syntax(), &fence, 8),
-            "SELECT 8 FROM `log`.`lock_fences` WHERE lock_key = _utf8mb4 x'612762' AND token = 5 \
-             AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE"
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::Flavour;
+use super::flavour::Flavour;
 use crate::db::{ColumnInfo, Syntax};
 use crate::domain::{Table, ValueType};
 
@@ -181,21 +181,11 @@ impl Syntax for MySqlSyntax {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn column(db_type: &str) -> ColumnInfo {
-        ColumnInfo {
-            name: "c".to_owned(),
-            db_type: db_type.to_owned(),
-            numeric: None,
-            length: None,
-            is_enum: false,
-            references: Vec::new(),
-        }
-    }
+    use crate::db::fixtures::column;
 
     fn misfit(flavour: Flavour, db_type: &str, ty: ValueType) -> Option<String> {
         let syntax = MySqlSyntax { flavour, eventlog: "log".to_owned() };
-        syntax.misfit(&column(db_type), ty)
+        syntax.misfit(&column("c", db_type), ty)
     }
 
     #[test]
@@ -231,7 +221,7 @@ mod tests {
     fn mariadb_orders_pages_by_what_it_sorts() {
         let key = |flavour, db_type: &str, ty| {
             let syntax = MySqlSyntax { flavour, eventlog: "log".to_owned() };
-            syntax.page_key("c".to_owned(), &column(db_type), ty)
+            syntax.page_key("c".to_owned(), &column("c", db_type), ty)
         };
         for (db_type, ty, expected) in [
             ("longtext", ValueType::Text, "LEFT(c, 255)"),

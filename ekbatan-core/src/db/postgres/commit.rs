@@ -6,34 +6,37 @@ use std::sync::Arc;
 use sqlx::postgres::PgArguments;
 use sqlx::{Arguments, AssertSqlSafe, Row};
 
+use super::connection::PostgresConnection;
 use super::decode::{bind, bind_many};
 use super::error::classify;
 use super::range::check_column;
 use super::statement::{folded, single, written};
-use super::{PostgresConnection, statement};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, FenceCheck, RowChange, RowRef, TableInfo,
 };
 
 /// Rows of one table and kind, from all batches; each with its batch and its ordinal.
-struct Group<'b> {
+struct RowGroup<'b> {
     table: &'b Arc<TableInfo>,
     kind: ChangeKind,
     rows: Vec<(i32, i32, &'b RowChange)>,
 }
 
 /// A fence, and whose it is.
-struct FenceOf<'b> {
+struct BatchFence<'b> {
     batch: i32,
     /// Below zero, where no row's is.
     ordinal: i32,
     fence: &'b FenceCheck,
 }
 
-fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<FenceOf<'b>> {
+fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<BatchFence<'b>> {
     let of_batches = (1..).zip(batches);
     let fences = of_batches.flat_map(|(n, batch)| batch.fences.iter().map(move |fence| (n, fence)));
-    (1..).zip(fences).map(|(at, (batch, fence))| FenceOf { batch, ordinal: -at, fence }).collect()
+    (1..)
+        .zip(fences)
+        .map(|(at, (batch, fence))| BatchFence { batch, ordinal: -at, fence })
+        .collect()
 }
 
 impl PostgresConnection {
@@ -109,7 +112,7 @@ impl PostgresConnection {
                     group.rows.iter().map(|(.., row)| row.steps).collect::<Vec<i64>>(),
                 )?;
             }
-            for (position, column) in statement::written(group.table, group.kind) {
+            for (position, column) in written(group.table, group.kind) {
                 for (.., row) in &group.rows {
                     check_column(&row.values[position], column)?;
                 }
@@ -122,7 +125,7 @@ impl PostgresConnection {
             }
         }
         if fenced {
-            let numbers = |number: fn(&FenceOf<'_>) -> i32| fences.iter().map(number).collect();
+            let numbers = |number: fn(&BatchFence<'_>) -> i32| fences.iter().map(number).collect();
             add::<Vec<i32>>(&mut arguments, numbers(|of| of.batch))?;
             add::<Vec<i32>>(&mut arguments, numbers(|of| of.ordinal))?;
             let keys: Vec<&str> = fences.iter().map(|of| of.fence.key.as_str()).collect();
@@ -162,7 +165,7 @@ impl PostgresConnection {
                     .filter(|(of, ordinal, _)| *of == n && !found.contains(ordinal))
                     .map(|(.., row)| row.row_ref())
                     .collect();
-                let fallen = |of: &&FenceOf<'_>| of.batch == n && !held.contains(&of.ordinal);
+                let fallen = |of: &&BatchFence<'_>| of.batch == n && !held.contains(&of.ordinal);
                 match fences.iter().find(fallen) {
                     Some(of) => Err(CommitError::FenceLost(of.fence.key.clone())),
                     None => Err(CommitError::Stale(missing)),
@@ -194,18 +197,18 @@ where
 }
 
 /// Every row of every batch, by table and kind, in the order in which rows are locked.
-fn group<'b>(batches: &[&'b CommitBatch]) -> Vec<Group<'b>> {
-    let mut groups: Vec<Group<'b>> = Vec::new();
+fn group<'b>(batches: &[&'b CommitBatch]) -> Vec<RowGroup<'b>> {
+    let mut groups: Vec<RowGroup<'b>> = Vec::new();
     let mut ordinal = 0;
     for (n, batch) in (1..).zip(batches) {
         for row in batch.changes.iter().chain(&batch.records) {
             ordinal += 1;
-            let same = |group: &Group<'_>| {
+            let same = |group: &RowGroup<'_>| {
                 group.table.table.key() == row.table.table.key() && group.kind == row.kind
             };
             match groups.iter_mut().find(|group| same(group)) {
                 Some(group) => group.rows.push((n, ordinal, row)),
-                None => groups.push(Group {
+                None => groups.push(RowGroup {
                     table: &row.table,
                     kind: row.kind,
                     rows: vec![(n, ordinal, row)],

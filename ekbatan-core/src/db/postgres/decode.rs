@@ -93,13 +93,8 @@ pub(super) fn decode(row: &PgRow, columns: &[ColumnDef]) -> Result<Vec<Value>, D
         .iter()
         .enumerate()
         .map(|(position, column)| {
-            value(row, position, column.ty).map_err(|error| {
-                DbError::new(
-                    DbErrorKind::Decode,
-                    format!("column `{}` does not fit the code: {error}", column.name),
-                )
-                .with_source(error)
-            })
+            value(row, position, column.ty)
+                .map_err(|error| DbError::misfit(column.name, &error).with_source(error))
         })
         .collect()
 }

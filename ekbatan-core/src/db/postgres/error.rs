@@ -2,6 +2,7 @@
 
 use sqlx::postgres::PgDatabaseError;
 
+use crate::db::sqlx_error::{self, classify_client_error};
 use crate::db::{DbError, DbErrorKind};
 
 fn kind(code: &str) -> DbErrorKind {
@@ -43,31 +44,10 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
                 .with_constraint(constraint)
                 .with_table(table)
         }
-        error @ (sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::Protocol(_)
-        | sqlx::Error::WorkerCrashed) => {
-            DbError::new(DbErrorKind::Unavailable, format!("the connection broke: {error}"))
-                .with_source(error)
-        }
-        error @ (sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_)) => {
-            DbError::new(DbErrorKind::Decode, error.to_string()).with_source(error)
-        }
-        error => DbError::new(DbErrorKind::Other, error.to_string()).with_source(error),
+        error => classify_client_error(error),
     }
 }
 
 pub(super) fn at_connect(error: sqlx::Error, address: &str) -> DbError {
-    match error {
-        sqlx::Error::Database(_) => {
-            let error = classify(error);
-            DbError::new(error.kind(), format!("{address} refused the connection: {error}"))
-                .with_source(error)
-        }
-        error => DbError::new(
-            DbErrorKind::Unavailable,
-            format!("{address} is not to be reached: {error}"),
-        )
-        .with_source(error),
-    }
+    sqlx_error::at_connect(error, address, classify)
 }

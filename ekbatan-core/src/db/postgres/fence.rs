@@ -8,7 +8,7 @@
 use sqlx::postgres::PgArguments;
 use sqlx::{Arguments, AssertSqlSafe};
 
-use super::PostgresConnection;
+use super::connection::PostgresConnection;
 use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::{Arg, DbError, FenceRaise, Query, Syntax, TableInfo};
@@ -27,6 +27,16 @@ const RAISE: &str = "INSERT INTO eventlog.lock_fences AS f (lock_key, token, unt
     until = CASE WHEN f.token = excluded.token THEN greatest(f.until, excluded.until) ELSE excluded.until END \
     WHERE f.token <= excluded.token \
     RETURNING token, CASE WHEN NOT $4::bool THEN set_config('synchronous_commit', 'off', true) END";
+
+/// The part of a commit that locks the fences against being raised and finds those that hold.
+/// Each argument is an array with one element per fence.
+pub(super) fn check(batch: &str, ordinal: &str, key: &str, token: &str) -> String {
+    format!(
+        "f AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest({batch}, {ordinal}, {key}, {token}) AS v(batch, ord, key, token) \
+         JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = v.key AND t.token = v.token \
+         AND t.until > clock_timestamp() AT TIME ZONE 'UTC' ORDER BY t.lock_key FOR SHARE OF t)"
+    )
+}
 
 impl PostgresConnection {
     pub(super) async fn raise(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {

@@ -3,7 +3,8 @@
 use super::statement::{folded, single};
 use crate::db::ChangeKind::{Insert, Update};
 use crate::db::eventlog::EVENTS;
-use crate::db::guide::{POSTGRES, WALLETS, assert_shown, change, table};
+use crate::db::fixtures::{change, table};
+use crate::db::guide::{POSTGRES, WALLETS, assert_shown};
 use crate::domain::{ColumnDef, ValueType};
 
 fn db_type(column: &ColumnDef) -> &'static str {

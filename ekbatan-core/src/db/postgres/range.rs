@@ -68,16 +68,10 @@ fn refused(why: String) -> DbError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::fixtures;
 
     fn column(db_type: &str, length: Option<u32>) -> ColumnInfo {
-        ColumnInfo {
-            name: "c".to_owned(),
-            db_type: db_type.to_owned(),
-            numeric: None,
-            length,
-            is_enum: false,
-            references: Vec::new(),
-        }
+        ColumnInfo { length, ..fixtures::column("c", db_type) }
     }
 
     #[test]

@@ -3,19 +3,16 @@
 
 use std::fmt::Write as _;
 
+use super::fence::check;
 use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{ChangeKind, ColumnInfo, RowChange, Syntax, TableInfo};
 
-/// The columns that a change binds: an update leaves the date of creation alone.
+/// The columns that a change binds, with their positions.
 pub(super) fn written(
     table: &TableInfo,
     kind: ChangeKind,
 ) -> impl Iterator<Item = (usize, &ColumnInfo)> {
-    let skipped = match kind {
-        ChangeKind::Update => table.table.dates,
-        ChangeKind::Insert => None,
-    };
-    table.columns.iter().enumerate().filter(move |(position, _)| Some(*position) != skipped)
+    kind.written(table).map(|position| (position, &table.columns[position]))
 }
 
 fn is_key_or_version(table: &TableInfo, position: usize) -> bool {
@@ -179,11 +176,7 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
     if fenced {
         let (batch, ordinal) = (parameter("int4"), parameter("int4"));
         let (key, token) = (parameter("text"), parameter("int8"));
-        locks.push(format!(
-            "f AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest({batch}, {ordinal}, {key}, {token}) AS v(batch, ord, key, token) \
-             JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = v.key AND t.token = v.token \
-             AND t.until > clock_timestamp() AT TIME ZONE 'UTC' ORDER BY t.lock_key FOR SHARE OF t)"
-        ));
+        locks.push(check(&batch, &ordinal, &key, &token));
     }
     let found: Vec<String> = locks
         .iter()
@@ -217,60 +210,18 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::{ColumnDef, Table, ValueType};
-    use uuid::Uuid;
-
-    static WALLETS: Table = Table {
-        schema: None,
-        name: "wallets",
-        model: "Wallet",
-        columns: &[
-            ColumnDef::new("id", ValueType::Uuid),
-            ColumnDef::new("balance", ValueType::Decimal),
-            ColumnDef::new("version", ValueType::Int),
-            ColumnDef::new("created_date", ValueType::Timestamp),
-            ColumnDef::new("updated_date", ValueType::Timestamp),
-        ],
-        version: Some(2),
-        dates: Some(3),
-        state: None,
-    };
-
-    static EVENTS: Table = Table {
-        schema: Some("eventlog"),
-        name: "events",
-        model: "outbox",
-        columns: &[
-            ColumnDef::new("id", ValueType::Uuid),
-            ColumnDef::new("payload", ValueType::Json),
-        ],
-        version: None,
-        dates: None,
-        state: None,
-    };
-
-    fn info(table: &'static Table, types: &[&str]) -> Arc<TableInfo> {
-        let columns = table.columns.iter().zip(types).map(|(column, ty)| ColumnInfo {
-            name: column.name.to_owned(),
-            db_type: (*ty).to_owned(),
-            numeric: None,
-            length: None,
-            is_enum: false,
-            references: Vec::new(),
-        });
-        Arc::new(TableInfo { table, columns: columns.collect(), by_id: Default::default() })
-    }
-
-    fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
-        RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new(), steps: 1 }
-    }
+    use crate::db::fixtures::{SHORT_EVENTS, WALLETS, change, table};
+    use crate::domain::ValueType;
 
     fn wallets() -> Arc<TableInfo> {
-        info(&WALLETS, &["uuid", "numeric", "int8", "timestamp", "timestamptz"])
+        table(&WALLETS, |column| match (column.ty, column.name) {
+            (_, "updated_date") => "timestamptz",
+            (ty, _) => wire_type(ty),
+        })
     }
 
     fn events() -> Arc<TableInfo> {
-        info(&EVENTS, &["uuid", "jsonb"])
+        table(&SHORT_EVENTS, |column| if column.ty == ValueType::Json { "jsonb" } else { "uuid" })
     }
 
     #[test]

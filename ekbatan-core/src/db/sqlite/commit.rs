@@ -7,12 +7,10 @@ use sqlx::sqlite::SqliteArguments;
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use super::SqliteLink;
+use super::connection::SqliteConnection;
 use super::decode::{bind, bind_column};
 use super::error::classify;
-use super::statement::{
-    chained, chunk, find_stale, guard_positions, set_positions, write_rows, written,
-};
+use super::statement::{chained, chunk, find_stale, guard_positions, set_positions, write_rows};
 use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
 use crate::domain::{TableKey, Value};
 
@@ -28,23 +26,23 @@ fn chain_tables(batch: &CommitBatch) -> Option<(ChangeKind, Vec<TableKey>)> {
         .then(|| (batch.changes[0].kind, rows.map(|row| row.table.table.key()).collect()))
 }
 
-impl SqliteLink {
+impl SqliteConnection {
     /// Commits all batches in one transaction. `Err` leaves nothing of any of them.
     pub(super) async fn commit_together(
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        let gate = self.gate.pass().await?;
-        let answers = self.commit_in_gate(batches).await;
+        let writing = self.writer_lock.acquire().await?;
+        let answers = self.commit_as_writer(batches).await;
         if answers.is_err() {
             // Nothing may be open any more, after some errors; then this one says so.
             let _ = self.run("ROLLBACK", SqliteArguments::default()).await;
         }
-        drop(gate);
+        drop(writing);
         answers
     }
 
-    async fn commit_in_gate(
+    async fn commit_as_writer(
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
@@ -87,19 +85,7 @@ impl SqliteLink {
             return Ok(self.write_chains(&[batch], false).await?.remove(0));
         }
         for fence in &batch.fences {
-            let held: Option<i64> = {
-                self.trips += 1;
-                sqlx::query_scalar(
-                    "SELECT 1 FROM eventlog_lock_fences WHERE lock_key = ? AND token = ? \
-                     AND until > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')",
-                )
-                .bind(&fence.key)
-                .bind(fence.token)
-                .fetch_optional(&mut self.inner)
-                .await
-                .map_err(classify)?
-            };
-            if held.is_none() {
+            if !self.fence_holds(fence).await? {
                 return Ok(Err(CommitError::FenceLost(fence.key.clone())));
             }
         }
@@ -115,7 +101,7 @@ impl SqliteLink {
             for rows in group.chunks(chunk(table)) {
                 let mut arguments = SqliteArguments::default();
                 for row in rows {
-                    for position in written(table, kind) {
+                    for position in kind.written(table) {
                         bind_column(
                             &mut arguments,
                             &row.values[position],
@@ -239,7 +225,7 @@ impl SqliteLink {
 }
 
 fn bind_all(arguments: &mut SqliteArguments, row: &RowChange) -> Result<(), DbError> {
-    written(&row.table, row.kind).try_for_each(|position| {
+    row.kind.written(&row.table).try_for_each(|position| {
         bind_column(arguments, &row.values[position], &row.table.columns[position])
     })
 }

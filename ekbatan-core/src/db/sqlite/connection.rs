@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Row};
 use tokio::sync::OwnedMutexGuard;
 
-use super::Gate;
 use super::decode::{bind_query, decode};
 use super::error::classify;
+use super::writer_lock::WriterLock;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
     FenceRaise, Query, Syntax, TableInfo, TransactionOptions,
@@ -23,9 +22,9 @@ use crate::domain::{Table, TableKey, Value};
 /// many chains, and the tables.
 type ChainKey = (ChangeKind, bool, usize, Vec<TableKey>);
 
-pub(crate) struct SqliteLink {
-    pub(crate) inner: SqliteConnection,
-    pub(super) gate: Gate,
+pub(crate) struct SqliteConnection {
+    pub(crate) inner: sqlx::SqliteConnection,
+    pub(super) writer_lock: WriterLock,
     /// Held while a writing transaction of the transaction manager is open.
     writing: Option<OwnedMutexGuard<()>>,
     /// The open transaction was rolled back under its user: whatever it writes from here on
@@ -35,14 +34,14 @@ pub(crate) struct SqliteLink {
     pub(super) chains: HashMap<ChainKey, Arc<str>>,
 }
 
-impl SqliteLink {
-    pub(super) fn new(inner: SqliteConnection, gate: Gate) -> Self {
-        Self { inner, gate, writing: None, lost: false, trips: 0, chains: HashMap::new() }
+impl SqliteConnection {
+    pub(super) fn new(inner: sqlx::SqliteConnection, writer_lock: WriterLock) -> Self {
+        Self { inner, writer_lock, writing: None, lost: false, trips: 0, chains: HashMap::new() }
     }
 }
 
 #[async_trait]
-impl Connection for SqliteLink {
+impl Connection for SqliteConnection {
     async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
         let (sql, arguments) = bind_query(query)?;
         self.trips += 1;
@@ -96,7 +95,7 @@ impl Connection for SqliteLink {
         if options.read_only {
             return self.script("PRAGMA query_only = ON; BEGIN").await;
         }
-        self.writing = Some(self.gate.pass().await?);
+        self.writing = Some(self.writer_lock.acquire().await?);
         let begun = self.script("BEGIN IMMEDIATE").await;
         if begun.is_err() {
             self.writing = None;

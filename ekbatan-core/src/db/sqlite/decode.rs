@@ -139,12 +139,7 @@ pub(super) fn decode(row: &SqliteRow, columns: &[ColumnDef]) -> Result<Vec<Value
         .iter()
         .enumerate()
         .map(|(position, column)| {
-            value(row, position, column.ty).map_err(|reason| {
-                DbError::new(
-                    DbErrorKind::Decode,
-                    format!("column `{}` does not fit the code: {reason}", column.name),
-                )
-            })
+            value(row, position, column.ty).map_err(|reason| DbError::misfit(column.name, reason))
         })
         .collect()
 }

@@ -5,10 +5,10 @@
 
 use sqlx::{AssertSqlSafe, Column, Row};
 
-use super::SqliteLink;
+use super::connection::SqliteConnection;
 use super::decode::{bind, bind_query, decode};
 use super::error::classify;
-use crate::db::{Arg, DbError, FenceRaise, Query};
+use crate::db::{Arg, DbError, FenceCheck, FenceRaise, Query, Rows};
 use crate::domain::{Value, ValueType};
 
 /// Behind `$1`, which is the read's.
@@ -21,15 +21,32 @@ const RAISE: &str = "INSERT INTO eventlog_lock_fences AS f (lock_key, token, unt
 /// What the raise calls its answer, so that it is not taken for a row that was read.
 const RAISED: &str = "ekbatan_raised";
 
-impl SqliteLink {
+/// Finds the fence if it holds.
+const CHECK: &str = "SELECT 1 FROM eventlog_lock_fences WHERE lock_key = ? AND token = ? \
+    AND until > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')";
+
+impl SqliteConnection {
+    /// Whether the fence's token is the stored one and its lease has not ended. The caller is the
+    /// writer, so the answer stays true until the caller's commit.
+    pub(super) async fn fence_holds(&mut self, fence: &FenceCheck) -> Result<bool, DbError> {
+        self.trips += 1;
+        let found: Option<i64> = sqlx::query_scalar(CHECK)
+            .bind(&fence.key)
+            .bind(fence.token)
+            .fetch_optional(&mut self.inner)
+            .await
+            .map_err(classify)?;
+        Ok(found.is_some())
+    }
+
     /// The rows that were read, if any were asked for; nothing if a later token stands.
     pub(super) async fn raise_and_read(
         &mut self,
         raise: &FenceRaise,
         read: Option<&Query>,
-    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+    ) -> Result<Option<Rows>, DbError> {
         // As every writer of the process does, so that they queue fairly.
-        let _passed = self.gate.pass().await?;
+        let _writing = self.writer_lock.acquire().await?;
         let nothing = [Arg::One(ValueType::Int, Value::Null)];
         let alone = Query { sql: RAISE.into(), args: nothing.into(), columns: Vec::new().into() };
         let (sql, mut arguments) = match read {

@@ -3,7 +3,8 @@
 use super::statement::chained;
 use crate::db::ChangeKind::{Insert, Update};
 use crate::db::eventlog::EVENTS;
-use crate::db::guide::{SQLITE, WALLETS, assert_shown, change, table};
+use crate::db::fixtures::{change, table};
+use crate::db::guide::{SQLITE, WALLETS, assert_shown};
 
 #[test]
 fn a_deposit_is_sent_as_the_guide_shows_it() {

@@ -14,29 +14,20 @@ pub(super) fn chunk(table: &TableInfo) -> usize {
     (MAX_PARAMETERS / (table.columns.len() + 1)).min(500)
 }
 
-/// The positions that a change binds: an update leaves the date of creation alone.
-pub(super) fn written(table: &TableInfo, kind: ChangeKind) -> impl Iterator<Item = usize> {
-    let skipped = match kind {
-        ChangeKind::Update => table.table.dates,
-        ChangeKind::Insert => None,
-    };
-    (0..table.columns.len()).filter(move |position| Some(*position) != skipped)
-}
-
 fn name(table: &TableInfo, position: usize) -> String {
     SqliteSyntax.quote(&table.columns[position].name)
 }
 
 fn insert_into(sql: &mut String, table: &TableInfo) {
     let names: Vec<String> =
-        written(table, ChangeKind::Insert).map(|position| name(table, position)).collect();
+        ChangeKind::Insert.written(table).map(|position| name(table, position)).collect();
     let _ = write!(sql, "INSERT INTO {} ({})", SqliteSyntax.table(table.table), names.join(", "));
 }
 
 /// A row of `?`, as many as the table's change binds; an update's steps are the last.
 fn marks(table: &TableInfo, kind: ChangeKind) -> String {
     let steps = usize::from(kind == ChangeKind::Update);
-    vec!["?"; written(table, kind).count() + steps].join(", ")
+    vec!["?"; kind.written(table).count() + steps].join(", ")
 }
 
 /// One changed row and its records, each written only if the one before it was: a stale
@@ -84,7 +75,8 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
 /// What an update sets: all but the key, the version and the date of creation.
 pub(super) fn set_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
     let version = table.table.version;
-    written(table, ChangeKind::Update)
+    ChangeKind::Update
+        .written(table)
         .filter(move |position| *position != 0 && Some(*position) != version)
 }
 
@@ -124,9 +116,10 @@ pub(super) fn write_rows(table: &TableInfo, kind: ChangeKind, rows: usize) -> St
         }
         ChangeKind::Update => {
             let names: Vec<String> =
-                written(table, kind).map(|position| format!("c{position}")).collect();
+                kind.written(table).map(|position| format!("c{position}")).collect();
             let names = [names, vec!["steps".to_owned()]].concat();
-            let set: Vec<String> = written(table, kind)
+            let set: Vec<String> = kind
+                .written(table)
                 .filter(|position| *position != 0)
                 .map(|position| {
                     let bump =
@@ -152,62 +145,15 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::db::ColumnInfo;
-    use crate::domain::{ColumnDef, Table, ValueType};
-    use uuid::Uuid;
-
-    static WALLETS: Table = Table {
-        schema: None,
-        name: "wallets",
-        model: "Wallet",
-        columns: &[
-            ColumnDef::new("id", ValueType::Uuid),
-            ColumnDef::new("balance", ValueType::Decimal),
-            ColumnDef::new("version", ValueType::Int),
-            ColumnDef::new("created_date", ValueType::Timestamp),
-            ColumnDef::new("updated_date", ValueType::Timestamp),
-        ],
-        version: Some(2),
-        dates: Some(3),
-        state: None,
-    };
-
-    static EVENTS: Table = Table {
-        schema: Some("eventlog"),
-        name: "events",
-        model: "outbox",
-        columns: &[
-            ColumnDef::new("id", ValueType::Uuid),
-            ColumnDef::new("payload", ValueType::Json),
-        ],
-        version: None,
-        dates: None,
-        state: None,
-    };
-
-    fn info(table: &'static Table, types: &[&str]) -> Arc<TableInfo> {
-        let columns = table.columns.iter().zip(types).map(|(column, ty)| ColumnInfo {
-            name: column.name.to_owned(),
-            db_type: (*ty).to_owned(),
-            numeric: None,
-            length: None,
-            is_enum: false,
-            references: Vec::new(),
-        });
-        Arc::new(TableInfo { table, columns: columns.collect(), by_id: Default::default() })
-    }
-
-    fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
-        RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new(), steps: 1 }
-    }
+    use crate::db::fixtures::{SHORT_EVENTS, WALLETS, change, table};
 
     fn wallets() -> Arc<TableInfo> {
-        info(&WALLETS, &["TEXT", "TEXT", "INTEGER", "TEXT", "TEXT"])
+        table(&WALLETS, |column| if column.name == "version" { "INTEGER" } else { "TEXT" })
     }
 
     #[test]
     fn an_event_is_written_only_behind_the_row_that_it_tells_of() {
-        let events = info(&EVENTS, &["TEXT", "TEXT"]);
+        let events = table(&SHORT_EVENTS, |_| "TEXT");
         let sql = chained(
             &change(&wallets(), ChangeKind::Update),
             &[change(&events, ChangeKind::Insert)],

@@ -1,8 +1,10 @@
 //! How SQLite writes what differs between dialects.
 
-use super::DECIMAL;
 use crate::db::{ColumnInfo, Syntax};
 use crate::domain::{Table, ValueType};
+
+/// The collation that orders decimals, which are stored as text, by their value.
+pub(super) const DECIMAL: &str = "ekbatan_decimal";
 
 pub(super) struct SqliteSyntax;
 

@@ -1,0 +1,135 @@
+//! Opens sessions on a PostgreSQL server.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
+use sqlx::{ConnectOptions, Connection as _};
+
+use super::connection::PostgresConnection;
+use super::{error, syntax};
+use crate::config::{DataSourceConfig, ExposeSecret, TlsMode};
+use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
+
+const CAPABILITIES: Capabilities = Capabilities {
+    name: "postgres",
+    max_lanes: None,
+    single_writer: false,
+    isolation_levels: true,
+    names_constraints: true,
+    atomic_migrations: true,
+};
+
+/// The sqlx connection behind one of ours, if it is of this dialect.
+pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut PgConnection> {
+    connection.as_any().downcast_mut::<PostgresConnection>().map(|own| &mut own.inner)
+}
+
+/// Opens connections to a PostgreSQL server, and to its replica if there is one.
+pub(crate) struct PostgresDriver {
+    primary: PgConnectOptions,
+    replica: Option<PgConnectOptions>,
+    address: String,
+    connect_timeout: Duration,
+}
+
+impl PostgresDriver {
+    pub(crate) fn new(
+        primary: &DataSourceConfig,
+        replica: Option<&DataSourceConfig>,
+    ) -> Result<Self, DbError> {
+        let options = options(primary)?;
+        let address = format!(
+            "postgres://{}:{}/{}",
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or("")
+        );
+        Ok(Self {
+            primary: options,
+            replica: replica.map(self::options).transpose()?,
+            address,
+            connect_timeout: primary.connection_timeout,
+        })
+    }
+}
+
+fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
+    let mut options = PgConnectOptions::from_str(&config.url)
+        .map_err(|e| {
+            DbError::new(
+                DbErrorKind::Other,
+                format!("the url of the database is not understood: {e}"),
+            )
+        })?
+        .application_name(&config.application_name)
+        .statement_cache_capacity(1_000)
+        // Without generic plans a statement over arrays is planned anew on every call and
+        // loses a third of its speed. Session state is in UTC on every connection.
+        .options([("plan_cache_mode", "force_generic_plan"), ("TimeZone", "UTC")])
+        .disable_statement_logging();
+    if let Some(username) = &config.username {
+        options = options.username(username);
+    }
+    if let Some(password) = &config.password {
+        options = options.password(password.expose_secret());
+    }
+    if let Some(mode) = config.tls_mode {
+        options = options.ssl_mode(match mode {
+            TlsMode::Disable => PgSslMode::Disable,
+            TlsMode::Prefer => PgSslMode::Prefer,
+            TlsMode::Require => PgSslMode::Require,
+            TlsMode::VerifyCa => PgSslMode::VerifyCa,
+            TlsMode::VerifyFull => PgSslMode::VerifyFull,
+        });
+    }
+    if let Some(file) = &config.tls_root_cert {
+        options = options.ssl_root_cert(file);
+    }
+    if let Some(timeout) = config.statement_timeout {
+        options = options.options([("statement_timeout", timeout.as_millis().to_string())]);
+    }
+    Ok(options)
+}
+
+#[async_trait]
+impl Driver for PostgresDriver {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn syntax(&self) -> &dyn Syntax {
+        &syntax::PostgresSyntax
+    }
+
+    async fn connect(&self, route: Route) -> Result<Box<dyn Connection>, DbError> {
+        let options = match route {
+            Route::Replica => self.replica.as_ref().unwrap_or(&self.primary),
+            Route::Primary => &self.primary,
+        };
+        let connecting = async {
+            let mut connection = PgConnection::connect_with(options).await?;
+            let identity: String = sqlx::query_scalar(
+                "SELECT pid || ' ' || extract(epoch FROM backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+            )
+            .fetch_one(&mut connection)
+            .await?;
+            Ok((connection, identity))
+        };
+        match tokio::time::timeout(self.connect_timeout, connecting).await {
+            Ok(Ok((connection, identity))) => {
+                Ok(Box::new(PostgresConnection::new(connection, identity)))
+            }
+            Ok(Err(error)) => Err(error::at_connect(error, &self.address)),
+            Err(_) => Err(DbError::new(
+                DbErrorKind::Unavailable,
+                format!("{} did not answer within {:?}", self.address, self.connect_timeout),
+            )),
+        }
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+}
