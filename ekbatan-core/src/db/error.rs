@@ -1,50 +1,50 @@
-//! What a database can answer instead of an answer.
+//! Errors of a database.
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// Why a statement or a connection failed, told apart by SQLSTATE or result code and
-/// never by the text of a message.
+/// Why a statement or a connection failed. It is derived from the SQLSTATE or result code, never
+/// from the text of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DbErrorKind {
     /// A unique constraint or primary key already has this value.
     UniqueViolation,
-    /// A row refers to one that is not there, or is still referred to.
+    /// A row refers to a missing row, or is still referred to.
     ForeignKeyViolation,
-    /// A required column got no value.
+    /// A required column has no value.
     NotNullViolation,
-    /// A check or exclusion constraint refused the row.
+    /// A check or exclusion constraint rejects the row.
     CheckViolation,
     /// The database chose this transaction to end a deadlock.
     Deadlock,
-    /// The transaction could not be put in order with its neighbours.
+    /// The transaction cannot be serialized with concurrent ones.
     Serialization,
-    /// A lock was not to be had in time; SQLite's "busy" is one.
+    /// A lock was not granted in time, SQLite's "busy" included.
     LockTimeout,
-    /// The statement ran longer than it may, or was cancelled.
+    /// The statement exceeded its timeout, or was cancelled.
     StatementTimeout,
     /// A value does not fit its column.
     ValueOutOfRange,
-    /// The table is not there.
+    /// The table does not exist.
     UndefinedTable,
-    /// The column is not there.
+    /// The column does not exist.
     UndefinedColumn,
-    /// The database or the transaction takes no writes.
+    /// The database or the transaction is read-only.
     ReadOnly,
-    /// No connection came free in the pool in time.
+    /// The pool had no free connection in time.
     PoolTimeout,
-    /// The database is not to be reached, or the connection broke.
+    /// The database cannot be reached, or the connection broke.
     Unavailable,
-    /// A value read does not fit what the code expects.
+    /// A stored value does not fit what the code expects.
     Decode,
-    /// Wrong credentials, or no right to do this.
+    /// Wrong credentials, or a missing privilege.
     Denied,
-    /// Anything else; the code and the message say more.
+    /// Anything else; see the code and the message.
     Other,
 }
 
-/// A failure of the database, classified. One word wide, as it rides in many results.
+/// A classified failure of the database. It is one word wide, because many results carry it.
 #[derive(Debug)]
 pub struct DbError(Box<Failure>);
 
@@ -76,18 +76,17 @@ impl DbError {
         self.0.kind
     }
 
-    /// The SQLSTATE or result code, where the database gave one.
+    /// The SQLSTATE or result code, if the database sent one.
     pub fn code(&self) -> Option<&str> {
         self.0.code.as_deref()
     }
 
-    /// The constraint that was violated: its name where the database names it, otherwise
-    /// `table.column`.
+    /// The violated constraint: its name if the database sends it, otherwise `table.column`.
     pub fn constraint(&self) -> Option<&str> {
         self.0.constraint.as_deref()
     }
 
-    /// The table, where the database names it.
+    /// The table, if the database names it.
     pub fn table(&self) -> Option<&str> {
         self.0.table.as_deref()
     }
@@ -97,8 +96,8 @@ impl DbError {
         self.0.kind == DbErrorKind::Unavailable
     }
 
-    /// The same error, naming the database, where the connection to it was lost: of many
-    /// databases one wants to know which.
+    /// The same error; if the connection was lost, the message names the database, because an
+    /// application may have several.
     pub(crate) fn lost_at(mut self, address: &str) -> Self {
         if self.is_connection_lost() && !self.0.message.contains(address) {
             self.0.message = format!("{address}: {}", self.0.message);
@@ -111,7 +110,7 @@ impl DbError {
         Self::new(DbErrorKind::Decode, format!("column `{column}` does not fit the code: {reason}"))
     }
 
-    /// The same error, naming the column that the value was meant for.
+    /// The same error; the message names the column of the value.
     pub(crate) fn in_column(mut self, column: &str) -> Self {
         self.0.message = format!("column `{column}`: {}", self.0.message);
         self

@@ -24,6 +24,7 @@ pub(super) static WALLETS: Table = Table {
 };
 
 /// The outbox, cut down to two columns.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(super) static SHORT_EVENTS: Table = Table {
     schema: Some("eventlog"),
     name: "events",

@@ -1,41 +1,39 @@
-//! What the database says about a table, held against what the code believes.
+//! The columns of a table in the database, compared with the columns in the code.
 
 use std::sync::{Arc, OnceLock};
 
 use super::DbError;
 use crate::domain::Table;
 
-/// A column as the database has it.
+/// A column in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ColumnInfo {
-    /// Its name.
-    pub name: String,
-    /// Its type, in the dialect's words.
-    pub db_type: String,
-    /// Precision and scale, where the type has them.
-    pub numeric: Option<(u32, u32)>,
-    /// How many characters a text, or digits of a second a timestamp may have, where
-    /// `db_type` does not say so.
-    pub length: Option<u32>,
-    /// Whether the type is one of the application's own enums.
-    pub is_enum: bool,
-    /// The tables that its foreign keys refer to, as [`Table::full_name`] writes them; asked
-    /// only where the dialect checks each row at once and so has to write parents first.
-    pub references: Vec<String>,
+    pub(crate) name: String,
+    /// Its type, as the dialect spells it.
+    pub(crate) db_type: String,
+    /// Precision and scale, if the type has them.
+    pub(crate) numeric: Option<(u32, u32)>,
+    /// The maximum number of characters of a text, or of fractional digits of a timestamp, if
+    /// `db_type` does not contain it.
+    pub(crate) length: Option<u32>,
+    /// Whether the type is an enum of the application.
+    pub(crate) is_enum: bool,
+    /// The tables that its foreign keys refer to, as [`Table::full_name`] writes them. Filled
+    /// only by dialects that check foreign keys row by row, and so must write parents first.
+    pub(crate) references: Vec<String>,
 }
 
-/// A table whose columns were found in the database, in the code's order.
+/// A table whose columns fit the code.
 #[derive(Debug)]
 pub(crate) struct TableInfo {
-    /// The table as the code sees it.
-    pub table: &'static Table,
-    /// Each column of `table.columns`, as the database has it.
-    pub columns: Vec<ColumnInfo>,
-    /// The text of the read by id: the one that every action makes.
+    pub(crate) table: &'static Table,
+    /// The columns in the database, in the order of `table.columns`.
+    pub(crate) columns: Vec<ColumnInfo>,
+    /// The text of the read by id, built once.
     pub(crate) by_id: OnceLock<Arc<str>>,
 }
 
-/// A table that is not as the code believes. Every difference is listed.
+/// Error returned when a table does not fit the code. It lists every difference.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
@@ -48,7 +46,7 @@ pub enum SchemaError {
         model: &'static str,
         /// Its table.
         table: String,
-        /// Where it was looked for.
+        /// The database.
         database: String,
     },
     /// Columns are missing or of a type that cannot hold the field.
@@ -58,14 +56,14 @@ pub enum SchemaError {
         model: &'static str,
         /// Its table.
         table: String,
-        /// Where it was looked at.
+        /// The database.
         database: String,
-        /// One sentence per problem.
+        /// One sentence per difference.
         problems: Vec<String>,
     },
 }
 
-/// A table could not be looked at, or is not what the code believes.
+/// The columns of a table cannot be read, or do not fit the code.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TableError {
     #[error(transparent)]
@@ -75,7 +73,8 @@ pub(crate) enum TableError {
 }
 
 impl TableInfo {
-    /// Statements are kept per table, so that one table has one shape in the code.
+    /// Rejects a second mapping of the table: statements are cached per table, so all code must
+    /// map it to the same columns.
     pub(crate) fn check_same(
         &self,
         table: &'static Table,
@@ -93,7 +92,7 @@ impl TableInfo {
         })
     }
 
-    /// Holds what `found` says against `table`.
+    /// Compares the columns that were found with those of `table`.
     pub(crate) fn check(
         table: &'static Table,
         found: Vec<ColumnInfo>,

@@ -1,4 +1,4 @@
-//! From a user's value to a row to write.
+//! Turns an entity into a row to write.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use super::{ChangeKind, RowChange, TableError, TableInfo};
 use crate::clock::to_micros;
 use crate::domain::{Changed, Dates, Entity, EntityId, FieldError, New, Stored, Table, Value};
 
-/// A row to write, before its table was looked at.
+/// A row to write, before its values were compared with the table's columns.
 #[derive(Debug, Clone)]
 pub(crate) struct Staged {
     pub(crate) table: &'static Table,
     pub(crate) kind: ChangeKind,
     pub(crate) id: Uuid,
-    /// Whether ids of this table say on which shard their row is.
+    /// Whether an id of this table contains the shard of its row.
     pub(crate) carries_shard: bool,
     pub(crate) values: Vec<Value>,
 }
 
-/// A value that cannot become a row.
+/// A value that cannot be written as a row.
 #[derive(Debug)]
 pub(crate) enum StageError {
     IdChanged { model: &'static str, id: Uuid },
@@ -28,10 +28,10 @@ pub(crate) enum StageError {
     Table(TableError),
 }
 
-/// A row, the value as it will be once stored, and the events to store with it.
+/// The row, the value as it will be stored, and the events to store with it.
 pub(crate) type StageResult<T> = Result<(Staged, Stored<T>, Vec<<T as Entity>::Event>), StageError>;
 
-/// A new value as a row, and as it will be once stored.
+/// Stages an insert.
 pub(crate) fn stage_new<T: Entity>(new: New<T>, now: DateTime<Utc>) -> StageResult<T> {
     let now = to_micros(now);
     let dates = T::TABLE.dates.map(|_| Dates { created: now, updated: now });
@@ -39,7 +39,7 @@ pub(crate) fn stage_new<T: Entity>(new: New<T>, now: DateTime<Utc>) -> StageResu
     Ok((staged, stored, new.events))
 }
 
-/// A changed value as a row, and as it will be once stored.
+/// Stages an update.
 pub(crate) fn stage_changed<T: Entity>(changed: Changed<T>, now: DateTime<Utc>) -> StageResult<T> {
     if changed.value.id().uuid() != changed.id.uuid() {
         return Err(StageError::IdChanged { model: T::TABLE.model, id: changed.id.uuid() });
@@ -75,7 +75,7 @@ fn stage<T: Entity>(
     ))
 }
 
-/// The row with what the database says about its table, if its values fit.
+/// Adds the table's columns to a staged row, and checks that they can hold its values.
 pub(crate) fn resolve(staged: Staged, info: Arc<TableInfo>) -> Result<RowChange, StageError> {
     let Staged { table, kind, id, values, .. } = staged;
     if values.len() != info.columns.len() {
@@ -88,7 +88,7 @@ pub(crate) fn resolve(staged: Staged, info: Arc<TableInfo>) -> Result<RowChange,
         });
     }
     for (column, value) in info.columns.iter().zip(&values) {
-        // A database would round the surplus digits away without a word.
+        // A database would round silently.
         if let (Some((precision, scale)), Value::Decimal(decimal)) = (column.numeric, value) {
             let exact = decimal.normalize();
             let digits =

@@ -1,4 +1,4 @@
-//! What makes a read on a replica see a commit.
+//! Tokens by which a read on a replica waits for a commit.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::ShardIdentifier;
 
-/// How far a shard had come when something was committed there: given to
-/// [`on_replica_after`](crate::repository::Repository::on_replica_after), it keeps a reader
-/// from a replica that lags behind its own writes.
+/// The log position of a shard after a commit. Passed to
+/// [`on_replica_after`](crate::repository::Repository::on_replica_after), it prevents a read from
+/// a replica that has not applied the commit yet.
 ///
-/// It travels as text, in a cookie or a header, to whichever process reads next.
+/// It converts to and from text, so that a cookie or a header can carry it to the process that
+/// reads next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CommitToken {
@@ -25,13 +26,13 @@ impl CommitToken {
         Self { positions: BTreeMap::from([(shard, position.into())]) }
     }
 
-    /// Both.
+    /// A token for the shards of both.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.positions.extend(other.positions);
         self
     }
 
-    /// The shards that it is about.
+    /// The shards that the token covers.
     pub fn shards(&self) -> impl Iterator<Item = ShardIdentifier> + '_ {
         self.positions.keys().copied()
     }
@@ -56,7 +57,7 @@ impl From<CommitToken> for String {
     }
 }
 
-/// A text that is no [`CommitToken`].
+/// Error returned when a text is no [`CommitToken`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no commit token; it takes a shard and a position, such as `0/0 0/16B3748`")]
 pub struct CommitTokenError(String);
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_travels_as_text() {
+    fn a_token_converts_to_text_and_back() {
         let shard = ShardIdentifier::new(3, 7).unwrap();
         let token = CommitToken::new(shard, "0/16B3748");
         assert_eq!(token.to_string(), "3/7 0/16B3748");

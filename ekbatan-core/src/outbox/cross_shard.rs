@@ -1,9 +1,8 @@
-//! The trail of actions that commit on several shards.
+//! The parts of actions that commit on several shards.
 //!
-//! Each shard's part of such an action carries a row that names all of its shards, in the
-//! same transaction as the part itself. Whatever happens between two commits, even the death
-//! of the process, the rows that are there tell which parts are missing. Once all parts are
-//! there, the rows are taken away.
+//! Invariant: each shard's part of such an action commits together with a row that names all of
+//! its shards. Whatever happens between two commits, even a crash of the process, the existing
+//! rows show which parts are missing. They are deleted once all parts are committed.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -43,7 +42,7 @@ impl Part {
         }
     }
 
-    /// None for a row that says what no part says.
+    /// `None` if the row cannot be parsed.
     fn read(row: Vec<Value>) -> Option<Self> {
         let [
             Value::Uuid(action),
@@ -72,7 +71,7 @@ fn parse(shard: &str) -> Option<ShardIdentifier> {
     ShardIdentifier::new(group.parse().ok()?, member.parse().ok()?).ok()
 }
 
-/// The parts that a database knows of: of one action, or of all.
+/// The parts that this database has, of one action or of all.
 pub(crate) async fn parts(
     database: &Database,
     action: Option<ActionId>,
@@ -94,7 +93,7 @@ pub(crate) async fn parts(
     Ok(rows.into_iter().filter_map(Part::read).collect())
 }
 
-/// Takes the parts of an action away.
+/// Deletes the parts of an action.
 pub(crate) async fn forget(database: &Database, action: ActionId) -> Result<(), DbError> {
     database.check_not_writing()?;
     let table = database.driver.syntax().table(&CROSS_SHARD_PARTS);

@@ -1,4 +1,4 @@
-//! The keys of idempotent calls: which call a key stood for, and what it answered.
+//! The keys of idempotent calls: the call that used a key, and its output.
 
 use chrono::{DateTime, Utc};
 use serde_json::Value as Json;
@@ -10,7 +10,7 @@ use crate::db::eventlog::IDEMPOTENCY_KEYS;
 use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, Staged};
 use crate::domain::{Value, ValueType};
 
-/// A key and its answer, to be stored with the commit that earned it.
+/// A key and the output of its call, stored with the call's commit.
 pub(crate) struct KeyRecord<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) key: &'a str,
@@ -42,7 +42,7 @@ impl KeyRecord<'_> {
     }
 }
 
-/// What a key was used for.
+/// The call that used a key.
 pub(crate) struct Answered {
     pub(crate) action_name: String,
     pub(crate) fingerprint: String,
@@ -80,7 +80,7 @@ pub(crate) async fn look_up(
     }))
 }
 
-/// What tells calls apart: the action and its parameters, whatever the order of their keys.
+/// Identifies a call by its action and parameters, regardless of the order of JSON keys.
 pub(crate) fn fingerprint(action: &str, params: &Json) -> String {
     let mut hash = Sha256::new();
     hash.update(action.as_bytes());
@@ -119,7 +119,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_fingerprint_tells_actions_and_values_apart_but_not_the_order_of_keys() {
+    fn a_fingerprint_depends_on_action_and_values_but_not_on_the_order_of_keys() {
         let first = fingerprint("a", &json!({"x": 1, "y": [1, 2]}));
         assert_eq!(first, fingerprint("a", &json!({"y": [1, 2], "x": 1})));
         assert_ne!(first, fingerprint("b", &json!({"x": 1, "y": [1, 2]})));

@@ -1,5 +1,5 @@
-//! What is written beside the rows: events, the keys of idempotent calls, and the trail of
-//! actions that commit on several shards.
+//! Records that are committed together with an action's rows: its events, the keys of idempotent
+//! calls, and the parts of actions that commit on several shards.
 
 mod cross_shard;
 mod idempotency;

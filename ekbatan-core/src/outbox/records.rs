@@ -1,4 +1,4 @@
-//! The rows of `eventlog.events`, in the reference's shape with our columns behind.
+//! The rows of `eventlog.events`.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -8,7 +8,7 @@ use crate::db::eventlog::EVENTS;
 use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, Staged};
 use crate::domain::{ColumnDef, IdGenerator, Value, ValueType};
 
-/// What every event row of an action repeats.
+/// The values that all event rows of an action share.
 #[derive(Debug, Clone)]
 pub(crate) struct ActionRecord {
     pub(crate) namespace: String,
@@ -25,7 +25,7 @@ pub(crate) struct ActionRecord {
 /// One event of one model.
 #[derive(Debug, Clone)]
 pub(crate) struct EventRecord {
-    /// Which of the plan's rows emitted it.
+    /// The index of the plan's row that emitted it.
     pub(crate) row: usize,
     pub(crate) model_id: Uuid,
     pub(crate) model: &'static str,
@@ -35,18 +35,15 @@ pub(crate) struct EventRecord {
     pub(crate) payload: String,
 }
 
-/// A row per event, numbered within the action; for an action without events one sentinel
-/// row, so that the action can be found.
+/// One row per event, numbered within the action. An action without events gets one row without
+/// an event, so that the action can be looked up.
 pub(crate) fn records<'e>(
     action: &ActionRecord,
     events: impl Iterator<Item = (usize, &'e EventRecord)>,
     ids: &IdGenerator,
 ) -> Vec<Staged> {
     let rows: Vec<_> = events.map(|(index, event)| row(action, Some(event), index, ids)).collect();
-    match rows.is_empty() {
-        true => vec![row(action, None, 0, ids)],
-        false => rows,
-    }
+    if rows.is_empty() { vec![row(action, None, 0, ids)] } else { rows }
 }
 
 fn row(
@@ -83,8 +80,8 @@ fn row(
     Staged { table: &EVENTS, kind: ChangeKind::Insert, id, carries_shard: false, values }
 }
 
-/// Whether a database has something of the action: whatever an action commits on a shard, it
-/// leaves a row in the shard's outbox.
+/// Whether the action committed on this database: every commit of a traceable action writes a row
+/// to the shard's outbox.
 pub(crate) async fn is_recorded(database: &Database, action: ActionId) -> Result<bool, DbError> {
     let table = database.driver.syntax().table(&EVENTS);
     let query = Query {

@@ -1,15 +1,14 @@
-//! Batches into packets of statements.
+//! Commits batches by packets of statements.
 //!
-//! The everyday flight, one batch or several, is one round trip: all its statements and the
-//! COMMIT are one packet, which the server carries out until the first that fails. Longer
-//! flights are several packets in one transaction, and the COMMIT stands in the last. Behind
-//! each UPDATE stands a guard that fails when a row was not at its version, so the COMMIT is
-//! only ever reached by a flight that is whole.
+//! Most commits, of one batch or several, take one round trip: all statements and the COMMIT are
+//! one packet, and the server stops at the first statement that fails. Longer commits are several
+//! packets in one transaction, with the COMMIT in the last. After each UPDATE stands a guard,
+//! which fails if a row was not at its version, so the COMMIT runs only if all batches hold.
 //!
-//! What did not go through is rolled back. If it was a guard that failed, every row is looked
-//! at and locked, the batches that hold are written again and the others answered as stale:
-//! three trips, paid only by flights with a stale batch in them. A fence is looked at first, in
-//! the same packet, and has a guard of its own. Prepared statements would need a trip each, and
+//! After a failure the transaction is rolled back. If a guard failed, every row is locked and
+//! checked, the batches that hold are written again, and the others are returned as stale. That
+//! takes three round trips, but only if a batch is stale. Fences are checked first, in the same
+//! packet, by a guard of their own. Prepared statements would need a round trip each, and another
 //! one to prepare each text; see docs/decisions/0010.
 
 use std::collections::HashSet;
@@ -24,11 +23,11 @@ use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, FenceCheck, RowChange, RowRef,
 };
 
-/// How many rows one UPDATE changes: each row is compared with the ids of the others.
+/// How many rows one UPDATE changes; the server compares each row with the ids of all of them.
 const UPDATE_ROWS: usize = 32;
 
-/// The fences of the batches, in one order, as whoever raises one of them stands between those
-/// who share it.
+/// The fences of the batches, in one order for all commits: a raise that waits between two share
+/// locks could otherwise close a cycle.
 fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b FenceCheck> {
     let mut fences: Vec<&FenceCheck> = batches.iter().flat_map(|batch| &batch.fences).collect();
     fences.sort_by(|a, b| a.key.cmp(&b.key));
@@ -36,20 +35,20 @@ fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b FenceCheck> {
 }
 
 impl MySqlConnection {
-    /// Commits all batches in one transaction. `Err` leaves nothing of any of them.
+    /// Commits all batches in one transaction. After an `Err` nothing of any batch is written.
     pub(super) async fn commit_together(
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         match self.write_and_commit(batches).await {
             Ok(()) => return Ok(batches.iter().map(|_| Ok(())).collect()),
-            Err(error) if !is_guard(&error) => return Err(self.rolled_back(error).await),
+            Err(error) if !is_guard(&error) => return Err(self.after_rollback(error).await),
             Err(_) => self.roll_back().await?,
         }
         let looked = self.look(batches, None).await;
         let answers = match looked {
             Ok(answers) => answers,
-            Err(error) => return Err(self.rolled_back(error).await),
+            Err(error) => return Err(self.after_rollback(error).await),
         };
         let whole: Vec<&CommitBatch> = batches
             .iter()
@@ -62,37 +61,35 @@ impl MySqlConnection {
         }
         match self.write_and_commit(&whole).await {
             Ok(()) => Ok(answers),
-            Err(error) => Err(self.rolled_back(error).await),
+            Err(error) => Err(self.after_rollback(error).await),
         }
     }
 
     /// Writes a batch into the transaction that is open, whole or not at all.
     pub(super) async fn write_within(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
         let refused = CommitError::Refused;
-        let written = match batch.fences.is_empty() {
-            true => self.write_in_savepoint(batch).await,
-            false => {
-                self.look(&[batch], None).await.map_err(refused)?.remove(0)?;
-                self.write_in_savepoint(batch).await
-            }
-        };
-        let error = match written {
+        if !batch.fences.is_empty() {
+            self.look(&[batch], None).await.map_err(refused)?.remove(0)?;
+        }
+        let error = match self.write_in_savepoint(batch).await {
             Ok(()) => return Ok(()),
-            Err(error) if error.is_connection_lost() || self.lost => return Err(refused(error)),
+            Err(error) if error.is_connection_lost() || self.rolled_back => {
+                return Err(refused(error));
+            }
             Err(error) => error,
         };
         let undo = "ROLLBACK TO SAVEPOINT ekbatan_batch; RELEASE SAVEPOINT ekbatan_batch";
         if !is_guard(&error) {
-            // Without its savepoint, what there is of the batch would be committed.
+            // If the batch cannot be undone, the transaction must not commit a part of it.
             if self.send(undo).await.is_err() {
-                self.lost = true;
+                self.rolled_back = true;
             }
             return Err(refused(error));
         }
         match self.look(&[batch], Some(undo)).await {
             Ok(mut answers) => answers.remove(0).and(Err(refused(error))),
             Err(error) => {
-                self.lost = true;
+                self.rolled_back = true;
                 Err(refused(error))
             }
         }
@@ -100,15 +97,15 @@ impl MySqlConnection {
 
     async fn write_in_savepoint(&mut self, batch: &CommitBatch) -> Result<(), DbError> {
         let mut plan = PacketPlan::new(self.max_packet);
-        // Fails if the transaction is over, when what follows would commit by itself.
+        // Fails if the transaction is over; the statements after it would commit by themselves.
         plan.push("RELEASE SAVEPOINT ekbatan; SAVEPOINT ekbatan; SAVEPOINT ekbatan_batch")?;
         self.plan(&[batch], &mut plan)?;
         plan.push("RELEASE SAVEPOINT ekbatan_batch")?;
         self.send_all(plan).await.inspect_err(|error| {
-            // The first rolls back the whole transaction, the second may: which one of the
-            // two it does is a setting of the server.
+            // A deadlock rolls back the whole transaction; a lock timeout does so or not, depending
+            // on a setting of the server.
             let ends = [DbErrorKind::Deadlock, DbErrorKind::LockTimeout];
-            self.lost |= ends.contains(&error.kind()) || error.code() == Some(NO_SAVEPOINT);
+            self.rolled_back |= ends.contains(&error.kind()) || error.code() == Some(NO_SAVEPOINT);
         })
     }
 
@@ -122,7 +119,7 @@ impl MySqlConnection {
         self.send_all(plan).await
     }
 
-    /// What writes the batches, in the order in which rows are locked.
+    /// Plans the writes of the batches, in the order in which rows are locked.
     fn plan(&self, batches: &[&CommitBatch], plan: &mut PacketPlan) -> Result<(), DbError> {
         let rows = ordered(batches);
         for alike in
@@ -161,11 +158,11 @@ impl MySqlConnection {
             self.plan_update(some, plan)?;
             return self.plan_update(others, plan);
         }
-        // The two stay in one packet, as the guard asks what the statement before it found.
+        // The two stay in one packet, because the guard reads the row count of the UPDATE.
         plan.push(format!("{sql}; {}", guard(rows.len())))
     }
 
-    /// Locks what the batches need and says which of them hold, after `first` was carried out.
+    /// Runs `first`, then locks the rows and fences of the batches and returns which batches hold.
     async fn look(
         &mut self,
         batches: &[&CommitBatch],
@@ -222,7 +219,8 @@ impl MySqlConnection {
         Ok(())
     }
 
-    /// A session that cannot even roll back is not to be used again.
+    /// After a failed rollback the session must not be used again, so the error says
+    /// `Unavailable`.
     async fn roll_back(&mut self) -> Result<(), DbError> {
         self.send("ROLLBACK").await.map_err(|error| {
             let why = format!("the rollback failed: {error}");
@@ -230,9 +228,8 @@ impl MySqlConnection {
         })
     }
 
-    /// The error, once nothing of the transaction is left. Some errors roll back only their
-    /// own statement.
-    async fn rolled_back(&mut self, error: DbError) -> DbError {
+    /// Rolls back, because some errors undo only their own statement; returns the error.
+    async fn after_rollback(&mut self, error: DbError) -> DbError {
         if error.is_connection_lost() {
             return error;
         }

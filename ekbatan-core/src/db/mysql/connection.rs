@@ -19,12 +19,12 @@ use super::syntax::MySqlSyntax;
 use crate::db::eventlog::EVENTS;
 use crate::db::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
-    Isolation, Query, Syntax, TableInfo, TransactionOptions,
+    Isolation, Query, Rows, Syntax, TableInfo, TransactionOptions,
 };
-use crate::domain::{Table, Value};
+use crate::domain::Table;
 
-/// How long a starter waits while another one migrates.
-const MIGRATION_PATIENCE: Duration = Duration::from_secs(300);
+/// How long a process waits while another one migrates.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(crate) struct MySqlConnection {
     pub(crate) inner: sqlx::MySqlConnection,
@@ -32,11 +32,11 @@ pub(crate) struct MySqlConnection {
     pub(super) syntax: Arc<MySqlSyntax>,
     pub(super) max_packet: usize,
     pub(super) trips: u64,
-    /// The name of the lock by which a lane's session is known to the server.
+    /// The name of the server-side lock that a lane's session holds, by which it can be found.
     identity: Option<String>,
-    /// The open transaction was rolled back under its user, or only half of a batch could be
-    /// undone: nothing more may be written, and nothing committed.
-    pub(super) lost: bool,
+    /// The server rolled the open transaction back, or a batch could be undone only in part.
+    /// Nothing more may be written or committed.
+    pub(super) rolled_back: bool,
 }
 
 impl MySqlConnection {
@@ -52,17 +52,17 @@ impl MySqlConnection {
             syntax,
             trips: 0,
             identity: None,
-            lost: false,
+            rolled_back: false,
         })
     }
 
-    /// One trip.
+    /// Makes one round trip.
     pub(super) async fn send(&mut self, sql: &str) -> Result<(), DbError> {
         self.trips += 1;
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await.map(drop).map_err(classify)
     }
 
-    /// One trip, and the numbers that its statements answer.
+    /// Makes one round trip; returns the numbers that the statements select.
     pub(super) async fn numbers(&mut self, sql: &str) -> Result<Vec<i64>, DbError> {
         self.trips += 1;
         let mut numbers = Vec::new();
@@ -76,7 +76,7 @@ impl MySqlConnection {
         Ok(numbers)
     }
 
-    /// Processes migrate one after the other if they share the framework's tables.
+    /// Processes that share the framework's tables migrate one after the other, by this lock.
     fn migration_lock(&self) -> String {
         let mut name = String::from("ekbatan-migrate-");
         for byte in &Sha256::digest(self.syntax.eventlog.as_bytes())[..16] {
@@ -88,14 +88,14 @@ impl MySqlConnection {
 
 #[async_trait]
 impl Connection for MySqlConnection {
-    async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
-        if self.lost {
-            return Err(rolled_back());
+    async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError> {
+        if self.rolled_back {
+            return Err(rolled_back_error());
         }
         let bound = bind(query)?;
         self.trips += 1;
         let rows = sqlx::query_with(AssertSqlSafe(bound.sql), bound.arguments)
-            .persistent(bound.is_lasting)
+            .persistent(bound.is_reusable)
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;
@@ -110,17 +110,17 @@ impl Connection for MySqlConnection {
     }
 
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
-        if self.lost {
-            return Err(CommitError::Refused(rolled_back()));
+        if self.rolled_back {
+            return Err(CommitError::Refused(rolled_back_error()));
         }
         self.write_within(batch).await
     }
 
-    async fn become_lane(&mut self, patience: Duration) -> Result<(), DbError> {
-        // A lock of its own name tells the session from every other that there was or will
-        // be: the server lets it go when the session ends, and not before.
+    async fn become_lane(&mut self, lock_timeout: Duration) -> Result<(), DbError> {
+        // A lock with a unique name identifies the session. The server releases it when the
+        // session ends, and not before.
         let identity = format!("ekbatan-lane-{}", Uuid::now_v7().simple());
-        let seconds = patience.as_millis().div_ceil(1_000).clamp(1, 1_000_000);
+        let seconds = lock_timeout.as_millis().div_ceil(1_000).clamp(1, 1_000_000);
         let sql = format!(
             "SELECT GET_LOCK('{identity}', 0); SET autocommit = 0, innodb_lock_wait_timeout = {seconds}"
         );
@@ -144,20 +144,20 @@ impl Connection for MySqlConnection {
             Some(Isolation::Serializable) => "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE; ",
         };
         let access = if options.read_only { " READ ONLY" } else { "" };
-        self.lost = false;
+        self.rolled_back = false;
         self.send(&format!("{isolation}START TRANSACTION{access}; SAVEPOINT ekbatan")).await
     }
 
     async fn end(&mut self, commit: bool) -> Result<(), DbError> {
         if !commit {
-            self.lost = false;
+            self.rolled_back = false;
             return self.send("ROLLBACK").await;
         }
-        if self.lost {
-            return Err(rolled_back());
+        if self.rolled_back {
+            return Err(rolled_back_error());
         }
-        // A transaction that the server rolled back, or that a CREATE in it committed, has no
-        // savepoint any more: then this fails, and looks like no commit.
+        // If the server rolled the transaction back, or a CREATE in it committed it, the savepoint
+        // is gone and the RELEASE fails, so that this is not taken for a commit.
         match self.send("RELEASE SAVEPOINT ekbatan; COMMIT").await {
             Err(error) if error.code() == Some(NO_SAVEPOINT) => {
                 Err(DbError::new(DbErrorKind::Other, ENDED).with_source(error))
@@ -182,7 +182,7 @@ impl Connection for MySqlConnection {
     }
 
     async fn begin_migration(&mut self) -> Result<(), DbError> {
-        let seconds = MIGRATION_PATIENCE.as_secs();
+        let seconds = MIGRATION_TIMEOUT.as_secs();
         let sql = format!("SELECT GET_LOCK('{}', {seconds})", self.migration_lock());
         match self.numbers(&sql).await?[..] {
             [1] => Ok(()),
@@ -211,7 +211,7 @@ impl Connection for MySqlConnection {
         raise: &FenceRaise,
         query: &Query,
         _: &TableInfo,
-    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+    ) -> Result<Option<Rows>, DbError> {
         self.raise_and_read(raise, Some(query)).await
     }
 
@@ -259,7 +259,7 @@ impl Connection for MySqlConnection {
                 })
             };
             let column = read().map_err(classify)?;
-            // A column with several foreign keys comes once for each.
+            // A column with several foreign keys has one row for each.
             match columns.last_mut() {
                 Some(last) if last.name == column.name => last.references.extend(column.references),
                 _ => columns.push(column),
@@ -273,9 +273,9 @@ impl Connection for MySqlConnection {
         broken: Option<&str>,
         actions: &[ActionId],
     ) -> Result<Vec<ActionId>, DbError> {
-        // As long as the old session lives, the packet that it was given may still commit. It
-        // is ended, and only then is looked. Whose session it is its lock says, so that a
-        // number which the server gave out again does no harm.
+        // While the old session lives, its packet may still commit. So the session is ended before
+        // its actions are looked up. It is found by its lock, because the server may have given
+        // its connection id to another session.
         if let Some(lock) = broken {
             while let [session] = self.numbers(&format!("SELECT IS_USED_LOCK('{lock}')")).await?[..]
             {
@@ -307,18 +307,18 @@ impl Connection for MySqlConnection {
             .fetch_one(&mut self.inner)
             .await
             .map_err(classify)?;
-        // A set of several servers' is broken into lines; without a log there is none.
+        // The server breaks a set of several servers into lines. Without a binary log it is empty.
         let position: String = position.split_whitespace().collect();
         Ok(Some(position).filter(|position| !position.is_empty()))
     }
 
-    async fn has_reached(&mut self, position: &str, patience: Duration) -> Result<bool, DbError> {
+    async fn has_reached(&mut self, position: &str, timeout: Duration) -> Result<bool, DbError> {
         self.trips += 1;
         let reached: Option<i64> = sqlx::query_scalar(self.syntax.flavour.has_reached())
             .bind(position)
             .bind(position)
-            // Zero would be for ever.
-            .bind(patience.as_secs_f64().max(0.001))
+            // Zero would mean no timeout.
+            .bind(timeout.as_secs_f64().max(0.001))
             .fetch_one(&mut self.inner)
             .await
             .map_err(classify)?;
@@ -333,12 +333,12 @@ impl Connection for MySqlConnection {
         self.trips
     }
 
-    /// The protocol's own reset is not to be had through sqlx, and no list of settings could
-    /// say that user code left none behind: a new session takes the place of the old one.
+    /// Replaces the session by a new one: sqlx does not offer the protocol's reset, and no list of
+    /// settings covers everything that user code may have changed.
     async fn reset(&mut self) -> Result<(), DbError> {
         let fresh = Self::open(self.sessions.clone(), self.syntax.clone()).await?;
         let old = std::mem::replace(self, fresh);
-        // Its transaction is to be gone when the caller goes on.
+        // Its transaction must be over before the caller continues.
         old.inner.close().await.map_err(classify)
     }
 
@@ -350,7 +350,7 @@ impl Connection for MySqlConnection {
 const ENDED: &str = "the transaction had ended before its commit: the server rolled it back, or a statement in it \
                      (CREATE, ALTER, DROP, COMMIT) committed what was before it";
 
-pub(super) fn rolled_back() -> DbError {
+pub(super) fn rolled_back_error() -> DbError {
     DbError::new(
         DbErrorKind::Other,
         "the transaction was rolled back after an earlier error (a deadlock or a lock that was not to be had); begin anew",

@@ -1,4 +1,4 @@
-//! Values from MySQL's types.
+//! Decodes values of MySQL's types.
 
 use chrono::{NaiveDate, NaiveDateTime};
 use rust_decimal::Decimal;
@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::db::DbError;
 use crate::domain::{ColumnDef, Value, ValueType};
 
-/// A row's values, as the code expects them.
+/// Decodes a row's values as the types of `columns`.
 pub(super) fn decode(row: &MySqlRow, columns: &[ColumnDef]) -> Result<Vec<Value>, DbError> {
     columns
         .iter()
@@ -20,7 +20,7 @@ pub(super) fn decode(row: &MySqlRow, columns: &[ColumnDef]) -> Result<Vec<Value>
         .collect()
 }
 
-/// The types were held against the code when the table was first looked at; here only the
+/// The column types were compared with the code when the table was described. Here only different
 /// spellings of one type are told apart.
 fn value(row: &MySqlRow, at: usize, ty: ValueType) -> Result<Value, String> {
     let raw = row.try_get_raw(at).map_err(|e| e.to_string())?;
@@ -41,10 +41,11 @@ fn value(row: &MySqlRow, at: usize, ty: ValueType) -> Result<Value, String> {
         ValueType::Uuid => Value::Uuid(uuid(row.try_get_unchecked(at).map_err(wrong)?)?),
         ValueType::Decimal => {
             let text = text()?;
-            // The column fills it up with more zeros than a Decimal has room for.
-            let digits = match text.contains('.') {
-                true => text.trim_end_matches('0').trim_end_matches('.'),
-                false => &text,
+            // The column pads it with more zeros than a Decimal can hold.
+            let digits = if text.contains('.') {
+                text.trim_end_matches('0').trim_end_matches('.')
+            } else {
+                &text
             };
             Decimal::from_str_exact(digits)
                 .map(Value::Decimal)
@@ -57,7 +58,7 @@ fn value(row: &MySqlRow, at: usize, ty: ValueType) -> Result<Value, String> {
     })
 }
 
-/// 16 bytes, or the text.
+/// A UUID from its 16 bytes or its text.
 fn uuid(bytes: &[u8]) -> Result<Uuid, String> {
     match bytes.len() {
         16 => Uuid::from_slice(bytes).map_err(|e| e.to_string()),

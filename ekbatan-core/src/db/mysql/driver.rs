@@ -22,12 +22,11 @@ const MYSQL: Capabilities = Capabilities {
 
 const MARIADB: Capabilities = Capabilities { name: "mariadb", ..MYSQL };
 
-/// The sqlx connection behind one of ours, if it is of this dialect.
+/// The sqlx connection of a connection of this dialect.
 pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut sqlx::MySqlConnection> {
     connection.as_any().downcast_mut::<MySqlConnection>().map(|own| &mut own.inner)
 }
 
-/// Opens connections to a MySQL or MariaDB server, and to its replica if there is one.
 pub(crate) struct MySqlDriver {
     primary: Arc<SessionFactory>,
     replica: Option<Arc<SessionFactory>>,

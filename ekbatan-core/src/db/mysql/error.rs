@@ -1,17 +1,17 @@
-//! The servers' error numbers, once.
+//! Classifies errors by the servers' error numbers.
 
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::db::sqlx_error::{self, classify_client_error};
 use crate::db::{DbError, DbErrorKind};
 
-/// What a guard of a commit raises: a subquery gave two rows where one was to be.
+/// The error of a commit's guard: a subquery returned two rows where one is allowed.
 pub(super) const GUARD: &str = "1242";
 
-/// A savepoint, among other things, is not there.
+/// A savepoint (or another object) does not exist.
 pub(super) const NO_SAVEPOINT: &str = "1305";
 
-/// The session to kill is not there any more.
+/// The session to kill does not exist any more.
 pub(super) const NO_SUCH_SESSION: &str = "1094";
 
 fn kind(number: u16) -> DbErrorKind {
@@ -22,19 +22,18 @@ fn kind(number: u16) -> DbErrorKind {
         1048 | 1263 | 1364 | 1566 => K::NotNullViolation,
         3819 | 4025 => K::CheckViolation,
         1213 | 3058 => K::Deadlock,
-        // MariaDB's snapshot is too old; the cluster refused at the commit.
+        // MariaDB: the snapshot is too old; a cluster rejected the commit.
         1020 | 3101 => K::Serialization,
         1205 | 3572 => K::LockTimeout,
         1317 | 1969 | 3024 => K::StatementTimeout,
-        // Out of range, too long, not of the type, not a date, not JSON, not utf8, too large
-        // for a packet.
+        // Out of range, too long, wrong type, no date, no JSON, no UTF-8, too large for a packet.
         1153 | 1264 | 1265 | 1292 | 1300 | 1366 | 1367 | 1406 | 1411 | 1441 | 1525 | 1690
         | 3140 | 3141 | 3157 => K::ValueOutOfRange,
         1049 | 1109 | 1146 => K::UndefinedTable,
         1054 => K::UndefinedColumn,
         1290 | 1792 | 1836 => K::ReadOnly,
         1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1370 | 1698 | 1820 | 1862 | 3118 => K::Denied,
-        // No connections left, shutting down, killed, closed for its idleness.
+        // No connections left, shutting down, killed, closed after being idle.
         1040
         | 1053
         | 1077
@@ -68,12 +67,12 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
     }
 }
 
-/// The name of the constraint that was violated. The protocol has no field for it, so it is
-/// taken from the message; what kind of error it is, the number alone has said.
+/// The name of the violated constraint. The protocol has no field for it, so it is taken from the
+/// message; the kind of the error is derived from the number alone.
 fn constraint(kind: DbErrorKind, message: &str) -> Option<&str> {
     match kind {
         // Duplicate entry '..' for key 'things.label_key', on MariaDB 'label_key'. The value
-        // stands before the key and may hold anything.
+        // before the key may contain anything.
         DbErrorKind::UniqueViolation => {
             let key = message.rsplit_once("for key '")?.1.strip_suffix('\'')?;
             Some(key.split_once('.').map_or(key, |(_, key)| key))
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_constraint_is_named_as_either_server_writes_it() {
+    fn a_constraint_is_found_in_the_messages_of_both_servers() {
         let unique = DbErrorKind::UniqueViolation;
         for (kind, message, name) in [
             (unique, "Duplicate entry 'a' for key 'things.label_key'", Some("label_key")),

@@ -1,12 +1,12 @@
-//! Raising a fence, by itself or with the read that comes first.
+//! Checks fences in a commit, and raises them, alone or together with a read.
 //!
-//! Both are statements of one packet. The session is READ COMMITTED and commits each
-//! statement by itself, so the read sees the commit that the raise waited for.
+//! The raise and the read are statements of one packet. The session is READ COMMITTED and in
+//! autocommit mode, so the read sees the commit that the raise waited for.
 
 use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, Row};
 
-use super::connection::{MySqlConnection, rolled_back};
+use super::connection::{MySqlConnection, rolled_back_error};
 use super::decode::decode;
 use super::error::classify;
 use super::literal::write_text;
@@ -15,12 +15,12 @@ use super::syntax::MySqlSyntax;
 use crate::db::eventlog::LOCK_FENCES;
 use crate::db::{DbError, FenceCheck, FenceRaise, Query, Rows, Syntax};
 
-/// A hundred years, in microseconds: what a fence may be raised for without leaving the
+/// A hundred years, in microseconds: the longest time that keeps the end of a fence within the
 /// range of dates.
 const LONGEST: i64 = 3_155_760_000_000_000;
 
-/// Locks a fence against being raised and answers the number, if it stands. Both servers know
-/// this spelling; `FOR SHARE` is MySQL's alone.
+/// Locks a fence against being raised, and returns `number` if the fence holds. Both servers
+/// understand this spelling; only MySQL has `FOR SHARE`.
 pub(super) fn check(syntax: &MySqlSyntax, fence: &FenceCheck, number: usize) -> String {
     format!(
         "SELECT {number} FROM {} WHERE lock_key = {} AND token = {} AND until > UTC_TIMESTAMP(6) LOCK IN SHARE MODE",
@@ -30,7 +30,7 @@ pub(super) fn check(syntax: &MySqlSyntax, fence: &FenceCheck, number: usize) -> 
     )
 }
 
-/// Locks a fence against being raised, and fails unless it stands, as [`guard`] does.
+/// Locks a fence against being raised, and fails unless it holds, as `statement::guard` does.
 pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
     format!(
         "SET @ekbatan_fence = NULL; \
@@ -43,11 +43,11 @@ pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
     )
 }
 
-/// Raises a fence, unless a later token stands there, and answers the token that stands.
+/// Raises a fence unless a later token is stored, and returns the stored token.
 fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64) -> String {
     let (table, key, token) = (syntax.table(&LOCK_FENCES), text(&fence.key), fence.token);
     let until = format!("UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND");
-    // `until` first: an assignment sees those to its left as done.
+    // `until` first: an assignment sees the results of those to its left.
     format!(
         "INSERT INTO {table} (lock_key, token, until) VALUES ({key}, {token}, {until}) \
          ON DUPLICATE KEY UPDATE \
@@ -63,14 +63,14 @@ fn text(value: &str) -> String {
 }
 
 impl MySqlConnection {
-    /// The rows that were read, if any were asked for; nothing if a later token stands.
+    /// Raises the fence and then runs `read`, if given. `None` if a later token is stored.
     pub(super) async fn raise_and_read(
         &mut self,
         raise: &FenceRaise,
         read: Option<&Query>,
     ) -> Result<Option<Rows>, DbError> {
-        if self.lost {
-            return Err(rolled_back());
+        if self.rolled_back {
+            return Err(rolled_back_error());
         }
         let mut sql = raise_fence(&self.syntax, &raise.check, raise.micros().min(LONGEST));
         if let Some(query) = read {
@@ -79,7 +79,7 @@ impl MySqlConnection {
         }
         self.trips += 1;
         let mut answers = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(&mut self.inner);
-        // The raise is two statements, the second of which answers the token that stands.
+        // The raise is two statements; the second returns the stored token.
         let (mut done, mut is_raised, mut rows) = (0, false, Vec::new());
         while let Some(answer) = answers.try_next().await.map_err(classify)? {
             match (answer, read) {

@@ -1,6 +1,6 @@
 //! MySQL or MariaDB: what differs between the two besides types.
 
-/// Which of the two servers.
+/// The server's product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flavour {
     MySql,
@@ -8,7 +8,7 @@ pub(super) enum Flavour {
 }
 
 impl Flavour {
-    /// Asks how far a primary has come.
+    /// The statement that returns the log position of a primary.
     pub(super) fn position(self) -> &'static str {
         match self {
             Flavour::MySql => "SELECT @@GLOBAL.gtid_executed",
@@ -16,7 +16,7 @@ impl Flavour {
         }
     }
 
-    /// Asks whether a replica has come so far, if need be after waiting for it.
+    /// The statement that waits until a replica reaches a log position.
     pub(super) fn has_reached(self) -> &'static str {
         match self {
             Flavour::MySql => {

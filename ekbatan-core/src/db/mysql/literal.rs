@@ -1,9 +1,11 @@
-//! Values as SQL literals, for statements that travel together as one text.
+//! Values as SQL literals, for statements that are sent together as one text.
 //!
-//! Nothing of a value can end its literal. Bytes are written in hexadecimal, and so is every
-//! text that holds more than printable ASCII without quote and backslash; everything else
-//! consists of digits, signs and letters of our own choosing. A value that its column would
-//! change is refused here, where the server would keep silent.
+//! Invariants:
+//! - No part of a value can end its literal. Bytes are written in hexadecimal, and so is a text
+//!   with anything but printable ASCII without quote and backslash. All other literals consist of
+//!   digits, signs and fixed letters.
+//! - A value that its column would change is rejected here, because the server would not report
+//!   it.
 
 use std::fmt::{Display, Write as _};
 
@@ -13,20 +15,20 @@ use super::syntax::{is_binary_uuid, length};
 use crate::db::{ColumnInfo, DbError, DbErrorKind};
 use crate::domain::{Value, depth};
 
-/// Writes a value as its column takes it.
+/// Writes a value as a literal for its column.
 pub(super) fn write_literal(
     sql: &mut String,
     value: &Value,
     column: &ColumnInfo,
 ) -> Result<(), DbError> {
     check(value, column)?;
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = match value {
         Value::Null => write!(sql, "NULL"),
         Value::Bool(v) => write!(sql, "{}", u8::from(*v)),
         Value::Int(v) => write!(sql, "{v}"),
-        // The shortest digits that read back as the same float, as a float: `1e-1`. MariaDB
-        // alone makes a plain zero of a negative one, however it is written.
+        // The shortest digits that read back as the same float, written as a float: `1e-1`. MariaDB
+        // stores a negative zero as zero, however it is written.
         Value::Float(v) => write!(sql, "{v:e}"),
         Value::Text(v) | Value::Json(v) => {
             write_text(sql, v);
@@ -52,8 +54,8 @@ fn timestamp(value: &DateTime<Utc>) -> impl Display {
     value.format("%Y-%m-%d %H:%M:%S%.6f")
 }
 
-/// Plain where no byte can mean anything to the server's parser, whatever its mode and
-/// character set: most texts are, and in hexadecimal they would be twice as long.
+/// Plain if no byte is special to the server's parser in any mode and character set, as in most
+/// texts. Hexadecimal would be twice as long.
 pub(super) fn write_text(sql: &mut String, text: &str) {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'\'' && byte != b'\\') {
         sql.push('\'');
@@ -76,13 +78,15 @@ fn write_hex(sql: &mut String, bytes: &[u8]) {
     sql.push('\'');
 }
 
-/// Refuses what no column takes.
+/// Rejects values that no column can hold.
 pub(super) fn check_range(value: &Value) -> Result<(), DbError> {
-    let in_range = |year: i32, value: &dyn Display| match (1000..=9999).contains(&year) {
-        true => Ok(()),
-        false => Err(out_of_range(format!(
+    let in_range = |year: i32, value: &dyn Display| {
+        if (1000..=9999).contains(&year) {
+            return Ok(());
+        }
+        Err(out_of_range(format!(
             "{value} lies outside the years 1000 to 9999, which are those of MySQL's dates"
-        ))),
+        )))
     };
     match value {
         Value::Float(v) if !v.is_finite() => {
@@ -94,7 +98,7 @@ pub(super) fn check_range(value: &Value) -> Result<(), DbError> {
     }
 }
 
-/// Refuses what this column would keep as something else without a word.
+/// Rejects values that this column would change silently.
 fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
     // A list in a condition has no column.
     check_range(value).map_err(|error| match column.name.as_str() {
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_column_would_change_is_refused_by_name() {
+    fn a_value_that_a_column_would_change_is_rejected_by_name() {
         let year = |year| NaiveDate::from_ymd_opt(year, 1, 1).unwrap();
         for (value, db_type, named) in [
             (Value::Float(f64::NAN), "double", "NaN"),

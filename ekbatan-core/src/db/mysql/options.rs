@@ -1,4 +1,4 @@
-//! How a server is reached, as the configuration says.
+//! Connection options from the configuration.
 
 use std::str::FromStr;
 
@@ -9,12 +9,11 @@ use super::flavour::Flavour;
 use crate::config::{DataSourceConfig, ExposeSecret, TlsMode};
 use crate::db::{DbError, DbErrorKind};
 
-/// How every connection to a server is opened, for whoever keeps something of its own there.
-/// Sessions are left as the server has them.
+/// The options by which connections to a server are opened. They set nothing in the session.
 ///
 /// # Errors
 ///
-/// When the address is not understood.
+/// If the url cannot be parsed.
 pub fn server_options(config: &DataSourceConfig) -> Result<MySqlConnectOptions, DbError> {
     connect_options(config).map(|(_, options)| options)
 }
@@ -30,7 +29,7 @@ pub(super) fn connect_options(
     let mut options = MySqlConnectOptions::from_str(&format!("mysql:{rest}"))
         .map_err(|e| misread(&e.to_string()))?
         .statement_cache_capacity(500)
-        // All of this is set in one packet with the rest.
+        // The session's setup packet sets these together with the rest.
         .pipes_as_concat(false)
         .no_engine_substitution(false)
         .timezone(None)

@@ -1,8 +1,9 @@
-//! In which order the rows of a commit are written.
+//! The order in which the rows of a commit are written.
 //!
-//! InnoDB checks a foreign key with each row, so a new parent has to stand before its
-//! children. Updates come after all new rows, by table and key, as everywhere: two commits
-//! never lock rows in opposite order.
+//! Invariants:
+//! - A new parent is written before its children, because InnoDB checks foreign keys row by row.
+//! - Updates come after all inserts, by table and key, so that two commits never lock rows in
+//!   opposite order.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use uuid::Uuid;
 use crate::db::{ChangeKind, CommitBatch, RowChange};
 use crate::domain::{TableKey, Value};
 
-/// All rows of the batches, in their order: what is new, what changes, the records.
+/// All rows of the batches: the inserts, the updates, the records.
 pub(super) fn ordered<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b RowChange> {
     let changes = || batches.iter().flat_map(|batch| &batch.changes);
     let mut inserts: Vec<&RowChange> =
@@ -25,8 +26,8 @@ pub(super) fn ordered<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b RowChange> {
     parents_first(inserts).into_iter().chain(updates).chain(records).collect()
 }
 
-/// The rows table by table, a table that others refer to before them; within a table that
-/// refers to itself, a row before those that refer to it.
+/// The rows table by table, each table after those that it refers to. In a table that refers to
+/// itself, each row after those that it refers to.
 fn parents_first(rows: Vec<&RowChange>) -> Vec<&RowChange> {
     let tables: Vec<&[&RowChange]> =
         rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key()).collect();
@@ -43,9 +44,10 @@ fn parents_first(rows: Vec<&RowChange>) -> Vec<&RowChange> {
     };
     let mut ordered = Vec::with_capacity(rows.len());
     for n in sorted(tables.len(), parents) {
-        match refers_to_itself(n) {
-            true => ordered.extend(parent_rows_first(tables[n])),
-            false => ordered.extend_from_slice(tables[n]),
+        if refers_to_itself(n) {
+            ordered.extend(parent_rows_first(tables[n]));
+        } else {
+            ordered.extend_from_slice(tables[n]);
         }
     }
     ordered
@@ -69,8 +71,8 @@ fn parent_rows_first<'b>(rows: &[&'b RowChange]) -> Vec<&'b RowChange> {
     sorted(rows.len(), parents).into_iter().map(|n| rows[n]).collect()
 }
 
-/// The numbers below `count`, each behind its parents. Where they go round in a circle, which
-/// no order satisfies, they stay as they come.
+/// The numbers below `count`, each after its parents. The members of a cycle, which no order
+/// satisfies, keep their order.
 fn sorted(count: usize, parents: impl Fn(usize) -> Vec<usize>) -> Vec<usize> {
     let mut seen = vec![false; count];
     let mut order = Vec::with_capacity(count);
@@ -93,7 +95,7 @@ mod tests {
     use super::sorted;
 
     #[test]
-    fn parents_stand_before_their_children_and_circles_do_no_harm() {
+    fn parents_come_before_their_children_and_cycles_are_tolerated() {
         let parents = |n: usize| match n {
             0 => vec![2],
             2 => vec![3],

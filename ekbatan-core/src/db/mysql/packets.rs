@@ -2,18 +2,18 @@
 
 use crate::db::{DbError, DbErrorKind};
 
-/// The length up to which a packet is one record of TLS, and so one write. sqlx leaves Nagle's
-/// algorithm on: the second write of a packet waits until the server has acknowledged the
-/// first, which it puts off for 40 ms. That is longer than several trips take.
+/// Up to this length a packet is one TLS record, and so one write. sqlx leaves Nagle's algorithm
+/// on: the second write of a packet waits for the acknowledgement of the first, which the server
+/// delays by 40 ms. That is longer than several round trips.
 pub(super) const ONE_WRITE: usize = 15_000;
 
-/// From here on the trips would take longer than the waiting.
+/// From this length on, the round trips of short packets would take longer than that delay.
 const MANY_WRITES: usize = 150_000;
 
-/// How long a packet of many writes gets.
+/// The length of a packet that takes many writes.
 const FULL_PACKET: usize = 1_000_000;
 
-/// Statements that follow each other within one transaction.
+/// The statements of one transaction, in order.
 pub(super) struct PacketPlan {
     max_packet: usize,
     statements: Vec<String>,
@@ -39,8 +39,8 @@ impl PacketPlan {
         Ok(())
     }
 
-    /// Few packets that are sent without waiting. A statement that is longer than they are to
-    /// be is one by itself.
+    /// As few packets as possible that avoid the delay. A statement that is longer than a packet
+    /// should be is a packet by itself.
     pub(super) fn packets(self) -> Vec<String> {
         let total: usize = self.statements.iter().map(String::len).sum();
         let full = if total < MANY_WRITES { ONE_WRITE } else { FULL_PACKET };
@@ -75,19 +75,19 @@ mod tests {
     }
 
     #[test]
-    fn a_short_flight_is_one_packet_and_a_long_one_has_packets_of_one_write() {
+    fn a_short_plan_is_one_packet_and_a_long_one_has_packets_of_one_write() {
         assert_eq!(lengths(plan(&[100, 200, 6])), [100 + 200 + 6 + 4]);
         assert_eq!(lengths(plan(&[10_000, 10_000, 6])), [10_000, 10_008]);
         assert_eq!(lengths(plan(&[100, 20_000, 6])), [100, 20_000, 6]);
     }
 
     #[test]
-    fn the_longest_flights_have_few_long_packets() {
+    fn the_longest_plans_have_few_long_packets() {
         assert_eq!(lengths(plan(&[15_000; 100])).len(), 2);
     }
 
     #[test]
-    fn a_row_that_no_packet_takes_is_refused() {
+    fn a_row_that_exceeds_a_packet_is_rejected() {
         let mut plan = PacketPlan::new(10_000);
         let error = plan.push("x".repeat(9_500)).unwrap_err();
         assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);

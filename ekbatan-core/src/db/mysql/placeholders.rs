@@ -1,5 +1,5 @@
-//! Queries as the core writes them (`$1`, `$2`, ..) into what MySQL takes: a `?` for each
-//! value, in order, lists written out.
+//! Converts queries of the core (`$1`, `$2`, ..) to MySQL's form: one `?` per value, in order, with
+//! lists expanded.
 
 use sqlx::Arguments;
 use sqlx::mysql::MySqlArguments;
@@ -8,27 +8,28 @@ use super::literal::check_range;
 use crate::db::{Arg, DbError, DbErrorKind, Query};
 use crate::domain::Value;
 
-/// How many `?` a prepared statement may hold; the protocol's bound is 65,535.
+/// The maximum number of `?` in a prepared statement; the protocol's limit is 65,535.
 const MAX_PLACEHOLDERS: usize = 60_000;
 
 /// A statement ready to be sent.
-pub(super) struct Bound {
+pub(super) struct BoundQuery {
     pub(super) sql: String,
     pub(super) arguments: MySqlArguments,
-    /// Whether the text will be met again.
-    pub(super) is_lasting: bool,
+    /// Whether the text will be sent again, and so is worth preparing.
+    pub(super) is_reusable: bool,
 }
 
-/// Writes the placeholders of a query out.
+/// Expands the placeholders of a query.
 ///
-/// Lists are filled up, by their last value, to a power of two: few texts are prepared, and
-/// an `IN` does not mind. A list that is too long for placeholders is written into the text.
-pub(super) fn bind(query: &Query) -> Result<Bound, DbError> {
+/// A list is padded with its last value to a power of two, so that few texts are prepared; it does
+/// not change the result of an `IN`. A list that is too long for placeholders is written into the
+/// text.
+pub(super) fn bind(query: &Query) -> Result<BoundQuery, DbError> {
     let values: usize = query.args.iter().map(length).sum();
     bind_as(query, values, if values > MAX_PLACEHOLDERS { Literals::Lists } else { Literals::None })
 }
 
-/// A query with its values in the text, to be sent with others as one packet.
+/// A query with its values in the text, so that it can be sent in one packet with others.
 pub(super) fn written_out(query: &Query) -> Result<String, DbError> {
     bind_as(query, query.args.len() * 16, Literals::All).map(|bound| bound.sql)
 }
@@ -41,12 +42,12 @@ enum Literals {
     All,
 }
 
-fn bind_as(query: &Query, values: usize, literals: Literals) -> Result<Bound, DbError> {
+fn bind_as(query: &Query, values: usize, literals: Literals) -> Result<BoundQuery, DbError> {
     let inline = literals != Literals::None;
-    let mut bound = Bound {
+    let mut bound = BoundQuery {
         sql: String::with_capacity(query.sql.len() + values * 3),
         arguments: MySqlArguments::default(),
-        is_lasting: !inline,
+        is_reusable: !inline,
     };
     let mut rest = &*query.sql;
     while let Some(at) = rest.find(['$', '`', '\'']) {
@@ -54,7 +55,7 @@ fn bind_as(query: &Query, values: usize, literals: Literals) -> Result<Bound, Db
         rest = &rest[at..];
         let quote = rest.as_bytes()[0];
         if quote != b'$' {
-            // A quoted name or text; a doubled quote in it looks like two of them in a row.
+            // A quoted name or text. One with a doubled quote is skipped as two adjacent ones.
             let end = rest[1..].find(char::from(quote)).map_or(rest.len(), |end| end + 2);
             bound.sql.push_str(&rest[..end]);
             rest = &rest[end..];
@@ -89,7 +90,7 @@ fn length(arg: &Arg) -> usize {
     }
 }
 
-impl Bound {
+impl BoundQuery {
     fn add(&mut self, value: &Value, as_bytes: bool) -> Result<(), DbError> {
         self.sql.push('?');
         check_range(value)?;
@@ -114,7 +115,7 @@ impl Bound {
 
     fn add_all(&mut self, values: &[Value], as_bytes: bool) -> Result<(), DbError> {
         let Some(last) = values.last() else {
-            // Nothing is in a list of nothing, and that for certain: not even a null.
+            // The empty list: `IN` is false for every value, null included.
             self.sql.push_str("SELECT NULL FROM DUAL WHERE FALSE");
             return Ok(());
         };
@@ -127,7 +128,7 @@ impl Bound {
     }
 
     fn write(&mut self, values: &[Value], as_bytes: bool) -> Result<(), DbError> {
-        // Only the spelling of UUIDs depends on the column.
+        // Only the literal of a UUID depends on the column.
         let column = crate::db::ColumnInfo {
             name: String::new(),
             db_type: if as_bytes { "binary(16)" } else { "" }.to_owned(),
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
     use crate::domain::ValueType;
 
-    fn bound(sql: &str, args: Vec<Arg>) -> Bound {
+    fn bound(sql: &str, args: Vec<Arg>) -> BoundQuery {
         bind(&Query { sql: sql.into(), args, columns: Vec::new().into() }).unwrap()
     }
 
@@ -162,20 +163,20 @@ mod tests {
     }
 
     #[test]
-    fn each_placeholder_is_a_mark_however_often_it_is_named() {
+    fn each_use_of_an_argument_is_a_placeholder() {
         let bound = bound("a > $2 OR (a = $2 AND b = $1b)", vec![int(1), int(2)]);
         assert_eq!(bound.sql, "a > ? OR (a = ? AND b = ?)");
         assert_eq!(bound.arguments.len(), 3);
     }
 
     #[test]
-    fn what_is_quoted_is_left_alone() {
+    fn quoted_text_is_unchanged() {
         let bound = bound("`a$1` = $1 AND `b``$1` <> '$1''' AND c = $1", vec![int(1)]);
         assert_eq!(bound.sql, "`a$1` = ? AND `b``$1` <> '$1''' AND c = ?");
     }
 
     #[test]
-    fn lists_are_written_out_to_few_lengths() {
+    fn lists_are_expanded_to_few_lengths() {
         assert_eq!(bound("a IN ($1)", vec![ints(3)]).sql, "a IN (?, ?, ?, ?)");
         assert_eq!(
             bound("a IN ($1)", vec![ints(0)]).sql,
@@ -183,7 +184,7 @@ mod tests {
         );
         let long = bound("a IN ($1) AND b = $2", vec![ints(60_001), int(1)]);
         assert!(long.sql.starts_with("a IN (0, 1, 2,") && long.sql.ends_with("AND b = ?"));
-        assert!(!long.is_lasting);
+        assert!(!long.is_reusable);
         assert_eq!(long.arguments.len(), 1);
     }
 
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_is_not_there_is_named() {
+    fn a_missing_argument_is_named() {
         let query = Query { sql: "a = $2".into(), args: vec![int(1)], columns: Vec::new().into() };
         assert!(bind(&query).err().unwrap().to_string().contains("$2"));
     }

@@ -1,8 +1,10 @@
-//! How a session is opened, and what holds on every one of them.
+//! Opens sessions and sets them up.
 //!
-//! Sessions are in UTC, strict, in utf8mb4 and READ COMMITTED, whatever the server's own
-//! defaults. They commit each statement by themselves, so that a read leaves no transaction
-//! and no metadata lock behind; only lanes switch that off, once (`become_lane`).
+//! Invariants:
+//! - Every session is in UTC, strict, in utf8mb4 and READ COMMITTED, whatever the server's
+//!   defaults are.
+//! - Sessions are in autocommit mode, so that a read leaves no transaction and no metadata lock
+//!   behind. Only lanes switch it off (`become_lane`).
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,8 +19,8 @@ use super::options::{connect_options, misread};
 use crate::config::DataSourceConfig;
 use crate::db::{DbError, DbErrorKind};
 
-/// Without ANSI_QUOTES and PIPES_AS_CONCAT, whatever the server has: texts are written for
-/// one mode. Strict, so that no value is cut or rounded to fit.
+/// Without ANSI_QUOTES and PIPES_AS_CONCAT, because our SQL is written for one mode. Strict, so
+/// that the server rejects a value that does not fit instead of truncating it.
 const SQL_MODE: &str = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION";
 
 /// Opens sessions on one server.
@@ -31,7 +33,7 @@ pub(super) struct SessionFactory {
     timeout: Duration,
 }
 
-/// A session, and the longest packet that its server takes.
+/// A session, and the longest packet that its server accepts.
 pub(super) struct NewSession {
     pub(super) connection: MySqlConnection,
     pub(super) max_packet: usize,
@@ -87,7 +89,7 @@ impl SessionFactory {
         {
             let mut answers =
                 sqlx::raw_sql(AssertSqlSafe(self.setup.as_str())).fetch_many(&mut connection);
-            // The other server may not know the settings: who it is comes first.
+            // The version is checked first, because the other server may not know the settings.
             while let Some(next) = answers.try_next().await.map_err(failed)? {
                 if let Either::Right(row) = next {
                     let version: String = row.try_get_unchecked(0).map_err(failed)?;
@@ -104,17 +106,16 @@ impl SessionFactory {
     }
 }
 
-/// One packet: who the server is, and how the session is to be.
+/// One packet that asks for the server's version and sets the session up.
 fn setup(flavour: Flavour, statement_timeout: Option<Duration>) -> String {
-    // Error messages are read for the names in them, which stand where English puts them.
+    // In English, because the names of constraints are taken from error messages.
     let mut sql = format!(
         "SELECT VERSION(), @@max_allowed_packet; \
          SET NAMES utf8mb4, time_zone = '+00:00', autocommit = 1, sql_mode = '{SQL_MODE}', lc_messages = 'en_US'"
     );
-    match flavour {
-        // A long list of ids is looked up in the index, however long it is.
-        Flavour::MySql => sql.push_str(", range_optimizer_max_mem_size = 0"),
-        Flavour::MariaDb => {}
+    if flavour == Flavour::MySql {
+        // So that even a very long list of ids is looked up in the index.
+        sql.push_str(", range_optimizer_max_mem_size = 0");
     }
     if let Some(timeout) = statement_timeout {
         let _ = match flavour {
@@ -130,7 +131,7 @@ fn setup(flavour: Flavour, statement_timeout: Option<Duration>) -> String {
     sql
 }
 
-/// Refuses a server that the scheme does not name, or that is too old.
+/// Rejects a server that the scheme does not name, or that is too old.
 fn check_version(version: &str, meant: Flavour, address: &str) -> Result<(), DbError> {
     let is = if version.contains("MariaDB") { Flavour::MariaDb } else { Flavour::MySql };
     let refuse = |why: String| Err(DbError::new(DbErrorKind::Other, format!("{address} {why}")));
@@ -145,16 +146,17 @@ fn check_version(version: &str, meant: Flavour, address: &str) -> Result<(), DbE
     let found = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let (oldest, name) = match meant {
         Flavour::MySql => ((8, 0), "MySQL 8.0"),
-        // The first with a type for UUIDs.
+        // The first version with a type for UUIDs.
         Flavour::MariaDb => ((10, 7), "MariaDB 10.7"),
     };
-    match found < oldest {
-        true => refuse(format!("is of version `{version}`; {name} is the oldest that will do")),
-        false => Ok(()),
+    if found < oldest {
+        refuse(format!("is of version `{version}`; {name} is the oldest that is supported"))
+    } else {
+        Ok(())
     }
 }
 
-/// What MySQL takes as a database's name.
+/// Rejects what MySQL does not accept as the name of a database.
 pub(super) fn check_eventlog(name: &str) -> Result<(), DbError> {
     let why = if name.is_empty() {
         "is empty"
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_session_is_set_in_one_packet() {
+    fn the_session_is_set_up_by_one_packet() {
         assert_eq!(
             setup(Flavour::MySql, Some(Duration::from_millis(1_500))),
             "SELECT VERSION(), @@max_allowed_packet; \
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eventlog_that_is_no_databases_name_is_refused() {
+    fn an_eventlog_that_cannot_name_a_database_is_rejected() {
         assert!(check_eventlog("orders`log").is_ok());
         for name in ["", "a ", "a\nb", &"x".repeat(65)] {
             assert!(check_eventlog(name).is_err(), "{name:?}");

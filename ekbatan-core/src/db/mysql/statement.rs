@@ -1,5 +1,5 @@
-//! The statements that commit, as text. Values are literals, so that the statements of a
-//! commit travel as one packet.
+//! The texts of the statements that commit. Values are literals, so that all statements of a
+//! commit fit one packet.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ fn literal(row: &RowChange, position: usize) -> Result<String, DbError> {
     Ok(sql)
 }
 
-/// `INSERT INTO t (..) VALUES`, to which rows are added.
+/// `INSERT INTO t (..) VALUES`; the rows are appended.
 pub(super) fn insert_into(syntax: &MySqlSyntax, table: &TableInfo) -> String {
     let names: Vec<String> =
         table.columns.iter().map(|column| syntax.quote(&column.name)).collect();
@@ -31,11 +31,11 @@ pub(super) fn insert_row(row: &RowChange) -> Result<String, DbError> {
     Ok(sql)
 }
 
-/// Updates rows of one table that are at their version, and only those.
+/// Updates those rows of one table that are at their version.
 ///
-/// What differs between rows is chosen by the id, `CASE id WHEN .. THEN .. END`; what is the
-/// same in all is said once. The ids are a list by themselves, so that the rows are found by
-/// the primary key.
+/// A value that differs between the rows is chosen by the id, `CASE id WHEN .. THEN .. END`; a
+/// value that all rows share is written once. The ids are also a list, so that the server finds
+/// the rows by the primary key.
 pub(super) fn update(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String, DbError> {
     let table = &rows[0].table;
     let name = |position: usize| syntax.quote(&table.columns[position].name);
@@ -57,12 +57,11 @@ pub(super) fn update(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String
     let mut set = Vec::new();
     for position in ChangeKind::Update.written(table).filter(|position| *position != 0) {
         let name = name(position);
-        set.push(match Some(position) == table.table.version {
-            true => {
-                let steps = choose(rows.iter().map(|row| row.steps.to_string()).collect());
-                format!("{name} = {name} + {steps}")
-            }
-            false => format!("{name} = {}", chosen(position)?),
+        set.push(if Some(position) == table.table.version {
+            let steps = choose(rows.iter().map(|row| row.steps.to_string()).collect());
+            format!("{name} = {name} + {steps}")
+        } else {
+            format!("{name} = {}", chosen(position)?)
         });
     }
     let found = match &ids[..] {
@@ -77,16 +76,15 @@ pub(super) fn update(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String
     Ok(sql)
 }
 
-/// Fails unless the statement before it found so many rows: of a subquery with two rows a
-/// scalar cannot be made. A packet ends with its first failure, so nothing behind a guard is
-/// carried out then, the COMMIT least of all.
+/// Fails unless the statement before it found `rows` rows: a subquery with two rows is no scalar.
+/// The server stops a packet at the first failure, so a failed guard prevents the COMMIT.
 pub(super) fn guard(rows: usize) -> String {
     format!(
         "SET @ekbatan = (SELECT 1 FROM (SELECT 1 UNION ALL SELECT 2) two WHERE ROW_COUNT() <> {rows})"
     )
 }
 
-/// Locks a row and answers the number, if the row is at its version.
+/// Locks a row, and returns `number` if the row is at its version.
 pub(super) fn look(
     syntax: &MySqlSyntax,
     row: &RowChange,
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn many_rows_are_one_update_that_finds_them_by_their_ids() {
+    fn many_rows_are_one_update_by_their_ids() {
         let rows = [wallet(1, 100, 3), wallet(2, 200, 4)];
         let (one, two) =
             ("x'00000000000000000000000000000001'", "x'00000000000000000000000000000002'");
@@ -161,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_stands_for_several_changes_goes_up_by_as_many_versions() {
+    fn an_update_that_stands_for_several_changes_adds_as_many_versions() {
         let alone = RowChange { steps: 3, ..wallet(1, 100, 3) };
         assert!(update(&syntax(), &[&alone]).unwrap().contains("`version` = `version` + 3, "));
         let sql = update(&syntax(), &[&alone, &wallet(2, 200, 4)]).unwrap();

@@ -1,4 +1,4 @@
-//! How MySQL and MariaDB write what differs between dialects.
+//! The SQL fragments of MySQL and MariaDB.
 
 use std::borrow::Cow;
 
@@ -6,22 +6,22 @@ use super::flavour::Flavour;
 use crate::db::{ColumnInfo, Syntax};
 use crate::domain::{Table, ValueType};
 
-/// The schema under which the framework's tables are known in the code.
+/// The schema that the code uses for the framework's tables.
 const EVENTLOG: &str = "eventlog";
 
 pub(super) struct MySqlSyntax {
     pub(super) flavour: Flavour,
-    /// The database that is meant where the code says `eventlog`.
+    /// The database that stands for the schema `eventlog`.
     pub(super) eventlog: String,
 }
 
 impl MySqlSyntax {
-    /// A schema is a database; `eventlog` is the one that the configuration names.
+    /// The database of a schema; the configuration names the one for `eventlog`.
     pub(super) fn database<'n>(&'n self, schema: &'n str) -> &'n str {
         if schema == EVENTLOG { &self.eventlog } else { schema }
     }
 
-    /// The other way round: how the code speaks of a table of another database.
+    /// The reverse: the name that the code uses for a table of a database.
     pub(super) fn full_name(&self, database: &str, here: &str, table: &str) -> String {
         if database == here {
             table.to_owned()
@@ -32,10 +32,10 @@ impl MySqlSyntax {
         }
     }
 
-    /// Makes the database of the framework's tables, and the record of migrations in it.
+    /// Creates the database of the framework's tables, with the table of applied migrations.
     pub(super) fn create_eventlog(&self) -> String {
         let eventlog = self.quote(&self.eventlog);
-        // A source holds the name of a database, of 64 characters.
+        // A source contains the name of a database, which has up to 64 characters.
         format!(
             "CREATE DATABASE IF NOT EXISTS {eventlog}; \
              CREATE TABLE IF NOT EXISTS {eventlog}.migrations (source varchar(128) NOT NULL, version bigint NOT NULL, \
@@ -49,17 +49,17 @@ impl MySqlSyntax {
     }
 }
 
-/// The type without length and sign.
+/// The type without length and signedness.
 fn base(column: &ColumnInfo) -> &str {
     column.db_type.split(['(', ' ']).next().unwrap_or_default()
 }
 
-/// Whether the column keeps UUIDs as their 16 bytes.
+/// Whether the column stores UUIDs as 16 bytes.
 pub(super) fn is_binary_uuid(column: &ColumnInfo) -> bool {
     column.db_type == "binary(16)"
 }
 
-/// The length in brackets, as in `varchar(255)`.
+/// The length of the type `of`, as in `varchar(255)`.
 pub(super) fn length(column: &ColumnInfo, of: &str) -> Option<usize> {
     column.db_type.strip_prefix(of)?.strip_prefix('(')?.split(')').next()?.parse().ok()
 }
@@ -78,12 +78,12 @@ impl Syntax for MySqlSyntax {
         }
     }
 
-    /// `$n` as everywhere; the connection writes it as MySQL wants it. `$nb` is a UUID as its
-    /// bytes.
+    /// `$n` as in all dialects; the connection converts it to a `?`. `$nb` is a UUID as bytes.
     fn argument(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
-        match ty == ValueType::Uuid && is_binary_uuid(column) {
-            true => format!("${n}b"),
-            false => format!("${n}"),
+        if ty == ValueType::Uuid && is_binary_uuid(column) {
+            format!("${n}b")
+        } else {
+            format!("${n}")
         }
     }
 
@@ -100,7 +100,7 @@ impl Syntax for MySqlSyntax {
             (ValueType::Int, "bigint") => (!unsigned, "bigint, which has a sign as the field has"),
             (ValueType::Int, "tinyint" | "smallint" | "mediumint" | "int") => (true, ""),
             (ValueType::Int, _) => (false, "bigint"),
-            // A `float` would keep seven digits of a field's sixteen.
+            // A `float` keeps seven of a field's sixteen digits.
             (ValueType::Float, of) => (of == "double", "double"),
             (
                 ValueType::Text,
@@ -119,12 +119,12 @@ impl Syntax for MySqlSyntax {
             ),
             (ValueType::Decimal, of) => (of == "decimal", "decimal(20,2)"),
             (ValueType::Date, of) => (of == "date", "date"),
-            // Fewer digits would round without a word.
+            // Fewer digits would round silently.
             (ValueType::Timestamp, _) => (
                 matches!(&*column.db_type, "datetime(6)" | "timestamp(6)"),
                 "datetime(6), which keeps microseconds",
             ),
-            // MariaDB's json is another name of longtext.
+            // MariaDB's json is an alias of longtext.
             (ValueType::Json, of) => (of == "json" || (mariadb && of == "longtext"), "json"),
         };
         (!fits).then(|| {
@@ -137,8 +137,8 @@ impl Syntax for MySqlSyntax {
         })
     }
 
-    /// Texts by their UTF-8 bytes, whatever the column's character set and collation;
-    /// MariaDB's UUIDs, which it orders in a way of its own, as texts.
+    /// Texts compare by their UTF-8 bytes, whatever the column's character set and collation.
+    /// MariaDB's UUIDs compare as texts, because MariaDB orders them differently.
     fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
         let name = self.operand(column, ty);
         match (ty, base(column)) {
@@ -148,9 +148,8 @@ impl Syntax for MySqlSyntax {
         }
     }
 
-    /// MariaDB sorts by the first 1,024 bytes (`max_sort_length`) and takes for equal what
-    /// differs behind them. A page that is compared by more than it is sorted by would lose
-    /// rows, so there both go by what is sorted.
+    /// MariaDB sorts by the first 1,024 bytes (`max_sort_length`) only. A page that compared more
+    /// than it sorts by would lose rows, so on MariaDB both use the first bytes.
     fn page_key(&self, expression: String, column: &ColumnInfo, ty: ValueType) -> String {
         let sorted = match ty {
             ValueType::Text => 255,
@@ -160,9 +159,10 @@ impl Syntax for MySqlSyntax {
         let declared = length(column, "varchar").or(length(column, "varbinary"));
         let short = matches!(base(column), "char" | "binary" | "enum" | "tinyblob")
             || declared.is_some_and(|most| most <= sorted);
-        match self.flavour == Flavour::MariaDb && !short {
-            true => format!("LEFT({expression}, {sorted})"),
-            false => expression,
+        if self.flavour == Flavour::MariaDb && !short {
+            format!("LEFT({expression}, {sorted})")
+        } else {
+            expression
         }
     }
 
@@ -170,8 +170,8 @@ impl Syntax for MySqlSyntax {
         text.replace("{eventlog}", &self.quote(&self.eventlog)).into()
     }
 
-    /// An enum is ordered by its declaration and compared as text, which a page needs to be
-    /// the same.
+    /// An enum is ordered by declaration but compared as text. A page needs one order for both, so
+    /// an enum is converted to text.
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
         let name = self.quote(&column.name);
         if column.is_enum { format!("CONCAT({name})") } else { name }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_lose_something_does_not_fit_and_says_what_would() {
+    fn a_lossy_column_does_not_fit_and_the_error_names_one_that_does() {
         use Flavour::{MariaDb, MySql};
         for (flavour, db_type, ty, instead) in [
             (MySql, "datetime(3)", ValueType::Timestamp, "datetime(6)"),
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn mariadb_orders_pages_by_what_it_sorts() {
+    fn mariadb_orders_pages_by_the_bytes_that_it_sorts() {
         let key = |flavour, db_type: &str, ty| {
             let syntax = MySqlSyntax { flavour, eventlog: "log".to_owned() };
             syntax.page_key("c".to_owned(), &column("c", db_type), ty)
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_eventlog_is_the_database_that_was_named_and_is_quoted() {
+    fn the_eventlog_is_the_configured_database_quoted() {
         let syntax = MySqlSyntax { flavour: Flavour::MySql, eventlog: "a`b".to_owned() };
         assert_eq!(
             syntax.framework_migration("CREATE TABLE {eventlog}.x"),

@@ -1,4 +1,4 @@
-//! Batches into one statement, and the statement's answer back to the batches.
+//! Commits batches by one statement, and assigns its result to the batches.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, FenceCheck, RowChange, RowRef, TableInfo,
 };
 
-/// Rows of one table and kind, from all batches; each with its batch and its ordinal.
+/// The rows of one table and kind from all batches, each with its batch and its ordinal.
 struct RowGroup<'b> {
     table: &'b Arc<TableInfo>,
     kind: ChangeKind,
     rows: Vec<(i32, i32, &'b RowChange)>,
 }
 
-/// A fence, and whose it is.
+/// A fence check and its batch.
 struct BatchFence<'b> {
     batch: i32,
-    /// Below zero, where no row's is.
+    /// Negative; the ordinals of rows are positive.
     ordinal: i32,
     fence: &'b FenceCheck,
 }
@@ -40,7 +40,7 @@ fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<BatchFence<'b>> {
 }
 
 impl PostgresConnection {
-    /// Writes the batches in one round trip. `Err` leaves nothing written by any of them.
+    /// Writes the batches in one round trip. After an `Err` nothing of any batch is written.
     pub(super) async fn apply(
         &mut self,
         batches: &[&CommitBatch],
@@ -196,7 +196,7 @@ where
     })
 }
 
-/// Every row of every batch, by table and kind, in the order in which rows are locked.
+/// All rows by table and kind, in the order in which they are locked.
 fn group<'b>(batches: &[&'b CommitBatch]) -> Vec<RowGroup<'b>> {
     let mut groups: Vec<RowGroup<'b>> = Vec::new();
     let mut ordinal = 0;

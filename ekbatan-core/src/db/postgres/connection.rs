@@ -14,37 +14,37 @@ use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceRaise, Isolation, Query, TableInfo, TransactionOptions,
+    FenceRaise, Isolation, Query, Rows, TableInfo, TransactionOptions,
 };
-use crate::domain::{Table, TableKey, Value};
+use crate::domain::{Table, TableKey};
 
-/// A changed row's table and kind, and its record's table.
+/// The table and kind of a change, and the table of its record.
 type SingleKey = (TableKey, ChangeKind, TableKey);
 
-/// Every table that is written and how, and whether a fence is looked at.
+/// The tables that are written, each with its kind of change, and whether fences are checked.
 type FoldKey = (Vec<(TableKey, ChangeKind)>, bool);
 
 pub(crate) struct PostgresConnection {
     pub(crate) inner: PgConnection,
     identity: String,
     pub(super) trips: u64,
-    /// Texts of committing statements, by what they write.
+    /// Texts of the statements that commit, by what they write.
     pub(super) singles: HashMap<SingleKey, Arc<str>>,
     pub(super) folds: HashMap<FoldKey, Arc<str>>,
-    /// Whether a fence is raised and a row read in one trip; see `fence`.
-    pub(super) fuses: bool,
+    /// Whether `eventlog.read_under_fence` works on this connection; see `fence`.
+    pub(super) fence_function_works: bool,
 }
 
 impl PostgresConnection {
     pub(super) fn new(inner: PgConnection, identity: String) -> Self {
         let (singles, folds) = (HashMap::new(), HashMap::new());
-        Self { inner, identity, trips: 0, singles, folds, fuses: true }
+        Self { inner, identity, trips: 0, singles, folds, fence_function_works: true }
     }
 }
 
 #[async_trait]
 impl Connection for PostgresConnection {
-    async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
+    async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError> {
         let mut arguments = PgArguments::default();
         for arg in &query.args {
             bind_arg(&mut arguments, arg)?;
@@ -71,8 +71,8 @@ impl Connection for PostgresConnection {
         }
     }
 
-    async fn become_lane(&mut self, patience: Duration) -> Result<(), DbError> {
-        self.script(&format!("SET lock_timeout = {}", patience.as_millis().max(1))).await
+    async fn become_lane(&mut self, lock_timeout: Duration) -> Result<(), DbError> {
+        self.script(&format!("SET lock_timeout = {}", lock_timeout.as_millis().max(1))).await
     }
 
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
@@ -90,8 +90,8 @@ impl Connection for PostgresConnection {
         if !commit {
             return self.script("ROLLBACK").await;
         }
-        // A COMMIT of a failed transaction answers ROLLBACK and no error. The SELECT before
-        // it does fail there, so what was not committed cannot look as if it were.
+        // The COMMIT of a failed transaction rolls back and returns no error. The SELECT before
+        // it fails in that case, so that the rollback is not taken for a commit.
         self.script("SELECT 1; COMMIT").await
     }
 
@@ -119,7 +119,7 @@ impl Connection for PostgresConnection {
         raise: &FenceRaise,
         query: &Query,
         table: &TableInfo,
-    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+    ) -> Result<Option<Rows>, DbError> {
         self.raise_and_find(raise, query, table).await
     }
 
@@ -148,7 +148,7 @@ impl Connection for PostgresConnection {
                     (((packed >> 16) & 0xffff) as u32, (packed & 0x7ff) as u32)
                 });
                 let length = match db_type.as_str() {
-                    // Of texts it counts a header in.
+                    // The modifier of a text includes a header of four bytes.
                     "varchar" | "bpchar" => modifier.checked_sub(4),
                     "timestamp" | "timestamptz" => Some(modifier),
                     _ => None,
@@ -171,8 +171,8 @@ impl Connection for PostgresConnection {
         broken: Option<&str>,
         actions: &[ActionId],
     ) -> Result<Vec<ActionId>, DbError> {
-        // As long as the old session lives, the statement that it was given may still
-        // commit. It is ended, and only then is looked.
+        // While the old session lives, its statement may still commit. So the session is ended
+        // before its actions are looked up.
         if let Some((pid, started)) = broken.and_then(|identity| identity.split_once(' ')) {
             loop {
                 self.trips += 1;
@@ -205,7 +205,7 @@ impl Connection for PostgresConnection {
 
     async fn position(&mut self) -> Result<Option<String>, DbError> {
         self.trips += 1;
-        // Not the flushed position: a commit that does not wait for the disk is not there yet.
+        // Not the flushed position: it excludes commits that do not wait for the disk.
         sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text")
             .fetch_one(&mut self.inner)
             .await
@@ -213,8 +213,8 @@ impl Connection for PostgresConnection {
             .map_err(classify)
     }
 
-    async fn has_reached(&mut self, position: &str, patience: Duration) -> Result<bool, DbError> {
-        let until = Instant::now() + patience;
+    async fn has_reached(&mut self, position: &str, timeout: Duration) -> Result<bool, DbError> {
+        let until = Instant::now() + timeout;
         let mut pause = Duration::from_millis(1);
         loop {
             self.trips += 1;
@@ -229,7 +229,7 @@ impl Connection for PostgresConnection {
             if reached || left.is_zero() {
                 return Ok(reached);
             }
-            // The server cannot be told to wait for it.
+            // The server has no command that waits for a position.
             tokio::time::sleep(pause.min(left)).await;
             pause = (pause * 2).min(Duration::from_millis(20));
         }

@@ -1,9 +1,9 @@
-//! Values to and from PostgreSQL's types.
+//! Converts values to and from PostgreSQL's types.
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use rust_decimal::Decimal;
 use serde_json::value::RawValue;
-use sqlx::postgres::{PgArguments, PgRow, PgTypeInfo};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::types::Json;
 use sqlx::{Arguments, Row, TypeInfo, ValueRef};
 use uuid::Uuid;
@@ -12,7 +12,7 @@ use super::range::check;
 use crate::db::{Arg, DbError, DbErrorKind};
 use crate::domain::{ColumnDef, Value, ValueType};
 
-/// Adds one value, as the wire's type for `ty`.
+/// Binds a value as the wire type of `ty`.
 pub(super) fn bind(
     arguments: &mut PgArguments,
     ty: ValueType,
@@ -45,7 +45,7 @@ pub(super) fn bind(
     added.map_err(unencodable)
 }
 
-/// Adds a list of values, as an array of the wire's type for `ty`.
+/// Binds a list of values as an array of the wire type of `ty`.
 pub(super) fn bind_many<'v>(
     arguments: &mut PgArguments,
     ty: ValueType,
@@ -87,7 +87,7 @@ pub(super) fn bind_arg(arguments: &mut PgArguments, arg: &Arg) -> Result<(), DbE
     }
 }
 
-/// A row's values, as the code expects them.
+/// Decodes a row's values as the types of `columns`.
 pub(super) fn decode(row: &PgRow, columns: &[ColumnDef]) -> Result<Vec<Value>, DbError> {
     columns
         .iter()
@@ -116,7 +116,7 @@ fn value(row: &PgRow, at: usize, ty: ValueType) -> Result<Value, sqlx::Error> {
             "FLOAT4" => row.try_get::<f32, _>(at)?.into(),
             _ => row.try_get(at)?,
         }),
-        ValueType::Text => Value::Text(text(row, at, &of)?),
+        ValueType::Text => Value::Text(text(row, at)?),
         ValueType::Bytes => Value::Bytes(row.try_get(at)?),
         ValueType::Uuid => Value::Uuid(row.try_get(at)?),
         ValueType::Decimal => Value::Decimal(row.try_get(at)?),
@@ -137,8 +137,8 @@ fn value(row: &PgRow, at: usize, ty: ValueType) -> Result<Value, sqlx::Error> {
     })
 }
 
-/// The server counts from the beginning of 2000: in days since that of the year 1, and in
-/// microseconds since 1970. sqlx would do the sums and panic where they lead too far.
+/// The server counts from the beginning of the year 2000. These are that date in days of the
+/// common era and in microseconds since 1970. sqlx would panic on an overflow of the sums.
 const EPOCH_DAYS: i32 = 730_120;
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
@@ -146,8 +146,8 @@ fn beyond() -> sqlx::Error {
     sqlx::Error::Decode("the database holds infinity, or a date beyond the year 262142".into())
 }
 
-/// Text of any textual type, enums among them, whose names sqlx cannot know.
-fn text(row: &PgRow, at: usize, _: &PgTypeInfo) -> Result<String, sqlx::Error> {
+/// Text of any textual type. Unchecked, because sqlx does not know the names of enums.
+fn text(row: &PgRow, at: usize) -> Result<String, sqlx::Error> {
     row.try_get_unchecked(at)
 }
 

@@ -21,7 +21,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     atomic_migrations: true,
 };
 
-/// The sqlx connection behind one of ours, if it is of this dialect.
+/// The sqlx connection of a connection of this dialect.
 pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut PgConnection> {
     connection.as_any().downcast_mut::<PostgresConnection>().map(|own| &mut own.inner)
 }
@@ -65,8 +65,8 @@ fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
         })?
         .application_name(&config.application_name)
         .statement_cache_capacity(1_000)
-        // Without generic plans a statement over arrays is planned anew on every call and
-        // loses a third of its speed. Session state is in UTC on every connection.
+        // Without generic plans, a statement over arrays is planned on every call, which costs a
+        // third of its speed. All sessions are in UTC.
         .options([("plan_cache_mode", "force_generic_plan"), ("TimeZone", "UTC")])
         .disable_statement_logging();
     if let Some(username) = &config.username {

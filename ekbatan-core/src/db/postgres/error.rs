@@ -1,4 +1,4 @@
-//! SQLSTATE, once.
+//! Classifies errors by their SQLSTATE.
 
 use sqlx::postgres::PgDatabaseError;
 

@@ -1,9 +1,10 @@
-//! Raising a fence, by itself or with the read that comes first.
+//! Checks fences in a commit, and raises them, alone or together with a read.
 //!
-//! A commit that looks at the fence holds its row in share mode, and the raise waits for it.
-//! One statement sees what was committed before it began, so a `SELECT` beside the raise would
-//! not see that commit. The framework's function `eventlog.read_under_fence` raises and then
-//! reads, and each of its statements looks anew.
+//! A commit that checks a fence locks the fence's row in share mode, and a raise waits for that
+//! commit. A statement sees only what was committed before it began, so a `SELECT` in the same
+//! statement as the raise would not see that commit. The framework's function
+//! `eventlog.read_under_fence` raises and then reads; each of its statements has its own
+//! snapshot.
 
 use sqlx::postgres::PgArguments;
 use sqlx::{Arguments, AssertSqlSafe};
@@ -11,15 +12,16 @@ use sqlx::{Arguments, AssertSqlSafe};
 use super::connection::PostgresConnection;
 use super::decode::{bind_arg, decode};
 use super::error::classify;
-use crate::db::{Arg, DbError, FenceRaise, Query, Syntax, TableInfo};
+use crate::db::{Arg, DbError, FenceRaise, Query, Rows, Syntax, TableInfo};
 use crate::domain::{ColumnDef, Value, ValueType};
 
-/// By which the function says that a later lease's fence stands.
-const OUTRUN: &str = "KB001";
+/// The function's error code for: a later token is stored.
+const LATER_TOKEN: &str = "KB001";
 
-/// Why the function cannot serve: isolated otherwise than it needs, missing as its migration
-/// has yet to run, or a type that is not found by its bare name, or not as it was.
-const CANNOT_SERVE: [&str; 4] = ["KB002", "42883", "42704", "42804"];
+/// The error codes after which the function is not used any more: wrong isolation level,
+/// missing function (its migration has not run yet), a type that is not found by its bare name,
+/// a type that changed.
+const FUNCTION_UNUSABLE: [&str; 4] = ["KB002", "42883", "42704", "42804"];
 
 const RAISE: &str = "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
     VALUES ($1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond') \
@@ -47,26 +49,29 @@ impl PostgresConnection {
         Ok(!raised.is_empty())
     }
 
-    /// Raises a fence and reads the row, in one trip if the function serves.
+    /// Raises a fence and reads the row, in one round trip if the function works.
     pub(super) async fn raise_and_find(
         &mut self,
         raise: &FenceRaise,
         query: &Query,
         table: &TableInfo,
-    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
-        if self.fuses {
+    ) -> Result<Option<Rows>, DbError> {
+        if self.fence_function_works {
             match self.find_by_function(raise, query, table).await {
-                Err(error) if error.code() == Some(OUTRUN) => return Ok(None),
-                Err(error) if error.code().is_some_and(|code| CANNOT_SERVE.contains(&code)) => {
-                    tracing::debug!(%error, "a fence is raised in a trip of its own on this connection");
-                    self.fuses = false;
+                Err(error) if error.code() == Some(LATER_TOKEN) => return Ok(None),
+                Err(error)
+                    if error.code().is_some_and(|code| FUNCTION_UNUSABLE.contains(&code)) =>
+                {
+                    tracing::debug!(%error, "this connection raises fences in a round trip of their own from here on");
+                    self.fence_function_works = false;
                 }
                 found => return found.map(Some),
             }
         }
-        match self.raise(raise).await? {
-            true => crate::db::Connection::fetch(self, query).await.map(Some),
-            false => Ok(None),
+        if self.raise(raise).await? {
+            crate::db::Connection::fetch(self, query).await.map(Some)
+        } else {
+            Ok(None)
         }
     }
 
@@ -75,21 +80,21 @@ impl PostgresConnection {
         raise: &FenceRaise,
         query: &Query,
         table: &TableInfo,
-    ) -> Result<Vec<Vec<Value>>, DbError> {
+    ) -> Result<Rows, DbError> {
         let columns: Vec<String> = (0..)
             .zip(&table.columns)
             .map(|(n, column)| {
                 format!("c{n} {}", super::syntax::PostgresSyntax.quote(&column.db_type))
             })
             .collect();
-        // The text depends on the table alone, and so is prepared once.
+        // The text depends only on the table, so the server prepares it once.
         let sql = format!(
             "SELECT * FROM eventlog.read_under_fence($1, $2, $3, $4, $5, $6) AS t({})",
             columns.join(", ")
         );
-        let question = Arg::One(ValueType::Text, Value::Text(query.sql.to_string()));
+        let read = Arg::One(ValueType::Text, Value::Text(query.sql.to_string()));
         let mut bound = PgArguments::default();
-        for arg in arguments(raise).iter().chain([&question]).chain(&query.args) {
+        for arg in arguments(raise).iter().chain([&read]).chain(&query.args) {
             bind_arg(&mut bound, arg)?;
         }
         debug_assert_eq!(bound.len(), 6, "a read by id has one argument");
@@ -102,7 +107,7 @@ impl PostgresConnection {
     }
 }
 
-/// Key, token, microseconds, and whether it goes to the disk.
+/// Key, token, microseconds, and whether the raise waits for the disk.
 fn arguments(raise: &FenceRaise) -> [Arg; 4] {
     [
         Arg::One(ValueType::Text, Value::Text(raise.check.key.clone())),

@@ -1,13 +1,12 @@
-//! What PostgreSQL's types do not hold, or would keep as something else without a word.
-//!
-//! The server would say so of some of it, but not of which column.
+//! Rejects values that PostgreSQL's types cannot hold, or would change silently. The server
+//! rejects some of them too, but without the name of the column.
 
 use chrono::NaiveDate;
 
 use crate::db::{ColumnInfo, DbError, DbErrorKind};
 use crate::domain::{Value, holds_nul};
 
-/// Refuses what no column takes.
+/// Rejects values that no column can hold.
 pub(super) fn check(value: &Value) -> Result<(), DbError> {
     let in_range = |day: NaiveDate, shown: &dyn std::fmt::Display| match first_day() {
         Some(first) if day < first => {
@@ -26,7 +25,7 @@ pub(super) fn check(value: &Value) -> Result<(), DbError> {
     }
 }
 
-/// Refuses what this column does not take.
+/// Rejects values that this column cannot hold.
 pub(super) fn check_column(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
     let checked = check(value).and_then(|()| match (value, column.db_type.as_str()) {
         (Value::Json(text), "jsonb") if holds_nul(text) => Err(refused(
@@ -44,7 +43,7 @@ pub(super) fn check_column(value: &Value, column: &ColumnInfo) -> Result<(), DbE
     checked.map_err(|error| error.in_column(&column.name))
 }
 
-/// The first of the Julian count.
+/// The first day of PostgreSQL's calendar, Julian day 0.
 fn first_day() -> Option<NaiveDate> {
     NaiveDate::from_ymd_opt(-4713, 11, 24)
 }
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_changed_is_refused_by_name() {
+    fn a_value_that_would_change_is_rejected_by_column_name() {
         let text = |text: &str| Value::Text(text.to_owned());
         for (value, db_type, length) in [
             (text("abc  "), "varchar", Some(4)),
@@ -90,9 +89,9 @@ mod tests {
         }
         for (value, db_type, length) in [
             (text("ab  "), "varchar", Some(4)),
-            // The server says it of these.
+            // The server rejects this one.
             (text("abcde"), "varchar", Some(4)),
-            // Who declares a char wants it filled up.
+            // Padding is what a char column is for.
             (text("ab"), "bpchar", Some(3)),
             (Value::Float(0.5), "float4", None),
             (Value::Float(f64::NAN), "float4", None),

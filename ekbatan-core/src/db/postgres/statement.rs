@@ -1,5 +1,5 @@
-//! The statements that commit, as text. Each depends on which tables are written and how,
-//! never on how many rows there are, so that the server plans each one once.
+//! The texts of the statements that commit. A text depends on which tables are written and how,
+//! never on the number of rows, so that the server plans each one once.
 
 use std::fmt::Write as _;
 
@@ -19,14 +19,14 @@ fn is_key_or_version(table: &TableInfo, position: usize) -> bool {
     position == 0 || Some(position) == table.table.version
 }
 
-/// One changed row and one record, with plain parameters: the text for the everyday action.
+/// Commits one changed row and one record, with scalar parameters: the most frequent case.
 ///
 /// ```sql
 /// WITH u AS (UPDATE wallets SET .. WHERE id = $1 AND version = $9 RETURNING 1)
 /// INSERT INTO eventlog.events (..) SELECT $10, .. FROM u
 /// ```
 ///
-/// A stale update feeds no row to the insert, so the whole statement writes nothing.
+/// A stale update returns no row to the insert, so the whole statement writes nothing.
 pub(super) fn single(change: &RowChange, record: &RowChange) -> String {
     let mut next = 0;
     let mut parameter = |table: &TableInfo, position: usize, column: &ColumnInfo| {
@@ -84,15 +84,16 @@ fn insert_into(sql: &mut String, table: &TableInfo) {
     let _ = write!(sql, "INSERT INTO {} ({})", PostgresSyntax.table(table.table), names.join(", "));
 }
 
-/// Any number of batches, each all or nothing, in one statement over arrays.
+/// Commits any number of batches, each whole or not at all, by one statement over arrays.
 ///
-/// `$1` says how many rows each batch must find (its updates, and its fences). `l0`, `l1`, ..
-/// lock the rows that still have their version, in key order; `g` holds, per batch, whether
-/// all were found; the writes join only batches that `g` admits. A row that somebody changed
-/// since the snapshot is looked at again when it is locked, so its batch drops out by itself.
+/// `$1` is the number of rows that each batch must find: its updates and its fences. `l0`, `l1`,
+/// .. lock the rows that still have their version, in key order. `g` has, per batch, whether all
+/// were found, and the writes join only batches for which it is true. When a row is locked that
+/// another transaction changed after the snapshot, PostgreSQL evaluates the condition again, so
+/// the batch of a stale row is left out.
 ///
-/// The statement answers the ordinals of the rows found and those, below zero, of the fences
-/// that held.
+/// The result has, besides `g`, the ordinals of the rows that were found (positive) and of the
+/// fences that held (negative).
 pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> String {
     let mut next = 1;
     let mut parameter = |ty: &str| {
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn many_batches_are_one_statement_whose_text_does_not_tell_how_many() {
+    fn many_batches_are_one_statement_whose_text_does_not_depend_on_their_number() {
         let (wallets, events) = (wallets(), events());
         let sql = folded(&[(&events, ChangeKind::Insert), (&wallets, ChangeKind::Update)], false);
         assert_eq!(
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_is_locked_and_not_only_looked_at() {
+    fn a_fence_is_locked_and_not_only_read() {
         let sql = folded(&[(&events(), ChangeKind::Insert)], true);
         assert!(sql.contains(
             "JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = v.key AND t.token = v.token"

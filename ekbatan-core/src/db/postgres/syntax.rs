@@ -1,11 +1,11 @@
-//! How PostgreSQL writes what differs between dialects.
+//! PostgreSQL's SQL fragments.
 
 use crate::db::{ColumnInfo, Syntax};
 use crate::domain::{Table, ValueType};
 
 pub(super) struct PostgresSyntax;
 
-/// The type as which a value of ours travels.
+/// The type as which a value is sent.
 pub(super) fn wire_type(ty: ValueType) -> &'static str {
     match ty {
         ValueType::Bool => "bool",
@@ -20,8 +20,8 @@ pub(super) fn wire_type(ty: ValueType) -> &'static str {
     }
 }
 
-/// `expression`, of the wire's type, as the column takes it. Lengths and scales are left to
-/// assignment, which refuses what a cast would cut short.
+/// `expression`, which has the wire type, converted for the column. Lengths and scales are not
+/// cast: a cast would truncate, while the assignment rejects a value that does not fit.
 pub(super) fn assigned(expression: &str, column: &ColumnInfo) -> String {
     match column.db_type.as_str() {
         "json" | "jsonb" => format!("{expression}::{}", column.db_type),
@@ -70,7 +70,7 @@ impl Syntax for PostgresSyntax {
             ValueType::Timestamp => matches!(column.db_type.as_str(), "timestamp" | "timestamptz"),
             ValueType::Json => matches!(column.db_type.as_str(), "json" | "jsonb"),
         };
-        // Fewer digits would round without a word.
+        // Fewer digits would round silently.
         if fits && ty == ValueType::Timestamp && column.length.is_some_and(|digits| digits < 6) {
             return Some(format!(
                 "column `{}` is of type {}({}), which does not keep microseconds; declare it {} without a number",
@@ -97,11 +97,11 @@ impl Syntax for PostgresSyntax {
     fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
         let name = self.quote(&column.name);
         match ty {
-            // As text it would lose the blanks with which it is read.
+            // A cast to text would drop the trailing spaces that a read returns.
             ValueType::Text if column.db_type == "bpchar" => {
                 format!("concat({name}) COLLATE \"C\"")
             }
-            // An enum is ordered as it was declared, a text as its language has it.
+            // Otherwise an enum sorts by declaration, and a text by its collation.
             ValueType::Text => format!("{name}::text COLLATE \"C\""),
             _ => name,
         }

@@ -1,4 +1,4 @@
-//! Batches into one transaction of the one writer.
+//! Commits batches in one transaction of the single writer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::statement::{chained, chunk, find_stale, guard_positions, set_position
 use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
 use crate::domain::{TableKey, Value};
 
-/// The everyday batch: one row, its records, no fence. It needs no look before it writes.
+/// One row, its records, no fence: the most frequent batch. It needs no read before it writes.
 fn is_simple(batch: &CommitBatch) -> bool {
     batch.changes.len() == 1 && batch.fences.is_empty()
 }
 
-/// What the text of a simple batch depends on.
+/// What the text of a simple batch depends on; `None` if the batch is not simple.
 fn chain_tables(batch: &CommitBatch) -> Option<(ChangeKind, Vec<TableKey>)> {
     let rows = batch.changes.iter().chain(&batch.records);
     is_simple(batch)
@@ -27,7 +27,7 @@ fn chain_tables(batch: &CommitBatch) -> Option<(ChangeKind, Vec<TableKey>)> {
 }
 
 impl SqliteConnection {
-    /// Commits all batches in one transaction. `Err` leaves nothing of any of them.
+    /// Commits all batches in one transaction. After an `Err` nothing of any batch is written.
     pub(super) async fn commit_together(
         &mut self,
         batches: &[&CommitBatch],
@@ -35,7 +35,7 @@ impl SqliteConnection {
         let writing = self.writer_lock.acquire().await?;
         let answers = self.commit_as_writer(batches).await;
         if answers.is_err() {
-            // Nothing may be open any more, after some errors; then this one says so.
+            // Fails after errors that already ended the transaction.
             let _ = self.run("ROLLBACK", SqliteArguments::default()).await;
         }
         drop(writing);
@@ -46,7 +46,7 @@ impl SqliteConnection {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        // One call is one trip to SQLite's thread, which costs as much as the work.
+        // A call hands over to SQLite's thread, which costs as much as the work itself.
         if let [batch] = batches
             && is_simple(batch)
         {
@@ -60,7 +60,7 @@ impl SqliteConnection {
         {
             let mut rest = alike;
             while !rest.is_empty() {
-                // Few lengths, so that few texts are prepared.
+                // Few different lengths, so that few texts are prepared.
                 let length =
                     [16, 8, 4, 2, 1].into_iter().find(|length| *length <= rest.len()).unwrap_or(1);
                 let (now, later) = rest.split_at(length);
@@ -75,8 +75,8 @@ impl SqliteConnection {
         Ok(answers)
     }
 
-    /// Writes a batch into the open transaction, whole or, when it is refused, not at all.
-    /// After an `Err` the caller undoes what there may be of it.
+    /// Writes a batch into the open transaction, whole or, if it is rejected, not at all. After an
+    /// `Err` the caller has to undo what may have been written.
     pub(super) async fn write_batch(
         &mut self,
         batch: &CommitBatch,
@@ -118,8 +118,8 @@ impl SqliteConnection {
         Ok(Ok(()))
     }
 
-    /// The rows to update that are gone or at another version. As this is the one writer,
-    /// what it finds stays true until the commit.
+    /// The rows to update that are deleted or at another version. The caller is the only writer,
+    /// so the answer stays true until its commit.
     async fn stale_rows(&mut self, batch: &CommitBatch) -> Result<Vec<RowRef>, DbError> {
         let updates: Vec<&RowChange> = batch.updates().collect();
         let mut stale = Vec::new();
@@ -150,8 +150,8 @@ impl SqliteConnection {
         Ok(stale)
     }
 
-    /// Writes simple batches over the same tables in one call. Each chain answers its number
-    /// if it held; a stale one answers nothing.
+    /// Writes simple batches over the same tables in one call. A chain returns its number if it
+    /// was written, and nothing if it is stale.
     async fn write_chains(
         &mut self,
         batches: &[&CommitBatch],
@@ -189,9 +189,12 @@ impl SqliteConnection {
             .map_err(classify)?;
         let held: HashSet<i64> =
             held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(classify)?;
-        let answer = |(number, batch): (i64, &&CommitBatch)| match held.contains(&number) {
-            true => Ok(()),
-            false => Err(CommitError::Stale(vec![batch.changes[0].row_ref()])),
+        let answer = |(number, batch): (i64, &&CommitBatch)| {
+            if held.contains(&number) {
+                Ok(())
+            } else {
+                Err(CommitError::Stale(vec![batch.changes[0].row_ref()]))
+            }
         };
         Ok((0..).zip(batches).map(answer).collect())
     }

@@ -14,12 +14,12 @@ use super::error::classify;
 use super::writer_lock::WriterLock;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceRaise, Query, Syntax, TableInfo, TransactionOptions,
+    FenceRaise, Query, Rows, Syntax, TableInfo, TransactionOptions,
 };
-use crate::domain::{Table, TableKey, Value};
+use crate::domain::{Table, TableKey};
 
-/// What the text of chained writes depends on: kind, whether it is a whole transaction, how
-/// many chains, and the tables.
+/// What the text of chained writes depends on: the kind of change, whether it is a whole
+/// transaction, the number of chains, and the tables.
 type ChainKey = (ChangeKind, bool, usize, Vec<TableKey>);
 
 pub(crate) struct SqliteConnection {
@@ -27,22 +27,29 @@ pub(crate) struct SqliteConnection {
     pub(super) writer_lock: WriterLock,
     /// Held while a writing transaction of the transaction manager is open.
     writing: Option<OwnedMutexGuard<()>>,
-    /// The open transaction was rolled back under its user: whatever it writes from here on
-    /// would commit by itself.
-    lost: bool,
+    /// SQLite rolled the open transaction back. Whatever is written from here on would commit by
+    /// itself.
+    rolled_back: bool,
     pub(super) trips: u64,
     pub(super) chains: HashMap<ChainKey, Arc<str>>,
 }
 
 impl SqliteConnection {
     pub(super) fn new(inner: sqlx::SqliteConnection, writer_lock: WriterLock) -> Self {
-        Self { inner, writer_lock, writing: None, lost: false, trips: 0, chains: HashMap::new() }
+        Self {
+            inner,
+            writer_lock,
+            writing: None,
+            rolled_back: false,
+            trips: 0,
+            chains: HashMap::new(),
+        }
     }
 }
 
 #[async_trait]
 impl Connection for SqliteConnection {
-    async fn fetch(&mut self, query: &Query) -> Result<Vec<Vec<Value>>, DbError> {
+    async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError> {
         let (sql, arguments) = bind_query(query)?;
         self.trips += 1;
         let rows = sqlx::query_with(AssertSqlSafe(sql), arguments)
@@ -61,8 +68,8 @@ impl Connection for SqliteConnection {
 
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
         let run = |error| CommitError::Refused(error);
-        if self.lost {
-            return Err(run(rolled_back()));
+        if self.rolled_back {
+            return Err(run(rolled_back_error()));
         }
         self.script("SAVEPOINT batch").await.map_err(run)?;
         let answer = match self.write_batch(batch).await {
@@ -71,14 +78,14 @@ impl Connection for SqliteConnection {
         };
         let end = if answer.is_ok() { "RELEASE batch" } else { "ROLLBACK TO batch; RELEASE batch" };
         if let Err(error) = self.script(end).await {
-            self.lost = true;
+            self.rolled_back = true;
             return answer.and(Err(run(error)));
         }
         answer
     }
 
     async fn become_lane(&mut self, _: Duration) -> Result<(), DbError> {
-        Ok(()) // the gate and the busy timeout have bounds of their own
+        Ok(()) // the writer lock and the busy timeout have limits of their own
     }
 
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
@@ -91,7 +98,7 @@ impl Connection for SqliteConnection {
                 "every transaction of SQLite is serializable; leave the isolation out, or choose Serializable",
             ));
         }
-        self.lost = false;
+        self.rolled_back = false;
         if options.read_only {
             return self.script("PRAGMA query_only = ON; BEGIN").await;
         }
@@ -104,11 +111,11 @@ impl Connection for SqliteConnection {
     }
 
     async fn end(&mut self, commit: bool) -> Result<(), DbError> {
-        if commit && self.lost {
-            return Err(rolled_back());
+        if commit && self.rolled_back {
+            return Err(rolled_back_error());
         }
         let ended = self.script(if commit { "COMMIT" } else { "ROLLBACK" }).await;
-        // Only a reading transaction holds no gate.
+        // Only a reading transaction holds no writer lock.
         if ended.is_ok() && self.writing.take().is_none() {
             self.script("PRAGMA query_only = OFF").await?;
         }
@@ -132,7 +139,7 @@ impl Connection for SqliteConnection {
         raise: &FenceRaise,
         query: &Query,
         _: &TableInfo,
-    ) -> Result<Option<Vec<Vec<Value>>>, DbError> {
+    ) -> Result<Option<Rows>, DbError> {
         self.raise_and_read(raise, Some(query)).await
     }
 
@@ -169,7 +176,7 @@ impl Connection for SqliteConnection {
         _: Option<&str>,
         actions: &[ActionId],
     ) -> Result<Vec<ActionId>, DbError> {
-        // The broken connection lived in this process: when its call failed, it had ended.
+        // The broken connection ran in this process, and had ended when its call failed.
         let ids: Vec<String> = actions.iter().map(ActionId::to_string).collect();
         self.trips += 1;
         let found: Vec<String> = sqlx::query_scalar(
@@ -192,7 +199,7 @@ impl Connection for SqliteConnection {
 
     async fn reset(&mut self) -> Result<(), DbError> {
         self.writing = None;
-        let _ = self.script("ROLLBACK").await; // fails when nothing is open, which is well
+        let _ = self.script("ROLLBACK").await; // fails if no transaction is open
         self.script("PRAGMA query_only = OFF; PRAGMA foreign_keys = ON").await.map_err(|error| {
             DbError::new(
                 DbErrorKind::Unavailable,
@@ -206,7 +213,7 @@ impl Connection for SqliteConnection {
     }
 }
 
-fn rolled_back() -> DbError {
+fn rolled_back_error() -> DbError {
     DbError::new(
         DbErrorKind::Other,
         "SQLite rolled the transaction back after an earlier error; begin anew",

@@ -1,4 +1,4 @@
-//! Values to and from SQLite's four storage classes.
+//! Converts values to and from SQLite's storage classes.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::syntax::float_list;
 use crate::db::{Arg, ColumnInfo, DbError, DbErrorKind, Query};
 use crate::domain::{ColumnDef, Value, ValueType};
 
-/// An instant, in the one form that sorts as text as it does in time.
+/// A timestamp in the form whose order as text is its order in time.
 fn timestamp(value: &DateTime<Utc>) -> Result<String, DbError> {
     in_order(value.year(), value)?;
     Ok(value.to_rfc3339_opts(SecondsFormat::Micros, true))
@@ -35,7 +35,7 @@ fn in_order(year: i32, value: &impl std::fmt::Display) -> Result<(), DbError> {
     ))
 }
 
-/// SQLite would make a NULL of it.
+/// Rejects NaN, which SQLite would store as NULL.
 fn float(value: f64) -> Result<f64, DbError> {
     if !value.is_nan() {
         return Ok(value);
@@ -46,7 +46,7 @@ fn float(value: f64) -> Result<f64, DbError> {
     ))
 }
 
-/// A value of a row, whose column is named if it does not fit.
+/// Binds a value of a row; an error names the column.
 pub(super) fn bind_column(
     arguments: &mut SqliteArguments,
     value: &Value,
@@ -73,7 +73,7 @@ pub(super) fn bind(arguments: &mut SqliteArguments, value: &Value) -> Result<(),
     })
 }
 
-/// A query with its arguments; lists of floats are written out behind them.
+/// A query and its arguments. Lists of floats become further parameters at the end.
 pub(super) fn bind_query(query: &Query) -> Result<(Arc<str>, SqliteArguments), DbError> {
     let mut sql = query.sql.clone();
     let mut arguments = SqliteArguments::default();
@@ -92,7 +92,7 @@ pub(super) fn bind_query(query: &Query) -> Result<(Arc<str>, SqliteArguments), D
                 format!("SQLite compares with no more than {MAX_PARAMETERS} floats at once"),
             ));
         }
-        // The number must not be the beginning of a longer one.
+        // With the parentheses, so that `$1` does not match the beginning of `$10`.
         sql =
             sql.replace(&format!("({})", float_list(n)), &format!("({})", marks.join(", "))).into();
         floats.extend(values);
@@ -111,7 +111,7 @@ fn bind_arg(arguments: &mut SqliteArguments, arg: &Arg) -> Result<(), DbError> {
     }
 }
 
-/// A list's element as JSON, equal to what the column holds.
+/// An element of a list as JSON, in the form in which the column stores it.
 fn element(value: &Value) -> Result<serde_json::Value, DbError> {
     Ok(match value {
         Value::Null => serde_json::Value::Null,
@@ -133,7 +133,7 @@ fn element(value: &Value) -> Result<serde_json::Value, DbError> {
     })
 }
 
-/// A row's values, as the code expects them.
+/// Decodes a row's values as the types of `columns`.
 pub(super) fn decode(row: &SqliteRow, columns: &[ColumnDef]) -> Result<Vec<Value>, DbError> {
     columns
         .iter()

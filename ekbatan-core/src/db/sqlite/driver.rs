@@ -22,12 +22,11 @@ const CAPABILITIES: Capabilities = Capabilities {
     atomic_migrations: true,
 };
 
-/// The sqlx connection behind one of ours, if it is of this dialect.
+/// The sqlx connection of a connection of this dialect.
 pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut sqlx::SqliteConnection> {
     connection.as_any().downcast_mut::<SqliteConnection>().map(|own| &mut own.inner)
 }
 
-/// Opens connections to a database file.
 pub(crate) struct SqliteDriver {
     options: SqliteConnectOptions,
     address: String,
@@ -42,12 +41,11 @@ impl SqliteDriver {
     }
 }
 
-/// How every connection to a database file is opened, for whoever keeps something of its own
-/// in such a file.
+/// The options by which connections to a database file are opened.
 ///
 /// # Errors
 ///
-/// When the address is not understood, or names no file.
+/// If the url cannot be parsed, or names no file.
 pub fn file_options(config: &DataSourceConfig) -> Result<SqliteConnectOptions, DbError> {
     if config.url.contains(":memory:") || config.url.contains("mode=memory") {
         return Err(DbError::new(
@@ -97,7 +95,7 @@ impl Driver for SqliteDriver {
             Ok(connection) => {
                 Ok(Box::new(SqliteConnection::new(connection, self.writer_lock.clone())))
             }
-            // Not "unavailable": a file that cannot be opened is not mended by waiting.
+            // Not `Unavailable`: waiting does not help if a file cannot be opened.
             Err(error) => Err(DbError::new(
                 DbErrorKind::Other,
                 format!(

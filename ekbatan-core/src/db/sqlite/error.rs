@@ -1,4 +1,4 @@
-//! SQLite's result codes, once.
+//! Classifies errors by SQLite's result codes.
 
 use crate::db::{DbError, DbErrorKind};
 
@@ -26,8 +26,8 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
             let code = error.code().unwrap_or_default().into_owned();
             let kind = code.parse().map_or(DbErrorKind::Other, kind);
             let message = error.message().to_owned();
-            // SQLite has no field for the constraint: it is the part of the message behind
-            // the colon, in `UNIQUE constraint failed: wallets.email`.
+            // SQLite has no field for the constraint. It is the part of the message after the
+            // colon, as in `UNIQUE constraint failed: wallets.email`.
             let constraint = match kind {
                 DbErrorKind::UniqueViolation
                 | DbErrorKind::NotNullViolation

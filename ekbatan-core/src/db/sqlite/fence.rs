@@ -1,7 +1,8 @@
-//! Raising a fence, by itself or with the read that comes first.
+//! Checks fences in a commit, and raises them, alone or together with a read.
 //!
-//! Both are statements of one call, which costs as much as the work. The raise commits by
-//! itself before the read begins, so the read sees every commit that came before the raise.
+//! The raise and the read are statements of one call, because a call costs as much as the work.
+//! The raise commits before the read begins, so the read sees every commit that came before the
+//! raise.
 
 use sqlx::{AssertSqlSafe, Column, Row};
 
@@ -11,14 +12,14 @@ use super::error::classify;
 use crate::db::{Arg, DbError, FenceCheck, FenceRaise, Query, Rows};
 use crate::domain::{Value, ValueType};
 
-/// Behind `$1`, which is the read's.
+/// Its arguments start at `$2`; `$1` belongs to the read.
 const RAISE: &str = "INSERT INTO eventlog_lock_fences AS f (lock_key, token, until) \
     VALUES ($2, $3, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ($4 / 1000000.0) || ' seconds')) \
     ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, \
     until = CASE WHEN f.token = excluded.token THEN max(f.until, excluded.until) ELSE excluded.until END \
     WHERE f.token <= excluded.token RETURNING token AS ekbatan_raised";
 
-/// What the raise calls its answer, so that it is not taken for a row that was read.
+/// The column name of the raise's result, which tells it from a row of the read.
 const RAISED: &str = "ekbatan_raised";
 
 /// Finds the fence if it holds.
@@ -39,13 +40,12 @@ impl SqliteConnection {
         Ok(found.is_some())
     }
 
-    /// The rows that were read, if any were asked for; nothing if a later token stands.
+    /// Raises the fence and then runs `read`, if given. `None` if a later token is stored.
     pub(super) async fn raise_and_read(
         &mut self,
         raise: &FenceRaise,
         read: Option<&Query>,
     ) -> Result<Option<Rows>, DbError> {
-        // As every writer of the process does, so that they queue fairly.
         let _writing = self.writer_lock.acquire().await?;
         let nothing = [Arg::One(ValueType::Int, Value::Null)];
         let alone = Query { sql: RAISE.into(), args: nothing.into(), columns: Vec::new().into() };
@@ -64,7 +64,7 @@ impl SqliteConnection {
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;
-        // A raise that was refused answers no row, and the read does all the same.
+        // A rejected raise returns no row, but the read returns its rows all the same.
         if rows.first().is_none_or(|row| row.column(0).name() != RAISED) {
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! The statements that commit, as text. Parameters are `?`, taken in order across all the
+//! The texts of the statements that commit. Parameters are `?`, taken in order across all
 //! statements of one call.
 
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::syntax::SqliteSyntax;
 use crate::db::{ChangeKind, RowChange, Syntax, TableInfo};
 
-/// SQLite's bound on parameters in a statement.
+/// SQLite's limit on the parameters of a statement.
 pub(super) const MAX_PARAMETERS: usize = 32_766;
 
 /// How many rows of this table fit one statement.
@@ -24,14 +24,14 @@ fn insert_into(sql: &mut String, table: &TableInfo) {
     let _ = write!(sql, "INSERT INTO {} ({})", SqliteSyntax.table(table.table), names.join(", "));
 }
 
-/// A row of `?`, as many as the table's change binds; an update's steps are the last.
+/// One `?` for each value that a change binds; for an update the last one is the steps.
 fn marks(table: &TableInfo, kind: ChangeKind) -> String {
     let steps = usize::from(kind == ChangeKind::Update);
     vec!["?"; kind.written(table).count() + steps].join(", ")
 }
 
-/// One changed row and its records, each written only if the one before it was: a stale
-/// update changes no row, and so nothing after it is written either.
+/// Writes one changed row and its records, each only if the one before it was written. A stale
+/// update changes no row, so nothing after it is written either.
 pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
     let mut sql = String::new();
     match change.kind {
@@ -41,7 +41,7 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
         }
         ChangeKind::Update => {
             let table = &change.table;
-            // The steps are bound behind the other values, the key and the version behind them.
+            // The steps are bound after the other values, then the key and the version.
             let set: Vec<String> = set_positions(table)
                 .map(|position| format!("{} = ?", name(table, position)))
                 .collect();
@@ -66,13 +66,13 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
         let _ =
             write!(sql, " SELECT {} WHERE changes() = 1", marks(&record.table, ChangeKind::Insert));
     }
-    // The count of changed rows that the library reports is that of whichever statement
-    // changed rows last, so the last link itself says, by the chain's number, that it held.
+    // The library reports the number of changed rows of the last statement that changed any. So
+    // the last statement returns the chain's number to show that the chain was written.
     sql.push_str(" RETURNING ?");
     sql
 }
 
-/// What an update sets: all but the key, the version and the date of creation.
+/// The columns that an update sets: all but the key, the version and the creation date.
 pub(super) fn set_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
     let version = table.table.version;
     ChangeKind::Update
@@ -80,12 +80,12 @@ pub(super) fn set_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
         .filter(move |position| *position != 0 && Some(*position) != version)
 }
 
-/// What guards an update: the key and the version.
+/// The columns that an update compares: the key and the version.
 pub(super) fn guard_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
     std::iter::once(0).chain(table.table.version)
 }
 
-/// Asks for the rows of an update that are no longer at their version.
+/// Finds the rows of an update that are no longer at their version.
 pub(super) fn find_stale(table: &TableInfo, rows: usize) -> String {
     let guard = guard_positions(table);
     let join: Vec<String> = guard
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_written_only_behind_the_row_that_it_tells_of() {
+    fn an_event_is_written_only_if_its_row_is() {
         let events = table(&SHORT_EVENTS, |_| "TEXT");
         let sql = chained(
             &change(&wallets(), ChangeKind::Update),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_one_table_are_looked_at_and_written_by_one_statement_each() {
+    fn rows_of_one_table_are_checked_by_one_statement_and_written_by_another() {
         assert_eq!(
             find_stale(&wallets(), 2),
             "WITH v(g0, g1) AS (VALUES (?, ?), (?, ?)) SELECT v.g0 FROM v LEFT JOIN \"wallets\" t \

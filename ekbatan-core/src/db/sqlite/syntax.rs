@@ -1,4 +1,4 @@
-//! How SQLite writes what differs between dialects.
+//! SQLite's SQL fragments.
 
 use crate::db::{ColumnInfo, Syntax};
 use crate::domain::{Table, ValueType};
@@ -8,12 +8,12 @@ pub(super) const DECIMAL: &str = "ekbatan_decimal";
 
 pub(super) struct SqliteSyntax;
 
-/// What stands for a list of floats until their number is known.
+/// The placeholder of a list of floats, replaced once their number is known.
 pub(super) fn float_list(n: usize) -> String {
     format!("/*floats*/ ${n}")
 }
 
-/// The affinity of a column, by the rules of SQLite's manual.
+/// The affinity of a column, by the rules of SQLite's documentation.
 fn affinity(db_type: &str) -> &'static str {
     let ty = db_type.to_uppercase();
     if ty.contains("INT") {
@@ -30,7 +30,7 @@ fn affinity(db_type: &str) -> &'static str {
 }
 
 impl Syntax for SqliteSyntax {
-    /// A schema becomes a prefix: SQLite's schemas are other files.
+    /// A schema becomes a prefix, because SQLite's schemas are separate files.
     fn table(&self, table: &Table) -> String {
         match table.schema {
             Some(schema) => self.quote(&format!("{schema}_{}", table.name)),
@@ -42,18 +42,18 @@ impl Syntax for SqliteSyntax {
         format!("${n}")
     }
 
-    /// One JSON text stands for the list, so that a list of any length is one parameter.
+    /// The list is one JSON text, so that a list of any length is one parameter.
     fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
         if ty == ValueType::Float {
-            // Not from JSON: SQLite does not always read the float that was written.
+            // Not as JSON: SQLite does not always parse the same float that was written.
             return format!("{} IN ({})", self.operand(column, ty), float_list(n));
         }
         let element = if ty == ValueType::Bytes { "unhex(value)" } else { "value" };
         format!("{} IN (SELECT {element} FROM json_each(${n}))", self.operand(column, ty))
     }
 
-    /// A column of numeric affinity turns text that looks like a number into a number, and
-    /// with it `10.50` into a float and `007` into 7.
+    /// A column of numeric affinity converts text that looks like a number: `10.50` becomes a float
+    /// and `007` becomes 7.
     fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String> {
         let affinity = affinity(&column.db_type);
         let unsafe_for_text = matches!(affinity, "NUMERIC" | "INTEGER" | "REAL");
@@ -73,7 +73,7 @@ impl Syntax for SqliteSyntax {
                     ty.name()
                 ))
             }
-            // A float of 64 bits does not tell every integer from its neighbours.
+            // A 64-bit float cannot represent every 64-bit integer.
             ValueType::Int | ValueType::Bool if affinity == "REAL" => Some(format!(
                 "column `{}` is declared {}, which SQLite turns into a float; declare it INTEGER to keep a {}",
                 column.name,
