@@ -9,22 +9,29 @@
 //! provider. A new provider adds one line to that macro, a variant to [`providers::Kind`], and its
 //! server to [`server`].
 
+/// Declares each test once for each provider whose locks several processes share, or in a module
+/// for one provider only.
 macro_rules! on_every_provider {
-    (only $module:ident $kind:ident: $($test:ident),* $(,)?) => {
-        mod $module {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    super::$test(crate::providers::Kind::$kind).await;
-                }
-            )*
+    (only $module:ident $kind:ident: $($tests:tt)*) => {
+        on_every_provider! { @ [$module = crate::providers::Kind::$kind] $($tests)* }
+    };
+    (@ $kinds:tt $($tests:tt)*) => {
+        support::test_matrix! {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            |kind| kind;
+            $kinds
+            [$($tests)*]
         }
     };
-    // The providers whose locks several processes share.
-    ($($test:ident),* $(,)?) => {
-        on_every_provider!(only redis Redis: $($test),*);
-        on_every_provider!(only postgres_lease PostgresLease: $($test),*);
-        on_every_provider!(only postgres_session PostgresSession: $($test),*);
+    ($($tests:tt)*) => {
+        on_every_provider! {
+            @ [
+                redis = crate::providers::Kind::Redis,
+                postgres_lease = crate::providers::Kind::PostgresLease,
+                postgres_session = crate::providers::Kind::PostgresSession,
+            ]
+            $($tests)*
+        }
     };
 }
 

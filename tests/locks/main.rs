@@ -1,30 +1,53 @@
 //! The conformance suite of lock providers: each test runs on every provider.
 //!
 //! A test is an `async fn(&TestLocks)`; `on_every_provider!` makes a `#[tokio::test]` of it for each
-//! provider. A new provider adds one line to that macro and a variant to [`providers::Kind`].
+//! provider. A new provider adds its name to the macros here and a variant to [`providers::Kind`].
 
-macro_rules! on_every_provider {
-    (only $module:ident $kind:ident: $($test:ident),* $(,)?) => {
-        mod $module {
-            use crate::providers::{Kind, TestLocks};
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    super::$test(&TestLocks::start(Kind::$kind).await).await;
-                }
-            )*
+/// Declares each test once for each provider that is named.
+macro_rules! on_providers {
+    (|$kind:ident| $argument:expr; [$($provider:ident),+ $(,)?] $($tests:tt)*) => {
+        support::test_matrix! {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            |$kind| $argument;
+            [$($provider = on_providers!(@kind $provider)),+]
+            [$($tests)*]
         }
     };
-    ($($test:ident),* $(,)?) => {
-        on_every_provider!(only process Process: $($test),*);
-        on_every_provider!(only redis Redis: $($test),*);
-        on_every_provider!(only postgres_lease PostgresLease: $($test),*);
-        on_every_provider!(only postgres_session PostgresSession: $($test),*);
-        on_every_provider!(only sqlite Sqlite: $($test),*);
-        on_every_provider!(only mysql_lease MySqlLease: $($test),*);
-        on_every_provider!(only mysql_session MySqlSession: $($test),*);
-        on_every_provider!(only mariadb_lease MariaDbLease: $($test),*);
-        on_every_provider!(only mariadb_session MariaDbSession: $($test),*);
+    (@kind process) => { crate::providers::Kind::Process };
+    (@kind redis) => { crate::providers::Kind::Redis };
+    (@kind sqlite) => { crate::providers::Kind::Sqlite };
+    (@kind postgres_lease) => { crate::providers::Kind::PostgresLease };
+    (@kind postgres_session) => { crate::providers::Kind::PostgresSession };
+    (@kind mysql_lease) => { crate::providers::Kind::MySqlLease };
+    (@kind mysql_session) => { crate::providers::Kind::MySqlSession };
+    (@kind mariadb_lease) => { crate::providers::Kind::MariaDbLease };
+    (@kind mariadb_session) => { crate::providers::Kind::MariaDbSession };
+}
+
+macro_rules! on_every_provider {
+    ($($tests:tt)*) => {
+        on_providers! {
+            |kind| &crate::providers::TestLocks::start(kind).await;
+            [
+                process, redis, sqlite, postgres_lease, postgres_session,
+                mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+            ]
+            $($tests)*
+        }
+    };
+}
+
+/// Like [`on_every_provider!`], for tests that set up their providers themselves.
+macro_rules! on_every_sql_server {
+    ($($tests:tt)*) => {
+        on_providers! {
+            |kind| kind;
+            [
+                postgres_lease, postgres_session,
+                mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+            ]
+            $($tests)*
+        }
     };
 }
 

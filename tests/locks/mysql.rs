@@ -10,26 +10,9 @@ use crate::sql::place::Place;
 mod refusals;
 mod sessions;
 
-macro_rules! by_every_strategy {
-    ($($test:ident),* $(,)?) => {
-        by_every_strategy!(only mysql_lease MySqlLease: $($test),*);
-        by_every_strategy!(only mysql_session MySqlSession: $($test),*);
-        by_every_strategy!(only mariadb_lease MariaDbLease: $($test),*);
-        by_every_strategy!(only mariadb_session MariaDbSession: $($test),*);
-    };
-    (only $module:ident $kind:ident: $($test:ident),*) => {
-        mod $module {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    super::$test(crate::providers::Kind::$kind).await;
-                }
-            )*
-        }
-    };
-}
-
-by_every_strategy! {
+on_providers! {
+    |kind| kind;
+    [mysql_lease, mysql_session, mariadb_lease, mariadb_session]
     tokens_grow_although_their_counter_is_lost,
     similar_key_names_are_separate_locks,
 }

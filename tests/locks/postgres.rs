@@ -8,14 +8,10 @@ use ekbatan_testkit::PostgresServer;
 use crate::providers::{Kind, LONG};
 use crate::sql::place::{Place, acquire_eventually};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failed_try_of_a_lease_is_notified_of_the_release() {
-    a_failed_try_is_notified_of_the_release(Kind::PostgresLease).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failed_try_of_a_session_lock_is_notified_of_the_release() {
-    a_failed_try_is_notified_of_the_release(Kind::PostgresSession).await;
+on_providers! {
+    |kind| kind;
+    [postgres_lease, postgres_session]
+    a_failed_try_is_notified_of_the_release
 }
 
 async fn a_failed_try_is_notified_of_the_release(kind: Kind) {

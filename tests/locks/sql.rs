@@ -15,30 +15,7 @@ pub mod place;
 
 use place::{Place, Server, acquire_eventually};
 
-macro_rules! on_every_sql_provider {
-    ($($test:ident),* $(,)?) => {
-        on_every_sql_provider!(only postgres_lease PostgresLease: $($test),*);
-        on_every_sql_provider!(only postgres_session PostgresSession: $($test),*);
-        on_every_sql_provider!(only mysql_lease MySqlLease: $($test),*);
-        on_every_sql_provider!(only mysql_session MySqlSession: $($test),*);
-        on_every_sql_provider!(only mariadb_lease MariaDbLease: $($test),*);
-        on_every_sql_provider!(only mariadb_session MariaDbSession: $($test),*);
-    };
-    (only $module:ident $kind:ident: $($test:ident),*) => {
-        mod $module {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    super::$test(crate::providers::Kind::$kind).await;
-                }
-            )*
-        }
-    };
-}
-
-pub(crate) use on_every_sql_provider;
-
-on_every_sql_provider! {
+on_every_sql_server! {
     connections_do_not_grow_with_holders_and_waiters,
     tokens_grow_over_a_crash_of_the_server,
     two_processes_share_a_key_fairly,

@@ -13,7 +13,6 @@ use std::time::Duration;
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, lock_key};
 
 use crate::providers::Kind;
-use crate::sql::on_every_sql_provider;
 use crate::sql::place::Place;
 use support::soak::rounds;
 
@@ -26,7 +25,7 @@ const KEYS: usize = 3;
 /// Longer than the test looks for locks that nobody released.
 const HOLD: Duration = Duration::from_secs(1_000);
 
-on_every_sql_provider! { an_interrupted_wait_leaves_no_lock }
+on_every_sql_server! { an_interrupted_wait_leaves_no_lock }
 
 /// How the waits ended.
 #[derive(Debug, Default)]

@@ -7,6 +7,12 @@ use sqlx::Connection;
 use crate::providers::{Kind, LONG};
 use crate::sql::place::{Server, mysql_client};
 
+on_providers! {
+    |kind| kind;
+    [mysql_lease, mariadb_lease]
+    a_read_only_server_is_rejected
+}
+
 async fn rejected(url: &str) -> String {
     match MySqlLocks::connect(url, 1).await.err().unwrap() {
         MySqlLocksError::Unsafe { reason } => reason,
@@ -26,16 +32,6 @@ async fn a_read_only_server_is_rejected(kind: Kind) {
     administrator.close().await.unwrap();
     let locks = MySqlLocks::connect(&url, 1).await.unwrap();
     drop(LockProvider::new(locks.leases().await.unwrap(), "test"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_only_mysql_is_rejected() {
-    a_read_only_server_is_rejected(Kind::MySqlLease).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_only_mariadb_is_rejected() {
-    a_read_only_server_is_rejected(Kind::MariaDbLease).await;
 }
 
 /// Every node of a Galera cluster grants a named lock on its own.

@@ -5,24 +5,9 @@ use ekbatan::lock::{KeyedLockProvider, LockKey, LossCause, lock_key};
 use crate::providers::{Kind, LONG, on_mysql};
 use crate::sql::place::{Place, acquire_eventually};
 
-macro_rules! on_both_servers {
-    ($($test:ident),* $(,)?) => {
-        on_both_servers!(only mysql MySqlSession: $($test),*);
-        on_both_servers!(only mariadb MariaDbSession: $($test),*);
-    };
-    (only $module:ident $kind:ident: $($test:ident),*) => {
-        mod $module {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $test() {
-                    super::$test(crate::providers::Kind::$kind).await;
-                }
-            )*
-        }
-    };
-}
-
-on_both_servers! {
+on_providers! {
+    |kind| kind;
+    [mysql_session, mariadb_session]
     an_ended_session_loses_its_leases_and_no_others,
     other_processes_can_inspect_the_holder,
     force_ends_the_session_of_another_process,
