@@ -1,0 +1,88 @@
+//! The documents of the repository: their links lead somewhere, and the guide has no page that
+//! its summary leaves out.
+
+mod markdown;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use markdown::{anchors, links};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every document below a folder of the repository, build products left out.
+fn documents(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            if !name.starts_with('.') && name != "target" {
+                found.extend(documents(&path));
+            }
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What is wrong with a link of a document, if anything is.
+fn mistake(document: &Path, link: &str) -> Option<String> {
+    if link.contains("://") || link.starts_with("mailto:") {
+        return None;
+    }
+    let (path, anchor) = link.split_once('#').map_or((link, None), |(p, a)| (p, Some(a)));
+    let target = match path {
+        "" => document.to_owned(),
+        path => document.parent().unwrap().join(path),
+    };
+    if !target.exists() {
+        return Some(format!("there is no {path}"));
+    }
+    let anchor = anchor?;
+    let known = anchors(&fs::read_to_string(&target).unwrap());
+    (!known.contains(anchor)).then(|| format!("{path} has no heading #{anchor}; it has {known:?}"))
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let mut mistakes = Vec::new();
+    let mut checked = 0;
+    for document in documents(root()) {
+        for link in links(&fs::read_to_string(&document).unwrap()) {
+            checked += 1;
+            if let Some(mistake) = mistake(&document, &link) {
+                let document = document.strip_prefix(root()).unwrap().display();
+                mistakes.push(format!("{document}: ({link}): {mistake}"));
+            }
+        }
+    }
+    assert!(mistakes.is_empty(), "\n{}\n", mistakes.join("\n"));
+    assert!(checked > 50, "only {checked} links were found");
+}
+
+#[test]
+fn the_summary_lists_every_page_of_the_guide() {
+    let guide = root().join("docs/src");
+    let summary = fs::read_to_string(guide.join("SUMMARY.md")).unwrap();
+    let listed: BTreeSet<PathBuf> = links(&summary).iter().map(|link| guide.join(link)).collect();
+    let left_out: Vec<PathBuf> = documents(&guide)
+        .into_iter()
+        .filter(|page| !page.ends_with("SUMMARY.md") && !listed.contains(page))
+        .collect();
+    assert!(left_out.is_empty(), "docs/src/SUMMARY.md leaves out {left_out:?}");
+}
+
+#[test]
+fn a_link_to_nothing_is_found() {
+    let readme = root().join("README.md");
+    assert_eq!(mistake(&readme, "docs/src/SUMMARY.md"), None);
+    assert_eq!(mistake(&readme, "https://example.com/nothing"), None);
+    assert_eq!(mistake(&readme, "docs/nothing.md").unwrap(), "there is no docs/nothing.md");
+    assert!(mistake(&readme, "#nothing").unwrap().contains("has no heading #nothing"));
+}
