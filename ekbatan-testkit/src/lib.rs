@@ -18,6 +18,7 @@
 
 pub mod cancel;
 mod database_url;
+mod front;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 pub mod postgres;

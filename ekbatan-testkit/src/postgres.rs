@@ -15,7 +15,8 @@ mod replica;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection};
 
-use crate::server::{Handle, fresh_name, front};
+use crate::front::front;
+use crate::server::{Handle, fresh_name};
 
 pub use crate::server::ServerError;
 pub use builder::PostgresServerBuilder;

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::database_url::DatabaseUrl;
+use crate::front::front;
 use crate::server::{
-    Handle, Product, ProgramSearch, ServerEnv, ServerError, Settings, front, installed_here,
-    usual_places,
+    Handle, Product, ProgramSearch, ServerEnv, ServerError, Settings, installed_here, usual_places,
 };
 
 const SEARCH: ProgramSearch = ProgramSearch {

@@ -9,7 +9,6 @@
 
 mod account;
 mod error;
-mod front;
 mod handle;
 mod instance;
 mod port;
@@ -24,7 +23,6 @@ use uuid::Uuid;
 
 pub(crate) use account::Account;
 pub use error::ServerError;
-pub(crate) use front::front;
 pub(crate) use handle::Handle;
 pub(crate) use product::{Product, ServerEnv};
 pub(crate) use programs::{ProgramSearch, installed_here, usual_places};

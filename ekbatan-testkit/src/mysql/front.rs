@@ -4,7 +4,7 @@
 /// field `settings`, for the brand `$Brand`.
 macro_rules! mysql_front {
     ($Server:ident, $Builder:ident, $Brand:ident, $shared_url:literal) => {
-        $crate::server::front!(
+        $crate::front::front!(
             $Server,
             $Builder,
             $crate::mysql::family::Installed<$Brand>,
@@ -24,7 +24,7 @@ macro_rules! mysql_front {
             /// # Errors
             ///
             /// Fails if the server does not accept connections.
-            pub async fn create_database(&self) -> Result<String, $crate::ServerError> {
+            pub async fn create_database(&self) -> Result<String, $crate::server::ServerError> {
                 $crate::mysql::client::create_database(self.handle.url()).await
             }
         }
@@ -53,7 +53,7 @@ macro_rules! mysql_front {
 
             fn product(
                 self,
-            ) -> Result<$crate::mysql::family::Installed<$Brand>, $crate::ServerError> {
+            ) -> Result<$crate::mysql::family::Installed<$Brand>, $crate::server::ServerError> {
                 $crate::mysql::family::Installed::find(self.settings)
             }
         }

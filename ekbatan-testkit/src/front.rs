@@ -12,7 +12,7 @@ macro_rules! front {
             /// # Errors
             ///
             /// Fails if the server is not installed or does not start.
-            pub async fn start() -> Result<Self, $crate::ServerError> {
+            pub async fn start() -> Result<Self, $crate::server::ServerError> {
                 Self::builder().start().await
             }
 
@@ -31,7 +31,7 @@ macro_rules! front {
             /// # Errors
             ///
             /// Fails if the server does not start. The next call tries again.
-            pub async fn shared() -> Result<&'static Self, $crate::ServerError> {
+            pub async fn shared() -> Result<&'static Self, $crate::server::ServerError> {
                 // Never dropped: the end of the process ends the server.
                 static SHARED: tokio::sync::OnceCell<$Server> = tokio::sync::OnceCell::const_new();
                 SHARED
@@ -55,7 +55,7 @@ macro_rules! front {
             /// # Errors
             ///
             /// [`NotOurs`](crate::ServerError::NotOurs) for a server that was not started here.
-            pub async fn kill(&self) -> Result<(), $crate::ServerError> {
+            pub async fn kill(&self) -> Result<(), $crate::server::ServerError> {
                 self.handle.kill().await
             }
 
@@ -67,7 +67,7 @@ macro_rules! front {
             ///
             /// [`NotOurs`](crate::ServerError::NotOurs) for a server that was not started here.
             /// Other errors if the server does not start.
-            pub async fn restart(&self) -> Result<(), $crate::ServerError> {
+            pub async fn restart(&self) -> Result<(), $crate::server::ServerError> {
                 self.handle.restart().await
             }
 
@@ -77,7 +77,7 @@ macro_rules! front {
             /// # Errors
             ///
             /// Fails if the runtime shuts down first; the server still ends.
-            pub async fn stop(self) -> Result<(), $crate::ServerError> {
+            pub async fn stop(self) -> Result<(), $crate::server::ServerError> {
                 self.handle.stop().await
             }
         }
@@ -105,7 +105,7 @@ macro_rules! front {
             /// # Errors
             ///
             /// Fails if the server is not installed or does not start.
-            pub async fn start(self) -> Result<$Server, $crate::ServerError> {
+            pub async fn start(self) -> Result<$Server, $crate::server::ServerError> {
                 let handle = $crate::server::Handle::start(move || self.product()).await?;
                 Ok($Server { handle })
             }
