@@ -25,6 +25,7 @@ impl fmt::Display for ActionId {
 
 /// How a row changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum ChangeKind {
     /// The row is new.
     Insert,

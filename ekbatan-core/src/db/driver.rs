@@ -12,6 +12,7 @@ use crate::domain::{Table, ValueType};
 
 /// Which pool serves a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum Route {
     /// The primary: sees every commit.
     #[default]
@@ -41,6 +42,7 @@ pub struct Capabilities {
 
 /// The isolation level of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Isolation {
     /// Each statement sees what was committed before it began.
     ReadCommitted,
