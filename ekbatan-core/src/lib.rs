@@ -1,8 +1,8 @@
 //! The core of ekbatan. Users add the facade crate `ekbatan`, whose prelude names what
 //! everyday code needs; this crate holds what is behind it.
 //!
-//! Who knows whom: `action` and `repository` speak to [`db::Driver`] through the registry in
-//! `shard`; dialects implement it; `domain` knows nobody.
+//! The modules from bottom to top: `clock`, `domain`, `config`, `db`, `outbox`, `shard`,
+//! `repository`, `action`. A module imports only modules below it.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 // Without a dialect there is nobody to call what all dialects share.
