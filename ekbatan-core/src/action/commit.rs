@@ -68,7 +68,7 @@ pub(super) async fn commit<E>(
     for batch in &batches {
         batch.database.check_not_writing()?;
     }
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let (shards, runner) = (attempt.shards.clone(), attempt.effects.clone());
     let open = shards.default().open_action(action);
     let working = async move {
@@ -77,7 +77,7 @@ pub(super) async fn commit<E>(
         // The outcome is known now, also to effects that ask for it.
         drop(open);
         let done = committed.as_ref().ok().cloned();
-        let _ = tell.send(committed);
+        let _ = sender.send(committed);
         let Some(done) = done else { return };
         if across && let Err(error) = shards.forget_parts(action).await {
             tracing::debug!(%error, %action, "the trail of a complete cross-shard commit was not deleted");
@@ -85,8 +85,8 @@ pub(super) async fn commit<E>(
         runner.run(effects, done).await;
     };
     let effects_done = tokio::spawn(working.instrument(span));
-    let committed = deadline.bound(told).await.map(|told| {
-        told.unwrap_or_else(|stopped| {
+    let committed = deadline.bound(receiver).await.map(|result| {
+        result.unwrap_or_else(|stopped| {
             Err(CommitFailure::Whole(CommitError::Unknown(action, stopped.to_string())))
         })
     });

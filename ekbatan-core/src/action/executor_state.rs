@@ -36,6 +36,6 @@ impl ExecutorState {
     /// Counts and logs a call that was refused because its lease had ended.
     pub(super) fn count_fence_refusal(&self, key: &str) {
         self.fence_refusals.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(name: "ekbatan.lock.fence_refused", key, "an action was refused: its lease is over");
+        tracing::warn!(name: "ekbatan.lock.fence_refused", key, "an action was refused: its lease has ended");
     }
 }
