@@ -1,14 +1,13 @@
 //! Calls within a transaction, calls with a deadline, and outcomes of calls that still run.
 
 use std::future::IntoFuture;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
-use support::Dialect;
 use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use support::{Dialect, InterruptedDeposit};
 use tokio::sync::Notify;
 
 use crate::ledger::Ledger;
@@ -17,42 +16,21 @@ on_every_database! { the_outcome_of_a_running_call_is_awaited }
 
 on_every_database! { on_sqlite_only: a_deadline_during_an_effect_does_not_change_the_result }
 
-/// A deposit that signals its start and then waits for `go_on`.
-struct Slow {
-    began: Arc<Notify>,
-    go_on: Arc<Notify>,
-}
-
-impl Action for Slow {
-    const NAME: &'static str = "wallet.slow_deposit";
-    type Params = Deposit;
-    type Output = Stored<Wallet>;
-    type Error = WalletError;
-
-    async fn perform(
-        &self,
-        ctx: &mut ActionContext<'_>,
-        params: &Deposit,
-    ) -> Result<Stored<Wallet>, WalletError> {
-        let wallet =
-            ctx.get(params.wallet).await?.change(|wallet| wallet.deposit(params.amount))?;
-        self.began.notify_one();
-        self.go_on.notified().await;
-        Ok(ctx.plan().update(wallet))
-    }
-}
-
 async fn the_outcome_of_a_running_call_is_awaited(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
-    let slow = Slow { began: Arc::default(), go_on: Arc::default() };
+    let (started, go_on) = (Notify::new(), Notify::new());
+    let slow = InterruptedDeposit(|_| async {
+        started.notify_one();
+        go_on.notified().await;
+    });
     let call = ledger.executor.execute(&slow, Deposit { wallet: id, amount: Decimal::ONE });
     let action = call.action_id();
     let asking = async {
-        slow.began.notified().await;
+        started.notified().await;
         let impatient = drop_at_poll(1, ledger.executor.outcome(action)).await;
         assert!(impatient.finished().is_none(), "the call has not finished");
-        slow.go_on.notify_one();
+        go_on.notify_one();
         ledger.executor.outcome(action).await.unwrap()
     };
     let (answer, outcome) = tokio::join!(call.into_future(), asking);

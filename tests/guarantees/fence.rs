@@ -6,7 +6,7 @@ use std::time::Duration;
 use ekbatan::action::Fence;
 use ekbatan::prelude::*;
 use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
-use support::{Dialect, ScratchDatabase};
+use support::{Dialect, InterruptedDeposit, ScratchDatabase};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
@@ -63,37 +63,12 @@ async fn a_later_lease_fences_off_an_earlier_one(dialect: Dialect) {
     ledger.assert_sound(1).await;
 }
 
-/// A deposit that runs a future between its read and its commit.
-struct Interrupted<F>(F);
-
-impl<F, Fut> Action for Interrupted<F>
-where
-    F: Fn() -> Fut + Send + Sync,
-    Fut: Future<Output = ()> + Send,
-{
-    const NAME: &'static str = "wallet.interrupted_deposit";
-    type Params = Deposit;
-    type Output = Stored<Wallet>;
-    type Error = WalletError;
-
-    async fn perform(
-        &self,
-        ctx: &mut ActionContext<'_>,
-        params: &Deposit,
-    ) -> Result<Stored<Wallet>, WalletError> {
-        let wallet = ctx.get(params.wallet).await?;
-        (self.0)().await;
-        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
-        Ok(ctx.plan().update(wallet))
-    }
-}
-
 async fn a_later_lease_that_starts_during_perform_fences_off_the_commit(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let ids = ledger.open_wallets(2).await;
     // The later holder writes another row, so no row version shows the conflict.
     let (executor, other) = (ledger.executor.clone(), ids[1]);
-    let paused = Interrupted(move || {
+    let paused = InterruptedDeposit(move |_| {
         let executor = executor.clone();
         async move {
             executor
@@ -111,7 +86,7 @@ async fn a_lease_that_expires_during_perform_cannot_commit(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
     let lasts = Duration::from_millis(50);
-    let paused = Interrupted(move || tokio::time::sleep(lasts * 2));
+    let paused = InterruptedDeposit(move |_| tokio::time::sleep(lasts * 2));
     assert_lost(ledger.executor.execute(&paused, deposit(id)).fenced_by(&lease(1, lasts)).await);
     ledger.assert_sound(0).await;
 }
@@ -140,7 +115,7 @@ async fn a_commit_under_several_leases_needs_all_of_them(dialect: Dialect) {
         let call = ledger.executor.execute(&DepositMoney, deposit(ids[0]));
         leases.iter().fold(call, |call, lease| call.fenced_by(lease)).await.unwrap();
         let (executor, other) = (ledger.executor.clone(), ids[1]);
-        let paused = Interrupted(move || {
+        let paused = InterruptedDeposit(move |_| {
             let (executor, later) = (executor.clone(), lease_on(fallen, token + 1));
             async move {
                 executor.execute(&DepositMoney, deposit(other)).fenced_by(&later).await.unwrap();
@@ -169,7 +144,7 @@ async fn a_fold_drops_the_commits_that_lost_one_of_several_leases(dialect: Diale
         tasks.spawn(async move {
             let (first, second) = (format!("first {n}"), format!("second {n}"));
             let (successor, later) = (executor.clone(), lease_on(&second, 2));
-            let paused = Interrupted(move || {
+            let paused = InterruptedDeposit(move |_| {
                 let (successor, later) = (successor.clone(), later.clone());
                 let all_have_read = all_have_read.clone();
                 async move {
@@ -211,7 +186,7 @@ mod on_a_slow_connection {
         let (line, lasts) = (Arc::new(line), Duration::from_secs(1));
         line.set_delay(Duration::from_millis(100));
         let until = Instant::now() + lasts;
-        let paused = Interrupted(|| {
+        let paused = InterruptedDeposit(|_| {
             let line = line.clone();
             async move {
                 line.set_delay(Duration::ZERO);

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, Outcome, RetryPolicy};
 use ekbatan::prelude::*;
-use ekbatan_testkit::Proxy;
-use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
-use support::{Dialect, PlainConnection, ScratchDatabase};
+use support::wallet::{Deposit, DepositMoney};
+use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase};
 
 use crate::concurrency::{Rotate, Rotation};
 use crate::ledger::{Ledger, proxied};
@@ -142,27 +141,6 @@ async fn a_locked_row_makes_only_its_own_commit_busy(dialect: Dialect) {
     ledger.assert_sound(3).await;
 }
 
-/// A deposit whose connection stalls between its read and its commit.
-struct StallBeforeCommit<'p>(&'p Proxy);
-
-impl Action for StallBeforeCommit<'_> {
-    const NAME: &'static str = "wallet.deposit_on_a_stalled_connection";
-    type Params = Deposit;
-    type Output = Stored<Wallet>;
-    type Error = WalletError;
-
-    async fn perform(
-        &self,
-        ctx: &mut ActionContext<'_>,
-        params: &Deposit,
-    ) -> Result<Self::Output, WalletError> {
-        let wallet = ctx.get(params.wallet).await?;
-        self.0.stall();
-        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
-        Ok(ctx.plan().update(wallet))
-    }
-}
-
 async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Dialect) {
     let url = ScratchDatabase::create(dialect).await.url;
     // The timeouts are for the stalled commit only: other commits may take longer.
@@ -175,7 +153,7 @@ async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Di
         .connection_timeout(Duration::from_secs(2));
     let ledger = Ledger::with_config(config).await;
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
-    let stalling = StallBeforeCommit(&proxy);
+    let stalling = InterruptedDeposit(|_| async { proxy.stall() });
     let call = ledger.executor.execute(&stalling, deposit);
     let action = call.action_id();
     let error = call.await.unwrap_err();

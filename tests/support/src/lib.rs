@@ -4,7 +4,8 @@
 //!   test once for each of them. [`test_matrix!`] does the same for any other list of cases.
 //! - [`ScratchDatabase`] is an empty database, read and written with plain SQL.
 //!   [`TestDatabase`] is one with the tables of a [`Domain`] and an executor for it.
-//! - [`wallet`] and [`things`] are the domains that several suites use.
+//! - [`wallet`] and [`things`] are the domains that several suites use, and
+//!   [`InterruptedDeposit`] is a deposit that a test interrupts.
 //! - [`Recorder`] records the spans and events of one test.
 //! - [`soak`] says how many rounds a long test runs.
 //! - [`until`] waits for a condition that another task brings about.
@@ -15,6 +16,7 @@
 mod clock;
 mod dialect;
 mod domain;
+mod interrupted_deposit;
 mod matrix;
 mod plain_connection;
 mod recorder;
@@ -32,6 +34,7 @@ pub mod wallet;
 pub use clock::{TestClock, instant, stored_instant};
 pub use dialect::Dialect;
 pub use domain::{Domain, TestDatabase, WALLETS};
+pub use interrupted_deposit::InterruptedDeposit;
 pub use plain_connection::{PlainConnection, TextRow};
 pub use recorder::{Recorded, Recorder, RecorderGuard};
 pub use scratch::ScratchDatabase;
