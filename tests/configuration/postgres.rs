@@ -43,7 +43,7 @@ fn config(url: &str, keys: &str, password: &str) -> EkbatanConfig {
 
 async fn refusal(config: &EkbatanConfig) -> String {
     match Databases::connect(config).await {
-        Ok(_) => panic!("it let us in"),
+        Ok(_) => panic!("the connection should be refused"),
         Err(error) => format!("{error} {error:?}"),
     }
 }

@@ -105,7 +105,7 @@ async fn without_a_connection_the_closure_does_not_run(db: &TestDatabase) {
     let answer = db
         .databases
         .transactions()
-        .in_transaction(async |_| -> Result<(), Refused> { panic!("it must not run") })
+        .in_transaction(async |_| -> Result<(), Refused> { panic!("the transaction must not run") })
         .await;
     match answer {
         Err(TransactionError::Database(error)) => {
@@ -135,8 +135,9 @@ async fn a_nested_transaction_is_refused(db: &TestDatabase) {
     manager
         .in_transaction(async |_| {
             let second = db.databases.transactions();
-            let inner = second
-                .in_transaction(async |_| -> Result<(), Refused> { panic!("it must not run") });
+            let inner = second.in_transaction(async |_| -> Result<(), Refused> {
+                panic!("the transaction must not run")
+            });
             assert!(matches!(inner.await, Err(TransactionError::Nested)));
             Ok::<_, Refused>(())
         })

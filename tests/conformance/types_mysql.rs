@@ -72,7 +72,7 @@ async fn ids_may_be_text_bytes_or_the_native_type(db: &TestDatabase) {
         paged.extend(page.rows);
         paged.sort_by_key(|node| node.id.uuid());
         assert_eq!(paged, expected, "{ty}");
-        assert!(nodes.update(root.apply(|_| ())).await.is_err(), "it is stale");
+        assert!(nodes.update(root.apply(|_| ())).await.is_err(), "the row is stale");
     }
 }
 

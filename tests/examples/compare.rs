@@ -12,8 +12,8 @@ fn compare(folder: &Path, arguments: &[&str]) -> Vec<Value> {
     let json = folder.join("compare.json");
     let moment = ["--seconds", "0.2", "--warm-up", "0.1"];
     let program = Program::named("compare").args(&moment).args(arguments);
-    let said = program.arg("--json").arg(&json).run();
-    assert!(said.contains("Money: right in all"), "{said}");
+    let output = program.arg("--json").arg(&json).run();
+    assert!(output.contains("Money: right in all"), "{output}");
     let lines = std::fs::read_to_string(json).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     for line in &lines {

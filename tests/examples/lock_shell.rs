@@ -10,7 +10,7 @@ use super::program::Program;
 /// A shell with piped input and output. It ends with its input.
 struct Shell {
     child: Child,
-    said: std::io::Lines<BufReader<ChildStdout>>,
+    output: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Shell {
@@ -21,8 +21,8 @@ impl Shell {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let said = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, said }
+        let output = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, output }
     }
 
     fn send(&mut self, line: &str) {
@@ -31,7 +31,7 @@ impl Shell {
 
     /// Checks the start of the next line.
     fn expect_line(&mut self, start: &str) {
-        let line = self.said.next().expect("a line before the end").unwrap();
+        let line = self.output.next().expect("a line before the end").unwrap();
         assert!(line.starts_with(start), "{line}");
     }
 
@@ -52,10 +52,10 @@ fn play(server: &[&str]) {
     first.expect_line("acquired wallet:17 with token ");
 
     // Another process sees the holder and does not get the key.
-    let said = shell(&with(&["inspect", "wallet:17"])).run();
-    assert!(said.contains(&format!("process {}, for ", first.child.id())), "{said}");
-    let said = shell(&with(&["take", "wallet:17", "--wait", "0"])).run_in_vain();
-    assert_eq!(said, "busy wallet:17\n");
+    let output = shell(&with(&["inspect", "wallet:17"])).run();
+    assert!(output.contains(&format!("process {}, for ", first.child.id())), "{output}");
+    let output = shell(&with(&["take", "wallet:17", "--wait", "0"])).run_to_failure();
+    assert_eq!(output, "busy wallet:17\n");
 
     // A waiter gets the key when it is released.
     let mut second = Shell::start(&with(&["take", "wallet:17", "--wait", "600"]));
@@ -63,16 +63,16 @@ fn play(server: &[&str]) {
     first.expect_line("released wallet:17");
     second.expect_line("acquired wallet:17 with token ");
     second.end();
-    let said = shell(&with(&["inspect", "wallet:17"])).run();
-    assert_eq!(said, "wallet:17 is free\n");
+    let output = shell(&with(&["inspect", "wallet:17"])).run();
+    assert_eq!(output, "wallet:17 is free\n");
 
     // A forced release ends the lease, and its holder is notified.
     first.send("take wallet:17 --wait 60");
     first.expect_line("acquired wallet:17 with token ");
     first.send("list");
     first.expect_line("wallet:17 with token ");
-    let said = shell(&with(&["force", "wallet:17", "it", "hangs"])).run();
-    assert_eq!(said, "ended the lease on wallet:17\n");
+    let output = shell(&with(&["force", "wallet:17", "it", "hangs"])).run();
+    assert_eq!(output, "ended the lease on wallet:17\n");
     first.expect_line("lost wallet:17: ");
     first.send("release wallet:17");
     first.expect_line("wallet:17 was no longer held by this shell");

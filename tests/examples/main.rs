@@ -15,9 +15,9 @@ const AGREED: &str =
 /// Runs the program twice: the second run finds the tables and rows of the first.
 fn wallet(database: &str, url: &str) {
     for _ in 0..2 {
-        let said = Program::named("wallet").arg("--database").arg(url).run();
-        assert!(said.contains(&format!("Database: {database}\n")), "{said}");
-        assert_eq!(said.lines().last(), Some(AGREED), "{said}");
+        let output = Program::named("wallet").arg("--database").arg(url).run();
+        assert!(output.contains(&format!("Database: {database}\n")), "{output}");
+        assert_eq!(output.lines().last(), Some(AGREED), "{output}");
     }
 }
 
@@ -53,20 +53,20 @@ async fn wallet_runs_with_a_configuration_file() {
     let file = folder.path().join("wallet.yml");
     let yaml = format!("ekbatan: {{configs: {{primary-config: {{url: '{url}'}}}}}}");
     std::fs::write(&file, yaml).unwrap();
-    let said = Program::named("wallet").arg("--config").arg(file).run();
-    assert_eq!(said.lines().last(), Some(AGREED), "{said}");
+    let output = Program::named("wallet").arg("--config").arg(file).run();
+    assert_eq!(output.lines().last(), Some(AGREED), "{output}");
 }
 
 #[tokio::test]
 async fn sharded_wallet_runs_on_two_postgres_databases() {
     let server = PostgresServer::shared().await.unwrap();
-    let said = Program::named("sharded_wallet")
+    let output = Program::named("sharded_wallet")
         .arg("--config")
         .arg("config/sharded-wallet-postgres.yml")
         .env("POLAND_URL", server.create_database().await.unwrap())
         .env("MEXICO_URL", server.create_database().await.unwrap())
         .run();
-    assert!(said.contains("   0/0 is postgres\n   1/0 is postgres\n"), "{said}");
-    let last = said.lines().last().unwrap_or_default();
-    assert!(last.ends_with("in the order of the ids: anna, carmen"), "{said}");
+    assert!(output.contains("   0/0 is postgres\n   1/0 is postgres\n"), "{output}");
+    let last = output.lines().last().unwrap_or_default();
+    assert!(last.ends_with("in the order of the ids: anna, carmen"), "{output}");
 }

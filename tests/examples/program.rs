@@ -41,7 +41,7 @@ impl Program {
     }
 
     /// Returns the output. The program must fail.
-    pub fn run_in_vain(self) -> String {
+    pub fn run_to_failure(self) -> String {
         self.ends(false)
     }
 
@@ -52,10 +52,10 @@ impl Program {
 
     fn ends(mut self, well: bool) -> String {
         let ended = self.0.stdin(Stdio::null()).output().unwrap();
-        let said = String::from_utf8(ended.stdout).unwrap();
+        let output = String::from_utf8(ended.stdout).unwrap();
         let complaint = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.success(), well, "{}\n{said}\n{complaint}", ended.status);
-        said
+        assert_eq!(ended.status.success(), well, "{}\n{output}\n{complaint}", ended.status);
+        output
     }
     /// Returns the error output. The program must fail.
     pub fn fail(mut self) -> String {
