@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, Outcome, RetryPolicy};
 use ekbatan::prelude::*;
-use support::wallet::{Deposit, DepositMoney};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening};
 use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase};
 
 use crate::concurrency::{Rotate, Rotation};
@@ -143,15 +143,19 @@ async fn a_locked_row_makes_only_its_own_commit_busy(dialect: Dialect) {
 
 async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Dialect) {
     let url = ScratchDatabase::create(dialect).await.url;
-    // The timeouts are for the stalled commit only: other commits may take longer.
-    let patient = Ledger::open(&url).await;
-    let id = patient.open_wallets(1).await[0];
     let (through, proxy) = proxied(&url).await;
     let config = ScratchDatabase::config_of(&through)
         .commit_timeout(Duration::from_millis(200))
         .settle_timeout(Duration::from_millis(300))
         .connection_timeout(Duration::from_secs(2));
     let ledger = Ledger::with_config(config).await;
+    // Opens the connection of the lane. On a slow machine a commit may exceed the short timeouts.
+    let id = loop {
+        let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+        if let Ok(wallet) = ledger.executor.execute(&OpenWallet, opening).await {
+            break wallet.id;
+        }
+    };
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
     let stalling = InterruptedDeposit(|_| async { proxy.stall() });
     let call = ledger.executor.execute(&stalling, deposit);
@@ -164,7 +168,7 @@ async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Di
     proxy.resume();
     let outcome = ledger.executor.outcome(action).await.unwrap();
     ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
-    patient.deposit(id).await.unwrap();
+    Ledger::open(&url).await.deposit(id).await.unwrap();
 }
 
 /// Two executors with one lane each fold their commits. A stale commit drops out of its fold, and
