@@ -110,7 +110,7 @@ fn a_gap_in_a_list_is_reported() {
         .unwrap_err();
     assert_eq!(error.problems().len(), 1, "{error}");
     assert!(
-        error.to_string().contains("the list has 1 entries, and the next one is number 1"),
+        error.to_string().contains("the list has 1 entries, so the next index is 1"),
         "{error}"
     );
 }

@@ -101,21 +101,25 @@ fn in_process_locks_need_no_server_and_report_unused_keys() {
 fn an_invalid_value_says_what_to_write() {
     for (keys, key, said) in [
         ("provider: rediss", "provider", "did you mean `redis`?"),
-        ("provider: zookeeper", "provider", "one of in-process, postgres, mysql"),
+        ("provider: zookeeper", "provider", "expected one of in-process, postgres, mysql"),
         ("provider: redis", "url", "the primary is postgres, so give `url`"),
-        ("url: 'redis://h', provider: postgres", "provider", "the address is one of redis"),
-        ("url: 'etcd://h'", "url", "no locks are known by this"),
+        (
+            "url: 'redis://h', provider: postgres",
+            "provider",
+            "contradicts the address, which is one of redis",
+        ),
+        ("url: 'etcd://h'", "url", "is not the address of a known lock provider"),
         ("strategy: sessions", "strategy", "did you mean `session`?"),
-        ("url: 'redis://h', strategy: session", "strategy", "redis has no locks of a session"),
-        ("provider: in-process, strategy: session", "strategy", "in-process has no locks of a"),
-        ("term: 15", "term", "a number needs its unit"),
+        ("url: 'redis://h', strategy: session", "strategy", "redis has no session locks"),
+        ("provider: in-process, strategy: session", "strategy", "in-process has no session locks"),
+        ("term: 15", "term", "the unit is missing"),
         ("term: 10ms", "term", "at least 1s"),
         ("strategy: session, term: 15s", "term", "or write `strategy: lease`"),
-        ("namespace: shop", "namespace", "means nothing to postgres"),
-        ("url: 'redis://h', namespace: 'a{b'", "namespace", "has a `{` in it"),
-        ("zone: 'a#b'", "zone", "has a `#` in it"),
+        ("namespace: shop", "namespace", "has no meaning for postgres"),
+        ("url: 'redis://h', namespace: 'a{b'", "namespace", "contains `{`"),
+        ("zone: 'a#b'", "zone", "contains `#`"),
         ("zone: ' '", "zone", "is blank"),
-        ("maximum-pool-size: 0", "maximum-pool-size", "from 1 on"),
+        ("maximum-pool-size: 0", "maximum-pool-size", "of at least 1"),
         ("zome: eu", "zome", "did you mean `zone`?"),
     ] {
         let (at, message) = refused(POSTGRES, keys);
@@ -124,7 +128,10 @@ fn an_invalid_value_says_what_to_write() {
     }
     let (at, message) = refused("url: 'postgres://app:secret@h/d'", "username: locker");
     assert_eq!(at, "username", "{message}");
-    assert!(message.contains("names the user \"app\"") && !message.contains("secret"), "{message}");
+    assert!(
+        message.contains("contains the user \"app\"") && !message.contains("secret"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -135,7 +142,7 @@ fn lock_keys_are_refused_outside_lock_config() {
     let locks = LockConfig::default().zone("eu");
     let config = EkbatanConfig::from(DataSourceConfig::new("sqlite:a.db").locks(locks));
     let error = config.check().unwrap_err();
-    assert!(error.to_string().contains("only in `lock-config`"), "{error}");
+    assert!(error.to_string().contains("put them into `lock-config`"), "{error}");
 }
 
 #[test]

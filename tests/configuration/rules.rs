@@ -91,7 +91,7 @@ fn behaviour_61_the_default_shard_must_be_one_of_the_shards() {
     let error =
         EkbatanConfig::single("sqlite:a.db").default_shard(shard(1, 0)).check().unwrap_err();
     assert!(
-        error.to_string().contains("= \"1/0\": is not among the shards, which are 0/0"),
+        error.to_string().contains("= \"1/0\": is not one of the shards; they are 0/0"),
         "{error}"
     );
 }

@@ -1,8 +1,7 @@
-//! Addresses of databases: which dialect they mean, whom they name, and how they are shown
-//! without their passwords.
+//! Addresses of databases: their dialect, their parts, and their form without passwords.
 
-/// Which SQL a database speaks. It follows the scheme of the address alone: a host or a
-/// database may be named as it likes.
+/// The SQL dialect of a database. Only the scheme of the address decides; the names of the host
+/// and of the database do not matter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Dialect {
@@ -31,6 +30,11 @@ pub(super) fn dialect(url: &str) -> Option<Dialect> {
         "mariadb" => Some(Dialect::MariaDb),
         _ => None,
     }
+}
+
+/// The dialect, with MySQL for both MySQL and MariaDB, whose servers accept both schemes.
+pub(super) fn family(dialect: Dialect) -> Dialect {
+    if dialect == Dialect::MariaDb { Dialect::MySql } else { dialect }
 }
 
 /// The parts of `scheme://user:password@hosts/path?query`.
@@ -74,13 +78,13 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Where the data is, whoever asks for it and however.
-    /// The server and the database on it.
+    /// The server and the database on it. Equal places hold the same data, whatever the user
+    /// and the parameters are.
     pub(super) fn place(&self, dialect: Option<Dialect>) -> String {
         format!("{}{}", self.server(dialect), self.path)
     }
 
-    /// The server alone.
+    /// The server, without its usual port.
     pub(super) fn server(&self, dialect: Option<Dialect>) -> String {
         let usual_port = match dialect {
             Some(Dialect::Postgres) => ":5432",
@@ -104,7 +108,7 @@ pub(super) fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }
 
-/// Without `%20` and its like.
+/// Decodes percent-escapes such as `%20`.
 pub(super) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -124,7 +128,7 @@ pub(super) fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The other direction, for what is put into an address.
+/// Percent-encodes a text for use in an address.
 pub(super) fn encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -136,10 +140,10 @@ pub(super) fn encoded(text: &str) -> String {
         .collect()
 }
 
-/// The address with its password as `***`. It rather hides too much of an address that is
-/// no good than too little.
+/// The address with `***` instead of the password. Of a malformed address it hides too much
+/// rather than too little.
 pub(super) fn shown(url: &str) -> String {
-    // Behind the `//`; of an address that has none, or no good one, behind the first colon.
+    // The login starts after `//`, or after the first colon if `//` is missing or misplaced.
     let login = url.rfind('@').unwrap_or_default();
     let start = match url.find("://") {
         Some(at) => at + 3,
@@ -163,14 +167,14 @@ pub(super) fn shown(url: &str) -> String {
     }
     let query = rest.find('?').unwrap_or(rest.len());
     let (path, query) = rest.split_at(query);
-    // Connector/J takes `(host=..,password=..)` in the place of a host.
+    // Connector/J accepts `(host=..,password=..)` instead of a host.
     shown.extend(path.split_inclusive([',', ';', '(', ')']).map(without_secret));
     shown.extend(query.split_inclusive(['?', '&']).map(without_any_secret));
     shown
 }
 
-/// A part of a query, which may be parts by itself. A secret there may hold what would end
-/// it elsewhere, so it is hidden up to the end.
+/// One part of a query. It may contain further `name=value` pairs. A secret may contain the
+/// characters that separate them, so everything after its name is hidden.
 fn without_any_secret(part: &str) -> String {
     let starts = part.match_indices([';', ',', '(']).map(|(at, _)| at + 1);
     let name = |at: &usize| part[*at..].split('=').next().unwrap_or_default();
@@ -185,7 +189,7 @@ fn is_secret(name: &str) -> bool {
     ["pass", "pwd", "secret", "token"].iter().any(|word| plain.contains(word))
 }
 
-/// A `name=value` and the sign that ends it, without the value if it may be a secret.
+/// A `name=value` with its terminator. The value is hidden if it may be a secret.
 fn without_secret(pair: &str) -> String {
     let end = pair
         .rfind(|c| !"?&,;()".contains(c))
@@ -196,7 +200,7 @@ fn without_secret(pair: &str) -> String {
         return pair.to_owned();
     }
     match value {
-        // The bare name of a key, and no secret behind it.
+        // Only the name of a key, without a value.
         "" if name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) => {
             pair.to_owned()
         }
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_shown_wherever_they_stand() {
+    fn passwords_are_hidden_in_every_position() {
         for (url, expected) in [
             ("postgres://app:s3cret@db/shop", "postgres://app:***@db/shop"),
             ("postgres://app:s3cr@t@db/shop", "postgres://app:***@db/shop"),
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_names_its_user_hosts_and_database() {
+    fn an_address_is_split_into_user_hosts_and_database() {
         let parts = Parts::of("postgres://a%40b:pw@h1:1,h2/shop?sslmode=require");
         assert_eq!(parts.user.as_deref(), Some("a@b"));
         assert!(parts.has_password && parts.several_hosts());

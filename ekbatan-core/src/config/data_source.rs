@@ -1,4 +1,4 @@
-//! One database: its address, its pool, its lanes.
+//! The settings of one database: its address, its pool, its lanes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,37 +6,38 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::LockConfig;
 use super::address::{self, Dialect};
+use super::lock_config::LockConfig;
 
-/// How much of a commit is on the disk when it is answered. SQLite only: a server decides
-/// for itself.
+/// How much of a commit is on the disk when the call returns. SQLite only: a server has its own
+/// setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Durability {
-    /// A commit survives the loss of power.
+    /// A commit survives a power loss.
     #[default]
     Full,
-    /// A commit survives the death of the process; the loss of power may take the last ones.
+    /// A commit survives a crash of the process. A power loss may undo the last commits.
     Wal,
 }
 
-/// Whether a connection is encrypted, and how the server's certificate is looked at.
+/// Whether a connection is encrypted, and how the client verifies the server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsMode {
     /// Never encrypted.
     Disable,
-    /// Encrypted if the server can.
+    /// Encrypted if the server supports it.
     Prefer,
-    /// Encrypted; the certificate is not looked at.
+    /// Encrypted; the certificate is not verified.
     Require,
-    /// Encrypted, and the certificate stems from a trusted authority.
+    /// Encrypted; the certificate must be signed by a trusted authority.
     VerifyCa,
-    /// Encrypted, and the certificate is that of the host.
+    /// Encrypted; the certificate must also name the host.
     VerifyFull,
 }
 
-/// One database and how it is used.
+/// One database and how much of it is used.
 ///
 /// ```
 /// use ekbatan_core::config::DataSourceConfig;
@@ -47,55 +48,56 @@ pub enum TlsMode {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct DataSourceConfig {
-    /// `sqlite:FILE`, `postgres://HOST:PORT/DATABASE`, `mysql://..` or `mariadb://..`; a
-    /// user and a password may stand before the host.
+    /// `sqlite:FILE`, `postgres://HOST:PORT/DATABASE`, `mysql://..` or `mariadb://..`. A
+    /// user and a password may precede the host.
     pub url: String,
-    /// The user, if the url names none.
+    /// The user, if the url contains none.
     pub username: Option<String>,
-    /// The password, if the url holds none; may be empty.
+    /// The password, if the url contains none. May be empty.
     pub password: Option<SecretString>,
-    /// Whether connections are encrypted. Default: what the url says, or [`TlsMode::Prefer`].
+    /// Whether connections are encrypted. Default: the mode in the url, or [`TlsMode::Prefer`].
     pub tls_mode: Option<TlsMode>,
-    /// The file of certificates that the server's has to stem from.
+    /// A file of root certificates that the server's certificate must be signed by.
     pub tls_root_cert: Option<PathBuf>,
-    /// How many connections read and run transactions at most. Default 10.
+    /// The maximum number of connections for reads and transactions. Default 10.
     pub maximum_pool_size: usize,
-    /// How many of them are kept open, even when nobody needs them. Default 0.
+    /// The number of idle connections that the pool keeps open. Default 0.
     pub minimum_idle: usize,
-    /// After how long an unused connection is closed; zero for never. Default 10 minutes.
+    /// The pool closes a connection that is unused for this long; zero for never. Default 10
+    /// minutes.
     pub idle_timeout: Duration,
-    /// After how long a connection is replaced, however busy it is; zero for never. Default
-    /// 30 minutes.
+    /// The pool replaces a connection of this age; zero for never. Default 30 minutes.
     pub max_lifetime: Duration,
-    /// From when on a held connection is reported; zero for never, which is the default.
+    /// The pool reports a connection that is checked out for this long; zero, the default, for
+    /// never.
     pub leak_detection_threshold: Duration,
-    /// How many connections commit. Default 2; SQLite has one writer and so one lane.
+    /// The number of connections that commit. Default 2. SQLite has one writer and thus one lane.
     pub lanes: usize,
-    /// How many waiting actions one lane commits together at most. Default 64.
+    /// The maximum number of waiting actions that a lane commits together. Default 64.
     pub fold_limit: usize,
-    /// How long to wait for a connection: to the server, and from the pool. Default 10 s.
+    /// The timeout of connecting to the server, and of waiting for a pooled connection. Default
+    /// 10 s.
     pub connection_timeout: Duration,
-    /// How long a server may take to answer a commit before its connection counts as lost.
-    /// Default 60 s.
+    /// The timeout of a commit. After it the lane treats the connection as lost. Default 60 s.
     pub commit_timeout: Duration,
-    /// How long a lane that lost its connection in a commit tries to learn what became of
-    /// it, before the answer is "unknown". Default 30 s.
+    /// After a connection is lost during a commit, the lane looks up the outcome for this long;
+    /// then it reports "unknown". Default 30 s.
     pub settle_timeout: Duration,
-    /// After how long the server gives up a statement. Default: the server's own.
+    /// The server cancels a statement after this time. Default: the server's own timeout.
     pub statement_timeout: Option<Duration>,
-    /// The name that the server's own listing of sessions shows.
+    /// The name of the sessions in the server's own list.
     pub application_name: String,
     /// See [`Durability`].
     pub durability: Durability,
     /// The database that holds the framework's tables on MySQL and MariaDB. Default
     /// `eventlog`.
     pub eventlog: String,
-    /// What locks that live here are like; of the slot `lock-config` alone.
+    /// The settings of keyed locks. Only the slot `lock-config` may set them.
     pub locks: LockConfig,
 }
 
 impl DataSourceConfig {
-    /// A database by its address, with every default.
+    /// A database at this address, with all defaults.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -121,8 +123,7 @@ impl DataSourceConfig {
         }
     }
 
-    /// Which SQL the database speaks, by the scheme of its url; none for addresses of other
-    /// kinds, such as Redis.
+    /// The SQL dialect, by the scheme of the url; `None` for other addresses, such as Redis.
     pub fn dialect(&self) -> Option<Dialect> {
         address::dialect(&self.url)
     }
@@ -202,7 +203,7 @@ impl DataSourceConfig {
         self
     }
 
-    /// Sets [`fold_limit`](Self::fold_limit); 1 commits every action by itself.
+    /// Sets [`fold_limit`](Self::fold_limit); 1 commits every action alone.
     #[must_use]
     pub fn fold_limit(mut self, batches: usize) -> Self {
         self.fold_limit = batches;
@@ -251,8 +252,8 @@ impl DataSourceConfig {
         self
     }
 
-    /// Sets [`eventlog`](Self::eventlog): applications and shards that share a server may
-    /// each have their own.
+    /// Sets [`eventlog`](Self::eventlog). Applications and shards that share a server
+    /// need one each.
     #[must_use]
     pub fn eventlog(mut self, database: impl Into<String>) -> Self {
         self.eventlog = database.into();
@@ -267,7 +268,7 @@ impl DataSourceConfig {
     }
 }
 
-/// With `***` for the password, and for that of the url.
+/// Shows `***` instead of passwords, also inside the url.
 impl fmt::Debug for DataSourceConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataSourceConfig")

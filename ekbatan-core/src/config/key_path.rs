@@ -1,4 +1,4 @@
-//! Where a value stands: `ekbatan.sharding.groups[0].name`.
+//! The path of a value: `ekbatan.sharding.groups[0].name`.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub(super) enum Step {
     Index(usize),
 }
 
-/// The steps from the top. Paths are ordered as a reader goes through a file's lists.
+/// The steps from the top. Entries of a list are ordered by their position.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KeyPath(pub(super) Vec<Step>);
 
@@ -35,13 +35,13 @@ impl KeyPath {
         Self(steps)
     }
 
-    /// This path, then the one above it, and so on up to the top.
+    /// This path, then its parents up to the top.
     pub(super) fn upwards(&self) -> impl Iterator<Item = Self> {
         (0..=self.0.len()).rev().map(|length| Self(self.0[..length].to_vec()))
     }
 }
 
-/// An address that slipped into the place of a key is shown without its password.
+/// An address that was written in place of a key is shown without its password.
 impl fmt::Display for KeyPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, step) in self.0.iter().enumerate() {

@@ -1,10 +1,11 @@
-//! Every key that the configuration knows: its name, what its value may be, what it is for.
+//! The table of all keys: their names, the kinds of their values, their meaning.
 //!
-//! This table is the only place where a key is declared. The reader takes the names and
-//! shapes of keys from it, the environment's names are matched against it, and the schema
-//! for editors is printed from it, so none of them can come to differ.
+//! A key is declared here and nowhere else. The reader takes names and kinds from this table,
+//! environment variables are matched against it, and the schema is printed from it.
 
-use super::spelling::same_key;
+use super::address::shown;
+use super::key_path::{KeyPath, Step};
+use super::spelling::{kebab, nearest, same_key};
 
 /// A key, in kebab-case.
 #[derive(Clone, Copy)]
@@ -12,52 +13,52 @@ pub(super) struct Key {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) required: bool,
-    /// What holds when the key is absent, as text for readers.
+    /// The default, as text for readers.
     pub(super) default: Option<&'static str>,
     pub(super) about: &'static str,
 }
 
-/// What the value of a key may be.
+/// The kind of a key's value.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
-    /// Any text that is not blank.
+    /// A text that is not blank.
     Text,
-    /// An address; what it shows of itself never holds a password.
+    /// An address. Messages show it without its password.
     Address,
-    /// A text that is never shown.
+    /// A text that messages never show.
     Secret,
     /// A whole number.
     Count { least: u64, most: u64 },
-    /// `true` or `false`.
-    Flag,
-    /// One of a few words.
+    /// One of these words.
     Word(&'static [&'static str]),
-    /// A time span. In the reference's own keys a bare number means milliseconds.
+    /// A duration. In keys that the Java framework has as numbers, a bare number means
+    /// milliseconds.
     Time { bare_milliseconds: bool },
     /// A mapping with these keys.
     Section(&'static [Key]),
-    /// A list of such mappings.
+    /// A list of mappings with these keys.
     List(&'static [Key]),
-    /// A mapping whose keys name uses of a database, and whose values have the keys that
-    /// [`of_slot`] tells.
+    /// A mapping from slots to databases; [`of_slot`] has the keys of each database.
     Slots,
+    /// A key of the Java framework that has no meaning here. Its value is not read; the sentence
+    /// says why and what to do.
+    Refused(&'static str),
 }
 
-/// The slots that have a meaning of their own; any other name may be used besides.
-pub(super) const SLOTS: [(&str, &str); 4] = [
-    ("primary-config", "The database that is written and, unless told otherwise, read."),
-    ("secondary-config", "A replica of it, which reads take only by name."),
+/// The slots that the framework uses. An application may use any other name.
+pub(super) const SLOTS: [(&str, &str); 3] = [
+    ("primary-config", "The database that all writes use, and reads by default."),
+    ("secondary-config", "A replica of the primary. Reads use it only when they ask for it."),
     (
         LOCKS,
-        "Keyed locks: what they live in, by default the primary itself, and their connections.",
+        "Keyed locks: the server that stores them, by default the primary, and the connections to it.",
     ),
-    ("jobs-config", "The connections of scheduled jobs."),
 ];
 
-/// The slot of keyed locks, which has keys of its own.
+/// The slot of keyed locks. It has further keys.
 pub(super) const LOCKS: &str = "lock-config";
 
-/// What may stand below a slot.
+/// The keys of a slot.
 pub(super) fn of_slot(slot: &str) -> &'static [Key] {
     if same_key(slot, LOCKS) { LOCK_SOURCE } else { DATA_SOURCE }
 }
@@ -65,6 +66,10 @@ pub(super) fn of_slot(slot: &str) -> &'static [Key] {
 impl Key {
     const fn new(name: &'static str, kind: Kind, about: &'static str) -> Self {
         Self { name, kind, required: false, default: None, about }
+    }
+
+    const fn refused(name: &'static str, sentence: &'static str) -> Self {
+        Self::new(name, Kind::Refused(sentence), "")
     }
 
     const fn required(mut self) -> Self {
@@ -90,161 +95,160 @@ const SOME: Kind = Kind::Count { least: 1, most: u32::MAX as u64 };
 const GROUP: Kind = Kind::Count { least: 0, most: 255 };
 const MEMBER: Kind = Kind::Count { least: 0, most: 63 };
 
-/// What stands below the root key `ekbatan`.
+/// The keys below the root key `ekbatan`.
 pub(super) static ROOT: &[Key] = &[
-    Key::new("namespace", Kind::Text, "Whose actions these are: dot-separated words."),
-    Key::new("sharding", Kind::Section(SHARDING), "The databases, when there are several."),
-    Key::new("configs", Kind::Slots, "The database, when there is one; excludes `sharding`."),
-    Key::new("jobs", Kind::Section(JOBS), "Scheduled jobs. Accepted and checked, not used yet."),
     Key::new(
+        "namespace",
+        Kind::Text,
+        "The namespace of the application's actions: dot-separated words.",
+    ),
+    Key::new("sharding", Kind::Section(SHARDING), "The databases, if there are several."),
+    Key::new("configs", Kind::Slots, "The database, if there is one; excludes `sharding`."),
+    Key::refused(
+        "jobs",
+        "this framework does not schedule jobs; remove the section and start jobs from the application",
+    ),
+    Key::refused(
         "local-event-handler",
-        Kind::Section(LOCAL_EVENT_HANDLER),
-        "Handlers of events. Accepted and checked, not used yet.",
+        "this framework does not run event handlers; remove the section and read the table eventlog.events from a consumer",
     ),
-    Key::new(
-        "spring",
-        Kind::Section(SPRING),
-        "Accepted from files of the Java framework; not used.",
-    ),
+    Key::refused("spring", "this framework does not use Spring; remove the section"),
 ];
-
-/// The sections whose values are checked and not used yet.
-pub(super) const UNUSED: [&str; 3] = ["jobs", "local-event-handler", "spring"];
 
 static SHARDING: &[Key] = &[
     Key::new(
         "default-shard",
         Kind::Section(DEFAULT_SHARD),
-        "Where everything is that names no shard.",
+        "The shard of all rows that name no shard.",
     )
     .required(),
     Key::new(
         "unknown-shard",
         Kind::Word(&["error", "default-shard"]),
-        "What becomes of an id that names a shard which is not here.",
+        "What happens to an id whose shard is not configured: the call fails, or the default shard is used.",
     )
     .or("error"),
     Key::new("groups", Kind::List(GROUPS), "The shards, by group.").required(),
 ];
 
 static DEFAULT_SHARD: &[Key] = &[
-    Key::new("group", GROUP, "Its group, 0 to 255.").required(),
-    Key::new("member", MEMBER, "Its member, 0 to 63.").required(),
+    Key::new("group", GROUP, "The group of the default shard, 0 to 255.").required(),
+    Key::new("member", MEMBER, "The member of the default shard, 0 to 63.").required(),
 ];
 
 static GROUPS: &[Key] = &[
     Key::new("group", GROUP, "The group's number, 0 to 255, as ids carry it.").required(),
-    Key::new("name", Kind::Text, "The group's name, for people.").required(),
+    Key::new("name", Kind::Text, "A name of the group, for people.").required(),
     Key::new("members", Kind::List(MEMBERS), "The databases of the group.").required(),
 ];
 
 static MEMBERS: &[Key] = &[
     Key::new("member", MEMBER, "The member's number, 0 to 63, as ids carry it.").required(),
-    Key::new("name", Kind::Text, "The member's name, for people."),
-    Key::new("configs", Kind::Slots, "Its database, by use.").required(),
+    Key::new("name", Kind::Text, "A name of the member, for people."),
+    Key::new("configs", Kind::Slots, "The databases of the member, by slot.").required(),
 ];
 
-/// What stands below a slot.
+/// The keys of every slot.
 const DATA_SOURCE: &[Key] = &[
     Key::new(
         "url",
         Kind::Address,
         "The address: sqlite:FILE, postgres://HOST:PORT/DATABASE, mysql://.. or mariadb://..",
     ),
-    Key::new("jdbc-url", Kind::Address, "The address as JDBC writes it, instead of `url`."),
-    Key::new("username", Kind::Text, "The user, if the address names none.").or("the address's"),
-    Key::new("password", Kind::Secret, "The password, if the address holds none; may be empty.")
+    Key::new("jdbc-url", Kind::Address, "The address in the form of JDBC, instead of `url`."),
+    Key::new("username", Kind::Text, "The user, if the address contains none.").or("the address's"),
+    Key::new("password", Kind::Secret, "The password, if the address contains none; may be empty.")
         .or("the address's"),
-    Key::new("driver-class-name", Kind::Text, "Accepted from files of the Java framework; not used."),
-    Key::new("maximum-pool-size", SOME, "How many connections read and run transactions at most.")
+    Key::refused("driver-class-name", "the scheme of the address selects the driver; remove the key"),
+    Key::new("maximum-pool-size", SOME, "The maximum number of connections for reads and transactions.")
         .or("10"),
-    Key::new("minimum-idle", ANY, "How many connections are kept open, even when nobody needs them.")
+    Key::new("minimum-idle", ANY, "The number of idle connections that the pool keeps open.")
         .or("0"),
     Key::new(
         "idle-timeout",
         MILLISECONDS,
-        "After how long an unused connection is closed; 0 for never. A bare number means milliseconds.",
+        "The pool closes a connection that is unused for this long; 0 for never. A bare number means milliseconds.",
     )
     .or("10m"),
     Key::new(
         "leak-detection-threshold",
         MILLISECONDS,
-        "From when on a held connection is reported, at least 2s; 0 for never. A bare number means milliseconds.",
+        "The pool reports a connection that is checked out for this long, at least 2s; 0 for never. A bare number means milliseconds.",
     )
     .or("0"),
     Key::new(
         "connection-timeout",
         TIME,
-        "How long to wait for a connection: to the server, and from the pool.",
+        "The timeout of connecting to the server, and of waiting for a pooled connection.",
     )
     .or("10s"),
-    Key::new("max-lifetime", TIME, "After how long a connection is replaced, at least 30s; 0s for never.")
+    Key::new("max-lifetime", TIME, "The pool replaces a connection of this age, at least 30s; 0s for never.")
         .or("30m"),
-    Key::new("statement-timeout", TIME, "After how long the server gives up a statement.")
+    Key::new("statement-timeout", TIME, "The server cancels a statement after this time.")
         .or("the server's"),
     Key::new(
         "tls-mode",
         Kind::Word(&["disable", "prefer", "require", "verify-ca", "verify-full"]),
-        "Whether the connection is encrypted, and how the server's certificate is looked at.",
+        "Whether connections are encrypted, and how the server's certificate is verified.",
     )
     .or("the address's, or `prefer`"),
-    Key::new("tls-root-cert", Kind::Text, "The file of certificates that the server's has to stem from."),
-    Key::new("application-name", Kind::Text, "The name that the server's own listing of sessions shows.")
+    Key::new("tls-root-cert", Kind::Text, "A file of root certificates that the server's certificate must be signed by."),
+    Key::new("application-name", Kind::Text, "The name of the sessions in the server's own list.")
         .or("ekbatan"),
-    Key::new("lanes", SOME, "How many connections commit. SQLite has one writer and so one lane.").or("2"),
-    Key::new("fold-limit", SOME, "How many waiting actions one lane commits together at most.").or("64"),
+    Key::new("lanes", SOME, "The number of connections that commit. SQLite has one writer and thus one lane.").or("2"),
+    Key::new("fold-limit", SOME, "The maximum number of waiting actions that a lane commits together.").or("64"),
     Key::new(
         "commit-timeout",
         TIME,
-        "How long a server may take to answer a commit before its connection counts as lost.",
+        "The timeout of a commit. After it the connection counts as lost.",
     )
     .or("60s"),
     Key::new(
         "settle-timeout",
         TIME,
-        "How long a lane that lost its connection in a commit tries to learn what became of it.",
+        "After a connection is lost during a commit, the lane looks up the outcome for this long.",
     )
     .or("30s"),
     Key::new(
         "eventlog",
         Kind::Text,
-        "MySQL and MariaDB: the database that holds the framework's tables. Shards on one server need one each.",
+        "MySQL and MariaDB: the database of the framework's tables. Shards on one server need one each.",
     )
     .or("eventlog"),
     Key::new(
         "durability",
         Kind::Word(&["full", "wal"]),
-        "SQLite: whether a commit survives the loss of power, or of the process alone.",
+        "SQLite: whether a commit survives a power loss (`full`) or only a crash of the process (`wal`).",
     )
     .or("full"),
 ];
 
-/// What stands below the slot of keyed locks.
+/// The keys of the slot `lock-config`.
 const LOCK_SOURCE: &[Key] = &joined::<{ DATA_SOURCE.len() + LOCK.len() }>(DATA_SOURCE, LOCK);
 
 const LOCK: &[Key] = &[
     Key::new(
         "provider",
         Kind::Word(&["in-process", "postgres", "mysql", "mariadb", "sqlite", "redis"]),
-        "What the locks live in. `in-process` needs no server, and reaches no other process.",
+        "Where the locks are stored. `in-process` needs no server; other processes do not see these locks.",
     )
     .or("by the address"),
     Key::new(
         "strategy",
         Kind::Word(&["lease", "session"]),
-        "A row per key that its time ends, or the server's own locks of one session, free at once when the process dies. All who lock the same keys need the same.",
+        "`lease`: a row per key with an expiry time. `session`: the server's own session locks, freed as soon as the process dies. All users of a key need the same strategy.",
     )
     .or("lease"),
-    Key::new("namespace", Kind::Text, "Redis: what the names of keys begin with there.")
+    Key::new("namespace", Kind::Text, "Redis: the prefix of key names.")
         .or("ekbatan-lock"),
-    Key::new("zone", Kind::Text, "The zone of this process; a key of the level `Dc` excludes only within it.")
+    Key::new("zone", Kind::Text, "The zone of this process. A key of the level `Zone` excludes only holders in the same zone.")
         .or("default"),
     Key::new(
         "term",
         TIME,
-        "Leases are held at the server by this term, at least 1s, and renewed while their holder lives: a crash frees a key after so long.",
+        "The term of a lease at the server, at least 1s. The client renews it while the holder lives, so a crash frees the key after at most one term.",
     )
-    .or("as long as each is held at most, not renewed"),
+    .or("the maximum hold time of each lease, not renewed"),
 ];
 
 const fn joined<const N: usize>(first: &[Key], second: &[Key]) -> [Key; N] {
@@ -257,41 +261,47 @@ const fn joined<const N: usize>(first: &[Key], second: &[Key]) -> [Key; N] {
     all
 }
 
-static JOBS: &[Key] = &[
-    Key::new("polling-interval", TIME, "How often a due job is looked for.").or("PT10S"),
-    Key::new("heartbeat-interval", TIME, "How often a running job gives a sign of life.")
-        .or("PT10S"),
-    Key::new("shutdown-max-wait", TIME, "How long a shutdown waits for running jobs.").or("PT30M"),
-];
-
-static LOCAL_EVENT_HANDLER: &[Key] = &[
-    Key::new("fanout-poll-delay", TIME, "The pause of an idle fan-out.").or("PT1S"),
-    Key::new("fanout-batch-size", SOME, "How many events a round fans out.").or("200"),
-    Key::new("handling-poll-delay", TIME, "The pause of an idle handling.").or("PT1S"),
-    Key::new("handling-batch-size", SOME, "How many notifications a round handles.").or("100"),
-    Key::new("handling-max-backoff-cap", TIME, "The longest pause between attempts.").or("PT5M"),
-    Key::new("handling-retention-window", TIME, "After how long an event is given up.").or("P7D"),
-    Key::new("handling", Kind::Section(HANDLING), "The handling itself."),
-];
-
-static HANDLING: &[Key] =
-    &[Key::new("enabled", Kind::Flag, "Whether handlers run here.").or("false")];
-
-static SPRING: &[Key] = &[Key::new(
-    "allow-boot-database-auto-configuration",
-    Kind::Flag,
-    "Of the Java framework only.",
-)
-.or("false")];
-
 impl Kind {
-    /// The same kind, if others stand below it.
+    /// The same kind if it contains other keys.
     pub(super) fn container(&self) -> Option<Self> {
         match self {
             Self::Section(keys) => Some(Self::Section(keys)),
             Self::List(keys) => Some(Self::List(keys)),
             Self::Slots => Some(Self::Slots),
             _ => None,
+        }
+    }
+}
+
+/// The kind of the value at a path in canonical spelling, if it contains other keys.
+pub(super) fn kind_at(path: &KeyPath) -> Option<Kind> {
+    path.0.iter().skip(1).try_fold(Kind::Section(ROOT), |kind, step| match (kind, step) {
+        (Kind::Section(keys), Step::Key(name)) => find(keys, name)?.kind.container(),
+        (Kind::Slots, Step::Key(name)) => Some(Kind::Section(of_slot(name))),
+        (Kind::List(keys), Step::Index(_)) => Some(Kind::Section(keys)),
+        _ => None,
+    })
+}
+
+/// The canonical name of a slot.
+pub(super) fn slot_name(name: &str) -> String {
+    let known = SLOTS.iter().find(|(slot, _)| same_key(slot, name));
+    known.map_or_else(|| kebab(name), |(slot, _)| (*slot).to_owned())
+}
+
+/// The names that may be used here.
+pub(super) fn names(keys: &[Key]) -> impl Iterator<Item = &'static str> {
+    keys.iter().filter(|key| !matches!(key.kind, Kind::Refused(_))).map(|key| key.name)
+}
+
+/// The message for an unknown key.
+pub(super) fn unknown(name: &str, keys: &[Key]) -> String {
+    let name = &shown(name);
+    match nearest(name, names(keys)) {
+        Some(near) => format!("there is no key `{name}`; did you mean `{near}`?"),
+        None => {
+            let known: Vec<&str> = names(keys).collect();
+            format!("there is no key `{name}`; the keys here are {}", known.join(", "))
         }
     }
 }

@@ -1,42 +1,39 @@
-//! What the databases are reached by, and how much of them is used.
+//! The configuration: which databases exist, how they are reached and how much of each is used.
 //!
-//! A configuration is loaded from YAML files, the environment and code, or made in code
-//! alone; the same rules hold for both. Everything that is wrong is told at once, each with
-//! its place, and no password is ever shown.
+//! A configuration comes from YAML files, the environment and code, or from code alone. Three
+//! steps work on it:
 //!
-//! Loading goes through these, one after the other: `yaml` reads texts, `environment` finds
-//! the keys that variables mean, `layers` merges, `reader` holds the values against the
-//! table in `keys`, `read_config` builds, `rules` judges.
+//! 1. [`read`]: files, variables and settings become an [`EkbatanConfig`]; every value must have
+//!    the shape that [`keys`] declares for its key.
+//! 2. [`check`]: the rules that go beyond one value. They hold for loaded configurations and for
+//!    those made in code.
+//! 3. [`describe`]: the JSON schema for editors, printed from [`keys`].
+//!
+//! Invariants: all problems are reported together, each with its place; no message contains a
+//! password.
 
 mod address;
+mod check;
 mod data_source;
-mod duration;
+mod describe;
 mod ekbatan_config;
-mod environment;
 mod error;
-mod interpolation;
-mod jdbc;
+mod findings;
 mod key_path;
 mod keys;
-mod layers;
-mod loader;
-mod lock_rules;
-mod locks;
-mod read_config;
-mod read_data_source;
-mod reader;
-mod rules;
-mod schema;
+mod lock_config;
+mod lock_settings;
+mod read;
 mod sharding;
 mod spelling;
-mod yaml;
 
 pub use address::Dialect;
 pub use data_source::{DataSourceConfig, Durability, TlsMode};
+pub use describe::json_schema;
 pub use ekbatan_config::EkbatanConfig;
 pub use error::{ConfigError, ConfigProblem, ConfigSource};
-pub use loader::ConfigLoader;
-pub use locks::{LockConfig, LockProviderKind, LockSettings, LockStrategy};
-pub use schema::json_schema;
+pub use lock_config::{LockConfig, LockProviderKind, LockStrategy};
+pub use lock_settings::LockSettings;
+pub use read::ConfigLoader;
 pub use secrecy::{ExposeSecret, SecretString};
 pub use sharding::{ShardGroupConfig, ShardMemberConfig, ShardingConfig, UnknownShard};

@@ -2,25 +2,27 @@
 
 use std::collections::BTreeMap;
 
+use super::data_source::DataSourceConfig;
+use super::lock_settings::LockSettings;
 use super::spelling::{camel, same_key};
-use super::{DataSourceConfig, LockSettings};
 use crate::domain::ShardIdentifier;
 
-/// What becomes of an id that names a shard which is not here.
+/// What happens to an id whose shard is not configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum UnknownShard {
-    /// It is an error.
+    /// The call fails.
     #[default]
     Error,
-    /// It belongs to the default shard.
+    /// The row belongs to the default shard.
     DefaultShard,
 }
 
-/// Which shards there are, and which of them is meant where none is named.
+/// The shards, and the default shard.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ShardingConfig {
-    /// Where everything is that names no shard.
+    /// The shard of all rows that name no shard.
     pub default_shard: ShardIdentifier,
     /// See [`UnknownShard`].
     pub unknown_shard: UnknownShard,
@@ -28,27 +30,28 @@ pub struct ShardingConfig {
     pub groups: Vec<ShardGroupConfig>,
 }
 
-/// A group of shards: a country, say.
+/// A group of shards, for example a country.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ShardGroupConfig {
-    /// 0 to 255.
+    /// The group's number, 0 to 255.
     pub group: u8,
-    /// For people.
+    /// A name for people.
     pub name: String,
     /// The databases of the group, in the order of the file.
     pub members: Vec<ShardMemberConfig>,
 }
 
-/// A shard: a database, and the databases beside it that serve its other uses.
+/// A shard: its primary database, and further databases for other uses.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ShardMemberConfig {
-    /// 0 to 63.
+    /// The member's number, 0 to 63.
     pub member: u8,
-    /// For people.
+    /// A name for people.
     pub name: Option<String>,
-    /// By use, in camelCase: `primaryConfig`, `secondaryConfig`, `lockConfig` or any other.
+    /// The databases by slot, in camelCase: `primaryConfig`, `secondaryConfig`, `lockConfig` or
+    /// a name of the application's own.
     pub configs: BTreeMap<String, DataSourceConfig>,
 }
 
@@ -61,8 +64,8 @@ impl ShardingConfig {
         }
     }
 
-    /// Every shard, by group, then by member, whatever the order of the file. What has a
-    /// number that no shard can have is left out; `check` refuses it.
+    /// Every shard, ordered by group, then by member. Members with an invalid number are left
+    /// out; `check` rejects them.
     pub fn shards(&self) -> impl Iterator<Item = (ShardIdentifier, &ShardMemberConfig)> {
         let mut shards: Vec<_> = self
             .groups
@@ -76,7 +79,7 @@ impl ShardingConfig {
         shards.into_iter()
     }
 
-    /// The shard of this name.
+    /// The member with this identifier.
     pub fn member(&self, shard: ShardIdentifier) -> Option<&ShardMemberConfig> {
         self.group(shard)?.members.iter().find(|member| member.member == shard.member())
     }
@@ -90,7 +93,7 @@ impl ShardingConfig {
         self.groups.iter().find(|group| group.group == shard.group())
     }
 
-    /// Adds a shard to its group, which is made if it is new.
+    /// Adds a shard to its group. Creates the group if it does not exist.
     pub(super) fn add(&mut self, shard: ShardIdentifier, mut member: ShardMemberConfig) {
         member.member = shard.member();
         match self.groups.iter_mut().find(|group| group.group == shard.group()) {
@@ -108,19 +111,19 @@ impl ShardingConfig {
 }
 
 impl ShardMemberConfig {
-    /// The slot of the database itself.
+    /// The slot of the primary.
     pub(super) const PRIMARY: &str = "primaryConfig";
-    /// The slot of its replica.
+    /// The slot of the replica.
     pub(super) const SECONDARY: &str = "secondaryConfig";
-    /// The slot of its keyed locks.
+    /// The slot of keyed locks.
     pub(super) const LOCKS: &str = "lockConfig";
 
-    /// A shard by its database.
+    /// A shard with this primary.
     pub fn new(member: u8, primary: DataSourceConfig) -> Self {
         Self { member, name: None, configs: BTreeMap::new() }.with(Self::PRIMARY, primary)
     }
 
-    /// Adds a database for another use, or replaces it.
+    /// Sets the database of a slot.
     #[must_use]
     pub fn with(mut self, slot: impl AsRef<str>, config: impl Into<DataSourceConfig>) -> Self {
         self.configs.retain(|known, _| !same_key(known, slot.as_ref()));
@@ -128,23 +131,23 @@ impl ShardMemberConfig {
         self
     }
 
-    /// The database itself. A configuration that was loaded or checked has one in each shard.
+    /// The primary. Every shard of a loaded or checked configuration has one.
     pub fn primary(&self) -> Option<&DataSourceConfig> {
         self.config_for(Self::PRIMARY)
     }
 
-    /// Its replica.
+    /// The replica.
     pub fn secondary(&self) -> Option<&DataSourceConfig> {
         self.config_for(Self::SECONDARY)
     }
 
-    /// Its keyed locks; none if the shard has no `lock-config`. A configuration that was
-    /// loaded or checked tells what they live in.
+    /// The settings of keyed locks; `None` if the shard has no `lock-config`. In a loaded or
+    /// checked configuration a `lock-config` always yields settings.
     pub fn locks(&self) -> Option<LockSettings> {
         LockSettings::of(self.config_for(Self::LOCKS)?, self.primary())
     }
 
-    /// The database of a slot in any spelling: `lockConfig`, `lock-config`.
+    /// The database of a slot, in any spelling: `lockConfig`, `lock-config`.
     pub fn config_for(&self, slot: &str) -> Option<&DataSourceConfig> {
         self.configs.iter().find(|(known, _)| same_key(known, slot)).map(|(_, config)| config)
     }

@@ -1,8 +1,7 @@
-//! How keys are spelled: kebab-case, camelCase and anything between are one key.
+//! Spellings of keys: kebab-case, camelCase, snake_case and mixtures mean the same key.
 //!
-//! Two spellings are the same key when they agree once case and the separators `-`, `_` and
-//! spaces are left out. Inside, keys are in kebab-case; the slots of a member are given to
-//! users in camelCase.
+//! Two spellings are equal if they differ only in case and in the separators `-`, `_` and space.
+//! Internally keys are in kebab-case. Users get the names of slots in camelCase.
 
 /// Whether two spellings mean one key.
 pub(super) fn same_key(left: &str, right: &str) -> bool {
@@ -13,7 +12,7 @@ fn squashed(key: &str) -> impl Iterator<Item = char> {
     key.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase)
 }
 
-/// `lockConfig`, `lock_config`, `LOCK_CONFIG` and `lock-Config` as `lock-config`.
+/// Converts every spelling to kebab-case: `lockConfig` and `LOCK_CONFIG` to `lock-config`.
 pub(super) fn kebab(key: &str) -> String {
     let mut kebab = String::with_capacity(key.len() + 4);
     let mut after_small = false;
@@ -32,7 +31,7 @@ pub(super) fn kebab(key: &str) -> String {
     kebab
 }
 
-/// `lock-config` and every other spelling as `lockConfig`.
+/// Converts every spelling to camelCase: `lock-config` to `lockConfig`.
 pub(super) fn camel(key: &str) -> String {
     let mut camel = String::with_capacity(key.len());
     let kebab = kebab(key);
@@ -48,7 +47,7 @@ pub(super) fn camel(key: &str) -> String {
     camel
 }
 
-/// The known name that is most like this one, if any is like it at all.
+/// The known name that is most similar to `name`, if one is similar enough.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name: String = squashed(name).collect();
     known
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_given_in_camel_case() {
+    fn slots_are_named_in_camel_case() {
         for spelling in ["lock-config", "lockConfig", "lock_config", "LOCK_CONFIG", "lock-Config"] {
             assert_eq!(kebab(spelling), "lock-config", "{spelling}");
             assert_eq!(camel(spelling), "lockConfig", "{spelling}");
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_a_key_finds_it() {
+    fn a_misspelled_key_finds_the_nearest_one() {
         assert_eq!(nearest("passwrod", ["url", "password", "username"]), Some("password"));
         assert_eq!(nearest("maxPoolSize", ["maximum-pool-size", "url"]), Some("maximum-pool-size"));
         assert_eq!(nearest("colour", ["url", "password"]), None);

@@ -1,11 +1,13 @@
-//! A database from its section.
+//! Makes the settings of one database from its section.
 
-use super::error::Findings;
 use super::jdbc;
-use super::reader::Section;
-use super::{DataSourceConfig, Durability, LockConfig, LockProviderKind, LockStrategy, TlsMode};
+use super::section::Section;
+use crate::config::address::shown;
+use crate::config::data_source::{DataSourceConfig, Durability, TlsMode};
+use crate::config::findings::Findings;
+use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
 
-/// What was read, and the paths of what in it has no effect.
+/// Makes the settings of one database. `ignored` receives the paths that have no effect.
 pub(super) fn data_source(
     mut section: Section,
     findings: &mut Findings,
@@ -24,9 +26,6 @@ pub(super) fn data_source(
     }
     if let Some(file) = section.text("tls-root-cert") {
         config = config.tls_root_cert(file);
-    }
-    if section.text("driver-class-name").is_some() {
-        ignored.push(section.at.key("driver-class-name").to_string());
     }
     for (key, field) in [
         ("maximum-pool-size", &mut config.maximum_pool_size),
@@ -71,22 +70,21 @@ fn address(
 ) {
     let at = section.at.key("jdbc-url");
     if section.has("url") && section.has("jdbc-url") {
-        findings.add(&at, "is given beside `url`; keep one of the two");
+        findings.add(&at, "is given together with `url`; keep one of the two");
     }
     if let Some(url) = section.text("url") {
         config.url = url;
         return;
     }
     let Some(text) = section.text("jdbc-url") else {
-        // Whether there is none or only a bad one, its place is known to be wrong. Locks may
-        // do without.
+        // An invalid `jdbc-url` was reported already. Locks may have no address.
         if !section.is_of_locks() && !findings.has(&at) && !findings.has(&section.at) {
             findings.add(&section.at.key("url"), "is missing; give `url` or `jdbc-url`");
         }
         return;
     };
     match jdbc::translate(&text) {
-        Err(message) => findings.add_value(&at, super::address::shown(&text), message),
+        Err(message) => findings.add_value(&at, shown(&text), message),
         Ok(translated) => {
             config.url = translated.url;
             config.username = translated.username;
@@ -98,7 +96,8 @@ fn address(
     }
 }
 
-/// What is said of locks, and which keys mean nothing to locks that live in this process.
+/// The settings of keyed locks. With `provider: in-process` the keys of a server have no effect;
+/// they are accepted, so that a file for tests can override the provider alone.
 fn locks(section: &mut Section, ignored: &mut Vec<String>) -> LockConfig {
     let locks = LockConfig {
         provider: section.word("provider").and_then(LockProviderKind::named),

@@ -1,13 +1,13 @@
-//! Time spans as text: ISO 8601 (`PT10S`, `PT1M30S`, `P7D`) and one number with a unit
-//! (`500ms`, `10s`, `5m`, `1h`, `7d`).
+//! Durations as text: ISO 8601 (`PT10S`, `PT1M30S`, `P7D`), or a number with a unit (`500ms`,
+//! `10s`, `5m`, `1h`, `7d`).
 
 use std::time::Duration;
 
-/// The forms, for messages.
+/// The accepted forms, for messages.
 pub(super) const FORMS: &str =
     "write it as `500ms`, `10s`, `5m`, `1h` or `7d`, or in ISO 8601 as `PT10S`";
 
-/// The time span that a text means; nothing if it means none, or one beyond all measure.
+/// Parses a duration. `None` if the text is not one, or if it exceeds a hundred years.
 pub(super) fn parse(text: &str) -> Option<Duration> {
     let text = text.trim();
     match text.strip_prefix(['P', 'p']) {
@@ -28,8 +28,8 @@ pub(super) fn parse(text: &str) -> Option<Duration> {
     }
 }
 
-/// Days, then `T`, then hours, minutes and seconds, each once and in this order. Years and
-/// months have no fixed length and are none.
+/// Days, then `T`, then hours, minutes and seconds, each at most once and in this order. Years and
+/// months are rejected because their length varies.
 fn iso_8601(text: &str) -> Option<Duration> {
     let text = text.to_ascii_uppercase();
     let (days, time) = match text.split_once('T') {
@@ -68,7 +68,7 @@ fn scaled(number: &str, seconds: u128, divisor: u128) -> Option<Duration> {
     }
     let nanos: u128 = format!("{whole}{fraction:0<9}").parse().ok()?;
     let nanos = nanos.checked_mul(seconds)? / divisor;
-    // A hundred years are enough, and far from where adding to a clock overflows.
+    // Far below the limit at which adding to a clock overflows.
     if nanos > 100 * 365 * 86_400 * 1_000_000_000 {
         return None;
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_mean_the_same_spans() {
+    fn both_forms_mean_the_same_durations() {
         for (text, millis) in [
             ("PT10S", 10_000),
             ("PT0.5S", 500),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_span_is_none() {
+    fn other_texts_are_rejected() {
         for text in [
             "",
             "10",

@@ -1,15 +1,15 @@
-//! The schema by which editors complete and check configuration files, printed from the
-//! table of keys.
+//! Step 3: describes the configuration as a JSON schema, with which editors complete and check
+//! files.
 
 use serde_json::{Map, Value, json};
 
 use super::keys::{Key, Kind, LOCKS, ROOT, SLOTS, of_slot};
 use super::spelling::camel;
 
-/// The schema of a configuration file: JSON Schema, draft 7, which editors of YAML know
-/// best. It knows each key in kebab-case and in camelCase.
+/// The JSON schema of a configuration file, draft 7, which editors of YAML support best. It has
+/// every key in kebab-case and in camelCase.
 ///
-/// `config/ekbatan.schema.json` is this; `cargo run --example config_schema` prints it.
+/// `cargo run --example config_schema` prints it; `config/ekbatan.schema.json` is that output.
 pub fn json_schema() -> Value {
     let mut definitions = Map::new();
     let either = json!([{ "required": ["sharding"] }, { "required": ["configs"] }]);
@@ -29,7 +29,7 @@ fn with(mut schema: Value, name: &str, value: Value) -> Value {
     schema
 }
 
-/// What holds others is defined once, by its name, and referred to.
+/// Defines a schema once under a name, and returns a reference to it.
 fn defined(name: &str, schema: Value, definitions: &mut Map<String, Value>) -> Value {
     definitions.insert(name.to_owned(), schema);
     json!({ "allOf": [{ "$ref": format!("#/definitions/{name}") }] })
@@ -39,6 +39,9 @@ fn section(keys: &[Key], definitions: &mut Map<String, Value>) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
     for key in keys {
+        if matches!(key.kind, Kind::Refused(_)) {
+            continue;
+        }
         let mut about = key.about.to_owned();
         if let Some(default) = key.default {
             about.push_str(&format!(" Default: {default}."));
@@ -54,7 +57,7 @@ fn section(keys: &[Key], definitions: &mut Map<String, Value>) -> Value {
         }
         properties.extend(spelled.into_iter().map(|name| (name, schema.clone())));
     }
-    // Locks may live in the primary, or in no server at all.
+    // Locks need no address: they may be in the primary or in the process.
     let has = |name| keys.iter().any(|key| key.name == name);
     if has("jdbc-url") && !has("provider") {
         let mut names = spellings("url");
@@ -76,19 +79,21 @@ fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
         Kind::Count { least, most } => {
             or_name(json!({ "type": "integer", "minimum": least, "maximum": most }))
         }
-        Kind::Flag => or_name(json!({ "type": "boolean" })),
         Kind::Word(words) => or_name(json!({ "enum": words })),
         Kind::Time { bare_milliseconds } => {
             let span = json!({
                 "type": "string",
                 "pattern": r"^([0-9]+(\.[0-9]+)? ?(ms|s|m|h|d)|P([0-9.]+D)?(T([0-9.]+H)?([0-9.]+M)?([0-9.]+S)?)?)$",
             });
-            match bare_milliseconds {
-                true => or_name(json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, span] })),
-                false => or_name(span),
-            }
+            or_name(if *bare_milliseconds {
+                json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, span] })
+            } else {
+                span
+            })
         }
         Kind::Section(keys) => section(keys, definitions),
+        // Never described, so an editor reports the key as unknown.
+        Kind::Refused(_) => json!(false),
         Kind::List(keys) => {
             json!({ "type": "array", "minItems": 1, "items": section(keys, definitions) })
         }
@@ -113,7 +118,7 @@ fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
     }
 }
 
-/// Any value may be a name that the environment fills.
+/// Any value may be a text with `${NAME}`.
 fn or_name(schema: Value) -> Value {
     json!({ "anyOf": [schema, { "type": "string", "pattern": r"\$\{" }] })
 }
@@ -124,7 +129,7 @@ fn spellings(name: &str) -> Vec<String> {
     spellings
 }
 
-/// At least one of the names is there.
+/// At least one of the names must be present.
 fn any_of(names: &[String]) -> Value {
     let each: Vec<Value> = names.iter().map(|name| json!({ "required": [name] })).collect();
     json!({ "anyOf": each })

@@ -1,23 +1,23 @@
-//! Variables of the environment as keys.
+//! The names of environment variables as key paths.
 //!
-//! The rule: `EKBATAN_`, then the steps of the path, joined by `_`. The words of a step are
-//! held against the known keys without regard to case and separators; where two keys fit,
-//! the longer one is meant. An entry of a list is named by its position, from 0. A slot is
-//! one of the known ones, or one that a file names; any other has to end in `CONFIG`.
+//! A name is `EKBATAN_` and the steps of the path, joined by `_`. The words of each step are
+//! matched against the known keys, ignoring case and separators. If two keys match, the longer
+//! one wins. An entry of a list is named by its index, from 0. A slot is a known one, or one that
+//! a file names; any other name of a slot must end in `CONFIG`.
 //!
-//! A name that fits nothing is a problem, except for the test kit's own.
+//! A name that matches no key is a problem, except for the names of the test kit.
 
 use figment::value::Value;
 
-use super::address::shown;
-use super::key_path::KeyPath;
-use super::keys::{Key, Kind, ROOT, SLOTS, of_slot};
-use super::layers::find;
-use super::spelling::{nearest, same_key};
+use super::tree::find;
+use crate::config::key_path::KeyPath;
+use crate::config::keys::{self, Key, Kind, ROOT, SLOTS, of_slot};
+use crate::config::spelling::{nearest, same_key};
 
+/// The prefix of the variables that set keys.
 pub(super) const PREFIX: &str = "EKBATAN_";
 
-/// Names that are not ours to judge.
+/// Variables of the test kit share the prefix and set no key.
 fn belongs_to_the_test_kit(name: &str) -> bool {
     name.starts_with("EKBATAN_TEST_")
         || ["POSTGRES", "MYSQL", "MARIADB", "REDIS"]
@@ -25,19 +25,19 @@ fn belongs_to_the_test_kit(name: &str) -> bool {
             .any(|server| name == format!("EKBATAN_{server}_BIN"))
 }
 
-/// The path that a variable's name means; none if it is not for us.
+/// The key path of a variable's name; `None` if the variable sets no key.
 pub(super) fn path_of(name: &str, merged: Option<&Value>) -> Option<Result<KeyPath, String>> {
     let words = name.strip_prefix(PREFIX)?;
     if belongs_to_the_test_kit(name) {
         return None;
     }
     let words: Vec<&str> = words.split('_').filter(|word| !word.is_empty()).collect();
-    let mut search = Search { merged, deepest: None };
+    let mut search = Search { merged, deepest: None, refused: None };
     let found = search.kind(&Kind::Section(ROOT), &words, KeyPath::root());
     Some(found.ok_or_else(|| search.explain()))
 }
 
-/// The furthest that a name led: where, which words were left, and what could stand there.
+/// The longest match so far: its path, the words that are left, and the keys that exist there.
 struct Deepest {
     at: KeyPath,
     left: String,
@@ -47,6 +47,8 @@ struct Deepest {
 struct Search<'a> {
     merged: Option<&'a Value>,
     deepest: Option<Deepest>,
+    /// The sentence of a refused key that the name begins with.
+    refused: Option<String>,
 }
 
 impl Search<'_> {
@@ -57,10 +59,14 @@ impl Search<'_> {
                 let index = words.first().and_then(|word| word.parse().ok());
                 match index {
                     Some(index) => self.section(keys, &words[1..], at.index(index)),
-                    None => self.stuck(at, words, ["a position, from 0".to_owned()]),
+                    None => self.stuck(at, words, ["an index, from 0".to_owned()]),
                 }
             }
             Kind::Slots => self.slots(words, at),
+            Kind::Refused(sentence) => {
+                self.refused = Some(format!("sets {at}, but {sentence}"));
+                None
+            }
             _ if words.is_empty() => Some(at),
             _ => self.stuck(at, words, []),
         }
@@ -76,7 +82,7 @@ impl Search<'_> {
                 }
             }
         }
-        self.stuck(at, words, keys.iter().map(|key| key.name.to_owned()))
+        self.stuck(at, words, keys::names(keys).map(str::to_owned))
     }
 
     fn slots(&mut self, words: &[&str], at: KeyPath) -> Option<KeyPath> {
@@ -125,6 +131,9 @@ impl Search<'_> {
     }
 
     fn explain(&self) -> String {
+        if let Some(sentence) = &self.refused {
+            return sentence.clone();
+        }
         let Some(Deepest { at, left, known }) = &self.deepest else {
             return "matches no key".to_owned();
         };
@@ -132,61 +141,22 @@ impl Search<'_> {
             return format!("stops at {at}, which has keys of its own: {}", known.join(", "));
         }
         if known.is_empty() {
-            return format!("goes on with {left} behind {at}, which is a single value");
+            return format!("continues with {left} after {at}, which is a single value");
         }
         match nearest(left, known.iter().map(String::as_str)) {
             Some(near) => {
                 format!("matches no key: {at} has no {left}; did you mean {}?", shouted(near))
             }
-            None => format!("matches no key: {at} has no {left}, but {}", known.join(", ")),
+            None => {
+                format!("matches no key: {at} has no {left}; its keys are {}", known.join(", "))
+            }
         }
     }
 }
 
+/// The key as it is written in the name of a variable.
 fn shouted(key: &str) -> String {
     key.replace('-', "_").to_uppercase()
-}
-
-/// The path that dots and positions name, as in `ekbatan.sharding.groups.0.name` or
-/// `ekbatan.sharding.groups[0].name`.
-pub(super) fn dotted(path: &str) -> Result<KeyPath, String> {
-    let steps = path.split(['.', '[', ']']).filter(|step| !step.is_empty());
-    let mut at = KeyPath::default();
-    let mut kind = None;
-    for step in steps {
-        (at, kind) = match kind {
-            None if at.0.is_empty() && same_key(step, "ekbatan") => {
-                (KeyPath::root(), Some(Kind::Section(ROOT)))
-            }
-            None if at.0.is_empty() => return Err("a path begins with `ekbatan`".to_owned()),
-            None => return Err(format!("{at} is a single value, and has no `{step}`")),
-            Some(Kind::List(keys)) => match step.parse() {
-                Ok(index) => (at.index(index), Some(Kind::Section(keys))),
-                Err(_) => return Err(format!("{at} is a list; `{step}` is no position in it")),
-            },
-            Some(Kind::Slots) => {
-                (at.key(super::layers::slot(step)), Some(Kind::Section(of_slot(step))))
-            }
-            Some(Kind::Section(keys)) => match super::keys::find(keys, step) {
-                Some(key) => (at.key(key.name), key.kind.container()),
-                None => return Err(unknown(step, keys)),
-            },
-            Some(_) => return Err(format!("{at} is a single value, and has no `{step}`")),
-        };
-    }
-    if at.0.is_empty() { Err("a path begins with `ekbatan`".to_owned()) } else { Ok(at) }
-}
-
-/// What to say of a key that nobody knows.
-pub(super) fn unknown(name: &str, keys: &[Key]) -> String {
-    let name = &shown(name);
-    match nearest(name, keys.iter().map(|key| key.name)) {
-        Some(near) => format!("there is no key `{name}`; did you mean `{near}`?"),
-        None => {
-            let known: Vec<&str> = keys.iter().map(|key| key.name).collect();
-            format!("there is no key `{name}`; known here are {}", known.join(", "))
-        }
-    }
 }
 
 #[cfg(test)]
@@ -228,26 +198,28 @@ mod tests {
             path("EKBATAN_SHARDING_DEFAULT_SHARD_GROUP"),
             "ekbatan.sharding.default-shard.group"
         );
-        assert_eq!(
-            path("EKBATAN_LOCAL_EVENT_HANDLER_HANDLING_ENABLED"),
-            "ekbatan.local-event-handler.handling.enabled"
-        );
-        assert_eq!(
-            path("EKBATAN_LOCAL_EVENT_HANDLER_HANDLING_BATCH_SIZE"),
-            "ekbatan.local-event-handler.handling-batch-size"
-        );
     }
 
     #[test]
-    fn a_name_that_fits_nothing_says_how_far_it_led() {
+    fn a_name_that_matches_no_key_shows_the_longest_match() {
         assert_eq!(
             path("EKBATAN_CONFIGS_PRIMARY_CONFIG_PASSWROD"),
             "matches no key: ekbatan.configs.primary-config has no PASSWROD; did you mean PASSWORD?"
         );
-        assert!(path("EKBATAN_SHARDING_GROUPS_FIRST_NAME").contains("a position, from 0"));
+        assert!(path("EKBATAN_SHARDING_GROUPS_FIRST_NAME").contains("an index, from 0"));
         assert!(path("EKBATAN_SHARDING").contains("has keys of its own: default-shard"));
         assert!(path("EKBATAN_NAMESPACE_X").contains("which is a single value"));
         assert!(path("EKBATAN_").contains("has keys of its own"));
+    }
+
+    #[test]
+    fn a_name_of_a_refused_key_has_its_sentence() {
+        for name in ["EKBATAN_JOBS", "EKBATAN_JOBS_POLLING_INTERVAL"] {
+            assert!(
+                path(name).starts_with("sets ekbatan.jobs, but this framework does not"),
+                "{name}"
+            );
+        }
     }
 
     #[test]
@@ -258,21 +230,5 @@ mod tests {
             assert_eq!(path(name), "not ours");
         }
         assert_ne!(path("EKBATAN_ORACLE_BIN"), "not ours");
-    }
-
-    #[test]
-    fn dotted_paths_take_both_ways_of_naming_a_position() {
-        for text in ["ekbatan.sharding.groups.0.name", "ekbatan.sharding.groups[0].name"] {
-            assert_eq!(dotted(text).unwrap().to_string(), "ekbatan.sharding.groups[0].name");
-        }
-        assert_eq!(
-            dotted("ekbatan.configs.lockConfig.jdbcUrl").unwrap().to_string(),
-            "ekbatan.configs.lock-config.jdbc-url"
-        );
-        for bad in
-            ["", "namespace", "ekbatan.namespace.x", "ekbatan.sharding.groups.x", "ekbatan.nam"]
-        {
-            assert!(dotted(bad).is_err(), "{bad}");
-        }
     }
 }

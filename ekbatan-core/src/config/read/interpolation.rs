@@ -1,9 +1,9 @@
-//! `${NAME}` and `${NAME:default}` in the texts of files.
+//! Replaces `${NAME}` and `${NAME:default}` in the texts of files.
 //!
-//! What is put in is never looked at again, so a value may hold `${` itself; in a file
-//! `$${` stands for it.
+//! The replacement is not scanned again, so the value of a variable may contain `${`. In a file,
+//! `$${` stands for `${`.
 
-/// The text with every name replaced, or the names that have neither value nor default.
+/// The text with every `${..}` replaced, or the ones that could not be replaced.
 pub(super) fn interpolate(
     text: &str,
     variable: impl Fn(&str) -> Option<String>,
@@ -40,7 +40,7 @@ pub(super) fn interpolate(
     if unresolved.is_empty() { Ok(out) } else { Err(unresolved) }
 }
 
-/// Why something in a text could not be replaced.
+/// A `${..}` that could not be replaced.
 #[derive(Debug, PartialEq)]
 pub(super) enum Unresolved {
     Missing(String),
@@ -52,9 +52,9 @@ impl Unresolved {
     pub(super) fn message(&self) -> String {
         match self {
             Self::Missing(name) => format!(
-                "the environment has no variable `{name}`; set it, or give a default as in `${{{name}:default}}`"
+                "the environment has no variable `{name}`; set it, or give a default: `${{{name}:default}}`"
             ),
-            Self::Open => "`${` without `}`; write `$${` for the characters themselves".to_owned(),
+            Self::Open => "`${` has no closing `}`; write `$${` for a literal `${`".to_owned(),
             Self::Nameless => "`${}` names no variable; write `${NAME}`".to_owned(),
         }
     }
@@ -74,19 +74,19 @@ mod tests {
     }
 
     #[test]
-    fn names_are_replaced_by_what_the_environment_says() {
+    fn names_are_replaced_by_the_values_of_variables() {
         assert_eq!(
             with_env("postgres://${HOST}:${PORT:5432}/shop").unwrap(),
             "postgres://db:5432/shop"
         );
         assert_eq!(with_env("${HOST:x}").unwrap(), "db");
         assert_eq!(with_env("${PORT:}").unwrap(), "");
-        assert_eq!(with_env("[${EMPTY:full}]").unwrap(), "[]", "set to nothing is set");
+        assert_eq!(with_env("[${EMPTY:full}]").unwrap(), "[]", "an empty variable is set");
         assert_eq!(with_env("${URL:jdbc:x}").unwrap(), "jdbc:x");
     }
 
     #[test]
-    fn what_was_put_in_is_not_looked_at_again() {
+    fn a_replacement_is_not_scanned_again() {
         assert_eq!(with_env("${TRICKY}").unwrap(), "${HOST}");
     }
 
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_missing_name_is_told() {
+    fn every_missing_name_is_reported() {
         assert_eq!(
             with_env("${A} ${HOST} ${B}").unwrap_err(),
             [Unresolved::Missing("A".into()), Unresolved::Missing("B".into())]

@@ -1,44 +1,36 @@
-//! The whole configuration from its sections.
+//! Makes the configuration from its sections.
 
 use std::collections::BTreeMap;
 
-use super::error::Findings;
-use super::key_path::KeyPath;
-use super::keys::UNUSED;
-use super::read_data_source::data_source;
-use super::reader::Section;
-use super::rules::Form;
-use super::spelling::camel;
-use super::{
-    DataSourceConfig, EkbatanConfig, ShardGroupConfig, ShardMemberConfig, ShardingConfig,
-    UnknownShard,
-};
+use super::data_source::data_source;
+use super::section::Section;
+use crate::config::check::Form;
+use crate::config::data_source::DataSourceConfig;
+use crate::config::ekbatan_config::EkbatanConfig;
+use crate::config::findings::Findings;
+use crate::config::key_path::KeyPath;
+use crate::config::sharding::{ShardGroupConfig, ShardMemberConfig, ShardingConfig, UnknownShard};
+use crate::config::spelling::camel;
 use crate::domain::ShardIdentifier;
 
-/// What was read, and in which of the two forms it stood. Positions in its lists are those
-/// of the file, so that rules can name them.
+/// Makes the configuration, and tells which of the two forms the source used. The lists keep the
+/// order of the source, so that rules can name an entry by its index.
 pub(super) fn config(mut root: Section, findings: &mut Findings) -> (EkbatanConfig, Form) {
     let mut ignored = Vec::new();
-    for key in UNUSED {
-        if let Some(section) = root.section(key) {
-            ignored.extend(section.leaves());
-        }
-    }
     let namespace = root.text("namespace");
     let slots = root.slots("configs");
     let short = root.at.key("configs");
     let (sharding, form) = match root.section("sharding") {
         Some(section) => {
             if slots.is_some() || findings.has(&short) {
-                let message =
-                    "is given beside `sharding`, which lists every database; keep one of the two";
+                let message = "is given together with `sharding`, which lists all databases; keep one of the two";
                 findings.add(&short, message);
             }
             (sharding(section, findings, &mut ignored), Form::Sharding)
         }
         None => {
             if slots.is_none() && !findings.has(&short) && !findings.has(&root.at) {
-                let message = "no database is named; give `ekbatan.configs` for one, or `ekbatan.sharding` for several";
+                let message = "names no database; give `ekbatan.configs` for one, or `ekbatan.sharding` for several";
                 findings.add(&root.at, message);
             }
             let mut sharding = ShardingConfig::new();
@@ -106,13 +98,12 @@ fn databases(
         .collect()
 }
 
-/// A number of a shard. Where it was no good the problem is listed, and 0 only keeps the
-/// place of what was read.
+/// The number of a group or member. If it is invalid, the problem is listed and 0 takes its place.
 fn number(section: &mut Section, key: &str, findings: &mut Findings) -> u8 {
     match section.count(key).and_then(|count| count.try_into().ok()) {
         Some(number) => number,
         None => {
-            findings.add(&section.at.key(key), "is no number of a shard");
+            findings.add(&section.at.key(key), "is not the number of a shard");
             0
         }
     }
@@ -125,10 +116,10 @@ fn text(section: &mut Section, key: &str, findings: &mut Findings) -> String {
     })
 }
 
-/// The path under which a configuration as a whole is missed.
-pub(super) fn nothing_at_all(findings: &mut Findings) {
+/// Reports that no source has the root key.
+pub(super) fn missing_root(findings: &mut Findings) {
     findings.add(
         &KeyPath::root(),
-        "is missing; everything stands below this key, as in `ekbatan: {configs: {primary-config: {url: ..}}}`",
+        "is missing; all settings are below this key, as in `ekbatan: {configs: {primary-config: {url: ..}}}`",
     );
 }

@@ -1,16 +1,18 @@
-//! What has to hold of a `lock-config`, beyond what holds of every slot.
+//! The rules for a `lock-config`, in addition to those for every database.
 
 use std::time::Duration;
 
-use super::address::{Parts, shown};
-use super::error::Findings;
-use super::key_path::KeyPath;
-use super::locks::{LockProviderKind, LockStrategy};
-use super::{DataSourceConfig, LockConfig, rules};
+use super::login;
+use crate::config::address::{Parts, shown};
+use crate::config::data_source::DataSourceConfig;
+use crate::config::findings::Findings;
+use crate::config::key_path::KeyPath;
+use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
 
-/// The shortest term that leaves time to renew it.
+/// A shorter term leaves no time to renew it.
 const LEAST_TERM: Duration = Duration::from_secs(1);
 
+/// The rules of a `lock-config`, in addition to those of every database.
 pub(super) fn check(
     config: &DataSourceConfig,
     primary: Option<&DataSourceConfig>,
@@ -23,7 +25,7 @@ pub(super) fn check(
         meanings(&config.locks, provider, at, findings);
     }
     if let Some(term) = config.locks.term.filter(|term| *term < LEAST_TERM) {
-        let message = format!("is too short to be renewed in time; at least {LEAST_TERM:?}");
+        let message = format!("is too short to be renewed in time; give at least {LEAST_TERM:?}");
         findings.add_value(&at.key("term"), format!("{term:?}"), message);
     }
 }
@@ -34,15 +36,17 @@ fn texts(locks: &LockConfig, at: &KeyPath, findings: &mut Findings) {
     {
         let Some(text) = text else { continue };
         if text.trim().is_empty() {
-            findings.add(&at.key(key), "is blank; say what is meant, or leave the key out");
+            findings.add(&at.key(key), "is blank; give a value, or remove the key");
         } else if let Some(sign) = text.chars().find(|sign| forbidden.contains(sign)) {
-            let message = format!("has a `{sign}` in it, which has a meaning in the names of keys");
+            let message = format!(
+                "contains `{sign}`, which separates the parts of key names; use another character"
+            );
             findings.add_value(&at.key(key), text, message);
         }
     }
 }
 
-/// What the locks live in, if what is said of it agrees.
+/// Where the locks are stored, if the provider and the address agree.
 fn provider(
     config: &DataSourceConfig,
     primary: Option<&DataSourceConfig>,
@@ -59,28 +63,29 @@ fn provider(
     }
     if !config.url.trim().is_empty() {
         let Some(address) = LockProviderKind::at(&config.url) else {
-            let message = "no locks are known by this; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.. or rediss://.., or `provider: in-process` without an address";
+            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.. or rediss://.., or `provider: in-process` without an address";
             findings.add_value(&url, shown(&config.url), message);
             return None;
         };
         if let Some(named) = named.filter(|named| !named.fits(address)) {
-            let message = format!("the address is one of {address}; name one of the two");
+            let message =
+                format!("contradicts the address, which is one of {address}; keep one of the two");
             findings.add_value(&key, named, message);
             return None;
         }
         return named.or(Some(address));
     }
-    // At the address of the primary; a rule of its own is not told again here.
+    // The locks are at the address of the primary, whose problems are reported there.
     let primary = primary?;
     let address = LockProviderKind::at(&primary.url)?;
     if config.username.is_some() || config.password.is_some() {
         let mut server = config.clone();
         server.url.clone_from(&primary.url);
-        rules::login(&server, &Parts::of(&server.url), at, findings);
+        login::check(&server, &Parts::of(&server.url), at, findings);
     }
     if let Some(named) = named.filter(|named| !named.fits(address)) {
         let message = format!(
-            "is missing; the locks are to live in {named}, and the primary is {address}, so give `url`"
+            "is missing; the provider is {named} and the primary is {address}, so give `url`"
         );
         findings.add(&url, message);
         return None;
@@ -88,24 +93,24 @@ fn provider(
     named.or(Some(address))
 }
 
-/// Keys that mean nothing to this provider are not taken for granted by anyone.
+/// Rejects keys that have no meaning for this provider.
 fn meanings(locks: &LockConfig, provider: LockProviderKind, at: &KeyPath, findings: &mut Findings) {
     let session = locks.strategy == Some(LockStrategy::Session);
     if session && !provider.has_sessions() {
         let message = format!(
-            "{provider} has no locks of a session; leave the key out, or name postgres, mysql or mariadb as the provider"
+            "{provider} has no session locks; remove the key, or use the provider postgres, mysql or mariadb"
         );
         findings.add_value(&at.key("strategy"), "session", message);
     }
     if locks.term.is_some() && session {
-        let message = "a lock of a session has no term at the server: it is free when the session ends; leave the key out, or write `strategy: lease`";
+        let message = "has no meaning for session locks, which end with the session; remove the key, or write `strategy: lease`";
         findings.add(&at.key("term"), message);
     }
     if locks.namespace.is_some()
         && !matches!(provider, LockProviderKind::Redis | LockProviderKind::InProcess)
     {
         let message = format!(
-            "means nothing to {provider}, where the database keeps applications apart; leave it out"
+            "has no meaning for {provider}, where each database has its own locks; remove the key"
         );
         findings.add(&at.key("namespace"), message);
     }

@@ -1,15 +1,15 @@
-//! Addresses as JDBC writes them, into the ones that the drivers here take.
+//! Translates JDBC addresses.
 //!
-//! What comes before `://` decides on the dialect; the ways of drivers there to reach
-//! several hosts (`replication:`, `loadbalance:`, `aurora:`, `aws:`) are dropped where one
-//! host is left.
+//! The protocol before `://` selects the dialect. The modes of JDBC drivers for several hosts
+//! (`replication:`, `loadbalance:`, `aurora:`, `aws:`) are dropped. The rules reject an address
+//! that names more than one host.
 
 use std::path::PathBuf;
 
-use super::TlsMode;
-use super::address::{decoded, encoded, parameters};
+use crate::config::address::{decoded, encoded, parameters};
+use crate::config::data_source::TlsMode;
 
-/// What a JDBC address says.
+/// The settings in a JDBC address.
 #[derive(Debug, Default)]
 pub(super) struct Translated {
     pub(super) url: String,
@@ -17,15 +17,17 @@ pub(super) struct Translated {
     pub(super) password: Option<String>,
     pub(super) tls_mode: Option<TlsMode>,
     pub(super) tls_root_cert: Option<PathBuf>,
-    /// The parameters that mean nothing here.
+    /// The parameters that have no effect.
     pub(super) ignored: Vec<String>,
 }
 
-/// The address in our form, or what is wrong with it.
+/// Translates an address, or returns the message of the problem.
 pub(super) fn translate(text: &str) -> Result<Translated, String> {
     let Some(rest) = text.get(..5).filter(|s| s.eq_ignore_ascii_case("jdbc:")).map(|_| &text[5..])
     else {
-        return Err("a JDBC address begins with `jdbc:`; write any other under `url`".to_owned());
+        return Err(
+            "a JDBC address begins with `jdbc:`; put any other address under `url`".to_owned()
+        );
     };
     let (protocol, rest) = rest.split_once(':').unwrap_or((rest, ""));
     let scheme = match protocol.to_ascii_lowercase().as_str() {
@@ -39,26 +41,27 @@ pub(super) fn translate(text: &str) -> Result<Translated, String> {
         "mysql" => "mysql",
         "mariadb" => "mariadb",
         _ => {
-            return Err("known are jdbc:postgresql:, jdbc:mysql:, jdbc:mariadb: and jdbc:sqlite:"
-                .to_owned());
+            return Err(
+                "expected jdbc:postgresql:, jdbc:mysql:, jdbc:mariadb: or jdbc:sqlite:".to_owned()
+            );
         }
     };
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let mut translated = Translated::default();
     let place = match rest.split_once("//") {
-        // `jdbc:postgresql:shop` is the database on this machine.
+        // `jdbc:postgresql:shop` is a database on localhost.
         None => format!("localhost/{rest}"),
         Some((_, place)) if place.starts_with('/') => format!("localhost{place}"),
         Some((_, place)) => place.to_owned(),
     };
-    // A login before the host is Connector/J's; it goes where the keys put theirs.
+    // Connector/J accepts a login before the host.
     let end = place.find('/').unwrap_or(place.len());
     let place = match place[..end].rsplit_once('@') {
         Some((login, hosts)) => format!("{login}@{hosts}{}", &place[end..]),
         None => place,
     };
     if place.contains(['(', '=']) {
-        return Err("write the host as HOST:PORT, and all else behind a `?`".to_owned());
+        return Err("write the host as HOST:PORT, and everything else after a `?`".to_owned());
     }
     let mut kept = Vec::new();
     for (name, value) in parameters(query) {
@@ -67,10 +70,10 @@ pub(super) fn translate(text: &str) -> Result<Translated, String> {
             "password" => translated.password = Some(decoded(value)),
             "sslmode" => {
                 translated.tls_mode = Some(tls_mode(value).ok_or_else(|| {
-                    format!("`{value}` is no sslmode; known are disable, prefer, require, verify-ca and verify-full")
+                    format!("`{value}` is not an sslmode; expected disable, prefer, require, verify-ca or verify-full")
                 })?);
             }
-            // What `ssl` alone means to each: PostgreSQL's driver looks at the certificate.
+            // With `ssl` alone, PostgreSQL's driver verifies the certificate; the others do not.
             "ssl" | "usessl" => {
                 let strictest =
                     if scheme == "postgres" { TlsMode::VerifyFull } else { TlsMode::Require };
@@ -81,15 +84,15 @@ pub(super) fn translate(text: &str) -> Result<Translated, String> {
             "sslrootcert" | "serversslcert" => {
                 translated.tls_root_cert = Some(decoded(value).into())
             }
-            "applicationname" => {} // the driver gives its own
+            "applicationname" => {} // the key `application-name` sets it
             "currentschema" if scheme == "postgres" => {
                 kept.push(format!("options[search_path]={}", encoded(&decoded(value))));
             }
-            // A name that is none may be anything, a password that slipped, too.
+            // Report only well-formed names: another text may be a misplaced password.
             plain if plain.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) => {
                 translated.ignored.push(name.to_owned());
             }
-            _ => return Err("a parameter behind the `?` has no proper name".to_owned()),
+            _ => return Err("a parameter after the `?` has a malformed name".to_owned()),
         }
     }
     translated.url = format!("{scheme}://{place}");
@@ -99,7 +102,7 @@ pub(super) fn translate(text: &str) -> Result<Translated, String> {
     Ok(translated)
 }
 
-/// In the words of pgjdbc, of Connector/J and of MariaDB's.
+/// The mode, in the words of pgjdbc, Connector/J and MariaDB's connector.
 fn tls_mode(word: &str) -> Option<TlsMode> {
     Some(match word.to_ascii_lowercase().replace('_', "-").as_str() {
         "disable" | "disabled" => TlsMode::Disable,
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_become_settings_or_are_listed() {
+    fn parameters_become_settings_or_are_reported() {
         let t = translate(
             "jdbc:postgresql://h/db?user=app&password=x&sslmode=verify-ca&sslrootcert=/ca.pem&reWriteBatchedInserts=true&currentSchema=a b",
         )

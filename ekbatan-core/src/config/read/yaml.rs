@@ -1,4 +1,4 @@
-//! A YAML text as values, with the line of each.
+//! Parses a YAML text into values, with the line of each value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,27 +7,28 @@ use figment::value::{Dict, Empty, Tag, Value};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::key_path::KeyPath;
+use super::tree::{kind_of, whole_number};
+use crate::config::key_path::KeyPath;
 
-/// In which line each value stands.
+/// The line of each value.
 pub(super) type Lines = BTreeMap<KeyPath, u64>;
 
-/// Why a text is no YAML, and where.
+/// A text that is not YAML.
 #[derive(Debug)]
 pub(super) struct SyntaxError {
     pub(super) line: Option<u64>,
     pub(super) message: String,
 }
 
-/// The values below the top, as they are spelled. An empty text has none.
+/// The entries of the top mapping, in the spelling of the text. An empty text has none.
 pub(super) fn parse(text: &str) -> Result<(Dict, Lines), SyntaxError> {
     let options = serde_saphyr::options! {
         // A snippet of the text could show a password.
         with_snippet: false,
-        // `on` and `no` are words, as YAML 1.2 says.
+        // `on` and `no` are texts, as in YAML 1.2.
         strict_booleans: true,
-        // Nine levels are ours. Unoptimized, a level takes 40 KiB of the stack, of which a
-        // thread has 2 MiB.
+        // The keys need nine levels. In a debug build a level takes 40 KiB of stack, and a thread
+        // has 2 MiB.
         budget: serde_saphyr::budget! { max_depth: 24 },
     };
     let mut lines = Lines::new();
@@ -37,7 +38,7 @@ pub(super) fn parse(text: &str) -> Result<(Dict, Lines), SyntaxError> {
             let location = error.location().filter(|location| location.line() > 0);
             return Err(SyntaxError {
                 line: location.map(|location| location.line()),
-                message: format!("is no YAML: {}", error_kind(&error)),
+                message: format!("is not YAML: {}", error_kind(&error)),
             });
         }
     };
@@ -47,14 +48,14 @@ pub(super) fn parse(text: &str) -> Result<(Dict, Lines), SyntaxError> {
         other => Err(SyntaxError {
             line: Some(1),
             message: format!(
-                "holds {} at its top; a mapping with the key `ekbatan` is needed",
-                super::reader::kind_of(&other)
+                "has {} at its top; expected a mapping with the key `ekbatan`",
+                kind_of(&other)
             ),
         }),
     }
 }
 
-/// What is wrong, in the parser's words, without the place, which is told apart.
+/// The parser's message without the location, which is reported separately.
 fn error_kind(error: &serde_saphyr::Error) -> String {
     let text = error.without_snippet().to_string();
     let text = text.lines().next().unwrap_or_default();
@@ -171,12 +172,12 @@ impl<'de> Visitor<'de> for AnyNode {
         let mut map = Vec::new();
         while let Some(key) = entries.next_key::<Node>()? {
             let value = entries.next_value()?;
-            // A key that is no scalar can only stand outside of what is ours; it is kept
-            // apart by a name that no key has.
+            // No key of ours is a list or a mapping. Such a key gets a name that no key has.
             let key = match key {
                 Node::Scalar(Value::String(_, text)) => text,
-                Node::Scalar(Value::Num(_, number)) => super::reader::whole_number(number)
-                    .map_or_else(|| "?".to_owned(), |number| number.to_string()),
+                Node::Scalar(Value::Num(_, number)) => {
+                    whole_number(number).map_or_else(|| "?".to_owned(), |number| number.to_string())
+                }
                 Node::Scalar(Value::Bool(_, flag)) => flag.to_string(),
                 _ => "?".to_owned(),
             };
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_knows_its_line() {
+    fn every_value_has_its_line() {
         let (dict, lines) = parse("a: 1\nb:\n  - x: yes\n  - x: '012'\n").unwrap();
         let b = KeyPath::default().key("b");
         assert_eq!(lines[&KeyPath::default().key("a")], 1);
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_yaml_is_told_with_its_line_and_without_its_text() {
+    fn a_syntax_error_has_its_line_and_not_its_text() {
         for text in [
             "a: 1\npassword: \"s3cret\nb: [",
             "password: s3cret: s3cret",
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn other_documents_of_the_application_do_no_harm() {
+    fn keys_of_the_application_may_be_of_any_kind() {
         let (dict, _) =
             parse("1: x\ntrue: y\n? [a, b]\n: z\nnull: 3\nt: !custom {a: 1}\n").unwrap();
         assert_eq!(dict["1"].as_str(), Some("x"));

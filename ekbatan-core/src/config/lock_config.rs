@@ -1,15 +1,14 @@
-//! What keyed locks live in: a `lock-config` as it is written, and as it is meant.
+//! The settings of `lock-config` as they are written.
 
 use std::time::Duration;
 
-use super::DataSourceConfig;
 use super::address::{Dialect, dialect, scheme};
 
-/// What locks live in.
+/// Where locks are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LockProviderKind {
-    /// This process, and no other one.
+    /// In the memory of this process; other processes do not see them.
     InProcess,
     /// PostgreSQL.
     Postgres,
@@ -17,30 +16,30 @@ pub enum LockProviderKind {
     MySql,
     /// MariaDB.
     MariaDb,
-    /// SQLite: the processes on one file.
+    /// SQLite: all processes that open the same file.
     Sqlite,
     /// Redis or Valkey.
     Redis,
 }
 
-/// How a database keeps locks. Two strategies on one database know nothing of each other.
+/// How a database stores locks. Locks of different strategies do not exclude each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum LockStrategy {
-    /// A row per key, which its time ends: survives fail-over, works behind poolers, and
-    /// every provider has it.
+    /// A row per key with an expiry time. Survives a fail-over, works behind poolers, and is
+    /// available from every provider.
     #[default]
     Lease,
-    /// The server's own locks, of one session: free at once when the process dies.
+    /// The server's own session locks. The server frees them as soon as the process dies.
     Session,
 }
 
-/// What `lock-config` says beside the address and its connections.
+/// The keys of `lock-config` besides the address and the pool.
 ///
 /// ```
 /// use ekbatan_core::config::{DataSourceConfig, EkbatanConfig, LockConfig, LockProviderKind};
 ///
-/// // Locks in the database itself, in Redis, and in this process alone.
+/// // Locks in the primary itself, in Redis, and in this process only.
 /// let config = EkbatanConfig::single("postgres://localhost/wallet");
 /// let same = config.clone().locks(LockConfig::default());
 /// let redis = config.clone().locks(DataSourceConfig::new("redis://cache"));
@@ -53,16 +52,16 @@ pub enum LockStrategy {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LockConfig {
-    /// What the locks live in. Default: what the address says.
+    /// Where the locks are stored. Default: the server of the address.
     pub provider: Option<LockProviderKind>,
-    /// How they are kept there. Default: [`LockStrategy::Lease`].
+    /// How the locks are stored. Default: [`LockStrategy::Lease`].
     pub strategy: Option<LockStrategy>,
-    /// What the names of keys begin with in Redis. Default `ekbatan-lock`.
+    /// The prefix of key names in Redis. Default `ekbatan-lock`.
     pub namespace: Option<String>,
     /// The zone of this process. Default `default`.
     pub zone: Option<String>,
-    /// The term of leases at the server, which is renewed while their holder lives. Default:
-    /// none, they are held for as long as they may be.
+    /// The term of a lease at the server. The client renews it while the holder lives. Default:
+    /// none; the server keeps the lease for its maximum hold time.
     pub term: Option<Duration>,
 }
 
@@ -101,61 +100,6 @@ impl LockConfig {
     }
 }
 
-/// Locks at the address of the primary, or at none.
-impl From<LockConfig> for DataSourceConfig {
-    fn from(locks: LockConfig) -> Self {
-        DataSourceConfig::new("").locks(locks)
-    }
-}
-
-/// The locks of a shard, with everything that `lock-config` leaves to the primary and to
-/// defaults; see [`ShardMemberConfig::locks`](super::ShardMemberConfig::locks).
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct LockSettings {
-    /// What the locks live in.
-    pub provider: LockProviderKind,
-    /// How they are kept there.
-    pub strategy: LockStrategy,
-    /// The server; of no meaning to locks that live in this process.
-    pub server: DataSourceConfig,
-    /// What the names of keys begin with in Redis.
-    pub namespace: String,
-    /// The zone of this process.
-    pub zone: String,
-    /// The term of leases, which is renewed; none if they are held for as long as they may be.
-    pub term: Option<Duration>,
-}
-
-impl LockSettings {
-    /// None if nothing tells what the locks live in.
-    pub(super) fn of(
-        config: &DataSourceConfig,
-        primary: Option<&DataSourceConfig>,
-    ) -> Option<Self> {
-        let mut server = config.clone();
-        if let Some(primary) = primary.filter(|_| server.url.trim().is_empty()) {
-            server.url.clone_from(&primary.url);
-            // A user of its own has a password of its own.
-            if server.username.is_none() {
-                server.username.clone_from(&primary.username);
-                server.password = server.password.or_else(|| primary.password.clone());
-            }
-            server.tls_mode = server.tls_mode.or(primary.tls_mode);
-            server.tls_root_cert = server.tls_root_cert.or_else(|| primary.tls_root_cert.clone());
-        }
-        let locks = &config.locks;
-        Some(Self {
-            provider: locks.provider.or_else(|| LockProviderKind::at(&server.url))?,
-            strategy: locks.strategy.unwrap_or_default(),
-            namespace: locks.namespace.clone().unwrap_or_else(|| "ekbatan-lock".to_owned()),
-            zone: locks.zone.clone().unwrap_or_else(|| "default".to_owned()),
-            term: locks.term,
-            server,
-        })
-    }
-}
-
 impl LockProviderKind {
     const ALL: [(&str, Self); 6] = [
         ("in-process", Self::InProcess),
@@ -170,12 +114,12 @@ impl LockProviderKind {
         Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind)
     }
 
-    /// As configurations have it.
+    /// The name in configurations.
     pub fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(_, kind)| *kind == self).map_or("unnamed", |(name, _)| name)
     }
 
-    /// What an address leads to, by its scheme.
+    /// The provider that an address means, by its scheme.
     pub(super) fn at(url: &str) -> Option<Self> {
         match dialect(url) {
             Some(Dialect::Sqlite) => Some(Self::Sqlite),
@@ -189,14 +133,14 @@ impl LockProviderKind {
         }
     }
 
-    /// Whether locks of this kind may be at an address of that one: MariaDB's servers are
-    /// reached by either name.
+    /// Whether an address of kind `address` can serve this provider. MariaDB accepts both
+    /// `mysql://` and `mariadb://`.
     pub(super) fn fits(self, address: Self) -> bool {
         let family = |kind| if kind == Self::MariaDb { Self::MySql } else { kind };
         family(self) == family(address)
     }
 
-    /// Whether its server has locks of a session.
+    /// Whether its server has session locks.
     pub(super) fn has_sessions(self) -> bool {
         matches!(self, Self::Postgres | Self::MySql | Self::MariaDb)
     }

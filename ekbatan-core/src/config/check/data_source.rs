@@ -1,0 +1,102 @@
+//! The rules for one database.
+
+use std::time::Duration;
+
+use super::login;
+use crate::config::address::{Dialect, Parts, scheme};
+use crate::config::data_source::DataSourceConfig;
+use crate::config::findings::Findings;
+use crate::config::key_path::KeyPath;
+
+/// A shorter threshold would report ordinary use as a leak.
+const LEAST_LEAK: Duration = Duration::from_secs(2);
+/// With a shorter lifetime a pool would mostly open connections.
+const LEAST_LIFETIME: Duration = Duration::from_secs(30);
+
+/// The use of a slot.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Role {
+    /// The framework reads and writes it.
+    Data,
+    /// Keyed locks. They have further rules.
+    Locks,
+    /// The application uses it, with any address.
+    Other,
+}
+
+/// The rules of one database.
+pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, findings: &mut Findings) {
+    let url = at.key("url");
+    let parts = Parts::of(&config.url);
+    let dialect = config.dialect();
+    if findings.has(&at.key("jdbc-url")) {
+        // The translation of the address reported its problem.
+    } else if config.url.trim().is_empty() {
+        if role != Role::Locks {
+            findings.add(&url, "is missing; give `url` or `jdbc-url`");
+        }
+    } else if role == Role::Data && dialect.is_none() {
+        let message = match scheme(&config.url) {
+            "jdbc" => "is a JDBC address; move it to the key `jdbc-url`",
+            _ => {
+                "is not the address of a known database; write sqlite:FILE, postgres://HOST:PORT/DATABASE, mysql://HOST:PORT/DATABASE or mariadb://HOST:PORT/DATABASE"
+            }
+        };
+        findings.add_value(&url, config.shown_url(), message);
+    } else if dialect.is_some() && parts.several_hosts() {
+        let message = "names several hosts, and a connection uses one; give one host, or an address that resolves to them";
+        findings.add_value(&url, config.shown_url(), message);
+    }
+    if dialect == Some(Dialect::Sqlite) {
+        let given = [
+            ("username", config.username.is_some()),
+            ("password", config.password.is_some()),
+            ("tls-mode", config.tls_mode.is_some()),
+            ("tls-root-cert", config.tls_root_cert.is_some()),
+        ];
+        for (key, _) in given.into_iter().filter(|(_, given)| *given) {
+            findings.add(&at.key(key), "has no meaning for SQLite, which is a file; remove it");
+        }
+    }
+    login::check(config, &parts, at, findings);
+    numbers(config, at, findings);
+}
+
+fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
+    for (key, value) in [
+        ("maximum-pool-size", config.maximum_pool_size),
+        ("lanes", config.lanes),
+        ("fold-limit", config.fold_limit),
+    ] {
+        if value == 0 {
+            findings.add_value(&at.key(key), value, "must be at least 1");
+        }
+    }
+    if config.minimum_idle > config.maximum_pool_size && !findings.has(&at.key("maximum-pool-size"))
+    {
+        let message = format!("exceeds maximum-pool-size, which is {}", config.maximum_pool_size);
+        findings.add_value(&at.key("minimum-idle"), config.minimum_idle, message);
+    }
+    for (key, value, least) in [
+        ("leak-detection-threshold", config.leak_detection_threshold, LEAST_LEAK),
+        ("max-lifetime", config.max_lifetime, LEAST_LIFETIME),
+    ] {
+        if !value.is_zero() && value < least {
+            let message = format!("is too short; at least {least:?}, or 0s for never");
+            findings.add_value(&at.key(key), format!("{value:?}"), message);
+        }
+    }
+    for (key, value) in [
+        ("connection-timeout", Some(config.connection_timeout)),
+        ("commit-timeout", Some(config.commit_timeout)),
+        ("settle-timeout", Some(config.settle_timeout)),
+        ("statement-timeout", config.statement_timeout),
+    ] {
+        if value.is_some_and(|value| value < Duration::from_millis(1)) {
+            findings.add(&at.key(key), "must be at least 1ms");
+        }
+    }
+    if config.application_name.trim().is_empty() {
+        findings.add(&at.key("application-name"), "is blank; give a name, or remove the key");
+    }
+}

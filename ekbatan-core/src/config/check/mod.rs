@@ -1,0 +1,60 @@
+//! Step 2: checks the rules that go beyond the shape of one value. [`EkbatanConfig::check`] and the
+//! loader apply the same rules.
+//!
+//! [`sharding`] checks the shards against each other, [`slots`] the databases of one shard,
+//! [`data_source`] one database, [`locks`] a `lock-config`, and [`login`] users and passwords.
+//!
+//! Invariant: a rule adds nothing to a path that already has a problem.
+
+mod data_source;
+mod locks;
+mod login;
+mod sharding;
+mod slots;
+
+use super::ekbatan_config::EkbatanConfig;
+use super::error::{ConfigError, ConfigProblem, ConfigSource};
+use super::findings::Findings;
+use super::key_path::KeyPath;
+
+/// The key below which a source lists its databases.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Form {
+    /// `ekbatan.sharding`.
+    Sharding,
+    /// `ekbatan.configs`, for a single database.
+    Configs,
+}
+
+impl EkbatanConfig {
+    /// Checks a configuration that was made in code. The rules are those of a loaded one.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let mut findings = Findings::default();
+        check(self, Form::Sharding, &mut findings);
+        if findings.0.is_empty() {
+            return Ok(());
+        }
+        let problems = findings.0.into_iter().map(|finding| ConfigProblem {
+            path: finding.path.to_string(),
+            source: ConfigSource::Code,
+            line: None,
+            value: finding.value,
+            message: finding.message,
+        });
+        Err(ConfigError::new(problems.collect()))
+    }
+}
+
+pub(super) fn check(config: &EkbatanConfig, form: Form, findings: &mut Findings) {
+    let root = KeyPath::root();
+    if config.namespace.as_ref().is_some_and(|name| name.trim().is_empty()) {
+        findings.add(&root.key("namespace"), "is blank; give a name, or remove the key");
+    }
+    if form == Form::Configs {
+        for (_, member) in config.sharding.shards() {
+            slots::check(member, &root.key("configs"), findings);
+        }
+        return;
+    }
+    sharding::check(&config.sharding, &root.key("sharding"), findings);
+}

@@ -1,0 +1,61 @@
+//! The settings of a shard's locks after `lock-config`, the primary and the defaults are combined.
+
+use std::time::Duration;
+
+use super::data_source::DataSourceConfig;
+use super::lock_config::{LockConfig, LockProviderKind, LockStrategy};
+
+/// Locks at the address of the primary, or without any address.
+impl From<LockConfig> for DataSourceConfig {
+    fn from(locks: LockConfig) -> Self {
+        DataSourceConfig::new("").locks(locks)
+    }
+}
+
+/// The lock settings of a shard, completed from the primary and from defaults; see [`ShardMemberConfig::locks`](super::ShardMemberConfig::locks).
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LockSettings {
+    /// Where the locks are stored.
+    pub provider: LockProviderKind,
+    /// How the locks are stored.
+    pub strategy: LockStrategy,
+    /// The server. Not used by locks of this process.
+    pub server: DataSourceConfig,
+    /// The prefix of key names in Redis.
+    pub namespace: String,
+    /// The zone of this process.
+    pub zone: String,
+    /// The term of a lease, which the client renews. `None`: the server keeps the lease for its
+    /// maximum hold time.
+    pub term: Option<Duration>,
+}
+
+impl LockSettings {
+    /// `None` if neither the provider nor an address is known.
+    pub(super) fn of(
+        config: &DataSourceConfig,
+        primary: Option<&DataSourceConfig>,
+    ) -> Option<Self> {
+        let mut server = config.clone();
+        if let Some(primary) = primary.filter(|_| server.url.trim().is_empty()) {
+            server.url.clone_from(&primary.url);
+            // A different user has a different password.
+            if server.username.is_none() {
+                server.username.clone_from(&primary.username);
+                server.password = server.password.or_else(|| primary.password.clone());
+            }
+            server.tls_mode = server.tls_mode.or(primary.tls_mode);
+            server.tls_root_cert = server.tls_root_cert.or_else(|| primary.tls_root_cert.clone());
+        }
+        let locks = &config.locks;
+        Some(Self {
+            provider: locks.provider.or_else(|| LockProviderKind::at(&server.url))?,
+            strategy: locks.strategy.unwrap_or_default(),
+            namespace: locks.namespace.clone().unwrap_or_else(|| "ekbatan-lock".to_owned()),
+            zone: locks.zone.clone().unwrap_or_else(|| "default".to_owned()),
+            term: locks.term,
+            server,
+        })
+    }
+}
