@@ -1,15 +1,15 @@
-//! Where time comes from.
+//! The source of time.
 
 use chrono::{DateTime, Utc};
 
-/// A source of time. Everything that the framework dates, it dates by the clock that it
-/// was given, so that a test can hold time still.
+/// A source of time. The framework takes every date from the clock it was given, so that a test
+/// can control time.
 pub trait Clock: Send + Sync + 'static {
-    /// The present instant.
+    /// The current instant.
     fn now(&self) -> DateTime<Utc>;
 }
 
-/// The system's clock.
+/// The system clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -19,10 +19,9 @@ impl Clock for SystemClock {
     }
 }
 
-/// Databases keep microseconds: what is more precise would not come back as it was written.
+/// Truncates to microseconds, the precision of the databases.
 ///
-/// A leap second, of which databases know nothing, is counted as they count it: as part of the
-/// second after it.
+/// Databases have no leap seconds. A leap second becomes part of the second after it.
 pub(crate) fn to_micros(instant: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp_micros(instant.timestamp_micros()).unwrap_or(instant)
 }

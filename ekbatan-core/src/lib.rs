@@ -5,7 +5,7 @@
 //! `repository`, `action`. A module imports only modules below it.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-// Without a dialect there is nobody to call what all dialects share.
+// Without a dialect, nothing calls the code that all dialects share.
 #![cfg_attr(
     not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
     allow(dead_code, unused_imports, unused_variables)

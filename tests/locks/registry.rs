@@ -213,7 +213,10 @@ async fn an_unknown_shard_is_an_error_unless_configured_otherwise() {
     let yaml = shards(&[here]);
     let error = connect(&yaml).await.acquire(&key_of(7), LONG).await.unwrap_err();
     assert!(matches!(error, LockError::Shard { .. }), "{error}");
-    assert!(error.to_string().contains("shard 0/7 is not configured; there are 0/0"), "{error}");
+    assert!(
+        error.to_string().contains("shard 0/7 is not configured; the shards are 0/0"),
+        "{error}"
+    );
     let lenient = yaml.replace("{sharding: {", "{sharding: {unknown-shard: default-shard, ");
     let lease = connect(&lenient).await.acquire(&key_of(7), LONG).await.unwrap();
     assert!(lease.release().await);

@@ -16,17 +16,17 @@ use crate::db::{
 };
 use crate::domain::{Entity, ShardIdentifier};
 
-/// The databases could not be opened.
+/// Opening the databases failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The one database could not be.
+    /// The only database could not be opened.
     #[error(transparent)]
     Database(#[from] DbError),
-    /// Some shards could not be.
+    /// Some shards could not be opened.
     #[error("{}", each(.0))]
     Shards(Vec<(ShardIdentifier, DbError)>),
-    /// The configuration has mistakes; each is listed.
+    /// The configuration is invalid. The error lists all problems.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
@@ -37,8 +37,8 @@ fn each(failures: &[(ShardIdentifier, DbError)]) -> String {
     lines.join("\n")
 }
 
-/// An application's databases: its shards with their pools and lanes, and what is placed
-/// where. Cheap to clone.
+/// An application's databases: the shards with their pools and lanes, and the placement of rows.
+/// Cheap to clone.
 #[derive(Clone)]
 pub struct Databases {
     pub(crate) shards: Arc<Shards>,
@@ -46,8 +46,8 @@ pub struct Databases {
 }
 
 impl Databases {
-    /// Opens what the configuration names, shards side by side. A database that is not to be
-    /// reached is an error now, not at the first action.
+    /// Opens all databases of the configuration, shards concurrently. A database that cannot be
+    /// reached is an error here, not at the first action.
     pub async fn connect(config: &EkbatanConfig) -> Result<Self, ConnectError> {
         config.check()?;
         let sharding = &config.sharding;
@@ -84,7 +84,7 @@ impl Databases {
             }
         };
         let slots = members.iter().map(|(shard, member)| {
-            // Locks may live at the address of the primary.
+            // Locks may use the address of the primary.
             let locks = member.locks().map(|locks| locks.server);
             let slots = member.configs.iter().filter(|(name, _)| is_slot(name));
             let slots = slots.map(|(name, config)| match &locks {
@@ -103,38 +103,38 @@ impl Databases {
         Ok(Self { shards: Arc::new(shards), clock: Arc::new(SystemClock) })
     }
 
-    /// One database by its address: `sqlite:FILE`, `postgres://..`, `mysql://..` or
+    /// Opens one database by its address: `sqlite:FILE`, `postgres://..`, `mysql://..` or
     /// `mariadb://..`.
     pub async fn open(url: &str) -> Result<Self, ConnectError> {
         Self::connect(&EkbatanConfig::single(url)).await
     }
 
-    /// The same databases, on another clock.
+    /// Returns the same databases with another clock.
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
         self
     }
 
-    /// The same databases, with another rule by which the rows of `T` are placed. Whatever
-    /// was made from the registry before keeps the rule that it knew.
+    /// Returns the same databases with another placement rule for the rows of `T`. Repositories
+    /// and executors that were made before keep the old rule.
     #[must_use]
     pub fn with_sharding<T: Entity>(mut self, sharding: Sharding<T>) -> Self {
         Arc::make_mut(&mut self.shards).placements.insert(T::TABLE.key(), erase(sharding));
         self
     }
 
-    /// Every shard, by group and then by member.
+    /// All shards, ordered by group, then by member.
     pub fn shards(&self) -> impl ExactSizeIterator<Item = Shard> + '_ {
         self.shards.all().map(|database| self.handle(database))
     }
 
-    /// A shard by its identifier.
+    /// The shard with this identifier.
     pub fn shard(&self, shard: ShardIdentifier) -> Result<Shard, ShardError> {
         self.shards.database(shard).map(|database| self.handle(database))
     }
 
-    /// The shard where rows without a shard are: with one database, that one.
+    /// The shard of rows that name no shard. With one database, that database.
     pub fn default_shard(&self) -> Shard {
         self.handle(self.shards.default())
     }
@@ -144,12 +144,12 @@ impl Databases {
         Shard { database: database.clone(), slots }
     }
 
-    /// Transactions that user code holds open on the default shard.
+    /// Transactions of user code on the default shard.
     pub fn transactions(&self) -> TransactionManager {
         self.default_shard().transactions()
     }
 
-    /// Holds the table of `T` against the code, on every shard that may have its rows.
+    /// Checks that the table of `T` matches the code, on every shard that may have its rows.
     pub async fn check<T: Entity>(&self) -> Result<(), CheckError> {
         let checked =
             self.shards.of_table::<T>().into_iter().map(|database| database.table(T::TABLE));
@@ -159,12 +159,12 @@ impl Databases {
             .try_for_each(|table| table.map(drop).map_err(CheckError))
     }
 
-    /// What the default shard's database can do.
+    /// The capabilities of the default shard's database.
     pub fn capabilities(&self) -> Capabilities {
         self.default_shard().capabilities()
     }
 
-    /// What a pool of the default shard is doing.
+    /// The status of a pool of the default shard.
     pub fn pool_status(&self, route: Route) -> PoolStatus {
         self.default_shard().pool_status(route)
     }
@@ -181,37 +181,37 @@ impl Databases {
         self.default_shard().sqlite().await
     }
 
-    /// A connection for raw SQL on MySQL or MariaDB. There, giving it back opens a new session
+    /// A connection for raw SQL on MySQL or MariaDB. Returning it to the pool opens a new session
     /// in its place.
     #[cfg(feature = "mysql")]
     pub async fn mysql(&self) -> Result<RawConnection<sqlx::MySqlConnection>, DbError> {
         self.default_shard().mysql().await
     }
 
-    /// Commits what still waits and closes every connection that is not on loan.
+    /// Commits all waiting batches and closes every connection that is not checked out.
     pub async fn close(&self) {
         visit(self.shards.all().map(|database| database.close()).collect()).await;
         self.shards.slots.values().flatten().for_each(Slot::close);
     }
 }
 
-/// Whether an entry of a member's `configs` is neither its primary nor its replica.
+/// Whether an entry of a member's `configs` is neither the primary nor the replica.
 fn is_slot(name: &str) -> bool {
     !matches!(name, "primaryConfig" | "secondaryConfig")
 }
 
-/// What `EkbatanConfig::check` refuses, so that nobody gets here.
+/// An error that `EkbatanConfig::check` already rules out.
 fn missing(shard: ShardIdentifier, what: &str) -> DbError {
     DbError::new(DbErrorKind::Other, format!("shard {shard} {what}"))
 }
 
-/// A table is not what the code believes, or could not be looked at.
+/// A table does not match the code, or could not be inspected.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct CheckError(TableError);
 
 impl CheckError {
-    /// What is different, if the database could be asked.
+    /// The difference, if the database could be reached.
     pub fn schema(&self) -> Option<&SchemaError> {
         match &self.0 {
             TableError::Schema(error) => Some(error),

@@ -1,4 +1,4 @@
-//! Why a row has no shard.
+//! The errors of placement.
 
 use std::error::Error as StdError;
 
@@ -6,22 +6,22 @@ use uuid::Uuid;
 
 use crate::domain::{ShardIdentifier, list_shards};
 
-/// A shard that is not to be found.
+/// The shard of a row could not be determined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardError {
     /// The shard is not configured.
     #[error(
-        "shard {shard} is not configured; there are {}. Add it to the configuration, or set `unknown-shard: default-shard` if the default shard holds its rows",
+        "shard {shard} is not configured; the shards are {}. Add it to the configuration, or set `unknown-shard: default-shard` if the default shard holds its rows",
         list_shards(known)
     )]
     Unknown {
         /// The shard.
         shard: ShardIdentifier,
-        /// Those that are configured.
+        /// The configured shards.
         known: Vec<ShardIdentifier>,
     },
-    /// The id is of a kind that carries a shard, but this one does not.
+    /// Ids of this type carry a shard, but this id does not.
     #[error(
         "{model} {id} carries no shard: it is not a UUID of version 7; make ids by `ShardedId::new(shard)` or `ctx.new_sharded_id(shard)`"
     )]
@@ -31,9 +31,9 @@ pub enum ShardError {
         /// The id.
         id: Uuid,
     },
-    /// Rows are placed by their value, which an id alone does not tell.
+    /// The rows are placed by their value, so an id alone does not determine the shard.
     #[error(
-        "rows of {model} are placed by their value, so that an id does not tell where its row is; read by a condition, or give the sharding a lookup (`Sharding::with_lookup`)"
+        "rows of {model} are placed by their value, so an id does not determine the shard; read by a condition, or give the sharding a lookup (`Sharding::with_lookup`)"
     )]
     NotById {
         /// The model.
@@ -46,17 +46,17 @@ pub enum ShardError {
         model: &'static str,
         /// The id.
         id: Uuid,
-        /// Why.
+        /// The cause.
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// A value by which rows are placed could not be read back from the row.
-    #[error("{model} {id}: where it is placed could not be told: {source}")]
+    /// The value that places the row could not be read back.
+    #[error("the shard of {model} {id} could not be determined from its value: {source}")]
     Placement {
         /// The model.
         model: &'static str,
         /// The id.
         id: Uuid,
-        /// Why.
+        /// The cause.
         source: crate::domain::FieldError,
     },
 }

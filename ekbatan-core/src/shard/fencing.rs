@@ -1,7 +1,7 @@
-//! On which shards the fences of one execution stand.
+//! The fences of one execution, by shard.
 //!
-//! What always holds: a shard's fences are raised before the execution reads anything there,
-//! and once; a raise that was refused is remembered, whatever becomes of its error.
+//! Invariants: the fences of a shard are raised once, before the execution reads anything there;
+//! a refused raise is recorded even if the caller drops its error.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -13,26 +13,26 @@ use super::{Databases, visit};
 use crate::db::{Database, DbError, FenceCheck, FenceRaise, Query, Route, Rows, TableInfo};
 use crate::domain::ShardIdentifier;
 
-/// The leases of an execution, and where their fences were raised. Attempts share it: what
-/// stands need not be raised again, and if it stands no more the commit is refused.
+/// The leases of an execution, and the shards on which their fences were raised. All attempts
+/// share it: a raised fence is not raised again, and the commit is refused if it was passed.
 pub(crate) struct Fencing {
     raises: Vec<FenceRaise>,
     shards: Mutex<BTreeMap<ShardIdentifier, Arc<OnceCell<()>>>>,
-    /// The key of the first lease that is known to be over.
+    /// The key of the first lease that is known to have ended.
     lost: OnceLock<String>,
 }
 
-/// Why a fence does not stand.
+/// A fence could not be raised.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FencingError {
-    #[error("the lease of `{0}` is over")]
+    #[error("the lease of `{0}` has ended")]
     Lost(String),
     #[error(transparent)]
     Database(#[from] DbError),
 }
 
 impl Fencing {
-    /// `to_disk` says that a shard may be read which is not committed on.
+    /// `to_disk` is set if the execution may read a shard without committing on it.
     pub(crate) fn new(
         before: Option<&Self>,
         check: FenceCheck,
@@ -41,7 +41,7 @@ impl Fencing {
     ) -> Self {
         let mut raises = before.map(|before| before.raises.clone()).unwrap_or_default();
         raises.push(FenceRaise { check, until, to_disk });
-        // In one order, as whoever raises one of them stands between those who share it.
+        // All executions raise fences in the same order, so that they cannot deadlock.
         raises.sort_by(|a, b| a.check.key.cmp(&b.check.key));
         Self { raises, shards: Mutex::default(), lost: OnceLock::new() }
     }
@@ -50,23 +50,23 @@ impl Fencing {
         self.raises.iter().map(|raise| raise.check.clone()).collect()
     }
 
-    /// The key of a lease that is known to be over: its time has passed, or a raise was refused.
+    /// The key of a lease that is known to have ended: it expired, or a raise was refused.
     pub(crate) fn over(&self) -> Option<&str> {
         let late = || self.raises.iter().find(|raise| Instant::now() >= raise.until);
         self.refused().or_else(|| late().map(|raise| raise.check.key.as_str()))
     }
 
-    /// The key of a lease of which a shard had a later one's fence.
+    /// The key of a lease whose raise was refused because a shard had a later fence.
     pub(crate) fn refused(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)
     }
 
-    /// Whether it was raised on no shard yet.
+    /// Whether no fence was raised on any shard yet.
     pub(crate) fn stands_nowhere(&self) -> bool {
         !self.shards().values().any(|shard| shard.initialized())
     }
 
-    /// Makes sure that the fence stands on a shard, in a trip of its own if need be.
+    /// Ensures that the fences are raised on a shard, with a separate round trip if needed.
     pub(crate) async fn stand(
         &self,
         database: &Database,
@@ -76,7 +76,7 @@ impl Fencing {
         self.standing(database).get_or_try_init(raising).await.map(drop)
     }
 
-    /// Raises the fence on a shard whether or not it stands there, to be told if it was passed.
+    /// Raises the fences on a shard again, to detect whether a later lease passed them.
     pub(crate) async fn stand_again(
         &self,
         database: &Database,
@@ -85,8 +85,8 @@ impl Fencing {
         self.raise(database, None, holder).await.map(drop)
     }
 
-    /// Reads on a shard's primary once the fence stands there. The read of a table by id
-    /// raises it in its own trip, where the shard was not read before.
+    /// Reads on a shard's primary after the fences were raised there. On the first read of a shard, a
+    /// read by id raises them in its own round trip.
     pub(crate) async fn fetch(
         &self,
         database: &Database,
@@ -101,7 +101,7 @@ impl Fencing {
             *slot = by_id_in.map(|_| rows);
             Ok::<(), FencingError>(())
         };
-        // Those who come while it is raised wait here, and then see what it has waited for.
+        // Concurrent readers wait here until the fences are raised.
         self.standing(database).get_or_try_init(raising).await?;
         match found {
             Some(rows) => Ok(rows),
@@ -109,7 +109,7 @@ impl Fencing {
         }
     }
 
-    /// Raises the fences one after another, the last in the trip of the read.
+    /// Raises the fences one after another, the last one in the round trip of the read.
     async fn raise(
         &self,
         database: &Database,
@@ -142,12 +142,11 @@ impl Fencing {
 }
 
 impl Databases {
-    /// Shuts out every lease of a key whose token is smaller than this one, on every shard:
-    /// when this has returned, nothing commits under such a lease any more, and what was on its
-    /// way has committed or failed. For a lease that was ended by force while its holder may
-    /// not know of it.
+    /// Rejects every lease of a key whose token is smaller than `token`, on every shard. After
+    /// this returns, nothing commits under such a lease, and commits that were running have
+    /// committed or failed. Use it after a lease was ended by force and its holder may not know.
     ///
-    /// Every shard is told, also if one before it fails; telling it again changes nothing.
+    /// Every shard is called even if another one fails. Calling it again changes nothing.
     pub async fn fence_off(&self, key: &str, token: i64) -> Result<(), DbError> {
         let check = FenceCheck { key: key.to_owned(), token };
         let raise = &FenceRaise { check, until: Instant::now(), to_disk: true };

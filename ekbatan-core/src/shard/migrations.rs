@@ -1,4 +1,4 @@
-//! Migrations over all shards: side by side, each in its own order.
+//! Migrations on all shards: shards concurrently, each in order.
 
 use super::Databases;
 use super::shards::visit;
@@ -8,21 +8,21 @@ use crate::db::{
 };
 use crate::domain::ShardIdentifier;
 
-/// Where the migrations of one shard stand.
+/// The state of the migrations of one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShardMigrations {
     /// The shard.
     pub shard: ShardIdentifier,
-    /// Every migration, in the order in which they run.
+    /// All migrations, in the order in which they run.
     pub migrations: Vec<MigrationState>,
 }
 
 impl Databases {
     /// Applies the framework's migrations, then the application's, to the primary of every
-    /// shard: shards side by side, each in order. Any number of processes may do so at once.
+    /// shard: shards concurrently, each in order. Several processes may do so at once.
     ///
-    /// A shard that fails does not stop the others; run it again once that one is mended.
+    /// A failed shard does not stop the others. Call it again after the problem is fixed.
     pub async fn migrate(&self, migrations: &Migrations) -> Result<(), MigrationError> {
         let done = self.shards.all().map(|database| async {
             let done = migrate(database, migrations, &*self.clock).await;
@@ -31,7 +31,7 @@ impl Databases {
         self.all_or_failures(visit(done.collect()).await).map(drop)
     }
 
-    /// What has been applied to the default shard.
+    /// The migrations that were applied to the default shard.
     pub async fn migrations(&self) -> Result<Vec<AppliedMigration>, MigrationError> {
         let database = self.shards.default();
         let mut loan = database.primary.checkout("migrations").await?;
@@ -40,8 +40,7 @@ impl Databases {
         applied
     }
 
-    /// Where every migration stands on every shard. Nothing is changed, not even a database
-    /// that no migration has seen yet.
+    /// The state of every migration on every shard. Changes nothing, not even an empty database.
     pub async fn migration_status(
         &self,
         migrations: &Migrations,
@@ -67,9 +66,6 @@ impl Databases {
                 Err(error) => failures.push((shard, error)),
             }
         }
-        match failures.is_empty() {
-            true => Ok(done),
-            false => Err(MigrationError::Shards(failures)),
-        }
+        if failures.is_empty() { Ok(done) } else { Err(MigrationError::Shards(failures)) }
     }
 }

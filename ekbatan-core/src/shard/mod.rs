@@ -1,4 +1,4 @@
-//! The databases that an application has, and which rows are on which of them.
+//! The registry of databases, and the placement of rows on them.
 
 mod databases;
 mod error;

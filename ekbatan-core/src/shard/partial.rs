@@ -1,4 +1,4 @@
-//! Actions that committed on some of their shards and not on others.
+//! Actions that committed on some of their shards only.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::db::{ActionId, DbError, DbErrorKind};
 use crate::domain::{ShardIdentifier, list_shards};
 use crate::outbox::{Part, forget, is_recorded, parts};
 
-/// An action that committed on some of its shards only. What is missing will not come by
-/// itself: shards commit one by one, and nothing is tried again once one has.
+/// An action that committed on some of its shards only. The framework does not complete it: shards
+/// commit one by one, and there is no retry after the first commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartialCommit {
@@ -21,26 +21,26 @@ pub struct PartialCommit {
     pub namespace: String,
     /// The action's name.
     pub action_name: String,
-    /// The shards that have their part.
+    /// The shards that committed.
     pub committed: Vec<ShardIdentifier>,
-    /// The shards that have not.
+    /// The shards that did not commit.
     pub missing: Vec<ShardIdentifier>,
-    /// The shards that could not be asked.
+    /// The shards that could not be reached.
     pub unreachable: Vec<ShardIdentifier>,
     /// When the last part committed.
     pub committed_date: DateTime<Utc>,
 }
 
 impl Databases {
-    /// Every action that committed on some of its shards only, oldest first. Their parameters
-    /// and events stand in the outbox of the shards that committed, under the action's id.
+    /// Every action that committed on some of its shards only, oldest first. The outbox of
+    /// the shards that committed has their parameters and events, under the action's id.
     ///
-    /// An action that another process is committing in this moment may be among them; its
-    /// date tells. A shard that cannot be asked does not hide what the others know.
+    /// The list may contain an action that another process is committing right now; compare its
+    /// date. Shards that cannot be reached do not hide the records of the others.
     pub async fn partial_commits(&self) -> Result<Vec<PartialCommit>, DbError> {
         let mut partial = self.shards.partial_commits(None).await?;
-        // One that this process worked for while it was looked at may be complete by now; what
-        // is said of one that is over holds.
+        // An action that this process was committing during the look-up may be complete now, so
+        // look it up again. The result for a finished action is final.
         for found in std::mem::take(&mut partial) {
             if !self.shards.default().is_open(found.action) {
                 partial.extend(self.shards.partial_commits(Some(found.action)).await?);
@@ -50,16 +50,15 @@ impl Databases {
         Ok(partial)
     }
 
-    /// Strikes an action off the list of [`Databases::partial_commits`], once what was missing
-    /// was made good or what had committed was taken back. Its events stay.
+    /// Removes an action from the list of [`Databases::partial_commits`], after the application
+    /// completed or reverted it. Its events stay.
     pub async fn resolve_partial_commit(&self, action: ActionId) -> Result<(), DbError> {
         self.shards.forget_parts(action).await
     }
 }
 
 impl Shards {
-    /// What is known to have committed in part: of one action, or of all. Fails only if no
-    /// shard answers.
+    /// The partial commits of one action, or of all. Fails only if no shard can be reached.
     pub(crate) async fn partial_commits(
         &self,
         action: Option<ActionId>,
@@ -96,8 +95,8 @@ impl Shards {
         Ok(partial)
     }
 
-    /// What is known to have committed in part of this action; an error if it depends on a
-    /// shard that cannot be asked.
+    /// The partial commit of this action, if it is one. An error if that depends on a shard that
+    /// cannot be reached.
     pub(crate) async fn partial_commit(
         &self,
         action: ActionId,
@@ -108,18 +107,18 @@ impl Shards {
         if partial.missing.is_empty() {
             let silent = list_shards(&partial.unreachable);
             let why = format!(
-                "whether action {action} is complete cannot be told: shards {silent} cannot be asked"
+                "it is unknown whether action {action} is complete: shards {silent} cannot be reached"
             );
             return Err(DbError::new(DbErrorKind::Unavailable, why));
         }
         Ok(Some(partial))
     }
 
-    /// The trail of a complete action is taken away shard by shard, and so may be met half
-    /// gone, or left so by a process that died over it. The outbox knows what committed.
+    /// The records of a complete action are removed shard by shard, so some may be gone already, and
+    /// a crashed process may leave the others. The outbox tells which shards committed.
     async fn look_for_missing(&self, mut found: PartialCommit) -> Option<PartialCommit> {
         for shard in std::mem::take(&mut found.missing) {
-            // A shard that is configured no more has nothing that could be asked.
+            // The shard may no longer be configured.
             match self.databases.get(&shard) {
                 Some(database) => match is_recorded(database, found.action).await {
                     Ok(true) => found.committed.push(shard),
@@ -140,7 +139,7 @@ impl Shards {
     }
 }
 
-/// None if every part is there.
+/// `None` if every shard committed.
 fn judge(parts: Vec<Part>, silent: &[ShardIdentifier]) -> Option<PartialCommit> {
     let last = parts.iter().max_by_key(|part| part.committed)?.clone();
     let mut committed: Vec<ShardIdentifier> = parts.iter().map(|part| part.shard).collect();

@@ -1,4 +1,4 @@
-//! One shard, for whoever wants it by itself.
+//! One shard of the registry.
 
 use std::sync::Arc;
 
@@ -16,32 +16,32 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Which.
+    /// The identifier.
     pub fn identifier(&self) -> ShardIdentifier {
         self.database.shard
     }
 
-    /// The address of its primary, without secrets.
+    /// The address of the primary, without secrets.
     pub fn address(&self) -> &str {
         self.database.driver.address()
     }
 
-    /// Transactions that user code holds open on this shard.
+    /// Transactions of user code on this shard.
     pub fn transactions(&self) -> TransactionManager {
         TransactionManager::new(self.database.clone())
     }
 
-    /// What its database can do.
+    /// The capabilities of the database.
     pub fn capabilities(&self) -> Capabilities {
         *self.database.driver.capabilities()
     }
 
-    /// What a pool of it is doing.
+    /// The status of a pool.
     pub fn pool_status(&self, route: Route) -> PoolStatus {
         self.database.pool(route).status()
     }
 
-    /// A further database of it by its camelCase name, such as `lockConfig`.
+    /// A further database of the shard, by its camelCase name, such as `lockConfig`.
     pub fn slot(&self, name: &str) -> Option<&Slot> {
         self.slots.iter().find(|slot| slot.name() == name)
     }

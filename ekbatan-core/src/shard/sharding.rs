@@ -1,4 +1,4 @@
-//! How the rows of one table are spread over the shards.
+//! The placement rule for the rows of one table.
 
 use std::error::Error as StdError;
 use std::marker::PhantomData;
@@ -11,11 +11,10 @@ use uuid::Uuid;
 use super::ShardError;
 use crate::domain::{Entity, EntityId, RowReader, ShardIdentifier, Value, shard_of};
 
-/// How the rows of a `T` are spread over the shards.
+/// The placement rule for the rows of `T`.
 ///
-/// Without one, rows with a [`ShardedId`](crate::domain::ShardedId) are where their id says
-/// and all others on the default shard. Where something else holds, say so once, to the
-/// registry:
+/// By default a row with a [`ShardedId`](crate::domain::ShardedId) is on the shard of its id, and
+/// every other row is on the default shard. Register another rule once:
 ///
 /// ```
 /// # use ekbatan_core::domain::*;
@@ -34,8 +33,8 @@ use crate::domain::{Entity, EntityId, RowReader, ShardIdentifier, Value, shard_o
 /// # }
 /// ```
 ///
-/// What decides over a row must never change for as long as the row lives: a row does not
-/// move, and one that is looked for on another shard is not found.
+/// The value that places a row must never change while the row exists: rows do not move, and a
+/// read on another shard does not find them.
 pub struct Sharding<T: Entity> {
     rule: Rule<T>,
     lookup: Option<Lookup<T>>,
@@ -56,30 +55,30 @@ enum Rule<T: Entity> {
 }
 
 impl<T: Entity> Sharding<T> {
-    /// Every row is on the default shard, whatever its id.
+    /// Every row is on the default shard.
     pub fn none() -> Self {
         Self::of(Rule::Default)
     }
 
-    /// The id's own bits decide, also those of a plain [`Id`](crate::domain::Id). A UUID that
-    /// is not of version 7 has no such bits; its row is on the default shard.
+    /// The bits of the id decide, also of a plain [`Id`](crate::domain::Id). A UUID of another
+    /// version than 7 has no such bits; its row is on the default shard.
     pub fn embedded() -> Self {
         Self::of(Rule::Embedded)
     }
 
-    /// The id decides, by a rule of the application's own.
+    /// The application's rule for ids decides.
     pub fn by_id(rule: impl Fn(T::Id) -> ShardIdentifier + Send + Sync + 'static) -> Self {
         Self::of(Rule::ById(Box::new(rule)))
     }
 
-    /// The value decides. Reads by id are then refused, unless there is
-    /// [a lookup](Self::with_lookup); reads by condition ask every shard.
+    /// The application's rule for values decides. Reads by id need
+    /// [a lookup](Self::with_lookup); reads by condition query every shard.
     pub fn by_value(rule: impl Fn(&T) -> ShardIdentifier + Send + Sync + 'static) -> Self {
         Self::of(Rule::ByValue(Box::new(rule)))
     }
 
-    /// Where reads by id find out about the shard: a directory, a cache. `None` means that
-    /// there is no such row.
+    /// Adds a lookup from ids to shards for reads by id, such as a directory or a cache. `None` from
+    /// the lookup means that there is no such row.
     #[must_use]
     pub fn with_lookup<F, E>(mut self, lookup: impl Fn(T::Id) -> F + Send + Sync + 'static) -> Self
     where
@@ -98,25 +97,25 @@ impl<T: Entity> Sharding<T> {
     }
 }
 
-/// What an id tells about its row's shard.
+/// The shard of a row, as far as it is known from the id or the value.
 pub(crate) enum Place {
     /// The default shard.
     Default,
     /// This shard.
     On(ShardIdentifier),
-    /// Whatever the application's lookup answers.
+    /// The result of the application's lookup.
     Ask(BoxFuture<'static, Result<Option<ShardIdentifier>, ShardError>>),
 }
 
-/// A [`Sharding`] whose type was forgotten.
+/// A type-erased [`Sharding`].
 pub(crate) trait Placement: Send + Sync {
-    /// Where the row with this id is.
+    /// The place of the row with this id.
     fn of_id(&self, id: Uuid) -> Result<Place, ShardError>;
 
-    /// Where this row is written.
+    /// The place where this row is written.
     fn of_row(&self, id: Uuid, values: &[Value]) -> Result<Place, ShardError>;
 
-    /// Whether a read by condition must ask more than the default shard.
+    /// Whether a read by condition must query more than the default shard.
     fn spreads(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! The shards themselves: every database by its identifier, and where a row belongs.
+//! All databases by shard, and the shard of every row.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::config::UnknownShard;
 use crate::db::Database;
 use crate::domain::{Entity, EntityId, ShardIdentifier, Table, TableKey, Value, shard_of};
 
-/// How many shards are asked at a time. Each asking holds one connection of its shard alone,
-/// so that this bounds the work in this process, not that of any database.
+/// How many shards are queried concurrently. Each query uses a connection of its own shard, so this
+/// bounds the work of this process, not of a database.
 const AT_ONCE: usize = 16;
 
 /// Every database, in the order in which shards are visited.
@@ -24,28 +24,28 @@ pub(crate) struct Shards {
     pub(super) databases: BTreeMap<ShardIdentifier, Arc<Database>>,
     pub(super) default: Arc<Database>,
     pub(super) unknown: UnknownShard,
-    /// Of the tables whose rows are placed by a rule of the application's own.
+    /// The placement rules that the application registered, by table.
     pub(super) placements: HashMap<TableKey, Arc<dyn Placement>>,
     pub(super) slots: BTreeMap<ShardIdentifier, Vec<Slot>>,
 }
 
 impl Shards {
-    /// Where rows without a shard are.
+    /// The database of rows that name no shard.
     pub(crate) fn default(&self) -> &Arc<Database> {
         &self.default
     }
 
-    /// Every database, in order.
+    /// All databases, ordered by shard.
     pub(crate) fn all(&self) -> impl ExactSizeIterator<Item = &Arc<Database>> {
         self.databases.values()
     }
 
-    /// Whether there is but one.
+    /// Whether there is only one database.
     pub(crate) fn is_single(&self) -> bool {
         self.databases.len() == 1
     }
 
-    /// The database of a shard, or what the configuration says of shards that it lacks.
+    /// The database of a shard. An unknown shard is an error or the default shard, as configured.
     pub(crate) fn database(&self, shard: ShardIdentifier) -> Result<&Arc<Database>, ShardError> {
         match (self.databases.get(&shard), self.unknown) {
             (Some(database), _) => Ok(database),
@@ -56,7 +56,7 @@ impl Shards {
         }
     }
 
-    /// Where the row with this id is; nowhere if a lookup knows of no such row.
+    /// The database of the row with this id; `None` if a lookup has no such row.
     pub(crate) async fn of_id<T: Entity>(
         &self,
         id: T::Id,
@@ -91,26 +91,23 @@ impl Shards {
         };
         match place {
             Place::On(shard) => self.database(shard),
-            // A value is never looked up.
+            // Rows are never placed by a lookup.
             Place::Default | Place::Ask(_) => Ok(&self.default),
         }
     }
 
-    /// The databases that a read by condition asks.
+    /// The databases that a read by condition queries.
     pub(crate) fn of_table<T: Entity>(&self) -> Vec<&Arc<Database>> {
         let spreads = match self.placements.get(&T::TABLE.key()) {
             Some(placement) => placement.spreads(),
             None => T::Id::CARRIES_SHARD,
         };
-        match spreads {
-            true => self.all().collect(),
-            false => vec![&self.default],
-        }
+        if spreads { self.all().collect() } else { vec![&self.default] }
     }
 }
 
-/// Asks each of many shards, several at a time; the answers stand in the order of the asking.
-/// A shard that is slow to answer keeps only its own place, not those behind it.
+/// Runs one future per shard, several concurrently, and returns their outputs in order. A slow
+/// shard does not delay the others.
 pub(crate) async fn visit<F: Future>(asked: Vec<F>) -> Vec<F::Output> {
     let numbered = asked.into_iter().enumerate().map(|(n, asked)| asked.map(move |a| (n, a)));
     let mut answers: Vec<(usize, F::Output)> =

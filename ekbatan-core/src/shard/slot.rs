@@ -1,4 +1,4 @@
-//! A shard's further databases: locks, jobs, whatever the application names.
+//! The further databases of a shard, by the names of their slots.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -8,9 +8,9 @@ use crate::config::DataSourceConfig;
 use crate::db::RawConnection;
 use crate::db::{DbError, Pool, PoolStatus, Route, driver_for};
 
-/// A database that a shard has beside its primary and its replica, by the name of its entry
-/// in the configuration: `lockConfig`, `jobsConfig`. Its pool is its own and is opened when
-/// it is first used. Cheap to clone.
+/// A database of a shard besides the primary and the replica, by the name of its slot in the
+/// configuration, such as `lockConfig`. It has its own pool, which opens at the first use. Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct Slot {
     inner: Arc<Inner>,
@@ -38,12 +38,12 @@ impl Slot {
         &self.inner.name
     }
 
-    /// What the configuration says of it.
+    /// Its configuration.
     pub fn config(&self) -> &DataSourceConfig {
         &self.inner.config
     }
 
-    /// What its pool is doing; nothing while it was never used.
+    /// The status of its pool; `None` before the first use.
     pub fn pool_status(&self) -> Option<PoolStatus> {
         self.inner.pool.get().map(Pool::status)
     }
