@@ -1,4 +1,4 @@
-//! Conditions, as values: typed by the column, rendered by the dialect.
+//! Conditions as values. The column gives the type, the dialect renders the SQL.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -39,7 +39,7 @@ impl<T, F> fmt::Debug for Column<T, F> {
     }
 }
 
-/// What rows of `T` must fulfil. Combine conditions by `&`, `|` and `!`:
+/// A condition on rows of `T`. Combine conditions with `&`, `|` and `!`:
 ///
 /// ```
 /// # use ekbatan_core::repository::{Column, Condition};
@@ -106,7 +106,7 @@ impl<T, F: Comparable> Column<T, F> {
         self.compare(">=", value)
     }
 
-    /// One of `values`; never true for none of them. `None` among them means null.
+    /// One of `values`; false for all rows if `values` is empty. `None` among them means null.
     pub fn is_in<V: Into<F>>(self, values: impl IntoIterator<Item = V>) -> Condition<T> {
         let values: Result<Vec<Value>, FieldError> =
             values.into_iter().map(|value| value.into().to_value()).collect();
@@ -116,7 +116,7 @@ impl<T, F: Comparable> Column<T, F> {
             values
         });
         let found = Condition::of(Expression::In(self.name, F::TYPE, values));
-        // SQL's own IN finds no null, and with one in its list it is never false.
+        // SQL's IN never matches null, and with a null in its list it is never false.
         if null { found | Condition::of(Expression::Null(self.name)) } else { found }
     }
 }
@@ -138,7 +138,7 @@ impl<T> Condition<T> {
         Self { expression, of: PhantomData }
     }
 
-    /// As SQL, with its arguments behind those that there are.
+    /// Renders the SQL and appends the arguments to `args`.
     pub(super) fn render(
         &self,
         syntax: &dyn Syntax,

@@ -1,4 +1,4 @@
-//! What reading and direct writing can answer instead.
+//! The errors of reads and of writes outside of actions.
 
 use uuid::Uuid;
 
@@ -6,76 +6,78 @@ use crate::db::{CommitError, DbError, RowRef, SchemaError, TableError};
 use crate::domain::{FieldError, ShardIdentifier, list_shards};
 use crate::shard::{FencingError, ShardError};
 
-/// A read that failed.
+/// An error of a read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// No such row, or it is deleted.
+    /// There is no such row, or it is deleted.
     #[error("there is no {model} {id}")]
     NotFound {
         /// The model.
         model: &'static str,
-        /// The id that was asked for.
+        /// The requested id.
         id: Uuid,
     },
-    /// One row was asked for and the condition fits several.
-    #[error("the condition fits more than one {model}")]
+    /// One row was requested, and the condition matches several.
+    #[error("the condition matches more than one {model}; narrow it, or use `find_where`")]
     NotUnique {
         /// The model.
         model: &'static str,
     },
-    /// A row does not fit the code.
+    /// A row could not be converted to the type of the code.
     #[error("{model} {id}: {source}")]
     Row {
         /// The model.
         model: &'static str,
-        /// The row's id, or what stands in its place.
+        /// The id of the row, if it has one.
         id: String,
-        /// Which column, and why.
+        /// The column and the cause.
         source: FieldError,
     },
-    /// The condition cannot be asked.
-    #[error("a condition on {model} cannot be asked: {source}")]
+    /// The condition cannot be rendered.
+    #[error("invalid condition on {model}: {source}")]
     Condition {
         /// The model.
         model: &'static str,
-        /// Why.
+        /// The cause.
         source: FieldError,
     },
-    /// The row belongs to another shard than the transaction, which cannot know of it.
+    /// The row belongs to another shard than the transaction.
     #[error(
-        "{model} {id} belongs to shard {row}, and the transaction is open on shard {transaction}; read it without the transaction, or open that one there: `databases.shard(..)?.transactions()`"
+        "{model} {id} belongs to shard {row}, and the transaction is open on shard {transaction}; read it outside of the transaction, or open the transaction on the row's shard: `databases.shard(..)?.transactions()`"
     )]
     OtherShard {
         /// The model.
         model: &'static str,
         /// The row.
         id: Uuid,
-        /// Where it belongs.
+        /// The shard of the row.
         row: ShardIdentifier,
-        /// Where the transaction is.
+        /// The shard of the transaction.
         transaction: ShardIdentifier,
     },
-    /// The row's shard is not to be found.
+    /// The shard of the row could not be determined.
     #[error(transparent)]
     Shard(#[from] ShardError),
-    /// Some shards did not answer.
+    /// Some shards failed.
     #[error("{}", describe(failed, answered))]
     Shards {
-        /// Which did not, and why.
+        /// The shards that failed.
         failed: Vec<ShardFailure>,
-        /// Which did.
+        /// The shards that succeeded.
         answered: Vec<ShardIdentifier>,
     },
     /// The lease under which the action reads is over: its time has passed, or a later lease
     /// has read the same shard. Whatever the action makes of it, it is answered
     /// [`ExecuteError::FenceLost`](crate::action::ExecuteError::FenceLost).
-    #[error("the lease of `{key}` is over, and nothing more is read under it; take the lock again")]
+    #[error(
+        "the lease of `{key}` has ended, so the action must not read any more; acquire the lock again"
+    )]
     FenceLost {
         /// The lock's key.
         key: String,
     },
-    /// The table is not what the code believes.
+    /// The table does not match the code.
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// The database failed.
@@ -83,12 +85,13 @@ pub enum ReadError {
     Database(#[from] DbError),
 }
 
-/// A shard that did not answer, and why.
+/// A shard that failed, with its error.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ShardFailure {
-    /// Which.
+    /// The shard.
     pub shard: ShardIdentifier,
-    /// Why.
+    /// The cause.
     pub error: ReadError,
 }
 
@@ -111,12 +114,12 @@ impl From<FencingError> for ReadError {
 }
 
 impl ReadError {
-    /// Whether another database might have answered the same question.
+    /// Whether the same read might succeed on another database.
     pub(super) fn is_of_one_database(&self) -> bool {
         matches!(self, ReadError::Database(_) | ReadError::Schema(_) | ReadError::Row { .. })
     }
 
-    /// What the database said, where one said something; of several shards, the first.
+    /// The error of the database, if there is one. For several shards, the first one.
     pub fn database_error(&self) -> Option<&DbError> {
         match self {
             ReadError::Database(error) => Some(error),
@@ -128,14 +131,14 @@ impl ReadError {
     }
 }
 
-/// A direct write that failed. Nothing of it was written, unless it says "unknown".
+/// An error of a write outside of actions. Nothing was written, except that `Unknown` may have been.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// Rows were no longer at the version that was read, or were gone.
+    /// The version of some rows is not the one that was read, or the rows are gone.
     #[error("stale: {}", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
     Stale(Vec<RowRef>),
-    /// The rows carry events, which only an action stores.
+    /// The rows have events, which only an action stores.
     #[error(
         "{model} {id} carries {count} event(s), which a repository does not store; stage it on an action's plan, or make it without events"
     )]
@@ -144,7 +147,7 @@ pub enum WriteError {
         model: &'static str,
         /// The row.
         id: Uuid,
-        /// How many.
+        /// The number of events.
         count: usize,
     },
     /// A change moved the row's id.
@@ -154,11 +157,11 @@ pub enum WriteError {
     IdChanged {
         /// The model.
         model: &'static str,
-        /// The id under which it was read.
+        /// The id that was read.
         id: Uuid,
     },
-    /// One row is written twice.
-    #[error("{model} {id} is written twice at once")]
+    /// One call writes a row twice.
+    #[error("{model} {id} is written twice by one call; combine the changes")]
     Twice {
         /// The model.
         model: &'static str,
@@ -172,17 +175,17 @@ pub enum WriteError {
         model: &'static str,
         /// The row.
         id: Uuid,
-        /// Which column, and why.
+        /// The column and the cause.
         source: FieldError,
     },
     /// The rows belong to several shards, which do not commit together.
     #[error(
-        "the rows belong to shards {first} and {second}, which do not commit together; write those of each shard by themselves, or stage them on an action with `.allow_cross_shard()`"
+        "the rows belong to shards {first} and {second}, which do not commit together; write the rows of each shard separately, or stage them on an action with `.allow_cross_shard()`"
     )]
     CrossShard {
-        /// The one.
+        /// One shard.
         first: ShardIdentifier,
-        /// The other.
+        /// Another shard.
         second: ShardIdentifier,
     },
     /// The row belongs to another shard than the transaction.
@@ -194,22 +197,22 @@ pub enum WriteError {
         model: &'static str,
         /// The row.
         id: Uuid,
-        /// Where it belongs.
+        /// The shard of the row.
         row: ShardIdentifier,
-        /// Where the transaction is.
+        /// The shard of the transaction.
         transaction: ShardIdentifier,
     },
-    /// The row's shard is not to be found.
+    /// The shard of the row could not be determined.
     #[error(transparent)]
     Shard(#[from] ShardError),
-    /// The table is not what the code believes.
+    /// The table does not match the code.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The database refused; its kind says why, its constraint which.
+    /// The database rejected the write. The error has its kind and the constraint.
     #[error(transparent)]
     Database(DbError),
-    /// The connection broke while the write was on its way.
-    #[error("whether the write went through is unknown: {0}")]
+    /// The connection was lost during the write.
+    #[error("it is unknown whether the write was committed: {0}")]
     Unknown(String),
 }
 

@@ -1,4 +1,4 @@
-//! Many shards' rows in one order.
+//! Merges the rows of many shards into one order.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -12,10 +12,10 @@ use crate::domain::{Entity, Stored, Value};
 /// A row's values, in the order of the table's columns.
 pub(super) type Row = Vec<Value>;
 
-/// How many rows one shard is asked for at a time by a stream.
+/// How many rows a stream reads from a shard at a time.
 const STREAM_PAGE: usize = 500;
 
-/// The first `size` rows of several pages that are each in order.
+/// The first `size` rows of several ordered pages.
 pub(super) fn merge_page(pages: Vec<Vec<Row>>, sorting: &Sorting, size: usize) -> Vec<Row> {
     let mut rows: Vec<Row> = pages.into_iter().flatten().collect();
     rows.sort_by(|a, b| sorting.compare(a, b));
@@ -23,7 +23,7 @@ pub(super) fn merge_page(pages: Vec<Vec<Row>>, sorting: &Sorting, size: usize) -
     rows
 }
 
-/// Rows by id, from any number of shards, a page of each at a time.
+/// Rows ordered by id from any number of shards, read page by page.
 pub(super) struct Merged<T> {
     feeds: Vec<Feed<T>>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Merged<T> {
 struct Feed<T> {
     source: Source<T>,
     rows: VecDeque<Row>,
-    /// What to ask for once the rows are used up, if there may be more.
+    /// The request for the next page, if there may be one.
     next: Option<PageRequest<T>>,
 }
 
@@ -81,7 +81,7 @@ impl<T: Entity> Merged<T> {
 }
 
 impl<T: Entity> PageRequest<T> {
-    /// What to ask for after these rows, if there may be more.
+    /// The request for the page after these rows, if there may be one.
     pub(super) fn following(&self, rows: &[Row]) -> Option<Self> {
         let last = rows.last().filter(|_| rows.len() == self.size)?;
         let key = self.sorting().ok().filter(|sorting| sorting.keys.len() == 2);
@@ -104,7 +104,7 @@ impl Sorting {
     }
 }
 
-/// The order of two values of one type; null comes first.
+/// Compares two values of one type. Null comes first.
 fn compare(a: &Value, b: &Value) -> Ordering {
     match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),

@@ -1,38 +1,39 @@
-//! Pages by key: each begins where the one before it ended, however the table has grown.
+//! Pages by key. A page starts after the last row of the page before it, so rows that are added in
+//! between do not shift it.
 
 use crate::domain::{Entity, Field, FieldError, Stored, Value, ValueType};
 
 use super::{Column, Condition};
 
-/// Which way a page goes.
+/// The order of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
-    /// From the least.
+    /// From the smallest.
     #[default]
     Ascending,
-    /// From the greatest.
+    /// From the largest.
     Descending,
 }
 
-/// Where a page begins: the order key and the id of the row before it.
+/// The start of a page: the order key and the id of the row before it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Position {
     pub(super) key: Option<Value>,
     pub(super) id: Value,
 }
 
-/// By what a page is ordered: the column that was asked for, and the id.
+/// The order of a page: the requested column, then the id.
 pub(super) struct Sorting {
-    /// Where each stands in the table, and its type.
+    /// The index of each column in the table, and its type.
     pub(super) keys: Vec<(usize, ValueType)>,
-    /// What a row after the position is to the position.
+    /// The comparison of a later row with the position.
     pub(super) operator: &'static str,
-    /// As `ORDER BY` says it.
+    /// The direction in `ORDER BY`.
     pub(super) order: &'static str,
     pub(super) descending: bool,
 }
 
-/// What a page is to hold.
+/// A request for one page.
 pub struct PageRequest<T> {
     pub(super) condition: Condition<T>,
     pub(super) order: Option<(&'static str, ValueType)>,
@@ -42,7 +43,7 @@ pub struct PageRequest<T> {
 }
 
 impl<T: Entity> PageRequest<T> {
-    /// The first page of all rows, by id: for UUID v7 in the order of their making.
+    /// The first page of all rows, ordered by id. Ids of UUID v7 are in the order of creation.
     pub fn first(size: usize) -> Self {
         Self {
             condition: Condition::all(),
@@ -53,14 +54,14 @@ impl<T: Entity> PageRequest<T> {
         }
     }
 
-    /// Only rows that fulfil this.
+    /// Restricts the page to rows that match a condition.
     #[must_use]
     pub fn filter(mut self, condition: Condition<T>) -> Self {
         self.condition = condition;
         self
     }
 
-    /// Ordered by a column that is never null, and by id where it is equal.
+    /// Orders by a column that is never null, then by id.
     #[must_use]
     pub fn order_by<F: Field + crate::domain::Comparable>(
         mut self,
@@ -110,10 +111,11 @@ impl<T> Clone for PageRequest<T> {
     }
 }
 
-/// One page.
+/// One page of rows.
+#[non_exhaustive]
 pub struct Page<T> {
     /// The rows.
     pub rows: Vec<Stored<T>>,
-    /// What to ask for next, if there may be more.
+    /// The request for the next page, if there may be one.
     pub next: Option<PageRequest<T>>,
 }

@@ -1,4 +1,4 @@
-//! Every read.
+//! The reads of a repository.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use crate::domain::{Entity, EntityId, Stored};
 use crate::shard::visit;
 
 impl<T: Entity> Repository<T> {
-    /// The row with this id; an error if there is none.
+    /// Returns the row with this id, or an error if there is none.
     pub async fn get(&self, id: T::Id) -> Result<Stored<T>, ReadError> {
         self.find(id).await?.ok_or(ReadError::NotFound { model: T::TABLE.model, id: id.uuid() })
     }
 
-    /// The row with this id, if there is one.
+    /// Returns the row with this id, if there is one.
     pub async fn find(&self, id: T::Id) -> Result<Option<Stored<T>>, ReadError> {
         if let Some(pending) = self.pending_row(id).await {
             return Ok(pending);
@@ -41,8 +41,8 @@ impl<T: Entity> Repository<T> {
         }
     }
 
-    /// The rows with these ids, each once, in no order; ids without a row are left out. Every
-    /// shard that has some of them is asked once.
+    /// Returns the rows with these ids, each once, in no particular order. Ids without a row are
+    /// left out. Each shard with some of the ids is queried once.
     pub async fn find_by_ids(&self, ids: &[T::Id]) -> Result<Vec<Stored<T>>, ReadError> {
         let mut by_shard: BTreeMap<_, Ids<T>> = BTreeMap::new();
         let (pending, ids) = self.pending_rows(ids).await;
@@ -63,12 +63,12 @@ impl<T: Entity> Repository<T> {
         Ok(pending.into_iter().chain(found).collect())
     }
 
-    /// Every row. For more of them than fit the memory there is [`Repository::stream`].
+    /// Returns all rows. For more rows than fit into memory use [`Repository::stream`].
     pub async fn find_all(&self) -> Result<Vec<Stored<T>>, ReadError> {
         self.find_where(Condition::all()).await
     }
 
-    /// The rows that fulfil a condition.
+    /// Returns the rows that match a condition.
     pub async fn find_where(&self, condition: Condition<T>) -> Result<Vec<Stored<T>>, ReadError> {
         self.settle_pending().await;
         let condition = &condition;
@@ -76,7 +76,8 @@ impl<T: Entity> Repository<T> {
         Ok(all(asked).await?.into_iter().flatten().collect())
     }
 
-    /// The rows that fulfil a condition, of those shards that answer, and which did not.
+    /// Returns the rows that match a condition from all shards that can be read, and lists the
+    /// shards that failed.
     pub async fn find_where_reachable(
         &self,
         condition: Condition<T>,
@@ -98,7 +99,7 @@ impl<T: Entity> Repository<T> {
         Ok(Reachable { rows, unreachable })
     }
 
-    /// The one row that fulfils a condition, if there is one; several are an error.
+    /// Returns the row that matches a condition, if there is one. Several rows are an error.
     pub async fn find_one(&self, condition: Condition<T>) -> Result<Option<Stored<T>>, ReadError> {
         self.settle_pending().await;
         let condition = &condition;
@@ -110,12 +111,12 @@ impl<T: Entity> Repository<T> {
         Ok(rows.pop())
     }
 
-    /// How many rows there are.
+    /// Counts all rows.
     pub async fn count(&self) -> Result<u64, ReadError> {
         self.count_where(Condition::all()).await
     }
 
-    /// How many rows fulfil a condition.
+    /// Counts the rows that match a condition.
     pub async fn count_where(&self, condition: Condition<T>) -> Result<u64, ReadError> {
         self.settle_pending().await;
         let condition = &condition;
@@ -123,7 +124,7 @@ impl<T: Entity> Repository<T> {
         Ok(all(asked).await?.into_iter().sum())
     }
 
-    /// Whether a row fulfils a condition.
+    /// Whether a row matches a condition.
     pub async fn exists_where(&self, condition: Condition<T>) -> Result<bool, ReadError> {
         self.settle_pending().await;
         let condition = &condition;
@@ -131,8 +132,8 @@ impl<T: Entity> Repository<T> {
         Ok(all(asked).await?.contains(&true))
     }
 
-    /// One page of rows, in order. Over several shards texts are ordered by their bytes,
-    /// since the shards' own collations may differ.
+    /// Returns one page of rows, in order. On several shards texts are ordered by their bytes,
+    /// because the collations of the shards may differ.
     pub async fn page(&self, request: PageRequest<T>) -> Result<Page<T>, ReadError> {
         self.settle_pending().await;
         let sources = self.sources();
@@ -154,10 +155,10 @@ impl<T: Entity> Repository<T> {
         Ok(Page { rows: rows.into_iter().map(stored).collect::<Result<_, _>>()?, next })
     }
 
-    /// Every row that fulfils a condition, by id, a page at a time.
+    /// Streams all rows that match a condition, ordered by id, reading a page at a time.
     ///
-    /// No connection is held between pages, and so the stream is not one snapshot: a row
-    /// that changes while the stream runs is seen as it is when its page is read.
+    /// The stream holds no connection between pages, so it is not one snapshot: each row is
+    /// returned as it was when its page was read.
     pub fn stream(
         &self,
         condition: Condition<T>,
@@ -216,7 +217,7 @@ impl<T: Entity> Repository<T> {
     }
 }
 
-/// Ids of one shard.
+/// The ids of one shard.
 struct Ids<T> {
     source: Source<T>,
     ids: Vec<Uuid>,

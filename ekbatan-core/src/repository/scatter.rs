@@ -1,4 +1,4 @@
-//! Asking many shards for one answer.
+//! Queries on many shards.
 
 use std::marker::PhantomData;
 
@@ -8,18 +8,18 @@ use crate::db::Transaction;
 use crate::domain::{Entity, EntityId, ShardIdentifier, Stored};
 use crate::shard::{ShardError, visit};
 
-/// The rows of the shards that answered, and those shards that did not.
+/// The rows of the shards that could be read, and the shards that failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Reachable<T> {
-    /// The rows of the others.
+    /// The rows of the shards that could be read.
     pub rows: Vec<Stored<T>>,
-    /// Which shards did not answer, and why.
+    /// The shards that failed, with their errors.
     pub unreachable: Vec<ShardFailure>,
 }
 
 impl<T: Entity> Repository<T> {
-    /// Where rows are read that a condition is to find.
+    /// The sources of a read by condition.
     pub(super) fn sources(&self) -> Vec<Source<T>> {
         match &self.within {
             Some(transaction) => vec![self.source(transaction.database())],
@@ -29,21 +29,21 @@ impl<T: Entity> Repository<T> {
         }
     }
 
-    /// Where the row with this id is read; nowhere if a lookup knows of no such row.
+    /// The source of a read by id; `None` if a lookup has no such row.
     pub(super) async fn source_of(&self, id: T::Id) -> Result<Option<Source<T>>, ReadError> {
         let found = self.shards.of_id::<T>(id).await;
         let Some(open_on) = self.within.as_ref().map(Transaction::database) else {
             return Ok(found?.map(|shard| self.source(shard)));
         };
         match found {
-            // To answer "not found" would be true of the wrong shard.
+            // "Not found" would be an answer about the wrong shard.
             Ok(Some(shard)) if shard.shard != open_on.shard => Err(ReadError::OtherShard {
                 model: T::TABLE.model,
                 id: id.uuid(),
                 row: shard.shard,
                 transaction: open_on.shard,
             }),
-            // Where nothing tells the shard, the transaction does.
+            // If the id does not determine the shard, the transaction does.
             Ok(Some(_)) | Err(ShardError::NotById { .. }) => Ok(Some(self.source(open_on))),
             Ok(None) => Ok(None),
             Err(error) => Err(error.into()),
@@ -63,8 +63,8 @@ impl<T: Entity> Repository<T> {
     }
 }
 
-/// The answers of sources that were asked, in the order of the shards. One that failed fails
-/// the whole, by an error that says which shards answered and which did not.
+/// The results of all sources, in the order of the shards. If one fails, the error lists which
+/// shards succeeded and which failed.
 pub(super) async fn all<R, F>(asked: Vec<F>) -> Result<Vec<R>, ReadError>
 where
     F: Future<Output = (ShardIdentifier, Result<R, ReadError>)>,
@@ -79,18 +79,15 @@ where
                 answered.push(shard);
                 done.push(answer);
             }
-            // What is wrong with the question is wrong everywhere.
+            // An error of the query itself is the same on every shard.
             Err(error) if !several || !error.is_of_one_database() => return Err(error),
             Err(error) => failed.push(ShardFailure { shard, error }),
         }
     }
-    match failed.is_empty() {
-        true => Ok(done),
-        false => Err(ReadError::Shards { failed, answered }),
-    }
+    if failed.is_empty() { Ok(done) } else { Err(ReadError::Shards { failed, answered }) }
 }
 
-/// Asks every source and names its shard beside the answer.
+/// Queries every source and pairs the result with its shard.
 macro_rules! ask {
     ($sources:expr, |$source:ident| $answer:expr) => {
         $sources

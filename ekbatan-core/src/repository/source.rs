@@ -1,19 +1,28 @@
-//! One place to read from: a shard's primary, its replica, or an open transaction.
+//! Reads from one database: a shard's primary, its replica, or an open transaction.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::page::{Position, Sorting};
-use super::{After, Condition, PageRequest, ReadError};
-use crate::db::{Arg, Database, Query, Route, Syntax, TableError, TableInfo, Transaction};
+use super::{Condition, PageRequest, ReadError};
+use crate::db::{
+    Arg, CommitToken, Database, Query, Route, Syntax, TableError, TableInfo, Transaction,
+};
 use crate::domain::{
     ColumnDef, Dates, Entity, FieldError, RowReader, ShardIdentifier, Stored, Value, ValueType,
 };
 use crate::shard::Fencing;
 
-/// Reads the rows of `T` in one place.
+/// The commit that a replica must have applied before it is read.
+pub(super) struct After {
+    pub(super) token: CommitToken,
+    pub(super) patience: Duration,
+}
+
+/// Reads the rows of `T` from one database.
 pub(super) struct Source<T> {
     pub(super) database: Arc<Database>,
     pub(super) within: Option<Transaction>,
@@ -82,8 +91,8 @@ impl<T: Entity> Source<T> {
         self.any(filter, args).await
     }
 
-    /// The rows of one page. `merged` says that they will be put in order with those of other
-    /// databases, whose collations may differ: then texts are ordered by their bytes.
+    /// The rows of one page. With `merged`, texts are ordered by their bytes, because the page is
+    /// merged with pages of other databases, whose collations may differ.
     pub(super) async fn page(
         &self,
         request: &PageRequest<T>,
@@ -96,10 +105,11 @@ impl<T: Entity> Source<T> {
             request.sorting().map_err(condition_error::<T>)?;
         let operands: Vec<String> = keys
             .iter()
-            .map(|(position, ty)| match merged {
-                true => syntax.merge_operand(&info.columns[*position], *ty),
-                false => {
-                    let column = &info.columns[*position];
+            .map(|(position, ty)| {
+                let column = &info.columns[*position];
+                if merged {
+                    syntax.merge_operand(column, *ty)
+                } else {
                     syntax.page_key(syntax.operand(column, *ty), column, *ty)
                 }
             })
@@ -110,12 +120,13 @@ impl<T: Entity> Source<T> {
             for ((position, ty), value) in keys.iter().zip(key.iter().chain([id])) {
                 args.push(Arg::One(*ty, value.clone()));
                 let column = &info.columns[*position];
-                marks.push(match merged {
-                    true => syntax.merge_argument(args.len(), *ty, column),
-                    false => syntax.page_key(syntax.argument(args.len(), *ty, column), column, *ty),
+                marks.push(if merged {
+                    syntax.merge_argument(args.len(), *ty, column)
+                } else {
+                    syntax.page_key(syntax.argument(args.len(), *ty, column), column, *ty)
                 });
             }
-            // A row comparison would compare without the columns' own collations.
+            // A row comparison would ignore the collations of the columns.
             let beyond = match (&operands[..], &marks[..]) {
                 ([key, id], [key_mark, id_mark]) => format!(
                     "({key} {operator} {key_mark} OR ({key} = {key_mark} AND {id} {operator} {id_mark}))"
@@ -131,7 +142,7 @@ impl<T: Entity> Source<T> {
         self.fetch(Query { sql, args, columns: info.table.columns.into() }).await
     }
 
-    /// What the database says about the table.
+    /// The table as the database describes it.
     async fn table(&self) -> Result<Arc<TableInfo>, TableError> {
         match &self.within {
             Some(transaction) => transaction.table(T::TABLE).await,
@@ -153,7 +164,7 @@ impl<T: Entity> Source<T> {
         Ok((sql, args))
     }
 
-    /// The filter, and with it what hides deleted rows.
+    /// The WHERE clause: the filter, and the exclusion of deleted rows.
     fn visible(&self, filter: &str) -> String {
         match T::TABLE.state {
             Some(state) => {
@@ -185,7 +196,7 @@ impl<T: Entity> Source<T> {
 
     async fn any(&self, filter: String, args: Vec<Arg>) -> Result<bool, ReadError> {
         let table = self.syntax().table(T::TABLE);
-        // PostgreSQL answers a bare 1 as int4, which an integer column may be.
+        // PostgreSQL returns a bare 1 as int4, which decodes as an integer.
         let sql = format!("SELECT 1 FROM {table}{} LIMIT 1", self.visible(&filter)).into();
         let columns = vec![ColumnDef::new("one", ValueType::Int)].into();
         Ok(!self.fetch(Query { sql, args, columns }).await?.is_empty())
@@ -195,7 +206,7 @@ impl<T: Entity> Source<T> {
         self.fetch_as(query, None).await
     }
 
-    /// `by_id_in` says that the query is the table's read by id.
+    /// `by_id_in` is the table if the query is its read by id.
     async fn fetch_as(
         &self,
         query: Query,
@@ -217,7 +228,7 @@ impl<T: Entity> Source<T> {
             (Route::Primary, Some(fencing)) => {
                 Ok(fencing.fetch(database, &query, by_id_in, holder).await?)
             }
-            // A replica may lag behind any fence, and whoever asks it has agreed to that.
+            // A read from a replica is not fenced: a replica may lag behind any fence.
             _ => Ok(database.fetch(&query, self.route, holder).await?),
         }
     }
@@ -242,7 +253,7 @@ fn condition_error<T: Entity>(source: FieldError) -> ReadError {
     ReadError::Condition { model: T::TABLE.model, source }
 }
 
-/// A row as the user's type.
+/// Converts a row to the user's type.
 pub(super) fn stored<T: Entity>(mut values: Vec<Value>) -> Result<Stored<T>, ReadError> {
     let id = match values.first() {
         Some(Value::Uuid(id)) => id.to_string(),

@@ -1,7 +1,7 @@
-//! Writing outside of actions: for imports, fixtures and scripts.
+//! Writes outside of actions, for imports, fixtures and scripts.
 //!
-//! Each call is all or nothing, whether it stands alone or within a transaction. Nothing
-//! is told to the outbox, and so rows that carry events are refused.
+//! Invariants: each call writes all of its rows or none, alone and in a transaction; nothing is
+//! written to the outbox, so rows with events are rejected.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl<T: Entity> Repository<T> {
         Ok(added.remove(0))
     }
 
-    /// Adds rows, all or none; the answer stands in their order.
+    /// Adds all rows or none. Returns them in order.
     pub async fn add_all(
         &self,
         new: impl IntoIterator<Item = New<T>>,
@@ -35,13 +35,13 @@ impl<T: Entity> Repository<T> {
         self.write("BATCH_INSERT", staged.collect::<Result<_, WriteError>>()?).await
     }
 
-    /// Updates a row that is still at the version that was read.
+    /// Updates a row. Fails if its version is not the one that was read.
     pub async fn update(&self, changed: Changed<T>) -> Result<Stored<T>, WriteError> {
         let mut updated = self.update_all([changed]).await?;
         Ok(updated.remove(0))
     }
 
-    /// Updates rows, all or none: one that is stale makes the whole call fail.
+    /// Updates all rows or none. One stale row fails the whole call.
     pub async fn update_all(
         &self,
         changed: impl IntoIterator<Item = Changed<T>>,
@@ -54,7 +54,7 @@ impl<T: Entity> Repository<T> {
         self.write("BATCH_UPDATE", staged.collect::<Result<_, WriteError>>()?).await
     }
 
-    /// Soft-deletes a row that is still at the version that was read.
+    /// Soft-deletes a row. Fails if its version is not the one that was read.
     pub async fn delete(&self, row: impl Deletable<T>) -> Result<Stored<T>, WriteError> {
         self.update(row.into_deletion()).await
     }
@@ -110,7 +110,7 @@ impl<T: Entity> Repository<T> {
         Ok(answers)
     }
 
-    /// The one database to which all of the rows belong.
+    /// The one database of all rows.
     fn destination(&self, rows: &[(Staged, Stored<T>)]) -> Result<Arc<Database>, WriteError> {
         let mut destination: Option<&Arc<Database>> = None;
         for (row, _) in rows {

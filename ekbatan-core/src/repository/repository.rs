@@ -1,0 +1,115 @@
+//! The entry point to the rows of one table.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::pending::PendingReads;
+use super::source::After;
+use crate::clock::Clock;
+use crate::db::{CommitToken, Route, Transaction};
+use crate::domain::Entity;
+use crate::shard::{Databases, Fencing, Shards};
+
+/// The rows of one table.
+///
+/// Reads return rows that are not deleted. They use the primary unless [`Repository::on_replica`]
+/// is called, and a transaction only if [`Repository::within`] names it.
+///
+/// If the rows are spread over shards, a read by id queries the one shard of the id. Every other
+/// read queries all shards, several concurrently, and returns rows in the order of the shards; pages
+/// and streams are merged into one order.
+pub struct Repository<T> {
+    pub(super) shards: Arc<Shards>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) route: Route,
+    pub(super) after: Option<Arc<After>>,
+    pub(super) within: Option<Transaction>,
+    pub(super) pending: Option<Arc<dyn PendingReads>>,
+    pub(super) fencing: Option<Arc<Fencing>>,
+    pub(super) holder: &'static str,
+    of: PhantomData<fn() -> T>,
+}
+
+impl Databases {
+    /// The rows of `T`.
+    pub fn repository<T: Entity>(&self) -> Repository<T> {
+        Repository::new(self.shards.clone(), self.clock.clone(), "repository")
+    }
+}
+
+impl<T: Entity> Repository<T> {
+    pub(crate) fn new(shards: Arc<Shards>, clock: Arc<dyn Clock>, holder: &'static str) -> Self {
+        Self {
+            shards,
+            clock,
+            route: Route::Primary,
+            after: None,
+            within: None,
+            pending: None,
+            fencing: None,
+            holder,
+            of: PhantomData,
+        }
+    }
+
+    /// The same rows, with the pending rows of earlier calls of the same group.
+    pub(crate) fn with_pending(mut self, pending: Option<Arc<dyn PendingReads>>) -> Self {
+        self.pending = pending;
+        self
+    }
+
+    /// Returns a repository whose first read of each shard raises the fences there.
+    pub(crate) fn fenced(mut self, fencing: Option<Arc<Fencing>>) -> Self {
+        self.fencing = fencing;
+        self
+    }
+
+    /// Returns a repository that reads from the replica, which may lag behind. Without a replica it
+    /// reads from the primary.
+    #[must_use]
+    pub fn on_replica(mut self) -> Self {
+        self.route = Route::Replica;
+        self.pending = None;
+        self
+    }
+
+    /// Returns a repository that reads from the replica after it has applied a commit. If the replica
+    /// has not applied it after `patience`, the read goes to the primary.
+    #[must_use]
+    pub fn on_replica_after(mut self, commit: &CommitToken, patience: Duration) -> Self {
+        self.route = Route::Replica;
+        self.pending = None;
+        self.after = Some(Arc::new(After { token: commit.clone(), patience }));
+        self
+    }
+
+    /// Returns a repository that reads and writes in an open transaction, and thus only on its shard.
+    /// Ids and rows of another shard are rejected.
+    #[must_use]
+    pub fn within(&self, transaction: &Transaction) -> Self {
+        Self {
+            route: Route::Primary,
+            after: None,
+            within: Some(transaction.clone()),
+            pending: None,
+            ..self.clone()
+        }
+    }
+}
+
+impl<T> Clone for Repository<T> {
+    fn clone(&self) -> Self {
+        Self {
+            shards: self.shards.clone(),
+            clock: self.clock.clone(),
+            route: self.route,
+            after: self.after.clone(),
+            within: self.within.clone(),
+            pending: self.pending.clone(),
+            fencing: self.fencing.clone(),
+            holder: self.holder,
+            of: PhantomData,
+        }
+    }
+}
