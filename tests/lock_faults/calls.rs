@@ -6,7 +6,6 @@ use std::time::Duration;
 use ekbatan::lock::{LockError, LockKey, WithLockError};
 use ekbatan::prelude::*;
 use tokio::task::JoinSet;
-use uuid::Uuid;
 
 use crate::providers::Kind;
 use crate::seed;
@@ -128,18 +127,17 @@ async fn a_wait_that_outlasts_its_wish_is_served(kind: Kind) {
 
 /// The session is ended, so that the server frees everything that it held.
 async fn a_lock_that_cannot_be_released_ends_its_session(kind: Kind) {
-    let server = LockServer::shared(kind).await;
+    let server = LockServer::start(kind).await;
     // The owner creates the tables that the guest uses.
     let owner = kind.connect(&server.url).await;
-    let role = format!("guest_{}", Uuid::new_v4().simple());
     server
-        .postgres(&format!(
-            "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA eventlog TO {role}; \
-             GRANT ALL ON ALL TABLES IN SCHEMA eventlog TO {role}; \
-             GRANT ALL ON ALL SEQUENCES IN SCHEMA eventlog TO {role}"
-        ))
+        .postgres(
+            "CREATE ROLE guest LOGIN; GRANT USAGE ON SCHEMA eventlog TO guest; \
+             GRANT ALL ON ALL TABLES IN SCHEMA eventlog TO guest; \
+             GRANT ALL ON ALL SEQUENCES IN SCHEMA eventlog TO guest",
+        )
         .await;
-    let guest = kind.connect(&server.url.replacen("postgres@", &format!("{role}@"), 1)).await;
+    let guest = kind.connect(&server.url.replacen("postgres@", "guest@", 1)).await;
     let (key, bystander) = (LockKey::named("k"), LockKey::named("bystander"));
     let lease = guest.acquire(&key, LONG).await.unwrap();
     let of_bystander = guest.acquire(&bystander, LONG).await.unwrap();
