@@ -1,15 +1,14 @@
-//! What the framework needs to know of a user's struct.
+//! The traits of a user's struct.
 
 use super::{EntityId, Event, Field, FieldError, State, Table, Value};
 
-/// A struct that is one row of one table, versioned by the framework.
+/// A struct that is one row of one table. The framework keeps its version.
 ///
 /// Derive `Entity` for rows without events, `Model` for rows with events and dates. The
-/// struct holds what the business speaks about; version, dates and pending events live
-/// beside it, in [`Stored`](super::Stored), [`Changed`](super::Changed) and
+/// struct has only the application's fields; version, dates and pending events are in [`Stored`](super::Stored), [`Changed`](super::Changed) and
 /// [`New`](super::New).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a row that the framework knows",
+    message = "`{Self}` is not an entity",
     note = "derive `Model`, or `Entity` for rows without events"
 )]
 pub trait Entity: Clone + Send + Sync + 'static {
@@ -17,7 +16,7 @@ pub trait Entity: Clone + Send + Sync + 'static {
     type Id: EntityId<Entity = Self>;
     /// The type of `state`.
     type State: State;
-    /// The events; [`NoEvent`](super::NoEvent) for a mere entity.
+    /// The events; [`NoEvent`](super::NoEvent) for an entity without events.
     type Event: Event;
 
     /// The table.
@@ -35,10 +34,10 @@ pub trait Entity: Clone + Send + Sync + 'static {
     /// The struct's fields, in the order of the table's columns.
     fn to_values(&self) -> Result<Vec<Value>, FieldError>;
 
-    /// The struct from a row, whose values stand in the order of the table's columns.
+    /// The struct from a row. The values are in the order of the table's columns.
     fn from_row(row: &mut RowReader<'_>) -> Result<Self, FieldError>;
 
-    /// Makes every field what it will be once it was stored and read again.
+    /// Changes every field to the value that a database returns after storing it.
     fn normalize(&mut self);
 }
 
@@ -49,7 +48,7 @@ pub trait Entity: Clone + Send + Sync + 'static {
 )]
 pub trait Model: Entity {}
 
-/// Hands out the values of a row, one column after another.
+/// Reads the values of a row, one column after another.
 #[derive(Debug)]
 pub struct RowReader<'a> {
     table: &'static Table,

@@ -1,8 +1,8 @@
-//! What a model says about its changes.
+//! The events of a model.
 
 use serde::Serialize;
 
-/// The name and version under which an event is stored, as written in the derive.
+/// The stored name and version of an event, as given to the derive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventName {
     /// The name in `event_type`.
@@ -34,13 +34,13 @@ pub struct EventName {
     note = "derive `Event` for the enum that lists the model's events"
 )]
 pub trait Event: Clone + Send + Sync + 'static {
-    /// Every name that this type may store.
+    /// All names of this type.
     const NAMES: &'static [EventName];
 
-    /// The name of this one.
+    /// The name of this event.
     fn event_name(&self) -> EventName;
 
-    /// What is stored: the variant's fields, as a JSON object.
+    /// The stored payload: the fields of the variant as a JSON object.
     fn payload(&self) -> Result<serde_json::Value, PayloadError>;
 }
 
@@ -48,26 +48,26 @@ pub trait Event: Clone + Send + Sync + 'static {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PayloadError {
-    /// serde refused.
+    /// serde failed.
     #[error("`{name}` does not serialize: {source}")]
     Serialize {
         /// The event or the action.
         name: String,
-        /// What serde said.
+        /// The error of serde.
         source: serde_json::Error,
     },
-    /// It is JSON, but no object.
+    /// The payload is JSON, but not an object.
     #[error("`{name}` serializes to {found}, not to a JSON object; use a struct with named fields")]
     NotAnObject {
         /// The event or the action.
         name: String,
-        /// What it is instead.
+        /// The kind of JSON that was found.
         found: &'static str,
     },
 }
 
 impl PayloadError {
-    /// `value`, if it is an object.
+    /// Returns `value` if it is an object.
     pub(crate) fn require_object(
         name: &str,
         value: serde_json::Value,
@@ -84,8 +84,8 @@ impl PayloadError {
     }
 }
 
-/// The payload of an enum that serde tags from outside: what is inside the tag. The derive
-/// calls it; it refuses serde's other ways of tagging at compile time.
+/// The payload of an externally tagged enum: the content of the tag. Called by the derive, which
+/// rejects serde's other representations at compile time.
 #[doc(hidden)]
 pub fn payload_of<E: Serialize>(
     name: EventName,
@@ -103,7 +103,7 @@ pub fn payload_of<E: Serialize>(
     PayloadError::require_object(name.name, inner)
 }
 
-/// The events of an entity: there are none.
+/// The event type of an entity. It has no values.
 #[derive(Debug, Clone, Copy)]
 pub enum NoEvent {}
 
@@ -119,7 +119,7 @@ impl Event for NoEvent {
     }
 }
 
-/// What a change may answer: one event, an option or a vector of them, or `()` for none.
+/// The result of a change: one event, an option or a vector of events, or `()` for none.
 pub trait IntoEvents<E> {
     /// The events, in order.
     fn into_events(self) -> Vec<E>;

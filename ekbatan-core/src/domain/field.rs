@@ -1,4 +1,4 @@
-//! Which Rust types can be a column, and how they become a [`Value`].
+//! The Rust types that can be a column, and their conversion to a [`Value`].
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -13,7 +13,7 @@ use super::json_text::depth;
 use super::{Value, ValueType};
 use crate::clock::to_micros;
 
-/// A type that fits one column.
+/// A type that can be stored in one column.
 ///
 /// Implemented for booleans, integers, floats, text, bytes, UUIDs, decimals, dates,
 /// timestamps, JSON, and options of all of them. Derive it for an enum without data (stored
@@ -23,7 +23,7 @@ use crate::clock::to_micros;
     note = "derive `Field` for an enum or a newtype, or mark the field `#[column(json)]` to store any serde type as JSON"
 )]
 pub trait Field: Sized + Send + Sync {
-    /// What the column holds.
+    /// The type of the column.
     const TYPE: ValueType;
     /// Whether the column may be null.
     const NULLABLE: bool = false;
@@ -31,42 +31,43 @@ pub trait Field: Sized + Send + Sync {
     /// The value to store.
     fn to_value(&self) -> Result<Value, FieldError>;
 
-    /// The field from what was stored.
+    /// The field from the stored value.
     fn from_value(value: Value) -> Result<Self, FieldError>;
 
-    /// Makes the field what it will be once it was stored and read again.
+    /// Changes the field to the value that a database returns after storing it.
     fn normalize(&mut self) {}
 }
 
-/// A field that a database can compare. JSON is not one: equality of documents means
-/// something else in every database.
+/// A field that a database can compare. JSON cannot be compared: databases define the equality of
+/// documents differently.
 #[diagnostic::on_unimplemented(message = "a column of `{Self}` cannot be compared in a condition")]
 pub trait Comparable: Field {}
 
 /// A field that could not be stored or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("column `{column}`: {reason}")]
+#[non_exhaustive]
 pub struct FieldError {
-    /// The column, once it is known.
+    /// The column; empty until it is known.
     pub column: String,
-    /// What is wrong, with the value.
+    /// The problem, with the value.
     pub reason: String,
 }
 
 impl FieldError {
-    /// An error about a value, whose column is named later by [`FieldError::at`].
+    /// An error about a value. [`FieldError::at`] adds the column.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { column: String::new(), reason: reason.into() }
     }
 
-    /// The same error, about this column.
+    /// Sets the column.
     #[must_use]
     pub fn at(mut self, column: &str) -> Self {
         self.column = column.to_owned();
         self
     }
 
-    /// The database held something else than the code expects.
+    /// The type of the stored value is not the one that the code expects.
     pub fn mismatch(expected: ValueType, found: &Value) -> Self {
         match found {
             Value::Null => Self::new(format!(
@@ -119,7 +120,7 @@ macro_rules! integer {
 
             fn to_value(&self) -> Result<Value, FieldError> {
                 i64::try_from(*self).map(Value::Int).map_err(|_| {
-                    FieldError::new(format!("{self} is beyond 64 signed bits, the largest integer of every database; use Decimal"))
+                    FieldError::new(format!("{self} exceeds a signed 64-bit integer, the largest that all databases have; use Decimal"))
                 })
             }
 
@@ -147,7 +148,7 @@ impl Field for f32 {
 
     fn from_value(value: Value) -> Result<Self, FieldError> {
         match value {
-            // What was stored came from an f32, so nothing is rounded here.
+            // The stored value came from an f32, so the conversion is exact.
             Value::Float(value) => Ok(value as f32),
             other => Err(FieldError::mismatch(Self::TYPE, &other)),
         }
@@ -213,8 +214,8 @@ impl Field for serde_json::Value {
     }
 }
 
-/// Any serde type as one JSON column. `#[column(json)]` on a field does the same without
-/// showing in its type.
+/// Stores any serde type as one JSON column. `#[column(json)]` on a field does the same without
+/// changing the type of the field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Json<T>(pub T);
@@ -251,7 +252,7 @@ impl<T: Serialize + DeserializeOwned + Send + Sync> Field for Json<T> {
 }
 
 impl<T: Serialize> Json<T> {
-    /// A reference's JSON: what a `#[column(json)]` field stores, without cloning it.
+    /// The JSON of a reference. A `#[column(json)]` field is stored through this, without a clone.
     pub fn encode(value: &T) -> Result<Value, FieldError> {
         serde_json::to_string(value)
             .map_err(|e| FieldError::new(format!("does not serialize to JSON: {e}")))
@@ -259,18 +260,18 @@ impl<T: Serialize> Json<T> {
     }
 }
 
-/// What was written too deep could never be read again.
+/// Rejects JSON that is nested too deeply to be read back.
 fn readable(text: String) -> Result<Value, FieldError> {
     let depth = depth(&text);
     if depth > MAX_DEPTH {
         return Err(FieldError::new(format!(
-            "its JSON is nested {depth} deep, and no more than {MAX_DEPTH} can be read back"
+            "its JSON is nested {depth} deep; at most {MAX_DEPTH} levels can be read back"
         )));
     }
     Ok(Value::Json(text))
 }
 
-/// How deep serde_json reads.
+/// The nesting limit of serde_json.
 const MAX_DEPTH: usize = 127;
 
 impl<T: fmt::Display> fmt::Display for Json<T> {

@@ -10,16 +10,16 @@ use super::typed_uuid::typed_uuid;
 use super::{Entity, IdGenerator};
 use crate::clock::SystemClock;
 
-/// The id of an `M`: a UUID that cannot be taken for the id of something else.
+/// The id of an `M`. Ids of different types cannot be mixed up.
 pub struct Id<M> {
     uuid: Uuid,
     of: PhantomData<fn() -> M>,
 }
 
 impl<M> Id<M> {
-    /// A new id from the process's generator and the system's clock.
+    /// A new id, from a generator of the process and the system clock.
     ///
-    /// Within an action prefer `ctx.new_id()`, which follows the executor's clock.
+    /// In an action prefer `ctx.new_id()`, which uses the executor's clock.
     #[allow(clippy::new_without_default)] // two defaults would never be equal
     pub fn new() -> Self {
         static PROCESS: LazyLock<IdGenerator> =
@@ -27,7 +27,7 @@ impl<M> Id<M> {
         PROCESS.generate()
     }
 
-    /// The id with this UUID, of whatever version it is.
+    /// The id with this UUID, of any version.
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self { uuid, of: PhantomData }
     }
@@ -38,11 +38,11 @@ impl<M> Id<M> {
     }
 }
 
-/// An id that leads to its entity's type, so that `ctx.get(id)` needs no type argument.
+/// An id that determines the type of its entity, so that `ctx.get(id)` needs no type argument.
 pub trait EntityId: Copy + fmt::Display + Send + Sync + 'static {
-    /// What the id is the id of.
+    /// The entity of the id.
     type Entity: Entity<Id = Self>;
-    /// Whether the id says on which shard its row is.
+    /// Whether the id contains the shard of its row.
     const CARRIES_SHARD: bool = false;
     /// The UUID in the database.
     fn uuid(&self) -> Uuid;

@@ -1,4 +1,4 @@
-//! Where new ids come from: UUIDs of version 7, monotonic within a generator.
+//! The generator of ids: UUIDs of version 7, increasing within a generator.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,11 +10,11 @@ use super::sharded_id::compose;
 use super::{Id, ShardIdentifier, ShardedId};
 use crate::clock::Clock;
 
-/// The greatest value of the twelve bits that count within a millisecond.
+/// The largest value of the twelve counter bits.
 const MAX_COUNTER: u16 = 0xFFF;
 
-/// Draws ids from a clock: UUID v7, each greater than the one before it of its kind, also
-/// when the clock stands still or goes back.
+/// Generates ids from a clock. Each [`Id`] is greater than the last `Id`, and each [`ShardedId`]
+/// greater than the last `ShardedId`, even if the clock stops or goes back.
 #[derive(Clone)]
 pub struct IdGenerator {
     clock: Arc<dyn Clock>,
@@ -22,7 +22,7 @@ pub struct IdGenerator {
     sharded: Arc<Mutex<Count>>,
 }
 
-/// The last id that carries a shard: its millisecond and its number within that.
+/// The millisecond and the counter of the last sharded id.
 #[derive(Default)]
 struct Count {
     milliseconds: u64,
@@ -30,9 +30,9 @@ struct Count {
 }
 
 impl Count {
-    /// The next number. A millisecond that is used up borrows from the one after it.
+    /// The next counter. After the last counter of a millisecond it continues in the next millisecond.
     fn next(&mut self, now: u64, random: u16) -> (u64, u16) {
-        // Half of the range stays free to count in.
+        // Leave at least half of the range to count in.
         let fresh = random & (MAX_COUNTER >> 1);
         if now > self.milliseconds {
             (self.milliseconds, self.counter) = (now, fresh);

@@ -1,6 +1,6 @@
-//! What can be said of a JSON text without reading it: it is known to be one.
+//! Properties of a valid JSON text, found without parsing it.
 
-/// How deep the arrays and objects of a document stand in each other.
+/// The nesting depth of arrays and objects.
 pub(crate) fn depth(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     each(text, |byte| match byte {
@@ -14,7 +14,7 @@ pub(crate) fn depth(text: &str) -> usize {
     deepest
 }
 
-/// Whether a string of it holds the character 0, which is always written as an escape.
+/// Whether a string contains the character 0, which JSON always escapes.
 #[cfg(feature = "postgres")]
 pub(crate) fn holds_nul(text: &str) -> bool {
     let bytes = text.as_bytes();
@@ -24,13 +24,13 @@ pub(crate) fn holds_nul(text: &str) -> bool {
         if bytes[at..].starts_with(b"\\u0000") {
             return true;
         }
-        // What is escaped may be a backslash.
+        // Skip the escaped character: it may be a backslash.
         at = (at + 2).min(bytes.len());
     }
     false
 }
 
-/// Every byte that stands outside of strings.
+/// Calls `seen` with every byte outside of strings.
 fn each(text: &str, mut seen: impl FnMut(u8)) {
     let (mut quoted, mut escaped) = (false, false);
     for byte in text.bytes() {

@@ -1,8 +1,8 @@
-//! What a user's model is made of: ids, fields, states, events, and the wrappers
-//! that carry what the framework keeps about a row.
+//! The parts of a user's model: ids, fields, states, events, and the wrappers that add the version
+//! and the dates of a row.
 //!
-//! Nothing here knows a database. A [`Value`] is the neutral form in which a field
-//! travels; the dialects turn it into what their server takes.
+//! Nothing here depends on a database. A [`Value`] is the neutral form of a field; each dialect
+//! converts it for its server.
 
 mod entity;
 mod event;

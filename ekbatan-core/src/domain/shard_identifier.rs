@@ -1,4 +1,4 @@
-//! Which shard.
+//! The address of a shard.
 
 use std::fmt;
 
@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// The address of a shard: a group and a member of it.
 ///
-/// The group is an axis of policy, such as a country; the member is one of capacity. Both
-/// fit the bits that a [`ShardedId`](super::ShardedId) has for them. Shards are ordered by
-/// group, then by member; wherever several are visited, they are visited in this order.
+/// Groups separate data by policy, such as by country; members add capacity. Both fit into the bits
+/// of a [`ShardedId`](super::ShardedId). Shards are ordered by group, then by member.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]
 pub struct ShardIdentifier {
@@ -16,15 +15,15 @@ pub struct ShardIdentifier {
     member: u8,
 }
 
-/// A group or member that no shard can have.
+/// A group or member out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardIdentifierError {
     /// The group does not fit its eight bits.
-    #[error("{0} is no shard group; groups go from 0 to 255")]
+    #[error("{0} is not a shard group; a group is a number from 0 to 255")]
     Group(u32),
     /// The member does not fit its six bits.
-    #[error("{0} is no shard member; members go from 0 to 63")]
+    #[error("{0} is not a shard member; a member is a number from 0 to 63")]
     Member(u32),
 }
 
@@ -35,10 +34,10 @@ struct Parts {
 }
 
 impl ShardIdentifier {
-    /// Group 0, member 0: where everything is while there is one database.
+    /// Group 0, member 0: the shard of a single database.
     pub const DEFAULT: Self = Self { group: 0, member: 0 };
 
-    /// The greatest member; groups use the whole of a byte.
+    /// The largest member. The largest group is 255.
     pub const MAX_MEMBER: u8 = 63;
 
     /// A shard by its group, 0 to 255, and member, 0 to 63.
@@ -52,7 +51,7 @@ impl ShardIdentifier {
         Ok(Self { group: group as u8, member: member as u8 })
     }
 
-    /// From the fourteen bits of an id, all of which mean something.
+    /// From the fourteen bits of an id. Every combination is valid.
     pub(super) const fn from_bits(group: u8, member: u8) -> Self {
         Self { group, member: member & Self::MAX_MEMBER }
     }

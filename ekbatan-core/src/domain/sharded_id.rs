@@ -1,10 +1,10 @@
-//! Ids that say on which shard their row is.
+//! Ids that contain the shard of their row.
 //!
-//! The layout is the reference's, so that ids of either are read by both:
+//! The layout is that of the Java framework, so each framework reads the other's ids:
 //!
 //! ```text
-//! 48 bits  milliseconds since 1970        the UUID's version, 7, stands behind these
-//! 12 bits  counter within the millisecond the UUID's variant stands behind these
+//! 48 bits  milliseconds since 1970, followed by the UUID's version, 7
+//! 12 bits  counter within the millisecond, followed by the UUID's variant
 //!  8 bits  group
 //!  6 bits  member
 //! 48 bits  random
@@ -20,7 +20,7 @@ use super::typed_uuid::typed_uuid;
 use super::{Entity, EntityId, IdGenerator, ShardIdentifier};
 use crate::clock::SystemClock;
 
-/// The id of an `M` that carries the shard of its row.
+/// The id of an `M` that contains the shard of its row.
 ///
 /// ```
 /// use ekbatan_core::domain::{ShardIdentifier, ShardedId};
@@ -37,17 +37,16 @@ pub struct ShardedId<M> {
 }
 
 impl<M> ShardedId<M> {
-    /// A new id on a shard, from the process's generator and the system's clock.
+    /// A new id on a shard, from a generator of the process and the system clock.
     ///
-    /// Within an action prefer `ctx.new_sharded_id(shard)`, which follows the executor's
-    /// clock.
+    /// In an action prefer `ctx.new_sharded_id(shard)`, which uses the executor's clock.
     pub fn new(shard: ShardIdentifier) -> Self {
         static PROCESS: LazyLock<IdGenerator> =
             LazyLock::new(|| IdGenerator::new(Arc::new(SystemClock)));
         PROCESS.generate_on(shard)
     }
 
-    /// The id with this UUID. Whether it carries a shard is only asked when the shard is.
+    /// The id with this UUID. The version is not checked here; see [`shard`](Self::shard).
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self { uuid, of: PhantomData }
     }
@@ -57,12 +56,12 @@ impl<M> ShardedId<M> {
         self.uuid
     }
 
-    /// The shard; none for a UUID of another version, whose bits there mean something else.
+    /// The shard. `None` if the UUID is not of version 7.
     pub fn shard(&self) -> Option<ShardIdentifier> {
         shard_of(self.uuid)
     }
 
-    /// When the id was made, to the millisecond; none for a UUID of another version.
+    /// The time of creation, in milliseconds. `None` if the UUID is not of version 7.
     pub fn instant(&self) -> Option<DateTime<Utc>> {
         shard_of(self.uuid)?;
         let milliseconds = i64::try_from(self.uuid.as_u128() >> 80).ok()?;
@@ -70,7 +69,7 @@ impl<M> ShardedId<M> {
     }
 }
 
-/// The shard that a UUID of version 7 carries, if it is one.
+/// The shard in a UUID of version 7.
 pub(crate) fn shard_of(uuid: Uuid) -> Option<ShardIdentifier> {
     if uuid.get_version_num() != 7 || uuid.get_variant() != Variant::RFC4122 {
         return None;
@@ -79,7 +78,7 @@ pub(crate) fn shard_of(uuid: Uuid) -> Option<ShardIdentifier> {
     Some(ShardIdentifier::from_bits((bits >> 54) as u8, (bits >> 48) as u8))
 }
 
-/// A UUID in the layout above, from as many of the low bits of each part as it has.
+/// A UUID in the layout above, from the low bits of each part.
 pub(super) fn compose(
     milliseconds: u64,
     counter: u16,

@@ -2,7 +2,7 @@
 
 use super::Field;
 
-/// The life of a row, as an enum without data. Derive it:
+/// The state of a row: an enum without data. Derive it:
 ///
 /// ```
 /// use ekbatan_core::domain::State;
@@ -19,7 +19,7 @@ use super::Field;
 /// ```
 ///
 /// A variant is stored as its name in `SCREAMING_SNAKE_CASE` unless `#[state(name = "..")]`
-/// says otherwise. A state whose variant is stored as `DELETED` can be soft-deleted.
+/// sets another name. A row can be soft-deleted if a variant of its state is stored as `DELETED`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a state",
     note = "`state` must be an enum with `#[derive(State)]`"
@@ -29,8 +29,8 @@ pub trait State: Field + Clone + Send + Sync + 'static {
     fn as_str(&self) -> &'static str;
 }
 
-/// A state with a variant that means "deleted". `#[derive(State)]` implements it when a
-/// variant is stored as `DELETED`.
+/// A state with a variant for deleted rows. `#[derive(State)]` implements it if a variant is stored
+/// as `DELETED`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no state that means deleted",
     note = "add a variant that is stored as `DELETED`, for example `Deleted`"

@@ -1,8 +1,8 @@
-//! What the framework knows about a value: whether it is new, stored or changed.
+//! The wrappers of a value: new, stored and changed.
 //!
-//! The three wrappers are the only way into a plan, so that the compiler sees what a
-//! reviewer would have to: what was not changed cannot be staged as an update, what was
-//! staged cannot be staged again, and what comes out of an action carries no events.
+//! A plan accepts only these wrappers, so the compiler ensures that an unchanged value is not staged
+//! as an update, that a staged value is not staged again, and that the output of an action has no
+//! events.
 
 use std::ops::Deref;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Entity, IntoEvents, Model, SoftDelete};
 
-/// When a model was created and last changed.
+/// The dates of a model: creation and last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dates {
     #[serde(rename = "created_date")]
@@ -20,7 +20,7 @@ pub(crate) struct Dates {
     pub(crate) updated: DateTime<Utc>,
 }
 
-/// A value that no database has seen yet, and the events of its making.
+/// A value that is not stored yet, and the events of its creation.
 #[derive(Debug, Clone)]
 #[must_use = "a new value is stored only by `plan.add`"]
 pub struct New<T: Entity> {
@@ -29,14 +29,13 @@ pub struct New<T: Entity> {
 }
 
 impl<T: Entity> New<T> {
-    /// A new value and what is to be told about it: an event, an option or a vector of
-    /// them, or `()`.
-    #[allow(clippy::self_named_constructors)] // `New::new` is what everyone will try first
+    /// A new value and its events: one event, an option or a vector of events, or `()`.
+    #[allow(clippy::self_named_constructors)] // readers expect `New::new`
     pub fn new(value: T, events: impl IntoEvents<T::Event>) -> Self {
         Self { value, events: events.into_events() }
     }
 
-    /// The events that will be stored with it.
+    /// The events that are stored with the value.
     pub fn events(&self) -> &[T::Event] {
         &self.events
     }
@@ -50,7 +49,7 @@ impl<T: Entity> Deref for New<T> {
     }
 }
 
-/// A value as a database holds it: with its version and, for a model, its dates.
+/// A stored value with its version and, for a model, its dates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stored<T> {
     pub(crate) value: T,
@@ -60,7 +59,7 @@ pub struct Stored<T> {
 }
 
 impl<T: Entity> Stored<T> {
-    /// The version of the row: 1 when it is added, one more with every update.
+    /// The version of the row: 1 after the insert, incremented by every update.
     pub fn version(&self) -> i64 {
         self.version
     }
@@ -70,7 +69,7 @@ impl<T: Entity> Stored<T> {
         self.value
     }
 
-    /// Changes the value by a business operation that may refuse:
+    /// Changes the value with an operation that may fail:
     ///
     /// ```
     /// # use ekbatan_core::domain::*;
@@ -87,7 +86,7 @@ impl<T: Entity> Stored<T> {
     /// # }
     /// ```
     ///
-    /// The closure answers what happened: one event, an option or a vector of them, or `()`.
+    /// The closure returns the events: one event, an option or a vector of events, or `()`.
     pub fn change<Ev, E>(
         self,
         operation: impl FnOnce(&mut T) -> Result<Ev, E>,
@@ -98,7 +97,7 @@ impl<T: Entity> Stored<T> {
         self.unchanged().change(operation)
     }
 
-    /// Changes the value by an operation that cannot refuse.
+    /// Changes the value with an operation that cannot fail.
     pub fn apply<Ev>(self, operation: impl FnOnce(&mut T) -> Ev) -> Changed<T>
     where
         Ev: IntoEvents<T::Event>,
@@ -118,19 +117,19 @@ impl<T: Entity> Stored<T> {
 }
 
 impl<M: Model> Stored<M> {
-    /// When the model was added, to the microsecond.
+    /// The time of the insert, in microseconds.
     pub fn created_date(&self) -> DateTime<Utc> {
         self.known_dates().created
     }
 
-    /// When the model was last changed, to the microsecond.
+    /// The time of the last change, in microseconds.
     pub fn updated_date(&self) -> DateTime<Utc> {
         self.known_dates().updated
     }
 
     fn known_dates(&self) -> Dates {
-        // A stored model was read from columns that are never null or was dated by the
-        // plan; only a hand-made document can lack them, and that has no date to tell.
+        // The dates come from columns that are not null, or from the plan. They are missing only in
+        // a value that was deserialized from other JSON.
         self.dates.unwrap_or(Dates { created: DateTime::UNIX_EPOCH, updated: DateTime::UNIX_EPOCH })
     }
 }
@@ -147,17 +146,17 @@ impl<T> Deref for Stored<T> {
 #[derive(Debug, Clone)]
 #[must_use = "a change is stored only by `plan.update`"]
 pub struct Changed<T: Entity> {
-    /// The id under which the value was read: a change may not move it.
+    /// The id that was read. A change must not modify it.
     pub(crate) id: T::Id,
     pub(crate) value: T,
-    /// The version that the row must still have.
+    /// The version that the row must have at the commit.
     pub(crate) version: i64,
     pub(crate) dates: Option<Dates>,
     pub(crate) events: Vec<T::Event>,
 }
 
 impl<T: Entity> Changed<T> {
-    /// Changes it further. The events add up; the version still grows by one.
+    /// Changes the value again. The events accumulate; the version is still incremented once.
     pub fn change<Ev, E>(
         mut self,
         operation: impl FnOnce(&mut T) -> Result<Ev, E>,
@@ -169,7 +168,7 @@ impl<T: Entity> Changed<T> {
         Ok(self)
     }
 
-    /// Changes it further by an operation that cannot refuse.
+    /// Changes the value again with an operation that cannot fail.
     pub fn apply<Ev>(mut self, operation: impl FnOnce(&mut T) -> Ev) -> Self
     where
         Ev: IntoEvents<T::Event>,
@@ -178,12 +177,12 @@ impl<T: Entity> Changed<T> {
         self
     }
 
-    /// The version that the row must still have when this is stored.
+    /// The version that the row must have at the commit.
     pub fn expected_version(&self) -> i64 {
         self.version
     }
 
-    /// The events that will be stored with it.
+    /// The events that are stored with the value.
     pub fn events(&self) -> &[T::Event] {
         &self.events
     }
@@ -197,10 +196,10 @@ impl<T: Entity> Deref for Changed<T> {
     }
 }
 
-/// What `plan.delete` takes: a stored value, or a changed one whose events say why.
+/// The argument of `plan.delete`: a stored value, or a changed one with the events of the deletion.
 pub trait Deletable<T: Entity>: Deletion<T> {}
 
-/// The half of [`Deletable`] that only the crate can call or implement.
+/// The private part of [`Deletable`], which seals it.
 pub trait Deletion<T: Entity> {
     /// The change that deletes.
     fn into_deletion(self) -> Changed<T>;

@@ -1,13 +1,13 @@
-//! What a derive knows about a table, as plain constants.
+//! The table of an entity, as constants that the derive produces.
 
 use super::ValueType;
 
-/// One column: its name in the database and what it holds.
+/// One column: its name in the database and its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnDef {
     /// The name in the database.
     pub name: &'static str,
-    /// What the column holds.
+    /// The type of the column.
     pub ty: ValueType,
     /// Whether the field is an `Option`.
     pub nullable: bool,
@@ -28,28 +28,28 @@ impl ColumnDef {
 /// A table's schema and name.
 pub(crate) type TableKey = (Option<&'static str>, &'static str);
 
-/// A table as the code sees it. The id is always the first column; the columns that the
-/// framework keeps (`version`, and the dates of a model) are the last ones.
+/// A table as the code declares it. The id is the first column; the columns of the framework
+/// (`version`, and the dates of a model) are the last ones.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The schema, where the table name was written as `schema.table`.
+    /// The schema, if the table was given as `schema.table`.
     pub schema: Option<&'static str>,
     /// The table's name.
     pub name: &'static str,
-    /// The name under which events and errors speak of the model.
+    /// The name of the model in events and errors.
     pub model: &'static str,
-    /// Every column, the id first.
+    /// All columns, the id first.
     pub columns: &'static [ColumnDef],
-    /// Where `version` stands, for tables that are guarded by one.
+    /// The index of `version`, if the table has one.
     pub version: Option<usize>,
-    /// Where `created_date` stands (`updated_date` is the next one), for models.
+    /// The index of `created_date`, for models. `updated_date` is the next column.
     pub dates: Option<usize>,
-    /// Where `state` stands, for tables with soft delete.
+    /// The index of `state`, for tables with soft delete.
     pub state: Option<usize>,
 }
 
 impl Table {
-    /// `schema.table`, as it was written.
+    /// `schema.table`, or the name alone.
     pub fn full_name(&self) -> String {
         match self.schema {
             Some(schema) => format!("{schema}.{}", self.name),
@@ -57,12 +57,12 @@ impl Table {
         }
     }
 
-    /// What tells tables apart.
+    /// The identity of the table.
     pub(crate) fn key(&self) -> TableKey {
         (self.schema, self.name)
     }
 
-    /// The columns that the user's struct declares.
+    /// The columns of the user's struct.
     pub fn user_columns(&self) -> &'static [ColumnDef] {
         match self.version {
             Some(version) => &self.columns[..version],

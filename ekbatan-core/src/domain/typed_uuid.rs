@@ -1,7 +1,6 @@
-//! What every typed id is: a UUID that knows whose it is, equal, ordered, shown and stored
-//! as the UUID alone.
+//! The common implementation of typed ids. They compare, order, print and store like their UUID.
 
-/// Implements all of it for a struct with a field `uuid` and a function `from_uuid`.
+/// Implements the traits of an id for a struct with a field `uuid` and a function `from_uuid`.
 macro_rules! typed_uuid {
     ($id:ident) => {
         impl<M: 'static> $crate::domain::Field for $id<M> {

@@ -1,19 +1,19 @@
-//! The neutral form of a field on its way to a database and back.
+//! The neutral form of a field between Rust and a database.
 
 use chrono::{DateTime, NaiveDate, Utc};
 use rust_decimal::Decimal;
 use uuid::Uuid;
 
-/// One field of one row, as every dialect understands it.
+/// One field of one row, independent of the dialect.
 ///
-/// Timestamps are in UTC and carry microseconds at most; JSON is its text.
+/// Timestamps are in UTC with a precision of microseconds. JSON is stored as its text.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// SQL `NULL`.
     Null,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// Every integer type of Rust that fits 64 signed bits.
+    /// Every integer that fits into a signed 64-bit integer.
     Int(i64),
     /// `f32` and `f64`.
     Float(f64),
@@ -21,19 +21,19 @@ pub enum Value {
     Text(String),
     /// Raw bytes.
     Bytes(Vec<u8>),
-    /// A UUID, native where the database has it.
+    /// A UUID. Stored natively if the database has the type.
     Uuid(Uuid),
-    /// An exact decimal; as text where the database has no exact type.
+    /// An exact decimal. Stored as text if the database has no exact type.
     Decimal(Decimal),
     /// A calendar date.
     Date(NaiveDate),
-    /// An instant, to the microsecond.
+    /// An instant, in microseconds.
     Timestamp(DateTime<Utc>),
     /// A JSON document, as its text.
     Json(String),
 }
 
-/// The type of a column, known at compile time.
+/// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ValueType {
     /// See [`Value::Bool`].
@@ -64,7 +64,7 @@ impl Value {
         matches!(self, Value::Null)
     }
 
-    /// What the value is, for error messages.
+    /// The kind of the value, for error messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Null => "null",
