@@ -1,7 +1,7 @@
-//! Locks of one Redis or Valkey master.
+//! The backend over one Redis or Valkey master.
 //!
-//! What always holds: two connections, whatever the number of leases and waiters; a lease is
-//! ended or extended only by its own owner's token, by its time, or by force.
+//! Invariants: there are two connections, however many leases and waiters there are. A lease
+//! ends or is extended only by its owner, its term or force.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,43 +11,43 @@ use ekbatan_core::config::DataSourceConfig;
 use ekbatan_lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, LockError, Released,
 };
-use redis::{RedisError, RedisResult};
+use redis::RedisResult;
 
+use crate::client::{self, unreachable};
 use crate::commands::Commands;
-use crate::hints::Hints;
-use crate::names::Names;
+use crate::names::RedisNames;
 use crate::safety;
 use crate::scripts::Scripts;
-use crate::server;
+use crate::subscription::Subscription;
 
-/// How long a key is known to be wanted. Whoever waits asks more often than that.
+/// How long a key stays marked as wanted. Waiters poll more often.
 const WANTED: Duration = Duration::from_secs(2);
 
-/// How often to ask for a key of which there is no word.
+/// Time between tries for a key without a hint.
 const POLL: Duration = Duration::from_millis(500);
 
-/// How long a process that is told of a free key needs to ask for it.
-const HEAD_START: Duration = Duration::from_millis(10);
+/// Time for a process that got a hint to try for the key.
+const GIVE_WAY: Duration = Duration::from_millis(10);
 
-/// How long a try that was given up may still be on its way.
-const ON_ITS_WAY: Duration = Duration::from_secs(60);
+/// Maximum time until a cancelled try reaches the server.
+const MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// Grants keys at one Redis or Valkey master. See the [crate] for what it promises.
+/// Grants keys at one Redis or Valkey master. The [crate] documentation lists its guarantees.
 pub struct RedisBackend {
-    names: Names,
+    names: RedisNames,
     scripts: Scripts,
     commands: Commands,
-    hints: Hints,
+    subscription: Subscription,
 }
 
 impl RedisBackend {
-    /// The usual namespace.
+    /// The default namespace.
     pub const NAMESPACE: &'static str = "ekbatan-lock";
 
-    /// Connects to the server at `redis://[user:password@]host[:port][/database]` and has a
-    /// look at it. Those who are to exclude each other use one server and one namespace.
+    /// Connects to the server at `redis://[user:password@]host[:port][/database]` and checks
+    /// it. Processes exclude each other only with the same server and the same namespace.
     ///
-    /// Needs a Tokio runtime, which has to live as long as the backend.
+    /// Needs a Tokio runtime that lives as long as the backend.
     ///
     /// # Errors
     ///
@@ -57,41 +57,37 @@ impl RedisBackend {
         Self::open(&DataSourceConfig::new(url), namespace).await
     }
 
-    /// As [`connect`](Self::connect), with the login of a configuration. Of its other keys only
-    /// those of encryption are looked at: the connections are always two.
+    /// Like [`connect`](Self::connect), with the login and encryption of a configuration. Its
+    /// pool size is ignored: there are always two connections.
     ///
     /// # Errors
     ///
-    /// As of [`connect`](Self::connect).
+    /// Like [`connect`](Self::connect).
     pub async fn open(server: &DataSourceConfig, namespace: &str) -> Result<Self, LockError> {
-        let names = Names::within(namespace)?;
-        let client = server::client(server)?;
+        let names = RedisNames::within(namespace)?;
+        let client = client::client(server)?;
         let server = client.get_connection_info().addr().to_string();
         let failed = |error| unreachable(&server, error);
         let commands = Commands::connect(client.clone()).await.map_err(failed)?;
         safety::check(commands.connection()).await?;
-        let hints = Hints::subscribe(client, names.freed()).await.map_err(failed)?;
-        Ok(Self { names, scripts: Scripts::new(), commands, hints })
+        let subscription = Subscription::open(client, names.freed()).await.map_err(failed)?;
+        Ok(Self { names, scripts: Scripts::new(), commands, subscription })
     }
-}
-
-pub(crate) fn unreachable(what: &str, error: RedisError) -> LockError {
-    LockError::Start { source: BackendError::caused(format!("Redis, {what}"), error) }
 }
 
 fn answered<T>(answer: RedisResult<T>) -> Result<T, BackendError> {
     answer.map_err(|error| BackendError::caused("Redis", error))
 }
 
-/// At least one, and never less than what was asked for: the holder counts on it.
+/// Rounded up, and at least one: the key must not be free earlier than its holder expects.
 fn milliseconds(duration: Duration) -> u64 {
-    /// More than anybody waits for, and still a time that the server can reckon with.
+    /// The longest time that the server can calculate with.
     const MAX: u64 = 1 << 52;
     let whole = u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(MAX);
     whole.clamp(1, MAX)
 }
 
-/// What the server says is left, if it says so.
+/// The remaining time, if the server knows it.
 fn left(milliseconds: i64) -> Option<Duration> {
     u64::try_from(milliseconds).ok().map(Duration::from_millis)
 }
@@ -124,9 +120,9 @@ impl LockBackend for RedisBackend {
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        // A grant without a token is a try of which nobody heard. It may not even have
-        // arrived yet: over a connection that was given up, it can come after this.
-        let refused_for = if grant.token == 0 { milliseconds(ON_ITS_WAY) } else { 0 };
+        // A token of zero stands for a try whose answer was lost. The try may still be on its
+        // way over an abandoned connection and arrive after this release.
+        let refused_for = if grant.token == 0 { milliseconds(MAX_DELAY) } else { 0 };
         let mut release = self.scripts.release.key(self.names.lock(key));
         release
             .key(self.names.wanted(key))
@@ -146,7 +142,8 @@ impl LockBackend for RedisBackend {
         let mut parts = stored.splitn(4, '|').skip(1);
         let mut number = || parts.next()?.parse::<i64>().ok();
         let (Some(token), Some(since)) = (number(), number()) else {
-            let why = format!("Redis: what is stored as `{}` is no lock", self.names.lock(key));
+            let why =
+                format!("Redis: the value stored as `{}` is not a lock", self.names.lock(key));
             return Err(BackendError::new(why));
         };
         let held = left(now.saturating_sub(since));
@@ -169,7 +166,7 @@ impl LockBackend for RedisBackend {
     }
 
     async fn freed(&self, key: &str) {
-        self.hints.freed(key).await;
+        self.subscription.freed(key).await;
     }
 
     fn poll_interval(&self) -> Duration {
@@ -177,11 +174,11 @@ impl LockBackend for RedisBackend {
     }
 
     fn give_way(&self) -> Duration {
-        HEAD_START
+        GIVE_WAY
     }
 
     async fn close(&self) {
-        self.hints.stop();
+        self.subscription.stop();
     }
 }
 
@@ -204,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_server_does_not_bound_has_no_end() {
+    fn a_negative_ttl_means_no_limit() {
         assert_eq!((left(-1), left(5)), (None, Some(Duration::from_millis(5))));
     }
 }

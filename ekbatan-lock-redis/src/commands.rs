@@ -1,8 +1,8 @@
-//! The one connection over which commands go, whatever their number.
+//! The one connection for all commands.
 //!
-//! What always holds: a connection that is gone is replaced, and what it may not have carried
-//! out is sent once more; a server that does not answer in time fails the call, and the next
-//! one goes over another connection, as this one may lead nowhere.
+//! Invariants: a lost connection is replaced, and a command that it may not have executed is
+//! sent once more. If the server does not answer in time, the call fails, and the next call
+//! uses a new connection.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use std::time::Duration;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
 
-/// Within what time the server has to answer, and to accept a connection.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time for the server to answer, and to accept a connection.
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
 pub(crate) struct Commands {
     client: Client,
@@ -25,9 +25,9 @@ struct Current {
 
 fn config() -> ConnectionManagerConfig {
     ConnectionManagerConfig::new()
-        .set_response_timeout(Some(PATIENCE))
-        .set_connection_timeout(Some(PATIENCE))
-        // Callers have deadlines of their own, and want to hear of a server that is down.
+        .set_response_timeout(Some(ANSWER))
+        .set_connection_timeout(Some(ANSWER))
+        // Callers have their own deadlines, and should learn soon that a server is down.
         .set_number_of_retries(2)
         .set_max_delay(Duration::from_millis(500))
 }
@@ -42,7 +42,7 @@ impl Commands {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A handle to the connection, for what is asked once.
+    /// A handle to the connection, for single commands.
     pub(crate) fn connection(&self) -> ConnectionManager {
         self.current().manager.clone()
     }
@@ -52,7 +52,7 @@ impl Commands {
         script: &ScriptInvocation<'_>,
     ) -> RedisResult<T> {
         match self.once(script).await {
-            // Often it was idle for too long for somebody on the way.
+            // Often a proxy has closed an idle connection.
             Err(error) if error.is_connection_dropped() => self.once(script).await,
             answered => answered,
         }
@@ -70,7 +70,7 @@ impl Commands {
         answered
     }
 
-    /// Replaces the connection, unless somebody has.
+    /// Replaces the connection, unless another caller has replaced it.
     fn replace(&self, generation: u64) {
         let mut current = self.current();
         if current.generation != generation {

@@ -1,21 +1,21 @@
-//! What things are called at the server.
+//! The names of keys and channels at the server.
 
 use ekbatan_lock::LockError;
 use uuid::Uuid;
 
-/// The names within one namespace. All that belongs to one lock has the lock's key as its
-/// hash tag, so that one script may touch all of it.
+/// The names within one namespace. All names of one lock have the lock's key as their hash
+/// tag, so that one script can access all of them.
 #[derive(Debug, Clone)]
-pub(crate) struct Names {
+pub(crate) struct RedisNames {
     namespace: String,
 }
 
-impl Names {
+impl RedisNames {
     pub(crate) fn within(namespace: &str) -> Result<Self, LockError> {
-        // A brace here would be taken for the beginning of the hash tag.
+        // Redis would read a brace here as the start of the hash tag.
         if namespace.trim().is_empty() || namespace.contains(['{', '}']) {
             let reason = format!(
-                "the namespace `{namespace}` is blank or has braces in it; name it after the \
+                "the namespace `{namespace}` is blank or contains braces; name it after the \
                  application, such as `ekbatan-lock`"
             );
             return Err(LockError::Unsafe { reason });
@@ -23,7 +23,7 @@ impl Names {
         Ok(Self { namespace: namespace.to_owned() })
     }
 
-    /// Who holds the key.
+    /// The lock: its holder, while the key is held.
     pub(crate) fn lock(&self, key: &str) -> String {
         format!("{}:{{{key}}}", self.namespace)
     }
@@ -33,17 +33,17 @@ impl Names {
         format!("{}:fence:{{{key}}}", self.namespace)
     }
 
-    /// That somebody found the key held and waits.
+    /// The mark that a caller waits for the key.
     pub(crate) fn wanted(&self, key: &str) -> String {
         format!("{}:wanted:{{{key}}}", self.namespace)
     }
 
-    /// That a try of this owner was given up, should it arrive only now.
+    /// The mark that a try of this owner was cancelled, in case the try arrives later.
     pub(crate) fn given_up(&self, key: &str, owner: Uuid) -> String {
         format!("{}:given-up:{{{key}}}:{owner}", self.namespace)
     }
 
-    /// The channel that tells of keys that have become free.
+    /// The channel for hints of freed keys.
     pub(crate) fn freed(&self) -> String {
         format!("{}:freed", self.namespace)
     }
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_a_lock_has_one_hash_tag() {
-        let names = Names::within("app").unwrap();
+    fn all_names_of_a_lock_have_one_hash_tag() {
+        let names = RedisNames::within("app").unwrap();
         assert_eq!(names.lock("DC#eu#a"), "app:{DC#eu#a}");
         let owner = Uuid::nil();
         for name in [names.fence("k"), names.wanted("k"), names.given_up("k", owner)] {
@@ -65,8 +65,8 @@ mod tests {
     }
 
     #[test]
-    fn no_key_has_the_name_of_another_ones_fence() {
-        let names = Names::within("app").unwrap();
+    fn no_lock_has_the_name_of_a_fence() {
+        let names = RedisNames::within("app").unwrap();
         for key in ["fence:{k}", "fence:k", ":fence:{k}", "k}", "{k}"] {
             assert_ne!(names.lock(key), names.fence("k"));
         }
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_namespace_without_a_name_is_refused() {
         for namespace in ["", " ", "a{b", "a}b"] {
-            let error = Names::within(namespace).unwrap_err();
+            let error = RedisNames::within(namespace).unwrap_err();
             assert!(error.to_string().contains("namespace"), "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Whether a server can keep the promise: looked at once, at the start.
+//! The check, at the start, that locks on a server are safe.
 
 use std::collections::HashMap;
 
@@ -6,34 +6,34 @@ use ekbatan_lock::LockError;
 use redis::aio::ConnectionManager;
 use redis::{RedisResult, cmd};
 
-/// Refuses a server on which a lock might be held twice in quiet times.
+/// Rejects a server that could grant a lock twice even without a failure.
 pub(crate) async fn check(mut server: ConnectionManager) -> Result<(), LockError> {
-    let told: RedisResult<String> = cmd("INFO").query_async(&mut server).await;
-    let told = match told {
-        Ok(told) => told,
+    let info: RedisResult<String> = cmd("INFO").query_async(&mut server).await;
+    let info = match info {
+        Ok(info) => info,
         Err(error) => {
             tracing::warn!(
                 %error,
-                "the lock server does not say how it is set up (INFO); whether it may evict \
-                 locks, or is a replica or a part of a cluster, could not be checked"
+                "the lock server does not answer INFO; it is unchecked whether it may evict \
+                 locks, or is a replica or a part of a cluster"
             );
             return Ok(());
         }
     };
-    let told = Told::read(&told);
-    told.is_a_master()?;
-    told.keeps_what_it_is_given()?;
-    if told.get("cluster_enabled") == Some("1") {
-        let told: RedisResult<String> = cmd("CLUSTER").arg("INFO").query_async(&mut server).await;
-        Told::read(&told.unwrap_or_default()).is_all_of_the_cluster()?;
+    let info = ServerFacts::read(&info);
+    info.check_master()?;
+    info.check_eviction()?;
+    if info.get("cluster_enabled") == Some("1") {
+        let info: RedisResult<String> = cmd("CLUSTER").arg("INFO").query_async(&mut server).await;
+        ServerFacts::read(&info.unwrap_or_default()).check_cluster()?;
     }
     Ok(())
 }
 
-/// `name:value`, line by line.
-struct Told<'t>(HashMap<&'t str, &'t str>);
+/// The answer of `INFO`: lines of `name:value`.
+struct ServerFacts<'t>(HashMap<&'t str, &'t str>);
 
-impl<'t> Told<'t> {
+impl<'t> ServerFacts<'t> {
     fn read(text: &'t str) -> Self {
         Self(text.lines().filter_map(|line| line.trim().split_once(':')).collect())
     }
@@ -42,7 +42,7 @@ impl<'t> Told<'t> {
         self.0.get(name).copied()
     }
 
-    fn is_a_master(&self) -> Result<(), LockError> {
+    fn check_master(&self) -> Result<(), LockError> {
         if self.get("redis_mode") == Some("sentinel") {
             return Err(refused(
                 "this is a sentinel, which keeps no keys; name the master it guards",
@@ -62,13 +62,13 @@ impl<'t> Told<'t> {
         }
     }
 
-    fn keeps_what_it_is_given(&self) -> Result<(), LockError> {
+    fn check_eviction(&self) -> Result<(), LockError> {
         match (self.get("maxmemory"), self.get("maxmemory_policy")) {
             (Some("0"), _) | (_, Some("noeviction")) => Ok(()),
             (_, None) => {
                 tracing::warn!(
-                    "the lock server does not say its maxmemory_policy; whether it may evict \
-                     locks could not be checked"
+                    "the lock server does not report its maxmemory_policy; it is unchecked whether \
+                     it may evict locks"
                 );
                 Ok(())
             }
@@ -79,7 +79,7 @@ impl<'t> Told<'t> {
         }
     }
 
-    fn is_all_of_the_cluster(&self) -> Result<(), LockError> {
+    fn check_cluster(&self) -> Result<(), LockError> {
         match (self.get("cluster_size"), self.get("cluster_slots_assigned")) {
             (Some("1"), Some("16384")) => Ok(()),
             (size, slots) => Err(refused(&format!(
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_server_that_may_evict_is_refused_and_others_are_not() {
-        let checked = |told: &str| Told::read(told).keeps_what_it_is_given();
+        let checked = |info: &str| ServerFacts::read(info).check_eviction();
         assert!(checked("maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n").is_ok());
         assert!(checked("maxmemory:100\r\nmaxmemory_policy:noeviction\r\n").is_ok());
         assert!(checked("maxmemory:100\r\n").is_ok(), "unknown is not unsafe");
@@ -115,10 +115,10 @@ mod tests {
 
     #[test]
     fn only_a_master_is_accepted() {
-        assert!(Told::read("role:master").is_a_master().is_ok());
+        assert!(ServerFacts::read("role:master").check_master().is_ok());
         let replica = "role:slave\nmaster_host:10.0.0.1\nmaster_port:6379";
-        let error = Told::read(replica).is_a_master().unwrap_err();
+        let error = ServerFacts::read(replica).check_master().unwrap_err();
         assert!(error.to_string().ends_with("name its master, 10.0.0.1:6379"), "{error}");
-        assert!(Told::read("redis_mode:sentinel").is_a_master().is_err());
+        assert!(ServerFacts::read("redis_mode:sentinel").check_master().is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! What is done at the server: scripts, each of which is done as a whole or not at all.
+//! The scripts. The server executes each of them atomically.
 //!
-//! What always holds: doing one twice is as doing it once, so that one whose answer was lost
-//! may be sent again; and only `force` ends what is not its caller's.
+//! Invariants: a script is idempotent, so that it can be sent again after its answer was lost.
+//! Only `force` ends a lease of another owner.
 
 use redis::Script;
 

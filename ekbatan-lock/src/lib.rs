@@ -14,6 +14,7 @@ mod backend;
 mod error;
 mod execute_locked;
 mod force;
+mod key_hints;
 mod key_queue;
 mod key_worker;
 mod lease;
@@ -30,6 +31,8 @@ mod registry;
 mod run_once;
 mod scope;
 mod servers;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod session;
 mod source;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -41,14 +44,13 @@ pub use ekbatan_core::domain::{KeyPart, LockKey, LockLevel};
 pub use ekbatan_core::lock_key;
 pub use error::{LockError, LossCause, WithLockError};
 pub use execute_locked::ExecuteLocked;
+pub use key_hints::KeyHints;
 pub use lease::Lease;
 #[cfg(feature = "mysql")]
-pub use mysql::{MySqlLeaseBackend, MySqlLocks, MySqlLocksError, MySqlSessionBackend};
+pub use mysql::{MySqlLocks, MySqlLocksError};
 pub use options::LockOptions;
 #[cfg(feature = "postgres")]
-pub use postgres::{
-    PostgresLeaseBackend, PostgresLocks, PostgresLocksError, PostgresSessionBackend,
-};
+pub use postgres::{PostgresLocks, PostgresLocksError};
 pub use process::ProcessBackend;
 pub use provider::{KeyedLockProvider, LockProvider};
 pub use registry::{KeyedLocksError, LockRegistry, ShardLocksError};
@@ -57,5 +59,5 @@ pub use scope::LockScope;
 pub use servers::{BuiltIn, LockServers};
 pub use source::LockSource;
 #[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteLeaseBackend, SqliteLocks, SqliteLocksError};
+pub use sqlite::{SqliteLocks, SqliteLocksError};
 pub use telemetry::LockCounters;

@@ -1,12 +1,11 @@
-//! Locks in MySQL and MariaDB: one driver in two flavours, told apart by the server's version.
+//! Locks in MySQL and MariaDB: one implementation, with variants by the server's version.
 //!
-//! What always holds: the number of connections is what was asked for, whatever the number of
-//! leases and of those who wait; no statement waits for a lock; and nothing is granted by a
-//! server that cannot be written to.
+//! Invariants: the number of connections is constant, however many leases and waiters there
+//! are. No statement waits for a lock. A server that is read-only grants nothing.
 
+mod connection;
 mod error;
 mod lease;
-mod link;
 mod pool;
 mod server;
 mod session;
@@ -14,17 +13,18 @@ mod sql;
 mod tables;
 
 pub use error::MySqlLocksError;
-pub use lease::MySqlLeaseBackend;
-pub use session::MySqlSessionBackend;
 
 use std::sync::Arc;
 
 use ekbatan_core::config::DataSourceConfig;
 
-use link::Opener;
-use pool::LockPool;
+use crate::LockBackend;
+use connection::MySqlConnector;
+use lease::MySqlLeases;
+use pool::MySqlLockPool;
+use session::MySqlSessions;
 
-/// One server whose locks are used, and the connections for it.
+/// One server that keeps locks, and the connections to it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,72 +36,74 @@ use pool::LockPool;
 /// # }
 /// ```
 ///
-/// What is kept lies in a database of the framework's own, [`eventlog`](Self::eventlog), and
-/// is created when it is not there. It is also what keeps the keys of several applications on
-/// one server apart: all who lock the same keys have to name the same one, and to use the same
-/// strategy.
+/// The locks keep their data in a database of the framework, [`eventlog`](Self::eventlog), and
+/// create it if it does not exist. Its name also separates the keys of several applications on
+/// one server. All processes that lock the same keys have to use the same database and the
+/// same strategy.
 #[derive(Clone)]
 pub struct MySqlLocks {
-    opener: Arc<Opener>,
-    pool: LockPool,
+    connector: Arc<MySqlConnector>,
+    pool: MySqlLockPool,
     eventlog: String,
 }
 
 impl MySqlLocks {
-    /// Looks at the server behind `url`, which begins with `mysql:` or `mariadb:`, and makes a
-    /// pool of at most so many connections, which [`leases`](Self::leases) share. Connections
-    /// are opened when they are needed.
+    /// Checks the server at `url`, which begins with `mysql:` or `mariadb:`, and makes a pool
+    /// of at most this many connections, which [`leases`](Self::leases) share. Connections are
+    /// opened when they are needed.
     ///
     /// # Errors
     ///
-    /// When the address is none or leads to no server; or to one on which locks are not safe,
-    /// such as a replica that is read only, or one that is too old.
+    /// The address is invalid, the server cannot be reached, or locks on the server are not
+    /// safe, for example because it is a read-only replica or too old.
     pub async fn connect(url: &str, connections: usize) -> Result<Self, MySqlLocksError> {
         Self::open(&DataSourceConfig::new(url).maximum_pool_size(connections)).await
     }
 
-    /// Looks at the server that a configuration names, with its login, its encryption, its
-    /// `eventlog` and as many connections as its pool may have.
+    /// Like [`connect`](Self::connect), with the login, encryption and `eventlog` of a
+    /// configuration. `maximum_pool_size` is the number of connections.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// Like [`connect`](Self::connect).
     pub async fn open(server: &DataSourceConfig) -> Result<Self, MySqlLocksError> {
-        let opener = Arc::new(Opener::new(server)?);
-        let pool = LockPool::new(opener.clone(), server.maximum_pool_size)?;
-        // Whoever opens a connection looks at the server; one now, so that it is looked at.
-        drop(pool.link().await?);
-        Ok(Self { opener, pool, eventlog: server.eventlog.clone() })
+        let connector = Arc::new(MySqlConnector::new(server)?);
+        let pool = MySqlLockPool::new(connector.clone(), server.maximum_pool_size)?;
+        // Opening a connection checks the server.
+        drop(pool.connection().await?);
+        Ok(Self { connector, pool, eventlog: server.eventlog.clone() })
     }
 
-    /// Names the database that keeps the locks, where it is not `eventlog`: the one that the
-    /// setting `eventlog` of the data source names.
+    /// Sets the database that keeps the locks, if it is not `eventlog`. It is the setting
+    /// `eventlog` of the data source.
     #[must_use]
     pub fn eventlog(mut self, database: impl Into<String>) -> Self {
         self.eventlog = database.into();
         self
     }
 
-    /// Leases as rows of a table: no connection is held, and fail-overs do no harm that the
-    /// fence in the commit does not catch. Each grant is a commit of its own at the server.
+    /// Leases as rows of the table `lock_leases`. A lease holds no connection. After a
+    /// fail-over that lost grants, the fence in the commit keeps writes safe. Each grant is a
+    /// commit of its own at the server.
     ///
     /// # Errors
     ///
-    /// When the table cannot be created.
-    pub async fn leases(&self) -> Result<MySqlLeaseBackend, MySqlLocksError> {
+    /// The table cannot be created.
+    pub async fn leases(&self) -> Result<impl LockBackend + use<>, MySqlLocksError> {
         tables::create(&self.pool, &self.eventlog, &tables::LEASES).await?;
-        Ok(MySqlLeaseBackend::new(self.pool.clone(), &self.eventlog))
+        Ok(MySqlLeases::new(self.pool.clone(), &self.eventlog))
     }
 
-    /// Leases as named locks of one session of their own, which are free the moment this
-    /// process dies, and all lost when the session is. That is noticed within about a second.
+    /// Leases as named locks of one session with its own connection. The locks are free as
+    /// soon as this process dies. If the session ends, all leases are lost, which this process
+    /// notices within about a second; the next request opens a new session.
     ///
     /// # Errors
     ///
-    /// On a node of a Galera cluster, which grants named locks for itself or not at all; or
-    /// when what is needed cannot be created.
-    pub async fn session(&self) -> Result<MySqlSessionBackend, MySqlLocksError> {
+    /// The server is a node of a Galera cluster, where `GET_LOCK` excludes nobody on other
+    /// nodes; or the table cannot be created.
+    pub async fn session(&self) -> Result<impl LockBackend + use<>, MySqlLocksError> {
         tables::create(&self.pool, &self.eventlog, &tables::SESSIONS).await?;
-        MySqlSessionBackend::open(self.opener.clone(), &self.eventlog).await
+        MySqlSessions::open(self.connector.clone(), &self.eventlog).await
     }
 }

@@ -1,29 +1,29 @@
-//! Locks in PostgreSQL, by two strategies: a row per key, or the locks of one session.
+//! Locks in PostgreSQL, with two strategies: a row per key, or the locks of one session.
 //!
-//! What always holds: the number of connections is what was asked for, whatever the number
-//! of leases and of those who wait; no statement waits for a lock; and nothing is granted by
-//! a server that follows another one.
+//! Invariants: the number of connections is constant, however many leases and waiters there
+//! are. No statement waits for a lock. A server that follows another one grants nothing.
 
 mod address;
 mod error;
-mod hints;
 mod lease;
 mod listener;
+mod notify_connection;
 mod pool;
 mod session;
 mod tables;
 mod tls;
-mod wire;
 
 pub use error::PostgresLocksError;
-pub use lease::PostgresLeaseBackend;
-pub use session::PostgresSessionBackend;
 
 use ekbatan_core::config::DataSourceConfig;
 
-use pool::LockPool;
+use crate::LockBackend;
+use address::PostgresAddress;
+use lease::PostgresLeases;
+use pool::PostgresLockPool;
+use session::PostgresSessions;
 
-/// One database whose locks are used, and the connections for it.
+/// One database that keeps locks, and the connections to it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,61 +35,63 @@ use pool::LockPool;
 /// # }
 /// ```
 ///
-/// Two strategies on one database know nothing of each other: all who lock the same keys have
-/// to use the same one. Both keep what they need in the schema `eventlog`, and create it when
-/// it is not there.
+/// The two strategies do not exclude each other: all processes that lock the same keys have to
+/// use the same one. Both keep their data in the schema `eventlog` and create it if it does
+/// not exist.
 #[derive(Clone)]
 pub struct PostgresLocks {
-    server: address::Server,
-    pool: LockPool,
+    address: PostgresAddress,
+    pool: PostgresLockPool,
 }
 
 impl PostgresLocks {
-    /// Looks at the database behind `url` and makes a pool of at most so many connections,
-    /// which [`leases`](Self::leases) share. Connections are opened when they are needed.
+    /// Checks the database at `url` and makes a pool of at most this many connections, which
+    /// [`leases`](Self::leases) share. Connections are opened when they are needed.
     ///
     /// # Errors
     ///
-    /// When the address is none, leads to no server, or to one that cannot be had as encrypted
-    /// as it asks for; or to one on which locks are not safe, such as a replica.
+    /// The address is invalid, the server cannot be reached or not with the requested
+    /// encryption, or locks on the server are not safe, for example because it is a replica.
     pub async fn connect(url: &str, connections: usize) -> Result<Self, PostgresLocksError> {
         Self::open(&DataSourceConfig::new(url).maximum_pool_size(connections)).await
     }
 
-    /// As [`connect`](Self::connect), with the login, the encryption and the names of a
-    /// configuration; `maximum_pool_size` is the number of connections.
+    /// Like [`connect`](Self::connect), with the login, encryption and names of a
+    /// configuration. `maximum_pool_size` is the number of connections.
     ///
     /// # Errors
     ///
-    /// As of [`connect`](Self::connect).
+    /// Like [`connect`](Self::connect).
     pub async fn open(server: &DataSourceConfig) -> Result<Self, PostgresLocksError> {
         let connections = server.maximum_pool_size;
-        let server = address::parse(server)?;
-        let pool = LockPool::new(&server, connections)?;
+        let address = address::parse(server)?;
+        let pool = PostgresLockPool::new(&address, connections)?;
         tables::refuse_a_replica(&pool).await?;
-        Ok(Self { server, pool })
+        Ok(Self { address, pool })
     }
 
-    /// Leases as rows of a table: no connection is held, and poolers and fail-overs do no harm.
-    /// One connection beyond the pool's listens for keys that are given back.
+    /// Leases as rows of the table `eventlog.lock_leases`. A lease holds no connection, and
+    /// works behind poolers and across fail-overs. One connection beyond the pool listens for
+    /// released keys.
     ///
     /// # Errors
     ///
-    /// When the table cannot be created.
-    pub async fn leases(&self) -> Result<PostgresLeaseBackend, PostgresLocksError> {
+    /// The table cannot be created.
+    pub async fn leases(&self) -> Result<impl LockBackend + use<>, PostgresLocksError> {
         tables::create(&self.pool, &tables::LEASES).await?;
-        Ok(PostgresLeaseBackend::new(self.pool.clone(), self.server.clone()))
+        Ok(PostgresLeases::new(self.pool.clone(), self.address.clone()))
     }
 
-    /// Leases as locks of one session of their own, which are free the moment this process
-    /// dies, and all lost when the session is.
+    /// Leases as advisory locks of one session with its own connection. The locks are free as
+    /// soon as this process dies. If the session ends, all leases are lost, and the next
+    /// request opens a new session.
     ///
     /// # Errors
     ///
-    /// When a session is not what one gets, because of a pooler in between; or when what it
-    /// needs cannot be created.
-    pub async fn session(&self) -> Result<PostgresSessionBackend, PostgresLocksError> {
+    /// A connection is not a session of its own because of a pooler in between, or the tables
+    /// cannot be created.
+    pub async fn session(&self) -> Result<impl LockBackend + use<>, PostgresLocksError> {
         tables::create(&self.pool, &tables::SESSIONS).await?;
-        PostgresSessionBackend::open(self.server.clone(), &self.pool).await
+        PostgresSessions::open(self.address.clone(), &self.pool).await
     }
 }

@@ -1,8 +1,8 @@
-//! Locks in a SQLite file, which all processes of one machine may share.
+//! Locks in a SQLite file, which all processes of one machine can share.
 //!
-//! What always holds: one connection, whatever the number of leases and of those who wait; no
-//! transaction is open between two statements; and no file is used of which it can be seen
-//! that its locks would exclude nobody.
+//! Invariants: there is one connection, however many leases and waiters there are. No
+//! transaction is open between two statements. A database whose locks would exclude no other
+//! process is rejected as far as its address shows.
 
 mod file;
 mod lease;
@@ -10,30 +10,29 @@ mod lease;
 use ekbatan_core::__private::sqlite_options;
 use ekbatan_core::config::{DataSourceConfig, Dialect};
 
-pub use lease::SqliteLeaseBackend;
-
-use crate::BackendError;
+use crate::{BackendError, LockBackend};
 use file::LockFile;
+use lease::SqliteLeases;
 
-/// Locks in SQLite that could not be set up.
+/// Error returned when locks in SQLite cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SqliteLocksError {
     /// The address cannot be used.
     #[error("the address of the lock file cannot be used: {0}")]
     Address(String),
-    /// There is a database, on which this provider cannot keep its promise.
-    #[error("locks are refused here: {reason}")]
+    /// Locks in this database are not safe.
+    #[error("locks are not safe here: {reason}")]
     Unsafe {
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
-    /// The file could not be opened, read or written.
+    /// The file cannot be opened, read or written.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
-/// One SQLite file whose locks are used, and the connection to it.
+/// One SQLite file that keeps locks, and the connection to it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,47 +44,46 @@ pub enum SqliteLocksError {
 /// # }
 /// ```
 ///
-/// The file may be that of the data, or one for locks alone, which no long transaction keeps
-/// from being written.
+/// The file can be that of the data, or one for locks only, where no long transaction blocks
+/// writes.
 ///
-/// All processes have to be on one machine, with the file on a disk of it. Over a network file
-/// system SQLite's own locking does not work, and nothing here can see that it is one.
+/// All processes have to run on one machine, with the file on a local disk. SQLite's own
+/// locking does not work on network file systems, which cannot be detected here.
 ///
-/// Times are those of the machine's clock, the only one that its processes share. When it is
-/// set forward, leases end earlier at the file than their holders believe; when it is set back,
-/// the keys of holders that died stay taken for longer. Holders count by a clock that nobody
-/// sets, so that they never hold for longer than they asked for, and a commit that is fenced by
-/// a lease is refused once a successor's action has begun.
+/// Times are those of the machine's clock, the only one that its processes share. If the clock
+/// is set forward, leases end earlier in the file than their holders expect. If it is set back,
+/// the keys of holders that died stay taken longer. Holders use a monotonic clock, so they
+/// never hold longer than `max_hold`. A commit that is fenced by a lease is rejected once an
+/// action of a successor has begun.
 #[derive(Debug, Clone)]
 pub struct SqliteLocks {
     file: LockFile,
 }
 
 impl SqliteLocks {
-    /// Opens the file behind `url`, such as `sqlite:shop.db`, and creates it if it is not
-    /// there.
+    /// Opens the file at `url`, such as `sqlite:shop.db`, and creates it if it does not exist.
     ///
     /// # Errors
     ///
-    /// When the address is none, or leads to no file; or to a database on which locks are not
-    /// safe, such as one in memory.
+    /// The address is invalid or leads to no file, or locks in the database are not safe, for
+    /// example because it is in memory.
     pub async fn connect(url: &str) -> Result<Self, SqliteLocksError> {
         Self::open(&DataSourceConfig::new(url)).await
     }
 
-    /// Opens the file that a configuration names, and creates it if it is not there.
+    /// Opens the file that a configuration names, and creates it if it does not exist.
     ///
     /// # Errors
     ///
-    /// As [`SqliteLocks::connect`].
+    /// Like [`SqliteLocks::connect`].
     pub async fn open(config: &DataSourceConfig) -> Result<Self, SqliteLocksError> {
         let url = config.url.as_str();
         if config.dialect() != Some(Dialect::Sqlite) {
             let shown = config.shown_url();
-            let why = format!("`{shown}` is none of SQLite, such as `sqlite:shop.db`");
+            let why = format!("`{shown}` is not an address of SQLite, such as `sqlite:shop.db`");
             return Err(SqliteLocksError::Address(why));
         }
-        if let Some(reason) = excludes_nobody(url) {
+        if let Some(reason) = why_unsafe(url) {
             return Err(SqliteLocksError::Unsafe { reason });
         }
         let options =
@@ -98,18 +96,21 @@ impl SqliteLocks {
         }
     }
 
-    /// Leases as rows of a table, which is created when it is not there.
+    /// Leases as rows of the table `eventlog_lock_leases`, which is created if it does not exist.
+    ///
+    /// SQLite does not notify other processes of a released key, so they poll, about every
+    /// 20 ms. Within one process the next waiter has the key at once.
     ///
     /// # Errors
     ///
-    /// When the table cannot be created.
-    pub async fn leases(&self) -> Result<SqliteLeaseBackend, SqliteLocksError> {
-        SqliteLeaseBackend::open(self.file.clone()).await.map_err(Into::into)
+    /// The table cannot be created.
+    pub async fn leases(&self) -> Result<impl LockBackend + use<>, SqliteLocksError> {
+        Ok(SqliteLeases::open(self.file.clone()).await?)
     }
 }
 
-/// Why locks at this address would exclude nobody, as far as the address tells.
-fn excludes_nobody(url: &str) -> Option<String> {
+/// Why locks at this address would exclude no other process, as far as the address shows.
+fn why_unsafe(url: &str) -> Option<String> {
     let (path, query) = url.split_once('?').unwrap_or((url, ""));
     if path.contains(":memory:") {
         return Some(memory(url));
@@ -117,11 +118,11 @@ fn excludes_nobody(url: &str) -> Option<String> {
     query.split('&').find_map(|setting| match setting {
         "mode=memory" => Some(memory(url)),
         "mode=ro" | "immutable=1" | "immutable=true" => Some(format!(
-            "with `{setting}` the file is not written, and leases are rows; leave it out"
+            "with `{setting}` the file cannot be written, and leases are rows; remove it"
         )),
         "vfs=unix-none" => Some(format!(
             "with `{setting}` SQLite does not lock the file, so that processes would overwrite \
-             each other's leases; leave it out"
+             each other's leases; remove it"
         )),
         _ => None,
     })
@@ -129,7 +130,7 @@ fn excludes_nobody(url: &str) -> Option<String> {
 
 fn memory(url: &str) -> String {
     format!(
-        "`{url}` is a database in memory, which nobody else sees; name a file, as in \
+        "`{url}` is a database in memory, which no other process sees; name a file, as in \
          `sqlite:shop.db`, or use the in-process locks"
     )
 }

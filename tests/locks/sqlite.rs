@@ -152,7 +152,7 @@ async fn addresses_that_exclude_nobody_are_rejected() {
     let other = SqliteLocks::connect("postgres://db/shop").await.unwrap_err();
     assert_eq!(
         other.to_string(),
-        "the address of the lock file cannot be used: `postgres://db/shop` is none of SQLite, \
+        "the address of the lock file cannot be used: `postgres://db/shop` is not an address of SQLite, \
          such as `sqlite:shop.db`"
     );
     let nowhere = SqliteLocks::connect("sqlite:/no/such/folder/locks.db").await.unwrap_err();

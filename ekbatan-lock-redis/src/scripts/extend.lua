@@ -1,4 +1,4 @@
--- Lets a key last longer, if it is still its owner's.
+-- Extends the term of a key, if the caller still owns it.
 -- KEYS: lock   ARGV: owner, term
 local held = redis.call('GET', KEYS[1])
 if held and string.sub(held, 1, 36) == ARGV[1] then

@@ -1,4 +1,4 @@
--- Ends whatever lease there is, and uses up a token.
+-- Ends the current lease, and uses up a token.
 -- KEYS: lock, fence, wanted   ARGV: channel, key
 if redis.call('DEL', KEYS[1]) == 0 then
     return 0

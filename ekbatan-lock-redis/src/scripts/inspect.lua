@@ -1,4 +1,4 @@
--- What is stored of a lease, how many milliseconds it has left, and the time.
+-- Returns the stored lease, its remaining milliseconds, and the time.
 -- KEYS: lock
 local held = redis.call('GET', KEYS[1])
 if not held then

@@ -1,11 +1,11 @@
--- Takes a key that is free, with the next token. A key that is held is marked as wanted, so
--- that whoever releases it tells those who wait.
--- KEYS: lock, fence, wanted, given up   ARGV: owner, holder, term, how long a want is known
--- Answers {1, token} or {0, milliseconds left}.
+-- Takes a free key, with the next token. A key that is held is marked as wanted, so that its
+-- release notifies the waiters.
+-- KEYS: lock, fence, wanted, given up   ARGV: owner, holder, term, how long the mark lasts
+-- Returns {1, token} or {0, remaining milliseconds}.
 local held = redis.call('GET', KEYS[1])
 if held then
     if string.sub(held, 1, 36) == ARGV[1] then
-        -- This very try was carried out before, and its answer was lost.
+        -- This try was executed before, and its answer was lost.
         return {1, tonumber(string.match(held, '^[^|]*|(%d+)'))}
     end
     redis.call('SET', KEYS[3], '1', 'PX', ARGV[4])
@@ -14,7 +14,7 @@ end
 if redis.call('EXISTS', KEYS[4]) == 1 then
     return {0, -1}
 end
--- Never less than the clock, so that tokens grow also after the last one was forgotten.
+-- At least the clock, so that tokens grow even if the last one was lost.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local token = math.max(now, tonumber(redis.call('GET', KEYS[2]) or '0') + 1)

@@ -1,20 +1,20 @@
-//! Why locks in MySQL could not be set up, and why a statement failed.
+//! Errors of locks in MySQL, and of their statements.
 
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::BackendError;
 
-/// Locks in MySQL or MariaDB that could not be set up.
+/// Error returned when locks in MySQL or MariaDB cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MySqlLocksError {
     /// The address cannot be used.
     #[error("the address of the lock database cannot be used: {0}")]
     Address(String),
-    /// There is a server, on which this provider cannot keep its promise.
-    #[error("locks are refused here: {reason}")]
+    /// Locks on this server are not safe.
+    #[error("locks are not safe here: {reason}")]
     Unsafe {
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// The server failed.
@@ -24,30 +24,30 @@ pub enum MySqlLocksError {
 
 /// A statement that failed.
 #[derive(Debug)]
-pub(super) enum Failure {
-    /// The server refused it, and answers the next one.
+pub(super) enum StatementFailure {
+    /// The server rejected the statement. The connection stays usable.
     Refused { number: u16, error: BackendError },
-    /// Whether it was carried out is unknown, and the connection is of no more use.
+    /// It is unknown whether the statement was executed, and the connection is unusable.
     Broken(BackendError),
 }
 
-/// The statement met another one, and will do when it is sent again.
+/// A deadlock: the statement can be sent again.
 const DEADLOCK: u16 = 1213;
 
-/// This connection was ended, or the server is about to.
+/// The server has ended this connection, or is about to.
 const ENDED: [u16; 8] = [1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031];
 
-impl Failure {
+impl StatementFailure {
     pub(super) fn of(what: &str, error: &sqlx::Error) -> Self {
-        let told = told(error);
-        let failed = BackendError::new(format!("{what}: {told}"));
+        let text = describe(error);
+        let failed = BackendError::new(format!("{what}: {text}"));
         match number(error) {
             Some(number) if !ENDED.contains(&number) => Self::Refused { number, error: failed },
             _ => Self::Broken(failed),
         }
     }
 
-    pub(super) fn met_another(&self) -> bool {
+    pub(super) fn is_deadlock(&self) -> bool {
         matches!(self, Self::Refused { number: DEADLOCK, .. })
     }
 
@@ -56,10 +56,10 @@ impl Failure {
     }
 }
 
-impl From<Failure> for BackendError {
-    fn from(failure: Failure) -> Self {
+impl From<StatementFailure> for BackendError {
+    fn from(failure: StatementFailure) -> Self {
         match failure {
-            Failure::Refused { error, .. } | Failure::Broken(error) => error,
+            StatementFailure::Refused { error, .. } | StatementFailure::Broken(error) => error,
         }
     }
 }
@@ -69,8 +69,8 @@ fn number(error: &sqlx::Error) -> Option<u16> {
     error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
 }
 
-/// What went wrong, for people: what the server said, and by which number.
-pub(super) fn told(error: &sqlx::Error) -> String {
+/// The server's message and error number, or the driver's text.
+pub(super) fn describe(error: &sqlx::Error) -> String {
     match (error.as_database_error(), number(error)) {
         (Some(said), Some(number)) => format!("{} ({number})", said.message()),
         _ => error.to_string(),

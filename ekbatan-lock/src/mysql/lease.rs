@@ -1,16 +1,16 @@
 //! Leases as rows, by the server's clock.
 //!
-//! What always holds: a row is never deleted and its token only grows; what changes a lease
-//! names its owner and its token; every call is one trip, and whatever it writes one statement
-//! and one row, so that calls never wait for each other in a circle.
+//! Invariants: a row is never deleted and its token only grows. A statement that changes a
+//! lease names its owner and token. Every call is one round trip and writes at most one row,
+//! so that calls cannot deadlock.
 //!
-//! A statement counts from when it began, also if it had to wait for its row. That is safe on
-//! both sides: a key that had expired by then has, and a term that began by then does not end
-//! before its holder thinks so.
+//! A statement's time is that of its start, even if it waited for its row. This is safe: a key
+//! that had expired at the start has expired, and a term that begins at the start does not end
+//! later than its holder expects.
 //!
-//! Nothing tells a waiter that a key was given back, so waiters ask again and again. Who asks
-//! in vain leaves a wish in the row; who gives a wanted key back stays away for a moment, and
-//! leaves a short wish of its own, lest the next holder think that nobody else wants it.
+//! The server does not notify waiters, so they poll. A waiter that finds the key busy marks
+//! the row as wanted. A process that releases a wanted key does not try again for a moment,
+//! and leaves a short mark of its own, so that the next holder knows that the key is wanted.
 
 use std::time::Duration;
 
@@ -18,29 +18,28 @@ use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use uuid::Uuid;
 
-use super::link::{Set, value};
-use super::pool::LockPool;
+use super::connection::{StatementResult, value};
+use super::pool::MySqlLockPool;
 use super::sql::{MILLIS, NEVER, micros, text, uuid};
 use super::tables::{LEASES, full_name};
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
-/// Grants keys as rows of the table `lock_leases`; see
-/// [`MySqlLocks::leases`](super::MySqlLocks::leases).
-pub struct MySqlLeaseBackend {
-    pool: LockPool,
+/// Grants keys as rows of the table `lock_leases`.
+pub(super) struct MySqlLeases {
+    pool: MySqlLockPool,
     table: String,
-    /// By which this process knows its own wishes from those of others.
+    /// Distinguishes the marks of this process from those of others.
     process: Uuid,
 }
 
-impl MySqlLeaseBackend {
-    pub(super) fn new(pool: LockPool, eventlog: &str) -> Self {
+impl MySqlLeases {
+    pub(super) fn new(pool: MySqlLockPool, eventlog: &str) -> Self {
         Self { pool, table: full_name(eventlog, &LEASES), process: Uuid::new_v4() }
     }
 
-    /// Takes the key or leaves a wish, and looks whose it is. Nothing is written when it is
-    /// held and known to be wanted; what the first look misses, the row itself decides.
-    /// Columns are assigned from left to right, each from what those before it became.
+    /// Takes the key or marks it as wanted, and selects the result. Writes nothing if the key
+    /// is held and marked already. If the row changes after that check, the `UPDATE` part
+    /// decides. MySQL assigns columns from left to right, each from the new values before it.
     fn take(&self, key: &str, request: &GrantRequest) -> String {
         let table = &self.table;
         let (key, me) = (text(key), uuid(self.process));
@@ -73,8 +72,8 @@ impl MySqlLeaseBackend {
         )
     }
 
-    /// Gives back; by the owner alone where nobody heard of the token.
-    fn give_back(&self, key: &str, grant: &Grant) -> String {
+    /// Releases the key; by the owner alone if the answer with the token was lost.
+    fn release_sql(&self, key: &str, grant: &Grant) -> String {
         let table = &self.table;
         let (key, me, owner) = (text(key), uuid(self.process), uuid(grant.owner));
         let token = match grant.token {
@@ -87,10 +86,10 @@ impl MySqlLeaseBackend {
              UPDATE {table} SET \
                  wanted_by = IF(wanted_until > UTC_TIMESTAMP(6), {me}, wanted_by), \
                  wanted_until = IF(wanted_until > UTC_TIMESTAMP(6), \
-                     UTC_TIMESTAMP(6) + INTERVAL {OWN_WISH} MICROSECOND, {NEVER}), \
+                     UTC_TIMESTAMP(6) + INTERVAL {RELEASE_MARK} MICROSECOND, {NEVER}), \
                  until = {NEVER} \
              WHERE lock_key = {key} AND owner = {owner} {token} AND until > UTC_TIMESTAMP(6)",
-            OWN_WISH = OWN_WISH.as_micros()
+            RELEASE_MARK = RELEASE_MARK.as_micros()
         )
     }
 
@@ -100,13 +99,13 @@ impl MySqlLeaseBackend {
     }
 }
 
-/// How long to stay away from a wanted key.
+/// How long this process does not try for a wanted key that it released.
 pub(super) const GIVE_WAY: Duration = Duration::from_millis(40);
 
-/// How long the wish lasts of who stays away.
-pub(super) const OWN_WISH: Duration = Duration::from_millis(200);
+/// How long the mark lasts that this process leaves when it releases a wanted key.
+pub(super) const RELEASE_MARK: Duration = Duration::from_millis(200);
 
-fn row(sets: &[Set], statement: usize) -> Option<&MySqlRow> {
+fn row(sets: &[StatementResult], statement: usize) -> Option<&MySqlRow> {
     sets.get(statement).and_then(|set| set.rows.first())
 }
 
@@ -115,7 +114,7 @@ pub(super) fn duration(row: &MySqlRow, column: usize) -> Result<Duration, Backen
 }
 
 #[async_trait]
-impl LockBackend for MySqlLeaseBackend {
+impl LockBackend for MySqlLeases {
     fn name(&self) -> &'static str {
         "mysql lease"
     }
@@ -123,11 +122,14 @@ impl LockBackend for MySqlLeaseBackend {
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         let sets = self.pool.run("taking a lease", &self.take(key, request)).await?;
         let Some(row) = row(&sets, 1) else {
-            return Err(BackendError::new("taking a lease: the row that was written is not there"));
+            return Err(BackendError::new(
+                "taking a lease: the row that was written does not exist",
+            ));
         };
-        Ok(match value(row, 0)? {
-            true => Attempt::Granted(Grant { owner: request.owner, token: value(row, 1)? }),
-            false => Attempt::Busy(Some(duration(row, 2)?)),
+        Ok(if value(row, 0)? {
+            Attempt::Granted(Grant { owner: request.owner, token: value(row, 1)? })
+        } else {
+            Attempt::Busy(Some(duration(row, 2)?))
         })
     }
 
@@ -145,8 +147,8 @@ impl LockBackend for MySqlLeaseBackend {
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        let sets = self.pool.run("giving a lease back", &self.give_back(key, grant)).await?;
-        // A lease that has expired is free without our doing.
+        let sets = self.pool.run("releasing a lease", &self.release_sql(key, grant)).await?;
+        // A lease that has expired is free already.
         let ours = sets.get(1).is_some_and(|set| set.affected > 0);
         let wanted = row(&sets, 0).map(|row| value(row, 0)).transpose()?.unwrap_or(false);
         Ok(Released { ours, wanted: ours && wanted })
@@ -160,15 +162,10 @@ impl LockBackend for MySqlLeaseBackend {
             self.table,
             text(key)
         );
-        let sets = self.pool.run("who holds a lease", &sql).await?;
+        let sets = self.pool.run("looking for the holder of a lease", &sql).await?;
         let Some(row) = row(&sets, 0) else { return Ok(None) };
-        Ok(Some(Holder {
-            holder: value(row, 0)?,
-            token: value(row, 1)?,
-            held: Some(duration(row, 2)?),
-            remaining: Some(duration(row, 3)?),
-            waiting_here: 0,
-        }))
+        let holder = Holder::new(value::<String>(row, 0)?, value(row, 1)?);
+        Ok(Some(holder.held(Some(duration(row, 2)?)).remaining(Some(duration(row, 3)?))))
     }
 
     async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {

@@ -1,7 +1,7 @@
-//! The pool, and statements that take one trip and leave nothing in their session.
+//! The pool, for statements that take one round trip and leave no state in their session.
 //!
-//! What always holds: a connection whose user was dropped in the middle of an answer, or whose
-//! server did not answer, is not used again.
+//! Invariant: a connection whose caller was dropped in the middle of an answer, or whose server
+//! did not answer, is not used again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,37 +9,42 @@ use std::time::Duration;
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult};
 
+use super::connection::{ANSWER, MySqlConnector, MySqlLockConnection, StatementResult};
 use super::error::MySqlLocksError;
-use super::link::{ANSWER, Link, Opener, Set};
 use crate::BackendError;
 
-/// How long a statement may wait for its connection.
+/// Maximum time to wait for a connection.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// After how much silence a connection is asked for a sign of life before it is used.
-const SILENT: Duration = Duration::from_secs(30);
+/// Idle time after which a connection is checked before it is used.
+const CHECK_AFTER: Duration = Duration::from_secs(30);
 
-/// How often a statement is sent that met another one.
+/// Number of tries for a statement that deadlocks.
 const TRIES: usize = 5;
 
-pub(super) struct Manager {
-    opener: Arc<Opener>,
+pub(super) struct MySqlLockManager {
+    connector: Arc<MySqlConnector>,
 }
 
-impl managed::Manager for Manager {
-    type Type = Link;
+impl managed::Manager for MySqlLockManager {
+    type Type = MySqlLockConnection;
     type Error = MySqlLocksError;
 
-    async fn create(&self) -> Result<Link, MySqlLocksError> {
-        self.opener.open(None).await
+    async fn create(&self) -> Result<MySqlLockConnection, MySqlLocksError> {
+        self.connector.open(None).await
     }
 
-    async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<MySqlLocksError> {
-        if !link.is_in_order() {
-            return Err(RecycleError::message("left in the middle of its work"));
+    async fn recycle(
+        &self,
+        connection: &mut MySqlLockConnection,
+        _: &Metrics,
+    ) -> RecycleResult<MySqlLocksError> {
+        if !connection.is_reusable() {
+            return Err(RecycleError::message("an answer was not read to its end"));
         }
-        if link.silent_for() >= SILENT {
-            link.run("a sign of life", "DO 1")
+        if connection.idle_for() >= CHECK_AFTER {
+            connection
+                .run("checking a connection", "DO 1")
                 .await
                 .map_err(|failure| RecycleError::Backend(BackendError::from(failure).into()))?;
         }
@@ -48,13 +53,16 @@ impl managed::Manager for Manager {
 }
 
 #[derive(Clone)]
-pub(super) struct LockPool {
-    pool: Pool<Manager>,
+pub(super) struct MySqlLockPool {
+    pool: Pool<MySqlLockManager>,
 }
 
-impl LockPool {
-    pub(super) fn new(opener: Arc<Opener>, connections: usize) -> Result<Self, MySqlLocksError> {
-        let pool = Pool::builder(Manager { opener })
+impl MySqlLockPool {
+    pub(super) fn new(
+        connector: Arc<MySqlConnector>,
+        connections: usize,
+    ) -> Result<Self, MySqlLocksError> {
+        let pool = Pool::builder(MySqlLockManager { connector })
             .max_size(connections.max(1))
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(WAIT))
@@ -65,24 +73,28 @@ impl LockPool {
         Ok(Self { pool })
     }
 
-    pub(super) async fn link(&self) -> Result<Object<Manager>, MySqlLocksError> {
+    pub(super) async fn connection(&self) -> Result<Object<MySqlLockManager>, MySqlLocksError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => error,
             other => BackendError::caused("no connection to the lock database", other).into(),
         })
     }
 
-    /// Runs several statements in one trip.
-    pub(super) async fn run(&self, what: &str, sql: &str) -> Result<Vec<Set>, BackendError> {
-        let link = self.link().await;
-        let mut link = link.map_err(|error| match error {
+    /// Runs several statements in one round trip.
+    pub(super) async fn run(
+        &self,
+        what: &str,
+        sql: &str,
+    ) -> Result<Vec<StatementResult>, BackendError> {
+        let connection = self.connection().await;
+        let mut connection = connection.map_err(|error| match error {
             MySqlLocksError::Backend(error) => error,
             other => BackendError::new(other.to_string()),
         })?;
         let mut tries = 1;
         loop {
-            match link.run(what, sql).await {
-                Err(failure) if failure.met_another() && tries < TRIES => tries += 1,
+            match connection.run(what, sql).await {
+                Err(failure) if failure.is_deadlock() && tries < TRIES => tries += 1,
                 answer => return answer.map_err(BackendError::from),
             }
         }

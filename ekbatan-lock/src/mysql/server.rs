@@ -1,49 +1,50 @@
-//! Which server it is, and whether locks can be kept there.
+//! The variant of a server, and the check that locks on it are safe.
 //!
-//! What always holds: it is asked on every connection that is opened, because an address may
-//! lead elsewhere after a fail-over.
+//! Invariant: every new connection is checked, because an address can lead to another server
+//! after a fail-over.
 
 use super::error::MySqlLocksError;
 
-/// Asks for all that [`Server`] has to know. What a server does not have, it leaves out.
-pub(super) const LOOK: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
+/// Selects what [`ServerInfo`] needs. A server omits variables that it does not have.
+pub(super) const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
     ('version', 'read_only', 'super_read_only', 'innodb_read_only', 'wsrep_on')";
 
-/// Which of the two servers.
+/// MySQL or MariaDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flavour {
+pub(super) enum MySqlVariant {
     MySql,
     MariaDb,
 }
 
-impl Flavour {
-    /// Compares byte by byte and pads nothing: two keys are one if they are written alike.
+impl MySqlVariant {
+    /// A collation that compares byte by byte without padding, so that keys are equal only if
+    /// their bytes are.
     pub(super) fn collation(self) -> &'static str {
         match self {
-            Flavour::MySql => "utf8mb4_0900_bin",
-            Flavour::MariaDb => "utf8mb4_nopad_bin",
+            MySqlVariant::MySql => "utf8mb4_0900_bin",
+            MySqlVariant::MariaDb => "utf8mb4_nopad_bin",
         }
     }
 
-    /// No statement has less time than the protocol of locks gives it.
+    /// The setting that removes the server's time limit of statements.
     pub(super) fn unlimited(self) -> &'static str {
         match self {
-            Flavour::MySql => "max_execution_time = 0",
-            Flavour::MariaDb => "max_statement_time = 0",
+            MySqlVariant::MySql => "max_execution_time = 0",
+            MySqlVariant::MariaDb => "max_statement_time = 0",
         }
     }
 }
 
-/// A server as it described itself.
+/// What a server says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Server {
-    pub(super) flavour: Flavour,
+pub(super) struct ServerInfo {
+    pub(super) variant: MySqlVariant,
     /// Whether it is a node of a Galera cluster.
     cluster: bool,
 }
 
-impl Server {
-    /// Reads names and values of variables; refuses a server on which no lock is safe.
+impl ServerInfo {
+    /// Reads names and values of variables. Rejects a server on which no lock is safe.
     pub(super) fn read(variables: &[(String, String)]) -> Result<Self, MySqlLocksError> {
         let value = |name: &str| {
             let found = variables.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -51,8 +52,9 @@ impl Server {
         };
         let is_on = |name| !matches!(value(name), "" | "0" | "OFF");
         let version = value("version");
-        let flavour = if version.contains("MariaDB") { Flavour::MariaDb } else { Flavour::MySql };
-        refuse_an_old_one(version, flavour)?;
+        let variant =
+            if version.contains("MariaDB") { MySqlVariant::MariaDb } else { MySqlVariant::MySql };
+        refuse_an_old_one(version, variant)?;
         for name in ["read_only", "super_read_only", "innodb_read_only"] {
             if is_on(name) {
                 return Err(MySqlLocksError::Unsafe {
@@ -65,36 +67,36 @@ impl Server {
                 });
             }
         }
-        Ok(Self { flavour, cluster: is_on("wsrep_on") })
+        Ok(Self { variant, cluster: is_on("wsrep_on") })
     }
 
-    /// Named locks are granted by each node of a cluster for itself.
+    /// Each node of a cluster grants named locks on its own.
     pub(super) fn refuse_a_cluster(&self) -> Result<(), MySqlLocksError> {
-        match self.cluster {
-            false => Ok(()),
-            true => Err(MySqlLocksError::Unsafe {
-                reason: "the server is a node of a Galera cluster (wsrep_on is ON), of which each \
-                         node grants GET_LOCK for itself or not at all; use leases \
-                         (`MySqlLocks::leases`)"
-                    .to_owned(),
-            }),
+        if !self.cluster {
+            return Ok(());
         }
+        Err(MySqlLocksError::Unsafe {
+            reason: "the server is a node of a Galera cluster (wsrep_on is ON), of which each \
+                     node grants GET_LOCK for itself or not at all; use leases \
+                     (`MySqlLocks::leases`)"
+                .to_owned(),
+        })
     }
 }
 
-fn refuse_an_old_one(version: &str, flavour: Flavour) -> Result<(), MySqlLocksError> {
+fn refuse_an_old_one(version: &str, variant: MySqlVariant) -> Result<(), MySqlLocksError> {
     let mut numbers =
         version.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or_default());
     let mut next = || numbers.next().unwrap_or_default();
     let found = (next(), next(), next());
-    let why = match flavour {
-        Flavour::MySql if found < (5, 7, 5) => {
+    let why = match variant {
+        MySqlVariant::MySql if found < (5, 7, 5) => {
             "with each GET_LOCK it gives back the lock that the session had; MySQL 8.0 is the \
              oldest that will do"
         }
-        // The framework's own limits, and those of the collations in use.
-        Flavour::MySql if found < (8, 0, 17) => "MySQL 8.0.17 is the oldest that will do",
-        Flavour::MariaDb if found < (10, 7, 0) => "MariaDB 10.7 is the oldest that will do",
+        // Required by the framework's data tables, and by the collations in use.
+        MySqlVariant::MySql if found < (8, 0, 17) => "MySQL 8.0.17 is the oldest that will do",
+        MySqlVariant::MariaDb if found < (10, 7, 0) => "MariaDB 10.7 is the oldest that will do",
         _ => return Ok(()),
     };
     Err(MySqlLocksError::Unsafe {
@@ -106,18 +108,18 @@ fn refuse_an_old_one(version: &str, flavour: Flavour) -> Result<(), MySqlLocksEr
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Server, String> {
+    fn read(variables: &[(&str, &str)]) -> Result<ServerInfo, String> {
         let owned: Vec<_> =
             variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Server::read(&owned).map_err(|error| error.to_string())
+        ServerInfo::read(&owned).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_server_says_which_it_is() {
+    fn the_variant_is_read_from_the_version() {
         let mysql = read(&[("version", "9.7.4-2"), ("read_only", "OFF")]).unwrap();
-        assert_eq!(mysql.flavour, Flavour::MySql);
+        assert_eq!(mysql.variant, MySqlVariant::MySql);
         let mariadb = read(&[("version", "10.11.18-MariaDB-0+deb12u1"), ("wsrep_on", "OFF")]);
-        assert_eq!(mariadb.as_ref().unwrap().flavour, Flavour::MariaDb);
+        assert_eq!(mariadb.as_ref().unwrap().variant, MySqlVariant::MariaDb);
         assert!(mariadb.unwrap().refuse_a_cluster().is_ok());
     }
 

@@ -1,130 +1,182 @@
-//! Leases as named locks of one session (`GET_LOCK`).
+//! Leases as named locks of one MySQL session (`GET_LOCK`).
 //!
-//! What always holds: a lock is only ever tried for, never waited for; the session ends, and
-//! with it every lock, when this process does; a lock whose token was not counted is not
-//! granted. How long a lease lasts is up to this process: the server bounds nothing.
+//! Invariants: a lock is only ever tried. A lock without a token is not granted. All requests
+//! that have gathered share one round trip.
 
-mod actor;
-mod grants;
 mod live;
-mod names;
+mod statements;
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use async_trait::async_trait;
-use tokio::sync::{mpsc, oneshot};
-
+use super::connection::MySqlConnector;
 use super::error::MySqlLocksError;
 use super::lease::GIVE_WAY;
-use super::link::{ANSWER, Opener};
-use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
-use actor::{Actor, Common, Forced, Request};
-use live::Session;
-use names::Names;
+use crate::session::{
+    Forced, ReleaseRequest, Requests, SessionBackend, SessionGrants, SessionRequest, SessionServer,
+    TakeRequest, TryOutcome,
+};
+use crate::{BackendError, Released};
+use live::MySqlSession;
+use statements::SessionStatements;
 
-/// How often it is looked whether a session that was to end has ended.
-const LOOK: Duration = Duration::from_millis(10);
-
-/// Grants keys as named locks of one session; see
-/// [`MySqlLocks::session`](super::MySqlLocks::session).
-///
-/// When the session ends, every lease on it is lost and says so; a new one is opened for
-/// whoever asks next. Ending somebody else's lock by force ends their session, and with it all
-/// that it holds.
-pub struct MySqlSessionBackend {
-    common: Arc<Common>,
-    requests: mpsc::UnboundedSender<Request>,
+/// The sessions of one server. A release by force of another session's lock ends that session,
+/// and with it everything that it holds.
+pub(super) struct MySqlSessions {
+    connector: Arc<MySqlConnector>,
+    statements: SessionStatements,
 }
 
-impl MySqlSessionBackend {
-    pub(super) async fn open(opener: Arc<Opener>, eventlog: &str) -> Result<Self, MySqlLocksError> {
-        let names = Names::new(eventlog);
-        let session = Session::open(&opener, names.clone()).await?;
-        let common = Arc::new(Common { opener, names, grants: Mutex::new(session.grants()) });
-        let (requests, asked) = mpsc::unbounded_channel();
-        tokio::spawn(Actor::new(common.clone(), session, requests.downgrade(), asked).serve());
-        Ok(Self { common, requests })
-    }
-
-    async fn ask<T>(
-        &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, BackendError>>) -> Request,
-    ) -> Result<T, BackendError> {
-        let (answer, answered) = oneshot::channel();
-        let gone = || BackendError::new("the lock session was closed");
-        self.requests.send(request(answer)).map_err(|_| gone())?;
-        answered.await.unwrap_or_else(|_| Err(gone()))
+impl MySqlSessions {
+    pub(super) async fn open(
+        connector: Arc<MySqlConnector>,
+        eventlog: &str,
+    ) -> Result<SessionBackend<Self>, MySqlLocksError> {
+        SessionBackend::open(Self { connector, statements: SessionStatements::new(eventlog) }).await
     }
 }
 
-#[async_trait]
-impl LockBackend for MySqlSessionBackend {
-    fn name(&self) -> &'static str {
-        "mysql session"
+impl SessionServer for MySqlSessions {
+    const NAME: &'static str = "mysql session";
+    /// The protocol does not report that a session has ended, so it is pinged often.
+    const PING: Duration = Duration::from_secs(1);
+    const POLL_INTERVAL: Duration = Duration::from_millis(20);
+    const GIVE_WAY: Duration = GIVE_WAY;
+    const SESSION_LIST: &'static str = "SHOW PROCESSLIST";
+
+    type Lock = String;
+    type Session = MySqlSession;
+    type Shared = Arc<SessionGrants<String>>;
+    type Error = MySqlLocksError;
+
+    fn lock_of(key: &str) -> String {
+        key.to_owned()
     }
 
-    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        let (key, request) = (key.to_owned(), request.clone());
-        let taken = self.ask(|answer| Request::Take { key, request, answer }).await?;
-        Ok(taken.claim())
+    async fn open(&self) -> Result<MySqlSession, MySqlLocksError> {
+        MySqlSession::open(&self.connector, self.statements.clone()).await
     }
 
-    /// The server lets a session's lock last, so nothing is asked of it: a session that does
-    /// not answer is noticed by its signs of life.
-    async fn extend(&self, key: &str, grant: &Grant, _: Duration) -> Result<bool, BackendError> {
-        Ok(self.common.grants().stands(key, grant))
+    fn shared(session: &MySqlSession) -> Arc<SessionGrants<String>> {
+        session.grants()
     }
 
-    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        let (key, grant) = (key.to_owned(), *grant);
-        self.ask(|answer| Request::Release { key, grant, answer: Some(answer) }).await
+    fn grants(shared: &Arc<SessionGrants<String>>) -> &SessionGrants<String> {
+        shared
     }
 
-    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
-        let key = key.to_owned();
-        self.ask(|answer| Request::Inspect { key, answer }).await
-    }
-
-    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
-        let begun = Instant::now();
-        let mut ending = None;
-        loop {
-            let key = key.to_owned();
-            match self.ask(|answer| Request::Force { key, ending, answer }).await? {
-                Forced::Free(ended) => return Ok(ended),
-                Forced::Ending(session) if begun.elapsed() > ANSWER => {
-                    return Err(BackendError::new(format!(
-                        "session {session}, which holds it, was told to end and has not ended \
-                         within {ANSWER:?}; see SHOW PROCESSLIST for what it does"
-                    )));
-                }
-                Forced::Ending(session) => ending = Some(session),
+    async fn take(&self, session: &mut MySqlSession, takes: Vec<TakeRequest>, requests: &Requests) {
+        let grants = session.grants();
+        let mut holders = BTreeMap::new();
+        let mut asked = Vec::new();
+        for (key, request, reply) in takes {
+            if grants.begin_take(key.clone()) {
+                holders.insert(key.clone(), request.holder.clone());
+                asked.push((key, request, reply));
+            } else {
+                let _ = reply.send(Ok(TryOutcome::busy(requests.clone())));
             }
-            tokio::time::sleep(LOOK).await;
+        }
+        if asked.is_empty() {
+            return;
+        }
+        let mut tokens = session.take(&holders).await;
+        for (key, request, reply) in asked {
+            let outcome = match tokens.remove(&key) {
+                Some(Ok(Some(token))) => match grants.granted(key.clone(), &request, token) {
+                    Some(grant) => Ok(TryOutcome::granted(key, grant, requests.clone())),
+                    None => Err(BackendError::new("the session ended meanwhile")),
+                },
+                Some(Ok(None)) => {
+                    grants.remove(&key);
+                    Ok(TryOutcome::busy(requests.clone()))
+                }
+                Some(Err(error)) => {
+                    grants.remove(&key);
+                    Err(error)
+                }
+                None => {
+                    grants.remove(&key);
+                    Err(BackendError::new("taking a lock: no answer"))
+                }
+            };
+            let _ = reply.send(outcome);
         }
     }
 
-    async fn lost(&self, key: &str, grant: &Grant) -> String {
-        let grants = self.common.grants();
-        if grants.is_over() || grants.stands(key, grant) {
-            return grants.ended().await;
+    async fn release(
+        &self,
+        session: &mut MySqlSession,
+        releases: Vec<ReleaseRequest>,
+        _: &Requests,
+    ) {
+        let grants = session.grants();
+        let (mut keys, mut replies) = (Vec::new(), Vec::new());
+        for (key, grant, reply) in releases {
+            if grants.begin_release(key.clone(), &grant) {
+                keys.push(key);
+                replies.push(reply);
+            } else if let Some(reply) = reply {
+                let _ = reply.send(Ok(Released { ours: false, wanted: false }));
+            }
         }
-        "it ended as soon as it was granted".to_owned()
-    }
-
-    fn poll_interval(&self) -> Duration {
-        Duration::from_millis(20)
-    }
-
-    fn give_way(&self) -> Duration {
-        GIVE_WAY
-    }
-
-    async fn close(&self) {
-        let (answer, closed) = oneshot::channel();
-        if self.requests.send(Request::Close { answer }).is_ok() {
-            let _ = closed.await;
+        if keys.is_empty() {
+            return;
+        }
+        let wanted = session.release(&keys).await;
+        for (key, reply) in keys.iter().zip(replies) {
+            grants.remove(key);
+            let released = match &wanted {
+                Ok(wanted) => Ok(Released { ours: true, wanted: wanted.contains(key) }),
+                Err(error) => Err(BackendError::new(error.to_string())),
+            };
+            drop(reply.map(|reply| reply.send(released)));
         }
     }
+
+    async fn handle(&self, session: &mut MySqlSession, request: SessionRequest, _: &Requests) {
+        match request {
+            SessionRequest::Inspect { key, reply } => {
+                drop(reply.send(session.inspect(&key).await));
+            }
+            SessionRequest::Force { key, ending, reply } => {
+                drop(reply.send(force(session, key, ending).await));
+            }
+            // The actor handles the others.
+            other => other.refuse(BackendError::new("the session cannot handle this request")),
+        }
+    }
+
+    async fn after_batch(&self, session: &mut MySqlSession) {
+        session.note_wanted_keys().await;
+    }
+
+    async fn ping(&self, session: &mut MySqlSession) {
+        session.ping().await;
+    }
+
+    async fn close(&self, session: MySqlSession, why: &str) {
+        session.close(why).await;
+    }
+}
+
+async fn force(
+    session: &mut MySqlSession,
+    key: String,
+    ending: Option<i64>,
+) -> Result<Forced, BackendError> {
+    let grants = session.grants();
+    if let Some(held) = grants.held(&key)
+        && grants.begin_release(key.clone(), &held.grant)
+    {
+        let released = session.release(std::slice::from_ref(&key)).await;
+        grants.remove(&key);
+        released?;
+        return Ok(Forced::Free(true));
+    }
+    Ok(match session.force(&key, ending).await? {
+        Some(session) => Forced::Ending(session),
+        None => Forced::Free(ending.is_some()),
+    })
 }

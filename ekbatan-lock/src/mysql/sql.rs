@@ -1,22 +1,22 @@
-//! Values as SQL literals, and times, for statements that travel together as one text.
+//! Values and times as SQL literals, for texts of several statements.
 //!
-//! What always holds: nothing of a value can end its literal; times are UTC by the server's
-//! clock as its statement began, whatever the time zone of server or session.
+//! Invariants: no value can end its literal. Times are UTC by the server's clock at the start
+//! of the statement, whatever the time zone of the server or session.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-/// Before every time that there was.
+/// A time before all others.
 pub(super) const NEVER: &str = "TIMESTAMP'1970-01-01 00:00:00'";
 
-/// Milliseconds since 1970: what tokens are at least, so that they grow also where the table
-/// was lost.
+/// Milliseconds since 1970: the minimum of tokens, so that they grow even if the table is
+/// lost.
 pub(super) const MILLIS: &str =
     "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000";
 
-/// The longest term: what a date can be moved by without leaving its range.
+/// The longest term that keeps a date within its range.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(super) fn text(value: &str) -> String {
@@ -43,7 +43,7 @@ pub(super) fn name(value: &str) -> String {
     format!("`{}`", value.replace('`', "``"))
 }
 
-/// In microseconds, rounded up: the server must not free a key before its holder thinks so.
+/// In microseconds, rounded up: the server must not free a key earlier than its holder expects.
 pub(super) fn micros(term: Duration) -> u128 {
     term.min(LONGEST).as_micros() + 1
 }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_ends_a_literal() {
+    fn no_value_ends_its_literal() {
         assert_eq!(text("a'ż"), "_utf8mb4 x'6127c5bc'");
         assert_eq!(text(""), "_utf8mb4 x''");
         assert_eq!(name("a`b"), "`a``b`");

@@ -1,22 +1,23 @@
-//! What the strategies keep in the database of the framework.
+//! The tables of the strategies.
 //!
-//! What always holds: several processes may create it at once; where it is there already,
-//! nothing but the right to use it is needed.
+//! Invariants: several processes can create the tables at the same time. If the tables exist,
+//! only the right to use them is needed.
 
+use super::connection::value;
 use super::error::MySqlLocksError;
-use super::link::value;
-use super::pool::LockPool;
+use super::pool::MySqlLockPool;
 use super::sql::{name, text};
 use crate::BackendError;
 
-/// What one strategy needs.
-pub(super) struct Needs {
+/// The table of one strategy.
+pub(super) struct MySqlTable {
     table: &'static str,
     columns: &'static str,
 }
 
-/// A row per key that was ever leased. Rows are not deleted: tokens would begin anew.
-pub(super) const LEASES: Needs = Needs {
+/// One row per key that was ever leased. Rows are never deleted, because tokens would start
+/// again.
+pub(super) const LEASES: MySqlTable = MySqlTable {
     table: "lock_leases",
     columns: "owner binary(16) NOT NULL, \
          holder text NOT NULL, \
@@ -27,9 +28,9 @@ pub(super) const LEASES: Needs = Needs {
          wanted_until datetime(6) NOT NULL",
 };
 
-/// A row per key that was ever locked: its token, and which session had it last. Whether it
-/// still has is for `IS_USED_LOCK(lock_name)` to say.
-pub(super) const SESSIONS: Needs = Needs {
+/// One row per key that was ever locked: its token, and the session that had it last.
+/// `IS_USED_LOCK(lock_name)` tells whether that session still has it.
+pub(super) const SESSIONS: MySqlTable = MySqlTable {
     table: "lock_sessions",
     columns: "lock_name varchar(64) NOT NULL, \
          session bigint unsigned NOT NULL, \
@@ -40,16 +41,16 @@ pub(super) const SESSIONS: Needs = Needs {
          wanted_until datetime(6) NOT NULL",
 };
 
-/// The table of one strategy, as statements name it.
-pub(super) fn full_name(eventlog: &str, needs: &Needs) -> String {
+/// The qualified name of the table.
+pub(super) fn full_name(eventlog: &str, needs: &MySqlTable) -> String {
     format!("{}.{}", name(eventlog), needs.table)
 }
 
-/// Creates what is needed and not there.
+/// Creates the table if it does not exist.
 pub(super) async fn create(
-    pool: &LockPool,
+    pool: &MySqlLockPool,
     eventlog: &str,
-    needs: &Needs,
+    needs: &MySqlTable,
 ) -> Result<(), MySqlLocksError> {
     let there = format!(
         "SELECT COUNT(*) FROM information_schema.tables \
@@ -57,8 +58,9 @@ pub(super) async fn create(
         text(eventlog),
         text(needs.table)
     );
-    let mut link = pool.link().await?;
-    let found = link.run("looking for the lock table", &there).await.map_err(BackendError::from)?;
+    let mut connection = pool.connection().await?;
+    let found =
+        connection.run("looking for the lock table", &there).await.map_err(BackendError::from)?;
     if let Some(row) = found.first().and_then(|set| set.rows.first())
         && value::<i64>(row, 0)? > 0
     {
@@ -71,13 +73,13 @@ pub(super) async fn create(
          ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {}",
         name(eventlog),
         needs.columns,
-        link.server.flavour.collation()
+        connection.server.variant.collation()
     );
     let what = format!(
         "{table} is not there and cannot be created; GRANT ALL ON {}.* TO this user, or name \
          another database with `MySqlLocks::eventlog`",
         name(eventlog)
     );
-    link.run(&what, &script).await.map_err(BackendError::from)?;
+    connection.run(&what, &script).await.map_err(BackendError::from)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! How a connection for locks is made from an address.
 //!
-//! What always holds: a peer that vanished is noticed within half a minute, by both sides.
+//! Invariant: both sides notice within half a minute that the other one has vanished.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::error::{PostgresLocksError, told};
+use super::error::{PostgresLocksError, describe};
 use super::tls;
 
-/// How long a connection may be silent before the other side is asked for a sign of life.
-const SILENT: Duration = Duration::from_secs(10);
-/// How long it may take to answer before it is asked again.
-const ASKED_AGAIN: Duration = Duration::from_secs(5);
-/// How often it is asked.
-const ASKED: u32 = 3;
-/// How long what was sent may stay unconfirmed.
-const UNCONFIRMED: Duration = Duration::from_secs(20);
-/// After how much silence the driver asks unless told otherwise.
-const DRIVER_SILENT: Duration = Duration::from_secs(2 * 60 * 60);
+/// Idle time before the first keepalive probe.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+/// Time between keepalive probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Number of unanswered probes before the connection is closed.
+const KEEPALIVE_COUNT: u32 = 3;
+/// Maximum time that sent data may stay unacknowledged.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// The driver's default idle time before the first probe.
+const DRIVER_KEEPALIVE_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// A server, and how connections to it are made. Cheap to clone.
+/// The address of a server, and how to connect to it. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct PostgresAddress {
     config: Config,
     tls: MakeRustlsConnect,
 }
 
-impl Server {
-    /// The connection's driver has to be polled by whoever asks.
+impl PostgresAddress {
+    /// The caller has to poll the driver of the connection.
     pub(super) async fn connect(&self) -> Result<(Client, Driver), tokio_postgres::Error> {
         self.config.connect(self.tls.clone()).await
     }
@@ -42,16 +42,16 @@ impl Server {
     }
 }
 
-/// What carries a connection.
+/// The future that drives a connection.
 type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
-/// Reads an address such as `postgres://user:password@host:port/db?sslmode=disable`, and what
-/// is said beside it, which wins in what both say.
-pub(super) fn parse(server: &DataSourceConfig) -> Result<Server, PostgresLocksError> {
+/// Parses an address such as `postgres://user:password@host:port/db?sslmode=disable`. The
+/// other keys of the configuration take precedence over the address.
+pub(super) fn parse(server: &DataSourceConfig) -> Result<PostgresAddress, PostgresLocksError> {
     let (url, encryption) = tls::split(server)?;
     let mut config: Config =
-        url.parse().map_err(|error| PostgresLocksError::Address(told(&error)))?;
-    config.ssl_mode(encryption.asked_for());
+        url.parse().map_err(|error| PostgresLocksError::Address(describe(&error)))?;
+    config.ssl_mode(encryption.ssl_mode());
     let tls = encryption.connector()?;
     if let Some(username) = &server.username {
         config.user(username);
@@ -62,34 +62,34 @@ pub(super) fn parse(server: &DataSourceConfig) -> Result<Server, PostgresLocksEr
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(server.connection_timeout);
     }
-    if config.get_keepalives_idle() == DRIVER_SILENT {
-        config.keepalives_idle(SILENT);
+    if config.get_keepalives_idle() == DRIVER_KEEPALIVE_IDLE {
+        config.keepalives_idle(KEEPALIVE_IDLE);
     }
     if config.get_keepalives_interval().is_none() {
-        config.keepalives_interval(ASKED_AGAIN);
+        config.keepalives_interval(KEEPALIVE_INTERVAL);
     }
     if config.get_keepalives_retries().is_none() {
-        config.keepalives_retries(ASKED);
+        config.keepalives_retries(KEEPALIVE_COUNT);
     }
     if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(UNCONFIRMED);
+        config.tcp_user_timeout(USER_TIMEOUT);
     }
     if config.get_application_name().is_none() {
-        // Operators see it in pg_stat_activity, and those who ask who holds a key.
+        // `pg_stat_activity` and `inspect` show this name.
         let name = format!("{}-lock process {}", server.application_name, std::process::id());
         config.application_name(name);
     }
-    Ok(Server { config, tls })
+    Ok(PostgresAddress { config, tls })
 }
 
-/// What has the server notice that this side vanished, for the session that says it.
+/// The statements that make the server notice that this side of the session has vanished.
 pub(super) fn server_side() -> String {
     format!(
         "SET tcp_keepalives_idle = {}; SET tcp_keepalives_interval = {}; \
-         SET tcp_keepalives_count = {ASKED}; SET tcp_user_timeout = {};",
-        SILENT.as_secs(),
-        ASKED_AGAIN.as_secs(),
-        UNCONFIRMED.as_millis(),
+         SET tcp_keepalives_count = {KEEPALIVE_COUNT}; SET tcp_user_timeout = {};",
+        KEEPALIVE_IDLE.as_secs(),
+        KEEPALIVE_INTERVAL.as_secs(),
+        USER_TIMEOUT.as_millis(),
     )
 }
 
@@ -102,18 +102,18 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_does_not_show_its_password() {
+    fn an_invalid_address_does_not_show_its_password() {
         assert!(parse("postgres://u:p@localhost:5432/db").is_ok());
         let refused = parse("postgres://u:secret@localhost/db?x=y").unwrap_err();
         assert!(!refused.to_string().contains("secret"), "{refused}");
     }
 
     #[test]
-    fn what_the_address_says_itself_is_kept() {
+    fn settings_of_the_address_are_kept() {
         let config =
             parse("postgres://u@localhost/db?connect_timeout=3&application_name=me").unwrap();
         assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(3)));
         assert_eq!(config.get_application_name(), Some("me"));
-        assert_eq!(config.get_keepalives_idle(), SILENT);
+        assert_eq!(config.get_keepalives_idle(), KEEPALIVE_IDLE);
     }
 }

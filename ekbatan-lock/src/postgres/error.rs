@@ -1,18 +1,18 @@
-//! Why locks in PostgreSQL could not be set up.
+//! Errors of locks in PostgreSQL.
 
 use crate::BackendError;
 
-/// Locks in PostgreSQL that could not be set up.
+/// Error returned when locks in PostgreSQL cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresLocksError {
     /// The address cannot be used.
     #[error("the address of the lock database cannot be used: {0}")]
     Address(String),
-    /// There is a database, on which this provider cannot keep its promise.
-    #[error("locks are refused here: {reason}")]
+    /// Locks on this server are not safe.
+    #[error("locks are not safe here: {reason}")]
     Unsafe {
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// The database failed.
@@ -20,15 +20,15 @@ pub enum PostgresLocksError {
     Backend(#[from] BackendError),
 }
 
-/// A failure with what PostgreSQL said, which its driver's own text leaves out.
+/// An error with PostgreSQL's message, which the driver's own text omits.
 pub(super) fn failed(what: &str, error: &tokio_postgres::Error) -> BackendError {
-    BackendError::new(format!("{what}: {}", told(error)))
+    BackendError::new(format!("{what}: {}", describe(error)))
 }
 
-/// What went wrong, for people.
-pub(super) fn told(error: &tokio_postgres::Error) -> String {
+/// The server's message and code, or the driver's text.
+pub(super) fn describe(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
-        Some(said) => format!("{} ({})", said.message(), said.code().code()),
+        Some(server) => format!("{} ({})", server.message(), server.code().code()),
         None => match std::error::Error::source(error) {
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),

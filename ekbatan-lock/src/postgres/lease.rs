@@ -1,11 +1,11 @@
 //! Leases as rows, by the server's clock.
 //!
-//! What always holds: a row is never deleted and its token only grows; what changes a lease
-//! names its owner and its token; every statement is a transaction of its own.
+//! Invariants: a row is never deleted and its token only grows. A statement that changes a
+//! lease names its owner and token. Every statement is a transaction of its own.
 //!
-//! A grant is not waited for on the disk. If a crash of the server forgets it, somebody else
-//! may be granted the key, with another token: the fence in the commit tells the two apart.
-//! Tokens are at least the milliseconds since 1970, so that they grow also if the table was
+//! A grant does not wait for the disk. If the server forgets it in a crash, another holder may
+//! be granted the key with another token; the fence in the commit distinguishes the two.
+//! Tokens are at least the milliseconds since 1970, so that they grow even if the table is
 //! lost.
 
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use async_trait::async_trait;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::address::Server;
-use super::hints::Hints;
-use super::listener::Listener;
-use super::pool::LockPool;
+use super::address::PostgresAddress;
+use super::listener::ReleaseListener;
+use super::pool::PostgresLockPool;
+use crate::key_hints::KeyHints;
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
-/// Takes a key that was leased before and is free. It says less than the statement below, which
-/// follows where this one does nothing, and takes the server a fraction of the time to plan.
+/// Takes a free key that was leased before. If this statement changes no row, [`TAKE`] follows.
+/// The server plans this one in a fraction of the time.
 const TAKE_FREE: &str = "\
     UPDATE eventlog.lock_leases SET owner = $2, holder = $3, since = clock_timestamp(), \
         token = greatest(token + 1, \
@@ -31,8 +31,8 @@ const TAKE_FREE: &str = "\
     WHERE lock_key = $1 AND until <= clock_timestamp() \
     RETURNING token, set_config('synchronous_commit', 'off', true)";
 
-/// Takes the key or notes that it is wanted. Nothing is written when it is held and known to
-/// be wanted; what the first look misses, the row itself decides.
+/// Takes the key, or marks it as wanted. Writes nothing if the key is held and marked already.
+/// If the row changes after that check, the conflict clause decides.
 const TAKE: &str = "\
     WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), \
     asked AS ( \
@@ -70,8 +70,8 @@ const EXTEND: &str = "\
     WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
     RETURNING set_config('synchronous_commit', 'off', true)";
 
-/// Gives back; by the owner alone where nobody heard of the token. Tells the others only if
-/// one of them is known to wait.
+/// Releases the key; by the owner alone if the answer with the token was lost. Notifies other
+/// processes only if the key is marked as wanted.
 const RELEASE: &str = "\
     UPDATE eventlog.lock_leases SET until = '-infinity' \
     WHERE lock_key = $1 AND owner = $2 AND (token = $3 OR $3 = 0) AND until > clock_timestamp() \
@@ -80,7 +80,7 @@ const RELEASE: &str = "\
             THEN pg_notify('ekbatan_lock', lock_key)::text END, \
         set_config('synchronous_commit', 'off', true)";
 
-/// Ends whatever stands. That one waits for the disk: a crash must not bring it back.
+/// Ends the current lease. This waits for the disk: a crash must not restore the lease.
 const FORCE: &str = "\
     UPDATE eventlog.lock_leases SET until = '-infinity', token = token + 1 \
     WHERE lock_key = $1 AND until > clock_timestamp() \
@@ -93,26 +93,25 @@ const INSPECT: &str = "\
     FROM (SELECT *, clock_timestamp() AS now FROM eventlog.lock_leases WHERE lock_key = $1) l \
     WHERE until > now";
 
-/// The longest term: what a timestamp can be moved by without leaving its range.
+/// The longest term that keeps a timestamp within its range.
 const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
 
-/// Grants keys as rows of the table `eventlog.lock_leases`; see
-/// [`PostgresLocks::leases`](super::PostgresLocks::leases).
-pub struct PostgresLeaseBackend {
-    pool: LockPool,
-    hints: Arc<Hints>,
-    listener: Listener,
+/// Grants keys as rows of the table `eventlog.lock_leases`.
+pub(super) struct PostgresLeases {
+    pool: PostgresLockPool,
+    hints: Arc<KeyHints>,
+    listener: ReleaseListener,
 }
 
-impl PostgresLeaseBackend {
-    pub(super) fn new(pool: LockPool, server: Server) -> Self {
-        let hints = Arc::new(Hints::default());
-        let listener = Listener::start(server, hints.clone());
+impl PostgresLeases {
+    pub(super) fn new(pool: PostgresLockPool, server: PostgresAddress) -> Self {
+        let hints = Arc::new(KeyHints::default());
+        let listener = ReleaseListener::start(server, hints.clone());
         Self { pool, hints, listener }
     }
 }
 
-/// Rounded up: the server must not free a key before its holder thinks so.
+/// Rounded up: the server must not free a key earlier than its holder expects.
 fn micros(term: Duration) -> f64 {
     term.min(LONGEST).as_micros() as f64 + 1.0
 }
@@ -122,14 +121,14 @@ fn duration(row: &Row, column: usize) -> Duration {
 }
 
 #[async_trait]
-impl LockBackend for PostgresLeaseBackend {
+impl LockBackend for PostgresLeases {
     fn name(&self) -> &'static str {
         "postgres lease"
     }
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         let term = micros(request.term);
-        let values: [super::pool::Value<'_>; 4] = [
+        let values: [super::pool::TypedValue<'_>; 4] = [
             (&key, Type::TEXT),
             (&request.owner, Type::UUID),
             (&request.holder, Type::TEXT),
@@ -139,18 +138,19 @@ impl LockBackend for PostgresLeaseBackend {
             return Ok(Attempt::Granted(Grant { owner: request.owner, token: row.get(0) }));
         }
         let Some(row) = self.pool.row("taking a lease", TAKE, &values).await? else {
-            // Its row was made by somebody else after we looked.
+            // Another process created the row after the check.
             return Ok(Attempt::Busy(None));
         };
-        Ok(match row.get(0) {
-            true => Attempt::Granted(Grant { owner: request.owner, token: row.get(1) }),
-            false => Attempt::Busy(Some(duration(&row, 2))),
+        Ok(if row.get(0) {
+            Attempt::Granted(Grant { owner: request.owner, token: row.get(1) })
+        } else {
+            Attempt::Busy(Some(duration(&row, 2)))
         })
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
         let term = micros(term);
-        let values: [super::pool::Value<'_>; 4] = [
+        let values: [super::pool::TypedValue<'_>; 4] = [
             (&key, Type::TEXT),
             (&grant.owner, Type::UUID),
             (&grant.token, Type::INT8),
@@ -160,21 +160,22 @@ impl LockBackend for PostgresLeaseBackend {
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        let values: [super::pool::Value<'_>; 3] =
+        let values: [super::pool::TypedValue<'_>; 3] =
             [(&key, Type::TEXT), (&grant.owner, Type::UUID), (&grant.token, Type::INT8)];
-        let row = self.pool.row("giving a lease back", RELEASE, &values).await?;
-        // A lease that has expired is free without our doing.
+        let row = self.pool.row("releasing a lease", RELEASE, &values).await?;
+        // A lease that has expired is free already.
         Ok(Released { ours: row.is_some(), wanted: row.is_some_and(|row| row.get(0)) })
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
-        let row = self.pool.row("who holds a lease", INSPECT, &[(&key, Type::TEXT)]).await?;
-        Ok(row.map(|row| Holder {
-            holder: row.get(0),
-            token: row.get(1),
-            held: Some(duration(&row, 2)),
-            remaining: Some(duration(&row, 3)),
-            waiting_here: 0,
+        let row = self
+            .pool
+            .row("looking for the holder of a lease", INSPECT, &[(&key, Type::TEXT)])
+            .await?;
+        Ok(row.map(|row| {
+            Holder::new(row.get::<_, String>(0), row.get(1))
+                .held(Some(duration(&row, 2)))
+                .remaining(Some(duration(&row, 3)))
         }))
     }
 
@@ -188,7 +189,7 @@ impl LockBackend for PostgresLeaseBackend {
     }
 
     async fn freed(&self, key: &str) {
-        self.hints.heard(key).await;
+        self.hints.freed(key).await;
     }
 
     fn poll_interval(&self) -> Duration {

@@ -1,28 +1,28 @@
-//! The one connection of a backend that hears of keys that were given back.
+//! The connection of a backend that listens for released keys.
 //!
-//! What always holds: when it is lost it is made again, and whoever listens is told once, as
-//! a hint may have been missed. It ends when its owner is dropped.
+//! Invariants: a connection that is lost is opened again, and all waiters are woken then,
+//! because hints may have been missed. The task ends when its owner is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::address::Server;
+use super::address::PostgresAddress;
 use super::error::failed;
-use super::hints::Hints;
-use super::wire::{CHANNEL, Wire};
+use super::notify_connection::{CHANNEL, NotifyConnection};
 use crate::BackendError;
+use crate::key_hints::KeyHints;
 
-/// How long to wait before connecting again, at least and at most.
+/// Minimum and maximum time to wait before connecting again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-pub(super) struct Listener {
+pub(super) struct ReleaseListener {
     task: JoinHandle<()>,
 }
 
-impl Listener {
-    pub(super) fn start(server: Server, hints: Arc<Hints>) -> Self {
+impl ReleaseListener {
+    pub(super) fn start(server: PostgresAddress, hints: Arc<KeyHints>) -> Self {
         Self { task: tokio::spawn(listen(server, hints)) }
     }
 
@@ -31,24 +31,24 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ReleaseListener {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-async fn listen(server: Server, hints: Arc<Hints>) {
+async fn listen(server: PostgresAddress, hints: Arc<KeyHints>) {
     let mut pause = PAUSE.0;
     loop {
         match subscribe(&server, &hints).await {
             Ok(wire) => {
                 pause = PAUSE.0;
-                hints.tell_all();
+                hints.wake_all();
                 let why = wire.ended().await;
                 tracing::debug!(why, "the connection that listens for freed locks ended");
             }
             Err(error) => {
-                tracing::debug!(%error, "nobody listens for freed locks; they are polled")
+                tracing::debug!(%error, "connecting to listen for freed locks failed; they are polled")
             }
         }
         tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
@@ -56,8 +56,11 @@ async fn listen(server: Server, hints: Arc<Hints>) {
     }
 }
 
-async fn subscribe(server: &Server, hints: &Arc<Hints>) -> Result<Wire, BackendError> {
-    let wire = Wire::connect(server, hints.clone()).await?;
+async fn subscribe(
+    server: &PostgresAddress,
+    hints: &Arc<KeyHints>,
+) -> Result<NotifyConnection, BackendError> {
+    let wire = NotifyConnection::connect(server, hints.clone()).await?;
     let listened = wire.client.batch_execute(&format!("LISTEN {CHANNEL}")).await;
     listened.map_err(|error| failed("LISTEN", &error))?;
     Ok(wire)

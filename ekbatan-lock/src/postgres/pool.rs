@@ -1,7 +1,7 @@
-//! The pool, and statements that take one trip and no session.
+//! The pool, for statements that take one round trip and need no session.
 //!
-//! What always holds: a statement is one transaction and leaves no trace in its connection,
-//! so that it runs behind any pooler; a connection that does not answer is not used again.
+//! Invariants: a statement is one transaction and leaves no state in its connection, so that
+//! it works behind any pooler. A connection that does not answer is not used again.
 
 use std::time::Duration;
 
@@ -9,27 +9,30 @@ use deadpool_postgres::{ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::address::Server;
+use super::address::PostgresAddress;
 use super::error::{PostgresLocksError, failed};
 use crate::BackendError;
 
-/// How long the server may take to answer; no statement here waits for anybody.
+/// Maximum time for the server to answer. No statement here waits for a lock.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
 
-/// How long a statement may wait for its connection.
+/// Maximum time to wait for a connection.
 const WAIT: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
-pub(super) struct LockPool {
+pub(super) struct PostgresLockPool {
     pool: Pool,
 }
 
-/// A value and its type, so that the server need not be asked for it first.
-pub(super) type Value<'a> = (&'a (dyn ToSql + Sync), Type);
+/// A value and its type, so that the driver need not ask the server for the type.
+pub(super) type TypedValue<'a> = (&'a (dyn ToSql + Sync), Type);
 
-impl LockPool {
-    pub(super) fn new(server: &Server, connections: usize) -> Result<Self, PostgresLocksError> {
-        // Whether it is closed is all there is to ask: a statement leaves nothing behind.
+impl PostgresLockPool {
+    pub(super) fn new(
+        server: &PostgresAddress,
+        connections: usize,
+    ) -> Result<Self, PostgresLocksError> {
+        // Statements leave no state behind, so only check that the connection is open.
         let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(server.manager(fast))
             .max_size(connections.max(1))
@@ -51,12 +54,12 @@ impl LockPool {
         })
     }
 
-    /// Runs one statement that answers one row or none.
+    /// Runs one statement that returns one row or none.
     pub(super) async fn row(
         &self,
         what: &'static str,
         sql: &str,
-        values: &[Value<'_>],
+        values: &[TypedValue<'_>],
     ) -> Result<Option<Row>, BackendError> {
         let connection = self.connection().await?;
         match tokio::time::timeout(ANSWER, connection.query_typed_opt(sql, values)).await {

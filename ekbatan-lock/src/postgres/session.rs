@@ -1,31 +1,31 @@
-//! Leases as advisory locks of one session.
+//! Leases as advisory locks of one PostgreSQL session.
 //!
-//! What always holds: a lock is only ever tried for, never waited for, as a wait that is cut
-//! short may have the lock all the same; the server's process ends, and with it every lock,
-//! when this process does. How long a lease lasts is up to this process: the server bounds
-//! nothing, and does not know how long a lock has been held.
+//! Invariants: a lock is only ever tried. A wait that is cut short could have the lock all the
+//! same. The server knows neither how long a lease may last nor how long a lock has been held.
+//!
+//! Requests do not queue behind each other: each runs in a task of its own, and their
+//! statements travel one after the other on the session's connection.
 
-mod actor;
-mod grants;
 mod live;
 mod pooler;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use sha2::{Digest, Sha256};
-use tokio::sync::{mpsc, oneshot};
 
-use super::address::Server;
+use super::address::PostgresAddress;
 use super::error::PostgresLocksError;
-use super::hints::Hints;
-use super::pool::LockPool;
-use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
-use actor::{Common, Request};
-use live::Session;
+use super::pool::PostgresLockPool;
+use crate::key_hints::KeyHints;
+use crate::session::{
+    Forced, ReleaseRequest, Requests, SessionBackend, SessionGrants, SessionRequest, SessionServer,
+    TakeRequest, TryOutcome,
+};
+use crate::{BackendError, Grant, GrantRequest, Holder, Released};
+use live::PostgresSession;
 
-/// Keeps our locks apart from what others lock by number in the same database.
+/// Keeps the locks of this crate apart from other advisory locks in the same database.
 const NAMESPACE: &str = "ekbatan-lock";
 
 /// The number of a key's lock.
@@ -37,105 +37,219 @@ fn lock_of(key: &str) -> i64 {
     i64::from_be_bytes(first)
 }
 
-/// Grants keys as advisory locks of one session; see
-/// [`PostgresLocks::session`](super::PostgresLocks::session).
-///
-/// When the session ends, every lease on it is lost and says so; a new one is opened for
-/// whoever asks next. Somebody else's lock cannot be ended by force without ending all that
-/// their session holds, so that is an error which says how to.
-pub struct PostgresSessionBackend {
-    common: Arc<Common>,
-    requests: mpsc::UnboundedSender<Request>,
+/// The sessions of one database. A lock of another session cannot be ended by force without
+/// ending everything that session holds, so the error tells the operator how to do that.
+pub(super) struct PostgresSessions {
+    server: PostgresAddress,
+    hints: Arc<KeyHints>,
 }
 
-impl PostgresSessionBackend {
-    pub(super) async fn open(server: Server, pool: &LockPool) -> Result<Self, PostgresLocksError> {
+impl PostgresSessions {
+    pub(super) async fn open(
+        server: PostgresAddress,
+        pool: &PostgresLockPool,
+    ) -> Result<SessionBackend<Self>, PostgresLocksError> {
         pooler::refuse(&server, pool).await?;
-        let hints = Arc::new(Hints::default());
-        let session = Arc::new(Session::open(&server, hints.clone()).await?);
-        actor::watch(session.clone());
-        let common = Arc::new(Common { server, hints, session: Mutex::new(session) });
-        let (requests, asked) = mpsc::unbounded_channel();
-        tokio::spawn(actor::serve(common.clone(), requests.downgrade(), asked));
-        Ok(Self { common, requests })
+        SessionBackend::open(Self { server, hints: Arc::default() }).await
     }
 
-    async fn ask<T>(
-        &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, BackendError>>) -> Request,
-    ) -> Result<T, BackendError> {
-        let (answer, answered) = oneshot::channel();
-        let gone = || BackendError::new("the lock session was closed");
-        let (request, session) = (request(answer), self.common.session());
-        if session.is_over() {
-            self.requests.send(request).map_err(|_| gone())?;
-        } else {
-            // The actor would do no more, and be one more task to wake.
-            let (hints, requests) = (self.common.hints.clone(), self.requests.clone());
-            tokio::spawn(actor::carry_out(session, hints, request, requests));
-        }
-        answered.await.unwrap_or_else(|_| Err(gone()))
+    fn spawn(&self, session: &Arc<PostgresSession>, request: SessionRequest, requests: &Requests) {
+        let (session, hints) = (session.clone(), self.hints.clone());
+        tokio::spawn(handle(session, hints, request, requests.clone()));
     }
 }
 
-#[async_trait]
-impl LockBackend for PostgresSessionBackend {
-    fn name(&self) -> &'static str {
-        "postgres session"
+impl SessionServer for PostgresSessions {
+    const NAME: &'static str = "postgres session";
+    const PING: Duration = Duration::from_secs(5);
+    const POLL_INTERVAL: Duration = Duration::from_millis(100);
+    const GIVE_WAY: Duration = Duration::from_millis(20);
+    const SESSION_LIST: &'static str = "pg_stat_activity";
+
+    type Lock = i64;
+    type Session = Arc<PostgresSession>;
+    type Shared = Arc<PostgresSession>;
+    type Error = PostgresLocksError;
+
+    fn lock_of(key: &str) -> i64 {
+        lock_of(key)
     }
 
-    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        let (key, request) = (key.to_owned(), request.clone());
-        let taken = self.ask(|answer| Request::Take { key, request, answer }).await?;
-        Ok(taken.claim())
+    async fn open(&self) -> Result<Arc<PostgresSession>, PostgresLocksError> {
+        let session = Arc::new(PostgresSession::open(&self.server, self.hints.clone()).await?);
+        let watched = session.clone();
+        tokio::spawn(async move {
+            let why = watched.watch().await;
+            tracing::debug!(why, "a lock session has ended");
+        });
+        // KeyHints may have been missed while there was no session.
+        self.hints.wake_all();
+        Ok(session)
     }
 
-    /// The server lets a session's lock last, so nothing is asked of it: a session that does
-    /// not answer is noticed by its signs of life.
-    async fn extend(&self, key: &str, grant: &Grant, _: Duration) -> Result<bool, BackendError> {
-        Ok(self.common.session().grants.stands(lock_of(key), grant))
+    fn shared(session: &Arc<PostgresSession>) -> Arc<PostgresSession> {
+        session.clone()
     }
 
-    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        let (key, grant) = (key.to_owned(), *grant);
-        self.ask(|answer| Request::Release { key, grant, answer: Some(answer) }).await
+    fn grants(shared: &Arc<PostgresSession>) -> &SessionGrants<i64> {
+        &shared.grants
     }
 
-    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
-        let key = key.to_owned();
-        self.ask(|answer| Request::Inspect { key, answer }).await
+    /// Saves the way through the actor, which would add nothing but a wake-up.
+    fn handle_directly(
+        &self,
+        shared: &Arc<PostgresSession>,
+        request: SessionRequest,
+        requests: &Requests,
+    ) -> Option<SessionRequest> {
+        self.spawn(shared, request, requests);
+        None
     }
 
-    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
-        let key = key.to_owned();
-        self.ask(|answer| Request::Force { key, answer }).await
+    async fn take(
+        &self,
+        session: &mut Arc<PostgresSession>,
+        takes: Vec<TakeRequest>,
+        requests: &Requests,
+    ) {
+        for (key, request, reply) in takes {
+            self.spawn(session, SessionRequest::Take { key, request, reply }, requests);
+        }
+    }
+
+    async fn release(
+        &self,
+        session: &mut Arc<PostgresSession>,
+        releases: Vec<ReleaseRequest>,
+        requests: &Requests,
+    ) {
+        for (key, grant, reply) in releases {
+            self.spawn(session, SessionRequest::Release { key, grant, reply }, requests);
+        }
+    }
+
+    async fn handle(
+        &self,
+        session: &mut Arc<PostgresSession>,
+        request: SessionRequest,
+        requests: &Requests,
+    ) {
+        self.spawn(session, request, requests);
+    }
+
+    async fn ping(&self, session: &mut Arc<PostgresSession>) {
+        if !session.grants.is_empty() {
+            let session = session.clone();
+            tokio::spawn(async move { session.ping().await });
+        }
+    }
+
+    async fn close(&self, session: Arc<PostgresSession>, why: &str) {
+        session.end(why.to_owned());
     }
 
     async fn freed(&self, key: &str) {
-        self.common.hints.heard(key).await;
+        self.hints.freed(key).await;
     }
+}
 
-    async fn lost(&self, key: &str, grant: &Grant) -> String {
-        let session = self.common.session();
-        if session.is_over() || session.grants.stands(lock_of(key), grant) {
-            return session.ended().await;
+async fn handle(
+    session: Arc<PostgresSession>,
+    hints: Arc<KeyHints>,
+    request: SessionRequest,
+    requests: Requests,
+) {
+    match request {
+        SessionRequest::Take { reply, .. } if reply.is_closed() => {}
+        SessionRequest::Take { key, request, reply } => {
+            let outcome = take(&session, &key, &request).await.map(|grant| match grant {
+                Some(grant) => TryOutcome::granted(key, grant, requests),
+                None => TryOutcome::busy(requests),
+            });
+            drop(reply.send(outcome));
         }
-        "it ended as soon as it was granted".to_owned()
-    }
-
-    fn poll_interval(&self) -> Duration {
-        Duration::from_millis(100)
-    }
-
-    fn give_way(&self) -> Duration {
-        Duration::from_millis(20)
-    }
-
-    async fn close(&self) {
-        let (answer, closed) = oneshot::channel();
-        if self.requests.send(Request::Close { answer }).is_ok() {
-            let _ = closed.await;
+        SessionRequest::Release { key, grant, reply } => {
+            let released = release(&session, &hints, &key, &grant).await;
+            drop(reply.map(|reply| reply.send(released)));
         }
+        SessionRequest::Inspect { key, reply } => drop(reply.send(inspect(&session, &key).await)),
+        SessionRequest::Force { key, reply, .. } => {
+            drop(reply.send(force(&session, &hints, &key).await.map(Forced::Free)));
+        }
+        SessionRequest::Close { reply } => drop(reply.send(())),
+    }
+}
+
+async fn take(
+    session: &PostgresSession,
+    key: &str,
+    request: &GrantRequest,
+) -> Result<Option<Grant>, BackendError> {
+    let lock = lock_of(key);
+    if !session.grants.begin_take(lock) {
+        return Ok(None);
+    }
+    match session.take(key, lock).await {
+        Ok(Some(token)) => {
+            let granted = session.grants.granted(lock, request, token);
+            granted.map(Some).ok_or_else(|| BackendError::new("the session ended meanwhile"))
+        }
+        Ok(None) => {
+            session.grants.remove(&lock);
+            Ok(None)
+        }
+        Err(error) => {
+            // The statement may have taken the lock before it failed, and then still has it.
+            session.unlock_unknown(lock).await;
+            session.grants.remove(&lock);
+            Err(error)
+        }
+    }
+}
+
+async fn release(
+    session: &PostgresSession,
+    hints: &KeyHints,
+    key: &str,
+    grant: &Grant,
+) -> Result<Released, BackendError> {
+    let lock = lock_of(key);
+    if !session.grants.begin_release(lock, grant) {
+        return Ok(Released { ours: false, wanted: false });
+    }
+    let wanted = session.release(key, lock).await;
+    session.grants.remove(&lock);
+    hints.wake(key);
+    Ok(Released { ours: true, wanted: wanted? })
+}
+
+async fn inspect(session: &PostgresSession, key: &str) -> Result<Option<Holder>, BackendError> {
+    let lock = lock_of(key);
+    let Some((pid, name, ours)) = session.holder(lock).await? else { return Ok(None) };
+    let held = session.grants.held(&lock).filter(|_| ours);
+    Ok(Some(match held {
+        Some(held) => Holder::new(held.holder, held.grant.token).held(Some(held.since.elapsed())),
+        // The server knows nothing else of another session.
+        None => Holder::new(format!("{name} (session {pid})"), 0),
+    }))
+}
+
+async fn force(
+    session: &PostgresSession,
+    hints: &KeyHints,
+    key: &str,
+) -> Result<bool, BackendError> {
+    let lock = lock_of(key);
+    if let Some(held) = session.grants.held(&lock) {
+        return Ok(release(session, hints, key, &held.grant).await?.ours);
+    }
+    match session.holder(lock).await? {
+        None | Some((_, _, true)) => Ok(false),
+        Some((pid, name, _)) => Err(BackendError::new(format!(
+            "session {pid} ({name}) holds it, and a session's lock can only be given back by \
+             that session: release it there, or end all that it holds by \
+             `SELECT pg_terminate_backend({pid})`"
+        ))),
     }
 }
 
@@ -144,8 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_have_the_numbers_that_they_always_had() {
-        // Processes of different versions exclude each other.
+    fn each_key_has_its_own_lock_number() {
         assert_eq!(lock_of("DC#eu#wallet:17"), lock_of("DC#eu#wallet:17"));
         assert_ne!(lock_of("DC#eu#wallet:17"), lock_of("DC#eu#wallet:18"));
     }

@@ -1,26 +1,27 @@
-//! What the strategies keep in the database, and whether it is one to keep it in.
+//! The tables of the strategies, and the check that the server is not a replica.
 //!
-//! What always holds: several processes may create it at once; where it is there already,
-//! nothing but the right to use it is needed.
+//! Invariants: several processes can create the tables at the same time. If the tables exist,
+//! only the right to use them is needed.
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::error::{PostgresLocksError, failed};
-use super::pool::LockPool;
+use super::pool::PostgresLockPool;
 
-/// How often creation is tried. Whoever creates the schema otherwise, at the same time, makes
-/// one of them fail.
+/// Number of tries to create the tables. A concurrent creation by other means makes one of the
+/// two fail.
 const TRIES: usize = 5;
 
-/// What one strategy needs.
-pub(super) struct Needs {
+/// The tables of one strategy.
+pub(super) struct PostgresTables {
     names: &'static [&'static str],
     create: &'static str,
 }
 
-/// A row per key that was ever leased. Rows are not deleted: tokens would begin anew.
-pub(super) const LEASES: Needs = Needs {
+/// One row per key that was ever leased. Rows are never deleted, because tokens would start
+/// again.
+pub(super) const LEASES: PostgresTables = PostgresTables {
     names: &["eventlog.lock_leases"],
     create: "CREATE TABLE IF NOT EXISTS eventlog.lock_leases ( \
          lock_key varchar(255) PRIMARY KEY, \
@@ -33,9 +34,9 @@ pub(super) const LEASES: Needs = Needs {
      ) WITH (fillfactor = 50)",
 };
 
-/// The tokens of session locks, and who waits for them. Of the latter nothing is missed if a
-/// crash forgets it, so it is not logged.
-pub(super) const SESSIONS: Needs = Needs {
+/// The tokens of session locks, and the sessions that wait for keys. Losing the waiters in a
+/// crash does no harm, so their table is not logged.
+pub(super) const SESSIONS: PostgresTables = PostgresTables {
     names: &["eventlog.lock_tokens", "eventlog.lock_wanted"],
     create: "CREATE SEQUENCE IF NOT EXISTS eventlog.lock_tokens; \
      CREATE UNLOGGED TABLE IF NOT EXISTS eventlog.lock_wanted ( \
@@ -46,13 +47,10 @@ pub(super) const SESSIONS: Needs = Needs {
      )",
 };
 
-/// Locks on a replica would be seen by nobody, and be gone when it is promoted.
-pub(super) async fn refuse_a_replica(pool: &LockPool) -> Result<(), PostgresLocksError> {
-    let row = pool.row("whether it is a replica", "SELECT pg_is_in_recovery()", &[]).await?;
-    match row.is_some_and(|row| row.get(0)) {
-        true => Err(replica()),
-        false => Ok(()),
-    }
+/// The primary does not see locks on a replica, and they are gone when it is promoted.
+pub(super) async fn refuse_a_replica(pool: &PostgresLockPool) -> Result<(), PostgresLocksError> {
+    let row = pool.row("checking for a replica", "SELECT pg_is_in_recovery()", &[]).await?;
+    if row.is_some_and(|row| row.get(0)) { Err(replica()) } else { Ok(()) }
 }
 
 pub(super) fn replica() -> PostgresLocksError {
@@ -63,12 +61,15 @@ pub(super) fn replica() -> PostgresLocksError {
     }
 }
 
-/// Creates what is needed and not there.
-pub(super) async fn create(pool: &LockPool, needs: &Needs) -> Result<(), PostgresLocksError> {
+/// Creates the tables that do not exist.
+pub(super) async fn create(
+    pool: &PostgresLockPool,
+    needs: &PostgresTables,
+) -> Result<(), PostgresLocksError> {
     let connection = pool.connection().await?;
     let names = needs.names.join(" and ");
     let there = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) AS name";
-    // The number is the one that migrations of the eventlog take, so that these do not meet.
+    // Migrations of the eventlog take the same advisory lock, so the two do not collide.
     let script = format!(
         "BEGIN; SELECT pg_advisory_xact_lock(28545284254495086); \
          CREATE SCHEMA IF NOT EXISTS eventlog; {}; COMMIT",
@@ -82,12 +83,12 @@ pub(super) async fn create(pool: &LockPool, needs: &Needs) -> Result<(), Postgre
             return Ok(());
         }
         let Err(error) = connection.batch_execute(&script).await else { return Ok(()) };
-        // Of a script that failed, the transaction is still open.
+        // The transaction of the failed script is still open.
         let _ = connection.batch_execute("ROLLBACK").await;
         tries += 1;
-        let met =
+        let collisions =
             [SqlState::UNIQUE_VIOLATION, SqlState::DUPLICATE_SCHEMA, SqlState::DUPLICATE_TABLE];
-        if tries == TRIES || !error.code().is_some_and(|code| met.contains(code)) {
+        if tries == TRIES || !error.code().is_some_and(|code| collisions.contains(code)) {
             let what = format!("{names} is not there and cannot be created");
             return Err(failed(&what, &error).into());
         }

@@ -1,7 +1,7 @@
-//! Encryption of the lock connections, by the same keys and in the same way as the data's.
+//! Encryption of the lock connections. It is configured like that of the data connections.
 //!
-//! What always holds: a connection is never less than what was asked for. Of the modes only
-//! `disable`, and `prefer` with a server that has no encryption, end in plain text.
+//! Invariants: a connection is never less encrypted than configured. Only `disable`, and
+//! `prefer` with a server without encryption, lead to plain text.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::PostgresLocksError;
 
-/// What is asked for.
+/// The configured encryption.
 pub(super) struct Encryption {
     mode: TlsMode,
     roots: Option<PathBuf>,
 }
 
-/// Parts what an address says of encryption, which its driver knows only in part, from the
-/// rest of it. The configuration's own keys win.
+/// Separates the encryption parameters of an address, which the driver supports only in part,
+/// from the rest. The keys of the configuration take precedence.
 pub(super) fn split(server: &DataSourceConfig) -> Result<(String, Encryption), PostgresLocksError> {
     let (place, query) = server.url.split_once('?').unwrap_or((&server.url, ""));
     let (mut mode, mut roots, mut kept) = (None, None, Vec::new());
@@ -38,10 +38,8 @@ pub(super) fn split(server: &DataSourceConfig) -> Result<(String, Encryption), P
             _ => kept.push(pair),
         }
     }
-    let url = match kept.is_empty() {
-        true => place.to_owned(),
-        false => format!("{place}?{}", kept.join("&")),
-    };
+    let url =
+        if kept.is_empty() { place.to_owned() } else { format!("{place}?{}", kept.join("&")) };
     let mode = server.tls_mode.or(mode).unwrap_or(TlsMode::Prefer);
     Ok((url, Encryption { mode, roots: server.tls_root_cert.clone().or(roots) }))
 }
@@ -55,7 +53,7 @@ fn named(word: &str) -> Result<TlsMode, PostgresLocksError> {
         "verify-full" => TlsMode::VerifyFull,
         _ => {
             return Err(refused(format!(
-                "`{word}` is no sslmode; known are disable, prefer, require, verify-ca and verify-full"
+                "`{word}` is not an sslmode; use one of disable, prefer, require, verify-ca and verify-full"
             )));
         }
     })
@@ -66,8 +64,8 @@ fn refused(why: String) -> PostgresLocksError {
 }
 
 impl Encryption {
-    /// What the driver asks the server for.
-    pub(super) fn asked_for(&self) -> SslMode {
+    /// What the driver requests from the server.
+    pub(super) fn ssl_mode(&self) -> SslMode {
         match self.mode {
             TlsMode::Disable => SslMode::Disable,
             TlsMode::Prefer => SslMode::Prefer,
@@ -76,7 +74,7 @@ impl Encryption {
     }
 
     pub(super) fn connector(&self) -> Result<MakeRustlsConnect, PostgresLocksError> {
-        // Named here, as an application may have another one for itself.
+        // Named explicitly, because the application may have installed another provider.
         let provider = Arc::new(ring::default_provider());
         let failed = |error: Error| refused(format!("encryption could not be set up: {error}"));
         let config = ClientConfig::builder_with_provider(provider.clone())
@@ -101,7 +99,7 @@ impl Encryption {
         Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
     }
 
-    /// The authorities that browsers trust, and those of the file.
+    /// The certificate authorities that browsers trust, and those of the file.
     fn roots(&self) -> Result<RootCertStore, PostgresLocksError> {
         let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         let Some(file) = &self.roots else { return Ok(roots) };
@@ -124,7 +122,7 @@ impl Encryption {
     }
 }
 
-/// Takes any certificate: the connection is encrypted, with whomever.
+/// Accepts any certificate: the connection is encrypted, but the server is not authenticated.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 
@@ -165,7 +163,7 @@ impl ServerCertVerifier for Unverified {
     }
 }
 
-/// Looks at who signed a certificate, and not at the name in it.
+/// Checks the signature of a certificate, but not its host name.
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 
@@ -214,11 +212,11 @@ mod tests {
     use super::*;
 
     fn of(url: &str) -> Result<(String, SslMode), PostgresLocksError> {
-        split(&DataSourceConfig::new(url)).map(|(url, asked)| (url, asked.asked_for()))
+        split(&DataSourceConfig::new(url)).map(|(url, asked)| (url, asked.ssl_mode()))
     }
 
     #[test]
-    fn an_address_says_how_it_is_encrypted() {
+    fn the_address_selects_the_encryption() {
         for (url, rest, mode) in [
             ("postgres://u@h/d", "postgres://u@h/d", SslMode::Prefer),
             ("postgres://h/d?sslmode=disable", "postgres://h/d", SslMode::Disable),
@@ -232,18 +230,18 @@ mod tests {
             assert_eq!(of(url).unwrap(), (rest.to_owned(), mode), "{url}");
         }
         let refused = of("postgres://h/d?sslmode=always").unwrap_err();
-        assert!(refused.to_string().contains("known are disable, prefer"), "{refused}");
+        assert!(refused.to_string().contains("use one of disable, prefer"), "{refused}");
     }
 
     #[test]
-    fn the_keys_of_a_configuration_win() {
+    fn the_keys_of_a_configuration_take_precedence() {
         let server =
             DataSourceConfig::new("postgres://h/d?sslmode=disable").tls_mode(TlsMode::Require);
-        assert_eq!(split(&server).unwrap().1.asked_for(), SslMode::Require);
+        assert_eq!(split(&server).unwrap().1.ssl_mode(), SslMode::Require);
     }
 
     #[test]
-    fn certificates_that_are_not_there_are_told() {
+    fn a_missing_certificate_file_is_named() {
         let server = DataSourceConfig::new("postgres://h/d")
             .tls_mode(TlsMode::VerifyFull)
             .tls_root_cert("nowhere.pem");

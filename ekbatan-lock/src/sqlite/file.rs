@@ -1,7 +1,7 @@
-//! The one connection to the file, and statements that each are a transaction.
+//! The one connection to the file. Each statement is a transaction of its own.
 //!
-//! What always holds: whoever finds the file being written waits without keeping others from
-//! reading it, and fails only when it was so for very long.
+//! Invariant: a statement that finds the file locked by another writer waits without blocking
+//! readers, and fails only after a long time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,55 +14,55 @@ use tokio::time::Instant;
 
 use crate::BackendError;
 
-/// How long SQLite itself waits for another writer, in which time the connection serves nobody.
+/// How long SQLite itself waits for another writer. The connection is blocked meanwhile.
 const BUSY: Duration = Duration::from_millis(50);
 
-/// How long the file may be written by others without a gap. Callers have deadlines of their
-/// own; this is for transactions that somebody forgot.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time to wait for other writers. Callers have their own deadlines; this one is for
+/// transactions that were never closed.
+const MAX_BUSY: Duration = Duration::from_secs(30);
 
-/// The connection, which is opened when it is needed.
+/// The connection, which is opened on first use.
 #[derive(Clone)]
 pub(super) struct LockFile {
     options: SqliteConnectOptions,
     connection: Arc<Mutex<Option<SqliteConnection>>>,
 }
 
-/// What a statement is given.
+/// A parameter of a statement.
 #[derive(Clone, Copy)]
-pub(super) enum Value<'v> {
+pub(super) enum SqliteValue<'v> {
     Text(&'v str),
     Int(i64),
 }
 
 impl LockFile {
     pub(super) fn new(options: SqliteConnectOptions) -> Self {
-        // A grant is not waited for on the disk: what forgets it is the end of the machine,
-        // and with that its holders end, too.
+        // A grant does not wait for the disk: only a crash of the machine forgets it, and that
+        // ends the holders, too.
         let options = options.busy_timeout(BUSY).synchronous(SqliteSynchronous::Normal);
         Self { options, connection: Arc::default() }
     }
 
-    /// Runs one statement that answers one row or none. A future that is dropped leaves it
-    /// open whether the statement was carried out, but no transaction.
+    /// Runs one statement that returns one row or none. If the future is dropped, it is unknown
+    /// whether the statement was executed, but no transaction stays open.
     pub(super) async fn row(
         &self,
         what: &str,
         sql: &'static str,
-        values: &[Value<'_>],
+        values: &[SqliteValue<'_>],
     ) -> Result<Option<SqliteRow>, BackendError> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + MAX_BUSY;
         loop {
             match self.once(sql, values).await {
                 Ok(row) => return Ok(row),
                 Err(error) if !is_busy(&error) => return Err(BackendError::caused(what, error)),
                 Err(_) if Instant::now() >= until => {
                     return Err(BackendError::new(format!(
-                        "{what}: another writer kept the file for all of {PATIENCE:?}; end its \
+                        "{what}: another writer locked the file for {MAX_BUSY:?}; end its \
                          transaction, or keep the locks in a file of their own"
                     )));
                 }
-                // Jitter keeps processes from trying in step.
+                // Jitter keeps processes from retrying in step.
                 Err(_) => tokio::time::sleep(BUSY.mul_f64(0.1 + 0.4 * fastrand::f64())).await,
             }
         }
@@ -71,7 +71,7 @@ impl LockFile {
     async fn once(
         &self,
         sql: &'static str,
-        values: &[Value<'_>],
+        values: &[SqliteValue<'_>],
     ) -> Result<Option<SqliteRow>, sqlx::Error> {
         let mut open = self.connection.lock().await;
         let connection = match &mut *open {
@@ -79,10 +79,10 @@ impl LockFile {
             none => none.insert(self.options.connect().await?),
         };
         let query = values.iter().fold(sqlx::query(sql), |query, value| match value {
-            Value::Text(text) => query.bind((*text).to_owned()),
-            Value::Int(number) => query.bind(*number),
+            SqliteValue::Text(text) => query.bind((*text).to_owned()),
+            SqliteValue::Int(number) => query.bind(*number),
         });
-        // All rows, as a statement is over, and committed, only behind its last one.
+        // Fetch all rows: a statement commits only after its last one.
         match query.fetch_all(&mut *connection).await {
             Ok(mut rows) => Ok(rows.pop()),
             Err(error) => {
@@ -97,8 +97,8 @@ impl LockFile {
     }
 }
 
-/// Whether the file was being written by somebody else, or the table by another connection of
-/// this process.
+/// Whether another process had the file locked, or another connection of this process the
+/// table.
 fn is_busy(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
     code.is_some_and(|code| matches!(code & 0xff, 5 | 6))

@@ -1,10 +1,10 @@
 //! Leases as rows, by the clock of the machine.
 //!
-//! What always holds: a row is never deleted and its token only grows; what changes a lease
-//! names its owner and its token; every change is one statement, which reads the clock once it
-//! is the file's one writer.
+//! Invariants: a row is never deleted and its token only grows. A statement that changes a
+//! lease names its owner and token. Every change is one statement, which reads the clock after
+//! it has become the only writer of the file.
 //!
-//! Tokens are at least the milliseconds since 1970, so that they grow also if the file was
+//! Tokens are at least the milliseconds since 1970, so that they grow even if the file is
 //! lost.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::file::{LockFile, Value};
+use super::file::{LockFile, SqliteValue};
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
 /// Milliseconds since 1970, the same throughout a statement.
@@ -23,7 +23,8 @@ macro_rules! now {
     };
 }
 
-/// A row per key that was ever leased. Rows are not deleted: tokens would begin anew.
+/// One row per key that was ever leased. Rows are never deleted, because tokens would start
+/// again.
 const CREATE: &str = "\
     CREATE TABLE IF NOT EXISTS eventlog_lock_leases ( \
         lock_key     TEXT PRIMARY KEY, \
@@ -35,7 +36,7 @@ const CREATE: &str = "\
         wanted_until INTEGER NOT NULL \
     )";
 
-/// Whether it is held and known to be wanted, in which case nothing need be written.
+/// Selects a key that is held and marked as wanted, for which nothing has to be written.
 const LOOK: &str = concat!(
     "SELECT until - ",
     now!(),
@@ -46,7 +47,7 @@ const LOOK: &str = concat!(
     " + 1000"
 );
 
-/// Takes the key or notes that it is wanted.
+/// Takes the key or marks it as wanted.
 const TAKE: &str = concat!(
     "INSERT INTO eventlog_lock_leases AS l \
         (lock_key, owner, holder, token, since, until, wanted_until) \
@@ -77,7 +78,7 @@ const EXTEND: &str = concat!(
     " RETURNING token"
 );
 
-/// Gives back; by the owner alone where nobody heard of the token.
+/// Releases the key; by the owner alone if the answer with the token was lost.
 const RELEASE: &str = concat!(
     "UPDATE eventlog_lock_leases SET until = 0 \
     WHERE lock_key = $1 AND owner = $2 AND (token = $3 OR $3 = 0) AND until > ",
@@ -86,7 +87,7 @@ const RELEASE: &str = concat!(
     now!()
 );
 
-/// Ends whatever stands.
+/// Ends the current lease.
 const FORCE: &str = concat!(
     "UPDATE eventlog_lock_leases SET until = 0, token = token + 1 \
     WHERE lock_key = $1 AND until > ",
@@ -106,17 +107,13 @@ const INSPECT: &str = concat!(
 /// The longest term: a thousand years.
 const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
 
-/// Grants keys as rows of the table `eventlog_lock_leases`; see
-/// [`SqliteLocks::leases`](super::SqliteLocks::leases).
-///
-/// Nobody tells a process that another one gave a key back, so it looks, every 20 ms or so;
-/// within one process the next in the queue has it at once.
+/// Grants keys as rows of the table `eventlog_lock_leases`.
 #[derive(Debug)]
-pub struct SqliteLeaseBackend {
+pub(super) struct SqliteLeases {
     file: LockFile,
 }
 
-impl SqliteLeaseBackend {
+impl SqliteLeases {
     pub(super) async fn open(file: LockFile) -> Result<Self, BackendError> {
         let there = "SELECT 1 FROM sqlite_schema WHERE name = 'eventlog_lock_leases'";
         if file.row("looking for the lock table", there, &[]).await?.is_none() {
@@ -126,7 +123,7 @@ impl SqliteLeaseBackend {
     }
 }
 
-/// Rounded up: the file must not free a key before its holder thinks so.
+/// Rounded up: the file must not free a key earlier than its holder expects.
 fn millis(term: Duration) -> i64 {
     // A thousand years of milliseconds fit.
     i64::try_from(term.min(LONGEST).as_millis()).unwrap_or(i64::MAX >> 1) + 1
@@ -136,7 +133,7 @@ fn duration(row: &SqliteRow, column: usize) -> Result<Duration, BackendError> {
     Ok(Duration::from_millis(u64::try_from(get::<i64>(row, column)?).unwrap_or_default()))
 }
 
-/// A column of the lock table, which somebody may have filled otherwise.
+/// A column of the lock table. Its type can be wrong, as SQLite does not enforce types.
 fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, BackendError>
 where
     T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
@@ -145,53 +142,61 @@ where
 }
 
 #[async_trait]
-impl LockBackend for SqliteLeaseBackend {
+impl LockBackend for SqliteLeases {
     fn name(&self) -> &'static str {
         "sqlite lease"
     }
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        if let Some(row) = self.file.row("looking at a lease", LOOK, &[Value::Text(key)]).await? {
+        if let Some(row) = self.file.row("reading a lease", LOOK, &[SqliteValue::Text(key)]).await?
+        {
             return Ok(Attempt::Busy(Some(duration(&row, 0)?)));
         }
         let owner = request.owner.to_string();
         let values = [
-            Value::Text(key),
-            Value::Text(&owner),
-            Value::Text(&request.holder),
-            Value::Int(millis(request.term)),
+            SqliteValue::Text(key),
+            SqliteValue::Text(&owner),
+            SqliteValue::Text(&request.holder),
+            SqliteValue::Int(millis(request.term)),
         ];
         let Some(row) = self.file.row("taking a lease", TAKE, &values).await? else {
-            return Err(BackendError::new("taking a lease: the row was neither made nor changed"));
+            return Err(BackendError::new(
+                "taking a lease: the row was neither inserted nor updated",
+            ));
         };
-        Ok(match get(&row, 0)? {
-            true => Attempt::Granted(Grant { owner: request.owner, token: get(&row, 1)? }),
-            false => Attempt::Busy(Some(duration(&row, 2)?)),
+        Ok(if get(&row, 0)? {
+            Attempt::Granted(Grant { owner: request.owner, token: get(&row, 1)? })
+        } else {
+            Attempt::Busy(Some(duration(&row, 2)?))
         })
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
         let owner = grant.owner.to_string();
         let values = [
-            Value::Text(key),
-            Value::Text(&owner),
-            Value::Int(grant.token),
-            Value::Int(millis(term)),
+            SqliteValue::Text(key),
+            SqliteValue::Text(&owner),
+            SqliteValue::Int(grant.token),
+            SqliteValue::Int(millis(term)),
         ];
         Ok(self.file.row("extending a lease", EXTEND, &values).await?.is_some())
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         let owner = grant.owner.to_string();
-        let values = [Value::Text(key), Value::Text(&owner), Value::Int(grant.token)];
-        let row = self.file.row("giving a lease back", RELEASE, &values).await?;
-        // A lease that has expired is free without our doing.
+        let values =
+            [SqliteValue::Text(key), SqliteValue::Text(&owner), SqliteValue::Int(grant.token)];
+        let row = self.file.row("releasing a lease", RELEASE, &values).await?;
+        // A lease that has expired is free already.
         let wanted = row.as_ref().map_or(Ok(false), |row| get(row, 0))?;
         Ok(Released { ours: row.is_some(), wanted })
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
-        let row = self.file.row("who holds a lease", INSPECT, &[Value::Text(key)]).await?;
+        let row = self
+            .file
+            .row("looking for the holder of a lease", INSPECT, &[SqliteValue::Text(key)])
+            .await?;
         let holder = |row: SqliteRow| {
             Ok(Holder::new(get::<String>(&row, 0)?, get(&row, 1)?)
                 .held(Some(duration(&row, 2)?))
@@ -201,7 +206,7 @@ impl LockBackend for SqliteLeaseBackend {
     }
 
     async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
-        let row = self.file.row("ending a lease", FORCE, &[Value::Text(key)]).await?;
+        let row = self.file.row("ending a lease", FORCE, &[SqliteValue::Text(key)]).await?;
         Ok(row.is_some())
     }
 

@@ -1,40 +1,39 @@
 //! One session and its statements.
 //!
-//! What always holds: a statement whose effect is unknown ends the session, so that the
-//! server never holds a lock that nobody here knows of. No statement waits for a lock.
+//! Invariants: a statement whose effect is unknown ends the session, so that the server never
+//! keeps a lock that this process does not know of. No statement waits for a lock.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_postgres::{Error, Row, Statement};
 use uuid::Uuid;
 
-use super::grants::Grants;
 use crate::BackendError;
-use crate::postgres::address::{self, Server};
+use crate::key_hints::KeyHints;
+use crate::postgres::address::{self, PostgresAddress};
 use crate::postgres::error::{PostgresLocksError, failed};
-use crate::postgres::hints::Hints;
+use crate::postgres::notify_connection::NotifyConnection;
 use crate::postgres::pool::ANSWER;
 use crate::postgres::tables::replica;
-use crate::postgres::wire::Wire;
+use crate::session::SessionGrants;
 
-/// The token is read in the statement that takes the lock: whoever has the lock has it.
+/// The statement that takes the lock reads the token, so that every holder has one.
 const TRY: &str = "\
     SELECT CASE WHEN pg_try_advisory_lock($1) THEN nextval('eventlog.lock_tokens') END";
 
 const UNLOCK: &str = "SELECT pg_advisory_unlock($1)";
 
-/// Registers this session among those who wait.
+/// Registers this session as a waiter.
 const NOTE: &str = "\
     INSERT INTO eventlog.lock_wanted (lock_key, session, until) \
     VALUES ($1::text, $2, clock_timestamp() + interval '2 seconds') \
     ON CONFLICT (lock_key, session) DO UPDATE SET until = excluded.until";
 
-/// Tells the others only if one of them is known to wait.
+/// Notifies the other sessions, if one of them is registered as a waiter.
 const TELL: &str = "\
     SELECT pg_notify('ekbatan_lock', $1::text)::text WHERE EXISTS ( \
         SELECT FROM eventlog.lock_wanted \
@@ -42,7 +41,7 @@ const TELL: &str = "\
 
 const FORGET: &str = "DELETE FROM eventlog.lock_wanted WHERE lock_key = $1::text AND session = $2";
 
-/// Who holds the lock, as the server knows it.
+/// The holder of the lock, as the server knows it.
 const HOLDER: &str = "\
     SELECT l.pid, coalesce(a.application_name, ''), l.pid = pg_backend_pid() \
     FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid \
@@ -50,9 +49,9 @@ const HOLDER: &str = "\
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
       AND (l.classid::bigint << 32) | l.objid::bigint = $1 LIMIT 1";
 
-/// Tokens grow also where the sequence was lost, or another strategy was used meanwhile: they
-/// go on from the milliseconds since 1970 unless they are about there. One at a time, as
-/// whoever is late would set them back.
+/// Raises the sequence of tokens to the milliseconds since 1970 if it is more than a minute
+/// behind. Tokens thus grow even if the sequence was lost or another strategy was used in
+/// between. Sessions take turns, because a late one would set the sequence back.
 const RAISE: &str = "\
     BEGIN; SELECT pg_advisory_xact_lock(28545284254495086); \
     SELECT setval('eventlog.lock_tokens', now) \
@@ -61,19 +60,18 @@ const RAISE: &str = "\
     DELETE FROM eventlog.lock_wanted WHERE until < clock_timestamp() - interval '1 minute'; \
     COMMIT";
 
-/// For how long the server knows that a key is wanted without being told again.
+/// How long a waiter's registration is not repeated.
 const NOTED: Duration = Duration::from_secs(1);
 
-/// How many notes are kept before old ones are dropped.
+/// Number of registrations that this process remembers before it drops old ones.
 const NOTES: usize = 4096;
 
-pub(super) struct Session {
-    wire: Wire,
+pub(crate) struct PostgresSession {
+    connection: NotifyConnection,
     pub(super) id: Uuid,
-    pub(super) grants: Grants,
-    /// When which key was last noted as wanted.
+    pub(super) grants: SessionGrants<i64>,
+    /// When this session last registered as a waiter, by key.
     noted: Mutex<HashMap<String, Instant>>,
-    over: watch::Sender<Option<String>>,
     statements: Statements,
 }
 
@@ -86,13 +84,13 @@ struct Statements {
     holder: Statement,
 }
 
-impl Session {
+impl PostgresSession {
     pub(super) async fn open(
-        server: &Server,
-        hints: Arc<Hints>,
+        server: &PostgresAddress,
+        hints: Arc<KeyHints>,
     ) -> Result<Self, PostgresLocksError> {
-        let wire = Wire::connect(server, hints).await?;
-        let prepared = tokio::time::timeout(ANSWER, Self::prepare(&wire)).await;
+        let connection = NotifyConnection::connect(server, hints).await?;
+        let prepared = tokio::time::timeout(ANSWER, Self::prepare(&connection)).await;
         let prepared = prepared.map_err(|_| {
             BackendError::new(format!("a lock session was not ready within {ANSWER:?}"))
         })?;
@@ -100,18 +98,17 @@ impl Session {
             prepared.map_err(|error| failed("a lock session could not be prepared", &error))?;
         let Some(statements) = statements else { return Err(replica()) };
         Ok(Self {
-            wire,
+            connection,
             id: Uuid::new_v4(),
-            grants: Grants::default(),
+            grants: SessionGrants::new(),
             noted: Mutex::default(),
-            over: watch::Sender::new(None),
             statements,
         })
     }
 
     /// `None` on a replica.
-    async fn prepare(wire: &Wire) -> Result<Option<Statements>, Error> {
-        let client = &wire.client;
+    async fn prepare(connection: &NotifyConnection) -> Result<Option<Statements>, Error> {
+        let client = &connection.client;
         let row = client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?;
         if row.get(0) {
             return Ok(None);
@@ -134,19 +131,19 @@ impl Session {
         }))
     }
 
-    /// Takes the lock if it is free, and answers its token; notes otherwise that it is wanted.
+    /// Takes the lock if it is free, and returns its token. Otherwise registers as a waiter.
     pub(super) async fn take(&self, key: &str, lock: i64) -> Result<Option<i64>, BackendError> {
         let taken = self.try_lock(lock).await?;
         if taken.is_some() || self.noted(key) {
             return Ok(taken);
         }
-        // Who gave it back before the note was there told nobody: look again behind it.
-        let note = self.ask("noting who waits", async {
-            self.wire.client.execute(&self.statements.note, &[&key, &self.id]).await
+        // A holder that released the key before this registration notified nobody: try again.
+        let note = self.ask("registering as a waiter", async {
+            self.connection.client.execute(&self.statements.note, &[&key, &self.id]).await
         });
         let (noted, taken) = tokio::join!(biased; note, self.try_lock(lock));
         if let Err(error) = noted {
-            tracing::debug!(%error, key, "nobody will be told who waits; locks are polled");
+            tracing::debug!(%error, key, "registering as a waiter failed; the lock is polled");
         }
         taken
     }
@@ -156,7 +153,7 @@ impl Session {
         Ok(row.and_then(|row| row.get(0)))
     }
 
-    /// Whether the server knows that this session waits for the key; it does from now on.
+    /// Whether this session is registered as a waiter. Assumes that it is from now on.
     fn noted(&self, key: &str) -> bool {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -172,26 +169,27 @@ impl Session {
         }
     }
 
-    /// Gives the lock back, and says whether somebody else was told so. What was sent first
-    /// is done first: whoever waits is looked for when the lock is free.
-    pub(super) async fn give_back(&self, key: &str, lock: i64) -> Result<bool, BackendError> {
+    /// Releases the lock. Returns whether another session was notified. The server executes the
+    /// statements in order, so it looks for waiters when the lock is free.
+    pub(super) async fn release(&self, key: &str, lock: i64) -> Result<bool, BackendError> {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(key).is_some();
-        let client = &self.wire.client;
-        let unlock = self.row("giving a lock back", &self.statements.unlock, lock);
-        let tell = self.ask("telling who waits", async {
+        let client = &self.connection.client;
+        let unlock = self.row("releasing a lock", &self.statements.unlock, lock);
+        let tell = self.ask("notifying waiters", async {
             Ok(!client.query(&self.statements.tell, &[&key, &self.id]).await?.is_empty())
         });
-        let forget = self.ask("forgetting a note", async {
-            match noted {
-                true => client.execute(&self.statements.forget, &[&key, &self.id]).await,
-                false => Ok(0),
+        let forget = self.ask("removing a registration", async {
+            if noted {
+                client.execute(&self.statements.forget, &[&key, &self.id]).await
+            } else {
+                Ok(0)
             }
         });
         let (unlocked, told, _) = tokio::join!(biased; unlock, tell, forget);
         match unlocked {
             Ok(Some(row)) if row.get(0) => Ok(told.unwrap_or(false)),
             Ok(_) => {
-                self.end("the server did not know a lock that was held".to_owned());
+                self.end("the server did not know a lock that this session held".to_owned());
                 Err(BackendError::new("the server did not know the lock"))
             }
             Err(error) => {
@@ -201,25 +199,30 @@ impl Session {
         }
     }
 
-    /// Frees a lock of which it is unknown whether it is held.
-    pub(super) async fn make_sure(&self, lock: i64) {
-        if let Err(error) = self.row("making sure", &self.statements.unlock, lock).await {
+    /// Releases a lock that this session may or may not have.
+    pub(super) async fn unlock_unknown(&self, lock: i64) {
+        if let Err(error) =
+            self.row("releasing a lock that may be held", &self.statements.unlock, lock).await
+        {
             self.end(error.to_string());
         }
     }
 
-    /// Process and name of who holds the lock, and whether it is this session.
+    /// Process and name of the holder, and whether it is this session.
     pub(super) async fn holder(
         &self,
         lock: i64,
     ) -> Result<Option<(i32, String, bool)>, BackendError> {
-        let row = self.row("who holds a lock", &self.statements.holder, lock).await?;
+        let row =
+            self.row("looking for the holder of a lock", &self.statements.holder, lock).await?;
         Ok(row.map(|row| (row.get(0), row.get(1), row.get(2))))
     }
 
-    /// Asks for a sign of life.
+    /// Checks that the server answers.
     pub(super) async fn ping(&self) {
-        if let Err(error) = self.ask("a sign of life", self.wire.client.check_connection()).await {
+        if let Err(error) =
+            self.ask("checking a lock session", self.connection.client.check_connection()).await
+        {
             tracing::debug!(%error, "a lock session");
         }
     }
@@ -230,7 +233,7 @@ impl Session {
         statement: &Statement,
         lock: i64,
     ) -> Result<Option<Row>, BackendError> {
-        self.ask(what, async { self.wire.client.query_opt(statement, &[&lock]).await }).await
+        self.ask(what, async { self.connection.client.query_opt(statement, &[&lock]).await }).await
     }
 
     async fn ask<T>(
@@ -242,39 +245,22 @@ impl Session {
             self.end(format!("{what}: no answer within {ANSWER:?}"));
             return Err(BackendError::new(format!("{what}: no answer within {ANSWER:?}")));
         };
-        // What a closed connection closed by, whoever watches it hears.
+        // `watch` reports why the connection closed.
         answer.map_err(|error| failed(what, &error))
     }
 
-    /// Ends the session, and every grant with it. The first reason stays.
+    /// Ends the session and all its grants. The first reason is kept.
     pub(super) fn end(&self, why: String) {
-        self.grants.end();
-        self.wire.cut();
-        self.over.send_if_modified(|over| {
-            let first = over.is_none();
-            if first {
-                *over = Some(why);
-            }
-            first
-        });
+        self.grants.end(why);
+        self.connection.cut();
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.over.borrow().is_some()
-    }
-
-    /// Resolves with the reason when the session is over.
-    pub(super) async fn ended(&self) -> String {
-        let mut over = self.over.subscribe();
-        let why = over.wait_for(Option::is_some).await;
-        why.map(|why| why.clone().unwrap_or_default()).unwrap_or_default()
-    }
-
-    /// Watches the connection, and ends the session with it.
-    pub(super) async fn watch(&self) {
+    /// Ends the session when its connection ends. Returns the reason.
+    pub(super) async fn watch(&self) -> String {
         tokio::select! {
-            why = self.wire.ended() => self.end(why),
-            _ = self.ended() => {}
+            why = self.connection.ended() => self.end(why),
+            _ = self.grants.ended() => {}
         }
+        self.grants.ended().await
     }
 }

@@ -1,9 +1,9 @@
-//! Whether a session is one: behind a pooler that shares connections by the transaction, a
-//! lock would stay with a server process that the next statement does not reach.
+//! Detects a pooler that assigns server processes by the transaction. Behind it, a lock would
+//! stay with a server process that the next statement does not reach.
 //!
-//! What it notices: one server process serving two connections at the same time, or two of
-//! them serving one connection. A pooler that pins a process to a client does no harm and is
-//! not noticed.
+//! The check fails if one server process serves two connections at the same time, or two
+//! processes serve one connection. A pooler that pins a process to a client is safe, and the
+//! check passes.
 
 use std::sync::Arc;
 
@@ -11,24 +11,27 @@ use deadpool_postgres::Object;
 use tokio_postgres::{Client, Error};
 
 use crate::BackendError;
-use crate::postgres::address::Server;
+use crate::postgres::address::PostgresAddress;
 use crate::postgres::error::{PostgresLocksError, failed};
-use crate::postgres::pool::{ANSWER, LockPool};
-use crate::postgres::wire::Wire;
+use crate::postgres::notify_connection::NotifyConnection;
+use crate::postgres::pool::{ANSWER, PostgresLockPool};
 
-/// How often it is looked at.
-const LOOKS: usize = 3;
+/// Number of checks.
+const CHECKS: usize = 3;
 
-pub(super) async fn refuse(server: &Server, pool: &LockPool) -> Result<(), PostgresLocksError> {
-    let probe = Wire::connect(server, Arc::default()).await?;
-    // Not for others: what is given up halfway leaves a transaction open in it.
+pub(super) async fn refuse(
+    server: &PostgresAddress,
+    pool: &PostgresLockPool,
+) -> Result<(), PostgresLocksError> {
+    let probe = NotifyConnection::connect(server, Arc::default()).await?;
+    // Not returned to the pool: a cancelled check leaves a transaction open.
     let other = Object::take(pool.connection().await?);
     let look = async {
         let client = &probe.client;
         let process = pid(client).await?;
         client.batch_execute("SET search_path = ekbatan_session").await?;
-        for _ in 0..LOOKS {
-            // Whatever process was free a moment ago is the other connection's now.
+        for _ in 0..CHECKS {
+            // The process that a pooler had free a moment ago now serves the other connection.
             other.batch_execute("BEGIN").await?;
             if pid(&other).await? == process {
                 other.batch_execute("ROLLBACK").await?;

@@ -1,8 +1,8 @@
-//! The names of locks, and what a session says to the server.
+//! The names of locks, and the SQL of a session.
 //!
-//! What always holds: each text is one trip; a row is written by whoever has its lock, and by
-//! others only to leave a wish; whatever touches several rows does so in the order of keys, so
-//! that sessions do not wait for each other in a circle.
+//! Invariants: each text is one round trip. The session that has a lock writes its row; others
+//! only mark the row as wanted. Statements touch several rows in the order of their keys, so
+//! that sessions cannot deadlock.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,16 +14,16 @@ use uuid::Uuid;
 use crate::mysql::sql::{MILLIS, NEVER, text, uuid};
 use crate::mysql::tables::{SESSIONS, full_name};
 
-/// The table, and the names of locks, which all of a server share.
+/// The table, and the names of locks, which are global to a server.
 #[derive(Clone)]
-pub(super) struct Names {
+pub(super) struct SessionStatements {
     eventlog: String,
     table: String,
-    /// By which this process knows its own wishes from those of others.
+    /// Distinguishes the marks of this process from those of others.
     process: Uuid,
 }
 
-impl Names {
+impl SessionStatements {
     pub(super) fn new(eventlog: &str) -> Self {
         Self {
             eventlog: eventlog.to_owned(),
@@ -32,8 +32,8 @@ impl Names {
         }
     }
 
-    /// The name of a key's lock: in lower case, as servers do not tell cases apart, and shorter
-    /// than the 64 characters that they take.
+    /// The name of a key's lock. It is in lower case, because servers ignore case in lock
+    /// names, and shorter than their limit of 64 characters.
     pub(super) fn lock(&self, key: &str) -> String {
         let database = self.eventlog.to_lowercase();
         let digest = Sha256::new().chain_update(database).chain_update([0]).chain_update(key);
@@ -49,8 +49,8 @@ impl Names {
         keys.into_iter().map(text).collect::<Vec<_>>().join(", ")
     }
 
-    /// Tries for all the locks; counts tokens for those that were had and for no others; and
-    /// says which these are. A row is written by whoever has its lock, in the order of keys.
+    /// Tries to take all locks, counts a token for each lock that was taken, and selects the
+    /// results. Rows are written in the order of keys.
     pub(super) fn take(&self, asked: &BTreeMap<String, String>) -> String {
         let (table, me) = (&self.table, uuid(self.process));
         let (mut tries, mut rows, mut answers) = (String::new(), String::new(), String::new());
@@ -87,7 +87,7 @@ impl Names {
         calls.collect::<Vec<_>>().join(", ")
     }
 
-    pub(super) fn give_back(&self, keys: &[String]) -> String {
+    pub(super) fn release(&self, keys: &[String]) -> String {
         let keys = || keys.iter().map(String::as_str);
         format!(
             "SELECT {}; SELECT lock_key FROM {} WHERE lock_key IN ({}) \
@@ -99,14 +99,16 @@ impl Names {
         )
     }
 
-    /// Leaves a wish where there is none that lasts half as long; with `first`, in any case.
-    pub(super) fn wish(&self, keys: &[String], lasts: Duration, first: bool) -> String {
-        let half = match first {
-            true => String::new(),
-            false => format!(
+    /// Marks keys as wanted, unless a mark that lasts half as long is there. With `always`,
+    /// replaces any mark.
+    pub(super) fn want(&self, keys: &[String], lasts: Duration, always: bool) -> String {
+        let half = if always {
+            String::new()
+        } else {
+            format!(
                 "AND wanted_until <= UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND",
                 lasts.as_micros() / 2
-            ),
+            )
         };
         format!(
             "UPDATE {} SET wanted_by = {}, \
@@ -119,7 +121,7 @@ impl Names {
         )
     }
 
-    /// Which session has the lock, and which wrote its name down last.
+    /// Selects the session that has the lock, and the row of the one that took it last.
     pub(super) fn holder(&self, key: &str) -> String {
         format!(
             "SELECT IS_USED_LOCK('{}'); SELECT session, holder, token, \
@@ -137,14 +139,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_have_names_that_every_server_takes_and_tells_apart() {
-        let names = Names::new("Shop_Log");
+    fn lock_names_are_valid_and_distinct_on_every_server() {
+        let names = SessionStatements::new("Shop_Log");
         let name = names.lock("DC#eu#wallet:17");
         assert!(name.len() <= 64 && name == name.to_lowercase(), "{name}");
-        // Processes of different versions exclude each other.
+        // The name must not change: processes of different versions exclude each other.
         assert_eq!(name, "ekbatan-lock-aa3f0c178a673f08692dbe9846513a7e58ce1f84a45c08ed");
-        assert_eq!(name, Names::new("shop_log").lock("DC#eu#wallet:17"));
+        assert_eq!(name, SessionStatements::new("shop_log").lock("DC#eu#wallet:17"));
         assert_ne!(name, names.lock("DC#eu#Wallet:17"));
-        assert_ne!(name, Names::new("other").lock("DC#eu#wallet:17"));
+        assert_ne!(name, SessionStatements::new("other").lock("DC#eu#wallet:17"));
     }
 }

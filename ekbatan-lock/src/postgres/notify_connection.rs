@@ -1,7 +1,7 @@
-//! A connection that lives long, of which one hears what it brings and how it ends.
+//! A long-lived connection that passes on notifications and reports how it ended.
 //!
-//! What always holds: [`Wire::ended`] answers once the connection is over, and it is over once
-//! the wire is dropped.
+//! Invariants: [`NotifyConnection::ended`] resolves once the connection has ended. Dropping the
+//! [`NotifyConnection`] ends the connection.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -10,23 +10,26 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_postgres::{AsyncMessage, Client};
 
-use super::address::Server;
-use super::error::{failed, told};
-use super::hints::Hints;
+use super::address::PostgresAddress;
+use super::error::{describe, failed};
 use crate::BackendError;
+use crate::key_hints::KeyHints;
 
-/// On which channel processes tell each other that a key was given back.
+/// The channel on which processes notify each other of released keys.
 pub(super) const CHANNEL: &str = "ekbatan_lock";
 
-pub(super) struct Wire {
+pub(super) struct NotifyConnection {
     pub(super) client: Client,
     end: watch::Receiver<Option<String>>,
     driver: AbortHandle,
 }
 
-impl Wire {
-    /// Connects. What the server sends on its own goes to `hints`.
-    pub(super) async fn connect(server: &Server, hints: Arc<Hints>) -> Result<Self, BackendError> {
+impl NotifyConnection {
+    /// Connects. Notifications wake the listeners in `hints`.
+    pub(super) async fn connect(
+        server: &PostgresAddress,
+        hints: Arc<KeyHints>,
+    ) -> Result<Self, BackendError> {
         let connected = server.connect().await;
         let (client, mut connection) =
             connected.map_err(|error| failed("no connection to the lock database", &error))?;
@@ -34,31 +37,33 @@ impl Wire {
         let driver = tokio::spawn(async move {
             let why = loop {
                 match poll_fn(|cx| connection.poll_message(cx)).await {
-                    Some(Ok(AsyncMessage::Notification(told))) if told.channel() == CHANNEL => {
-                        hints.tell(told.payload());
+                    Some(Ok(AsyncMessage::Notification(notification)))
+                        if notification.channel() == CHANNEL =>
+                    {
+                        hints.wake(notification.payload());
                     }
                     Some(Ok(_)) => {}
-                    Some(Err(error)) => break told(&error),
+                    Some(Err(error)) => break describe(&error),
                     None => break "the connection was closed".to_owned(),
                 }
             };
-            // The socket is closed before anybody is told.
+            // Close the socket before reporting the end.
             drop(connection);
             ending.send_replace(Some(why));
         });
         Ok(Self { client, end, driver: driver.abort_handle() })
     }
 
-    /// How the connection ended, once it has.
+    /// Resolves with the reason when the connection has ended.
     pub(super) async fn ended(&self) -> String {
         let mut end = self.end.clone();
         match end.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),
-            Err(_) => "the connection was given up".to_owned(),
+            Err(_) => "the connection was dropped".to_owned(),
         }
     }
 
-    /// Closes the socket without a word, for a server that does not answer.
+    /// Closes the socket without waiting for the server.
     pub(super) fn cut(&self) {
         self.driver.abort();
     }

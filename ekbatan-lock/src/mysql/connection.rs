@@ -1,0 +1,157 @@
+//! One connection, and SQL texts of several statements that take one round trip.
+//!
+//! Invariants: a connection whose answer was not read to its end is not used again. Whatever
+//! the server's defaults, a session is in UTC, in autocommit mode and READ COMMITTED.
+
+use std::time::{Duration, Instant};
+
+use ekbatan_core::__private::mysql_options;
+use ekbatan_core::config::DataSourceConfig;
+use futures_util::TryStreamExt;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
+use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
+
+use super::error::{MySqlLocksError, StatementFailure, describe};
+use super::server::{ServerInfo, VARIABLES};
+use crate::BackendError;
+
+/// Maximum time for the server to answer. No statement here waits for a lock.
+pub(super) const ANSWER: Duration = Duration::from_secs(15);
+
+/// Opens connections to one server.
+pub(super) struct MySqlConnector {
+    options: MySqlConnectOptions,
+}
+
+impl MySqlConnector {
+    pub(super) fn new(config: &DataSourceConfig) -> Result<Self, MySqlLocksError> {
+        let options =
+            mysql_options(config).map_err(|error| MySqlLocksError::Address(error.to_string()))?;
+        Ok(Self { options })
+    }
+
+    /// Connects, checks the server and sets up the session. With `wait_timeout`, the server
+    /// ends the session after this idle time.
+    pub(super) async fn open(
+        &self,
+        wait_timeout: Option<Duration>,
+    ) -> Result<MySqlLockConnection, MySqlLocksError> {
+        let opened = tokio::time::timeout(ANSWER, self.connect(wait_timeout)).await;
+        opened.unwrap_or_else(|_| {
+            let why = format!("no connection to the lock database within {ANSWER:?}");
+            Err(BackendError::new(why).into())
+        })
+    }
+
+    async fn connect(
+        &self,
+        wait_timeout: Option<Duration>,
+    ) -> Result<MySqlLockConnection, MySqlLocksError> {
+        let connected = MySqlConnection::connect_with(&self.options).await;
+        let mut inner = connected.map_err(|error| {
+            BackendError::new(format!("no connection to the lock database: {}", describe(&error)))
+        })?;
+        let looked = run(&mut inner, "checking the server", VARIABLES).await;
+        let sets = looked.map_err(BackendError::from)?;
+        let mut variables = Vec::new();
+        for row in sets.iter().flat_map(|set| &set.rows) {
+            variables.push((value(row, 0)?, value(row, 1)?));
+        }
+        let server = ServerInfo::read(&variables)?;
+        let mut setup = format!(
+            "SET NAMES utf8mb4, time_zone = '+00:00', autocommit = 1, lock_wait_timeout = 10, \
+             innodb_lock_wait_timeout = 10, {}, \
+             sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+            server.variant.unlimited()
+        );
+        if let Some(wait_timeout) = wait_timeout {
+            setup.push_str(&format!(", wait_timeout = {}", wait_timeout.as_secs().max(1)));
+        }
+        setup.push_str("; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+        let set = run(&mut inner, "setting up a session", &setup).await;
+        set.map_err(BackendError::from)?;
+        Ok(MySqlLockConnection { inner, server, busy: false, used: Instant::now() })
+    }
+}
+
+/// The result of one statement.
+#[derive(Default)]
+pub(super) struct StatementResult {
+    pub(super) rows: Vec<MySqlRow>,
+    /// Number of rows that the statement found and changed.
+    pub(super) affected: u64,
+}
+
+pub(super) struct MySqlLockConnection {
+    inner: MySqlConnection,
+    pub(super) server: ServerInfo,
+    /// Whether a caller may have been dropped in the middle of an answer.
+    busy: bool,
+    used: Instant,
+}
+
+impl MySqlLockConnection {
+    /// Runs several statements in one round trip. If one fails, the following are not run.
+    pub(super) async fn run(
+        &mut self,
+        what: &str,
+        sql: &str,
+    ) -> Result<Vec<StatementResult>, StatementFailure> {
+        self.busy = true;
+        let running = run(&mut self.inner, what, sql);
+        let answer = tokio::time::timeout(ANSWER, running).await.unwrap_or_else(|_| {
+            let why = format!("{what}: no answer within {ANSWER:?}");
+            Err(StatementFailure::Broken(BackendError::new(why)))
+        });
+        self.busy = answer.as_ref().is_err_and(StatementFailure::is_broken);
+        self.used = Instant::now();
+        answer
+    }
+
+    /// Whether the connection can be used again.
+    pub(super) fn is_reusable(&self) -> bool {
+        !self.busy
+    }
+
+    /// The time since the last answer of the server.
+    pub(super) fn idle_for(&self) -> Duration {
+        self.used.elapsed()
+    }
+
+    /// Closes the session at the server.
+    pub(super) async fn close(self) {
+        // If closing fails, dropping the connection closes the socket.
+        let _ = tokio::time::timeout(ANSWER, self.inner.close()).await;
+    }
+}
+
+async fn run(
+    inner: &mut MySqlConnection,
+    what: &str,
+    sql: &str,
+) -> Result<Vec<StatementResult>, StatementFailure> {
+    let (mut sets, mut set) = (Vec::new(), StatementResult::default());
+    let mut answers = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(inner);
+    while let Some(next) =
+        answers.try_next().await.map_err(|error| StatementFailure::of(what, &error))?
+    {
+        match next {
+            Either::Right(row) => set.rows.push(row),
+            Either::Left(done) => {
+                set.affected = done.rows_affected();
+                sets.push(std::mem::take(&mut set));
+            }
+        }
+    }
+    Ok(sets)
+}
+
+/// A column of a row, without a check of the type that the server declares.
+pub(super) fn value<'r, T>(row: &'r MySqlRow, column: usize) -> Result<T, BackendError>
+where
+    T: sqlx::Decode<'r, sqlx::MySql> + sqlx::Type<sqlx::MySql>,
+{
+    row.try_get_unchecked(column).map_err(|error| {
+        BackendError::new(format!("the server's answer cannot be decoded: {error}"))
+    })
+}

@@ -1,0 +1,22 @@
+//! Locks that belong to a session of a database server: what PostgreSQL and MySQL share.
+//!
+//! A [`SessionBackend`] owns one session. Its actor opens the session, and opens it again
+//! after it has ended. [`SessionGrants`] knows what the session holds. What differs between
+//! the servers is a [`SessionServer`].
+//!
+//! Invariants: the server never waits for a lock, it only tries. When this process ends, so
+//! does the session, and with it every lock. The server does not bound how long a lease lasts;
+//! this process does.
+
+mod actor;
+mod backend;
+mod grants;
+mod request;
+mod server;
+
+pub(crate) use backend::SessionBackend;
+pub(crate) use grants::SessionGrants;
+pub(crate) use request::{
+    Forced, ReleaseRequest, Requests, SessionRequest, TakeRequest, TryOutcome,
+};
+pub(crate) use server::SessionServer;

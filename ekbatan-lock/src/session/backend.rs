@@ -1,0 +1,132 @@
+//! The backend over one session of a server.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use tokio::sync::{mpsc, oneshot};
+
+use super::actor::{Actor, Common};
+use super::request::{Forced, Reply, Requests, SessionRequest};
+use super::server::SessionServer;
+use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+
+/// Time between checks whether a session that was told to end has ended.
+const CHECK: Duration = Duration::from_millis(10);
+
+/// Maximum time until a session that was told to end has ended.
+const END: Duration = Duration::from_secs(15);
+
+/// Grants keys as locks of one session.
+///
+/// When the session ends, every lease on it is lost. The next request opens a new session.
+pub(crate) struct SessionBackend<S: SessionServer> {
+    common: Arc<Common<S>>,
+    requests: Requests,
+}
+
+impl<S: SessionServer> SessionBackend<S> {
+    pub(crate) async fn open(server: S) -> Result<Self, S::Error> {
+        let session = server.open().await?;
+        let common = Arc::new(Common::new(server, &session));
+        let (requests, received) = mpsc::unbounded_channel();
+        let actor = Actor::new(common.clone(), session, requests.downgrade(), received);
+        tokio::spawn(actor.serve());
+        Ok(Self { common, requests })
+    }
+
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(Reply<T>) -> SessionRequest,
+    ) -> Result<T, BackendError> {
+        let (reply, replied) = oneshot::channel();
+        let closed = || BackendError::new("the lock session was closed");
+        let (request, current) = (request(reply), self.common.current());
+        let for_actor = if S::grants(&current).is_over() {
+            Some(request)
+        } else {
+            self.common.server.handle_directly(&current, request, &self.requests)
+        };
+        if let Some(request) = for_actor {
+            self.requests.send(request).map_err(|_| closed())?;
+        }
+        replied.await.unwrap_or_else(|_| Err(closed()))
+    }
+}
+
+#[async_trait]
+impl<S: SessionServer> LockBackend for SessionBackend<S> {
+    fn name(&self) -> &'static str {
+        S::NAME
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        let (key, request) = (key.to_owned(), request.clone());
+        let outcome = self.ask(|reply| SessionRequest::Take { key, request, reply }).await?;
+        Ok(outcome.claim())
+    }
+
+    /// Asks nothing of the server, which keeps a session's lock without a term. Pings notice a
+    /// session that does not answer.
+    async fn extend(&self, key: &str, grant: &Grant, _: Duration) -> Result<bool, BackendError> {
+        Ok(S::grants(&self.common.current()).is_valid(&S::lock_of(key), grant))
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        let (key, grant) = (key.to_owned(), *grant);
+        self.ask(|reply| SessionRequest::Release { key, grant, reply: Some(reply) }).await
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        let key = key.to_owned();
+        self.ask(|reply| SessionRequest::Inspect { key, reply }).await
+    }
+
+    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+        let begun = Instant::now();
+        let mut ending = None;
+        loop {
+            let key = key.to_owned();
+            match self.ask(|reply| SessionRequest::Force { key, ending, reply }).await? {
+                Forced::Free(ended) => return Ok(ended),
+                Forced::Ending(session) if begun.elapsed() > END => {
+                    return Err(BackendError::new(format!(
+                        "session {session}, which holds the key, was told to end and has not \
+                         ended within {END:?}; see {} for what it does",
+                        S::SESSION_LIST
+                    )));
+                }
+                Forced::Ending(session) => ending = Some(session),
+            }
+            tokio::time::sleep(CHECK).await;
+        }
+    }
+
+    async fn freed(&self, key: &str) {
+        self.common.server.freed(key).await;
+    }
+
+    async fn lost(&self, key: &str, grant: &Grant) -> String {
+        let current = self.common.current();
+        let grants = S::grants(&current);
+        if grants.is_over() || grants.is_valid(&S::lock_of(key), grant) {
+            return grants.ended().await;
+        }
+        "it ended as soon as it was granted".to_owned()
+    }
+
+    fn poll_interval(&self) -> Duration {
+        S::POLL_INTERVAL
+    }
+
+    fn give_way(&self) -> Duration {
+        S::GIVE_WAY
+    }
+
+    async fn close(&self) {
+        let (reply, closed) = oneshot::channel();
+        if self.requests.send(SessionRequest::Close { reply }).is_ok() {
+            let _ = closed.await;
+        }
+    }
+}
