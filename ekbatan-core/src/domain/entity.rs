@@ -1,6 +1,10 @@
-//! The traits of a user's struct.
+//! The traits of a user's struct and of its id.
 
-use super::{EntityId, Event, Field, FieldError, State, Table, Value};
+use std::fmt;
+
+use uuid::Uuid;
+
+use super::{Event, Field, FieldError, State, Table, Value};
 
 /// A struct that is one row of one table. The framework keeps its version.
 ///
@@ -39,6 +43,18 @@ pub trait Entity: Clone + Send + Sync + 'static {
 
     /// Changes every field to the value that a database returns after storing it.
     fn normalize(&mut self);
+}
+
+/// An id that determines the type of its entity, so that `ctx.get(id)` needs no type argument.
+pub trait EntityId: Copy + fmt::Display + Send + Sync + 'static {
+    /// The entity of the id.
+    type Entity: Entity<Id = Self>;
+    /// Whether the id contains the shard of its row.
+    const CARRIES_SHARD: bool = false;
+    /// The UUID in the database.
+    fn uuid(&self) -> Uuid;
+    /// The id with this UUID.
+    fn from_uuid(uuid: Uuid) -> Self;
 }
 
 /// An entity that emits events and has dates.

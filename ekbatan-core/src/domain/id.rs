@@ -1,14 +1,11 @@
 //! Typed ids.
 
-use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, LazyLock};
 
 use uuid::Uuid;
 
 use super::typed_uuid::typed_uuid;
-use super::{Entity, IdGenerator};
-use crate::clock::SystemClock;
+use super::{Entity, EntityId};
 
 /// The id of an `M`. Ids of different types cannot be mixed up.
 pub struct Id<M> {
@@ -17,16 +14,6 @@ pub struct Id<M> {
 }
 
 impl<M> Id<M> {
-    /// A new id, from a generator of the process and the system clock.
-    ///
-    /// In an action prefer `ctx.new_id()`, which uses the executor's clock.
-    #[allow(clippy::new_without_default)] // two defaults would never be equal
-    pub fn new() -> Self {
-        static PROCESS: LazyLock<IdGenerator> =
-            LazyLock::new(|| IdGenerator::new(Arc::new(SystemClock)));
-        PROCESS.generate()
-    }
-
     /// The id with this UUID, of any version.
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self { uuid, of: PhantomData }
@@ -36,18 +23,6 @@ impl<M> Id<M> {
     pub const fn uuid(&self) -> Uuid {
         self.uuid
     }
-}
-
-/// An id that determines the type of its entity, so that `ctx.get(id)` needs no type argument.
-pub trait EntityId: Copy + fmt::Display + Send + Sync + 'static {
-    /// The entity of the id.
-    type Entity: Entity<Id = Self>;
-    /// Whether the id contains the shard of its row.
-    const CARRIES_SHARD: bool = false;
-    /// The UUID in the database.
-    fn uuid(&self) -> Uuid;
-    /// The id with this UUID.
-    fn from_uuid(uuid: Uuid) -> Self;
 }
 
 impl<M: Entity<Id = Id<M>>> EntityId for Id<M> {

@@ -1,14 +1,14 @@
 //! The generator of ids: UUIDs of version 7, increasing within a generator.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use chrono::{DateTime, Utc};
 use uuid::{ContextV7, Timestamp, Uuid};
 
 use super::sharded_id::compose;
 use super::{Id, ShardIdentifier, ShardedId};
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 
 /// The largest value of the twelve counter bits.
 const MAX_COUNTER: u16 = 0xFFF;
@@ -78,6 +78,28 @@ impl IdGenerator {
         let seconds = u64::try_from(now.timestamp()).unwrap_or(0);
         let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
         Uuid::new_v7(Timestamp::from_unix(&*context, seconds, now.timestamp_subsec_nanos()))
+    }
+}
+
+/// The generator behind [`Id::new`] and [`ShardedId::new`].
+static PROCESS: LazyLock<IdGenerator> = LazyLock::new(|| IdGenerator::new(Arc::new(SystemClock)));
+
+impl<M> Id<M> {
+    /// A new id, from a generator of the process and the system clock.
+    ///
+    /// In an action prefer `ctx.new_id()`, which uses the executor's clock.
+    #[allow(clippy::new_without_default)] // two defaults would never be equal
+    pub fn new() -> Self {
+        PROCESS.generate()
+    }
+}
+
+impl<M> ShardedId<M> {
+    /// A new id on a shard, from a generator of the process and the system clock.
+    ///
+    /// In an action prefer `ctx.new_sharded_id(shard)`, which uses the executor's clock.
+    pub fn new(shard: ShardIdentifier) -> Self {
+        PROCESS.generate_on(shard)
     }
 }
 

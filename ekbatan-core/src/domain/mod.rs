@@ -19,10 +19,10 @@ mod table;
 mod typed_uuid;
 mod value;
 
-pub use entity::{Entity, Model, RowReader};
+pub use entity::{Entity, EntityId, Model, RowReader};
 pub use event::{Event, EventName, IntoEvents, NoEvent, PayloadError, payload_of};
 pub use field::{Comparable, Field, FieldError, Json};
-pub use id::{EntityId, Id};
+pub use id::Id;
 pub use id_generator::IdGenerator;
 #[cfg(feature = "mysql")]
 pub(crate) use json_text::depth;

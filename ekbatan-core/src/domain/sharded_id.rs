@@ -11,14 +11,12 @@
 //! ```
 
 use std::marker::PhantomData;
-use std::sync::{Arc, LazyLock};
 
 use chrono::{DateTime, Utc};
 use uuid::{Uuid, Variant};
 
 use super::typed_uuid::typed_uuid;
-use super::{Entity, EntityId, IdGenerator, ShardIdentifier};
-use crate::clock::SystemClock;
+use super::{Entity, EntityId, ShardIdentifier};
 
 /// The id of an `M` that contains the shard of its row.
 ///
@@ -37,15 +35,6 @@ pub struct ShardedId<M> {
 }
 
 impl<M> ShardedId<M> {
-    /// A new id on a shard, from a generator of the process and the system clock.
-    ///
-    /// In an action prefer `ctx.new_sharded_id(shard)`, which uses the executor's clock.
-    pub fn new(shard: ShardIdentifier) -> Self {
-        static PROCESS: LazyLock<IdGenerator> =
-            LazyLock::new(|| IdGenerator::new(Arc::new(SystemClock)));
-        PROCESS.generate_on(shard)
-    }
-
     /// The id with this UUID. The version is not checked here; see [`shard`](Self::shard).
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self { uuid, of: PhantomData }
