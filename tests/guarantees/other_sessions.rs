@@ -48,8 +48,10 @@ impl Observer {
     pub async fn wait_for_blocked(&mut self, before: Option<String>) -> String {
         loop {
             let blocked = self.blocked().await;
-            if blocked.is_some() && blocked != before {
-                return blocked.unwrap();
+            if let Some(blocked) = blocked
+                && before.as_ref() != Some(&blocked)
+            {
+                return blocked;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
