@@ -1,0 +1,119 @@
+//! The table: the rooms of a crate or of a folder from the bottom to the top, each with the rooms
+//! beside it that it imports.
+
+pub struct RoomList {
+    pub of_crate: &'static str,
+    /// The folder of modules that holds the rooms; nothing for the whole crate.
+    pub folder: &'static str,
+    pub rooms: &'static [Room],
+}
+
+pub struct Room {
+    pub name: &'static str,
+    /// Its files and folders of modules, without `.rs` and `mod.rs`.
+    pub places: &'static [&'static str],
+    pub imports: &'static [&'static str],
+}
+
+#[rustfmt::skip]
+pub const TABLE: [RoomList; 5] = [
+    RoomList { of_crate: "ekbatan-core", folder: "", rooms: &[
+        room(&["clock"], &[]),
+        room(&["domain"], &["clock"]),
+        room(&["config"], &["domain"]),
+        room(&["db"], &["clock", "domain", "config"]),
+        room(&["outbox"], &["clock", "domain", "db"]),
+        room(&["shard"], &["clock", "domain", "config", "db", "outbox"]),
+        room(&["repository"], &["clock", "domain", "db", "shard"]),
+        room(&["action"], &["clock", "domain", "db", "outbox", "shard", "repository"]),
+    ] },
+    // What is read is checked; the schema describes the same keys.
+    RoomList { of_crate: "ekbatan-core", folder: "config", rooms: &[
+        rooms("model", &["address", "data_source", "ekbatan_config", "error", "findings", "key_path", "keys", "lock_config", "lock_settings", "sharding", "spelling"], &[]),
+        room(&["check"], &["model"]),
+        room(&["read"], &["model", "check"]),
+        room(&["describe"], &["model"]),
+    ] },
+    // No dialect imports another one. What all of them fulfil is below them, what uses them above.
+    RoomList { of_crate: "ekbatan-core", folder: "db", rooms: &[
+        rooms("contract", &["batch", "driver", "error", "eventlog", "fence", "query", "schema", "stage", "token", "sqlx_error"], &[]),
+        room(&["postgres"], &["contract"]),
+        room(&["mysql"], &["contract"]),
+        room(&["sqlite"], &["contract"]),
+        rooms("use", &["database", "dialect", "lane", "migration", "open_transactions", "pool", "raw", "transaction"], &["contract", "postgres", "mysql", "sqlite"]),
+    ] },
+    // A strategy of contention knows neither the executor nor how a call is built.
+    RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[
+        rooms("plan", &["action", "context", "plan", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
+        rooms("commit", &["attempt", "call_queues", "commit", "deadline", "idempotency_locks", "shard_batches"], &["plan"]),
+        room(&["contention"], &["plan", "commit"]),
+        rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "run"], &["plan", "commit", "contention"]),
+    ] },
+    // A backend knows a server and the contract; a provider knows the contract only.
+    RoomList { of_crate: "ekbatan-lock", folder: "", rooms: &[
+        rooms("contract", &["backend", "error", "options", "scope"], &[]),
+        room(&["process"], &["contract"]),
+        rooms("sessions", &["session", "key_hints"], &["contract"]),
+        room(&["postgres"], &["contract", "sessions"]),
+        room(&["mysql"], &["contract", "sessions"]),
+        room(&["sqlite"], &["contract"]),
+        rooms("provider", &["lease", "key_queue", "key_worker", "force", "provider", "provider_state", "telemetry"], &["contract"]),
+        rooms("use", &["source", "with_lock", "run_once", "execute_locked"], &["contract", "provider"]),
+        rooms("registry", &["registry", "servers", "leases"], &["contract", "process", "postgres", "mysql", "sqlite", "provider"]),
+    ] },
+];
+
+/// A room that is one file or folder.
+const fn room(places: &'static [&'static str; 1], imports: &'static [&'static str]) -> Room {
+    Room { name: places[0], places, imports }
+}
+
+/// A room that is several files or folders.
+const fn rooms(
+    name: &'static str,
+    places: &'static [&'static str],
+    imports: &'static [&'static str],
+) -> Room {
+    Room { name, places, imports }
+}
+
+impl RoomList {
+    /// The room that a file belongs to. A place that is listed by itself does not belong to the
+    /// room whose folder holds it.
+    pub fn room_of(&self, file: &str) -> Option<&Room> {
+        let path = self.path_of(file)?;
+        let holds = |place: &str| {
+            path.strip_prefix(place).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let rooms = self.rooms.iter();
+        let places = rooms.flat_map(|room| room.places.iter().map(move |place| (room, *place)));
+        let innermost =
+            places.filter(|(_, place)| holds(place)).max_by_key(|(_, place)| place.len());
+        innermost.map(|(room, _)| room)
+    }
+
+    /// Whether a file stands in the folder and in none of its rooms. The root of the folder only
+    /// lists its modules.
+    pub fn lacks(&self, file: &str) -> bool {
+        self.path_of(file).is_some_and(|path| !path.is_empty()) && self.room_of(file).is_none()
+    }
+
+    /// The path of a file's module within the folder; empty for the root of the folder.
+    fn path_of<'f>(&self, file: &'f str) -> Option<&'f str> {
+        let path = file.strip_suffix(".rs").unwrap_or(file);
+        let path = path.strip_suffix("/mod").unwrap_or(path);
+        let path = if matches!(path, "lib" | "main") { "" } else { path };
+        let rest = path.strip_prefix(self.folder)?;
+        match rest.strip_prefix('/') {
+            Some(inside) => Some(inside),
+            None if rest.is_empty() || self.folder.is_empty() => Some(rest),
+            None => None,
+        }
+    }
+}
+
+impl Room {
+    pub fn may_import(&self, other: &str) -> bool {
+        self.imports.contains(&other)
+    }
+}
