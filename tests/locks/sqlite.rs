@@ -135,14 +135,14 @@ async fn many_processes_can_start_at_once() {
 
 #[tokio::test]
 async fn addresses_that_exclude_nobody_are_rejected() {
-    let of_memory = "is a database in memory, which nobody else sees";
+    let of_memory = "is a database in memory, which no other process sees";
     for (url, why) in [
         ("sqlite::memory:", of_memory),
         ("sqlite://:memory:", of_memory),
         ("sqlite:locks.db?mode=memory", of_memory),
         ("sqlite:", of_memory),
-        ("sqlite:locks.db?mode=ro", "the file is not written"),
-        ("sqlite:locks.db?immutable=1", "the file is not written"),
+        ("sqlite:locks.db?mode=ro", "the file cannot be written"),
+        ("sqlite:locks.db?immutable=1", "the file cannot be written"),
         ("sqlite:locks.db?vfs=unix-none", "SQLite does not lock the file"),
     ] {
         let refused = SqliteLocks::connect(url).await.unwrap_err();
