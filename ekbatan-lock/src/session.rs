@@ -8,6 +8,9 @@
 //! does the session, and with it every lock. The server does not bound how long a lease lasts;
 //! this process does.
 
+// Each server uses only a part of this module.
+#![cfg_attr(not(all(feature = "mysql", feature = "postgres")), allow(dead_code))]
+
 mod actor;
 mod backend;
 mod grants;
