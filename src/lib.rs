@@ -48,7 +48,7 @@
 //!
 //! | Module | Contents |
 //! |---|---|
-//! | [`prelude`] | The 25 names that nearly every program uses. |
+//! | [`prelude`] | The names that nearly every program uses. |
 //! | [`domain`] | Ids, models, events, states, and the wrappers `New`, `Stored` and `Changed`. |
 //! | [`action`] | Actions, the executor, retries, idempotency, strategies for contended rows. |
 //! | [`repository`] | Reads by id, by condition and by page; writes outside of actions. |

@@ -20,7 +20,7 @@ use std::path::Path;
 use imports::Import;
 use modules::Crate;
 
-/// Every crate of the workspace that has a library or a program of several files.
+/// Every crate of the workspace whose library or program has several files, by its folder.
 const CRATES: [&str; 7] = [
     "ekbatan-core",
     "ekbatan-lock",
@@ -93,6 +93,16 @@ fn the_table_is_in_order() {
             }
         }
     }
+}
+
+#[test]
+fn the_prelude_has_at_most_25_names() {
+    let facade = load("");
+    let prelude = &facade.modules[&vec!["prelude".to_owned()]];
+    let names: Vec<&String> = prelude.used.keys().filter(|name| *name != "_").collect();
+    assert!(names.len() <= 25, "{} names: {names:?}", names.len());
+    assert!(names.iter().any(|name| *name == "ActionExecutor"), "{names:?}");
+    assert!(prelude.globs.is_empty(), "a glob hides how many names it brings in");
 }
 
 #[test]
