@@ -99,7 +99,7 @@ pub use ekbatan_core::__private;
 pub mod lock;
 
 /// The names that nearly every program uses. Everything else has a path, such as
-/// [`domain::New`](crate::domain::New) or [`action::RetryPolicy`](crate::action::RetryPolicy).
+/// [`domain::New`] or [`action::RetryPolicy`].
 pub mod prelude {
     pub use crate::lock::{
         ExecuteLocked as _, KeyedLockProvider, KeyedLocks, LockOptions, LockSource as _, lock_key,

@@ -142,7 +142,7 @@ pub async fn pool(url: &str, size: u32) -> Result<MySqlPool, Failure> {
     Ok(MySqlPoolOptions::new().max_connections(size).connect(url).await?)
 }
 
-/// One connection for each worker of the `single-statement` mode, ready for [`packet`].
+/// One connection for each worker of the `single-statement` mode, ready for [`packet()`].
 pub async fn connections(url: &str, count: u32) -> Result<Vec<MySqlConnection>, Failure> {
     let options = url.parse::<MySqlConnectOptions>()?.disable_statement_logging();
     let mut connections = Vec::new();

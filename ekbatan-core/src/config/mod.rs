@@ -3,11 +3,11 @@
 //! A configuration comes from YAML files, the environment and code, or from code alone. Three
 //! steps work on it:
 //!
-//! 1. [`read`]: files, variables and settings become an [`EkbatanConfig`]; every value must have
-//!    the shape that [`keys`] declares for its key.
-//! 2. [`check`]: the rules that go beyond one value. They hold for loaded configurations and for
+//! 1. `read`: files, variables and settings become an [`EkbatanConfig`]; every value must have
+//!    the shape that `keys` declares for its key.
+//! 2. `check`: the rules that go beyond one value. They hold for loaded configurations and for
 //!    those made in code.
-//! 3. [`describe`]: the JSON schema for editors, printed from [`keys`].
+//! 3. `describe`: the JSON schema for editors, printed from `keys`.
 //!
 //! Invariants: all problems are reported together, each with its place; no message contains a
 //! password.

@@ -1,8 +1,8 @@
 //! Reads of the rows of one table, and writes outside of actions.
 //!
-//! [`repository`] has the entry point. [`read`] and [`write`] have its methods, [`condition`] and
-//! [`page`] their arguments. [`scatter`] queries many shards, [`merge`] puts their rows in order,
-//! and [`source`] reads from one database.
+//! `repository` has the entry point. `read` and `write` have its methods, `condition` and
+//! `page` their arguments. `scatter` queries many shards, `merge` puts their rows in order,
+//! and `source` reads from one database.
 
 mod condition;
 mod error;
