@@ -83,7 +83,7 @@ enum Moment {
 /// The rounds alternate between two executors: a patient one, which looks up what became of a
 /// group until it knows, and a hasty one, whose time for that is over at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_loses_and_duplicates_nothing_of_a_group() {
+async fn a_killed_postgres_loses_and_duplicates_nothing_of_a_group() {
     let server = PostgresServer::builder().durable().start().await.unwrap();
     let url = server.create_database().await.unwrap();
     let patient = executor(DataSourceConfig::new(&url)).await;
