@@ -94,7 +94,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// A holder of which nothing else is known.
+    /// A holder with nothing else known about it.
     pub fn new(holder: impl Into<String>, token: i64) -> Self {
         Self { holder: holder.into(), token, held: None, remaining: None, waiting_here: 0 }
     }

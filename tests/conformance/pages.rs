@@ -17,7 +17,7 @@ on_every_database! {
 
 const ROWS: i64 = 23;
 
-/// Adds things, several of which differ only in their ids.
+/// Adds things. Several differ only in their ids.
 async fn add(db: &TestDatabase) {
     let things = (0..ROWS).map(|n| {
         quiet(Thing {

@@ -1,4 +1,4 @@
-//! A row with two columns of every type, one of which may be NULL.
+//! A row with two columns of every type; the second may be NULL.
 
 use ekbatan::Field;
 use ekbatan::chrono::NaiveDate;

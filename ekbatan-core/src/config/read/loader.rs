@@ -55,7 +55,7 @@ impl EkbatanConfig {
         Self::loader().file(path).load()
     }
 
-    /// A loader for several sources, of which later ones override earlier ones.
+    /// A loader for several sources; later sources override earlier ones.
     pub fn loader() -> ConfigLoader {
         ConfigLoader { texts: Vec::new(), environment: None, overrides: true, settings: Vec::new() }
     }
