@@ -11,6 +11,7 @@
 mod circles;
 mod imports;
 mod modules;
+mod museum;
 mod rooms;
 
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ use imports::Import;
 use modules::Crate;
 
 /// Every crate of the workspace whose library or program has several files, by its folder.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "ekbatan-core",
     "ekbatan-lock",
     "ekbatan-lock-redis",
@@ -29,6 +30,7 @@ const CRATES: [&str; 7] = [
     "ekbatan-testkit",
     "benches",
     "examples/compare",
+    "tests/museum",
 ];
 
 fn load(name: &str) -> Crate {

@@ -1,0 +1,100 @@
+//! A test suite of the copy: built and run by cargo, each run with a bound.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// How long the tests of one filter may run. A test that does not end by itself is a defect of
+/// the test.
+const SECONDS_PER_RUN: u32 = 300;
+
+/// Status of `timeout` if it had to end the command.
+const TIMED_OUT: i32 = 124;
+
+/// A suite of the copy of the checkout.
+pub struct Suite<'m> {
+    /// The copy.
+    pub copy: &'m Path,
+    /// Where cargo builds it.
+    pub target: &'m Path,
+    /// A folder of `tests`, or `lib:` and the name of a crate.
+    pub name: &'m str,
+}
+
+/// How a run ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every test passed.
+    Passed,
+    /// A test failed; all that was printed.
+    Failed(String),
+    /// The run was ended at its bound.
+    TimedOut,
+}
+
+impl Suite<'_> {
+    /// Builds the suite. The inner error is what the compiler printed.
+    ///
+    /// # Errors
+    ///
+    /// If cargo cannot be started.
+    pub fn build(&self) -> io::Result<Result<(), String>> {
+        let output = self.cargo(Command::new("cargo")).arg("--no-run").output()?;
+        if output.status.success() {
+            return Ok(Ok(()));
+        }
+        Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    /// The names of the tests that a filter selects.
+    ///
+    /// # Errors
+    ///
+    /// If cargo cannot be started.
+    pub fn tests(&self, filter: &str) -> io::Result<Vec<String>> {
+        let mut command = self.cargo(Command::new("cargo"));
+        let output = command.args(["--no-fail-fast", "--", "--list", filter]).output()?;
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let names = printed.lines().filter_map(|line| line.strip_suffix(": test"));
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Runs the tests that any of the filters selects.
+    ///
+    /// # Errors
+    ///
+    /// If cargo cannot be started.
+    pub fn run<S: AsRef<OsStr>>(&self, filters: &[S]) -> io::Result<Ended> {
+        let mut timeout = Command::new("timeout");
+        timeout.args(["--kill-after", "10", &SECONDS_PER_RUN.to_string(), "cargo"]);
+        let mut command = self.cargo(timeout);
+        let output = command.args(["--no-fail-fast", "--"]).args(filters).output()?;
+        let mut printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        _ = write!(printed, "\n{}", String::from_utf8_lossy(&output.stderr));
+        Ok(match output.status.code() {
+            Some(0) => Ended::Passed,
+            // Without a status, `timeout` had to kill.
+            Some(TIMED_OUT) | None => Ended::TimedOut,
+            Some(_) => Ended::Failed(printed),
+        })
+    }
+
+    /// The arguments are those of `scripts/test`, so that the features are the same.
+    fn cargo(&self, mut command: Command) -> Command {
+        command.args(["test", "--quiet", "--workspace"]);
+        match self.name.strip_prefix("lib:") {
+            Some(_) => command.arg("--lib"),
+            None => command.args(["--test", self.name]),
+        };
+        command
+            .current_dir(self.copy)
+            .env("CARGO_TARGET_DIR", self.target)
+            .env("CARGO_INCREMENTAL", "1")
+            // Nobody reads a backtrace here, and half of the time to link is saved.
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .stdin(Stdio::null());
+        command
+    }
+}
