@@ -121,3 +121,17 @@ impl LockBackend for ProcessBackend {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_grow_although_the_clock_went_back() {
+        let year = 365 * 86_400_000;
+        let mut keys = ProcessKeys::default();
+        let ahead = keys.next_token() + year;
+        keys.last_token = ahead;
+        assert_eq!([keys.next_token(), keys.next_token()], [ahead + 1, ahead + 2]);
+    }
+}

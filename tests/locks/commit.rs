@@ -1,30 +1,66 @@
-//! Locks around actions, on every database: what they serialize, and what a lease that ends too
-//! early can still commit.
+//! Actions under the locks of every provider: what the locks serialize, and what a lease that ends
+//! too early can still commit.
+//!
+//! The data are on the kind of database that has the locks, and on SQLite for locks of a process or
+//! of Redis, so that every database is covered, too.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, RetryPolicy};
-use ekbatan::lock::{Lease, LockKey, LockProvider, LossCause, ProcessBackend, WithLockError};
+use ekbatan::lock::{Lease, LockKey, LockProvider, LossCause, WithLockError};
 use ekbatan::prelude::*;
 use tokio::sync::Barrier;
 
 use crate::database::TestDatabase;
+use crate::providers::{Kind, LONG, TestLocks};
+use support::Dialect;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
 
-const LONG: Duration = Duration::from_secs(60);
-
-on_every_database! {
+on_providers! {
+    |kind| &crate::commit::LockedDatabase::start(kind).await;
+    [
+        process, redis, sqlite, postgres_lease, postgres_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+    ]
     deposits_under_a_lock_all_commit_at_the_first_attempt,
     a_lock_within_perform_loses_no_money_and_serializes_no_commit,
     an_expired_lease_commits_nothing,
     a_later_lease_fences_off_the_earlier_one,
     deposits_under_several_locks_all_commit_at_the_first_attempt,
+    with_lock_fences_the_commit,
     a_commit_under_several_locks_is_fenced_by_each,
 }
 
-fn locks() -> LockProvider {
-    LockProvider::new(ProcessBackend::new(), "test")
+/// A database and the locks for it.
+struct LockedDatabase {
+    db: TestDatabase,
+    of_test: TestLocks,
+}
+
+impl LockedDatabase {
+    async fn start(kind: Kind) -> Self {
+        let dialect = match kind {
+            Kind::Process | Kind::Redis | Kind::Sqlite => Dialect::Sqlite,
+            Kind::PostgresLease | Kind::PostgresSession => Dialect::Postgres,
+            Kind::MySqlLease | Kind::MySqlSession => Dialect::MySql,
+            Kind::MariaDbLease | Kind::MariaDbSession => Dialect::MariaDb,
+        };
+        let of_test = TestLocks::start(kind).await;
+        Self { db: TestDatabase::start(dialect).await, of_test }
+    }
+
+    fn executor(&self) -> ActionExecutor {
+        self.db.executor()
+    }
+
+    fn locks(&self) -> LockProvider {
+        self.of_test.locks.clone()
+    }
+
+    async fn wallet(&self, id: Id<Wallet>) -> Stored<Wallet> {
+        self.db.databases.repository::<Wallet>().get(id).await.unwrap()
+    }
 }
 
 async fn wallet(executor: &ActionExecutor) -> Id<Wallet> {
@@ -36,8 +72,8 @@ fn one(wallet: Id<Wallet>) -> Deposit {
     Deposit { wallet, amount: Decimal::ONE }
 }
 
-async fn deposits_under_a_lock_all_commit_at_the_first_attempt(db: &TestDatabase) {
-    let (executor, locks) = (db.executor(), locks());
+async fn deposits_under_a_lock_all_commit_at_the_first_attempt(t: &LockedDatabase) {
+    let (executor, locks) = (t.executor(), t.locks());
     let wallet = wallet(&executor).await;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..10 {
@@ -50,7 +86,7 @@ async fn deposits_under_a_lock_all_commit_at_the_first_attempt(db: &TestDatabase
     while let Some(done) = tasks.join_next().await {
         done.unwrap().unwrap();
     }
-    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    let wallet = t.wallet(wallet).await;
     assert_eq!((wallet.balance, wallet.version()), (Decimal::TEN, 11));
 }
 
@@ -72,7 +108,7 @@ impl Action for LockedWithin {
         params: &Deposit,
     ) -> Result<Stored<Wallet>, WalletError> {
         let key = lock_key!("wallet", params.wallet);
-        let lease = self.locks.acquire(&key, LONG).await.expect("a lock in this process");
+        let lease = self.locks.acquire(&key, LONG).await.expect("the lock is free in the end");
         let wallet = ctx.get(params.wallet).await?;
         let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
         lease.release().await;
@@ -82,11 +118,11 @@ impl Action for LockedWithin {
     }
 }
 
-async fn a_lock_within_perform_loses_no_money_and_serializes_no_commit(db: &TestDatabase) {
-    let executor = db.executor();
+async fn a_lock_within_perform_loses_no_money_and_serializes_no_commit(t: &LockedDatabase) {
+    let executor = t.executor();
     let wallet = wallet(&executor).await;
     let action =
-        Arc::new(LockedWithin { locks: locks(), all_have_performed: Arc::new(Barrier::new(10)) });
+        Arc::new(LockedWithin { locks: t.locks(), all_have_performed: Arc::new(Barrier::new(10)) });
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..10 {
         let (executor, action) = (executor.clone(), action.clone());
@@ -102,7 +138,7 @@ async fn a_lock_within_perform_loses_no_money_and_serializes_no_commit(db: &Test
         }
     }
     assert_eq!(committed, 1);
-    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    let wallet = t.wallet(wallet).await;
     assert_eq!(wallet.balance, Decimal::from(committed));
 }
 
@@ -129,8 +165,8 @@ impl Action for TooSlow {
     }
 }
 
-async fn an_expired_lease_commits_nothing(db: &TestDatabase) {
-    let (executor, locks) = (db.executor(), locks());
+async fn an_expired_lease_commits_nothing(t: &LockedDatabase) {
+    let (executor, locks) = (t.executor(), t.locks());
     let wallet = wallet(&executor).await;
     let key = lock_key!("wallet", wallet);
     let hold = Duration::from_millis(700);
@@ -145,12 +181,12 @@ async fn an_expired_lease_commits_nothing(db: &TestDatabase) {
         Err(WithLockError::Work(ExecuteError::FenceLost { .. })) => {}
         other => panic!("{other:?}"),
     }
-    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    let wallet = t.wallet(wallet).await;
     assert_eq!((wallet.balance, wallet.version()), (Decimal::ZERO, 1));
 }
 
-async fn a_later_lease_fences_off_the_earlier_one(db: &TestDatabase) {
-    let (executor, locks) = (db.executor(), locks());
+async fn a_later_lease_fences_off_the_earlier_one(t: &LockedDatabase) {
+    let (executor, locks) = (t.executor(), t.locks());
     let wallet = wallet(&executor).await;
     let key = lock_key!("wallet", wallet);
     let first = locks.acquire(&key, LONG).await.unwrap();
@@ -160,12 +196,12 @@ async fn a_later_lease_fences_off_the_earlier_one(db: &TestDatabase) {
     executor.execute(&DepositMoney, one(wallet)).fenced_by(&second).await.unwrap();
     let late = executor.execute(&DepositMoney, one(wallet)).fenced_by(&old).await;
     assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{late:?}");
-    let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+    let wallet = t.wallet(wallet).await;
     assert_eq!(wallet.balance, Decimal::ONE);
 }
 
-async fn deposits_under_several_locks_all_commit_at_the_first_attempt(db: &TestDatabase) {
-    let (executor, locks) = (db.executor(), locks());
+async fn deposits_under_several_locks_all_commit_at_the_first_attempt(t: &LockedDatabase) {
+    let (executor, locks) = (t.executor(), t.locks());
     let wallets = [wallet(&executor).await, wallet(&executor).await];
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..10 {
@@ -182,7 +218,7 @@ async fn deposits_under_several_locks_all_commit_at_the_first_attempt(db: &TestD
         done.unwrap().unwrap();
     }
     for wallet in wallets {
-        let wallet = db.databases.repository::<Wallet>().get(wallet).await.unwrap();
+        let wallet = t.wallet(wallet).await;
         assert_eq!((wallet.balance, wallet.version()), (Decimal::from(5), 6));
     }
 }
@@ -220,8 +256,25 @@ impl Action for Overtaken {
     }
 }
 
-async fn a_commit_under_several_locks_is_fenced_by_each(db: &TestDatabase) {
-    let (executor, locks) = (db.executor(), locks());
+async fn with_lock_fences_the_commit(t: &LockedDatabase) {
+    let (executor, locks) = (t.executor(), t.locks());
+    let (of_call, other) = (wallet(&executor).await, wallet(&executor).await);
+    let key = LockKey::named("a");
+    let (of_action, keyed) = (locks.clone(), key.clone());
+    let action = Overtaken { locks: of_action, key: keyed, executor: executor.clone(), other };
+    let call = executor.execute(&action, one(of_call));
+    match call.with_lock(&locks, &key, LockOptions::wait(LONG)).await {
+        Err(WithLockError::Work(ExecuteError::FenceLost { key: lost })) => {
+            assert_eq!(lost, key.stored("test"));
+        }
+        other => panic!("{other:?}"),
+    }
+    let balances = (t.wallet(of_call).await.balance, t.wallet(other).await.balance);
+    assert_eq!(balances, (Decimal::ZERO, Decimal::ONE));
+}
+
+async fn a_commit_under_several_locks_is_fenced_by_each(t: &LockedDatabase) {
+    let (executor, locks) = (t.executor(), t.locks());
     let (of_call, other) = (wallet(&executor).await, wallet(&executor).await);
     let keys = ["a", "b", "c"].map(LockKey::named);
     for key in &keys {
@@ -234,6 +287,6 @@ async fn a_commit_under_several_locks_is_fenced_by_each(db: &TestDatabase) {
             other => panic!("{other:?}"),
         }
     }
-    let balance = async |id| db.databases.repository::<Wallet>().get(id).await.unwrap().balance;
+    let balance = async |id| t.wallet(id).await.balance;
     assert_eq!((balance(of_call).await, balance(other).await), (Decimal::ZERO, Decimal::from(3)));
 }

@@ -7,6 +7,7 @@ use ekbatan::lock::{
 };
 
 use crate::providers::{LONG, TestLocks};
+use support::until;
 
 const SHORT: Duration = Duration::from_millis(150);
 
@@ -19,6 +20,7 @@ on_every_provider! {
     a_renewed_lease_outlives_its_term,
     a_renewed_lease_ends_after_its_hold,
     an_extended_lease_lasts_longer,
+    a_lease_that_is_handed_on_lasts_as_long_as_its_holder_asked,
     a_lease_can_be_ended_by_force,
     work_that_fails_panics_or_is_dropped_frees_the_key,
     work_does_not_start_while_the_key_is_busy,
@@ -105,6 +107,30 @@ async fn an_extended_lease_lasts_longer(t: &TestLocks) {
     lease.release().await;
     let error = lease.extend(LONG).await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
+}
+
+/// The grant of a short hold is not enough for the long one that follows it.
+async fn a_lease_that_is_handed_on_lasts_as_long_as_its_holder_asked(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let (short, long) = (LONG / 4, LONG * 4);
+    until("a lease is handed on within this process", async || {
+        let first = t.try_for(&key, LONG, short).await.unwrap();
+        let (locks, of_task) = (t.locks.clone(), key.clone());
+        let next = tokio::spawn(async move { locks.acquire(&of_task, long).await.unwrap() });
+        while t.locks.inspect(&key).await.unwrap().is_none_or(|holder| holder.waiting_here == 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        first.release().await;
+        let next = next.await.unwrap();
+        assert!(next.remaining() > long / 2, "{:?}", next.remaining());
+        // A server that ends leases has not kept the short term.
+        let there = t.locks.inspect(&key).await.unwrap().unwrap().remaining;
+        assert!(there.is_none_or(|there| there > long / 2), "{there:?}");
+        assert!(next.release().await);
+        // A process that held the key for too long asks the server again.
+        t.locks.counters().handed_on > 0
+    })
+    .await;
 }
 
 async fn a_lease_can_be_ended_by_force(t: &TestLocks) {

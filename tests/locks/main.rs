@@ -71,6 +71,7 @@ mod encryption;
 mod ends;
 mod exclusion;
 mod force;
+mod grants;
 mod mysql;
 mod postgres;
 mod queue;

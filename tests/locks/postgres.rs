@@ -26,7 +26,8 @@ async fn a_failed_try_is_notified_of_the_release(kind: Kind) {
     let held = a.acquire(&key, LONG).await.unwrap();
     assert!(b.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
     assert!(held.release().await);
-    let hint = notified.recv().await.unwrap();
+    let hint = tokio::time::timeout(LONG, notified.recv()).await;
+    let hint = hint.expect("the release of a wanted key is notified").unwrap();
     assert_eq!(hint.payload(), "DC#test#k");
     assert!(b.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_some());
 }

@@ -10,6 +10,8 @@ use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite};
 use uuid::Uuid;
 
+use crate::sql::place::Place;
+
 /// Every provider that the suite runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -68,6 +70,12 @@ impl TestLocks {
 
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// The database of the locks, if they are on a server with SQL.
+    pub fn place(&self) -> Option<Place> {
+        let is_sql = !matches!(self.kind, Kind::Process | Kind::Redis | Kind::Sqlite);
+        is_sql.then(|| Place { kind: self.kind, url: self.place.clone() })
     }
 
     /// The provider of another node. In-process locks have one node only.

@@ -9,12 +9,13 @@ use ekbatan::prelude::*;
 use ekbatan::repository::PageRequest;
 use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row};
+use tokio::task::JoinHandle;
 
 use crate::database::TestDatabase;
 use support::wallet::{
     Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, WalletState,
 };
-use support::{Dialect, ScratchDatabase};
+use support::{Dialect, ScratchDatabase, until};
 
 on_every_database! {
     the_first_read_waits_for_a_commit_in_progress_and_sees_it,
@@ -125,9 +126,8 @@ async fn the_first_read_waits_for_a_commit_in_progress_and_sees_it(db: &TestData
             rows.add(New::new(same, ())).await.unwrap();
             for token in [1, 2] {
                 tasks.push(start(token));
-                waits(db, tasks.len()).await;
+                all_wait(db, &tasks).await;
             }
-            assert!(tasks.iter().all(|task| !task.is_finished()));
             Err::<(), _>(RolledBack)
         });
         assert!(held.await.is_err());
@@ -169,17 +169,18 @@ async fn without_the_server_function_the_fence_is_still_raised() {
     rows_read_under_a_lease_are_safe_from_an_earlier_lease(&db).await;
 }
 
-/// Waits until so many sessions wait for a lock at the server. SQLite does not report that; there no
+/// Waits until every call waits for a lock at the server. SQLite does not report that; there no
 /// session can overtake the writer.
-async fn waits(db: &TestDatabase, sessions: usize) {
+async fn all_wait<T>(db: &TestDatabase, calls: &[JoinHandle<T>]) {
     const POSTGRES: &str = "SELECT count(*) FROM pg_stat_activity \
         WHERE datname = current_database() AND wait_event_type = 'Lock'";
     const MYSQL: &str = "SELECT count(*) FROM information_schema.innodb_trx t \
         JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
         WHERE p.db = database() AND t.trx_state = 'LOCK WAIT'";
-    loop {
+    until("every call waits for a lock at the server", async || {
+        assert!(calls.iter().all(|call| !call.is_finished()), "a call did not wait for the lock");
         let waiting: i64 = match db.dialect() {
-            Dialect::Sqlite => return,
+            Dialect::Sqlite => return true,
             Dialect::Postgres => {
                 let mut raw = db.databases.postgres().await.unwrap();
                 let row = sqlx::query(POSTGRES).fetch_one(raw.connection().unwrap()).await;
@@ -193,12 +194,13 @@ async fn waits(db: &TestDatabase, sessions: usize) {
                 row.unwrap().get(0)
             }
         };
-        if waiting == sessions as i64 {
-            return;
+        if db.dialect() != Dialect::Postgres {
+            // InnoDB refreshes its table every tenth of a second.
+            tokio::time::sleep(Duration::from_millis(150)).await;
         }
-        // InnoDB refreshes this table every tenth of a second.
-        tokio::time::sleep(Duration::from_millis(150)).await;
-    }
+        waiting == calls.len() as i64
+    })
+    .await;
 }
 
 async fn opened(db: &TestDatabase) -> Id<Wallet> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockOptions, LockScope, LockSource};
 
-use crate::providers::{LONG, TestLocks};
+use crate::providers::{Kind, LONG, TestLocks};
 
 on_every_provider! {
     a_scope_reenters_its_lock_at_once,
@@ -76,6 +76,31 @@ async fn a_task_spawned_within_a_scope_waits(t: &TestLocks) {
         let spawned =
             tokio::spawn(async move { locks.try_acquire(&of_task, Duration::ZERO, LONG).await });
         assert!(spawned.await.unwrap().unwrap().is_none());
+    })
+    .await;
+}
+
+/// On one thread, where the key's worker has not noticed that the hold is over.
+#[tokio::test]
+async fn a_hold_that_is_over_is_not_reentered() {
+    let t = TestLocks::start(Kind::Process).await;
+    let key = LockKey::named("k");
+    LockScope::run(async {
+        let dropped = t.hold(&key).await;
+        let token = dropped.token();
+        drop(dropped);
+        let next = t.hold(&key).await;
+        assert!(next.is_held(), "the scope entered a hold that had been released");
+        assert!(next.token() > token);
+        assert!(next.release().await);
+
+        let hold = Duration::from_millis(20);
+        let expired = t.try_for(&key, LONG, hold).await.unwrap();
+        // Blocks the worker, too.
+        std::thread::sleep(hold * 2);
+        let next = t.hold(&key).await;
+        assert!(next.is_held(), "the scope entered a hold that had expired");
+        assert!(next.token() > expired.token());
     })
     .await;
 }

@@ -17,7 +17,7 @@ pub struct Defect {
     pub edits: Vec<Edit>,
     /// The suite of the test: a folder of `tests`, or `lib:` and the name of a crate.
     pub suite: String,
-    /// The filter that selects the tests of which at least one fails.
+    /// Selects the tests of which at least one fails, see [`Defect::is_caught_by`].
     pub test: String,
 }
 
@@ -103,6 +103,12 @@ impl Defect {
         Ok(Self { name: name.to_owned(), breaks, edits, suite, test })
     }
 
+    /// Whether a test is selected: its path contains every part of `test` between `::`. Modules
+    /// that are of no matter, such as the one of the database, can thus be left out.
+    pub fn is_caught_by(&self, path: &str) -> bool {
+        self.test.split("::").all(|part| path.contains(part))
+    }
+
     /// Why the defect does not fit the sources of a repository; empty if it does.
     pub fn mistakes(&self, repository: &Path) -> Vec<String> {
         let mut found: Vec<String> =
@@ -111,7 +117,9 @@ impl Defect {
             found.push("`breaks` says nothing".into());
         }
         let sources = self.test_sources(repository);
-        let function = self.test.rsplit("::").next().unwrap_or_default();
+        // The name of the function: modules can be those of a macro.
+        let parts = self.test.split("::");
+        let function = parts.max_by_key(|part| part.len()).unwrap_or_default();
         if function.is_empty() {
             found.push("`test` names no test".into());
         } else if !sources.is_dir() {

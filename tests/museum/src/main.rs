@@ -1,7 +1,7 @@
 //! Makes each known defect in a copy of the checkout, and fails unless its test catches it.
 //! `scripts/museum --help` says how to call it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
@@ -74,12 +74,12 @@ impl Museum {
         for (name, defects) in by_suite {
             let suite = Suite { copy: &self.copy, target: &self.target, name };
             eprintln!("==> {name}: {} defects; first without them", defects.len());
-            let failing = failing_anyway(&suite, &defects)?;
-            for defect in defects {
+            let tests = tests_without_defects(&suite, &defects)?;
+            for (defect, tests) in defects.into_iter().zip(tests) {
                 let began = Instant::now();
-                let verdict = match failing.get(defect.name.as_str()) {
-                    Some(verdict) => verdict.clone(),
-                    None => self.verdict(&suite, defect)?,
+                let verdict = match tests {
+                    Ok(tests) => self.verdict(&suite, defect, &tests)?,
+                    Err(verdict) => verdict,
                 };
                 println!("{}", line(defect, &verdict, began));
                 verdicts.push((defect, verdict));
@@ -88,13 +88,18 @@ impl Museum {
         Ok(conclude(&verdicts, began))
     }
 
-    /// Makes the defect, runs its test, and undoes it.
-    fn verdict(&self, suite: &Suite<'_>, defect: &Defect) -> Result<Verdict, Box<dyn Error>> {
+    /// Makes the defect, runs its tests, and undoes it.
+    fn verdict(
+        &self,
+        suite: &Suite<'_>,
+        defect: &Defect,
+        tests: &[String],
+    ) -> Result<Verdict, Box<dyn Error>> {
         for edit in &defect.edits {
             edit.apply(&self.copy)?;
         }
         let verdict = match suite.build()? {
-            Ok(()) => match suite.run(&[&defect.test])? {
+            Ok(()) => match suite.run(tests)? {
                 Ended::Passed => Verdict::Survived,
                 Ended::Failed(printed) => Verdict::Caught(first_panic(&printed)),
                 Ended::TimedOut => Verdict::Hung,
@@ -111,47 +116,40 @@ impl Museum {
     }
 }
 
-/// The defects that cannot be judged, because the sources do not have their text or their test
-/// does not pass before anything is edited.
-fn failing_anyway<'d>(
+/// The tests of each defect; or why it cannot be judged: the sources do not have its text, or
+/// its tests do not pass before anything is edited.
+fn tests_without_defects(
     suite: &Suite<'_>,
-    defects: &[&'d Defect],
-) -> Result<BTreeMap<&'d str, Verdict>, Box<dyn Error>> {
-    let mut failing = BTreeMap::new();
-    for defect in defects {
-        let mistakes = defect.mistakes(suite.copy);
-        if !mistakes.is_empty() {
-            failing.insert(defect.name.as_str(), Verdict::DoesNotFit(mistakes.join("; ")));
-        }
-    }
+    defects: &[&Defect],
+) -> Result<Vec<Result<Vec<String>, Verdict>>, Box<dyn Error>> {
     if let Err(printed) = suite.build()? {
         return Err(format!("{printed}\nthe suite {} does not build", suite.name).into());
     }
-    let mut filters = Vec::new();
-    for defect in defects {
-        let tests = suite.tests(&defect.test)?;
-        if tests.is_empty() {
-            let why = format!("{} selects no test", defect.test);
-            failing.entry(&defect.name).or_insert(Verdict::DoesNotFit(why));
-        } else if !filters.contains(&&defect.test) {
-            filters.push(&defect.test);
+    let all = suite.tests()?;
+    let tests_of = |defect: &&Defect| {
+        let mistakes = defect.mistakes(suite.copy);
+        let tests: Vec<String> =
+            all.iter().filter(|path| defect.is_caught_by(path)).cloned().collect();
+        match (mistakes.is_empty(), tests.is_empty()) {
+            (true, false) => Ok(tests),
+            (true, true) => Err(Verdict::DoesNotFit(format!("there is no test {}", defect.test))),
+            (false, _) => Err(Verdict::DoesNotFit(mistakes.join("; "))),
+        }
+    };
+    let mut found: Vec<_> = defects.iter().map(tests_of).collect();
+    let every: BTreeSet<&String> = found.iter().flatten().flatten().collect();
+    if every.is_empty() || suite.run(every)? == Ended::Passed {
+        return Ok(found);
+    }
+    for tests in &mut found {
+        let Ok(names) = &*tests else { continue };
+        match suite.run(names)? {
+            Ended::Passed => {}
+            Ended::TimedOut => *tests = Err(Verdict::Hung),
+            Ended::Failed(printed) => *tests = Err(Verdict::FailsAnyway(first_panic(&printed))),
         }
     }
-    if suite.run(&filters)? == Ended::Passed {
-        return Ok(failing);
-    }
-    // Which of them it is, and whether it fails alone.
-    for filter in filters {
-        let verdict = match suite.run(&[filter])? {
-            Ended::Passed => continue,
-            Ended::TimedOut => Verdict::Hung,
-            Ended::Failed(printed) => Verdict::FailsAnyway(first_panic(&printed)),
-        };
-        for defect in defects.iter().filter(|defect| defect.test == *filter) {
-            failing.entry(&defect.name).or_insert(verdict.clone());
-        }
-    }
-    Ok(failing)
+    Ok(found)
 }
 
 fn line(defect: &Defect, verdict: &Verdict, began: Instant) -> String {

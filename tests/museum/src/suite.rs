@@ -1,12 +1,11 @@
 //! A test suite of the copy: built and run by cargo, each run with a bound.
 
-use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How long the tests of one filter may run. A test that does not end by itself is a defect of
+/// How long the tests of one run may take. A test that does not end by itself is a defect of
 /// the test.
 const SECONDS_PER_RUN: u32 = 300;
 
@@ -48,29 +47,29 @@ impl Suite<'_> {
         Ok(Err(String::from_utf8_lossy(&output.stderr).into_owned()))
     }
 
-    /// The names of the tests that a filter selects.
+    /// The names of all tests.
     ///
     /// # Errors
     ///
     /// If cargo cannot be started.
-    pub fn tests(&self, filter: &str) -> io::Result<Vec<String>> {
+    pub fn tests(&self) -> io::Result<Vec<String>> {
         let mut command = self.cargo(Command::new("cargo"));
-        let output = command.args(["--no-fail-fast", "--", "--list", filter]).output()?;
+        let output = command.args(["--no-fail-fast", "--", "--list"]).output()?;
         let printed = String::from_utf8_lossy(&output.stdout);
         let names = printed.lines().filter_map(|line| line.strip_suffix(": test"));
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Runs the tests that any of the filters selects.
+    /// Runs the tests of these names.
     ///
     /// # Errors
     ///
     /// If cargo cannot be started.
-    pub fn run<S: AsRef<OsStr>>(&self, filters: &[S]) -> io::Result<Ended> {
+    pub fn run<'t>(&self, tests: impl IntoIterator<Item = &'t String>) -> io::Result<Ended> {
         let mut timeout = Command::new("timeout");
         timeout.args(["--kill-after", "10", &SECONDS_PER_RUN.to_string(), "cargo"]);
         let mut command = self.cargo(timeout);
-        let output = command.args(["--no-fail-fast", "--"]).args(filters).output()?;
+        let output = command.args(["--no-fail-fast", "--", "--exact"]).args(tests).output()?;
         let mut printed = String::from_utf8_lossy(&output.stdout).into_owned();
         _ = write!(printed, "\n{}", String::from_utf8_lossy(&output.stderr));
         Ok(match output.status.code() {
