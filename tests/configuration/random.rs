@@ -139,13 +139,13 @@ fn source() -> impl Strategy<Value = DataSourceConfig> {
     let text = "[a-zA-Z0-9 _.:'\"#{}-]{0,10}[a-z]";
     (
         (text, prop::option::of(text), 1_usize..500, 1_usize..9, 1_usize..99),
-        (time(), time(), time(), time(), prop::option::of(time())),
+        (time(), time(), time(), time(), time(), prop::option::of(time())),
         (any::<bool>(), prop::option::of(0..5_usize), prop::option::of(text)),
     )
         .prop_map(
             |(
                 (name, username, size, lanes, fold),
-                (connect, commit, settle, idle, statement),
+                (connect, read, commit, settle, idle, statement),
                 (wal, tls, cert),
             )| {
                 let mut source = DataSourceConfig::new("postgres://db.example:5432/shop")
@@ -155,6 +155,9 @@ fn source() -> impl Strategy<Value = DataSourceConfig> {
                     .lanes(lanes)
                     .fold_limit(fold)
                     .connection_timeout(connect)
+                    .read_timeout(read)
+                    .max_row_bytes(size)
+                    .max_commit_bytes(lanes)
                     .commit_timeout(commit)
                     .settle_timeout(settle)
                     .idle_timeout(idle)
@@ -200,6 +203,9 @@ fn printed(source: &DataSourceConfig) -> String {
     line("max-lifetime", time(source.max_lifetime));
     line("leak-detection-threshold", time(source.leak_detection_threshold));
     line("connection-timeout", time(source.connection_timeout));
+    line("max-row-bytes", source.max_row_bytes.to_string());
+    line("max-commit-bytes", source.max_commit_bytes.to_string());
+    line("read-timeout", time(source.read_timeout));
     line("commit-timeout", time(source.commit_timeout));
     line("settle-timeout", time(source.settle_timeout));
     if let Some(timeout) = source.statement_timeout {

@@ -86,6 +86,31 @@ fn check_reports_all_problems_at_once() {
     assert!(error.problems().iter().all(|problem| problem.source == ConfigSource::Code));
 }
 
+/// Databases count milliseconds in 31 bits, and clocks overflow.
+#[test]
+fn times_are_bounded() {
+    let set: [(&str, fn(DataSourceConfig, Duration) -> DataSourceConfig); 8] = [
+        ("idle-timeout", DataSourceConfig::idle_timeout),
+        ("max-lifetime", DataSourceConfig::max_lifetime),
+        ("leak-detection-threshold", DataSourceConfig::leak_detection_threshold),
+        ("connection-timeout", DataSourceConfig::connection_timeout),
+        ("read-timeout", DataSourceConfig::read_timeout),
+        ("commit-timeout", DataSourceConfig::commit_timeout),
+        ("settle-timeout", DataSourceConfig::settle_timeout),
+        ("statement-timeout", DataSourceConfig::statement_timeout),
+    ];
+    let day = Duration::from_secs(86_400);
+    for (key, set) in set {
+        for time in [Duration::MAX, day * 25] {
+            let error = EkbatanConfig::from(set(postgres("a"), time)).check().unwrap_err();
+            let message = error.to_string();
+            assert!(message.contains(key) && message.contains(&format!("{time:?}")), "{message}");
+            assert!(message.contains("is too long; at most 24d"), "{message}");
+        }
+        EkbatanConfig::from(set(postgres("a"), day * 24)).check().unwrap();
+    }
+}
+
 #[test]
 fn behaviour_61_the_default_shard_must_be_one_of_the_shards() {
     let error =

@@ -89,6 +89,8 @@ fn absent_keys_have_defaults() {
     let source = database("").unwrap();
     assert_eq!((source.maximum_pool_size, source.minimum_idle), (10, 0));
     assert_eq!((source.lanes, source.fold_limit), (2, 64));
+    assert_eq!((source.max_row_bytes, source.max_commit_bytes), (16 << 20, 64 << 20));
+    assert_eq!(source.read_timeout, Duration::from_secs(60));
     assert_eq!(source.idle_timeout, Duration::from_secs(600));
     assert_eq!(source.max_lifetime, Duration::from_secs(1_800));
     assert_eq!(source.leak_detection_threshold, Duration::ZERO);
@@ -102,7 +104,8 @@ fn every_key_of_a_database_is_read() {
         "username: app, password: '0123', tls-mode: verify-full, tls-root-cert: ca.pem, \
          maximum-pool-size: 4, minimum-idle: 1, idle-timeout: 0, max-lifetime: 1h, \
          leak-detection-threshold: 2s, connection-timeout: 1s, statement-timeout: 2s, \
-         commit-timeout: 3s, settle-timeout: 4s, lanes: 3, fold-limit: 5, \
+         read-timeout: 5s, commit-timeout: 3s, settle-timeout: 4s, lanes: 3, fold-limit: 5, \
+         max-row-bytes: 6, max-commit-bytes: 7, \
          application-name: shop, durability: wal",
     )
     .unwrap();
@@ -119,8 +122,10 @@ fn every_key_of_a_database_is_read() {
         source.commit_timeout,
         source.settle_timeout,
         source.max_lifetime,
+        source.read_timeout,
     ];
-    assert_eq!(times.map(|time| time.as_secs()), [0, 1, 2, 3, 4, 3_600]);
+    assert_eq!(times.map(|time| time.as_secs()), [0, 1, 2, 3, 4, 3_600, 5]);
+    assert_eq!((source.max_row_bytes, source.max_commit_bytes), (6, 7));
     assert_eq!((source.application_name.as_str(), source.durability), ("shop", Durability::Wal));
 }
 

@@ -17,7 +17,10 @@ mod actions;
 mod sessions;
 
 mod batches;
+mod beside_transaction;
+mod changed_columns;
 mod checks;
+mod closing;
 mod conditions;
 mod domain;
 mod errors;
@@ -30,6 +33,7 @@ mod outcome;
 mod pages;
 mod repository;
 mod retry;
+mod sizes;
 mod tracing;
 mod transactions;
 mod transactions_mysql;

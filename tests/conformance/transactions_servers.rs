@@ -79,7 +79,8 @@ async fn the_chosen_isolation_applies(db: &TestDatabase) {
         let work = async |tx: Transaction| {
             let things = db.things().within(&tx);
             let before = things.count().await.unwrap();
-            db.things().add(quiet(thing(&n.to_string()))).await.unwrap();
+            let beside = db.things().outside_transaction();
+            beside.add(quiet(thing(&n.to_string()))).await.unwrap();
             Ok::<_, Refused>(things.count().await.unwrap() > before)
         };
         let manager = db.databases.transactions();

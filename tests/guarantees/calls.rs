@@ -6,7 +6,7 @@ use std::time::Duration;
 use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
-use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use support::wallet::{Deposit, Wallet, WalletError};
 use support::{Dialect, InterruptedDeposit};
 use tokio::sync::Notify;
 
@@ -73,21 +73,4 @@ async fn a_deadline_during_an_effect_does_not_change_the_result(dialect: Dialect
         .unwrap();
     assert_eq!(wallet.version(), 3);
     ledger.assert_sound(2).await;
-}
-
-/// SQLite has one writer: an action would wait for the transaction of its own task.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_action_in_a_sqlite_transaction_of_the_same_task_is_refused() {
-    let ledger = Ledger::new(Dialect::Sqlite).await;
-    let id = ledger.open_wallets(1).await[0];
-    let answer = ledger
-        .databases
-        .transactions()
-        .in_transaction(async |_| ledger.deposit(id).await.map(drop))
-        .await;
-    let error = answer.unwrap_err().to_string();
-    assert!(error.contains("this task holds the one writer"), "{error}");
-    ledger.assert_sound(0).await;
-    let deposit = Deposit { wallet: id, amount: Decimal::ONE };
-    ledger.executor.execute(&DepositMoney, deposit).await.expect("the transaction is over");
 }

@@ -49,9 +49,9 @@ impl Attempt {
         Some(ExecuteError::FenceLost { key: key.to_owned() })
     }
 
-    /// Whether this task holds the only writer of a database in an open transaction. The call
-    /// must not wait for another call's commit then: that would deadlock.
-    pub(super) fn is_writing(&self) -> bool {
-        self.shards.all().any(|database| database.check_not_writing().is_err())
+    /// Whether this task has a transaction open in which the call's writes belong. Another task
+    /// must not commit them: it does not know of the transaction, and it might wait for it.
+    pub(super) fn is_in_transaction(&self) -> bool {
+        self.shards.all().any(|database| database.check_not_beside_transaction().is_err())
     }
 }

@@ -37,6 +37,8 @@ pub(super) struct CallOptions {
     /// The fences of the leases under which the call runs.
     pub(super) fencing: Option<Arc<Fencing>>,
     pub(super) allow_cross_shard: bool,
+    /// Whether the call may commit beside a transaction that the task has open.
+    pub(super) outside_transaction: bool,
     pub(super) contention: Option<Contention>,
     pub(super) contention_key: Option<LockKey>,
     pub(super) wants_token: bool,

@@ -66,7 +66,7 @@ pub(super) async fn commit<E>(
     }
     // Effects and the shards after the first need a task that outlives a dropped caller.
     for batch in &batches {
-        batch.database.check_not_writing()?;
+        batch.database.check_not_beside_transaction()?;
     }
     let (sender, receiver) = oneshot::channel();
     let (shards, runner) = (attempt.shards.clone(), attempt.effects.clone());

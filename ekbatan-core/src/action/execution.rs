@@ -8,12 +8,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+use super::attempt::CallResult;
 use super::call::{CallOptions, CallRequest, Codec};
 use super::executor_state::ExecutorState;
 use super::fence::fenced_by;
 use super::run::run;
 use super::{Action, AsFence, Contention, ExecuteError, RetryPolicy};
-use crate::db::{ActionId, Committed};
+use crate::db::{ActionId, Committed, outside_transaction};
 use crate::domain::LockKey;
 
 /// A call that runs when it is awaited.
@@ -108,6 +109,14 @@ impl<'a, A: Action> Execution<'a, A> {
         self
     }
 
+    /// Lets the call commit beside a transaction that the task has open on the same database. Its
+    /// commit stays even if the transaction is rolled back. Without this the call is refused. On
+    /// SQLite it is refused always: the transaction is the one writer.
+    pub fn outside_transaction(mut self) -> Self {
+        self.0.options.outside_transaction = true;
+        self
+    }
+
     /// Sets how the call deals with others that want the same key, instead of what the action
     /// or the executor says. A call that is [fenced by a lease](Execution::fenced_by) always
     /// runs optimistically.
@@ -164,7 +173,7 @@ impl<'a, A: Action> IntoFuture for Execution<'a, A> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async { run(self.0).await.map(|(output, _)| output) })
+        Box::pin(async { start(self.0).await.map(|(output, _)| output) })
     }
 }
 
@@ -173,6 +182,14 @@ impl<'a, A: Action> IntoFuture for ExecutionWithCommit<'a, A> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(run(self.0.0))
+        Box::pin(start(self.0.0))
+    }
+}
+
+async fn start<A: Action>(request: CallRequest<'_, A>) -> CallResult<A::Output, A::Error> {
+    if request.options.outside_transaction {
+        Box::pin(outside_transaction(run(request))).await
+    } else {
+        run(request).await
     }
 }

@@ -126,6 +126,8 @@ impl BatchBuilder<'_> {
             let table = database.table(record.table).await.map_err(StageError::Table)?;
             batch.records.push(resolve(record, table)?);
         }
+        // Here, so that a call that writes too much does not fail the others of its group.
+        database.sizes().check(&batch)?;
         Ok(batch)
     }
 }

@@ -9,6 +9,9 @@ use secrecy::SecretString;
 use super::address::{self, Dialect};
 use super::lock_config::LockConfig;
 
+/// The longest time that a setting may have: databases count milliseconds in 31 bits.
+pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 24 * 3_600);
+
 /// How much of a commit is on the disk when the call returns. SQLite only: a server has its own
 /// setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,11 +81,21 @@ pub struct DataSourceConfig {
     /// The timeout of connecting to the server, and of waiting for a pooled connection. Default
     /// 10 s.
     pub connection_timeout: Duration,
+    /// The timeout of every other use of a connection: a read, and each statement of a transaction.
+    /// After it the connection is closed. Zero for none. Default 60 s. SQLite runs in this process
+    /// and needs none.
+    pub read_timeout: Duration,
     /// The timeout of a commit. After it the lane treats the connection as lost. Default 60 s.
     pub commit_timeout: Duration,
     /// After a connection is lost during a commit, the lane looks up the outcome for this long;
     /// then it reports "unknown". Default 30 s.
     pub settle_timeout: Duration,
+    /// The maximum size of a row, in bytes of its texts, documents and byte strings. Parameters and
+    /// payloads of events are columns of rows, too. Default 16 MiB.
+    pub max_row_bytes: usize,
+    /// The maximum size of all rows of one commit, and of the parameters of one query. Default
+    /// 64 MiB.
+    pub max_commit_bytes: usize,
     /// The server cancels a statement after this time. Default: the server's own timeout.
     pub statement_timeout: Option<Duration>,
     /// The name of the sessions in the server's own list.
@@ -113,8 +126,11 @@ impl DataSourceConfig {
             lanes: 2,
             fold_limit: 64,
             connection_timeout: Duration::from_secs(10),
+            read_timeout: Duration::from_secs(60),
             commit_timeout: Duration::from_secs(60),
             settle_timeout: Duration::from_secs(30),
+            max_row_bytes: 16 << 20,
+            max_commit_bytes: 64 << 20,
             statement_timeout: None,
             application_name: "ekbatan".to_owned(),
             durability: Durability::Full,
@@ -217,6 +233,13 @@ impl DataSourceConfig {
         self
     }
 
+    /// Sets [`read_timeout`](Self::read_timeout).
+    #[must_use]
+    pub fn read_timeout(mut self, timeout: Duration) -> Self {
+        self.read_timeout = timeout;
+        self
+    }
+
     /// Sets [`commit_timeout`](Self::commit_timeout).
     #[must_use]
     pub fn commit_timeout(mut self, timeout: Duration) -> Self {
@@ -228,6 +251,20 @@ impl DataSourceConfig {
     #[must_use]
     pub fn settle_timeout(mut self, timeout: Duration) -> Self {
         self.settle_timeout = timeout;
+        self
+    }
+
+    /// Sets [`max_row_bytes`](Self::max_row_bytes).
+    #[must_use]
+    pub fn max_row_bytes(mut self, bytes: usize) -> Self {
+        self.max_row_bytes = bytes;
+        self
+    }
+
+    /// Sets [`max_commit_bytes`](Self::max_commit_bytes).
+    #[must_use]
+    pub fn max_commit_bytes(mut self, bytes: usize) -> Self {
+        self.max_commit_bytes = bytes;
         self
     }
 
@@ -285,8 +322,11 @@ impl fmt::Debug for DataSourceConfig {
             .field("lanes", &self.lanes)
             .field("fold_limit", &self.fold_limit)
             .field("connection_timeout", &self.connection_timeout)
+            .field("read_timeout", &self.read_timeout)
             .field("commit_timeout", &self.commit_timeout)
             .field("settle_timeout", &self.settle_timeout)
+            .field("max_row_bytes", &self.max_row_bytes)
+            .field("max_commit_bytes", &self.max_commit_bytes)
             .field("statement_timeout", &self.statement_timeout)
             .field("application_name", &self.application_name)
             .field("durability", &self.durability)

@@ -92,6 +92,8 @@ const TIME: Kind = Kind::Time { bare_milliseconds: false };
 const MILLISECONDS: Kind = Kind::Time { bare_milliseconds: true };
 const ANY: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
 const SOME: Kind = Kind::Count { least: 1, most: u32::MAX as u64 };
+/// No database accepts more in one value.
+const BYTES: Kind = Kind::Count { least: 1, most: 1_000_000_000 };
 const GROUP: Kind = Kind::Count { least: 0, most: 255 };
 const MEMBER: Kind = Kind::Count { least: 0, most: 63 };
 
@@ -197,6 +199,24 @@ const DATA_SOURCE: &[Key] = &[
         .or("ekbatan"),
     Key::new("lanes", SOME, "The number of connections that commit. SQLite has one writer and thus one lane.").or("2"),
     Key::new("fold-limit", SOME, "The maximum number of waiting actions that a lane commits together.").or("64"),
+    Key::new(
+        "max-row-bytes",
+        BYTES,
+        "The maximum size of a row; parameters and payloads of events are columns of rows, too.",
+    )
+    .or("16777216"),
+    Key::new(
+        "max-commit-bytes",
+        BYTES,
+        "The maximum size of all rows of a commit, and of the parameters of a query.",
+    )
+    .or("67108864"),
+    Key::new(
+        "read-timeout",
+        TIME,
+        "The timeout of a read, and of each statement of a transaction. After it the connection is closed. 0s for none; SQLite needs none.",
+    )
+    .or("60s"),
     Key::new(
         "commit-timeout",
         TIME,

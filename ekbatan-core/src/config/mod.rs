@@ -28,6 +28,7 @@ mod sharding;
 mod spelling;
 
 pub use address::Dialect;
+pub(crate) use data_source::LONGEST_TIMEOUT;
 pub use data_source::{DataSourceConfig, Durability, TlsMode};
 pub use describe::json_schema;
 pub use ekbatan_config::EkbatanConfig;

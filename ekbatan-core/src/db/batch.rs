@@ -173,3 +173,9 @@ pub enum CommitError {
     #[error("whether action {0} committed is unknown: {1}")]
     Unknown(ActionId, String),
 }
+
+impl From<DbError> for CommitError {
+    fn from(error: DbError) -> Self {
+        CommitError::Refused(error)
+    }
+}

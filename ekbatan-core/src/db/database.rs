@@ -1,24 +1,20 @@
 //! One database: its pools, its lanes, and the columns of its tables.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::dialect::driver_for;
 use super::driver::{Connection, Driver};
 use super::fence::FenceRaise;
-use super::open_transactions::is_writing;
+use super::open_transactions::{Side, open_transaction};
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
-    Lanes, OpenAction, Pool, PooledConnection, Query, Route, Rows, SchemaError, TableError,
-    TableInfo, TransactionOptions,
+    Lanes, OpenAction, Pool, PooledConnection, Query, Route, Rows, SchemaError, SizeLimits,
+    TableError, TableInfo, TransactionOptions, Use,
 };
 use crate::config::DataSourceConfig;
 use crate::domain::{ShardIdentifier, Table, TableKey};
-
-/// What a method of [`Connection`] returns.
-type Answer<'c, T> = Pin<Box<dyn Future<Output = Result<T, DbError>> + Send + 'c>>;
 
 pub(crate) struct Database {
     pub(crate) shard: ShardIdentifier,
@@ -26,6 +22,7 @@ pub(crate) struct Database {
     pub(crate) primary: Pool,
     pub(crate) replica: Option<Pool>,
     lanes: Lanes,
+    sizes: SizeLimits,
     tables: RwLock<HashMap<TableKey, Arc<TableInfo>>>,
 }
 
@@ -56,7 +53,8 @@ impl Database {
         // Report now, not at the first call, that the database cannot be reached.
         first_connection(&primary, timeout).await?;
         let lanes = Lanes::start(driver.clone(), source);
-        Ok(Self { shard, driver, primary, replica, lanes, tables: RwLock::default() })
+        let (sizes, tables) = (SizeLimits::new(source), RwLock::default());
+        Ok(Self { shard, driver, primary, replica, lanes, sizes, tables })
     }
 
     pub(crate) fn pool(&self, route: Route) -> &Pool {
@@ -68,20 +66,22 @@ impl Database {
 
     /// Runs `work` on a pooled connection, which is still marked busy when it is returned.
     ///
-    /// An idle connection may have died unnoticed. If the connection is lost and was used
-    /// before, `work` runs again on another one, so `work` must be safe to repeat. `'w` is how
-    /// long the data lives that `work` borrows.
+    /// An idle connection may have died unnoticed, or lead to a primary that was demoted. If the
+    /// connection is lost and was used before, `work` runs again on another one, so `work` must
+    /// be safe to repeat. After a timeout it is not repeated: the caller has waited long enough.
+    /// `'w` is how long the data lives that `work` borrows.
     async fn on_connection<'w, T>(
         &self,
         pool: &Pool,
         holder: &'static str,
-        mut work: impl for<'c> FnMut(&'c mut (dyn Connection + 'w)) -> Answer<'c, T>,
+        mut work: impl for<'c> FnMut(&'c mut (dyn Connection + 'w)) -> Use<'c, T>,
     ) -> Result<(PooledConnection, Result<T, DbError>), DbError> {
         loop {
             let mut loan = pool.checkout(holder).await?;
-            match work(loan.mark_busy()?).await {
+            let answer = loan.run(&mut work).await.map_err(|error| self.read_only_is_lost(error));
+            match answer {
                 Err(error) if error.is_connection_lost() => {
-                    if !loan.is_used() {
+                    if loan.is_closed() || !loan.is_used() {
                         return Err(error.lost_at(self.driver.address()));
                     }
                 }
@@ -95,11 +95,16 @@ impl Database {
         &self,
         pool: &Pool,
         holder: &'static str,
-        work: impl for<'c> FnMut(&'c mut (dyn Connection + 'w)) -> Answer<'c, T>,
+        work: impl for<'c> FnMut(&'c mut (dyn Connection + 'w)) -> Use<'c, T>,
     ) -> Result<T, DbError> {
         let (mut loan, answer) = self.on_connection(pool, holder, work).await?;
         loan.mark_idle();
         answer
+    }
+
+    /// The bounds on what is sent at once.
+    pub(crate) fn sizes(&self) -> SizeLimits {
+        self.sizes
     }
 
     pub(crate) async fn fetch(
@@ -108,6 +113,7 @@ impl Database {
         route: Route,
         holder: &'static str,
     ) -> Result<Rows, DbError> {
+        self.sizes.check_query(query)?;
         self.read(self.pool(route), holder, |connection| connection.fetch(query)).await
     }
 
@@ -138,9 +144,11 @@ impl Database {
     ) -> Result<Option<Rows>, DbError> {
         let Some(replica) = &self.replica else { return Ok(None) };
         let mut loan = replica.checkout(holder).await?;
-        let connection = loan.mark_busy()?;
-        let rows = if connection.has_reached(position, timeout).await? {
-            Some(connection.fetch(query).await?)
+        let limit = loan.read_limit().after(timeout);
+        let reached =
+            loan.run_within(limit, |connection| connection.has_reached(position, timeout)).await?;
+        let rows = if reached {
+            Some(loan.run(|connection| connection.fetch(query)).await?)
         } else {
             None
         };
@@ -165,8 +173,7 @@ impl Database {
         read: Option<(&Query, &TableInfo)>,
         holder: &'static str,
     ) -> Result<Option<Rows>, DbError> {
-        // With a single writer, the raise would wait for this task's own open transaction.
-        self.check_not_writing()?;
+        self.check_has_writer()?;
         self.read(&self.primary, holder, |connection| match read {
             Some((query, table)) => connection.find_under_fence(raise, query, table),
             None => Box::pin(async {
@@ -179,7 +186,8 @@ impl Database {
     /// Passes a batch to a lane and waits for the outcome. If the future is dropped, the lane
     /// still commits the batch.
     pub(crate) async fn commit(&self, mut batch: CommitBatch) -> Result<Committed, CommitError> {
-        self.check_not_writing().map_err(CommitError::Refused)?;
+        self.check_not_beside_transaction()?;
+        self.sizes.check(&batch)?;
         batch.sort();
         let address = self.driver.address();
         self.lanes.submit(batch).await.map_err(|error| match error {
@@ -201,14 +209,32 @@ impl Database {
         self.lanes.is_open(action)
     }
 
-    /// Rejects a write that would wait for a transaction of its own task.
-    pub(crate) fn check_not_writing(&self) -> Result<(), DbError> {
-        if self.driver.capabilities().single_writer && is_writing(self) {
-            let why = "this task holds the one writer of the database in an open transaction, and would wait for itself; \
-                       write within the transaction, or end it first";
-            return Err(DbError::new(DbErrorKind::LockTimeout, why));
+    /// Rejects a write beside a transaction that this task has open: the write would stay if the
+    /// transaction is rolled back. With a single writer it would wait for its own task.
+    pub(crate) fn check_not_beside_transaction(&self) -> Result<(), DbError> {
+        self.check_has_writer()?;
+        if open_transaction(self) == Some(Side::Inside) {
+            let why = "this task has a transaction of the database open, and this write would commit beside it, even if the transaction is rolled back; \
+                       write within the transaction (`.within(&transaction)`), end it first, or say that it is meant (`.outside_transaction()`)";
+            return Err(DbError::new(DbErrorKind::OpenTransaction, why));
         }
         Ok(())
+    }
+
+    /// Rejects a write that would wait for a transaction of its own task.
+    fn check_has_writer(&self) -> Result<(), DbError> {
+        if self.driver.capabilities().single_writer && open_transaction(self).is_some() {
+            let why = "this task holds the one writer of the database in an open transaction, and would wait for itself; \
+                       write within the transaction (`.within(&transaction)`), or end it first";
+            return Err(DbError::new(DbErrorKind::OpenTransaction, why));
+        }
+        Ok(())
+    }
+
+    /// A server that refuses a write because it is read-only was a primary and is none any more.
+    /// Its connections are of no use to a writer, so the error is that of a lost connection.
+    pub(crate) fn read_only_is_lost(&self, error: DbError) -> DbError {
+        if self.driver.capabilities().single_writer { error } else { error.read_only_is_lost() }
     }
 
     /// Removes an action's batch from the queue; `false` if there is none, or a lane has taken it.
@@ -276,11 +302,12 @@ impl Database {
         begun.map(|()| loan)
     }
 
+    /// Commits what is queued, then closes every connection.
     pub(crate) async fn close(&self) {
         self.lanes.close().await;
-        self.primary.close();
+        self.primary.close().await;
         if let Some(replica) = &self.replica {
-            replica.close();
+            replica.close().await;
         }
     }
 }

@@ -181,6 +181,10 @@ pub(crate) trait Connection: Send {
     async fn reset(&mut self) -> Result<(), DbError>;
 
     /// The concrete type, for direct access to the sqlx connection.
+    /// Ends the session in an orderly way. When it returns, the database has no trace of it: on
+    /// SQLite the last connection merges the log into the file.
+    async fn close(self: Box<Self>);
+
     fn as_any(&mut self) -> &mut dyn Any;
 }
 

@@ -26,12 +26,16 @@ pub enum DbErrorKind {
     StatementTimeout,
     /// A value does not fit its column.
     ValueOutOfRange,
+    /// A row, a commit or the parameters of a query exceed a configured bound. Nothing was sent.
+    TooLarge,
     /// The table does not exist.
     UndefinedTable,
     /// The column does not exist.
     UndefinedColumn,
     /// The database or the transaction is read-only.
     ReadOnly,
+    /// The write would commit beside a transaction that its own task has open.
+    OpenTransaction,
     /// The pool had no free connection in time.
     PoolTimeout,
     /// The database cannot be reached, or the connection broke.
@@ -101,6 +105,17 @@ impl DbError {
     pub(crate) fn lost_at(mut self, address: &str) -> Self {
         if self.is_connection_lost() && !self.0.message.contains(address) {
             self.0.message = format!("{address}: {}", self.0.message);
+        }
+        self
+    }
+
+    /// The same error; if a server refused a write because it is read-only, the error of a lost
+    /// connection.
+    pub(crate) fn read_only_is_lost(mut self) -> Self {
+        if self.0.kind == DbErrorKind::ReadOnly {
+            self.0.kind = DbErrorKind::Unavailable;
+            self.0.message =
+                format!("the server does not accept writes any more: {}", self.0.message);
         }
         self
     }

@@ -5,6 +5,9 @@
 
 use tokio::time::Instant;
 
+/// A hundred years, in microseconds. The end of a fence stays within the range of dates.
+const LONGEST: i64 = 3_155_760_000_000_000;
+
 /// A lease's token that must still be the key's when the batch commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FenceCheck {
@@ -30,6 +33,6 @@ impl FenceRaise {
     /// the wait for a connection is not counted as time of the lease.
     pub(crate) fn micros(&self) -> i64 {
         let remaining = self.until.saturating_duration_since(Instant::now());
-        i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX)
+        i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX).min(LONGEST)
     }
 }

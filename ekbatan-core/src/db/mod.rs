@@ -27,6 +27,7 @@ pub(crate) mod postgres;
 mod query;
 mod raw;
 mod schema;
+mod size;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -46,12 +47,14 @@ pub(crate) use fence::{FenceCheck, FenceRaise};
 pub(crate) use lane::{Lanes, OpenAction};
 pub use migration::{AppliedMigration, MigrationError, MigrationState, Migrations};
 pub(crate) use migration::{applied, migrate, migration_states};
+pub(crate) use open_transactions::outside_transaction;
 pub use pool::PoolStatus;
-pub(crate) use pool::{Pool, PooledConnection};
+pub(crate) use pool::{Pool, PooledConnection, Use};
 pub(crate) use query::{Arg, Query, Rows};
 pub use raw::{RawConnection, TransactionConnection};
 pub use schema::SchemaError;
 pub(crate) use schema::{ColumnInfo, TableError, TableInfo};
+pub(crate) use size::{SizeLimits, largest, too_large};
 pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
 pub use token::{CommitToken, CommitTokenError};
 pub use transaction::{Transaction, TransactionError, TransactionManager};

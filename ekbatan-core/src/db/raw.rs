@@ -88,7 +88,7 @@ impl<C> RawConnection<C> {
 
     /// Rolls back an open transaction, resets the session and gives the connection back.
     pub async fn release(mut self) -> Result<(), DbError> {
-        self.loan.mark_busy()?.reset().await?;
+        self.loan.run(|connection| connection.reset()).await?;
         self.loan.mark_idle();
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::driver::Connection;
 use super::open_transactions::OpenTransactions;
 use super::{
     CommitBatch, CommitError, Database, DbError, DbErrorKind, PooledConnection, Query, Rows,
-    TableError, TableInfo, TransactionOptions,
+    TableError, TableInfo, TransactionOptions, Use,
 };
 use crate::domain::Table;
 
@@ -94,7 +94,12 @@ impl TransactionManager {
         F: Future<Output = Result<T, E>>,
     {
         let loan = self.database.begin(&options).await?;
-        let state = TransactionState { loan: Some(loan), broken: false, ran_raw: false };
+        let state = TransactionState {
+            loan: Some(loan),
+            broken: false,
+            ran_raw: false,
+            read_only: options.read_only,
+        };
         let transaction =
             Transaction { database: self.database.clone(), state: Arc::new(Mutex::new(state)) };
         let worked = match options.timeout {
@@ -135,8 +140,9 @@ enum CommitFailure {
 /// Commits on its own task, which a dropped caller does not stop.
 async fn commit<E>(mut loan: PooledConnection, ran_raw: bool) -> Result<(), TransactionError<E>> {
     let committing = tokio::spawn(async move {
-        let connection = loan.mark_busy().map_err(CommitFailure::Refused)?;
-        match connection.end(true).await {
+        // Nothing was sent over a connection that is closed.
+        loan.mark_busy().map_err(CommitFailure::Refused)?;
+        match loan.run_within(loan.commit_limit(), |connection| connection.end(true)).await {
             Ok(()) => {
                 give_back(loan, ran_raw).await;
                 Ok(())
@@ -162,14 +168,10 @@ async fn commit<E>(mut loan: PooledConnection, ran_raw: bool) -> Result<(), Tran
 /// Rolls back. If that fails, the connection stays marked busy and is closed, so that the
 /// transaction can never commit.
 async fn roll_back(mut loan: PooledConnection, broken: bool, ran_raw: bool) {
-    if broken {
+    if broken || loan.is_closed() {
         return;
     }
-    let ended = match loan.mark_busy() {
-        Ok(connection) => connection.end(false).await,
-        Err(error) => Err(error),
-    };
-    match ended {
+    match loan.run(|connection| connection.end(false)).await {
         Ok(()) => give_back(loan, ran_raw).await,
         Err(error) => tracing::warn!(%error, "the rollback failed; the connection is closed"),
     }
@@ -178,11 +180,7 @@ async fn roll_back(mut loan: PooledConnection, broken: bool, ran_raw: bool) {
 /// Gives a connection back after its transaction ended. If it ran raw SQL, its session is reset
 /// first: the SQL may have changed settings.
 async fn give_back(mut loan: PooledConnection, ran_raw: bool) {
-    let reset = match loan.mark_busy() {
-        Ok(connection) if ran_raw => connection.reset().await,
-        Ok(_) => Ok(()),
-        Err(error) => Err(error),
-    };
+    let reset = if ran_raw { loan.run(|connection| connection.reset()).await } else { Ok(()) };
     match reset {
         Ok(()) => loan.mark_idle(),
         Err(error) => tracing::warn!(%error, "the connection is closed"),
@@ -206,6 +204,7 @@ pub(super) struct TransactionState {
     broken: bool,
     /// Whether user code had the sqlx connection.
     ran_raw: bool,
+    read_only: bool,
 }
 
 impl Transaction {
@@ -224,34 +223,33 @@ impl Transaction {
             return Ok(info);
         }
         let mut state = self.state.lock().await;
-        let found = state.begin_use()?.describe(table).await;
-        state.end_use();
+        let found = state.run(|connection| connection.describe(table)).await;
         drop(state);
         Ok(self.database.learn_table(table, found?)?)
     }
 
     pub(crate) async fn fetch(&self, query: &Query) -> Result<Rows, DbError> {
+        self.database.sizes().check_query(query)?;
         let mut state = self.state.lock().await;
-        let rows = state.begin_use()?.fetch(query).await;
-        state.end_use();
-        rows
+        state.run(|connection| connection.fetch(query)).await
     }
 
     pub(crate) async fn write(&self, mut batch: CommitBatch) -> Result<(), CommitError> {
+        self.database.sizes().check(&batch)?;
         batch.sort();
         let mut state = self.state.lock().await;
-        let written = state.begin_use().map_err(CommitError::Refused)?.write(&batch).await;
-        state.end_use();
-        written
+        let written = state.run(|connection| connection.write(&batch)).await;
+        written.map_err(|error| match error {
+            CommitError::Refused(error) => {
+                CommitError::Refused(state.refused(error, &self.database))
+            }
+            other => other,
+        })
     }
 }
 
 impl TransactionState {
     pub(super) fn connection(&mut self) -> Result<&mut (dyn Connection + 'static), DbError> {
-        let over = || {
-            let why = "the transaction is over; its handle was used after the closure had ended";
-            DbError::new(DbErrorKind::Other, why)
-        };
         self.loan.as_mut().ok_or_else(over)?.mark_busy()
     }
 
@@ -259,20 +257,45 @@ impl TransactionState {
         self.ran_raw = true;
     }
 
-    /// Marks the transaction broken until [`TransactionState::end_use`]; it stays so if the use
-    /// is dropped.
-    fn begin_use(&mut self) -> Result<&mut (dyn Connection + 'static), DbError> {
+    /// Runs one statement. If this future is dropped before it completes, the transaction is
+    /// broken.
+    async fn run<'w, T, E: From<DbError>>(
+        &mut self,
+        work: impl for<'c> FnOnce(&'c mut (dyn Connection + 'w)) -> Use<'c, T, E>,
+    ) -> Result<T, E> {
         if self.broken {
             return Err(DbError::new(
                 DbErrorKind::Unavailable,
                 "an earlier use of the transaction was cut short",
-            ));
+            )
+            .into());
         }
-        self.broken = self.loan.is_some();
-        self.connection()
+        let loan = self.loan.as_mut().ok_or_else(over)?;
+        self.broken = true;
+        let answer = loan.run(work).await;
+        self.broken = false;
+        answer
     }
 
-    fn end_use(&mut self) {
-        self.broken = false;
+    /// The error of a write. A server that became read-only refuses every further write, so its
+    /// connection is closed.
+    fn refused(&mut self, error: DbError, database: &Database) -> DbError {
+        if self.read_only || error.kind() != DbErrorKind::ReadOnly {
+            return error;
+        }
+        let error = database.read_only_is_lost(error);
+        if error.is_connection_lost()
+            && let Some(loan) = &mut self.loan
+        {
+            loan.close();
+        }
+        error.lost_at(database.driver.address())
     }
+}
+
+fn over() -> DbError {
+    DbError::new(
+        DbErrorKind::Other,
+        "the transaction is over; its handle was used after the closure had ended",
+    )
 }

@@ -95,7 +95,7 @@ pub(crate) async fn parts(
 
 /// Deletes the parts of an action.
 pub(crate) async fn forget(database: &Database, action: ActionId) -> Result<(), DbError> {
-    database.check_not_writing()?;
+    database.check_not_beside_transaction()?;
     let table = database.driver.syntax().table(&CROSS_SHARD_PARTS);
     let query = Query {
         sql: format!("DELETE FROM {table} WHERE action_id = $1").into(),

@@ -28,6 +28,8 @@ pub struct Repository<T> {
     pub(super) pending: Option<Arc<dyn PendingReads>>,
     pub(super) fencing: Option<Arc<Fencing>>,
     pub(super) holder: &'static str,
+    /// Whether writes may commit beside a transaction that the task has open.
+    pub(super) outside_transaction: bool,
     of: PhantomData<fn() -> T>,
 }
 
@@ -49,6 +51,7 @@ impl<T: Entity> Repository<T> {
             pending: None,
             fencing: None,
             holder,
+            outside_transaction: false,
             of: PhantomData,
         }
     }
@@ -96,6 +99,16 @@ impl<T: Entity> Repository<T> {
             ..self.clone()
         }
     }
+
+    /// Returns a repository whose writes may commit beside a transaction that the task has open on
+    /// the same database. They stay even if the transaction is rolled back. Without this such a
+    /// write is refused. On SQLite it is refused always: the transaction is the one writer.
+    #[must_use]
+    pub fn outside_transaction(mut self) -> Self {
+        self.outside_transaction = true;
+        self.within = None;
+        self
+    }
 }
 
 impl<T> Clone for Repository<T> {
@@ -109,6 +122,7 @@ impl<T> Clone for Repository<T> {
             pending: self.pending.clone(),
             fencing: self.fencing.clone(),
             holder: self.holder,
+            outside_transaction: self.outside_transaction,
             of: PhantomData,
         }
     }

@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 use super::{Repository, WriteError};
 use crate::db::{
-    ActionId, CommitBatch, Database, StageError, Staged, resolve, stage_changed, stage_new,
+    ActionId, CommitBatch, Database, StageError, Staged, outside_transaction, resolve,
+    stage_changed, stage_new,
 };
 use crate::domain::{Changed, Deletable, Entity, EntityId, New, Stored};
 
@@ -73,7 +74,8 @@ impl<T: Entity> Repository<T> {
             ekbatan.entity.type = T::TABLE.model,
             ekbatan.batch.size = rows.len(),
         );
-        self.write_batch(rows).instrument(span).await
+        let writing = self.write_batch(rows).instrument(span);
+        if self.outside_transaction { outside_transaction(writing).await } else { writing.await }
     }
 
     async fn write_batch(

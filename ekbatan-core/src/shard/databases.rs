@@ -188,10 +188,14 @@ impl Databases {
         self.default_shard().mysql().await
     }
 
-    /// Commits all waiting batches and closes every connection that is not checked out.
+    /// Commits all waiting batches, closes every connection, and returns when they are closed: of
+    /// SQLite the file alone is then the whole database, if no other process has it open.
+    ///
+    /// For connections that are checked out it waits for at most `connection_timeout`, and logs
+    /// who holds them.
     pub async fn close(&self) {
         visit(self.shards.all().map(|database| database.close()).collect()).await;
-        self.shards.slots.values().flatten().for_each(Slot::close);
+        visit(self.shards.slots.values().flatten().map(Slot::close).collect()).await;
     }
 }
 

@@ -35,7 +35,8 @@ impl Databases {
     pub async fn migrations(&self) -> Result<Vec<AppliedMigration>, MigrationError> {
         let database = self.shards.default();
         let mut loan = database.primary.checkout("migrations").await?;
-        let applied = applied(loan.mark_busy()?, &*database.driver).await;
+        let driver = &*database.driver;
+        let applied = loan.run(|connection| Box::pin(applied(connection, driver))).await;
         loan.mark_idle();
         applied
     }

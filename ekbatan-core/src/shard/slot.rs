@@ -76,9 +76,9 @@ impl Slot {
         Ok(self.inner.pool.get_or_init(|| pool))
     }
 
-    pub(super) fn close(&self) {
+    pub(super) async fn close(&self) {
         if let Some(pool) = self.inner.pool.get() {
-            pool.close();
+            pool.close().await;
         }
     }
 }

@@ -113,7 +113,7 @@ impl Strategies {
         let held = HeldResources::of_this_task();
         let would_deadlock = match &resolved {
             Contention::Pessimistic(_) => held.lease.as_ref() == Some(key),
-            Contention::Coalesced(_) => held.group || call.attempt().is_writing(),
+            Contention::Coalesced(_) => held.group || call.attempt().is_in_transaction(),
             _ => false,
         };
         if would_deadlock { Contention::Optimistic } else { resolved }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::login;
 use crate::config::address::{Dialect, Parts, scheme};
-use crate::config::data_source::DataSourceConfig;
+use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 
@@ -67,6 +67,8 @@ fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
         ("maximum-pool-size", config.maximum_pool_size),
         ("lanes", config.lanes),
         ("fold-limit", config.fold_limit),
+        ("max-row-bytes", config.max_row_bytes),
+        ("max-commit-bytes", config.max_commit_bytes),
     ] {
         if value == 0 {
             findings.add_value(&at.key(key), value, "must be at least 1");
@@ -85,6 +87,25 @@ fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
             let message = format!("is too short; at least {least:?}, or 0s for never");
             findings.add_value(&at.key(key), format!("{value:?}"), message);
         }
+    }
+    for (key, value) in [
+        ("idle-timeout", config.idle_timeout),
+        ("max-lifetime", config.max_lifetime),
+        ("leak-detection-threshold", config.leak_detection_threshold),
+        ("connection-timeout", config.connection_timeout),
+        ("read-timeout", config.read_timeout),
+        ("commit-timeout", config.commit_timeout),
+        ("settle-timeout", config.settle_timeout),
+        ("statement-timeout", config.statement_timeout.unwrap_or_default()),
+    ] {
+        if value > LONGEST_TIMEOUT {
+            let days = LONGEST_TIMEOUT.as_secs() / 86_400;
+            let message = format!("is too long; at most {days}d");
+            findings.add_value(&at.key(key), format!("{value:?}"), message);
+        }
+    }
+    if !config.read_timeout.is_zero() && config.read_timeout < Duration::from_millis(1) {
+        findings.add(&at.key("read-timeout"), "must be at least 1ms, or 0s for none");
     }
     for (key, value) in [
         ("connection-timeout", Some(config.connection_timeout)),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::login;
 use crate::config::address::{Parts, shown};
-use crate::config::data_source::DataSourceConfig;
+use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
@@ -24,10 +24,20 @@ pub(super) fn check(
     if let Some(provider) = provider {
         meanings(&config.locks, provider, at, findings);
     }
-    if let Some(term) = config.locks.term.filter(|term| *term < LEAST_TERM) {
-        let message = format!("is too short to be renewed in time; give at least {LEAST_TERM:?}");
-        findings.add_value(&at.key("term"), format!("{term:?}"), message);
-    }
+    let message = match config.locks.term {
+        Some(term) if term < LEAST_TERM => {
+            format!("is too short to be renewed in time; give at least {LEAST_TERM:?}")
+        }
+        Some(term) if term > LONGEST_TIMEOUT => {
+            format!("is too long; at most {}d", LONGEST_TIMEOUT.as_secs() / 86_400)
+        }
+        _ => return,
+    };
+    findings.add_value(
+        &at.key("term"),
+        format!("{:?}", config.locks.term.unwrap_or_default()),
+        message,
+    );
 }
 
 fn texts(locks: &LockConfig, at: &KeyPath, findings: &mut Findings) {

@@ -32,6 +32,8 @@ pub(super) fn data_source(
         ("minimum-idle", &mut config.minimum_idle),
         ("lanes", &mut config.lanes),
         ("fold-limit", &mut config.fold_limit),
+        ("max-row-bytes", &mut config.max_row_bytes),
+        ("max-commit-bytes", &mut config.max_commit_bytes),
     ] {
         if let Some(count) = section.count(key).and_then(|count| count.try_into().ok()) {
             *field = count;
@@ -42,6 +44,7 @@ pub(super) fn data_source(
         ("max-lifetime", &mut config.max_lifetime),
         ("leak-detection-threshold", &mut config.leak_detection_threshold),
         ("connection-timeout", &mut config.connection_timeout),
+        ("read-timeout", &mut config.read_timeout),
         ("commit-timeout", &mut config.commit_timeout),
         ("settle-timeout", &mut config.settle_timeout),
     ] {

@@ -11,6 +11,10 @@ use super::open_actions::{OpenAction, OpenActions};
 use crate::db::{ActionId, CommitBatch, CommitError, Committed, DbError, RowChange};
 use crate::domain::TableKey;
 
+/// How many bytes the batches of one statement have; further batches wait for the next one. A
+/// single batch may have more.
+const MAX_BYTES: usize = 4 * 1024 * 1024;
+
 type Answer = oneshot::Sender<Result<Committed, CommitError>>;
 
 /// Identifies a row that an update changes.
@@ -24,6 +28,7 @@ fn row_key(change: &RowChange) -> RowKey {
 pub(super) struct QueuedBatch {
     pub(super) batch: CommitBatch,
     pub(super) since: Instant,
+    bytes: usize,
     answer: Answer,
     open: OpenAction,
 }
@@ -57,7 +62,8 @@ impl CommitQueue {
     /// Queues a batch; `false` if the lanes are closed.
     pub(super) fn push(&self, batch: CommitBatch, answer: Answer) -> bool {
         let open = self.open_actions.open(batch.action);
-        let queued = QueuedBatch { batch, since: Instant::now(), answer, open };
+        let queued =
+            QueuedBatch { bytes: batch.size(), batch, since: Instant::now(), answer, open };
         let mut state = self.state();
         if state.closed {
             return false;
@@ -96,9 +102,9 @@ impl CommitQueue {
     fn take(&self, max_batches: usize, max_rows: usize) -> Taken {
         let mut abandoned = Vec::new(); // dropped after the lock is released
         let mut batches: Vec<QueuedBatch> = Vec::new();
-        let mut rows = 0;
+        let (mut rows, mut bytes) = (0, 0);
         let mut state = self.state();
-        while batches.len() < max_batches && rows < max_rows {
+        while batches.len() < max_batches && rows < max_rows && bytes < MAX_BYTES {
             let Some(next) = state.waiting.pop_front() else { break };
             if next.answer.is_closed() {
                 abandoned.push(next); // its caller is gone and nothing of it was sent
@@ -114,6 +120,7 @@ impl CommitQueue {
                 state.in_flight.insert(row_key(change), Vec::new());
             }
             rows += next.batch.rows();
+            bytes += next.bytes;
             batches.push(next);
         }
         let more_waiting = !state.waiting.is_empty();

@@ -46,7 +46,7 @@ impl Lane {
                         })
                     })
                 });
-                connection.become_lane(self.lock_timeout).await.ok().map(|()| connection)
+                self.prepare(&mut *connection).await.ok().map(|()| connection)
             }
             Err(_) => {
                 self.keep_asking(broken, &actions);

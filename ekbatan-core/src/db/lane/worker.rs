@@ -26,6 +26,9 @@ impl Lane {
         {
             connection = self.commit(connection, in_flight).await;
         }
+        if let Some(connection) = connection {
+            let _ = tokio::time::timeout(self.lock_timeout, connection.close()).await;
+        }
     }
 
     /// Commits what is in flight; returns the connection for the next commit, if one is usable.
@@ -34,8 +37,9 @@ impl Lane {
         mut connection: Option<Box<dyn Connection>>,
         mut in_flight: InFlight,
     ) -> Option<Box<dyn Connection>> {
-        // A connection may have died while it was idle. Batches that are then known not to have
-        // committed are sent once more; a second loss is returned to their callers.
+        // A connection may have died while it was idle, or lead to a primary that was demoted.
+        // Batches that are then known not to have committed are sent once more; a second loss is
+        // returned to their callers.
         for is_last in [false, true] {
             let open = match connection {
                 Some(open) => open,
@@ -52,9 +56,13 @@ impl Lane {
                 Err((identity, error)) => {
                     let batches = in_flight.batches().len();
                     tracing::warn!(%error, batches, "a lane lost its connection in a commit");
-                    connection = self.settle(identity.as_deref(), &mut in_flight, &error).await;
+                    connection = if error.kind() == DbErrorKind::ReadOnly {
+                        None // nothing was written, and there is nothing to settle
+                    } else {
+                        self.settle(identity.as_deref(), &mut in_flight, &error).await
+                    };
                     if is_last {
-                        in_flight.refuse_all(&error);
+                        in_flight.refuse_all(&error.read_only_is_lost());
                     }
                     if in_flight.is_empty() {
                         return connection;
@@ -67,8 +75,17 @@ impl Lane {
 
     async fn connect(&self) -> Result<Box<dyn Connection>, DbError> {
         let mut connection = self.driver.connect(Route::Primary).await?;
-        connection.become_lane(self.lock_timeout).await?;
+        self.prepare(&mut *connection).await?;
         Ok(connection)
+    }
+
+    /// Makes the connection one of a lane, within the time that a connection may take.
+    pub(super) async fn prepare(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
+        let preparing = connection.become_lane(self.lock_timeout);
+        tokio::time::timeout(self.lock_timeout, preparing).await.unwrap_or_else(|_| {
+            let why = format!("no answer within {:?} (connection-timeout)", self.lock_timeout);
+            Err(DbError::new(DbErrorKind::Unavailable, why))
+        })
     }
 
     /// Sends everything in flight and answers the callers. If the connection is lost, nobody was
@@ -124,6 +141,9 @@ async fn commit_together_or_apart(
 ) -> Result<Vec<Result<(), CommitError>>, DbError> {
     match connection.commit(batches).await {
         Err(error) if error.is_connection_lost() => Err(error),
+        // A server that was the primary and is none any more: another connection may lead to the
+        // new one.
+        Err(error) if error.kind() == DbErrorKind::ReadOnly && !single_writer => Err(error),
         Err(error) if batches.len() == 1 => Ok(vec![Err(CommitError::Refused(error))]),
         // The writer lock was not available in time: each batch would wait as long again.
         Err(error) if single_writer && error.kind() == DbErrorKind::LockTimeout => {

@@ -34,7 +34,8 @@ pub(crate) async fn migrate(
     Ok(())
 }
 
-/// Runs `work` while other processes are locked out.
+/// Runs `work` while other processes are locked out. A script may run for hours, so there is no
+/// limit on its time.
 async fn step(
     loan: &mut PooledConnection,
     work: impl AsyncFnOnce(&mut dyn Connection) -> Result<(), MigrationError>,

@@ -49,13 +49,14 @@ pub(crate) async fn migration_states(
     let dialect = database.driver.capabilities().name;
     let all = migrations.in_order(dialect)?;
     let mut loan = database.primary.checkout("migrations").await?;
-    let connection = loan.mark_busy()?;
+    let driver = &*database.driver;
     // Whether the table exists is looked up: not every database reports a missing table by an
     // error code of its own.
-    let applied = if connection.describe(&MIGRATIONS).await?.is_empty() {
+    let is_new = loan.run(|connection| connection.describe(&MIGRATIONS)).await?.is_empty();
+    let applied = if is_new {
         Vec::new()
     } else {
-        applied(connection, &*database.driver).await?
+        loan.run(|connection| Box::pin(applied(connection, driver))).await?
     };
     loan.mark_idle();
     let states = all.into_iter().map(|(source, migration)| {

@@ -21,6 +21,7 @@ use super::packets::{ONE_WRITE, PacketPlan};
 use super::statement::{guard, insert_into, insert_row, look, update};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, FenceCheck, RowChange, RowRef,
+    largest, too_large,
 };
 
 /// How many rows one UPDATE changes; the server compares each row with the ids of all of them.
@@ -125,14 +126,18 @@ impl MySqlConnection {
         for alike in
             rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind)
         {
-            match alike[0].kind {
-                ChangeKind::Insert => self.plan_inserts(alike, plan)?,
+            let planned = match alike[0].kind {
+                ChangeKind::Insert => self.plan_inserts(alike, plan),
                 ChangeKind::Update => {
-                    for rows in alike.chunks(UPDATE_ROWS) {
-                        self.plan_update(rows, plan)?;
-                    }
+                    alike.chunks(UPDATE_ROWS).try_for_each(|rows| self.plan_update(rows, plan))
                 }
-            }
+            };
+            planned.map_err(|error| match error.kind() {
+                DbErrorKind::TooLarge => {
+                    too_large(format!("{}; {error}", largest(alike.iter().copied())))
+                }
+                _ => error,
+            })?;
         }
         Ok(())
     }

@@ -16,12 +16,16 @@ use super::error::{NO_SAVEPOINT, NO_SUCH_SESSION, classify};
 use super::placeholders::bind;
 use super::session::SessionFactory;
 use super::syntax::MySqlSyntax;
+use crate::config::LONGEST_TIMEOUT;
 use crate::db::eventlog::EVENTS;
 use crate::db::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
-    Isolation, Query, Rows, Syntax, TableInfo, TransactionOptions,
+    Isolation, Query, Rows, Syntax, TableInfo, TransactionOptions, too_large,
 };
 use crate::domain::Table;
+
+/// More than what a packet has besides its text and its arguments.
+const PACKET_HEADER: usize = 1_000;
 
 /// How long a process waits while another one migrates.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(300);
@@ -54,6 +58,18 @@ impl MySqlConnection {
             identity: None,
             rolled_back: false,
         })
+    }
+
+    /// The server closes the connection on a packet that is longer than it accepts.
+    pub(super) fn check_packet(&self, query: &Query, sql: usize) -> Result<(), DbError> {
+        let size = query.size() + sql + PACKET_HEADER;
+        if size > self.max_packet {
+            let (largest, max) = (query.largest(), self.max_packet);
+            return Err(too_large(format!(
+                "{largest}, and its packet {size}; the server's max_allowed_packet is {max}; ask for less at once, or raise that"
+            )));
+        }
+        Ok(())
     }
 
     /// Makes one round trip.
@@ -93,6 +109,7 @@ impl Connection for MySqlConnection {
             return Err(rolled_back_error());
         }
         let bound = bind(query)?;
+        self.check_packet(query, bound.sql.len())?;
         self.trips += 1;
         let rows = sqlx::query_with(AssertSqlSafe(bound.sql), bound.arguments)
             .persistent(bound.is_reusable)
@@ -318,7 +335,7 @@ impl Connection for MySqlConnection {
             .bind(position)
             .bind(position)
             // Zero would mean no timeout.
-            .bind(timeout.as_secs_f64().max(0.001))
+            .bind(timeout.min(LONGEST_TIMEOUT).as_secs_f64().max(0.001))
             .fetch_one(&mut self.inner)
             .await
             .map_err(classify)?;
@@ -340,6 +357,11 @@ impl Connection for MySqlConnection {
         let old = std::mem::replace(self, fresh);
         // Its transaction must be over before the caller continues.
         old.inner.close().await.map_err(classify)
+    }
+
+    async fn close(self: Box<Self>) {
+        // A connection that is already broken is closed all the same.
+        let _ = self.inner.close().await;
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

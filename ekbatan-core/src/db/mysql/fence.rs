@@ -15,10 +15,6 @@ use super::syntax::MySqlSyntax;
 use crate::db::eventlog::LOCK_FENCES;
 use crate::db::{DbError, FenceCheck, FenceRaise, Query, Rows, Syntax};
 
-/// A hundred years, in microseconds: the longest time that keeps the end of a fence within the
-/// range of dates.
-const LONGEST: i64 = 3_155_760_000_000_000;
-
 /// Locks a fence against being raised, and returns `number` if the fence holds. Both servers
 /// understand this spelling; only MySQL has `FOR SHARE`.
 pub(super) fn check(syntax: &MySqlSyntax, fence: &FenceCheck, number: usize) -> String {
@@ -72,7 +68,7 @@ impl MySqlConnection {
         if self.rolled_back {
             return Err(rolled_back_error());
         }
-        let mut sql = raise_fence(&self.syntax, &raise.check, raise.micros().min(LONGEST));
+        let mut sql = raise_fence(&self.syntax, &raise.check, raise.micros());
         if let Some(query) = read {
             sql.push_str("; ");
             sql.push_str(&written_out(query)?);

@@ -33,7 +33,7 @@ impl PacketPlan {
                 statement.len(),
                 self.max_packet
             );
-            return Err(DbError::new(DbErrorKind::ValueOutOfRange, why));
+            return Err(DbError::new(DbErrorKind::TooLarge, why));
         }
         self.statements.push(statement);
         Ok(())
@@ -90,7 +90,7 @@ mod tests {
     fn a_row_that_exceeds_a_packet_is_rejected() {
         let mut plan = PacketPlan::new(10_000);
         let error = plan.push("x".repeat(9_500)).unwrap_err();
-        assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
+        assert_eq!(error.kind(), DbErrorKind::TooLarge);
         assert!(error.to_string().contains("max_allowed_packet is 10000"), "{error}");
     }
 }

@@ -16,7 +16,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 use super::error;
 use super::flavour::Flavour;
 use super::options::{connect_options, misread};
-use crate::config::DataSourceConfig;
+use crate::config::{DataSourceConfig, LONGEST_TIMEOUT};
 use crate::db::{DbError, DbErrorKind};
 
 /// Without ANSI_QUOTES and PIPES_AS_CONCAT, because our SQL is written for one mode. Strict, so
@@ -117,7 +117,7 @@ fn setup(flavour: Flavour, statement_timeout: Option<Duration>) -> String {
         // So that even a very long list of ids is looked up in the index.
         sql.push_str(", range_optimizer_max_mem_size = 0");
     }
-    if let Some(timeout) = statement_timeout {
+    if let Some(timeout) = statement_timeout.map(|timeout| timeout.min(LONGEST_TIMEOUT)) {
         let _ = match flavour {
             Flavour::MySql => {
                 write!(sql, ", max_execution_time = {}", timeout.as_millis().max(1))

@@ -5,45 +5,46 @@ use std::time::{Duration, Instant};
 
 use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
 
-use crate::db::{Connection, DbError, Driver, Route};
-
-/// A connection and what the pool knows about it.
-pub(super) struct PoolEntry {
-    pub(super) connection: Box<dyn Connection>,
-    /// Set before each use and cleared after it. If the user is dropped in between, the entry
-    /// stays busy and is closed instead of being lent again.
-    pub(super) busy: bool,
-    /// Whether it was lent before, and so may have died while it was idle.
-    pub(super) used: bool,
-    /// From this time on it is closed instead of being lent.
-    expires: Option<Instant>,
-    pub(super) idle_since: Instant,
-}
-
-impl PoolEntry {
-    pub(super) fn is_expired(&self) -> bool {
-        self.expires.is_some_and(|expires| Instant::now() >= expires)
-    }
-}
+use super::entry::{Closing, OpenConnections, PoolEntry};
+use crate::config::DataSourceConfig;
+use crate::db::{DbError, Driver, Route};
 
 pub(super) struct ConnectionManager {
     driver: Arc<dyn Driver>,
     route: Route,
     max_lifetime: Duration,
+    closing: Closing,
+    open: OpenConnections,
     /// A connection that the upkeep task opened, used by the next `create`.
-    spare: Mutex<Option<Box<dyn Connection>>>,
+    spare: Mutex<Option<PoolEntry>>,
 }
 
 impl ConnectionManager {
-    pub(super) fn new(driver: Arc<dyn Driver>, route: Route, max_lifetime: Duration) -> Self {
-        Self { driver, route, max_lifetime, spare: Mutex::default() }
+    pub(super) fn new(driver: Arc<dyn Driver>, route: Route, config: &DataSourceConfig) -> Self {
+        Self {
+            route,
+            max_lifetime: config.max_lifetime,
+            closing: Closing {
+                in_process: driver.capabilities().single_writer,
+                timeout: config.connection_timeout,
+            },
+            driver,
+            open: OpenConnections::default(),
+            spare: Mutex::default(),
+        }
     }
 
-    pub(super) async fn connect(&self) -> Result<Box<dyn Connection>, DbError> {
-        self.driver.connect(self.route).await
+    pub(super) async fn connect(&self) -> Result<PoolEntry, DbError> {
+        let open = self.open.add();
+        let connection = self.driver.connect(self.route).await?;
+        Ok(PoolEntry::new(connection, open, self.expiry(), self.closing))
     }
 
-    pub(super) fn spare(&self) -> MutexGuard<'_, Option<Box<dyn Connection>>> {
+    pub(super) fn open(&self) -> &OpenConnections {
+        &self.open
+    }
+
+    pub(super) fn spare(&self) -> MutexGuard<'_, Option<PoolEntry>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -63,17 +64,10 @@ impl managed::Manager for ConnectionManager {
 
     async fn create(&self) -> Result<PoolEntry, DbError> {
         let spare = self.spare().take();
-        let connection = match spare {
-            Some(connection) => connection,
-            None => self.connect().await?,
-        };
-        Ok(PoolEntry {
-            connection,
-            busy: false,
-            used: false,
-            expires: self.expiry(),
-            idle_since: Instant::now(),
-        })
+        match spare {
+            Some(entry) => Ok(entry),
+            None => self.connect().await,
+        }
     }
 
     async fn recycle(&self, entry: &mut PoolEntry, _: &Metrics) -> RecycleResult<DbError> {

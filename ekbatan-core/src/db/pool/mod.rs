@@ -3,25 +3,35 @@
 //! Invariants:
 //! - A connection whose last use did not complete is closed. Its unread answer or its open
 //!   transaction never reaches another user.
+//! - A use that takes longer than its limit ends with an error, and its connection is closed at
+//!   once: a silent server holds neither a caller nor a place in the pool.
 //! - The connection that was used last is lent first. Those beyond the current need stay idle,
 //!   and the upkeep task closes them.
 
+mod entry;
 mod holders;
+mod limit;
 mod manager;
 #[cfg(all(test, feature = "sqlite"))]
 mod tests;
 mod upkeep;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool::managed::{self, Object, PoolError, QueueMode};
 
 use self::holders::{HolderGuard, Holders};
+pub(crate) use self::limit::Limit;
+use self::limit::Limits;
 use self::manager::ConnectionManager;
 use self::upkeep::Upkeep;
 use super::{Connection, DbError, DbErrorKind, Driver, Route};
 use crate::config::DataSourceConfig;
+
+/// A use of a connection.
+pub(crate) type Use<'c, T, E = DbError> = Pin<Box<dyn Future<Output = Result<T, E>> + Send + 'c>>;
 
 /// Connections to one database, by one route.
 #[derive(Clone)]
@@ -29,6 +39,7 @@ pub(crate) struct Pool {
     inner: managed::Pool<ConnectionManager>,
     holders: Holders,
     timeout: Duration,
+    limits: Limits,
     leak_threshold: Duration,
     address: Arc<str>,
     upkeep: Arc<Upkeep>,
@@ -61,7 +72,8 @@ impl Pool {
         config: &DataSourceConfig,
     ) -> Result<Self, DbError> {
         let address: Arc<str> = driver.address().into();
-        let manager = ConnectionManager::new(driver, route, config.max_lifetime);
+        let limits = Limits::new(&*driver, config);
+        let manager = ConnectionManager::new(driver, route, config);
         let inner = managed::Pool::builder(manager)
             .max_size(config.maximum_pool_size)
             .queue_mode(QueueMode::Lifo)
@@ -75,6 +87,7 @@ impl Pool {
             inner,
             holders,
             timeout: config.connection_timeout,
+            limits,
             leak_threshold: config.leak_detection_threshold,
             address,
             upkeep: Arc::new(upkeep),
@@ -94,7 +107,11 @@ impl Pool {
             }
             Err(_) => return Err(self.timed_out()),
         };
-        Ok(PooledConnection { holder: self.holders.add(holder), object: Some(object) })
+        Ok(PooledConnection {
+            holder: self.holders.add(holder),
+            object: Some(object),
+            limits: self.limits,
+        })
     }
 
     fn timed_out(&self) -> DbError {
@@ -132,9 +149,20 @@ impl Pool {
         }
     }
 
-    pub(crate) fn close(&self) {
+    /// Lends no connection any more, and waits until every connection is closed. Those on loan
+    /// close when they are given back; for them it waits for at most `connection_timeout`.
+    pub(crate) async fn close(&self) {
         self.upkeep.stop();
         self.inner.close();
+        let open = self.inner.manager().open();
+        if tokio::time::timeout(self.timeout, open.all_closed()).await.is_err() {
+            let holders = self.holders.all();
+            tracing::warn!(
+                pool = &*self.address,
+                ?holders,
+                "the pool is closed; some of its connections are not"
+            );
+        }
     }
 }
 
@@ -142,6 +170,7 @@ impl Pool {
 pub(crate) struct PooledConnection {
     /// `None` once the connection was taken out of the pool.
     object: Option<Object<ConnectionManager>>,
+    limits: Limits,
     #[expect(dead_code, reason = "its drop removes the holder from the list")]
     holder: HolderGuard,
 }
@@ -153,10 +182,55 @@ impl PooledConnection {
         match &mut self.object {
             Some(entry) => {
                 entry.busy = true;
-                Ok(&mut *entry.connection)
+                entry.connection().ok_or_else(closed)
             }
-            None => Err(DbError::new(DbErrorKind::Unavailable, "the connection was given up")),
+            None => Err(closed()),
         }
+    }
+
+    /// Uses the connection, for at most `read-timeout`. After that it is closed.
+    ///
+    /// The connection is still busy when this returns. `'w` is how long the data lives that
+    /// `work` borrows.
+    pub(crate) async fn run<'w, T, E: From<DbError>>(
+        &mut self,
+        work: impl for<'c> FnOnce(&'c mut (dyn Connection + 'w)) -> Use<'c, T, E>,
+    ) -> Result<T, E> {
+        self.run_within(self.limits.read, work).await
+    }
+
+    /// Like [`PooledConnection::run`], with a limit of its own.
+    pub(crate) async fn run_within<'w, T, E: From<DbError>>(
+        &mut self,
+        limit: Limit,
+        work: impl for<'c> FnOnce(&'c mut (dyn Connection + 'w)) -> Use<'c, T, E>,
+    ) -> Result<T, E> {
+        match limit.bound(work(self.mark_busy()?)).await {
+            Some(answer) => answer,
+            None => {
+                self.close();
+                Err(limit.exceeded().into())
+            }
+        }
+    }
+
+    pub(crate) fn read_limit(&self) -> Limit {
+        self.limits.read
+    }
+
+    pub(crate) fn commit_limit(&self) -> Limit {
+        self.limits.commit
+    }
+
+    /// Closes the connection now and gives its place in the pool back.
+    pub(crate) fn close(&mut self) {
+        if let Some(object) = self.object.take() {
+            drop(Object::take(object));
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.object.is_none()
     }
 
     /// Declares that the last use completed.
@@ -175,13 +249,15 @@ impl PooledConnection {
 impl Drop for PooledConnection {
     fn drop(&mut self) {
         // A busy connection is closed now, not when the pool tries to lend it again.
-        if self.object.as_ref().is_some_and(|entry| entry.busy)
-            && let Some(object) = self.object.take()
-        {
-            drop(Object::take(object));
+        if self.object.as_ref().is_some_and(|entry| entry.busy) {
+            self.close();
         }
         if let Some(entry) = &mut self.object {
             entry.idle_since = Instant::now();
         }
     }
+}
+
+fn closed() -> DbError {
+    DbError::new(DbErrorKind::Unavailable, "the connection was closed after an earlier failure")
 }

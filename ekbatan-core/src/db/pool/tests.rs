@@ -145,6 +145,39 @@ async fn a_holder_that_exceeds_the_threshold_is_reported_once() {
 }
 
 #[tokio::test]
+async fn closing_waits_for_connections_on_loan() {
+    let (pool, _folder) = pool(|config| config);
+    let held = pool.checkout("holds").await.unwrap();
+    let mut busy = pool.checkout("breaks").await.unwrap();
+    busy.mark_busy().unwrap();
+    let copy = pool.clone();
+    let closing = tokio::spawn(async move { copy.close().await });
+    until("the pool is closed", || pool.inner.is_closed()).await;
+    drop(busy);
+    assert!(!closing.is_finished(), "a connection is on loan");
+    drop(held);
+    until("every connection is closed", || closing.is_finished()).await;
+}
+
+#[tokio::test]
+async fn closing_does_not_wait_for_ever() {
+    let log = Log::default();
+    // With a second dispatcher, a callsite that another test reaches first is not disabled.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let (pool, _folder) = pool(|config| config.connection_timeout(MOMENT));
+    let _held = loop {
+        // On a slow machine opening the connection takes longer.
+        if let Ok(held) = pool.checkout("report of the year").await {
+            break held;
+        }
+    };
+    pool.close().await;
+    let lines = log.lines();
+    assert!(lines.iter().any(|line| line.contains("report of the year")), "{lines:?}");
+}
+
+#[tokio::test]
 async fn the_task_ends_with_the_pool() {
     for close in [true, false] {
         let (pool, _folder) = pool(|config| config.minimum_idle(1));
@@ -153,7 +186,7 @@ async fn the_task_ends_with_the_pool() {
         let copy = pool.clone();
         assert!(!task.is_finished());
         if close {
-            copy.close();
+            copy.close().await;
         }
         drop(copy);
         assert_eq!(close, pool.inner.is_closed());

@@ -135,7 +135,7 @@ impl UpkeepTask {
             }
             let manager = pool.manager();
             match manager.connect().await {
-                Ok(connection) => *manager.spare() = Some(connection),
+                Ok(entry) => *manager.spare() = Some(entry),
                 Err(error) => {
                     tracing::debug!(%error, pool = &*self.address, "no connection to keep idle");
                     return;

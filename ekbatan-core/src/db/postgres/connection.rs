@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use sqlx::postgres::{PgArguments, PgConnection};
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::postgres::{PgArguments, PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
 use super::decode::{bind_arg, decode};
-use super::error::classify;
+use super::error::{IN_FAILED_TRANSACTION, classify, has_code, is_outdated};
+use crate::config::LONGEST_TIMEOUT;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
     FenceRaise, Isolation, Query, Rows, TableInfo, TransactionOptions,
@@ -40,20 +41,43 @@ impl PostgresConnection {
         let (singles, folds) = (HashMap::new(), HashMap::new());
         Self { inner, identity, trips: 0, singles, folds, fence_function_works: true }
     }
+
+    async fn fetch_once(&mut self, query: &Query) -> Result<Vec<PgRow>, sqlx::Error> {
+        let mut arguments = PgArguments::default();
+        for arg in &query.args {
+            bind_arg(&mut arguments, arg).map_err(|error| sqlx::Error::Encode(error.into()))?;
+        }
+        self.trips += 1;
+        sqlx::query_with(AssertSqlSafe(query.sql.clone()), arguments)
+            .fetch_all(&mut self.inner)
+            .await
+    }
+
+    /// Repeats a read whose prepared statement is outdated. Every statement is prepared again: a
+    /// migration that changes one column often changes others.
+    async fn prepare_and_fetch(
+        &mut self,
+        query: &Query,
+        outdated: sqlx::Error,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        self.trips += 1;
+        self.inner.clear_cached_statements().await?;
+        match self.fetch_once(query).await {
+            // The first error ended the transaction around the read; the caller has to begin anew.
+            Err(error) if has_code(&error, IN_FAILED_TRANSACTION) => Err(outdated),
+            rows => rows,
+        }
+    }
 }
 
 #[async_trait]
 impl Connection for PostgresConnection {
     async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError> {
-        let mut arguments = PgArguments::default();
-        for arg in &query.args {
-            bind_arg(&mut arguments, arg)?;
-        }
-        self.trips += 1;
-        let rows = sqlx::query_with(AssertSqlSafe(query.sql.clone()), arguments)
-            .fetch_all(&mut self.inner)
-            .await
-            .map_err(classify)?;
+        let rows = match self.fetch_once(query).await {
+            Err(error) if is_outdated(&error) => self.prepare_and_fetch(query, error).await,
+            rows => rows,
+        };
+        let rows = rows.map_err(classify)?;
         rows.iter().map(|row| decode(row, &query.columns)).collect()
     }
 
@@ -72,7 +96,11 @@ impl Connection for PostgresConnection {
     }
 
     async fn become_lane(&mut self, lock_timeout: Duration) -> Result<(), DbError> {
-        self.script(&format!("SET lock_timeout = {}", lock_timeout.as_millis().max(1))).await
+        self.script(&format!(
+            "SET lock_timeout = {}",
+            lock_timeout.min(LONGEST_TIMEOUT).as_millis().max(1)
+        ))
+        .await
     }
 
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
@@ -214,7 +242,7 @@ impl Connection for PostgresConnection {
     }
 
     async fn has_reached(&mut self, position: &str, timeout: Duration) -> Result<bool, DbError> {
-        let until = Instant::now() + timeout;
+        let started = Instant::now();
         let mut pause = Duration::from_millis(1);
         loop {
             self.trips += 1;
@@ -225,7 +253,7 @@ impl Connection for PostgresConnection {
             .fetch_one(&mut self.inner)
             .await
             .map_err(classify)?;
-            let left = until.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(started.elapsed());
             if reached || left.is_zero() {
                 return Ok(reached);
             }
@@ -249,6 +277,11 @@ impl Connection for PostgresConnection {
         )
         .await
         .map_err(|error| DbError::new(DbErrorKind::Unavailable, format!("the session could not be reset: {error}")))
+    }
+
+    async fn close(self: Box<Self>) {
+        // A connection that is already broken is closed all the same.
+        let _ = self.inner.close().await;
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

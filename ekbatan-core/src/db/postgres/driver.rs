@@ -9,7 +9,7 @@ use sqlx::{ConnectOptions, Connection as _};
 
 use super::connection::PostgresConnection;
 use super::{error, syntax};
-use crate::config::{DataSourceConfig, ExposeSecret, TlsMode};
+use crate::config::{DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode};
 use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -20,6 +20,15 @@ const CAPABILITIES: Capabilities = Capabilities {
     names_constraints: true,
     atomic_migrations: true,
 };
+
+/// The server probes an idle connection after 60 s, six times. So it ends the session of a client
+/// that is gone, and no firewall on the way forgets the connection. sqlx offers no such setting for
+/// the client's end; the read timeout finds a server that is gone.
+const KEEPALIVE: [(&str, &str); 3] = [
+    ("tcp_keepalives_idle", "60"),
+    ("tcp_keepalives_interval", "10"),
+    ("tcp_keepalives_count", "6"),
+];
 
 /// The sqlx connection of a connection of this dialect.
 pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut PgConnection> {
@@ -68,6 +77,7 @@ fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
         // Without generic plans, a statement over arrays is planned on every call, which costs a
         // third of its speed. All sessions are in UTC.
         .options([("plan_cache_mode", "force_generic_plan"), ("TimeZone", "UTC")])
+        .options(KEEPALIVE)
         .disable_statement_logging();
     if let Some(username) = &config.username {
         options = options.username(username);
@@ -88,7 +98,8 @@ fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
         options = options.ssl_root_cert(file);
     }
     if let Some(timeout) = config.statement_timeout {
-        options = options.options([("statement_timeout", timeout.as_millis().to_string())]);
+        options = options
+            .options([("statement_timeout", timeout.min(LONGEST_TIMEOUT).as_millis().to_string())]);
     }
     Ok(options)
 }

@@ -29,6 +29,23 @@ fn kind(code: &str) -> DbErrorKind {
     }
 }
 
+/// A statement is refused because an earlier one of its transaction failed.
+pub(super) const IN_FAILED_TRANSACTION: &str = "25P02";
+
+pub(super) fn has_code(error: &sqlx::Error, code: &str) -> bool {
+    error.as_database_error().and_then(|error| error.code()).is_some_and(|its| its == code)
+}
+
+/// Whether the columns of a prepared statement have changed their types since it was prepared.
+/// The code alone means any feature that is not supported.
+pub(super) fn is_outdated(error: &sqlx::Error) -> bool {
+    let routine = || match error {
+        sqlx::Error::Database(error) => error.try_downcast_ref::<PgDatabaseError>()?.routine(),
+        _ => None,
+    };
+    has_code(error, "0A000") && routine() == Some("RevalidateCachedQuery")
+}
+
 pub(super) fn classify(error: sqlx::Error) -> DbError {
     match error {
         sqlx::Error::Database(error) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::{AssertSqlSafe, Connection as _, Row};
 use tokio::sync::OwnedMutexGuard;
 
 use super::decode::{bind_query, decode};
@@ -206,6 +206,15 @@ impl Connection for SqliteConnection {
                 format!("the session could not be reset: {error}"),
             )
         })
+    }
+
+    async fn close(self: Box<Self>) {
+        let Self { inner, writing, .. } = *self;
+        if let Err(error) = inner.close().await {
+            tracing::warn!(%error, "a connection was not closed in order");
+        }
+        // The thread of the connection rolled back what was open; only now may others write.
+        drop(writing);
     }
 
     fn as_any(&mut self) -> &mut dyn Any {

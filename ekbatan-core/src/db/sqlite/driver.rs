@@ -10,7 +10,7 @@ use sqlx::{ConnectOptions, Connection as _};
 use super::connection::SqliteConnection;
 use super::syntax::{DECIMAL, SqliteSyntax};
 use super::writer_lock::WriterLock;
-use crate::config::{DataSourceConfig, Durability};
+use crate::config::{DataSourceConfig, Durability, LONGEST_TIMEOUT};
 use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -66,7 +66,7 @@ pub fn file_options(config: &DataSourceConfig) -> Result<SqliteConnectOptions, D
             Durability::Full => SqliteSynchronous::Full,
             Durability::Wal => SqliteSynchronous::Normal,
         })
-        .busy_timeout(config.connection_timeout)
+        .busy_timeout(config.connection_timeout.min(LONGEST_TIMEOUT))
         .foreign_keys(true)
         .statement_cache_capacity(1_000)
         .collation(DECIMAL, by_value)

@@ -1,0 +1,151 @@
+//! The sizes of rows, commits and arguments, and their bounds.
+//!
+//! Invariant: what exceeds a bound is refused before anything of it is sent, with an error that
+//! names the largest value.
+
+use super::eventlog::{EVENTS, IDEMPOTENCY_KEYS};
+use super::{Arg, CommitBatch, DbError, DbErrorKind, Query, RowChange};
+use crate::config::DataSourceConfig;
+use crate::domain::Value;
+
+/// The size of a value without a variable length. It need not be exact: bounds are megabytes.
+const FIXED: usize = 16;
+
+fn size_of(value: &Value) -> usize {
+    match value {
+        Value::Text(text) | Value::Json(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        _ => FIXED,
+    }
+}
+
+impl RowChange {
+    pub(crate) fn size(&self) -> usize {
+        self.values.iter().map(size_of).sum()
+    }
+
+    /// The position of the largest value, and its size.
+    fn largest(&self) -> (usize, usize) {
+        let sizes = self.values.iter().map(size_of).enumerate();
+        sizes.max_by_key(|(_, size)| *size).unwrap_or_default()
+    }
+
+    /// Names a value in a message.
+    fn name_of(&self, position: usize) -> String {
+        let table = self.table.table;
+        let column = self.table.columns.get(position).map_or("?", |column| &*column.name);
+        let text = |name: &str| {
+            let at = table.columns.iter().position(|column| column.name == name)?;
+            match self.values.get(at) {
+                Some(Value::Text(text)) => Some(text.as_str()),
+                _ => None,
+            }
+        };
+        let action = || text("action_name").unwrap_or("?");
+        if std::ptr::eq(table, &raw const EVENTS) {
+            match column {
+                "action_params" => return format!("the parameters of `{}`", action()),
+                "payload" => {
+                    let event = text("event_type").unwrap_or("?");
+                    return format!("the payload of the event `{event}` of `{}`", action());
+                }
+                _ => {}
+            }
+        }
+        if std::ptr::eq(table, &raw const IDEMPOTENCY_KEYS) && column == "output" {
+            return format!("the output of `{}`, stored under its idempotency key,", action());
+        }
+        format!("column `{column}` of {} {}", table.model, self.id)
+    }
+}
+
+/// Names the largest value of some rows, and its size.
+pub(crate) fn largest<'r>(rows: impl Iterator<Item = &'r RowChange>) -> String {
+    let largest = rows.map(|row| (row, row.largest())).max_by_key(|(_, (_, size))| *size);
+    largest.map_or_else(String::new, |(row, (at, size))| {
+        format!("{} takes {size} bytes", row.name_of(at))
+    })
+}
+
+impl CommitBatch {
+    fn all_rows(&self) -> impl Iterator<Item = &RowChange> {
+        self.changes.iter().chain(&self.records)
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.all_rows().map(RowChange::size).sum()
+    }
+}
+
+impl Query {
+    /// The size of the arguments.
+    pub(crate) fn size(&self) -> usize {
+        self.args.iter().map(size_of_arg).sum()
+    }
+
+    /// Names the largest argument, and its size.
+    pub(crate) fn largest(&self) -> String {
+        let sizes = (1..).zip(self.args.iter().map(size_of_arg));
+        let (number, size) = sizes.max_by_key(|(_, size)| *size).unwrap_or((1, 0));
+        format!("parameter ${number} of the query takes {size} bytes")
+    }
+}
+
+fn size_of_arg(arg: &Arg) -> usize {
+    match arg {
+        Arg::One(_, value) => size_of(value),
+        Arg::Many(_, values) => values.iter().map(size_of).sum(),
+    }
+}
+
+/// The bounds of one database.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SizeLimits {
+    row: usize,
+    commit: usize,
+}
+
+impl SizeLimits {
+    pub(crate) fn new(config: &DataSourceConfig) -> Self {
+        Self { row: config.max_row_bytes, commit: config.max_commit_bytes }
+    }
+
+    pub(crate) fn check(&self, batch: &CommitBatch) -> Result<(), DbError> {
+        let mut total = 0;
+        for row in batch.all_rows() {
+            let size = row.size();
+            total += size;
+            if size > self.row {
+                let largest = largest(std::iter::once(row));
+                return Err(too_large(format!(
+                    "{largest}, and its row {size}; max-row-bytes is {}; keep less in a row, or raise the setting",
+                    self.row
+                )));
+            }
+        }
+        if total > self.commit {
+            let largest = largest(batch.all_rows());
+            return Err(too_large(format!(
+                "the commit takes {total} bytes, and max-commit-bytes is {}; {largest}; write less at once, or raise the setting",
+                self.commit
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_query(&self, query: &Query) -> Result<(), DbError> {
+        let size = query.size();
+        if size > self.commit {
+            return Err(too_large(format!(
+                "{}, and all parameters {size}; max-commit-bytes is {}; ask for less at once, or raise the setting",
+                query.largest(),
+                self.commit
+            )));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn too_large(message: String) -> DbError {
+    DbError::new(DbErrorKind::TooLarge, message)
+}

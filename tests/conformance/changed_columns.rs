@@ -1,0 +1,54 @@
+//! Columns that change their types while the application runs.
+
+use ekbatan::db::Transaction;
+use support::things::{Thing, quiet, thing};
+use support::{Dialect, TestDatabase};
+
+on_every_database! {
+    only postgres and mysql and mariadb:
+    reads_and_commits_go_on_after_a_column_changed_its_type,
+    a_transaction_after_the_change_reads_at_its_second_attempt,
+}
+
+async fn widen(db: &TestDatabase) {
+    let sql = match db.dialect {
+        Dialect::Postgres => {
+            "ALTER TABLE things ALTER COLUMN note TYPE varchar(500), ALTER COLUMN small TYPE bigint"
+        }
+        _ => "ALTER TABLE things MODIFY note varchar(500), MODIFY small bigint NOT NULL",
+    };
+    db.execute(sql).await;
+}
+
+async fn reads_and_commits_go_on_after_a_column_changed_its_type(db: &TestDatabase) {
+    let things = db.things();
+    let stored = things.add(quiet(thing("a"))).await.unwrap();
+    let id = stored.id;
+    let by_label = || Thing::LABEL.eq("a");
+    for changed in [false, true] {
+        if changed {
+            widen(db).await;
+        }
+        // Each statement is prepared before the change and used after it.
+        let read = things.get(id).await.unwrap();
+        assert_eq!((read.small, read.note.as_deref()), (-7, Some("a note")));
+        assert_eq!(things.find_where(by_label()).await.unwrap(), [read.clone()]);
+        assert_eq!(things.find_by_ids(&[id]).await.unwrap(), [read.clone()]);
+        assert_eq!(things.find_all().await.unwrap().len(), 1);
+        let next = things.update(read.apply(|thing| thing.small -= 0)).await.unwrap();
+        assert_eq!(next.version(), read.version() + 1);
+    }
+}
+
+/// PostgreSQL ends a transaction with its first error, so the first one cannot go on.
+async fn a_transaction_after_the_change_reads_at_its_second_attempt(db: &TestDatabase) {
+    let things = db.things();
+    let id = things.add(quiet(thing("a"))).await.unwrap().id;
+    things.get(id).await.unwrap();
+    widen(db).await;
+    let read = async |transaction: Transaction| things.within(&transaction).get(id).await;
+    let transactions = db.databases.transactions();
+    let first = transactions.in_transaction(read).await;
+    assert_eq!(first.is_ok(), db.dialect != Dialect::Postgres, "{first:?}");
+    transactions.in_transaction(read).await.unwrap();
+}

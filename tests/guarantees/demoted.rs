@@ -1,0 +1,99 @@
+//! A server that was the primary and became read-only. Connections that lead to it are closed, so
+//! that the next one can lead to the new primary.
+//!
+//! The tests make the sessions of the framework read-only, and then let new sessions write again:
+//! what remains read-only are the sessions that the framework kept.
+
+use std::future::IntoFuture;
+
+use ekbatan::action::{ErrorKind, RetryPolicy};
+use ekbatan::db::{DbErrorKind, Route, Transaction, TransactionError};
+use ekbatan::prelude::*;
+use ekbatan::repository::WriteError;
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer};
+use support::wallet::{Deposit, DepositMoney, Wallet};
+use support::{PlainConnection, ScratchDatabase};
+
+use crate::ledger::Ledger;
+
+/// How new sessions of the server become read-only, and writable again.
+struct Statements {
+    demote: String,
+    promote: String,
+}
+
+async fn connections_to_a_demoted_primary_are_left(url: &str, statements: Statements) {
+    let ledger = Ledger::open(url).await;
+    let wallet = ledger.open_wallets(1).await[0];
+    let mut operator = PlainConnection::connect(url).await;
+    operator.execute(&statements.demote).await;
+
+    let databases = Databases::connect(&ScratchDatabase::config_of(url).into()).await.unwrap();
+    let executor = ActionExecutor::builder(&databases, "tests").build().await.unwrap();
+    let deposit = || {
+        let deposit = Deposit { wallet, amount: Decimal::ONE };
+        executor.execute(&DepositMoney, deposit).retry(RetryPolicy::none()).into_future()
+    };
+    let wallets = databases.repository::<Wallet>();
+    let rewrite = || async {
+        let work = async |transaction: Transaction| {
+            let wallets = wallets.within(&transaction);
+            let read = wallets.get(wallet).await.unwrap();
+            wallets.update(read.apply(|_| {})).await
+        };
+        databases.transactions().in_transaction(work).await
+    };
+    let error = deposit().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("does not accept writes any more"), "{error}");
+    match rewrite().await.unwrap_err() {
+        TransactionError::Inner(WriteError::Database(error)) => {
+            assert_eq!(error.kind(), DbErrorKind::Unavailable, "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(databases.pool_status(Route::Primary).size, 0, "the connection is closed");
+    databases.fence_off("a key", 1).await.unwrap_err();
+
+    operator.execute(&statements.promote).await;
+    deposit().await.unwrap();
+    rewrite().await.unwrap();
+    databases.fence_off("a key", 2).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres() {
+    let server = PostgresServer::shared().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let database = url.rsplit('/').next().unwrap();
+    let alter = format!("ALTER DATABASE {database}");
+    let statements = Statements {
+        demote: format!("{alter} SET default_transaction_read_only = on"),
+        promote: format!("{alter} RESET default_transaction_read_only"),
+    };
+    connections_to_a_demoted_primary_are_left(&url, statements).await;
+}
+
+/// A server of its own, because the setting is the server's.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_mysql() {
+    let server = MySqlServer::start().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let statements = Statements {
+        demote: "SET GLOBAL transaction_read_only = 1".to_owned(),
+        promote: "SET GLOBAL transaction_read_only = 0".to_owned(),
+    };
+    connections_to_a_demoted_primary_are_left(&url, statements).await;
+}
+
+/// A server of its own, because the setting is the server's.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_mariadb() {
+    let server = MariaDbServer::start().await.unwrap();
+    let url = server.create_database().await.unwrap();
+    let statements = Statements {
+        demote: "SET GLOBAL tx_read_only = 1".to_owned(),
+        promote: "SET GLOBAL tx_read_only = 0".to_owned(),
+    };
+    connections_to_a_demoted_primary_are_left(&url, statements).await;
+}
