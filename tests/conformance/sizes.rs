@@ -109,9 +109,9 @@ async fn a_commit_that_is_too_large_names_its_largest_value(db: &TestDatabase) {
 async fn the_parameters_of_a_query_are_bounded(db: &TestDatabase) {
     let databases = bounded(db).await;
     let things = databases.repository::<Thing>();
-    let long = "l".repeat(COMMIT);
+    let long = "l".repeat(COMMIT + 1);
     let large = || !Thing::NOTE.is_null() & Thing::LABEL.eq(&*long);
-    let parts = ["of the query takes 50000 bytes", "max-commit-bytes is 50000"];
+    let parts = ["of the query takes 50001 bytes", "max-commit-bytes is 50000"];
     let error = things.find_where(large()).await.unwrap_err();
     assert_too_large(error.database_error(), &parts);
     let read = async |tx: Transaction| things.within(&tx).find_where(large()).await;
