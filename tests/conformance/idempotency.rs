@@ -1,8 +1,10 @@
 //! Idempotency keys: a repeated call returns the stored output.
 
+use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-use ekbatan::action::{ErrorKind, PlanError};
+use ekbatan::action::{ErrorKind, KeyScope, PlanError};
 use ekbatan::prelude::*;
 use support::TestDatabase;
 use support::things::{THINGS, Thing, as_stored, quiet, thing};
@@ -16,6 +18,9 @@ on_every_database! {
     a_key_is_refused_for_other_parameters,
     a_key_is_refused_for_another_action,
     a_key_belongs_to_a_namespace,
+    a_key_belongs_to_a_principal,
+    the_scope_of_keys_may_be_the_namespace,
+    a_nested_call_with_the_same_key_is_refused,
     concurrent_calls_in_one_process_commit_once,
     concurrent_calls_in_two_processes_commit_once,
     a_refusing_call_returns_the_output_of_the_call_that_committed_first,
@@ -105,6 +110,68 @@ async fn a_key_belongs_to_a_namespace(db: &TestDatabase) {
         executor.execute(&action, Number { number }).idempotency_key("k").await.unwrap();
     }
     assert_eq!((action.runs(), db.count("things").await), (2, 2));
+}
+
+async fn a_key_belongs_to_a_principal(db: &TestDatabase) {
+    let (executor, action) = (db.executor().await, adding());
+    let call = |number, principal: Option<&str>| {
+        let call = executor.execute(&action, Number { number }).idempotency_key("k");
+        match principal {
+            Some(principal) => call.principal(principal),
+            None => call,
+        }
+    };
+    let mut outputs = Vec::new();
+    // The label of a thing is unique, so the numbers differ.
+    for (number, principal) in [(1, Some("alice")), (2, Some("bob")), (3, None)] {
+        let output = call(number, principal).await.unwrap();
+        assert_eq!(call(number, principal).await.unwrap(), output);
+        outputs.push(output.id);
+    }
+    outputs.dedup();
+    assert_eq!((outputs.len(), action.runs()), (3, 3));
+    let error = call(1, Some("bob")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::KeyReused);
+}
+
+async fn the_scope_of_keys_may_be_the_namespace(db: &TestDatabase) {
+    let builder = ActionExecutor::builder(&db.databases, "a").key_scope(KeyScope::Namespace);
+    let (executor, action) = (builder.build().await.unwrap(), adding());
+    let call = || executor.execute(&action, Number { number: 1 }).idempotency_key("k");
+    let output = call().principal("alice").await.unwrap();
+    assert_eq!(call().principal("bob").await.unwrap(), output);
+    assert_eq!(call().await.unwrap(), output);
+    assert_eq!(action.runs(), 1);
+}
+
+/// Calls itself with the same key.
+struct CallItself {
+    executor: ActionExecutor,
+}
+
+impl Action for CallItself {
+    const NAME: &'static str = "conformance.call_itself";
+    type Params = Number;
+    type Output = String;
+    type Error = Refused;
+
+    async fn perform(&self, _: &mut ActionContext<'_>, params: &Number) -> Result<String, Refused> {
+        let call = Box::pin(
+            self.executor.execute(self, params.clone()).idempotency_key("k").into_future(),
+        );
+        match call.await.map_err(|error| (error.kind(), error.to_string())) {
+            Err((ErrorKind::Plan, message)) => Ok(message),
+            _ => Err(Refused),
+        }
+    }
+}
+
+async fn a_nested_call_with_the_same_key_is_refused(db: &TestDatabase) {
+    let action = CallItself { executor: db.executor().await };
+    let call = action.executor.execute(&action, Number { number: 1 }).idempotency_key("k");
+    let answer = tokio::time::timeout(Duration::from_secs(60), call.into_future()).await;
+    let message = answer.expect("the call waits for itself").unwrap();
+    assert!(message.contains("`k`"), "{message}");
 }
 
 async fn concurrent_calls_in_one_process_commit_once(db: &TestDatabase) {

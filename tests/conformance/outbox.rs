@@ -1,10 +1,12 @@
 //! The rows of the outbox: behaviours 25, 26, 83 and 85, and the additional columns.
 
+use std::time::Duration;
+
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use support::things::{NAMESPACE, THINGS, Thing, ThingEvent, quiet, thing};
 use support::wallet::Wallet;
-use support::{TestDatabase, TextRow};
+use support::{Dialect, TestDatabase, TextRow};
 
 use crate::actions::{Number, Refused, Stage, run};
 
@@ -16,6 +18,9 @@ on_every_database! {
     an_action_that_changes_nothing_writes_nothing,
     record_reads_writes_a_row_for_an_action_that_changes_nothing,
     many_events_of_one_row_keep_their_order,
+    a_young_row_cannot_be_deleted,
+    old_rows_without_a_reader_are_pruned,
+    rows_are_pruned_in_pages,
 }
 
 async fn events(db: &TestDatabase, columns: &[&str]) -> Vec<TextRow> {
@@ -148,4 +153,78 @@ async fn many_events_of_one_row_keep_their_order(db: &TestDatabase) {
     let expected: Vec<_> =
         labels.iter().map(|label| serde_json::json!({ "label": label })).collect();
     assert_eq!(stored, expected);
+}
+
+/// Makes the rows of the outbox two hours older. On SQLite the test's clock does it.
+async fn age(db: &TestDatabase) {
+    let subtract = match db.dialect {
+        Dialect::Sqlite => return,
+        Dialect::Postgres => "interval '2 hours'",
+        Dialect::MySql | Dialect::MariaDb => "INTERVAL 2 HOUR",
+    };
+    let events = db.eventlog("events");
+    db.execute(&format!("UPDATE {events} SET recorded_date = recorded_date - {subtract}")).await;
+}
+
+async fn deliver(db: &TestDatabase) {
+    db.execute(&format!("UPDATE {} SET delivered = true", db.eventlog("events"))).await;
+}
+
+/// Adds a thing with an event, or without.
+async fn add(db: &TestDatabase, label: &str, event: bool) {
+    let adding = |ctx: &mut ActionContext<'_>| {
+        let renamed = ThingEvent::Renamed { from: "old".into(), to: label.to_owned() };
+        let events = if event { vec![renamed] } else { Vec::new() };
+        ctx.plan().add(New::new(thing(label), events));
+        Ok(())
+    };
+    run(&db.executor().await, adding).await.unwrap();
+}
+
+async fn a_young_row_cannot_be_deleted(db: &TestDatabase) {
+    db.clock.set(Utc::now());
+    add(db, "a", true).await;
+    deliver(db).await;
+    let mut relay = db.connect().await;
+    let delete = format!("DELETE FROM {}", db.eventlog("events"));
+    let error = relay.try_execute(&delete).await.expect_err("the row is needed").to_string();
+    assert!(error.contains("kept for one hour"), "{error}");
+    assert_eq!(db.databases.prune_outbox(Databases::OUTBOX_KEPT).await.unwrap(), 0);
+    assert_eq!(db.count_events().await, 1);
+    if db.dialect != Dialect::Sqlite {
+        age(db).await;
+        relay.execute(&delete).await;
+        assert_eq!(db.count_events().await, 0);
+    }
+}
+
+async fn old_rows_without_a_reader_are_pruned(db: &TestDatabase) {
+    add(db, "delivered", true).await;
+    deliver(db).await;
+    add(db, "not delivered", true).await;
+    add(db, "without an event", false).await;
+    age(db).await;
+    db.clock.set(Utc::now());
+    add(db, "young", false).await;
+    assert_eq!(db.databases.prune_outbox(Databases::OUTBOX_KEPT).await.unwrap(), 2);
+    assert_eq!(db.databases.prune_outbox(Databases::OUTBOX_KEPT).await.unwrap(), 0);
+    assert_eq!(db.count_events().await, 2);
+    let too_young = Databases::OUTBOX_KEPT - Duration::from_secs(1);
+    let error = db.databases.prune_outbox(too_young).await.unwrap_err().to_string();
+    assert!(error.contains("3599s is less"), "{error}");
+    assert_eq!(db.databases.prune_outbox(Duration::MAX).await.unwrap(), 0);
+}
+
+async fn rows_are_pruned_in_pages(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = Stage::with_params(|ctx: &mut ActionContext<'_>, params: &Number| {
+        let renamed = |n: i64| ThingEvent::Renamed { from: "old".into(), to: n.to_string() };
+        ctx.plan().add(New::new(thing("a"), (0..params.number).map(renamed).collect::<Vec<_>>()));
+        Ok(())
+    });
+    executor.execute(&action, Number { number: 2_500 }).await.unwrap();
+    deliver(db).await;
+    age(db).await;
+    assert_eq!(db.databases.prune_outbox(Databases::OUTBOX_KEPT).await.unwrap(), 2_500);
+    assert_eq!(db.count_events().await, 0);
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, Outcome, RetryPolicy};
 use ekbatan::prelude::*;
-use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening};
-use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
+use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase, until};
 
 use crate::concurrency::{Rotate, Rotation};
 use crate::ledger::{Ledger, proxied};
@@ -17,6 +17,7 @@ on_every_database! {
     only postgres and mysql and mariadb:
     killed_idle_sessions_are_replaced_without_an_error,
     a_commit_whose_connection_is_cut_is_applied_exactly_once,
+    a_lost_answer_is_found_although_a_relay_deletes_what_it_delivered,
     the_outcome_of_a_commit_past_its_deadline_can_be_asked_later,
     a_deadlock_has_its_own_kind_and_is_retried_by_policy,
     a_locked_row_makes_only_its_own_commit_busy,
@@ -58,6 +59,39 @@ async fn a_commit_whose_connection_is_cut_is_applied_exactly_once(dialect: Diale
         let (deposited, ()) = tokio::join!(ledger.deposit(id), cutting);
         assert_eq!(deposited.unwrap().balance, Decimal::from(deposits));
         ledger.assert_sound(deposits).await;
+    }
+}
+
+/// The commit succeeds, its answer is lost, and a relay delivers the event and deletes its row
+/// before the lane asks.
+async fn a_lost_answer_is_found_although_a_relay_deletes_what_it_delivered(dialect: Dialect) {
+    let url = ScratchDatabase::create(dialect).await.url;
+    let (through, proxy) = proxied(&url).await;
+    let ledger = Ledger::open(&through).await;
+    let id = ledger.open_wallets(1).await[0];
+    let direct = ScratchDatabase::at(&url);
+    let events = direct.eventlog("events");
+    let mut observer = Observer::connect(&url).await;
+    let mut holder = PlainConnection::connect(&url).await;
+    for deposits in 1..=5 {
+        let written = direct.count_events().await;
+        holder.execute("BEGIN").await;
+        lock_wallet(&mut holder, id).await;
+        let relaying = async {
+            observer.wait_for_blocked(None).await;
+            proxy.stall();
+            holder.execute("COMMIT").await;
+            until("the server commits", async || direct.count_events().await > written).await;
+            holder.execute(&format!("UPDATE {events} SET delivered = true")).await;
+            let _ = holder.try_execute(&format!("DELETE FROM {events} WHERE delivered")).await;
+            proxy.cut();
+            proxy.resume();
+            proxy.restore();
+        };
+        let (deposited, ()) = tokio::join!(ledger.deposit(id), relaying);
+        assert_eq!(deposited.unwrap().balance, Decimal::from(deposits));
+        let stored = ledger.databases.repository::<Wallet>().get(id).await.unwrap();
+        assert_eq!(stored.balance, Decimal::from(deposits), "deposited twice");
     }
 }
 

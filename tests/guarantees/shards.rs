@@ -79,6 +79,17 @@ impl Shards {
     }
 }
 
+impl Shards {
+    /// Deposits on the first shard, with a key of this home.
+    async fn deposit_with_key(&self, home: usize) -> Result<(), ExecuteError<WalletError>> {
+        let keys = (0..1_000).map(|n| format!("key {n}"));
+        let mut of_home = keys.filter(|key| self.executor.key_home(None, key) == shard(home));
+        let key = of_home.next().expect("every shard is the home of some keys");
+        let deposit = Deposit { wallet: self.wallets[0][0], amount: Decimal::ONE };
+        self.executor.execute(&DepositMoney, deposit).idempotency_key(key).await.map(drop)
+    }
+}
+
 /// A deposit and its result.
 struct Call {
     shard: usize,
@@ -155,12 +166,18 @@ async fn assert_errors_name_the_killed_shard(shards: &Shards) {
         }
         other => panic!("{other:?}"),
     }
-    // The killed shard may know the key, so the action does not run.
-    let deposit = Deposit { wallet: shards.wallets[0][0], amount: Decimal::ONE };
-    let call = shards.executor.execute(&DepositMoney, deposit).idempotency_key("new");
-    let keyed = call.await.unwrap_err();
+    // The row of a key is on its home. If that is the killed shard, the action does not run.
+    let keyed = shards.deposit_with_key(DEAD).await.unwrap_err();
     assert_eq!(keyed.kind(), ErrorKind::Unavailable);
-    assert!(keyed.to_string().contains(&address), "{keyed}");
+    let keyed = keyed.to_string();
+    assert!(
+        keyed.contains(&address) && keyed.contains("the home of the idempotency key"),
+        "{keyed}"
+    );
+    // Otherwise the killed shard is not needed, neither by the call nor by its repetition.
+    for home in [0, 2, 0, 2] {
+        shards.deposit_with_key(home).await.unwrap();
+    }
 }
 
 async fn assert_other_shards_respond(shards: &Shards) {
@@ -197,8 +214,9 @@ async fn assert_answers_match_storage(shards: &Shards, calls: &[Call]) {
         }
         stored[*shard] += i64::from(expected == Outcome::Committed);
     }
-    // The deposit of `assert_other_shards_respond`.
+    // The deposit of `assert_other_shards_respond`, and two with keys.
     stored[2] += 1;
+    stored[0] += 2;
     for (n, expected) in stored.into_iter().enumerate() {
         let mut versions = 0;
         for wallet in shards.wallets().find_by_ids(&shards.wallets[n]).await.unwrap() {

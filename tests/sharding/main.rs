@@ -26,6 +26,7 @@ mod shards;
 mod across;
 mod dropped;
 mod fences;
+mod homes;
 mod keys;
 mod many;
 mod migrations;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ekbatan::action::Outcome;
 use ekbatan::db::ActionId;
 use ekbatan::domain::ShardIdentifier;
+use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, until};
 use tokio::sync::Notify;
@@ -18,6 +19,17 @@ on_every_layout! {
     the_outcome_of_a_running_action_is_awaited,
     partly_removed_cross_shard_records_mean_a_complete_action,
     an_unreachable_shard_hides_only_outcomes_that_depend_on_it,
+}
+
+// The test asks the server of the shard whether the lane waits.
+support::test_matrix! {
+    #[tokio::test]
+    |layout| &crate::shards::TestShards::start(layout).await;
+    [
+        postgres_lane = crate::shards::Layout::Postgres,
+        mariadb_lane = crate::shards::Layout::Mixed,
+    ]
+    [the_outcome_of_a_dropped_call_waits_for_the_lane_of_its_shard]
 }
 
 async fn the_outcome_of_a_running_action_is_awaited(t: &TestShards) {
@@ -56,6 +68,28 @@ async fn the_outcome_of_a_running_action_is_awaited(t: &TestShards) {
         answer.unwrap();
         assert_eq!(outcome, Outcome::Committed);
     }
+}
+
+/// The caller is gone while a lane of another shard than the default one commits.
+async fn the_outcome_of_a_dropped_call_waits_for_the_lane_of_its_shard(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let second = t.on(SECOND);
+    let held = second.hold_writers().await;
+    let id = Uuid::now_v7();
+    let caller = tokio::spawn({
+        let (executor, route) = (executor.clone(), route(&accounts[1..2]));
+        async move { executor.execute(&Take::default(), route).with_action_id(id).await }
+    });
+    until("a lane commits", async || second.has_blocked_writer().await).await;
+    caller.abort();
+    let _ = caller.await;
+    let mut outcome = Box::pin(executor.outcome(ActionId(id)));
+    let early = tokio::time::timeout(std::time::Duration::from_millis(300), &mut outcome).await;
+    assert!(early.is_err(), "the lane still commits: {early:?}");
+    drop(held);
+    assert_eq!(outcome.await.unwrap(), Outcome::Committed);
+    assert_eq!(t.accounts().get(accounts[1].id).await.unwrap().version(), 2);
 }
 
 /// A process that dies while it removes the records leaves some of them.

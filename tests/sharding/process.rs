@@ -8,7 +8,7 @@ use ekbatan::prelude::*;
 use support::{ScratchDatabase, until};
 
 use crate::actions::{Take, route};
-use crate::shards::{FIRST, SECOND, SHARDS, TestShards, executor_on};
+use crate::shards::{FIRST, SECOND, SHARDS, TestShards, executor_on, key_at};
 
 on_every_layout! {
     a_process_killed_between_two_shards_leaves_a_listed_partial_commit,
@@ -59,7 +59,7 @@ async fn a_process_killed_between_two_shards_leaves_a_listed_partial_commit(t: &
     // A repeated call with the key gets the same error and does not run.
     let again = Take::default();
     let call = executor.execute(&again, route(&accounts)).allow_cross_shard();
-    match call.idempotency_key("key").await.unwrap_err() {
+    match call.idempotency_key(key_at(&executor, FIRST)).await.unwrap_err() {
         ExecuteError::PartlyCommitted { action, committed, .. } => {
             assert_eq!((action, committed[0]), (partial.action, FIRST));
         }
@@ -70,7 +70,8 @@ async fn a_process_killed_between_two_shards_leaves_a_listed_partial_commit(t: &
     assert_eq!(t.databases.partial_commits().await.unwrap(), []);
 }
 
-async fn take_from_all(urls: &str) {
+/// Connects to the shards at these URLs, one a line.
+pub async fn connect(urls: &str) -> Databases {
     let urls: Vec<&str> = urls.lines().collect();
     let config = SHARDS.into_iter().zip(&urls).skip(1).fold(
         EkbatanConfig::from(ScratchDatabase::config_of(urls[0])),
@@ -81,10 +82,14 @@ async fn take_from_all(urls: &str) {
             )
         },
     );
-    let databases = Databases::connect(&config).await.unwrap();
+    Databases::connect(&config).await.unwrap()
+}
+
+async fn take_from_all(urls: &str) {
+    let databases = connect(urls).await;
     let accounts = databases.repository().find_all().await.unwrap();
     let executor = executor_on(&databases).await;
     let action = Take::default();
     let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
-    call.idempotency_key("key").await.unwrap();
+    call.idempotency_key(key_at(&executor, FIRST)).await.unwrap();
 }

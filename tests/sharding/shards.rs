@@ -133,7 +133,7 @@ impl TestShards {
         for table in ["accounts", "notes", "orders"] {
             assert_eq!(self.counts(table).await, [0; 3], "{table}");
         }
-        for table in ["events", "idempotency_keys", "cross_shard_parts"] {
+        for table in ["events", "idempotency_keys", "idempotency_decisions", "cross_shard_parts"] {
             assert_eq!(self.eventlog_counts(table).await, [0; 3], "{table}");
         }
     }
@@ -164,6 +164,18 @@ pub async fn executor_on(databases: &Databases) -> ActionExecutor {
         .build()
         .await
         .unwrap()
+}
+
+/// An idempotency key whose home is this shard.
+pub fn key_at(executor: &ActionExecutor, home: ShardIdentifier) -> String {
+    key_named(executor, home, "key")
+}
+
+/// An idempotency key that begins with this name, and whose home is this shard.
+pub fn key_named(executor: &ActionExecutor, home: ShardIdentifier, name: &str) -> String {
+    let keys = (0..).map(|n| format!("{name} {n}"));
+    let found = keys.take(1_000).find(|key| executor.key_home(None, key) == home);
+    found.expect("every shard is the home of some keys")
 }
 
 impl Deref for TestShard {
@@ -217,6 +229,22 @@ impl TestShard {
             }
         };
         self.select(&["count(*)"], others).await[0][0].as_deref() != Some("0")
+    }
+
+    /// Whether a session waits for the lock of [`hold_writers`](Self::hold_writers). SQLite has no
+    /// sessions to ask for.
+    pub async fn has_blocked_writer(&self) -> bool {
+        let waiting = match self.dialect {
+            Dialect::Sqlite => panic!("SQLite has no sessions"),
+            Dialect::Postgres => {
+                "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            }
+            Dialect::MySql | Dialect::MariaDb => {
+                "FROM information_schema.processlist WHERE db = database() \
+                 AND state LIKE 'Waiting for%lock'"
+            }
+        };
+        self.select(&["count(*)"], waiting).await[0][0].as_deref() != Some("0")
     }
 
     /// Blocks every writer of accounts, and no reader, until the connection is dropped.

@@ -12,13 +12,13 @@ use super::contention::{Perform, Performed};
 use super::deadline::Deadline;
 use super::executor_state::ExecutorState;
 use super::plan::PlanParts;
-use super::shard_batches::{BatchBuilder, Planned};
+use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, Planned, PlannedBatches};
 use super::{Action, ActionContext, ActionPlan, Contention, ExecuteError, PlanError, RetryPolicy};
-use crate::db::{ActionId, OpenAction, Staged};
+use crate::db::{ActionId, OpenAction};
 use crate::domain::{LockKey, PayloadError};
 use crate::outbox::{ActionRecord, KeyRecord};
 use crate::repository::PendingReads;
-use crate::shard::Fencing;
+use crate::shard::{Fencing, HomedKey};
 
 /// How an output is stored under an idempotency key.
 pub(super) struct Codec<O> {
@@ -59,9 +59,11 @@ pub(super) struct CallRequest<'a, A: Action> {
 
 /// A call under an idempotency key.
 pub(super) struct IdempotentCall<O> {
-    pub(super) key: String,
+    pub(super) key: HomedKey,
     pub(super) codec: Codec<O>,
     pub(super) fingerprint: String,
+    /// Whether the last attempt wrote to other shards than the key's home.
+    pub(super) leaves_home: bool,
 }
 
 /// A running call.
@@ -113,22 +115,34 @@ impl<'a, A: Action> Call<'a, A> {
         }
     }
 
-    fn key_record(
+    fn key_plan<'c>(
         &self,
-        idempotent: &IdempotentCall<A::Output>,
+        idempotent: &'c IdempotentCall<A::Output>,
         output: &A::Output,
         created: DateTime<Utc>,
-    ) -> Result<Staged, PlanError> {
+    ) -> Result<KeyPlan<'c>, PlanError> {
         let record = KeyRecord {
-            namespace: &self.executor.namespace,
-            key: &idempotent.key,
+            key: idempotent.key.key(),
             action_name: A::NAME,
             fingerprint: &idempotent.fingerprint,
             action: self.attempt.action,
             output: (idempotent.codec.encode)(output).map_err(PlanError::Output)?,
             created,
         };
-        Ok(record.stage())
+        Ok(KeyPlan { home: idempotent.key.home(), record })
+    }
+
+    /// Claims the key for a plan, after the claim of an earlier attempt is gone.
+    async fn claim_key(&mut self, plan: Option<ClaimPlan>) -> Result<(), ExecuteError<A::Error>> {
+        let Some(IdempotentCall { key, .. }) = &mut self.idempotent else { return Ok(()) };
+        let claiming = async {
+            key.release().await?;
+            match plan {
+                Some(ClaimPlan { id, row, first }) => key.claim(id, row, first).await,
+                None => Ok(()),
+            }
+        };
+        Ok(self.attempt.deadline.bound(claiming).await??)
     }
 }
 
@@ -180,7 +194,7 @@ impl<A: Action> Perform for Call<'_, A> {
         } else {
             let action = self.record(started);
             let key = match &self.idempotent {
-                Some(idempotent) => Some(self.key_record(idempotent, &output, action.completed)?),
+                Some(idempotent) => Some(self.key_plan(idempotent, &output, action.completed)?),
                 None => None,
             };
             let builder = BatchBuilder {
@@ -190,7 +204,13 @@ impl<A: Action> Perform for Call<'_, A> {
                 fencing: self.attempt.fencing.as_deref(),
                 allow_cross_shard: self.options.allow_cross_shard,
             };
-            self.attempt.deadline.bound(builder.build(rows, &events, key)).await??
+            let building = builder.build(rows, &events, key);
+            let PlannedBatches { batches, claim } = self.attempt.deadline.bound(building).await??;
+            if let Some(idempotent) = &mut self.idempotent {
+                idempotent.leaves_home = claim.is_some() || batches.len() > 1;
+                self.claim_key(claim).await?;
+            }
+            batches
         };
         Ok((output, Planned { batches, effects, events: events.len(), pending }))
     }

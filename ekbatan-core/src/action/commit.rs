@@ -15,7 +15,7 @@ use super::deadline::DeadlinePassed;
 use super::shard_batches::{Planned, ShardBatch};
 use crate::db::{ActionId, CommitError, CommitToken, Committed, Database, DbError};
 use crate::domain::{ShardIdentifier, list_shards};
-use crate::shard::FencingError;
+use crate::shard::{FencingError, forget_parts};
 
 /// Why an action is not completely committed.
 enum CommitFailure {
@@ -69,22 +69,27 @@ pub(super) async fn commit<E>(
         batch.database.check_not_beside_transaction()?;
     }
     let (sender, receiver) = oneshot::channel();
-    let (shards, runner) = (attempt.shards.clone(), attempt.effects.clone());
-    let open = shards.default().open_action(action);
+    let (ran, effects_done) = oneshot::channel::<()>();
+    let runner = attempt.effects.clone();
+    let open = attempt.shards.default().open_action(action);
+    let touched: Vec<_> = batches.iter().map(|batch| batch.database.clone()).collect();
     let working = async move {
-        let across = batches.len() > 1;
         let committed = commit_batches(batches, action, token).await;
         // The outcome is known now, also to effects that ask for it.
         drop(open);
         let done = committed.as_ref().ok().cloned();
         let _ = sender.send(committed);
         let Some(done) = done else { return };
-        if across && let Err(error) = shards.forget_parts(action).await {
+        runner.run(effects, done).await;
+        // The caller does not wait for the rest.
+        drop(ran);
+        if touched.len() > 1
+            && let Err(error) = forget_parts(touched.iter().collect(), action).await
+        {
             tracing::debug!(%error, %action, "the trail of a complete cross-shard commit was not deleted");
         }
-        runner.run(effects, done).await;
     };
-    let effects_done = tokio::spawn(working.instrument(span));
+    tokio::spawn(working.instrument(span));
     let committed = deadline.bound(receiver).await.map(|result| {
         result.unwrap_or_else(|stopped| {
             Err(CommitFailure::Whole(CommitError::Unknown(action, stopped.to_string())))

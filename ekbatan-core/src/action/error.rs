@@ -37,6 +37,11 @@ pub enum BuildError {
         "the executor's contention strategy takes leases; set where to take them by `.leases(..)`"
     )]
     NoLeases,
+    /// The homes of idempotency keys are no shards of the configuration, or there are none.
+    #[error(
+        "the homes of idempotency keys must be shards of the configuration, at least one; not configured: {}", list_shards(.0)
+    )]
+    KeyHomes(Vec<ShardIdentifier>),
     /// Tables do not match the code; each is listed.
     #[error("the database does not fit the code:{}", .0.iter().map(|e| format!("\n  {e}")).collect::<String>())]
     Schema(Vec<SchemaError>),
@@ -86,6 +91,11 @@ pub enum PlanError {
     /// The idempotency key is empty or too long.
     #[error("the idempotency key `{0}` has {1} bytes; use 1 to 255 bytes")]
     Key(String, usize),
+    /// A call within `perform` has the idempotency key of the call around it.
+    #[error(
+        "the call around this one has the idempotency key `{0}`, too, and would be waited for by a call that it waits for; give the inner call a key of its own"
+    )]
+    NestedKey(String),
     /// A table does not match the code.
     #[error(transparent)]
     Schema(#[from] SchemaError),

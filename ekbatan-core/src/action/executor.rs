@@ -7,6 +7,7 @@ use super::contention::HotKey;
 use super::executor_state::ExecutorState;
 use super::{Action, Execution};
 use crate::db::{ActionId, DbError};
+use crate::domain::ShardIdentifier;
 use crate::outbox::is_recorded;
 use crate::shard::{Databases, visit};
 
@@ -79,6 +80,14 @@ impl ActionExecutor {
             None => Ok(Outcome::Committed),
             Some(_) => Ok(Outcome::PartlyCommitted),
         }
+    }
+
+    /// The home of an idempotency key: the shard that must be reachable for a call of this
+    /// principal with the key, beside the shards that the call reads and writes.
+    pub fn key_home(&self, principal: Option<&str>, key: &str) -> ShardIdentifier {
+        let ExecutorState { key_scope, key_homes, namespace, databases, .. } = &*self.state;
+        let key = key_scope.key(namespace, principal, key.to_owned());
+        key_homes.home(&databases.shards, &key).shard
     }
 
     /// The databases.

@@ -8,11 +8,11 @@ use super::contention::Strategies;
 use super::effect::EffectRunner;
 use super::executor_state::ExecutorState;
 use super::idempotency_locks::IdempotencyLocks;
-use super::{ActionExecutor, BuildError, Contention, Leases, RetryPolicy};
-use crate::db::eventlog::{CROSS_SHARD_PARTS, EVENTS, IDEMPOTENCY_KEYS};
+use super::{ActionExecutor, BuildError, Contention, KeyScope, Leases, RetryPolicy};
+use crate::db::eventlog::{CROSS_SHARD_PARTS, EVENTS, IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS};
 use crate::db::{Database, DbError, SchemaError, TableError};
-use crate::domain::{Entity, Event, EventName, IdGenerator, Table};
-use crate::shard::{Databases, Shards, visit};
+use crate::domain::{Entity, Event, EventName, IdGenerator, ShardIdentifier, Table};
+use crate::shard::{Databases, KeyHomes, Shards, visit};
 
 /// Configures an [`ActionExecutor`].
 #[must_use = "call `build`"]
@@ -25,6 +25,8 @@ pub struct ActionExecutorBuilder {
     seed: Option<u64>,
     contention: Contention,
     leases: Option<Arc<dyn Leases>>,
+    key_scope: KeyScope,
+    key_homes: KeyHomes,
     models: Vec<RegisteredModel>,
 }
 
@@ -57,6 +59,8 @@ impl ActionExecutor {
             seed: None,
             contention: Contention::default(),
             leases: None,
+            key_scope: KeyScope::default(),
+            key_homes: KeyHomes::default(),
             models: Vec::new(),
         }
     }
@@ -108,6 +112,27 @@ impl ActionExecutorBuilder {
         self
     }
 
+    /// Sets within what an idempotency key is unique. All executors of a namespace must agree.
+    pub fn key_scope(mut self, scope: KeyScope) -> Self {
+        self.key_scope = scope;
+        self
+    }
+
+    /// Sets the shards that are homes of idempotency keys, instead of all shards. Every key has
+    /// one home, which must be reachable for calls with the key. All executors of a namespace
+    /// must agree, so set this before a shard is added.
+    pub fn key_homes(mut self, shards: impl IntoIterator<Item = ShardIdentifier>) -> Self {
+        self.key_homes.present = Some(shards.into_iter().collect());
+        self
+    }
+
+    /// Sets the shards that were homes of idempotency keys before. A key whose home was another
+    /// one is looked up there, too. No executor may still use them as its homes.
+    pub fn former_key_homes(mut self, shards: impl IntoIterator<Item = ShardIdentifier>) -> Self {
+        self.key_homes.former = Some(shards.into_iter().collect());
+        self
+    }
+
     /// Builds the executor. Fails if a table of a model or of the framework does not match the
     /// code.
     pub async fn build(self) -> Result<ActionExecutor, BuildError> {
@@ -121,6 +146,8 @@ impl ActionExecutorBuilder {
         let state = ExecutorState {
             databases: self.databases,
             namespace: self.namespace,
+            key_scope: self.key_scope,
+            key_homes: self.key_homes,
             retry: self.retry,
             ids,
             idempotency_locks: IdempotencyLocks::default(),
@@ -141,7 +168,10 @@ impl ActionExecutorBuilder {
         if self.contention.takes_leases() && self.leases.is_none() {
             return Err(BuildError::NoLeases);
         }
-        Ok(())
+        match self.key_homes.unknown(&self.databases.shards) {
+            Some(unknown) => Err(BuildError::KeyHomes(unknown)),
+            None => Ok(()),
+        }
     }
 
     /// Fails if two models store events under one name.
@@ -171,7 +201,8 @@ impl ActionExecutorBuilder {
             let of_models = self.models.iter().filter(|model| {
                 (model.databases)(shards).iter().any(|other| other.shard == database.shard)
             });
-            let own: [&'static Table; 3] = [&EVENTS, &IDEMPOTENCY_KEYS, &CROSS_SHARD_PARTS];
+            let own: [&'static Table; 4] =
+                [&EVENTS, &IDEMPOTENCY_KEYS, &IDEMPOTENCY_DECISIONS, &CROSS_SHARD_PARTS];
             own.into_iter().chain(of_models.map(|model| model.table)).collect::<Vec<_>>()
         };
         let checks = shards.all().map(|database| check_database(database, tables_on(database)));

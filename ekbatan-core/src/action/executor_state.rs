@@ -8,13 +8,16 @@ use super::RetryPolicy;
 use super::contention::Strategies;
 use super::effect::EffectRunner;
 use super::idempotency_locks::IdempotencyLocks;
+use super::key_scope::KeyScope;
 use crate::domain::IdGenerator;
-use crate::shard::Databases;
+use crate::shard::{Databases, KeyHomes};
 
 /// The state of an executor.
 pub(super) struct ExecutorState {
     pub(super) databases: Databases,
     pub(super) namespace: String,
+    pub(super) key_scope: KeyScope,
+    pub(super) key_homes: KeyHomes,
     pub(super) retry: RetryPolicy,
     pub(super) ids: IdGenerator,
     pub(super) idempotency_locks: IdempotencyLocks,

@@ -6,6 +6,19 @@
 use std::sync::Arc;
 
 use super::call_queues::{CallQueues, QueuedCall};
+use crate::outbox::IdempotencyKey;
+
+tokio::task_local! {
+    /// The keys that the calls around this one hold, the outermost first.
+    static HELD: Vec<HeldKey>;
+}
+
+/// A key, and the locks that it belongs to.
+#[derive(Clone)]
+struct HeldKey {
+    locks: IdempotencyLocks,
+    key: String,
+}
 
 /// The locks of an executor.
 #[derive(Clone, Default)]
@@ -18,15 +31,30 @@ pub(super) struct IdempotencyGuard {
 }
 
 impl IdempotencyLocks {
-    pub(super) async fn lock(&self, key: &str) -> IdempotencyGuard {
-        let (number, key) = (self.0.draw_number(), key.to_owned());
+    /// `None` if a call around this one holds the key: this call would wait for itself.
+    pub(super) async fn lock(&self, key: &IdempotencyKey) -> Option<IdempotencyGuard> {
+        let key = format!("{}:{}{}", key.principal.len(), key.principal, key.text);
+        let is_this = |held: &HeldKey| held.key == key && Arc::ptr_eq(&held.locks.0, &self.0);
+        if HELD.try_with(|held| held.iter().any(is_this)).unwrap_or(false) {
+            return None;
+        }
+        let number = self.0.draw_number();
         while let Some(guard) = self.0.enter(&key, number, ()) {
             // The sender is dropped unused only together with the locks.
             if let Ok(guard) = guard.await {
-                return guard;
+                return Some(guard);
             }
         }
-        IdempotencyGuard { locks: self.clone(), key }
+        Some(IdempotencyGuard { locks: self.clone(), key })
+    }
+}
+
+impl IdempotencyGuard {
+    /// Runs a call that holds the key.
+    pub(super) async fn around<T>(self, call: impl Future<Output = T>) -> T {
+        let mut held = HELD.try_with(Vec::clone).unwrap_or_default();
+        held.push(HeldKey { locks: self.locks.clone(), key: self.key.clone() });
+        HELD.scope(held, call).await
     }
 }
 
@@ -46,14 +74,35 @@ mod tests {
 
     use super::*;
 
+    fn key(text: &str) -> IdempotencyKey {
+        let (namespace, principal) = ("a".to_owned(), String::new());
+        IdempotencyKey { namespace, principal, text: text.to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_key_that_the_task_holds_already_is_not_waited_for() {
+        let locks = IdempotencyLocks::default();
+        let (a, b) = (key("a"), key("b"));
+        let held = locks.lock(&a).await.unwrap();
+        held.around(async {
+            assert!(locks.lock(&a).await.is_none());
+            let other = locks.lock(&b).await.unwrap();
+            other.around(async { assert!(locks.lock(&a).await.is_none()) }).await;
+            assert!(IdempotencyLocks::default().lock(&a).await.is_some());
+        })
+        .await;
+        assert!(locks.lock(&a).await.is_some());
+    }
+
     #[tokio::test]
     async fn equal_keys_run_one_after_another_and_leave_nothing_behind() {
         let locks = IdempotencyLocks::default();
-        let held = locks.lock("a").await;
-        let _other = locks.lock("b").now_or_never().expect("another key is free");
-        let mut dropped = Box::pin(locks.lock("a"));
-        let mut granted = Box::pin(locks.lock("a"));
-        let mut last = Box::pin(locks.lock("a"));
+        let (a, b) = (key("a"), key("b"));
+        let held = locks.lock(&a).await;
+        let _other = locks.lock(&b).now_or_never().expect("another key is free");
+        let mut dropped = Box::pin(locks.lock(&a));
+        let mut granted = Box::pin(locks.lock(&a));
+        let mut last = Box::pin(locks.lock(&a));
         for waiting in [&mut dropped, &mut granted, &mut last] {
             assert!(waiting.as_mut().now_or_never().is_none());
         }

@@ -12,7 +12,7 @@
 //   commit                        gives the batches to the databases; runs the effects
 //   attempt, deadline             the state that a call carries through its attempts
 //   shard_batches                 from a plan to one batch per shard
-//   idempotency_locks             one call at a time per idempotency key
+//   idempotency_locks, key_scope  one call at a time per idempotency key
 //   call_queues                   calls that wait for the same key
 //   action, context, plan         what users implement, read through and stage on
 //   effect                        what runs after a commit
@@ -38,6 +38,7 @@ mod executor_builder;
 mod executor_state;
 mod fence;
 mod idempotency_locks;
+mod key_scope;
 mod plan;
 mod retry;
 mod run;
@@ -54,5 +55,6 @@ pub use execution::{Execution, ExecutionWithCommit};
 pub use executor::{ActionExecutor, Outcome};
 pub use executor_builder::ActionExecutorBuilder;
 pub use fence::{AsFence, Fence};
+pub use key_scope::KeyScope;
 pub use plan::{ActionPlan, StagedChange, StagedEvent};
 pub use retry::{Budget, RetryPolicy};

@@ -8,8 +8,9 @@ use super::attempt::CallResult;
 use super::call::{Call, CallRequest, Codec, IdempotentCall};
 use super::contention::ChosenStrategy;
 use super::{Action, ErrorKind, ExecuteError, PlanError};
-use crate::outbox::{Answered, fingerprint, look_up};
-use crate::shard::visit;
+use crate::db::{DbError, DbErrorKind};
+use crate::outbox::{IdempotencyKey, fingerprint};
+use crate::shard::{FoundCall, HomedKey};
 
 /// The longest idempotency key, in bytes.
 const MAX_KEY: usize = 255;
@@ -67,35 +68,41 @@ impl<A: Action> Call<'_, A> {
             let length = key.len();
             return Err(PlanError::Key(key, length).into());
         }
-        let fingerprint = fingerprint(A::NAME, &self.params_json);
-        let idempotent = IdempotentCall { key, codec, fingerprint };
         let (executor, deadline) = (self.executor, self.attempt.deadline);
+        let principal = self.options.principal.as_deref();
+        let key = executor.key_scope.key(&executor.namespace, principal, key);
         // Equal keys of this process run one after another. Calls of other processes conflict
-        // on the unique key in the commit.
-        let _guard = deadline.bound(executor.idempotency_locks.lock(&idempotent.key)).await?;
-        let answered = deadline.bound(self.find_answer(&idempotent.key)).await??;
-        if let Some(answered) = answered {
-            return self.replay(&idempotent, answered).await;
-        }
-        self.idempotent = Some(idempotent);
-        self.attempt_until_done().await
+        // on the unique key at its home.
+        let locking = executor.idempotency_locks.lock(&key);
+        let guard = deadline.bound(locking).await?;
+        let Some(guard) = guard else { return Err(PlanError::NestedKey(key.text).into()) };
+        guard.around(self.run_with_key(key, codec)).await
     }
 
-    /// Looks up what an earlier call with the key committed.
-    async fn find_answer(&self, key: &str) -> Result<Option<Answered>, ExecuteError<A::Error>> {
-        let (shards, namespace) = (&self.attempt.shards, &self.executor.namespace);
-        // The key is stored on the shard where the action committed, which is not known here.
-        let asked = shards.all().map(|database| look_up(database, namespace, key, A::NAME));
-        let mut failure = None;
-        for found in visit(asked.collect()).await {
-            match found {
-                Ok(None) => {}
-                // A key is stored on one shard only.
-                Ok(found) => return Ok(found),
-                Err(error) => failure = Some(error),
+    async fn run_with_key(
+        &mut self,
+        key: IdempotencyKey,
+        codec: Codec<A::Output>,
+    ) -> CallResult<A::Output, A::Error> {
+        let (executor, deadline) = (self.executor, self.attempt.deadline);
+        let databases = &executor.databases;
+        let key = HomedKey::new(key, &executor.key_homes, &databases.shards, &databases.clock);
+        let fingerprint = fingerprint(A::NAME, &self.params_json);
+        let idempotent = IdempotentCall { key, codec, fingerprint, leaves_home: false };
+        if let Some(found) = deadline.bound(idempotent.key.find()).await?? {
+            return self.replay(&idempotent, found).await;
+        }
+        self.idempotent = Some(idempotent);
+        let answer = self.attempt_until_done().await;
+        if let Some(IdempotentCall { key, leaves_home, .. }) = self.idempotent.take() {
+            match &answer {
+                Ok((_, Some(_))) if leaves_home => key.complete_soon(self.attempt.action),
+                Ok(_) => {}
+                Err(error) if may_have_committed(error.kind()) => {}
+                Err(_) => key.release_soon(),
             }
         }
-        failure.map_or(Ok(None), |error| Err(error.into()))
+        answer
     }
 
     async fn attempt_until_done(&mut self) -> CallResult<A::Output, A::Error> {
@@ -106,19 +113,24 @@ impl<A: Action> Call<'_, A> {
         let mut spent = BTreeMap::<ErrorKind, u32>::new();
         loop {
             Span::current().record("ekbatan.action.retry.count", self.attempt.number - 1);
-            let error = match executor.strategies.attempt(chosen.as_ref(), self).await {
+            let mut error = match executor.strategies.attempt(chosen.as_ref(), self).await {
                 Ok(output) => return Ok(output),
                 Err(error) => error,
             };
-            let kind = error.kind();
+            let mut kind = error.kind();
             // Another process may have committed this very call meanwhile, and that may be the
             // reason why it failed here.
             if let Some(idempotent) = &self.idempotent
                 && !is_final(kind)
-                && let found = self.find_answer(&idempotent.key)
-                && let Ok(Ok(Some(answered))) = self.attempt.deadline.bound(found).await
+                && let found = idempotent.key.find()
+                && let Ok(Ok(Some(found))) = self.attempt.deadline.bound(found).await
             {
-                return self.replay(idempotent, answered).await;
+                return self.replay(idempotent, found).await;
+            }
+            if kind == ErrorKind::Unique && self.is_stopped().await {
+                let why = "another call with the idempotency key stopped this one, which took long to commit";
+                error = DbError::new(DbErrorKind::Serialization, why).into();
+                kind = error.kind();
             }
             if kind == ErrorKind::PartlyCommitted {
                 return Err(error);
@@ -158,27 +170,43 @@ impl<A: Action> Call<'_, A> {
         Ok(self.executor.strategies.choose(A::NAME, own, key)?)
     }
 
+    /// Whether another call with the key has made sure that the last attempt never commits.
+    async fn is_stopped(&self) -> bool {
+        let Some(IdempotentCall { key, .. }) = &self.idempotent else { return false };
+        matches!(self.attempt.deadline.bound(key.is_stopped()).await, Ok(Ok(true)))
+    }
+
     /// Returns the stored output of the earlier call with the key.
     async fn replay(
         &self,
         idempotent: &IdempotentCall<A::Output>,
-        answered: Answered,
+        found: FoundCall,
     ) -> CallResult<A::Output, A::Error> {
-        let shards = &self.attempt.shards;
-        if !shards.is_single() {
-            let partial = shards.partial_commit(answered.action);
+        let IdempotentCall { key, codec, fingerprint, .. } = idempotent;
+        let stored = &found.call;
+        if stored.shards.len() > 1 {
+            let partial = self.attempt.shards.partial_commit_among(&stored.shards, stored.action);
             if let Some(partial) = self.attempt.deadline.bound(partial).await?? {
                 return Err(ExecuteError::of_partial(partial));
             }
         }
-        let IdempotentCall { key, codec, fingerprint } = idempotent;
-        if answered.action_name != A::NAME || answered.fingerprint != *fingerprint {
-            return Err(ExecuteError::KeyReused { key: key.clone(), action: answered.action_name });
+        if !stored.shards.is_empty() {
+            key.complete_found(&found);
         }
-        let output = (codec.decode)(&answered.output)
-            .map_err(|source| ExecuteError::StoredOutput { key: key.clone(), source })?;
+        let key = || key.key().text.clone();
+        if stored.action_name != A::NAME || stored.fingerprint != *fingerprint {
+            let action = stored.action_name.clone();
+            return Err(ExecuteError::KeyReused { key: key(), action });
+        }
+        let output = (codec.decode)(&stored.output)
+            .map_err(|source| ExecuteError::StoredOutput { key: key(), source })?;
         Ok((output, None))
     }
+}
+
+/// Whether a call that failed like this may have committed on one of its shards.
+fn may_have_committed(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::CommitUnknown | ErrorKind::PartlyCommitted)
 }
 
 /// Whether looking for the commit of another process is of no use after this failure.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::{Effect, ExecuteError};
 use crate::db::{CommitBatch, Database, StageError, Staged, resolve};
 use crate::domain::{IdGenerator, ShardIdentifier};
-use crate::outbox::{ActionRecord, EventRecord, Part, records};
+use crate::outbox::{ActionRecord, EventRecord, KeyRecord, Part, decision, records};
 use crate::repository::PendingRow;
 use crate::shard::{Fencing, Shards};
 
@@ -26,6 +28,26 @@ pub(super) struct Planned {
     pub(super) pending: Vec<PendingRow>,
 }
 
+/// The idempotency key of a call.
+pub(super) struct KeyPlan<'a> {
+    pub(super) home: &'a Arc<Database>,
+    pub(super) record: KeyRecord<'a>,
+}
+
+/// The claim of a key whose home the plan does not touch. It is inserted before the batches.
+pub(super) struct ClaimPlan {
+    pub(super) id: Uuid,
+    pub(super) row: Staged,
+    /// The shard that commits first, and decides.
+    pub(super) first: Arc<Database>,
+}
+
+/// The batches of a plan, in the order in which they commit.
+pub(super) struct PlannedBatches {
+    pub(super) batches: Vec<ShardBatch>,
+    pub(super) claim: Option<ClaimPlan>,
+}
+
 /// Builds the batches of one plan.
 pub(super) struct BatchBuilder<'a> {
     pub(super) shards: &'a Shards,
@@ -43,31 +65,39 @@ struct ShardRows {
 }
 
 impl BatchBuilder<'_> {
-    /// Builds the batch of every shard that the plan touches, in the order of the shards.
+    /// Builds the batch of every shard that the plan touches, in the order of the shards. The
+    /// home of an idempotency key comes first, because its commit decides between calls.
     pub(super) async fn build<E>(
         &self,
         rows: Vec<Staged>,
         events: &[EventRecord],
-        mut key: Option<Staged>,
-    ) -> Result<Vec<ShardBatch>, ExecuteError<E>> {
-        let groups = self.group(rows)?;
+        key: Option<KeyPlan<'_>>,
+    ) -> Result<PlannedBatches, ExecuteError<E>> {
+        let home = key.as_ref().map(|key| key.home);
+        let groups = self.group(rows, home)?;
         let shards: Vec<ShardIdentifier> = groups.keys().copied().collect();
         if shards.len() > 1 && !self.allow_cross_shard {
             return Err(ExecuteError::CrossShard { shards });
         }
+        let mut groups: Vec<ShardRows> = groups.into_values().collect();
+        if let Some(home) = home {
+            groups.sort_by_key(|group| group.database.shard != home.shard);
+        }
+        let (mut of_first, claim) = match key {
+            Some(key) => self.place_key(key, &groups),
+            None => (None, None),
+        };
         let mut batches = Vec::with_capacity(groups.len());
-        for (shard, ShardRows { database, rows, positions }) in groups {
+        for ShardRows { database, rows, positions } in groups {
             let own =
                 |(_, event): &(usize, &EventRecord)| positions.binary_search(&event.row).is_ok();
             let events = events.iter().enumerate().filter(own);
             let mut staged_records = records(self.action, events, self.ids);
-            // The first shard to commit stores the idempotency key, so that a repeated call
-            // finds it as soon as anything is committed.
-            staged_records.extend(key.take());
+            staged_records.extend(of_first.take());
             if shards.len() > 1 {
                 let part = Part {
                     action: self.action.action,
-                    shard,
+                    shard: database.shard,
                     shards: shards.clone(),
                     namespace: self.action.namespace.clone(),
                     action_name: self.action.name.to_owned(),
@@ -78,13 +108,35 @@ impl BatchBuilder<'_> {
             let batch = self.batch(&database, rows, staged_records).await?;
             batches.push(ShardBatch { database, batch });
         }
-        Ok(batches)
+        Ok(PlannedBatches { batches, claim })
     }
 
-    /// Groups the rows by shard. A plan without rows goes to the default shard.
+    /// What the first batch records of the key: the row of the key if the batch is that of its
+    /// home, otherwise the decision on a claim.
+    fn place_key(
+        &self,
+        key: KeyPlan<'_>,
+        groups: &[ShardRows],
+    ) -> (Option<Staged>, Option<ClaimPlan>) {
+        let order: Vec<_> = groups.iter().map(|group| group.database.shard).collect();
+        // Not reached: a plan without rows has a group, too.
+        let Some(ShardRows { database: first, .. }) = groups.first() else { return (None, None) };
+        if first.shard == key.home.shard {
+            let others: &[_] = if order.len() > 1 { &order } else { &[] };
+            return (Some(key.record.stage(others, None)), None);
+        }
+        let id = self.ids.next_uuid();
+        let decision = decision(id, true, self.action.completed);
+        let row = key.record.stage(&order, Some(id));
+        (Some(decision), Some(ClaimPlan { id, row, first: first.clone() }))
+    }
+
+    /// Groups the rows by shard. A plan without rows goes to the home of its idempotency key, or
+    /// to the default shard.
     fn group<E>(
         &self,
         rows: Vec<Staged>,
+        home: Option<&Arc<Database>>,
     ) -> Result<BTreeMap<ShardIdentifier, ShardRows>, ExecuteError<E>> {
         let empty = |database: &Arc<Database>| ShardRows {
             database: database.clone(),
@@ -93,8 +145,8 @@ impl BatchBuilder<'_> {
         };
         let mut groups = BTreeMap::new();
         if rows.is_empty() {
-            let default = self.shards.default();
-            groups.insert(default.shard, empty(default));
+            let database = home.unwrap_or_else(|| self.shards.default());
+            groups.insert(database.shard, empty(database));
         }
         for (position, row) in rows.into_iter().enumerate() {
             let database = self.shards.of_row(row.table, row.carries_shard, row.id, &row.values)?;

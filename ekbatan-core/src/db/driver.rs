@@ -207,6 +207,9 @@ pub(crate) trait Syntax: Send + Sync {
     /// Why a field of this type cannot be stored in this column; `None` if it can.
     fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String>;
 
+    /// The condition that a row of the outbox was written more than so many seconds ago.
+    fn recorded_before(&self, seconds: u64) -> String;
+
     /// The text of a framework migration, with the names of this database filled in.
     fn framework_migration<'t>(&self, text: &'t str) -> Cow<'t, str> {
         Cow::Borrowed(text)

@@ -125,6 +125,12 @@ impl DbError {
         Self::new(DbErrorKind::Decode, format!("column `{column}` does not fit the code: {reason}"))
     }
 
+    /// The same error; the message says first where it happened.
+    pub(crate) fn at(mut self, place: impl fmt::Display) -> Self {
+        self.0.message = format!("{place}: {}", self.0.message);
+        self
+    }
+
     /// The same error; the message names the column of the value.
     pub(crate) fn in_column(mut self, column: &str) -> Self {
         self.0.message = format!("column `{column}`: {}", self.0.message);

@@ -3,7 +3,13 @@
 //! Invariant: the columns stand in the order in which the code that writes a row lists its
 //! values.
 
+use std::time::Duration;
+
 use crate::domain::{ColumnDef, Table, ValueType};
+
+/// For how long a row of [`EVENTS`] cannot be deleted after it was written; a trigger refuses it. A
+/// lane that lost its connection looks for the row to find out whether a commit succeeded.
+pub(crate) const EVENTS_KEPT: Duration = Duration::from_secs(60 * 60);
 
 /// Events, and one row for each recorded action without events. The first columns are those of
 /// the Java framework; ours follow.
@@ -44,12 +50,30 @@ pub(crate) static IDEMPOTENCY_KEYS: Table = Table {
     model: "idempotency keys",
     columns: &[
         ColumnDef::new("namespace", ValueType::Text),
+        ColumnDef::new("principal", ValueType::Text),
         ColumnDef::new("idempotency_key", ValueType::Text),
         ColumnDef::new("action_name", ValueType::Text),
         ColumnDef::new("fingerprint", ValueType::Text),
         ColumnDef::new("action_id", ValueType::Uuid),
         ColumnDef::new("output", ValueType::Json),
         ColumnDef::new("created_date", ValueType::Timestamp),
+        ColumnDef::nullable("shards", ValueType::Text),
+        ColumnDef::nullable("claim_id", ValueType::Uuid),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// Whether the call that claimed a key has committed or never will.
+pub(crate) static IDEMPOTENCY_DECISIONS: Table = Table {
+    schema: Some("eventlog"),
+    name: "idempotency_decisions",
+    model: "decisions on idempotency keys",
+    columns: &[
+        ColumnDef::new("claim_id", ValueType::Uuid),
+        ColumnDef::new("committed", ValueType::Bool),
+        ColumnDef::new("decided_date", ValueType::Timestamp),
     ],
     version: None,
     dates: None,

@@ -58,12 +58,17 @@ impl Part {
         Some(Self {
             action: ActionId(action),
             shard: parse(&shard)?,
-            shards: shards.split(", ").map(parse).collect::<Option<_>>()?,
+            shards: parse_shards(&shards)?,
             namespace,
             action_name,
             committed,
         })
     }
+}
+
+/// The shards of a list such as `0/0, 0/1`.
+pub(super) fn parse_shards(shards: &str) -> Option<Vec<ShardIdentifier>> {
+    shards.split(", ").map(parse).collect()
 }
 
 fn parse(shard: &str) -> Option<ShardIdentifier> {

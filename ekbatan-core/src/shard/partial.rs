@@ -1,12 +1,13 @@
 //! Actions that committed on some of their shards only.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
 use super::Databases;
 use super::shards::{Shards, visit};
-use crate::db::{ActionId, DbError, DbErrorKind};
+use crate::db::{ActionId, Database, DbError, DbErrorKind};
 use crate::domain::{ShardIdentifier, list_shards};
 use crate::outbox::{Part, forget, is_recorded, parts};
 
@@ -53,7 +54,8 @@ impl Databases {
     /// Removes an action from the list of [`Databases::partial_commits`], after the application
     /// completed or reverted it. Its events stay.
     pub async fn resolve_partial_commit(&self, action: ActionId) -> Result<(), DbError> {
-        self.shards.forget_parts(action).await
+        let all: Vec<_> = self.shards.all().collect();
+        forget_parts(all, action).await
     }
 }
 
@@ -63,8 +65,17 @@ impl Shards {
         &self,
         action: Option<ActionId>,
     ) -> Result<Vec<PartialCommit>, DbError> {
-        let asked = self
-            .all()
+        self.partial_commits_on(self.all().collect(), action).await
+    }
+
+    async fn partial_commits_on(
+        &self,
+        databases: Vec<&Arc<Database>>,
+        action: Option<ActionId>,
+    ) -> Result<Vec<PartialCommit>, DbError> {
+        let count = databases.len();
+        let asked = databases
+            .into_iter()
             .map(|database| async move { (database.shard, parts(database, action).await) });
         let answers = visit(asked.collect()).await;
         let mut unreachable = Vec::new();
@@ -84,7 +95,7 @@ impl Shards {
             }
         }
         if let Some(error) = failure
-            && unreachable.len() == self.all().len()
+            && unreachable.len() == count
         {
             return Err(error);
         }
@@ -101,7 +112,25 @@ impl Shards {
         &self,
         action: ActionId,
     ) -> Result<Option<PartialCommit>, DbError> {
-        let Some(partial) = self.partial_commits(Some(action)).await?.pop() else {
+        self.partial_commit_on(self.all().collect(), action).await
+    }
+
+    /// The same for an action of which it is known on which shards it commits.
+    pub(crate) async fn partial_commit_among(
+        &self,
+        shards: &[ShardIdentifier],
+        action: ActionId,
+    ) -> Result<Option<PartialCommit>, DbError> {
+        let known = shards.iter().filter_map(|shard| self.databases.get(shard));
+        self.partial_commit_on(known.collect(), action).await
+    }
+
+    async fn partial_commit_on(
+        &self,
+        databases: Vec<&Arc<Database>>,
+        action: ActionId,
+    ) -> Result<Option<PartialCommit>, DbError> {
+        let Some(partial) = self.partial_commits_on(databases, Some(action)).await?.pop() else {
             return Ok(None);
         };
         if partial.missing.is_empty() {
@@ -132,11 +161,15 @@ impl Shards {
         found.unreachable.sort();
         (found.missing.len() + found.unreachable.len() > 0).then_some(found)
     }
+}
 
-    pub(crate) async fn forget_parts(&self, action: ActionId) -> Result<(), DbError> {
-        let asked = self.all().map(|database| forget(database, action));
-        visit(asked.collect()).await.into_iter().collect()
-    }
+/// Deletes the parts of an action on these databases.
+pub(crate) async fn forget_parts(
+    databases: Vec<&Arc<Database>>,
+    action: ActionId,
+) -> Result<(), DbError> {
+    let asked = databases.into_iter().map(|database| forget(database, action));
+    visit(asked.collect()).await.into_iter().collect()
 }
 
 /// `None` if every shard committed.

@@ -74,6 +74,8 @@ pub async fn open_wallets(access: &Access, wallets: &Wallets, own: bool) -> Resu
         }
         Engine::Sqlite => &[
             "DELETE FROM wallets",
+            // It refuses to delete young rows.
+            "DROP TRIGGER IF EXISTS eventlog_keep_young_events",
             "DELETE FROM eventlog_events",
             "PRAGMA wal_checkpoint(TRUNCATE)",
         ],

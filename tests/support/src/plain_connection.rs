@@ -35,11 +35,16 @@ impl PlainConnection {
 
     /// Runs one or more statements.
     pub async fn execute(&mut self, sql: &str) {
+        self.try_execute(sql).await.unwrap();
+    }
+
+    /// Runs one or more statements, which the database may refuse.
+    pub async fn try_execute(&mut self, sql: &str) -> Result<(), sqlx::Error> {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
-            Self::Sqlite(connection) => drop(sql.execute(connection).await.unwrap()),
-            Self::Postgres(connection) => drop(sql.execute(connection).await.unwrap()),
-            Self::MySql(connection) => drop(sql.execute(connection).await.unwrap()),
+            Self::Sqlite(connection) => sql.execute(connection).await.map(drop),
+            Self::Postgres(connection) => sql.execute(connection).await.map(drop),
+            Self::MySql(connection) => sql.execute(connection).await.map(drop),
         }
     }
 

@@ -10,9 +10,16 @@ use crate::db::ActionId;
 
 #[derive(Default)]
 pub(super) struct OpenActions {
-    /// How many guards each action has.
-    counts: Mutex<HashMap<ActionId, usize>>,
-    closed_one: Notify,
+    actions: Mutex<HashMap<ActionId, Open>>,
+}
+
+/// An action that is open.
+#[derive(Default)]
+struct Open {
+    /// How many guards it has.
+    guards: usize,
+    /// Wakes those who wait for this action; `None` as long as nobody has.
+    closed: Option<Arc<Notify>>,
 }
 
 /// Guard: the action is open until this is dropped.
@@ -23,42 +30,83 @@ pub(crate) struct OpenAction {
 
 impl OpenActions {
     pub(super) fn open(self: &Arc<Self>, action: ActionId) -> OpenAction {
-        *self.counts().entry(action).or_default() += 1;
+        self.actions().entry(action).or_default().guards += 1;
         OpenAction { actions: self.clone(), action }
     }
 
     pub(super) fn is_open(&self, action: ActionId) -> bool {
-        self.counts().contains_key(&action)
+        self.actions().contains_key(&action)
     }
 
     /// Waits until no guard of the action is left.
     pub(super) async fn settled(&self, action: ActionId) {
         loop {
-            // Register before checking, so that a notification in between is not missed.
-            let closed_one = self.closed_one.notified();
-            if !self.is_open(action) {
-                return;
-            }
-            closed_one.await;
+            let closed = match self.actions().get_mut(&action) {
+                Some(open) => open.closed.get_or_insert_default().clone().notified_owned(),
+                None => return,
+            };
+            // The action may be opened again before this task runs.
+            closed.await;
         }
     }
 
     /// The map is consistent between statements, so a panic elsewhere does not invalidate it.
-    fn counts(&self) -> MutexGuard<'_, HashMap<ActionId, usize>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn actions(&self) -> MutexGuard<'_, HashMap<ActionId, Open>> {
+        self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for OpenAction {
     fn drop(&mut self) {
-        let mut counts = self.actions.counts();
-        if let Some(count) = counts.get_mut(&self.action) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.action);
-            }
+        let mut actions = self.actions.actions();
+        let Some(open) = actions.get_mut(&self.action) else { return };
+        open.guards -= 1;
+        if open.guards > 0 {
+            return;
         }
-        drop(counts);
-        self.actions.closed_one.notify_waiters();
+        let closed = actions.remove(&self.action).and_then(|open| open.closed);
+        drop(actions);
+        if let Some(closed) = closed {
+            closed.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn an_action_that_ends_wakes_only_those_who_wait_for_it() {
+        let open = Arc::new(OpenActions::default());
+        let [first, second] = [1, 2].map(|n| ActionId(Uuid::from_u128(n)));
+        let (guard, other) = (open.open(first), open.open(second));
+        let again = open.open(first);
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut waiting = Box::pin(open.settled(first));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        drop(other);
+        drop(guard);
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "the action is still open");
+        drop(again);
+        assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+        assert_eq!(waiting.as_mut().poll(&mut context), Poll::Ready(()));
+        assert!(open.actions().is_empty());
     }
 }

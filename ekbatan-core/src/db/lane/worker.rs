@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::queue::{CommitQueue, InFlight, QueuedBatch};
+use super::settle::SentAt;
 use crate::db::driver::{Connection, Driver, Route};
 use crate::db::{CommitBatch, CommitError, Committed, DbError, DbErrorKind};
 
@@ -51,6 +52,7 @@ impl Lane {
                     }
                 },
             };
+            let sent = SentAt::now();
             match self.send(open, &mut in_flight).await {
                 Ok(open) => return Some(open),
                 Err((identity, error)) => {
@@ -59,7 +61,7 @@ impl Lane {
                     connection = if error.kind() == DbErrorKind::ReadOnly {
                         None // nothing was written, and there is nothing to settle
                     } else {
-                        self.settle(identity.as_deref(), &mut in_flight, &error).await
+                        self.settle(identity.as_deref(), &mut in_flight, &error, sent).await
                     };
                     if is_last {
                         in_flight.refuse_all(&error.read_only_is_lost());

@@ -11,6 +11,9 @@ use crate::db::eventlog::MIGRATIONS;
 use crate::db::{Arg, Connection, Database, Driver, PooledConnection, Query};
 use crate::domain::Value;
 
+/// What follows this line in a migration of the framework is sent by itself. A server may refuse it.
+const MAY_BE_REFUSED: &str = "-- may be refused:\n";
+
 pub(crate) async fn migrate(
     database: &Database,
     migrations: &Migrations,
@@ -85,7 +88,19 @@ async fn apply(
         FRAMEWORK => driver.syntax().framework_migration(text),
         _ => text.into(),
     };
-    connection.script(&text).await.map_err(failed)?;
+    let (required, optional) = match text.split_once(MAY_BE_REFUSED) {
+        Some((required, optional)) if source == FRAMEWORK => (required, Some(optional)),
+        _ => (&*text, None),
+    };
+    connection.script(required).await.map_err(failed)?;
+    if let Some(optional) = optional
+        && let Err(error) = connection.script(optional).await
+    {
+        if error.is_connection_lost() {
+            return Err(failed(error));
+        }
+        tracing::warn!(%error, version, name, statement = optional.trim(), "the server refused an optional part of a migration; let an administrator run it");
+    }
     let values = [
         Value::Text(recorded_source(source, driver).to_owned()),
         Value::Int(*version),

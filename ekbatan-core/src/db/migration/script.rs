@@ -156,6 +156,8 @@ fn framework(dialect: &'static str) -> Vec<Migration> {
         migration!(1, "eventlog", "0001_eventlog.sql"),
         migration!(2, "cross_shard_parts", "0002_cross_shard_parts.sql"),
         migration!(3, "read_under_fence", "0003_read_under_fence.sql", "postgres"),
+        migration!(4, "key_homes", "0004_key_homes.sql"),
+        migration!(5, "event_retention", "0005_event_retention.sql"),
     ];
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }

@@ -170,6 +170,10 @@ impl Syntax for MySqlSyntax {
         text.replace("{eventlog}", &self.quote(&self.eventlog)).into()
     }
 
+    fn recorded_before(&self, seconds: u64) -> String {
+        format!("recorded_date < UTC_TIMESTAMP(6) - INTERVAL {seconds} SECOND")
+    }
+
     /// An enum is ordered by declaration but compared as text. A page needs one order for both, so
     /// an enum is converted to text.
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {

@@ -90,6 +90,10 @@ impl Syntax for PostgresSyntax {
         })
     }
 
+    fn recorded_before(&self, seconds: u64) -> String {
+        format!("recorded_date < (now() AT TIME ZONE 'UTC') - interval '{seconds} seconds'")
+    }
+
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
         self.quote(&column.name)
     }

@@ -93,6 +93,11 @@ impl Syntax for SqliteSyntax {
         }
     }
 
+    fn recorded_before(&self, seconds: u64) -> String {
+        // Not the date of the database: SQLite cannot add a column with the present time.
+        format!("completion_date < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-{seconds} seconds')")
+    }
+
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
         let name = self.quote(&column.name);
         if ty == ValueType::Decimal { format!("{name} COLLATE {DECIMAL}") } else { name }
