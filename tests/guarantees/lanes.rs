@@ -49,11 +49,11 @@ async fn a_commit_whose_connection_is_cut_is_applied_exactly_once(dialect: Diale
         holder.execute("BEGIN").await;
         lock_wallet(&mut holder, id).await;
         let cutting = async {
-            let first = observer.wait_for_blocked(None).await;
+            let first = observer.wait_for_blocked().await;
             proxy.cut();
             proxy.restore();
             // The lane sends the commit again, on another session.
-            observer.wait_for_blocked(Some(first)).await;
+            observer.wait_for_successor_of(&first).await;
             holder.execute("COMMIT").await;
         };
         let (deposited, ()) = tokio::join!(ledger.deposit(id), cutting);
@@ -78,7 +78,7 @@ async fn a_lost_answer_is_found_although_a_relay_deletes_what_it_delivered(diale
         holder.execute("BEGIN").await;
         lock_wallet(&mut holder, id).await;
         let relaying = async {
-            observer.wait_for_blocked(None).await;
+            observer.wait_for_blocked().await;
             proxy.stall();
             holder.execute("COMMIT").await;
             until("the server commits", async || direct.count_events().await > written).await;
@@ -125,7 +125,7 @@ async fn a_deadlock_has_its_own_kind_and_is_retried_by_policy(dialect: Dialect) 
         make_deadlock_winner(dialect, &mut other).await;
         lock_wallet(&mut other, ids[1]).await;
         let crossing = async {
-            observer.wait_for_blocked(None).await;
+            observer.wait_for_blocked().await;
             lock_wallet(&mut other, ids[0]).await;
             other.execute("COMMIT").await;
         };

@@ -43,42 +43,53 @@ impl Observer {
         }
     }
 
-    /// Waits until exactly one session, other than `before`, waits for the lock of a row.
-    /// Returns the id of that session.
-    pub async fn wait_for_blocked(&mut self, before: Option<String>) -> String {
+    /// Waits until exactly one session waits for the lock of a row. Returns the id of that session.
+    pub async fn wait_for_blocked(&mut self) -> String {
         loop {
-            let blocked = self.blocked().await;
-            if let Some(blocked) = blocked
-                && before.as_ref() != Some(&blocked)
-            {
-                return blocked;
+            if let [session] = &self.blocked().await[..] {
+                return session.clone();
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    async fn blocked(&mut self) -> Option<String> {
+    /// Waits until another session than `before` waits for the lock of a row. Panics if `before`
+    /// then waits for one, too: it could still commit.
+    pub async fn wait_for_successor_of(&mut self, before: &str) {
+        loop {
+            let blocked = self.blocked().await;
+            if blocked.iter().any(|session| session != before) {
+                let both = blocked.iter().any(|session| session == before);
+                assert!(!both, "the lane commits again while its old session {before} still does");
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The sessions that wait for the lock of a row.
+    async fn blocked(&mut self) -> Vec<String> {
         if !matches!(self.0, PlainConnection::MySql(_)) {
             let waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-            return only(self.ids("pid", waiting).await);
+            return self.ids("pid", waiting).await;
         }
         // `information_schema.innodb_trx` would name the waiting session, but the servers return
         // it from a cache that frequent queries keep from being renewed. A session that runs the
         // same update for a while waits for a row.
         let updating = "FROM information_schema.processlist \
                         WHERE db = database() AND command = 'Query' AND info LIKE 'UPDATE `wallets`%'";
-        let first = only(self.ids("id", updating).await)?;
+        let first = self.ids("id", updating).await;
+        if first.is_empty() {
+            return first;
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
-        only(self.ids("id", updating).await).filter(|second| *second == first)
+        let mut second = self.ids("id", updating).await;
+        second.retain(|session| first.contains(session));
+        second
     }
 
     async fn ids(&mut self, column: &str, tail: &str) -> Vec<String> {
         let rows = self.0.select(&[column], tail).await;
         rows.into_iter().filter_map(|mut row| row.remove(0)).collect()
     }
-}
-
-/// The only element of a vector with one element.
-fn only(mut ids: Vec<String>) -> Option<String> {
-    if ids.len() == 1 { ids.pop() } else { None }
 }
