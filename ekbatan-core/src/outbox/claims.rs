@@ -111,7 +111,7 @@ pub(crate) async fn delete_decision(database: &Database, claim: Uuid) -> Result<
 }
 
 async fn write(database: &Database, sql: String, args: Vec<Arg>) -> Result<(), DbError> {
-    database.check_not_writing()?;
+    database.check_not_beside_transaction()?;
     let query = Query { sql: sql.into(), args, columns: Vec::new().into() };
     database.fetch(&query, Route::Primary, HOLDER).await.map(drop)
 }

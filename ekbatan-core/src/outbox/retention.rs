@@ -23,7 +23,7 @@ const HOLDER: &str = "prune outbox";
 /// and the rows without an event. Returns how many. Walks over the table by its primary key, a
 /// page at a time, so that no statement runs long or locks many rows.
 pub(crate) async fn prune(database: &Database, age: Duration) -> Result<u64, DbError> {
-    database.check_not_writing()?;
+    database.check_not_beside_transaction()?;
     let mut deleted = 0;
     let mut after = Uuid::nil();
     loop {
