@@ -29,7 +29,7 @@ async fn a_closed_database_is_one_whole_file(db: &TestDatabase) {
         for count in join_all((0..5).map(|_| things.count())).await {
             assert_eq!(count.unwrap(), round);
         }
-        drop_at_poll(1, things.count()).await;
+        let _unfinished = drop_at_poll(1, things.count()).await;
         assert!(log_of(&file).exists(), "the database is open");
         databases.close().await;
         assert!(!log_of(&file).exists(), "the log is left in round {round}");

@@ -25,6 +25,7 @@ mod conditions;
 mod domain;
 mod errors;
 mod executor;
+mod greatest_times;
 mod hooks;
 mod idempotency;
 mod migrations;

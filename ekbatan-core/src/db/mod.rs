@@ -54,7 +54,9 @@ pub(crate) use query::{Arg, Query, Rows};
 pub use raw::{RawConnection, TransactionConnection};
 pub use schema::SchemaError;
 pub(crate) use schema::{ColumnInfo, TableError, TableInfo};
-pub(crate) use size::{SizeLimits, largest, too_large};
+pub(crate) use size::SizeLimits;
+#[cfg(feature = "mysql")]
+pub(crate) use size::{largest, too_large};
 pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
 pub use token::{CommitToken, CommitTokenError};
 pub use transaction::{Transaction, TransactionError, TransactionManager};
