@@ -13,6 +13,7 @@ use ekbatan_core::action::{AsFence, Fence};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::options::countable;
 use crate::{LockError, LockKey, LockScope, LossCause};
 
 /// The right to hold a key until the lease is released, lost or expired. Clones are the same
@@ -275,7 +276,7 @@ impl Lease {
         let hold = &self.acquisition.hold;
         let (answer, answered) = oneshot::channel();
         let over = || hold.loss().unwrap_or(LossCause::Expired(hold.max_hold));
-        if hold.extensions.send(Extension { by, answer }).is_ok()
+        if hold.extensions.send(Extension { by: countable(by), answer }).is_ok()
             && let Ok(answer) = answered.await
         {
             return answer;
@@ -286,7 +287,7 @@ impl Lease {
     /// Keeps the key taken for at least this long from now, even if the lease is released or
     /// dropped earlier.
     pub(crate) fn keep(&self, at_least: Duration) {
-        let until = Instant::now() + at_least;
+        let until = Instant::now() + countable(at_least);
         let mut state = lock(&self.acquisition.hold.state);
         state.kept_until = state.kept_until.max(Some(until));
     }

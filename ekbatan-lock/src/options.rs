@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The longest wait and the longest hold. Clocks cannot count to the end of every `Duration`.
+const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 /// How long to wait for a lock, the maximum time to hold it, and the term at the server.
 ///
 /// ```
@@ -50,4 +53,18 @@ impl LockOptions {
         self.term = Some(term);
         self
     }
+
+    /// The same options, with times that a clock can count.
+    pub(crate) fn countable(self) -> Self {
+        Self {
+            max_wait: countable(self.max_wait),
+            max_hold: countable(self.max_hold),
+            term: self.term.map(countable),
+        }
+    }
+}
+
+/// The time, or the longest one that a clock can count.
+pub(crate) fn countable(time: Duration) -> Duration {
+    time.min(LONGEST)
 }

@@ -11,6 +11,7 @@ use tracing::{Instrument, Span};
 
 use crate::key_queue::{KeyQueue, Waiter};
 use crate::key_worker::serve;
+use crate::options::countable;
 use crate::provider_state::{Enqueued, ProviderState};
 use crate::telemetry::{self, increment};
 use crate::{Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockOptions, LockScope};
@@ -101,8 +102,9 @@ impl LockProvider {
         max_wait: Option<Duration>,
         options: &LockOptions,
     ) -> Result<Option<Lease>, LockError> {
-        let options = &LockOptions { term: options.term.or(self.term), ..*options };
-        check(key, options)?;
+        let options = LockOptions { term: options.term.or(self.term), ..*options };
+        check(key, &options)?;
+        let (max_wait, options) = (max_wait.map(countable), &options.countable());
         let since = Instant::now();
         let (caller_span, acquire_span) = (Span::current(), telemetry::acquiring(self.name(), key));
         let queueing =

@@ -47,7 +47,7 @@ pub const TABLE: [RoomList; 5] = [
         rooms("plan", &["action", "context", "plan", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
         rooms("commit", &["attempt", "call_queues", "commit", "deadline", "idempotency_locks", "shard_batches"], &["plan"]),
         room(&["contention"], &["plan", "commit"]),
-        rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "run"], &["plan", "commit", "contention"]),
+        rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "performing", "run"], &["plan", "commit", "contention"]),
     ] },
     // A backend knows a server and the contract; a provider knows the contract only.
     RoomList { of_crate: "ekbatan-lock", folder: "", rooms: &[

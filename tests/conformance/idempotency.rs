@@ -160,7 +160,7 @@ impl Action for CallItself {
             self.executor.execute(self, params.clone()).idempotency_key("k").into_future(),
         );
         match call.await.map_err(|error| (error.kind(), error.to_string())) {
-            Err((ErrorKind::Plan, message)) => Ok(message),
+            Err((ErrorKind::Nested, message)) => Ok(message),
             _ => Err(Refused),
         }
     }
@@ -171,7 +171,7 @@ async fn a_nested_call_with_the_same_key_is_refused(db: &TestDatabase) {
     let call = action.executor.execute(&action, Number { number: 1 }).idempotency_key("k");
     let answer = tokio::time::timeout(Duration::from_secs(60), call.into_future()).await;
     let message = answer.expect("the call waits for itself").unwrap();
-    assert!(message.contains("`k`"), "{message}");
+    assert!(message.contains("inside `perform`"), "{message}");
 }
 
 async fn concurrent_calls_in_one_process_commit_once(db: &TestDatabase) {

@@ -29,6 +29,7 @@ mod greatest_times;
 mod hooks;
 mod idempotency;
 mod migrations;
+mod nested;
 mod outbox;
 mod outcome;
 mod pages;

@@ -68,9 +68,9 @@ impl<O: Send> Action for Act<O> {
 
 pub type Call<'a, O> = Pin<Box<dyn Future<Output = Result<O, ExecuteError<Refused>>> + Send + 'a>>;
 
-/// Groups without a time limit, so that no test depends on a fast machine.
+/// Groups and turns without a time limit, so that no test depends on a fast machine.
 pub fn together() -> Coalesced {
-    Coalesced::default().time(Duration::from_secs(3600))
+    Coalesced::default().time(Duration::MAX).turn(Duration::MAX)
 }
 
 /// A call with the contention key that the calls of a test share.

@@ -2,19 +2,18 @@
 
 use std::sync::{Arc, Mutex};
 
-use ekbatan::action::{ErrorKind, Outcome};
+use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use support::TestDatabase;
-use support::things::{Thing, quiet, thing};
+use support::things::Thing;
 
 use crate::acts::{Act, Gate, a_thing, act, enqueued, hold, in_queue, touch};
 
 on_every_database! {
     effects_run_in_member_order_also_for_dropped_calls,
     an_effect_may_use_the_same_key,
-    a_nested_action_does_not_wait_for_the_outer_one,
 }
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -125,43 +124,4 @@ async fn an_effect_may_use_the_same_key(db: &TestDatabase) {
     in_queue(&executor, &with_follower()).await.unwrap();
     assert_eq!(db.things().get(id).await.unwrap().version(), 7);
     assert_eq!(executor.effect_failures(), 0);
-}
-
-async fn a_nested_action_does_not_wait_for_the_outer_one(db: &TestDatabase) {
-    let id = a_thing(db).await.id;
-    let other = db.things().add(quiet(thing("other"))).await.unwrap().id;
-    let executor = db.executor().await;
-    let inner = executor.clone();
-    let outer = act(move |ctx| {
-        let executor = inner.clone();
-        async move {
-            in_queue(&executor, &touch(other)).await.unwrap();
-            let thing = ctx.get(id).await.unwrap();
-            Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
-        }
-        .boxed()
-    });
-    assert_eq!(in_queue(&executor, &outer).await.unwrap().version(), 2);
-    assert_eq!(db.things().get(other).await.unwrap().version(), 2);
-    // Also when the commit of its group fails and the outer action runs alone.
-    let inner = executor.clone();
-    let outer = act(move |ctx| {
-        let executor = inner.clone();
-        async move {
-            in_queue(&executor, &touch(other)).await.unwrap();
-            ctx.plan().add(quiet(thing("other"))); // a name that is taken
-            Ok(())
-        }
-        .boxed()
-    });
-    let gate = Gate::closed();
-    let (holds, before) = (hold(&gate), touch(id));
-    let holding = enqueued(in_queue(&executor, &holds)).await;
-    let before = enqueued(in_queue(&executor, &before)).await;
-    let call = enqueued(in_queue(&executor, &outer)).await;
-    gate.open();
-    let (_, before, refused) = tokio::join!(holding, before, call);
-    assert_eq!(before.unwrap().version(), 3);
-    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unique);
-    assert_eq!(outer.runs(), 2);
 }

@@ -1,8 +1,11 @@
 //! Strategies that acquire leases.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
-use ekbatan::action::{ErrorKind, LeaseError, Pessimistic};
+use ekbatan::action::{
+    Adaptive, Budget, Coalesced, ErrorKind, LeaseError, Pessimistic, RetryPolicy,
+};
 use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
@@ -19,6 +22,9 @@ on_every_database! {
     a_group_under_a_lease_excludes_others_and_is_fenced_by_it,
     a_call_with_a_lease_of_its_own_skips_the_queue,
     a_call_that_runs_alone_does_not_wait_for_the_lease_of_its_own_queue,
+    a_lease_that_ended_fails_only_the_call_that_held_it_for_too_long,
+    the_members_of_a_group_whose_lease_ended_run_again_under_another_one,
+    no_time_of_a_strategy_is_too_long,
 }
 
 fn locks() -> LockProvider {
@@ -153,4 +159,105 @@ async fn a_call_that_runs_alone_does_not_wait_for_the_lease_of_its_own_queue(db:
     assert_eq!(added.unwrap_err().kind(), ErrorKind::Unique);
     assert_eq!(counted.unwrap(), (false, 1));
     assert_eq!(counts.runs(), 2);
+}
+
+/// Waits until the lease on the key of the queue has ended.
+async fn lease_ends(locks: &LockProvider) {
+    while locks.inspect(&LockKey::named("the queue")).await.unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn a_lease_that_ended_fails_only_the_call_that_held_it_for_too_long(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let locks = locks();
+    let executor = executor_with(db, &locks).await;
+    let short = Pessimistic::default().hold(Duration::from_secs(3));
+    let (long, leased) = (Pessimistic::default(), |lease| together().under_lease(lease));
+    let (slow, read, gate) = touch_after_reading(id);
+    let others: Vec<_> = (0..10).map(|_| touch(id)).collect();
+    let slow_call = enqueued(in_queue(&executor, &slow).contention(leased(short))).await;
+    let mut calls = Vec::new();
+    for other in &others {
+        calls.push(enqueued(in_queue(&executor, other).contention(leased(long))).await);
+    }
+    let held_too_long = async {
+        read.pass().await;
+        lease_ends(&locks).await;
+        gate.open();
+    };
+    let (slow, answers, ()) = tokio::join!(slow_call, join_all(calls), held_too_long);
+    assert_eq!(slow.unwrap_err().kind(), ErrorKind::FenceLost);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(event_versions(db, id).await, (2..12).collect::<Vec<i64>>());
+}
+
+/// The first call joins its group in time; a later one keeps the group until the lease has ended.
+async fn the_members_of_a_group_whose_lease_ended_run_again_under_another_one(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let locks = locks();
+    let executor = executor_with(db, &locks).await;
+    let start = Gate::closed();
+    let (holds, first) = (hold(&start), touch(id));
+    let (read, gate) = (Gate::closed(), Gate::closed());
+    let (has_read, may_go_on) = (read.clone(), gate.clone());
+    // It is slow only once.
+    let slow = act(move |ctx| {
+        let (read, gate) = (has_read.clone(), may_go_on.clone());
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            read.open();
+            gate.pass().await;
+            Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+        }
+        .boxed()
+    });
+    let last = touch(id);
+    let leased = together().under_lease(Pessimistic::default().hold(Duration::from_secs(3)));
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let first = enqueued(in_queue(&executor, &first).contention(leased)).await;
+    let slow = enqueued(in_queue(&executor, &slow).contention(leased)).await;
+    let last = enqueued(in_queue(&executor, &last).contention(leased)).await;
+    start.open();
+    let held_too_long = async {
+        read.pass().await;
+        lease_ends(&locks).await;
+        gate.open();
+    };
+    let (held, first, slow, last, ()) = tokio::join!(holding, first, slow, last, held_too_long);
+    held.unwrap();
+    let mut versions = [first.unwrap(), slow.unwrap(), last.unwrap()].map(|thing| thing.version());
+    versions.sort_unstable();
+    assert_eq!(versions, [2, 3, 4]);
+}
+
+async fn no_time_of_a_strategy_is_too_long(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = executor_with(db, &locks()).await;
+    let (max, acts) = (Duration::MAX, [touch(id), touch(id), touch(id)]);
+    let lease = Pessimistic::default().wait(max).hold(max);
+    let coalesced = Coalesced::default().time(max).turn(max);
+    let policy = RetryPolicy::default().with(ErrorKind::Stale, Budget::new(3).base(max).cap(max));
+    let strategies: [Contention; 4] = [
+        lease.into(),
+        coalesced.into(),
+        coalesced.under_lease(lease).into(),
+        Adaptive::default().coalesced(coalesced.under_lease(lease)).into(),
+    ];
+    let mut version = 1;
+    for contention in strategies {
+        let calls = acts.iter().map(|act| {
+            let call = in_queue(&executor, act).contention(contention.clone());
+            call.retry(policy.clone()).into_future()
+        });
+        // Adaptive calls begin as optimistic ones, which conflict: each of them by itself.
+        let answers = if matches!(contention, Contention::Adaptive(_)) {
+            vec![in_queue(&executor, &acts[0]).contention(contention.clone()).await]
+        } else {
+            join_all(calls).await
+        };
+        version += answers.len() as i64;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+    assert_eq!(db.things().get(id).await.unwrap().version(), version);
 }

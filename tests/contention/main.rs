@@ -24,3 +24,4 @@ mod leases;
 mod processes;
 mod reads;
 mod refusals;
+mod turns;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::ExecuteError;
 use super::deadline::Deadline;
 use super::effect::EffectRunner;
+use super::idempotency_locks::IdempotencyGuard;
 use crate::db::{ActionId, Committed, OpenAction};
 use crate::shard::{Fencing, Shards};
 
@@ -30,11 +31,20 @@ pub(super) struct Attempt {
     pub(super) wants_token: bool,
     /// While this exists, `executor.outcome` waits.
     pub(super) open: Option<OpenAction>,
+    /// The lock on the call's idempotency key, until the call is committed.
+    pub(super) key_lock: Option<IdempotencyGuard>,
     pub(super) shards: Arc<Shards>,
     pub(super) effects: EffectRunner,
 }
 
 impl Attempt {
+    /// Makes the result of the commit known: to `executor.outcome`, and to calls with the same
+    /// idempotency key. Effects may ask for both, so this comes before they are waited for.
+    pub(super) fn close(&mut self) {
+        self.open = None;
+        self.key_lock = None;
+    }
+
     /// Fails if a lease is known to have ended. Sends nothing.
     pub(super) fn check_lease<E>(&self) -> Result<(), ExecuteError<E>> {
         match self.fencing.as_ref().and_then(|fencing| fencing.over()) {

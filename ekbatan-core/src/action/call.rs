@@ -11,6 +11,7 @@ use super::attempt::Attempt;
 use super::contention::{Perform, Performed};
 use super::deadline::Deadline;
 use super::executor_state::ExecutorState;
+use super::performing::performing;
 use super::plan::PlanParts;
 use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, Planned, PlannedBatches};
 use super::{Action, ActionContext, ActionPlan, Contention, ExecuteError, PlanError, RetryPolicy};
@@ -93,6 +94,7 @@ impl<'a, A: Action> Call<'a, A> {
             fencing: options.fencing.take(),
             wants_token: options.wants_token,
             open: Some(open),
+            key_lock: None,
             shards: executor.databases.shards.clone(),
             effects: executor.effects.clone(),
         };
@@ -176,7 +178,8 @@ impl<A: Action> Perform for Call<'_, A> {
         };
         let span =
             tracing::info_span!("ekbatan.action.perform", ekbatan.action.attempt = attempt.number);
-        match self.action.perform(&mut ctx, &self.params).instrument(span).await {
+        let perform = self.action.perform(&mut ctx, &self.params).instrument(span);
+        match performing(A::NAME, perform).await {
             Ok(output) => Ok(Performed { output, plan: ctx.plan, started }),
             Err(error) => Err(attempt.fence_lost().unwrap_or(ExecuteError::Domain(error))),
         }

@@ -2,8 +2,8 @@
 //!
 //! Invariants: a key has a queue exactly while one call holds the key, so memory grows with
 //! the keys in use, not with the keys ever seen. The holder must call [`CallQueues::next`]
-//! when it is done. Waiters are ordered by their number, and a waiter that is put back keeps
-//! the number it had.
+//! when it is done. Waiters are ordered by their number, and a waiter that returns keeps the
+//! number it had.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -23,17 +23,22 @@ pub(super) struct QueuedCall<T, M> {
     pub(super) reply: oneshot::Sender<M>,
 }
 
-type CallQueue<T, M> = BTreeMap<u64, QueuedCall<T, M>>;
-type QueueMap<K, T, M> = HashMap<K, CallQueue<T, M>>;
+/// The queue of a key in use.
+struct CallQueue<T, M, H> {
+    holder: H,
+    waiting: BTreeMap<u64, QueuedCall<T, M>>,
+}
 
-/// The queues of all keys in use.
-pub(super) struct CallQueues<K, T, M> {
-    shards: Vec<Mutex<QueueMap<K, T, M>>>,
+type QueueMap<K, T, M, H> = HashMap<K, CallQueue<T, M, H>>;
+
+/// The queues of all keys in use. `H` is what the holders of a key leave there for others.
+pub(super) struct CallQueues<K, T, M, H = ()> {
+    shards: Vec<Mutex<QueueMap<K, T, M, H>>>,
     hasher: RandomState,
     numbers: AtomicU64,
 }
 
-impl<K, T, M> Default for CallQueues<K, T, M> {
+impl<K, T, M, H> Default for CallQueues<K, T, M, H> {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -43,17 +48,19 @@ impl<K, T, M> Default for CallQueues<K, T, M> {
     }
 }
 
-impl<K: Eq + Hash + Clone, T, M> CallQueues<K, T, M> {
-    fn shard(&self, key: &K) -> MutexGuard<'_, QueueMap<K, T, M>> {
+impl<K: Eq + Hash + Clone, T, M, H: Default + Clone> CallQueues<K, T, M, H> {
+    fn shard(&self, key: &K) -> MutexGuard<'_, QueueMap<K, T, M, H>> {
         let shard = self.hasher.hash_one(key) as usize % SHARDS;
-        self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shards[shard])
     }
 
-    /// The number of keys in use.
-    #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
-        let shards = self.shards.iter();
-        shards.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
+    /// What the holders of all keys in use left.
+    pub(super) fn holders(&self) -> Vec<H> {
+        let mut holders = Vec::new();
+        for shard in &self.shards {
+            holders.extend(lock(shard).values().map(|queue| queue.holder.clone()));
+        }
+        holders
     }
 
     /// Draws the number of a new call.
@@ -61,34 +68,42 @@ impl<K: Eq + Hash + Clone, T, M> CallQueues<K, T, M> {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Enters the queue of a key, behind all calls with smaller numbers. Returns `None` if the
-    /// key was not in use: the caller now holds it.
-    pub(super) fn enter(&self, key: &K, number: u64, request: T) -> Option<oneshot::Receiver<M>> {
+    /// Enters the queue of a key, behind all calls with smaller numbers. Succeeds if the key was
+    /// not in use: the caller now holds it.
+    pub(super) fn enter(
+        &self,
+        key: &K,
+        number: u64,
+        request: T,
+    ) -> Result<H, oneshot::Receiver<M>> {
         let mut shard = self.shard(key);
         if let Some(queue) = shard.get_mut(key) {
             let (reply, message) = oneshot::channel();
-            queue.insert(number, QueuedCall { number, request, reply });
-            return Some(message);
+            queue.waiting.insert(number, QueuedCall { number, request, reply });
+            return Err(message);
         }
-        shard.insert(key.clone(), CallQueue::new());
-        None
+        let holder = H::default();
+        let queue = CallQueue { holder: holder.clone(), waiting: BTreeMap::new() };
+        shard.insert(key.clone(), queue);
+        Ok(holder)
     }
 
-    /// Puts calls back in the places that their numbers give. Returns whether the key was not
-    /// in use: the caller now holds it.
-    pub(super) fn put_back(&self, key: &K, calls: Vec<QueuedCall<T, M>>) -> bool {
+    /// Puts calls back in the places that their numbers give. Returns something if the key was
+    /// not in use: the caller now holds it.
+    pub(super) fn put_back(&self, key: &K, calls: Vec<QueuedCall<T, M>>) -> Option<H> {
         if calls.is_empty() {
-            return false;
+            return None;
         }
         let calls = calls.into_iter().map(|call| (call.number, call));
         match self.shard(key).entry(key.clone()) {
             Entry::Occupied(mut queue) => {
-                queue.get_mut().extend(calls);
-                false
+                queue.get_mut().waiting.extend(calls);
+                None
             }
             Entry::Vacant(queue) => {
-                queue.insert(calls.collect());
-                true
+                let holder = H::default();
+                queue.insert(CallQueue { holder: holder.clone(), waiting: calls.collect() });
+                Some(holder)
             }
         }
     }
@@ -96,7 +111,7 @@ impl<K: Eq + Hash + Clone, T, M> CallQueues<K, T, M> {
     /// Whether any call waits for the key.
     pub(super) fn has_waiters(&self, key: &K) -> bool {
         let mut shard = self.shard(key);
-        shard.get_mut(key).is_some_and(|queue| first(queue).is_some())
+        shard.get_mut(key).is_some_and(|queue| first(&mut queue.waiting).is_some())
     }
 
     /// Removes the first waiter of the key, if it is `accepted`; it becomes the holder. If
@@ -108,9 +123,9 @@ impl<K: Eq + Hash + Clone, T, M> CallQueues<K, T, M> {
         accepted: impl FnOnce(&T) -> bool,
     ) -> Option<QueuedCall<T, M>> {
         let mut shard = self.shard(key);
-        let queue = shard.get_mut(key)?;
-        match first(queue) {
-            Some(waiter) if accepted(&waiter.request) => queue.pop_first().map(|(_, call)| call),
+        let waiting = &mut shard.get_mut(key)?.waiting;
+        match first(waiting) {
+            Some(waiter) if accepted(&waiter.request) => waiting.pop_first().map(|(_, call)| call),
             Some(_) => None,
             None => {
                 if !keep {
@@ -122,10 +137,16 @@ impl<K: Eq + Hash + Clone, T, M> CallQueues<K, T, M> {
     }
 }
 
+/// No panic can leave a queue inconsistent: nothing in here calls foreign code while it changes
+/// one.
+fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The first call that still waits. Removes the calls before it that were dropped.
-fn first<T, M>(queue: &mut CallQueue<T, M>) -> Option<&QueuedCall<T, M>> {
-    while queue.first_key_value()?.1.reply.is_closed() {
-        queue.pop_first();
+fn first<T, M>(waiting: &mut BTreeMap<u64, QueuedCall<T, M>>) -> Option<&QueuedCall<T, M>> {
+    while waiting.first_key_value()?.1.reply.is_closed() {
+        waiting.pop_first();
     }
-    queue.first_key_value().map(|(_, call)| call)
+    waiting.first_key_value().map(|(_, call)| call)
 }

@@ -96,7 +96,7 @@ pub(super) async fn commit<E>(
         })
     });
     let committed = answer(committed, attempt, only.as_deref())?;
-    attempt.open = None;
+    attempt.close();
     release();
     // The action is committed: a deadline that passes now ends the wait, not the effects.
     let _ = deadline.bound(effects_done).await;

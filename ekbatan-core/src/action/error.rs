@@ -91,11 +91,6 @@ pub enum PlanError {
     /// The idempotency key is empty or too long.
     #[error("the idempotency key `{0}` has {1} bytes; use 1 to 255 bytes")]
     Key(String, usize),
-    /// A call within `perform` has the idempotency key of the call around it.
-    #[error(
-        "the call around this one has the idempotency key `{0}`, too, and would be waited for by a call that it waits for; give the inner call a key of its own"
-    )]
-    NestedKey(String),
     /// A table does not match the code.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -228,6 +223,17 @@ pub enum ExecuteError<E> {
         /// The cause. A call that repeats an idempotency key does not know it.
         source: Option<CommitError>,
     },
+    /// The call was made inside `perform` of another one, where it would commit even if that one
+    /// does not. A task that `perform` spawns is not recognized.
+    #[error(
+        "`{action}` was called inside `perform` of `{within}`, and would commit even if `{within}` does not; nothing was written. Stage its changes in the plan of `{within}`, call it in an effect (`ctx.plan().after_commit(..)`), or let the caller of `{within}` call it"
+    )]
+    Nested {
+        /// The action that was called.
+        action: &'static str,
+        /// The action that called it.
+        within: &'static str,
+    },
     /// The call cannot run by the chosen strategy.
     #[error(transparent)]
     Contention(#[from] ContentionError),
@@ -267,6 +273,7 @@ pub enum ErrorKind {
     StoredOutput,
     CrossShard,
     PartlyCommitted,
+    Nested,
     Contention,
     Lease,
     Shard,
@@ -293,6 +300,7 @@ impl<E> ExecuteError<E> {
             ExecuteError::StoredOutput { .. } => ErrorKind::StoredOutput,
             ExecuteError::CrossShard { .. } => ErrorKind::CrossShard,
             ExecuteError::PartlyCommitted { .. } => ErrorKind::PartlyCommitted,
+            ExecuteError::Nested { .. } => ErrorKind::Nested,
             ExecuteError::Contention(_) => ErrorKind::Contention,
             ExecuteError::Lease(_) => ErrorKind::Lease,
             ExecuteError::Shard(_) => ErrorKind::Shard,

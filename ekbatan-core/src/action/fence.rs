@@ -13,6 +13,9 @@ use tokio::time::Instant;
 use crate::db::FenceCheck;
 use crate::shard::{Fencing, Shards};
 
+/// The longest time until a lease ends. Clocks cannot count to the end of every `Duration`.
+const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
+
 /// A lease's token, by which a commit checks that the lease is still valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
@@ -50,7 +53,7 @@ where
     // Read the clock first: a slow `as_fence` must not prolong the lease.
     let asked = Instant::now();
     let fence = lease.as_fence();
-    let until = asked + fence.remaining;
+    let until = asked + fence.remaining.min(LONGEST);
     let check = FenceCheck { key: fence.key, token: fence.token };
     // A crash of the server may lose the fence of a shard that was only read; then an expired
     // lease could change the rows that were read. With one shard the commit itself finds the

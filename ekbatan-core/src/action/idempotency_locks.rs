@@ -1,24 +1,18 @@
 //! Locks on idempotency keys within this process.
 //!
 //! Equal keys run one after another, in the order of their calls. Calls of other processes
-//! are detected by the unique constraint on the key when the commit inserts it.
+//! are detected by the unique constraint on the key when the commit inserts it. So a call that
+//! waits for too long may go on without the lock: perhaps the holder waits for this very call, or
+//! nobody polls the holder.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::call_queues::{CallQueues, QueuedCall};
 use crate::outbox::IdempotencyKey;
 
-tokio::task_local! {
-    /// The keys that the calls around this one hold, the outermost first.
-    static HELD: Vec<HeldKey>;
-}
-
-/// A key, and the locks that it belongs to.
-#[derive(Clone)]
-struct HeldKey {
-    locks: IdempotencyLocks,
-    key: String,
-}
+/// The longest wait for the lock on a key.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// The locks of an executor.
 #[derive(Clone, Default)]
@@ -31,30 +25,25 @@ pub(super) struct IdempotencyGuard {
 }
 
 impl IdempotencyLocks {
-    /// `None` if a call around this one holds the key: this call would wait for itself.
+    /// Waits for the lock on a key; `None` if the wait was too long.
     pub(super) async fn lock(&self, key: &IdempotencyKey) -> Option<IdempotencyGuard> {
+        self.lock_within(MAX_WAIT, key).await
+    }
+
+    async fn lock_within(&self, wait: Duration, key: &IdempotencyKey) -> Option<IdempotencyGuard> {
         let key = format!("{}:{}{}", key.principal.len(), key.principal, key.text);
-        let is_this = |held: &HeldKey| held.key == key && Arc::ptr_eq(&held.locks.0, &self.0);
-        if HELD.try_with(|held| held.iter().any(is_this)).unwrap_or(false) {
-            return None;
-        }
+        tokio::time::timeout(wait, self.wait_for_lock(key)).await.ok()
+    }
+
+    async fn wait_for_lock(&self, key: String) -> IdempotencyGuard {
         let number = self.0.draw_number();
-        while let Some(guard) = self.0.enter(&key, number, ()) {
+        while let Err(guard) = self.0.enter(&key, number, ()) {
             // The sender is dropped unused only together with the locks.
             if let Ok(guard) = guard.await {
-                return Some(guard);
+                return guard;
             }
         }
-        Some(IdempotencyGuard { locks: self.clone(), key })
-    }
-}
-
-impl IdempotencyGuard {
-    /// Runs a call that holds the key.
-    pub(super) async fn around<T>(self, call: impl Future<Output = T>) -> T {
-        let mut held = HELD.try_with(Vec::clone).unwrap_or_default();
-        held.push(HeldKey { locks: self.locks.clone(), key: self.key.clone() });
-        HELD.scope(held, call).await
+        IdempotencyGuard { locks: self.clone(), key }
     }
 }
 
@@ -80,21 +69,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_that_the_task_holds_already_is_not_waited_for() {
-        let locks = IdempotencyLocks::default();
-        let (a, b) = (key("a"), key("b"));
-        let held = locks.lock(&a).await.unwrap();
-        held.around(async {
-            assert!(locks.lock(&a).await.is_none());
-            let other = locks.lock(&b).await.unwrap();
-            other.around(async { assert!(locks.lock(&a).await.is_none()) }).await;
-            assert!(IdempotencyLocks::default().lock(&a).await.is_some());
-        })
-        .await;
-        assert!(locks.lock(&a).await.is_some());
-    }
-
-    #[tokio::test]
     async fn equal_keys_run_one_after_another_and_leave_nothing_behind() {
         let locks = IdempotencyLocks::default();
         let (a, b) = (key("a"), key("b"));
@@ -111,6 +85,20 @@ mod tests {
         // Dropped after the guard was sent to it: the guard must go on.
         drop(granted);
         drop(last.now_or_never().expect("the last waiter holds the key"));
-        assert_eq!(locks.0.count(), 1);
+        assert_eq!(locks.0.holders().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_call_goes_on_without_a_lock_that_nobody_passes_on() {
+        let locks = IdempotencyLocks::default();
+        let a = key("a");
+        let soon = || locks.lock_within(Duration::from_millis(1), &a);
+        let held = locks.lock(&a).await.expect("the key is free");
+        assert!(soon().await.is_none());
+        let mut granted = Box::pin(locks.lock(&a));
+        assert!(granted.as_mut().now_or_never().is_none());
+        drop(held); // which grants the lock to a call that nobody polls
+        assert!(soon().await.is_none());
+        assert!(granted.await.is_some());
     }
 }

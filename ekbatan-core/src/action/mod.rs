@@ -7,6 +7,7 @@
 //   execution                     what the caller sets before it awaits the call
 //   run                           idempotency, attempts, retries
 //   call                          the running call: performs the action, plans the batches
+//   performing                    which action a task performs, to refuse calls inside it
 //   executor_state                what all calls of an executor share
 //   contention/                   runs one attempt by a strategy; sees a call as `Perform` only
 //   commit                        gives the batches to the databases; runs the effects
@@ -39,6 +40,7 @@ mod executor_state;
 mod fence;
 mod idempotency_locks;
 mod key_scope;
+mod performing;
 mod plan;
 mod retry;
 mod run;

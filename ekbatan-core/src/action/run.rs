@@ -7,6 +7,7 @@ use tracing::{Instrument, Span, field};
 use super::attempt::CallResult;
 use super::call::{Call, CallRequest, Codec, IdempotentCall};
 use super::contention::ChosenStrategy;
+use super::performing::performed_action;
 use super::{Action, ErrorKind, ExecuteError, PlanError};
 use crate::db::{DbError, DbErrorKind};
 use crate::outbox::{IdempotencyKey, fingerprint};
@@ -38,6 +39,9 @@ pub(super) async fn run<A: Action>(
     let open = executor.databases.shards.default().open_action(request.id);
     let key = request.idempotency_key.take();
     let running = async move {
+        if let Some(within) = performed_action() {
+            return Err(ExecuteError::Nested { action: A::NAME, within });
+        }
         let mut call = Call::begin(request, open)?;
         match key {
             Some((key, codec)) => call.run_idempotent(key, codec).await,
@@ -73,10 +77,9 @@ impl<A: Action> Call<'_, A> {
         let key = executor.key_scope.key(&executor.namespace, principal, key);
         // Equal keys of this process run one after another. Calls of other processes conflict
         // on the unique key at its home.
-        let locking = executor.idempotency_locks.lock(&key);
-        let guard = deadline.bound(locking).await?;
-        let Some(guard) = guard else { return Err(PlanError::NestedKey(key.text).into()) };
-        guard.around(self.run_with_key(key, codec)).await
+        let lock = executor.idempotency_locks.lock(&key);
+        self.attempt.key_lock = deadline.bound(lock).await?;
+        self.run_with_key(key, codec).await
     }
 
     async fn run_with_key(
@@ -218,5 +221,6 @@ fn is_final(kind: ErrorKind) -> bool {
             | ErrorKind::CommitUnknown
             | ErrorKind::CrossShard
             | ErrorKind::PartlyCommitted
+            | ErrorKind::Nested
     )
 }

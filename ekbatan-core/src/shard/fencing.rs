@@ -129,7 +129,13 @@ impl Fencing {
     }
 
     fn lose(&self, key: &str) -> FencingError {
-        FencingError::Lost(self.lost.get_or_init(|| key.to_owned()).clone())
+        self.record_loss(key);
+        FencingError::Lost(key.to_owned())
+    }
+
+    /// Records that a commit was refused because the lease on a key had ended.
+    pub(crate) fn record_loss(&self, key: &str) {
+        self.lost.get_or_init(|| key.to_owned());
     }
 
     fn standing(&self, database: &Database) -> Arc<OnceCell<()>> {

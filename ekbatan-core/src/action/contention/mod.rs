@@ -12,7 +12,6 @@
 mod coalesce;
 mod conflict_tracker;
 mod decaying_count;
-mod held_resources;
 mod leases;
 mod options;
 mod perform;

@@ -93,6 +93,10 @@ pub struct Coalesced {
     pub bytes: usize,
     /// The maximum time from the first call to the last. Default 50 ms.
     pub time: Duration,
+    /// The maximum time for which one call keeps others waiting. A call that takes longer, or
+    /// that its caller does not poll, loses its turn: the next call goes on, and the late one
+    /// commits by itself. Waiting for the lease does not count. Default 1 s.
+    pub turn: Duration,
     /// The lease under which groups commit, so that processes take turns. Default none: then
     /// groups of several processes conflict on row versions.
     pub lease: Option<Pessimistic>,
@@ -100,7 +104,13 @@ pub struct Coalesced {
 
 impl Default for Coalesced {
     fn default() -> Self {
-        Self { members: 128, bytes: 1 << 20, time: Duration::from_millis(50), lease: None }
+        Self {
+            members: 128,
+            bytes: 1 << 20,
+            time: Duration::from_millis(50),
+            turn: Duration::from_secs(1),
+            lease: None,
+        }
     }
 }
 
@@ -123,6 +133,13 @@ impl Coalesced {
     #[must_use]
     pub const fn time(mut self, time: Duration) -> Self {
         self.time = time;
+        self
+    }
+
+    /// Sets the maximum time for which one call keeps others waiting.
+    #[must_use]
+    pub const fn turn(mut self, turn: Duration) -> Self {
+        self.turn = turn;
         self
     }
 

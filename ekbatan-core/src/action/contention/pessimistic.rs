@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use super::held_resources::HeldResources;
 use super::perform::{Perform, optimistic};
 use super::{HeldLease, Leases, Pessimistic};
 use crate::action::attempt::{Attempt, CallResult};
@@ -28,7 +27,7 @@ pub(super) async fn pessimistic<C: Perform>(
         release();
         drop(lease.take());
     };
-    let answer = HeldResources::with_lease(key, optimistic(call, release_both)).await;
+    let answer = optimistic(call, release_both).await;
     call.attempt().fencing = None;
     if let Some(lease) = lease {
         lease.release().await;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::coalesce::{Coalescer, coalesced};
 use super::conflict_tracker::{ConflictTracker, Handling, HotKey};
-use super::held_resources::HeldResources;
 use super::perform::{Perform, optimistic};
 use super::pessimistic::pessimistic;
 use super::{Adaptive, Coalesced, Contention, Leases};
@@ -91,8 +90,7 @@ impl Strategies {
         answer
     }
 
-    /// The strategy of the next attempt: adaptive calls go by the present state of their key,
-    /// and a call that would deadlock with its own task runs optimistically.
+    /// The strategy of the next attempt: adaptive calls go by the present state of their key.
     fn resolve(
         &self,
         contention: &Contention,
@@ -110,12 +108,9 @@ impl Strategies {
             }
             own => own.clone(),
         };
-        let held = HeldResources::of_this_task();
-        let would_deadlock = match &resolved {
-            Contention::Pessimistic(_) => held.lease.as_ref() == Some(key),
-            Contention::Coalesced(_) => held.group || call.attempt().is_in_transaction(),
-            _ => false,
-        };
+        let is_group = matches!(resolved, Contention::Coalesced(_));
+        // The group would wait for the transaction that this very task holds.
+        let would_deadlock = is_group && call.attempt().is_in_transaction();
         if would_deadlock { Contention::Optimistic } else { resolved }
     }
 

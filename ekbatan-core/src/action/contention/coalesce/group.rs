@@ -32,12 +32,17 @@
 //! - *Invalid*: the holder read rows of sealed members that were then not committed.
 //! - *committing*: the guard waits in the task of [`GroupCommit`].
 //!
-//! Invariants: the guard is never lost. Wherever it is dropped, it goes to the next waiter, or
-//! the group is committed. A repository of the holder that outlives the guard reads from the
+//! A holder that keeps others waiting for longer than its turn may last loses the group, in
+//! whatever state: the group is passed on as if the guard were dropped, and the holder is left
+//! with a guard that is *Lost*; see [`late_turns`](super::late_turns).
+//!
+//! Invariants: a group always has a guard. Wherever the guard is dropped, the group goes to the
+//! next waiter or is committed. A repository of the holder that outlives its turn reads from the
 //! database only.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -46,16 +51,14 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::group_batch::GroupBatch;
-use super::group_commit::{GroupCommit, GroupOutcome, GroupRequest, Member, RunMode};
+use super::call_group::CallGroup;
+use super::group_commit::{GroupCommit, GroupOutcome, GroupRequest};
 use crate::action::call_queues::{CallQueues, QueuedCall};
 use crate::action::contention::conflict_tracker::ConflictTracker;
 use crate::action::contention::{Coalesced, HeldLease};
 use crate::action::effect::EffectRunner;
-use crate::action::shard_batches::ShardBatch;
 use crate::domain::{LockKey, TableKey};
 use crate::repository::{PendingReads, PendingRow, RowKey};
-use crate::shard::Fencing;
 
 /// What a waiting call or a member receives.
 pub(super) type MemberOutcome = GroupOutcome<GroupGuard>;
@@ -64,11 +67,13 @@ pub(super) type QueuePlace = QueuedCall<GroupRequest, MemberOutcome>;
 
 /// The groups of an executor.
 pub(in crate::action::contention) struct Coalescer {
-    pub(super) queues: CallQueues<LockKey, GroupRequest, MemberOutcome>,
+    pub(super) queues: CallQueues<LockKey, GroupRequest, MemberOutcome, CurrentTurn>,
     pub(super) tracker: Arc<ConflictTracker>,
     effects: EffectRunner,
     /// A call can be dropped outside of a runtime and leave a group that must be committed.
     runtime: OnceLock<Handle>,
+    /// Whether a task ends late turns.
+    pub(super) is_watched: AtomicBool,
 }
 
 impl Coalescer {
@@ -76,7 +81,13 @@ impl Coalescer {
         tracker: Arc<ConflictTracker>,
         effects: EffectRunner,
     ) -> Self {
-        Self { queues: CallQueues::default(), tracker, effects, runtime: OnceLock::new() }
+        Self {
+            queues: CallQueues::default(),
+            tracker,
+            effects,
+            runtime: OnceLock::new(),
+            is_watched: AtomicBool::new(false),
+        }
     }
 
     /// Enters the queue of a key. Returns the guard if the key is free, otherwise the channel
@@ -88,99 +99,51 @@ impl Coalescer {
         request: GroupRequest,
     ) -> Result<GroupGuard, oneshot::Receiver<MemberOutcome>> {
         self.runtime.get_or_init(Handle::current);
-        match self.queues.enter(key, number, request) {
-            Some(waiting) => Err(waiting),
-            None => Ok(self.open(key, request.options)),
-        }
+        let turn = self.queues.enter(key, number, request)?;
+        Ok(self.open(key, turn, request.options))
     }
 
     /// Puts calls back in their old places. Returns the guard if the key was free.
     fn put_back(self: &Arc<Self>, key: &LockKey, places: Vec<QueuePlace>) -> Option<GroupGuard> {
         let options = places.first()?.request.options;
-        self.queues.put_back(key, places).then(|| self.open(key, options))
+        let turn = self.queues.put_back(key, places)?;
+        Some(self.open(key, turn, options))
     }
 
-    fn open(self: &Arc<Self>, key: &LockKey, options: Coalesced) -> GroupGuard {
-        GroupGuard::new(GroupState::Open(CallGroup::new(self.clone(), key.clone(), options)))
+    fn open(self: &Arc<Self>, key: &LockKey, turn: CurrentTurn, options: Coalesced) -> GroupGuard {
+        let calls = CallGroup::new(options);
+        let group = KeyGroup { coalescer: self.clone(), key: key.clone(), turn, calls };
+        GroupGuard::begin_turn(GroupState::Open(group), options.turn)
     }
 }
 
-/// A group: the calls that are going to commit together.
-pub(super) struct CallGroup {
+/// The group of a key.
+pub(super) struct KeyGroup {
     pub(super) coalescer: Arc<Coalescer>,
     pub(super) key: LockKey,
-    /// The options of the first member.
-    pub(super) options: Coalesced,
-    pub(super) members: Vec<Member<GroupGuard>>,
-    pub(super) batch: GroupBatch,
-    /// The rows that the members stage. Sealed members' rows stay until their commit ends.
-    pending: HashMap<RowKey, PendingRow>,
-    /// Whether the holder has read pending rows.
-    pub(super) relied: bool,
-    /// When the first member joined.
-    opened: Option<Instant>,
-    /// The fence of the lease under which the group commits, if there is one.
-    pub(super) fencing: Option<Arc<Fencing>>,
-    pub(super) lease: Option<Box<dyn HeldLease>>,
+    turn: CurrentTurn,
+    pub(super) calls: CallGroup<GroupGuard>,
 }
 
-impl CallGroup {
-    fn new(coalescer: Arc<Coalescer>, key: LockKey, options: Coalesced) -> Self {
-        Self {
-            coalescer,
-            key,
-            options,
-            members: Vec::new(),
-            batch: GroupBatch::default(),
-            pending: HashMap::new(),
-            relied: false,
-            opened: None,
-            fencing: None,
-            lease: None,
-        }
+impl KeyGroup {
+    /// Whether any call waits until the holder has passed the group on.
+    fn is_waited_for(&self) -> bool {
+        !self.calls.members.is_empty() || self.has_waiters()
     }
 
-    /// When the group must be committed at the latest.
-    pub(super) fn until(&self) -> Option<Instant> {
-        self.opened.map(|opened| opened + self.options.time)
-    }
-
-    fn is_full(&self) -> bool {
-        self.members.len() >= self.options.members
-            || self.batch.bytes() >= self.options.bytes
-            || self.until().is_some_and(|until| Instant::now() >= until)
-    }
-
-    /// Whether a waiter may run on this group.
-    fn accepts(&self, request: &GroupRequest) -> bool {
-        self.members.is_empty()
-            || (request.mode != RunMode::Alone
-                && request.options.lease == self.options.lease
-                && !self.is_full())
-    }
-
-    fn join(
-        &mut self,
-        member: Member<GroupGuard>,
-        batch: Option<ShardBatch>,
-        pending: Vec<PendingRow>,
-    ) {
-        self.opened.get_or_insert_with(Instant::now);
-        if let Some(batch) = batch {
-            self.batch.merge(member.action, batch);
-        }
-        self.members.push(member);
-        self.pending.extend(pending.into_iter().map(|row| (row.key, row)));
+    /// Whether any call waits for the guard.
+    pub(super) fn has_waiters(&self) -> bool {
+        self.coalescer.queues.has_waiters(&self.key)
     }
 
     /// Takes out the members so far, with what they commit.
     fn take_members(&mut self, lease: Option<Box<dyn HeldLease>>) -> GroupCommit<GroupGuard> {
-        self.opened = None;
+        let (members, batch, fencing) = self.calls.take_members();
         GroupCommit {
             key: self.key.clone(),
-            members: std::mem::take(&mut self.members),
-            batch: std::mem::take(&mut self.batch),
-            fencing: self.fencing.clone(),
+            members,
+            batch,
+            fencing,
             lease,
             tracker: self.coalescer.tracker.clone(),
             effects: self.coalescer.effects.clone(),
@@ -214,28 +177,33 @@ fn start_commit(
 }
 
 /// The states that a holder of the guard meets; see the diagram above.
-enum GroupState {
-    Open(CallGroup),
+pub(super) enum GroupState {
+    Open(KeyGroup),
     /// The channel carries whether the sealed members are committed, once that is known.
-    Sealed(CallGroup, watch::Receiver<Option<bool>>),
-    Invalid(CallGroup),
-    /// The guard was passed on, and with it the group.
+    Sealed(KeyGroup, watch::Receiver<Option<bool>>),
+    Invalid(KeyGroup),
+    /// The holder has passed the group on.
     PassedOn,
+    /// The holder's turn was ended because it lasted too long.
+    Lost {
+        /// Whether what the holder read may never be committed.
+        relied: bool,
+    },
 }
 
 impl GroupState {
-    fn group(&mut self) -> Option<&mut CallGroup> {
+    pub(super) fn group(&mut self) -> Option<&mut KeyGroup> {
         match self {
             Self::Open(group) | Self::Sealed(group, _) | Self::Invalid(group) => Some(group),
-            Self::PassedOn => None,
+            Self::PassedOn | Self::Lost { .. } => None,
         }
     }
 
     /// The group, if its pending rows may be read.
-    fn readable(&mut self) -> Option<&mut CallGroup> {
+    fn readable(&mut self) -> Option<&mut KeyGroup> {
         match self {
             Self::Open(group) | Self::Sealed(group, _) => Some(group),
-            Self::Invalid(_) | Self::PassedOn => None,
+            Self::Invalid(_) | Self::PassedOn | Self::Lost { .. } => None,
         }
     }
 
@@ -243,10 +211,21 @@ impl GroupState {
         std::mem::replace(self, Self::PassedOn)
     }
 
+    /// Takes the group away from its holder.
+    fn lose(&mut self) -> Self {
+        let relied = match self {
+            Self::Open(group) | Self::Sealed(group, _) => group.calls.relied,
+            Self::Invalid(_) => true,
+            Self::PassedOn => false,
+            Self::Lost { relied } => *relied,
+        };
+        std::mem::replace(self, Self::Lost { relied })
+    }
+
     /// Open -> Sealed, if there are members. The holder keeps the lease.
-    fn seal(&mut self) {
+    pub(super) fn seal(&mut self) {
         match self.take() {
-            Self::Open(mut group) if !group.members.is_empty() => {
+            Self::Open(mut group) if !group.calls.members.is_empty() => {
                 let (result, sealed) = watch::channel(None);
                 let commit = group.take_members(None);
                 start_commit(group.coalescer.clone(), commit, None, Some(result));
@@ -260,8 +239,8 @@ impl GroupState {
     fn unseal(&mut self, committed: bool) {
         match self.take() {
             Self::Sealed(mut group, _) => {
-                group.pending.clear();
-                let relied = std::mem::take(&mut group.relied);
+                group.calls.pending.clear();
+                let relied = std::mem::take(&mut group.calls.relied);
                 *self = if relied && !committed { Self::Invalid(group) } else { Self::Open(group) };
             }
             other => *self = other,
@@ -272,15 +251,15 @@ impl GroupState {
     fn renewed(self) -> Self {
         match self {
             Self::Open(mut group) | Self::Invalid(mut group) => {
-                group.relied = false;
+                group.calls.relied = false;
                 Self::Open(group)
             }
             Self::Sealed(mut group, sealed) => {
-                group.relied = false;
-                group.pending.clear();
+                group.calls.relied = false;
+                group.calls.pending.clear();
                 Self::Sealed(group, sealed)
             }
-            Self::PassedOn => Self::PassedOn,
+            other => other,
         }
     }
 
@@ -288,25 +267,25 @@ impl GroupState {
     fn pass_on(self) {
         let mut state = self.renewed();
         while let Some(group) = state.group() {
-            let has_members = !group.members.is_empty();
+            let has_members = !group.calls.members.is_empty();
             let queues = &group.coalescer.queues;
-            let next = queues.next(&group.key, has_members, |request| group.accepts(request));
+            let next = queues.next(&group.key, has_members, |request| group.calls.accepts(request));
             match next {
                 Some(QueuePlace { reply, request, .. }) => {
-                    let outcome = GroupOutcome::Run(GroupGuard::new(state), request.mode);
-                    match reply.send(outcome) {
+                    let guard = GroupGuard::begin_turn(state, request.options.turn);
+                    match reply.send(GroupOutcome::Run(guard, request.mode)) {
                         // The waiter was dropped in this moment.
-                        Err(GroupOutcome::Run(guard, _)) => state = guard.0.lock().take(),
+                        Err(GroupOutcome::Run(guard, _)) => state = guard.0.lock().state.take(),
                         _ => return,
                     }
                 }
                 None if has_members => {
-                    let lease = group.lease.take();
+                    let lease = group.calls.lease.take();
                     let commit = group.take_members(lease);
-                    group.fencing = None;
-                    group.pending.clear();
+                    group.calls.fencing = None;
+                    group.calls.pending.clear();
                     let coalescer = group.coalescer.clone();
-                    return start_commit(coalescer, commit, Some(GroupGuard::new(state)), None);
+                    return start_commit(coalescer, commit, Some(GroupGuard::idle(state)), None);
                 }
                 None => return,
             }
@@ -314,113 +293,130 @@ impl GroupState {
     }
 }
 
-/// The group as its holder and the holder's repositories see it.
-pub(super) struct GroupReads(Mutex<GroupState>);
+/// The group during one turn, as the holder, its repositories, and those who end late turns see
+/// it.
+pub(super) struct GroupReads(Mutex<Turn>);
+
+/// A call's turn on a group.
+pub(super) struct Turn {
+    pub(super) state: GroupState,
+    /// When the turn ends if others wait; `None` if it has no bound.
+    until: Option<Instant>,
+}
 
 impl GroupReads {
     /// No panic can leave the state inconsistent: every transition ends with an assignment.
-    fn lock(&self) -> MutexGuard<'_, GroupState> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Turn> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn sealed(&self) {
-        let mut sealed = match &*self.lock() {
+    /// Waits until sealed members are committed or not.
+    pub(super) async fn sealed(&self) {
+        let mut sealed = match &self.lock().state {
             GroupState::Sealed(_, sealed) => sealed.clone(),
             _ => return,
         };
         let result = sealed.wait_for(Option::is_some).await;
         let committed = result.is_ok_and(|committed| *committed == Some(true));
         // Several readers may wait; the first of them unseals.
-        self.lock().unseal(committed);
+        self.lock().state.unseal(committed);
+    }
+
+    /// Passes the group on if the turn is over and others wait.
+    fn end_if_late(&self, now: Instant) {
+        let mut turn = self.lock();
+        let is_over = turn.until.is_some_and(|until| until <= now);
+        if is_over && turn.state.group().is_some_and(|group| group.is_waited_for()) {
+            let state = turn.state.lose();
+            drop(turn);
+            state.pass_on();
+        }
     }
 }
 
 impl PendingReads for GroupReads {
     fn find(&self, key: RowKey) -> Option<PendingRow> {
-        let mut state = self.lock();
-        let group = state.readable()?;
-        let row = group.pending.get(&key).cloned();
-        group.relied |= row.is_some();
+        let mut turn = self.lock();
+        let group = turn.state.readable()?;
+        let row = group.calls.pending.get(&key).cloned();
+        group.calls.relied |= row.is_some();
         row
     }
 
     fn settle(&self, table: TableKey) -> Option<BoxFuture<'_, ()>> {
-        let mut state = self.lock();
-        if !state.readable()?.pending.keys().any(|(of, _)| *of == table) {
+        let mut turn = self.lock();
+        if !turn.state.readable()?.calls.pending.keys().any(|(of, _)| *of == table) {
             return None;
         }
-        state.seal();
-        drop(state);
+        turn.state.seal();
+        drop(turn);
         Some(self.sealed().boxed())
     }
 }
 
-/// The right to run on a group. Dropping it passes the group on.
-pub(super) struct GroupGuard(Arc<GroupReads>);
+/// The latest turn on a key.
+#[derive(Clone, Default)]
+pub(super) struct CurrentTurn(Arc<Mutex<Weak<GroupReads>>>);
+
+impl CurrentTurn {
+    fn lock(&self) -> MutexGuard<'_, Weak<GroupReads>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the turn if it is over and others wait.
+    pub(super) fn end_if_late(&self, now: Instant) {
+        let reads = self.lock().upgrade();
+        if let Some(reads) = reads {
+            reads.end_if_late(now);
+        }
+    }
+}
+
+/// The right to run on a group, unless the turn is lost. Dropping it passes the group on.
+pub(super) struct GroupGuard(pub(super) Arc<GroupReads>);
 
 impl GroupGuard {
-    fn new(state: GroupState) -> Self {
-        Self(Arc::new(GroupReads(Mutex::new(state))))
+    /// The guard of a call whose turn begins.
+    fn begin_turn(mut state: GroupState, bound: Duration) -> Self {
+        let current = state.group().map(|group| group.turn.clone());
+        let guard = Self::idle(state);
+        guard.0.lock().until = Instant::now().checked_add(bound);
+        if let Some(current) = current {
+            *current.lock() = Arc::downgrade(&guard.0);
+        }
+        guard
     }
 
-    /// Reads through the rows of the members.
-    pub(super) fn reads(&self) -> Arc<GroupReads> {
-        self.0.clone()
+    /// A guard that no call holds.
+    fn idle(state: GroupState) -> Self {
+        Self(Arc::new(GroupReads(Mutex::new(Turn { state, until: None }))))
     }
 
-    /// The group exists as long as its guard: `None` is never returned.
-    pub(super) fn ask<R>(&self, ask: impl FnOnce(&mut CallGroup) -> R) -> Option<R> {
-        self.0.lock().group().map(ask)
-    }
-
-    /// Whether the holder read rows that will never be committed.
-    pub(super) fn is_invalid(&self) -> bool {
-        matches!(&*self.0.lock(), GroupState::Invalid(_))
-    }
-
-    /// Starts to commit the members so far, without waiting for it.
-    pub(super) fn seal(&self) {
-        self.0.lock().seal();
-    }
-
-    /// Waits until sealed members are committed or not.
-    pub(super) async fn sealed(&self) {
-        self.0.sealed().await;
-    }
-
-    /// Adds the holder's call to the group and passes the guard on.
-    pub(super) fn join(
-        self,
-        member: Member<GroupGuard>,
-        batch: Option<ShardBatch>,
-        pending: Vec<PendingRow>,
-    ) {
-        self.ask(|group| group.join(member, batch, pending));
-    }
-
-    /// Puts the holder's call back in its place and passes the guard on.
-    pub(super) fn put_back(self, place: QueuePlace) {
-        // The key is in use while the guard exists, so this returns no second guard.
-        self.ask(|group| group.coalescer.queues.put_back(&group.key, vec![place]));
+    /// Lets the turn begin now, and last for so long. Fails if the turn is lost.
+    pub(super) fn restart_turn(&self, bound: Duration) -> bool {
+        let mut turn = self.0.lock();
+        turn.until = Instant::now().checked_add(bound);
+        turn.state.group().is_some()
     }
 
     /// The guard of the same group for a call that runs again. Earlier reads through the group
     /// no longer see it.
-    pub(super) fn renew(self) -> Self {
-        let state = self.0.lock().take();
-        Self::new(state.renewed())
+    pub(super) fn renew(self, bound: Duration) -> Self {
+        let state = self.0.lock().state.take();
+        Self::begin_turn(state.renewed(), bound)
     }
 }
 
 impl Drop for GroupGuard {
     fn drop(&mut self) {
-        let state = self.0.lock().take();
+        let state = self.0.lock().state.take();
         state.pass_on();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::group_commit::RunMode;
     use super::*;
 
     #[tokio::test]
@@ -436,7 +432,7 @@ mod tests {
             let (Err(dropped), Err(next)) = (enter(&key), enter(&key)) else {
                 panic!("a call holds {key}");
             };
-            assert_eq!((queues.count(), queues.has_waiters(&key)), (1, true));
+            assert_eq!((queues.holders().len(), queues.has_waiters(&key)), (1, true));
             drop(dropped);
             drop(guard);
             let Ok(GroupOutcome::Run(guard, RunMode::First)) = next.await else {
@@ -444,7 +440,7 @@ mod tests {
             };
             assert!(!queues.has_waiters(&key));
             drop(guard);
-            assert_eq!(queues.count(), 0);
+            assert!(queues.holders().is_empty());
         }
     }
 }

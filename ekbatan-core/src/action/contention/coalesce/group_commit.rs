@@ -187,12 +187,16 @@ impl<G> GroupCommit<G> {
                 }
             }
             error => {
-                let stale = matches!(error, CommitError::Stale(_));
-                if stale {
+                if let CommitError::Stale(_) = error {
                     self.tracker.lost_to_others(&self.key, self.tracker.now());
                 }
+                if let (CommitError::FenceLost(key), Some(fencing)) = (&error, &self.fencing) {
+                    fencing.record_loss(key);
+                }
+                // Neither is the fault of a member.
+                let together = matches!(error, CommitError::Stale(_) | CommitError::FenceLost(_));
                 tracing::debug!(name: "rerun", members = self.members.len(), %error, "a group was refused and runs again");
-                again = run_again(self.members, stale);
+                again = run_again(self.members, together);
             }
         }
         ended(false, again);
@@ -206,17 +210,17 @@ impl<G> GroupCommit<G> {
     }
 }
 
-/// The places of members that run again: together after their first conflict, otherwise each
-/// by itself, because one of them may be the cause.
+/// The places of members that run again: `together` once more, or each by itself, because one
+/// of them may be the cause.
 fn run_again<G>(
     members: Vec<Member<G>>,
-    stale: bool,
+    together: bool,
 ) -> Vec<QueuedCall<GroupRequest, GroupOutcome<G>>> {
     let places = members.into_iter().map(|member| member.place);
     let mut places: Vec<_> = places.filter(|place| !place.reply.is_closed()).collect();
     for place in &mut places {
         let mode = &mut place.request.mode;
-        *mode = if stale { mode.after_conflict() } else { RunMode::Alone };
+        *mode = if together { mode.after_conflict() } else { RunMode::Alone };
     }
     places
 }

@@ -4,15 +4,90 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::group::GroupGuard;
+use super::call_group::CallGroup;
+use super::group::{GroupGuard, GroupReads, GroupState, KeyGroup};
 use super::group_batch::size;
+use super::group_commit::Member;
 use crate::action::contention::{Coalesced, HeldLease};
 use crate::action::shard_batches::ShardBatch;
+use crate::repository::PendingRow;
 use crate::shard::Fencing;
 
+/// What a holder needs to know once it has performed. All of it is true at the same moment.
+pub(super) enum Standing {
+    /// The holder can join the group.
+    Holds(GroupView),
+    /// The holder read rows that will never be committed.
+    Invalid,
+    /// The turn was ended.
+    Lost {
+        /// Whether the holder read rows that may never be committed.
+        relied: bool,
+    },
+}
+
+/// A group, as its holder sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupView {
+    pub(super) is_empty: bool,
+    /// Whether the batch can be committed together with those of the members.
+    pub(super) can_merge: bool,
+    /// Whether the batch is within the group's bounds. An empty group takes any batch.
+    pub(super) has_room: bool,
+    /// Whether the holder's result is valid only if the present members commit.
+    pub(super) relies_on_members: bool,
+    /// Whether another call waits for this guard.
+    pub(super) has_waiters: bool,
+}
+
+impl GroupView {
+    fn new(group: &KeyGroup, batches: &[ShardBatch]) -> Self {
+        let calls = &group.calls;
+        let is_empty = calls.members.is_empty();
+        let (can_merge, has_room) = match batches {
+            [] => (true, true),
+            [batch] => {
+                let bytes = calls.batch.bytes() + size(&batch.batch);
+                (calls.batch.can_merge(batch), is_empty || bytes <= calls.options.bytes)
+            }
+            _ => (false, true),
+        };
+        Self {
+            is_empty,
+            can_merge,
+            has_room,
+            relies_on_members: calls.relied && !is_empty,
+            has_waiters: group.has_waiters(),
+        }
+    }
+}
+
 impl GroupGuard {
-    pub(super) fn is_group_empty(&self) -> bool {
-        self.ask(|group| group.members.is_empty()).unwrap_or(true)
+    /// Asks the group; `None` if the turn is lost.
+    fn ask<R>(&self, ask: impl FnOnce(&mut CallGroup<GroupGuard>) -> R) -> Option<R> {
+        self.0.lock().state.group().map(|group| ask(&mut group.calls))
+    }
+
+    /// Reads through the rows of the members.
+    pub(super) fn reads(&self) -> Arc<GroupReads> {
+        self.0.clone()
+    }
+
+    /// How the holder stands with the batches that it wants to commit.
+    pub(super) fn standing(&self, batches: &[ShardBatch]) -> Standing {
+        match &self.0.lock().state {
+            GroupState::Open(group) | GroupState::Sealed(group, _) => {
+                Standing::Holds(GroupView::new(group, batches))
+            }
+            GroupState::Invalid(_) => Standing::Invalid,
+            GroupState::Lost { relied } => Standing::Lost { relied: *relied },
+            // Not reached: passing the group on consumes the guard.
+            GroupState::PassedOn => Standing::Lost { relied: true },
+        }
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.ask(|_| ()).is_none()
     }
 
     /// Gives a group without members the options of its first one.
@@ -32,7 +107,7 @@ impl GroupGuard {
         self.ask(|group| group.fencing.clone()).flatten()
     }
 
-    /// Lets the group commit under a lease.
+    /// Lets the group commit under a lease. Releases the lease if the turn is lost.
     pub(super) fn set_lease(&self, lease: Box<dyn HeldLease>, fencing: Arc<Fencing>) {
         self.ask(|group| {
             group.lease = Some(lease);
@@ -49,27 +124,29 @@ impl GroupGuard {
         .flatten()
     }
 
-    /// Whether a call's batch can be committed together with those of the members.
-    pub(super) fn can_merge(&self, batch: &ShardBatch) -> bool {
-        self.ask(|group| group.batch.can_merge(batch)).unwrap_or(false)
+    /// Takes the lease out of a group without members.
+    pub(super) fn take_unused_lease(&self) -> Option<Box<dyn HeldLease>> {
+        let is_empty = self.ask(|group| group.members.is_empty());
+        if is_empty == Some(true) { self.take_lease() } else { None }
     }
 
-    /// Whether a call's batch is within the group's bounds. An empty group takes any batch.
-    pub(super) fn has_room_for(&self, batch: &ShardBatch) -> bool {
-        self.ask(|group| {
-            group.members.is_empty()
-                || group.batch.bytes() + size(&batch.batch) <= group.options.bytes
-        })
-        .unwrap_or(true)
+    /// Starts to commit the members so far, without waiting for it.
+    pub(super) fn seal(&self) {
+        self.0.lock().state.seal();
     }
 
-    /// Whether another call waits for this guard.
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.ask(|group| group.coalescer.queues.has_waiters(&group.key)).unwrap_or(false)
+    /// Waits until sealed members are committed or not.
+    pub(super) async fn sealed(&self) {
+        self.0.sealed().await;
     }
 
-    /// Whether the holder's result is valid only if the present members commit.
-    pub(super) fn relies_on_members(&self) -> bool {
-        self.ask(|group| group.relied && !group.members.is_empty()).unwrap_or(false)
+    /// Adds the holder's call to the group and passes the guard on. Fails if the turn is lost.
+    pub(super) fn join(
+        self,
+        member: Member<GroupGuard>,
+        batch: Option<ShardBatch>,
+        pending: Vec<PendingRow>,
+    ) -> bool {
+        self.ask(|group| group.join(member, batch, pending)).is_some()
     }
 }

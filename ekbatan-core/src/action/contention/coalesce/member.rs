@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::group::{Coalescer, GroupGuard, MemberOutcome, QueuePlace};
 use super::group_commit::{GroupOutcome, GroupRequest, Member, RunMode};
+use super::guard::{GroupView, Standing};
 use crate::action::attempt::CallResult;
 use crate::action::commit::{commit, raise_fences};
-use crate::action::contention::held_resources::HeldResources;
 use crate::action::contention::perform::{Perform, Performed, optimistic};
 use crate::action::contention::pessimistic::{pessimistic, take_lease};
 use crate::action::contention::{Coalesced, Leases, Pessimistic};
@@ -34,7 +34,10 @@ pub(in crate::action::contention) async fn coalesced<C: Perform>(
     let number = coalescer.queues.draw_number();
     let mode = if call.attempt().alone { RunMode::Alone } else { RunMode::First };
     let entered = Instant::now();
-    CoalescedCall { call, coalescer, leases, key, options, number, entered, mode }.run().await
+    let inherited_lease = false;
+    CoalescedCall { call, coalescer, leases, key, options, number, entered, mode, inherited_lease }
+        .run()
+        .await
 }
 
 /// A call and its place in the queue.
@@ -47,6 +50,8 @@ struct CoalescedCall<'c, C> {
     number: u64,
     entered: Instant,
     mode: RunMode,
+    /// Whether the group's lease was taken by an earlier call, which may have held it for long.
+    inherited_lease: bool,
 }
 
 /// What a call returns once its group is committed.
@@ -56,24 +61,26 @@ struct Joined<C: Perform> {
     writes: bool,
 }
 
+/// What an action returned and staged.
+type Staged<C> = Result<(<C as Perform>::Output, Planned), ExecuteError<<C as Perform>::Error>>;
+
 /// What follows after a call has held the guard.
 enum NextStep<C: Perform> {
     /// The call returns.
     Return(CallResult<C::Output, C::Error>),
-    /// It waits: for its group if it has joined one, otherwise in the queue again.
-    Wait(oneshot::Receiver<MemberOutcome>, Option<Joined<C>>),
-    /// It runs again at once.
-    RunAgain(GroupGuard),
+    /// It waits for the group that it has joined.
+    Joined(oneshot::Receiver<MemberOutcome>, Joined<C>),
+    /// It returns to its old place in the queue, and then passes the guard on.
+    QueueAgain(GroupGuard, RunMode),
+    /// It keeps its turn and runs again at once.
+    RunAgain(GroupGuard, RunMode),
+    /// It runs again, outside of the queue.
+    RunAlone,
 }
 
 impl<C: Perform> CoalescedCall<'_, C> {
     async fn run(mut self) -> CallResult<C::Output, C::Error> {
-        let request = GroupRequest { mode: self.mode, options: self.options };
-        let mut outcome = match self.coalescer.enter(self.key, self.number, request) {
-            Ok(guard) => GroupOutcome::Run(guard, self.mode),
-            Err(waiting) => self.wait(waiting, false).await?,
-        };
-        let mut joined = None;
+        let (mut outcome, mut joined) = (self.enter(None).await?, None);
         loop {
             let guard = match outcome {
                 GroupOutcome::Run(guard, mode) => {
@@ -83,9 +90,14 @@ impl<C: Perform> CoalescedCall<'_, C> {
                 ended => return self.answer(ended, joined).await,
             };
             joined = None;
+            if !guard.restart_turn(self.options.turn) {
+                // The turn was granted to a call that nobody polled, and was ended.
+                outcome = self.enter(None).await?;
+                continue;
+            }
             if self.mode == RunMode::Alone {
                 self.call.attempt().alone = true;
-                return self.run_alone(guard).await;
+                return self.run_alone(Some(guard)).await;
             }
             let step = self.run_in_group(guard).await;
             // The lease, if there is one, belongs to the group.
@@ -97,14 +109,18 @@ impl<C: Perform> CoalescedCall<'_, C> {
                     self.call.attempt().alone |= self.mode == RunMode::Again && stale;
                     return answer;
                 }
-                NextStep::RunAgain(guard) => {
-                    let tracker = &self.coalescer.tracker;
-                    tracker.lost_to_others(self.key, tracker.now());
-                    GroupOutcome::Run(guard, RunMode::Again)
+                NextStep::RunAlone => {
+                    self.call.attempt().number += 1;
+                    return self.run_alone(None).await;
                 }
-                NextStep::Wait(waiting, part) => {
-                    joined = part;
-                    let writes = joined.as_ref().is_some_and(|joined: &Joined<C>| joined.writes);
+                NextStep::RunAgain(guard, mode) => GroupOutcome::Run(guard, mode),
+                NextStep::QueueAgain(guard, mode) => {
+                    self.mode = mode;
+                    self.enter(Some(guard)).await?
+                }
+                NextStep::Joined(waiting, part) => {
+                    let writes = part.writes;
+                    joined = Some(part);
                     self.wait(waiting, writes).await?
                 }
             };
@@ -116,21 +132,36 @@ impl<C: Perform> CoalescedCall<'_, C> {
         }
     }
 
-    /// An ordinary attempt while the queue waits.
-    async fn run_alone(&mut self, guard: GroupGuard) -> CallResult<C::Output, C::Error> {
+    /// Enters the queue at the place that the call's number gives, passes on the guard that the
+    /// call held before, and waits for the next one.
+    async fn enter(
+        &mut self,
+        held: Option<GroupGuard>,
+    ) -> Result<MemberOutcome, ExecuteError<C::Error>> {
+        let entered = self.coalescer.enter(self.key, self.number, self.request());
+        drop(held);
+        match entered {
+            Ok(guard) => Ok(GroupOutcome::Run(guard, self.mode)),
+            Err(waiting) => {
+                self.coalescer.watch_turns();
+                self.wait(waiting, false).await
+            }
+        }
+    }
+
+    /// An ordinary attempt. The queue waits for it as long as the call holds the guard.
+    async fn run_alone(&mut self, guard: Option<GroupGuard>) -> CallResult<C::Output, C::Error> {
         let attempt = self.call.attempt();
         tracing::debug!(name: "alone", attempt = attempt.number, "the call runs by itself");
-        attempt.deadline.bound(guard.sealed()).await?;
-        // An earlier holder may have left a lease, and this call would wait for it forever.
-        drop(guard.take_lease());
-        let mut guard = Some(guard);
-        let release = || drop(guard.take());
+        if let Some(guard) = &guard {
+            attempt.deadline.bound(guard.sealed()).await?;
+            // An earlier holder may have left a lease, and this call would wait for it forever.
+            drop(guard.take_lease());
+        }
+        let release = || drop(guard);
         match self.options.lease {
-            Some(lease) => {
-                let run = pessimistic(self.leases, self.call, self.key, &lease, release);
-                HeldResources::with_group(run).await
-            }
-            None => HeldResources::with_group(optimistic(self.call, release)).await,
+            Some(lease) => pessimistic(self.leases, self.call, self.key, &lease, release).await,
+            None => optimistic(self.call, release).await,
         }
     }
 
@@ -139,17 +170,34 @@ impl<C: Perform> CoalescedCall<'_, C> {
         if let Err(error) = self.prepare(&guard).await {
             return NextStep::Return(Err(error));
         }
-        let performed = self.perform(&guard).await;
-        if guard.is_invalid() {
-            return self.wait_again(guard);
+        if guard.is_lost() {
+            return NextStep::RunAlone;
         }
-        match performed {
-            Ok((output, planned)) => self.commit_or_join(guard, planned, output).await,
+        let performed = self.perform(&guard).await;
+        let batches = performed.as_ref().map_or(&[][..], |(_, planned)| &planned.batches);
+        match (guard.standing(batches), performed) {
+            (Standing::Lost { relied }, performed) => {
+                self.finish_late(guard, relied, performed).await
+            }
+            (Standing::Invalid, _) => self.queue_again(guard),
+            (Standing::Holds(group), Ok((output, planned))) => {
+                self.commit_or_join(guard, group, planned, output).await
+            }
             // An error that is based on pending rows is returned only after they commit.
-            Err(error) if guard.relies_on_members() => {
+            (Standing::Holds(group), Err(error)) if group.relies_on_members => {
                 self.join(guard, None, Vec::new(), Vec::new(), Err(error))
             }
-            Err(error) => NextStep::Return(Err(error)),
+            (Standing::Holds(_), Err(error)) => self.fail(guard, error),
+        }
+    }
+
+    /// Returns the error, unless a fresh lease helps.
+    fn fail(&self, guard: GroupGuard, error: ExecuteError<C::Error>) -> NextStep<C> {
+        match error {
+            ExecuteError::FenceLost { .. } if self.inherited_lease => {
+                NextStep::RunAgain(guard.renew(self.options.turn), self.mode)
+            }
+            error => NextStep::Return(Err(error)),
         }
     }
 
@@ -159,19 +207,28 @@ impl<C: Perform> CoalescedCall<'_, C> {
         guard.begin(self.options);
         let Some(options) = self.options.lease else {
             // An earlier holder may have failed and left a lease that nobody needs.
-            if guard.is_group_empty() {
-                drop(guard.take_lease());
-            }
+            drop(guard.take_unused_lease());
             return Ok(());
         };
         let attempt = self.call.attempt();
-        attempt.fencing = guard.fencing();
-        if attempt.fencing.is_some() {
-            return Ok(());
+        self.inherited_lease = false;
+        if let Some(fencing) = guard.fencing() {
+            if fencing.over().is_none() {
+                self.inherited_lease = true;
+                attempt.fencing = Some(fencing);
+                return Ok(());
+            }
+            // The lease has ended. The members cannot commit any more, and run again.
+            guard.seal();
+            drop(guard.take_lease());
+            attempt.deadline.bound(guard.sealed()).await?;
         }
         let wait = options.wait.saturating_sub(self.entered.elapsed());
         let options = Pessimistic { wait, ..options };
+        // Whoever is next would have to wait for the lease as well.
+        guard.restart_turn(self.options.turn.saturating_add(wait));
         let (lease, fencing) = take_lease(self.leases, attempt, self.key, &options).await?;
+        guard.restart_turn(self.options.turn);
         attempt.fencing = Some(fencing.clone());
         guard.set_lease(lease, fencing);
         Ok(())
@@ -179,14 +236,10 @@ impl<C: Perform> CoalescedCall<'_, C> {
 
     /// Performs and plans. When the group's time is up before the action returns, the members
     /// are committed meanwhile.
-    async fn perform(
-        &mut self,
-        guard: &GroupGuard,
-    ) -> Result<(C::Output, Planned), ExecuteError<C::Error>> {
+    async fn perform(&mut self, guard: &GroupGuard) -> Staged<C> {
         let deadline = self.call.attempt().deadline;
         let performing = async {
-            let performing = self.call.perform(Some(guard.reads()));
-            let mut performing = std::pin::pin!(HeldResources::with_group(performing));
+            let mut performing = std::pin::pin!(self.call.perform(Some(guard.reads())));
             if let Some(until) = guard.until() {
                 tokio::select! {
                     biased;
@@ -205,35 +258,36 @@ impl<C: Perform> CoalescedCall<'_, C> {
     async fn commit_or_join(
         &mut self,
         guard: GroupGuard,
+        mut group: GroupView,
         mut planned: Planned,
         output: C::Output,
     ) -> NextStep<C> {
-        let (can_merge, fits) = match &planned.batches[..] {
-            [] => (true, true),
-            [batch] => (guard.can_merge(batch), guard.has_room_for(batch)),
-            _ => (false, true),
-        };
-        let can_join = can_merge && fits;
-        if !can_join && !guard.is_group_empty() {
+        if !(group.is_empty || (group.can_merge && group.has_room)) {
             guard.seal();
             if let Err(passed) = self.call.attempt().deadline.bound(guard.sealed()).await {
                 return NextStep::Return(Err(passed.into()));
             }
-            if guard.is_invalid() {
-                return self.wait_again(guard);
-            }
+            group = match guard.standing(&planned.batches) {
+                Standing::Holds(group) => group,
+                Standing::Invalid => return self.queue_again(guard),
+                Standing::Lost { relied } => {
+                    let performed = Ok((output, planned));
+                    return self.finish_late(guard, relied, performed).await;
+                }
+            };
         }
-        let first = guard.is_group_empty();
         let by_itself = if planned.batches.is_empty() {
-            first || !guard.relies_on_members()
+            group.is_empty || !group.relies_on_members
         } else {
-            !can_merge || (first && !guard.is_waited_for())
+            !group.can_merge || (group.is_empty && !group.has_waiters)
         };
         if by_itself {
             return self.commit_with_guard(guard, planned, output).await;
         }
-        if first && let Err(error) = raise_fences(self.call.attempt(), &planned.batches).await {
-            return NextStep::Return(Err(error));
+        if group.is_empty
+            && let Err(error) = raise_fences(self.call.attempt(), &planned.batches).await
+        {
+            return self.fail(guard, error);
         }
         let batch = planned.batches.pop();
         self.join(guard, batch, planned.pending, planned.effects, Ok(output))
@@ -246,20 +300,51 @@ impl<C: Perform> CoalescedCall<'_, C> {
         planned: Planned,
         output: C::Output,
     ) -> NextStep<C> {
-        let lease = if guard.is_group_empty() { guard.take_lease() } else { None };
+        let lease = guard.take_unused_lease();
         let mut held = Some(guard);
         let committed = commit(self.call.attempt(), planned, || drop(held.take())).await;
         let step = match (committed, held) {
             // The same as a group of one member that is refused.
             (Err(ExecuteError::Stale { .. }), Some(guard)) if self.mode == RunMode::First => {
-                NextStep::RunAgain(guard.renew())
+                let tracker = &self.coalescer.tracker;
+                tracker.lost_to_others(self.key, tracker.now());
+                NextStep::RunAgain(guard.renew(self.options.turn), RunMode::Again)
             }
+            (Err(error), Some(guard)) => self.fail(guard, error),
             (committed, _) => NextStep::Return(committed.map(|done| (output, Some(done)))),
         };
         if let Some(lease) = lease {
             lease.release().await;
         }
         step
+    }
+
+    /// Finishes a call that lost its turn. Its result is right unless it is based on rows that
+    /// were not committed, because the commit compares the versions of what it read.
+    async fn finish_late(
+        &mut self,
+        lost: GroupGuard,
+        relied: bool,
+        performed: Staged<C>,
+    ) -> NextStep<C> {
+        let attempt = self.call.attempt();
+        tracing::debug!(name: "late", attempt = attempt.number, "the call lost its turn in the queue");
+        // The lease stays with the group, and may end before this call commits.
+        let lost_lease =
+            self.options.lease.is_some() && !matches!(performed, Err(ExecuteError::Domain(_)));
+        if relied || lost_lease {
+            return NextStep::RunAlone;
+        }
+        let (output, planned) = match performed {
+            Ok(performed) => performed,
+            Err(error) => return NextStep::Return(Err(error)),
+        };
+        match commit(attempt, planned, || ()).await {
+            Err(ExecuteError::Stale { .. }) if self.mode == RunMode::First => {
+                NextStep::QueueAgain(lost, RunMode::Again)
+            }
+            committed => NextStep::Return(committed.map(|done| (output, Some(done)))),
+        }
     }
 
     /// Adds the call to the group and passes the guard on.
@@ -272,30 +357,31 @@ impl<C: Perform> CoalescedCall<'_, C> {
         result: Result<C::Output, ExecuteError<C::Error>>,
     ) -> NextStep<C> {
         let writes = batch.is_some();
-        let (place, waiting) = self.place(self.mode);
+        let (reply, waiting) = oneshot::channel();
+        let request = self.request();
         let attempt = self.call.attempt();
         let member = Member {
-            place,
+            place: QueuePlace { number: self.number, request, reply },
             action: attempt.action,
             wants_token: attempt.wants_token,
             effects,
             open: attempt.shards.default().open_action(attempt.action),
         };
-        guard.join(member, batch, pending);
-        NextStep::Wait(waiting, Some(Joined { result, writes }))
+        if guard.join(member, batch, pending) {
+            NextStep::Joined(waiting, Joined { result, writes })
+        } else {
+            // The turn was lost in this moment.
+            NextStep::RunAlone
+        }
     }
 
-    /// Returns to the call's old place in the queue, behind those that must run again before.
-    fn wait_again(&mut self, guard: GroupGuard) -> NextStep<C> {
-        let (place, waiting) = self.place(self.mode.after_conflict());
-        guard.put_back(place);
-        NextStep::Wait(waiting, None)
+    /// Returns to the queue, behind the calls that must run again before.
+    fn queue_again(&self, guard: GroupGuard) -> NextStep<C> {
+        NextStep::QueueAgain(guard, self.mode.after_conflict())
     }
 
-    fn place(&self, mode: RunMode) -> (QueuePlace, oneshot::Receiver<MemberOutcome>) {
-        let (reply, waiting) = oneshot::channel();
-        let request = GroupRequest { mode, options: self.options };
-        (QueuePlace { number: self.number, request, reply }, waiting)
+    fn request(&self) -> GroupRequest {
+        GroupRequest { mode: self.mode, options: self.options }
     }
 
     /// Waits for the guard, or for the group that the call has joined. If the group `writes`
@@ -336,7 +422,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
                 // Not reached: only a call that has joined is a member.
                 let Some(Joined { result, .. }) = joined else { return Err(stopped()) };
                 let output = result?;
-                attempt.open = None;
+                attempt.close();
                 if let Some(effects) = effects {
                     // A deadline that passes now ends the wait, not the effects.
                     let _ = attempt.deadline.bound(effects).await;
