@@ -289,8 +289,12 @@ impl Action for Overtaken<'_> {
         params: &Deposit,
     ) -> Result<(), WalletError> {
         let wallet = ctx.get(params.wallet).await?;
-        let look = self.executor.execute(&Look, Looking { wallet: params.wallet, how: self.how });
-        look.fenced_by(&lease("k", 2)).await.unwrap();
+        let (executor, how) = (self.executor.clone(), self.how);
+        let looking = Looking { wallet: params.wallet, how };
+        let other = tokio::spawn(async move {
+            executor.execute(&Look, looking).fenced_by(&lease("k", 2)).await.map(drop).unwrap();
+        });
+        other.await.unwrap();
         let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
         ctx.plan().update(wallet);
         Ok(())
