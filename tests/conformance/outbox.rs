@@ -6,7 +6,7 @@ use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use support::things::{NAMESPACE, THINGS, Thing, ThingEvent, quiet, thing};
 use support::wallet::Wallet;
-use support::{Dialect, TestDatabase, TextRow};
+use support::{Dialect, TestDatabase, TextRow, instant, stored_instant};
 
 use crate::actions::{Number, Refused, Stage, run};
 
@@ -38,7 +38,9 @@ fn payload(row: &TextRow, at: usize) -> serde_json::Value {
 
 async fn each_event_is_a_row_with_the_context_of_the_action(db: &TestDatabase) {
     let stored = db.things().add(quiet(thing("old"))).await.unwrap();
+    db.clock.set(instant(1));
     let action = Stage::with_params(|ctx: &mut ActionContext<'_>, number: &Number| {
+        db.clock.set(instant(2));
         let renamed = |label: &str| ThingEvent::Renamed { from: "old".into(), to: label.into() };
         ctx.plan().update(stored.clone().apply(|_| [renamed("x"), renamed("y")]));
         let id = Id::from_uuid(Uuid::from_u128(number.number.unsigned_abs().into()));
@@ -69,8 +71,17 @@ async fn each_event_is_a_row_with_the_context_of_the_action(db: &TestDatabase) {
     let payloads = events(db, &["action_params", "payload"]).await;
     assert!(payloads.iter().all(|row| payload(row, 0) == serde_json::json!({"number": 7})));
     assert_eq!(payload(&payloads[1], 1), serde_json::json!({"from": "old", "to": "y"}));
+    let dates = events(db, &["started_date", "completion_date"]).await;
+    let [began, completed] = [1, 2].map(|seconds| stored_text(db, stored_instant(seconds)));
+    assert_eq!(dates, vec![some(&[&began, &completed]); 3]);
     let ids: std::collections::HashSet<TextRow> = events(db, &["id"]).await.into_iter().collect();
     assert_eq!(ids.len(), 3);
+}
+
+/// A date as the database prints it.
+fn stored_text(db: &TestDatabase, at: DateTime<Utc>) -> String {
+    let format = if db.dialect == Dialect::Sqlite { "%FT%T%.6fZ" } else { "%F %T%.6f" };
+    at.format(format).to_string()
 }
 
 async fn a_change_without_events_leaves_one_row_with_four_nulls(db: &TestDatabase) {

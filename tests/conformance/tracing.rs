@@ -1,10 +1,12 @@
 //! The spans of an execution: behaviours 29 to 33.
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
+use futures_util::FutureExt;
 use support::things::{ThingEvent, quiet, thing};
 use support::{Recorder, TestDatabase};
 
@@ -19,6 +21,7 @@ on_every_database! {
     on_sqlite_only:
     each_retry_is_counted_and_has_an_event,
     a_call_without_retries_counts_none,
+    a_panic_reaches_the_caller_and_leaves_its_span_without_an_outcome,
     the_principal_is_recorded_only_if_enabled,
     actions_run_without_a_subscriber,
 }
@@ -97,6 +100,17 @@ async fn a_failure_is_recorded_in_its_span(db: &TestDatabase) {
         let persisted = recorder.of("ekbatan.action.persist").len();
         assert_eq!(persisted, usize::from(!refuses), "a refusal persists nothing");
     }
+}
+
+async fn a_panic_reaches_the_caller_and_leaves_its_span_without_an_outcome(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let (recorder, _guard) = Recorder::start();
+    let action = stage(|_| -> Result<(), Refused> { panic!("this action panics") });
+    let call = AssertUnwindSafe(async { executor.execute(&action, Nothing {}).await });
+    let panicked = call.catch_unwind().await.unwrap_err();
+    assert_eq!(panicked.downcast_ref::<&str>(), Some(&"this action panics"));
+    assert_eq!(recorder.one(EXECUTE).field("ekbatan.action.outcome"), None);
+    assert_eq!(recorder.of("ekbatan.action.perform").len(), 1, "it is not tried again");
 }
 
 async fn the_principal_is_recorded_only_if_enabled(db: &TestDatabase) {

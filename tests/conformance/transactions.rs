@@ -5,9 +5,9 @@ use std::time::Duration;
 use ekbatan::db::{
     DbErrorKind, Isolation, PoolStatus, Route, Transaction, TransactionError, TransactionOptions,
 };
-use ekbatan::prelude::Databases;
+use ekbatan::prelude::{Databases, Id};
 use ekbatan::repository::WriteError;
-use support::things::{THINGS, quiet, thing};
+use support::things::{THINGS, Thing, quiet, thing};
 use support::{Dialect, TestDatabase};
 
 use crate::actions::Refused;
@@ -28,7 +28,11 @@ on_every_database! {
     the_first_use_of_a_table_in_a_transaction_needs_no_second_connection,
 }
 
-on_every_database! { on_sqlite_only: weaker_isolation_is_refused }
+on_every_database! {
+    on_sqlite_only:
+    weaker_isolation_is_refused,
+    a_commit_that_is_refused_releases_the_connection,
+}
 
 fn status(db: &TestDatabase) -> PoolStatus {
     db.databases.pool_status(Route::Primary)
@@ -273,6 +277,32 @@ async fn the_first_use_of_a_table_in_a_transaction_needs_no_second_connection(db
         .await;
     assert!(answer.is_ok(), "{answer:?}");
     assert_eq!(db.count("things").await, 1);
+}
+
+/// A constraint that is checked at the end. PostgreSQL has a test of its own; MySQL and MariaDB
+/// check every constraint at once.
+async fn a_commit_that_is_refused_releases_the_connection(db: &TestDatabase) {
+    let answer = db
+        .databases
+        .transactions()
+        .in_transaction(async |tx| {
+            let mut raw = tx.sqlite().await.unwrap();
+            let defer = sqlx::raw_sql("PRAGMA defer_foreign_keys = ON");
+            defer.execute(raw.connection().unwrap()).await.unwrap();
+            drop(raw);
+            let orphan = Thing { zone: Some(Id::new()), ..thing("a") };
+            db.things().within(&tx).add(quiet(orphan)).await.unwrap();
+            Ok::<_, Refused>(())
+        })
+        .await;
+    match answer {
+        Err(TransactionError::Database(error)) => {
+            assert_eq!(error.kind(), DbErrorKind::ForeignKeyViolation);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((idle(db), db.count("things").await), (1, 0));
+    db.things().add(quiet(thing("a"))).await.unwrap();
 }
 
 async fn weaker_isolation_is_refused(db: &TestDatabase) {

@@ -18,6 +18,9 @@ on_every_database! {
     single_and_batch_updates_keep_microseconds_in_every_session_time_zone,
 }
 
+/// West and east of Greenwich, the farthest, and by a part of an hour.
+const TIME_ZONES: [&str; 5] = ["-05:00", "-11:00", "+14:00", "+05:30", "+00:00"];
+
 fn status(db: &TestDatabase) -> PoolStatus {
     db.databases.pool_status(Route::Primary)
 }
@@ -90,7 +93,17 @@ async fn the_chosen_isolation_applies(db: &TestDatabase) {
 }
 
 async fn single_and_batch_updates_keep_microseconds_in_every_session_time_zone(db: &TestDatabase) {
-    let things = ["a", "b", "c"].map(|label| quiet(thing(label)));
+    for zone in TIME_ZONES {
+        updates_keep_microseconds_in(db, zone).await;
+    }
+    if db.dialect == Dialect::Postgres {
+        // A zone whose offset depends on the date.
+        updates_keep_microseconds_in(db, "America/New_York").await;
+    }
+}
+
+async fn updates_keep_microseconds_in(db: &TestDatabase, zone: &str) {
+    let things = ["a", "b", "c"].map(|label| quiet(thing(&format!("{label} in {zone}"))));
     let stored = db.things().add_all(things).await.unwrap();
     let at = DateTime::from_timestamp_micros(1_720_000_000_123_457).unwrap();
     let changed = stored.into_iter().map(|thing| {
@@ -101,14 +114,14 @@ async fn single_and_batch_updates_keep_microseconds_in_every_session_time_zone(d
     });
     let mut changed: Vec<_> = changed.collect();
     let set_time_zone = match db.dialect {
-        Dialect::Postgres => "SET TIME ZONE 'America/New_York'",
-        _ => "SET time_zone = '-05:00'",
+        Dialect::Postgres => format!("SET TIME ZONE '{zone}'"),
+        _ => format!("SET time_zone = '{zone}'"),
     };
     let expected = db
         .databases
         .transactions()
         .in_transaction(async |tx| {
-            execute(db, &tx, set_time_zone).await.unwrap();
+            execute(db, &tx, &set_time_zone).await.unwrap();
             let things = db.things().within(&tx);
             let single = things.update(changed.remove(0)).await.unwrap();
             let mut all = things.update_all(changed).await.unwrap();

@@ -10,20 +10,24 @@ use tokio::task::JoinSet;
 use crate::providers::Kind;
 use crate::seed;
 use crate::server::LockServer;
-use support::soak::rounds;
 
 on_every_provider! {
-    a_server_that_is_down_is_an_error_that_says_why,
-    the_result_of_the_work_is_returned_also_when_the_release_fails,
     interrupted_waits_keep_no_lock,
     a_wait_that_outlasts_its_wish_is_served,
 }
-on_every_provider! {
-    only postgres_session_alone PostgresSession: a_lock_that_cannot_be_released_ends_its_session
+mod servers {
+    use super::*;
+
+    on_every_server! {
+        a_server_that_is_down_is_an_error_that_says_why,
+        the_result_of_the_work_is_returned_also_when_the_release_fails,
+    }
 }
-on_every_provider! {
-    only postgres_lease_alone PostgresLease: a_lease_that_cannot_be_released_expires
+on_providers! {
+    [postgres_session_alone PostgresSession]
+    a_lock_that_cannot_be_released_ends_its_session
 }
+on_providers! { [postgres_lease_alone PostgresLease] a_lease_that_cannot_be_released_expires }
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -77,7 +81,7 @@ async fn the_result_of_the_work_is_returned_also_when_the_release_fails(kind: Ki
 
 /// A wait that the server interrupts may have got the lock although nobody knows.
 async fn interrupted_waits_keep_no_lock(kind: Kind) {
-    let waits = rounds(150, 1_500);
+    let waits = kind.rounds(150, 1_500);
     let mut random = seed::random();
     let server = LockServer::shared(kind).await;
     let mut tasks = JoinSet::new();

@@ -15,11 +15,11 @@ use crate::ledger::{Depositor, Ledger};
 use crate::providers::Kind;
 use crate::server::LockServer;
 use crate::worker::{Record, finished, note};
-use support::soak::rounds;
 
-on_every_provider! { dropped_callers_leave_nothing_and_break_no_order }
-on_every_provider! {
-    only process Process: dropped_callers_leave_nothing_and_break_no_order
+on_every_provider_with_deposits! { dropped_callers_leave_nothing_and_break_no_order }
+on_providers! {
+    [process_and_postgres Process]
+    dropped_callers_leave_nothing_and_break_no_order
 }
 
 const LONG: Duration = Duration::from_secs(60);
@@ -42,7 +42,7 @@ async fn dropped_callers_leave_nothing_and_break_no_order(kind: Kind) {
         let observe = Arc::new(move |observation| note(&record, observation));
         Depositor { ledger: ledger.clone(), locks: locks.clone(), observe }
     };
-    let (drops, enough) = (Arc::new(AtomicUsize::new(0)), rounds(80, 400));
+    let (drops, enough) = (Arc::new(AtomicUsize::new(0)), kind.rounds(80, 400));
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let depositor = depositor([&one, &other][task % 2]);

@@ -11,7 +11,7 @@ use crate::server::LockServer;
 use crate::worker::{Record, Report, Request, Worker};
 use support::soak::rounds;
 
-on_every_provider! {
+on_every_provider_with_deposits! {
     every_process_gets_at_least_half_of_its_share,
     every_process_gets_its_share_of_a_key_that_is_kept,
 }

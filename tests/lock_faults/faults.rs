@@ -16,13 +16,17 @@ use crate::server::LockServer;
 use crate::worker::{Record, Request, Worker, finished};
 use support::soak::rounds;
 
-on_every_provider! {
-    only_the_last_holder_commits_whatever_fails,
-    a_silent_connection_is_given_up,
+on_every_provider_with_deposits! { only_the_last_holder_commits_whatever_fails }
+mod silence {
+    use super::*;
+
+    on_every_server! { a_silent_connection_is_given_up }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
+    /// A process is killed, and another one takes its place.
+    Killed,
     /// The server is killed and restarted with its data.
     Crash,
     /// The server is killed and replaced by one without data.
@@ -36,27 +40,32 @@ enum Fault {
     Cut,
 }
 
-/// The number of faults of each kind. A restart of PostgreSQL takes half a second.
+/// The number of faults of each kind. A restart of PostgreSQL takes half a second, of MySQL one.
 fn faults(kind: Kind) -> Vec<(Fault, usize)> {
     let any = [
-        (Fault::SessionsEnd, rounds(12, 200)),
-        (Fault::Silence, rounds(8, 100)),
-        (Fault::Cut, rounds(8, 100)),
+        (Fault::Killed, kind.rounds(4, 50)),
+        (Fault::SessionsEnd, kind.rounds(12, 200)),
+        (Fault::Silence, kind.rounds(8, 100)),
+        (Fault::Cut, kind.rounds(8, 100)),
     ];
-    let killed = match kind {
-        Kind::Process => unreachable!("there is no server"),
+    let crashes = match kind {
+        Kind::Process => unreachable!("there is no other process"),
+        // A file has no server.
+        Kind::Sqlite => return vec![(Fault::Killed, rounds(8, 100))],
         Kind::Redis => vec![(Fault::Crash, rounds(12, 200)), (Fault::FailOver, rounds(12, 200))],
-        Kind::PostgresLease | Kind::PostgresSession => vec![(Fault::Crash, rounds(4, 50))],
+        kind => vec![(Fault::Crash, kind.rounds(4, 50))],
     };
-    killed.into_iter().chain(any).collect()
+    crashes.into_iter().chain(any).collect()
 }
 
 const HOLD: Duration = Duration::from_millis(400);
 const ACCOUNTS: usize = 6;
+const PROCESSES: usize = 2;
 const TASKS: usize = 3;
 
-/// Two processes that deposit, each through a proxy of its own.
+/// Two processes that deposit, each through a proxy of its own if there is a server.
 struct Scene {
+    kind: Kind,
     server: LockServer,
     ledger: Ledger,
     record: Record,
@@ -66,20 +75,30 @@ struct Scene {
 
 impl Scene {
     async fn start(kind: Kind) -> Self {
-        let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
-        let record = Record::default();
-        let (mut proxies, mut workers) = (Vec::new(), Vec::new());
-        for _ in 0..2 {
-            let proxy = Proxy::start(server.address()).await.unwrap();
-            let url = proxy.url_for(&server.url);
-            let mut worker = Worker::start(kind, &url, &ledger.url, &record).await;
-            worker.send(&Request::Contend { tasks: TASKS, accounts: ACCOUNTS, hold: HOLD });
-            proxies.push(proxy);
-            workers.push(worker);
+        Self::on(LockServer::start(kind).await, kind).await
+    }
+
+    async fn on(server: LockServer, kind: Kind) -> Self {
+        let (ledger, record) = (Ledger::create().await, Record::default());
+        let (proxies, workers) = (Vec::new(), Vec::new());
+        let mut scene = Self { kind, server, ledger, record, proxies, workers };
+        for n in 0..PROCESSES {
+            if kind != Kind::Sqlite {
+                scene.proxies.push(Proxy::start(scene.server.address()).await.unwrap());
+            }
+            let worker = scene.worker(n).await;
+            scene.workers.push(worker);
         }
-        let mut scene = Self { server, ledger, record, proxies, workers };
         scene.all_make_progress().await;
         scene
+    }
+
+    async fn worker(&self, n: usize) -> Worker {
+        let direct = self.server.url.clone();
+        let url = self.proxies.get(n).map_or(direct, |proxy| proxy.url_for(&self.server.url));
+        let mut worker = Worker::start(self.kind, &url, &self.ledger.url, &self.record).await;
+        worker.send(&Request::Contend { tasks: TASKS, accounts: ACCOUNTS, hold: HOLD });
+        worker
     }
 
     async fn all_make_progress(&mut self) {
@@ -112,17 +131,23 @@ async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
         // The fault falls at a random moment.
         tokio::time::sleep(Duration::from_micros(random.u64(..3_000))).await;
         let begun = Instant::now();
-        let proxy = &scene.proxies[random.usize(..scene.proxies.len())];
+        let process = random.usize(..PROCESSES);
         // Sometimes longer than a hold.
         let silence = match random.u8(..8) {
             0 => HOLD.mul_f64(1.0 + random.f64()),
             _ => Duration::from_millis(random.u64(..40)),
         };
         match fault {
+            Fault::Killed => {
+                scene.workers.remove(process).kill();
+                let worker = scene.worker(process).await;
+                scene.workers.insert(process, worker);
+            }
             Fault::Crash => scene.server.crash().await,
             Fault::FailOver => scene.server.fail_over_to_an_empty_one().await,
             Fault::SessionsEnd => scene.server.end_sessions().await,
             Fault::Silence | Fault::Cut => {
+                let proxy = &scene.proxies[process];
                 proxy.stall();
                 tokio::time::sleep(silence).await;
                 if fault == Fault::Cut {
@@ -144,7 +169,7 @@ async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
 
 /// The connection is silent for longer than any provider waits for an answer.
 async fn a_silent_connection_is_given_up(kind: Kind) {
-    let mut scene = Scene::start(kind).await;
+    let mut scene = Scene::on(LockServer::shared(kind).await, kind).await;
     scene.proxies[0].stall();
     tokio::time::sleep(kind.answer_timeout() + Duration::from_secs(3)).await;
     if kind.expires() {

@@ -5,34 +5,47 @@
 //! Invariants: a run that commits deposits records a [`history`] of grants and commits, and is
 //! judged by that history alone.
 //!
-//! A test is an `async fn(Kind)`; `on_every_provider!` makes a `#[tokio::test]` of it for each
-//! provider. A new provider adds one line to that macro, a variant to [`providers::Kind`], and its
-//! server to [`server`].
+//! A test is an `async fn(Kind)`; the macros here make a `#[tokio::test]` of it for each provider. A
+//! new provider adds one line to them, a variant to [`providers::Kind`], and its server to
+//! [`server`]. A test that deposits also needs PostgreSQL, and its module says so.
 
-/// Declares each test once for each provider whose locks several processes share, or in a module
-/// for one provider only.
-macro_rules! on_every_provider {
-    (only $module:ident $kind:ident: $($tests:tt)*) => {
-        on_every_provider! { @ [$module = crate::providers::Kind::$kind] $($tests)* }
-    };
-    (@ $kinds:tt $($tests:tt)*) => {
+/// Declares each test in a module for each provider that is named, or for every one of the
+/// providers on a server.
+macro_rules! on_providers {
+    ([$($module:ident $kind:ident),+] $($tests:tt)*) => {
         support::test_matrix! {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             |kind| kind;
-            $kinds
+            [$($module = crate::providers::Kind::$kind),+]
             [$($tests)*]
         }
     };
-    ($($tests:tt)*) => {
-        on_every_provider! {
-            @ [
-                redis = crate::providers::Kind::Redis,
-                postgres_lease = crate::providers::Kind::PostgresLease,
-                postgres_session = crate::providers::Kind::PostgresSession,
+    (@servers [$($module:ident $kind:ident),*] $($tests:tt)*) => {
+        on_providers! {
+            [
+                redis Redis, postgres_lease PostgresLease, postgres_session PostgresSession,
+                mysql_lease MySqlLease, mysql_session MySqlSession,
+                mariadb_lease MariaDbLease, mariadb_session MariaDbSession
+                $(, $module $kind)*
             ]
             $($tests)*
         }
     };
+}
+
+/// Declares each test once for each provider whose locks are on a server.
+macro_rules! on_every_server {
+    ($($tests:tt)*) => { on_providers! { @servers [] $($tests)* } };
+}
+
+/// Declares each test once for each provider whose locks several processes share.
+macro_rules! on_every_provider {
+    ($($tests:tt)*) => { on_providers! { @servers [sqlite Sqlite] $($tests)* } };
+}
+
+/// Like [`on_every_provider!`], for tests that make deposits on PostgreSQL.
+macro_rules! on_every_provider_with_deposits {
+    ($($tests:tt)*) => { on_providers! { @servers [sqlite_and_postgres Sqlite] $($tests)* } };
 }
 
 mod history;

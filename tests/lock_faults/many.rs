@@ -12,18 +12,16 @@ use tokio::task::JoinSet;
 
 use crate::providers::Kind;
 use crate::server::LockServer;
-use support::soak::rounds;
 
 on_every_provider! { all_waiters_are_served_in_order_over_few_connections }
-on_every_provider! {
-    only process Process: all_waiters_are_served_in_order_over_few_connections
-}
+on_providers! { [process Process] all_waiters_are_served_in_order_over_few_connections }
 
 /// Longer than the test takes.
 const LONG: Duration = Duration::from_secs(3_600);
 
 async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
-    let (leases, waiting) = (rounds(200, 1_000), rounds(2_000, 10_000));
+    let leases = kind.rounds(200, 1_000);
+    let waiting = leases * 10;
     let server = Arc::new(LockServer::shared(kind).await);
     let locks = kind.connect(&server.url).await;
     let keys: Vec<LockKey> = (0..leases).map(|n| lock_key!("key", n as i64)).collect();

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use ekbatan::lock::{LockProvider, PostgresLocks, ProcessBackend};
+use ekbatan::lock::{LockProvider, MySqlLocks, PostgresLocks, ProcessBackend, SqliteLocks};
 use ekbatan_lock_redis::RedisBackend;
 use serde::{Deserialize, Serialize};
+use support::soak::rounds;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
@@ -12,6 +13,11 @@ pub enum Kind {
     Redis,
     PostgresLease,
     PostgresSession,
+    Sqlite,
+    MySqlLease,
+    MySqlSession,
+    MariaDbLease,
+    MariaDbSession,
 }
 
 /// The size of a provider's connection pool.
@@ -21,6 +27,10 @@ impl Kind {
     /// A provider, as one process connects it.
     pub async fn connect(self, url: &str) -> LockProvider {
         let postgres = async || PostgresLocks::connect(url, POOL).await.unwrap();
+        let mysql = async || {
+            let database = url.rsplit('/').next().unwrap_or_default();
+            MySqlLocks::connect(url, POOL).await.unwrap().eventlog(database)
+        };
         match self {
             Kind::Process => LockProvider::new(ProcessBackend::new(), "test"),
             Kind::Redis => {
@@ -33,32 +43,64 @@ impl Kind {
             Kind::PostgresSession => {
                 LockProvider::new(postgres().await.session().await.unwrap(), "test")
             }
+            Kind::Sqlite => {
+                let file = SqliteLocks::connect(url).await.unwrap();
+                LockProvider::new(file.leases().await.unwrap(), "test")
+            }
+            Kind::MySqlLease | Kind::MariaDbLease => {
+                LockProvider::new(mysql().await.leases().await.unwrap(), "test")
+            }
+            Kind::MySqlSession | Kind::MariaDbSession => {
+                LockProvider::new(mysql().await.session().await.unwrap(), "test")
+            }
         }
     }
 
     /// The maximum number of connections of a process, whatever it holds and waits for.
     pub fn connections(self) -> usize {
         match self {
-            Kind::Process => 0,
+            Kind::Process | Kind::Sqlite => 0,
             // One for commands, one for the notifications of releases.
             Kind::Redis => 2,
             // The pool, and one for the notifications of releases.
             Kind::PostgresLease => POOL + 1,
-            Kind::PostgresSession => 1,
+            Kind::MySqlLease | Kind::MariaDbLease => POOL,
+            kind if kind.is_session() => 1,
+            _ => unreachable!("{self:?}"),
         }
     }
 
     /// The time after which the provider gives up a connection that does not answer.
     pub fn answer_timeout(self) -> Duration {
         match self {
-            Kind::Process => Duration::ZERO,
+            Kind::Process | Kind::Sqlite => Duration::ZERO,
             Kind::Redis => Duration::from_secs(5),
-            Kind::PostgresLease | Kind::PostgresSession => Duration::from_secs(15),
+            _ => Duration::from_secs(15),
         }
     }
 
     /// Whether the server ends a lease when its hold is over.
     pub fn expires(self) -> bool {
-        self != Kind::PostgresSession
+        !self.is_session()
+    }
+
+    pub fn is_postgres(self) -> bool {
+        matches!(self, Kind::PostgresLease | Kind::PostgresSession)
+    }
+
+    /// Whether its locks belong to a session of the server.
+    pub fn is_session(self) -> bool {
+        matches!(self, Kind::PostgresSession | Kind::MySqlSession | Kind::MariaDbSession)
+    }
+
+    /// The number of rounds of a test: fewer where another provider with the same code for what
+    /// the test is about does the rest.
+    pub fn rounds(self, usual: usize, soak: usize) -> usize {
+        match self {
+            Kind::Process | Kind::Redis | Kind::PostgresLease | Kind::PostgresSession => {
+                rounds(usual, soak)
+            }
+            _ => rounds(usual.div_ceil(3), soak),
+        }
     }
 }

@@ -1,9 +1,11 @@
 //! The lock server of one test: the faults that a test injects, and the locks that the server reports.
 
-use ekbatan_testkit::{PostgresServer, RedisServer};
+mod sql;
+
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite};
 use redis::FromRedisValue;
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection, Row};
+use sqlx::{Connection, Row, SqliteConnection};
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::providers::Kind;
 
@@ -16,49 +18,50 @@ pub struct LockServer {
 enum Program {
     /// In-process locks have no server.
     None,
-    /// A database on the PostgreSQL server that all tests share.
-    SharedPostgres,
+    /// The processes share a file.
+    File {
+        _file: TempSqlite,
+    },
+    /// A database on the server that all tests share.
+    Shared,
     Postgres(PostgresServer),
     Redis(RedisServer),
+    MySql(MappedMutexGuard<'static, MySqlServer>),
+    MariaDb(MappedMutexGuard<'static, MariaDbServer>),
 }
-
-/// The advisory locks that PostgreSQL reports as held, and every lock that it reports as waited for.
-const SESSION_LOCKS: &str = "SELECT format('%s %s of %s', locktype, mode, pid) FROM pg_locks \
-     WHERE (locktype = 'advisory' AND database = \
-         (SELECT oid FROM pg_database WHERE datname = current_database())) \
-     OR (NOT granted AND pid IN \
-         (SELECT pid FROM pg_stat_activity WHERE datname = current_database()))";
-
-const LEASES: &str = "SELECT lock_key::text FROM eventlog.lock_leases \
-     WHERE until > clock_timestamp() \
-     UNION ALL SELECT format('waits: %s', pid) FROM pg_locks JOIN pg_stat_activity USING (pid) \
-         WHERE NOT granted AND datname = current_database()";
 
 /// The name of the test's own connections. They are not counted: the server may not have noticed yet
 /// that one of them has ended.
 const LOOK: &str = "look";
 
-const OTHERS: &str = "FROM pg_stat_activity \
-     WHERE datname = current_database() AND backend_type = 'client backend' \
-     AND application_name <> 'look'";
-
 impl LockServer {
-    /// A server that the test does not harm: tests on PostgreSQL share one.
+    /// A server that the test does not harm: tests on servers with SQL share one.
     pub async fn shared(kind: Kind) -> Self {
-        match kind {
+        let url = match kind {
             Kind::PostgresLease | Kind::PostgresSession => {
-                let server = PostgresServer::shared().await.unwrap();
-                let url = server.create_database().await.unwrap();
-                Self { kind, program: Program::SharedPostgres, url }
+                PostgresServer::shared().await.unwrap().create_database().await
             }
-            Kind::Process | Kind::Redis => Self::start(kind).await,
-        }
+            Kind::MySqlLease | Kind::MySqlSession => {
+                MySqlServer::shared().await.unwrap().create_database().await
+            }
+            Kind::MariaDbLease | Kind::MariaDbSession => {
+                MariaDbServer::shared().await.unwrap().create_database().await
+            }
+            Kind::Process | Kind::Redis | Kind::Sqlite => return Self::start(kind).await,
+        };
+        Self { kind, program: Program::Shared, url: url.unwrap() }
     }
 
-    /// A server of the test's own.
+    /// A server of the test's own. That of MySQL or MariaDB takes seconds to start, so tests use one
+    /// after another.
     pub async fn start(kind: Kind) -> Self {
         let (program, url) = match kind {
             Kind::Process => (Program::None, String::new()),
+            Kind::Sqlite => {
+                let file = TempSqlite::new().unwrap();
+                let url = file.url();
+                (Program::File { _file: file }, url)
+            }
             Kind::Redis => {
                 // The operating system keeps what a killed server had written.
                 let server = RedisServer::builder()
@@ -75,20 +78,33 @@ impl LockServer {
                 let url = server.create_database().await.unwrap();
                 (Program::Postgres(server), url)
             }
+            Kind::MySqlLease | Kind::MySqlSession => {
+                static SERVER: Mutex<Option<MySqlServer>> = Mutex::const_new(None);
+                let mut server = SERVER.lock().await;
+                if server.is_none() {
+                    *server = Some(MySqlServer::start().await.unwrap());
+                }
+                let server = MutexGuard::map(server, |server| server.as_mut().unwrap());
+                let url = server.create_database().await.unwrap();
+                (Program::MySql(server), url)
+            }
+            Kind::MariaDbLease | Kind::MariaDbSession => {
+                static SERVER: Mutex<Option<MariaDbServer>> = Mutex::const_new(None);
+                let mut server = SERVER.lock().await;
+                if server.is_none() {
+                    *server = Some(MariaDbServer::start().await.unwrap());
+                }
+                let server = MutexGuard::map(server, |server| server.as_mut().unwrap());
+                let url = server.create_database().await.unwrap();
+                (Program::MariaDb(server), url)
+            }
         };
         Self { kind, program, url }
     }
 
     /// The address that the server listens on, for a proxy.
-    pub fn address(&self) -> (&'static str, u16) {
-        let port = match &self.program {
-            Program::None | Program::SharedPostgres => {
-                unreachable!("there is no server of its own")
-            }
-            Program::Postgres(server) => server.port(),
-            Program::Redis(server) => server.port(),
-        };
-        ("127.0.0.1", port)
+    pub fn address(&self) -> &str {
+        self.url.split(['@', '/']).find(|part| part.starts_with("127.")).expect("a server")
     }
 
     /// Kills the server and restarts it with its data.
@@ -111,61 +127,62 @@ impl LockServer {
 
     /// Kills the server.
     pub async fn kill(&self) {
-        match &self.program {
-            Program::None | Program::SharedPostgres => {
-                unreachable!("there is no server of its own")
-            }
-            Program::Postgres(server) => server.kill().await.unwrap(),
-            Program::Redis(server) => server.kill().await.unwrap(),
-        }
+        let killed = match &self.program {
+            Program::Postgres(server) => server.kill().await,
+            Program::Redis(server) => server.kill().await,
+            Program::MySql(server) => server.kill().await,
+            Program::MariaDb(server) => server.kill().await,
+            _ => unreachable!("there is no server of its own"),
+        };
+        killed.unwrap();
     }
 
     /// Starts the killed server with its data.
     pub async fn restart(&self) {
-        match &self.program {
-            Program::None | Program::SharedPostgres => {
-                unreachable!("there is no server of its own")
-            }
-            Program::Postgres(server) => server.restart().await.unwrap(),
-            Program::Redis(server) => server.restart().await.unwrap(),
-        }
+        let restarted = match &self.program {
+            Program::Postgres(server) => server.restart().await,
+            Program::Redis(server) => server.restart().await,
+            Program::MySql(server) => server.restart().await,
+            Program::MariaDb(server) => server.restart().await,
+            _ => unreachable!("there is no server of its own"),
+        };
+        restarted.unwrap();
     }
 
     /// Ends all sessions and connections of others.
     pub async fn end_sessions(&self) {
-        match &self.program {
-            Program::None => unreachable!("there is no server"),
-            Program::SharedPostgres | Program::Postgres(_) => {
-                self.postgres(&format!("SELECT pg_terminate_backend(pid)::text {OTHERS}")).await;
+        if self.kind == Kind::Redis {
+            for ty in ["normal", "pubsub"] {
+                let _: usize = self.redis(&["CLIENT", "KILL", "TYPE", ty]).await;
             }
-            Program::Redis(_) => {
-                for ty in ["normal", "pubsub"] {
-                    let _: usize = self.redis(&["CLIENT", "KILL", "TYPE", ty]).await;
-                }
-            }
+        } else if self.kind.is_postgres() {
+            self.end_postgres_sessions().await;
+        } else {
+            self.end_mysql_sessions().await;
         }
     }
 
-    /// Ends the sessions of one process, which names itself in `application_name`.
+    /// Ends the sessions of one process that have its locks.
     pub async fn end_sessions_of(&self, process: u32) {
-        let name = format!("ekbatan-lock process {process}");
-        let sql = "SELECT pg_terminate_backend(pid)::text FROM pg_stat_activity";
-        let ended = self.postgres(&format!("{sql} WHERE application_name = '{name}'")).await;
-        assert!(!ended.is_empty(), "process {process} has no session");
+        let ended = if self.kind.is_postgres() {
+            self.end_postgres_sessions_of(process).await
+        } else {
+            self.end_mysql_sessions_of(process).await
+        };
+        assert!(ended > 0, "process {process} has no session");
     }
 
     /// The number of connections of others.
     pub async fn connections(&self) -> usize {
-        match &self.program {
-            Program::None => 0,
-            Program::SharedPostgres | Program::Postgres(_) => {
-                self.postgres(&format!("SELECT pid::text {OTHERS}")).await.len()
-            }
-            Program::Redis(_) => {
+        match self.kind {
+            Kind::Process | Kind::Sqlite => 0,
+            Kind::Redis => {
                 let list: String = self.redis(&["CLIENT", "LIST"]).await;
                 let ours = format!("name={LOOK} ");
                 list.lines().filter(|client| !client.contains(&ours)).count()
             }
+            kind if kind.is_postgres() => self.postgres_sessions().await,
+            _ => self.mysql_sessions().await.len(),
         }
     }
 
@@ -174,17 +191,17 @@ impl LockServer {
         match self.kind {
             Kind::Process => Vec::new(),
             Kind::Redis => self.redis(&["KEYS", "ekbatan-lock:{*"]).await,
-            Kind::PostgresLease => self.postgres(LEASES).await,
-            Kind::PostgresSession => self.postgres(SESSION_LOCKS).await,
+            Kind::Sqlite => self.held_in_the_file().await,
+            kind if kind.is_postgres() => self.held_on_postgres().await,
+            _ => self.held_on_mysql().await,
         }
     }
 
-    /// Runs SQL on PostgreSQL and returns the first column.
-    pub async fn postgres(&self, sql: &str) -> Vec<String> {
-        let options: PgConnectOptions = self.url.parse().unwrap();
-        let mut connection = options.application_name(LOOK).connect().await.unwrap();
-        let sql = sqlx::AssertSqlSafe(sql.to_owned());
-        let rows = sqlx::raw_sql(sql).fetch_all(&mut connection).await.unwrap();
+    async fn held_in_the_file(&self) -> Vec<String> {
+        const LEASES: &str = "SELECT lock_key FROM eventlog_lock_leases \
+             WHERE until > unixepoch('subsec') * 1000";
+        let mut connection = SqliteConnection::connect(&self.url).await.unwrap();
+        let rows = sqlx::query(LEASES).fetch_all(&mut connection).await.unwrap();
         connection.close().await.unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     }

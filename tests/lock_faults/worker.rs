@@ -9,6 +9,7 @@ mod inside;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -111,6 +112,8 @@ pub struct Worker {
     child: Child,
     stdin: ChildStdin,
     reports: mpsc::UnboundedReceiver<Report>,
+    /// Reads the reports until the process has ended.
+    reader: Option<JoinHandle<()>>,
     /// When the latest deposit that was reported committed had been requested.
     latest: watch::Receiver<u64>,
 }
@@ -119,7 +122,11 @@ impl Worker {
     pub async fn start(kind: Kind, locks: &str, ledger: &str, record: &Record) -> Self {
         let order = Order { kind, locks: locks.to_owned(), ledger: ledger.to_owned() };
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "worker::inside::a_worker_executes_its_commands", "--nocapture"])
+            .args([
+                "--exact",
+                "worker::inside::a_worker_with_redis_and_postgres_executes_its_commands",
+                "--nocapture",
+            ])
             .env(ORDER, serde_json::to_string(&order).unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -129,7 +136,7 @@ impl Worker {
         let (send, reports) = mpsc::unbounded_channel();
         let (commits, latest) = watch::channel(0);
         let record = record.clone();
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 let Some(line) = line.strip_prefix(REPORT) else { continue };
                 // The last line of a killed process may be incomplete.
@@ -149,7 +156,7 @@ impl Worker {
                 }
             }
         });
-        let mut worker = Self { child, stdin, reports, latest };
+        let mut worker = Self { child, stdin, reports, reader: Some(reader), latest };
         assert!(matches!(worker.receive().await, Report::Ready));
         worker
     }
@@ -202,6 +209,13 @@ impl Worker {
     fn signal(&self, signal: &str) {
         let kill = format!("kill -s {signal} {}", self.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    /// Kills the worker. What it has reported is in the history.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.reader.take().map(JoinHandle::join).transpose().unwrap();
     }
 
     /// Ends the worker after its tasks have finished.

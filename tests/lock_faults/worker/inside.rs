@@ -22,7 +22,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// In a worker process: the worker. As a test: starts a worker and sends it commands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_executes_its_commands() {
+async fn a_worker_with_redis_and_postgres_executes_its_commands() {
     if let Ok(order) = std::env::var(ORDER) {
         return work(serde_json::from_str(&order).unwrap()).await;
     }
