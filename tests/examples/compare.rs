@@ -61,7 +61,7 @@ fn compare_runs_without_a_server_and_writes_every_report() {
 }
 
 #[tokio::test]
-async fn compare_spreads_tasks_over_processes_on_a_given_server() {
+async fn compare_spreads_tasks_over_processes_on_a_given_postgres() {
     let server = PostgresServer::shared().await.unwrap();
     let url = server.create_database().await.unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ async fn lock_shells_share_keys_on_redis() {
 }
 
 #[tokio::test]
-async fn lock_shells_share_keys_of_a_configuration_file() {
+async fn lock_shells_share_keys_of_a_configuration_file_on_postgres() {
     let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("locks.yml");

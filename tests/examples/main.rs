@@ -46,7 +46,7 @@ async fn wallet_runs_on_mariadb() {
 }
 
 #[tokio::test]
-async fn wallet_runs_with_a_configuration_file() {
+async fn wallet_runs_with_a_configuration_file_on_postgres() {
     let server = MySqlServer::shared().await.unwrap();
     let url = server.create_database().await.unwrap();
     let folder = tempfile::tempdir().unwrap();

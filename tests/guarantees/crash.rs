@@ -34,7 +34,7 @@ struct Round {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_neither_loses_nor_repeats_a_commit() {
+async fn a_killed_server_neither_loses_nor_repeats_a_commit_on_postgres() {
     let server = PostgresServer::builder().durable().start().await.unwrap();
     let url = server.create_database().await.unwrap();
     // The default would prolong the outage of the first round.

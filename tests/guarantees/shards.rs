@@ -121,7 +121,7 @@ async fn deposit_until(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_shard_affects_no_other_shard_and_recovers() {
+async fn a_killed_shard_affects_no_other_shard_and_recovers_on_postgres() {
     let shards = Arc::new(Shards::start().await);
     let committed: Arc<[AtomicUsize; COUNT]> = Arc::default();
     let over = Arc::new(AtomicBool::new(false));

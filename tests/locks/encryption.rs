@@ -133,7 +133,7 @@ async fn postgres_connections_are_encrypted_when_the_server_supports_it() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_rejected_when_tls_is_required() {
+async fn a_server_without_tls_is_rejected_when_tls_is_required_on_postgres() {
     let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
     let required = |keys: &str| keys.to_owned();
     each(

@@ -87,7 +87,7 @@ async fn serve(mut client: TcpStream, shared: Shared, target: String) -> std::io
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_pooler_leases_work_and_session_locks_are_rejected() {
+async fn behind_a_pooler_of_postgres_leases_work_and_session_locks_are_rejected() {
     let server = PostgresServer::shared().await.unwrap();
     let url = server.create_database().await.unwrap();
     let target = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap().to_owned();

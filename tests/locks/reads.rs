@@ -150,7 +150,7 @@ async fn execute(url: &str, sql: &str) {
 
 /// With a single round trip the read would miss the commit that it waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_repeatable_read_the_first_read_still_sees_the_commit() {
+async fn under_repeatable_read_the_first_read_still_sees_the_commit_on_postgres() {
     let url = ScratchDatabase::create(Dialect::Postgres).await.url;
     let name = url.rsplit('/').next().unwrap();
     let isolate =
@@ -161,7 +161,7 @@ async fn under_repeatable_read_the_first_read_still_sees_the_commit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_server_function_the_fence_is_still_raised() {
+async fn without_the_server_function_the_fence_is_still_raised_on_postgres() {
     let url = ScratchDatabase::create(Dialect::Postgres).await.url;
     let db = TestDatabase::open(&url).await;
     execute(&url, "DROP FUNCTION eventlog.read_under_fence").await;

@@ -60,7 +60,7 @@ async fn held(locks: &impl KeyedLockProvider, key: &LockKey) -> bool {
 }
 
 #[tokio::test]
-async fn a_key_goes_to_the_locks_of_its_shard() {
+async fn a_key_goes_to_the_locks_of_its_shard_on_postgres() {
     let (first, second) = (database().await, database().await);
     let yaml = shards(&[on(&first, "zone: test"), on(&second, "zone: test")]);
     let locks = connect(&yaml).await;
@@ -83,7 +83,7 @@ async fn a_key_goes_to_the_locks_of_its_shard() {
 }
 
 #[tokio::test]
-async fn the_configuration_chooses_the_strategy_and_the_pool_size() {
+async fn the_configuration_chooses_the_strategy_and_the_pool_size_on_postgres() {
     let url = database().await;
     let locks = connect(&shards(&[on(&url, "strategy: session, maximum-pool-size: 2")])).await;
     let lease = locks.acquire(&lock_key!("a"), LONG).await.unwrap();
@@ -148,7 +148,7 @@ async fn in_process_locks_need_no_server() {
 }
 
 #[tokio::test]
-async fn zone_keys_are_separate_per_zone_and_global_keys_are_not() {
+async fn zone_keys_are_separate_per_zone_and_global_keys_are_not_on_postgres() {
     let url = database().await;
     let eu = connect(&shards(&[on(&url, "zone: eu")])).await;
     let us = connect(&shards(&[on(&url, "zone: us")])).await;
@@ -161,7 +161,7 @@ async fn zone_keys_are_separate_per_zone_and_global_keys_are_not() {
 }
 
 #[tokio::test]
-async fn the_configured_term_applies_to_leases_without_one() {
+async fn the_configured_term_applies_to_leases_without_one_on_postgres() {
     let url = database().await;
     let locks = connect(&shards(&[on(&url, "term: 60s")])).await;
     let hour = Duration::from_secs(3600);
@@ -182,7 +182,7 @@ async fn the_configured_term_applies_to_leases_without_one() {
 }
 
 #[tokio::test]
-async fn a_shard_without_locks_says_what_to_add() {
+async fn a_shard_without_locks_says_what_to_add_on_postgres() {
     let (first, second) = (database().await, database().await);
     let with = on(&first, "");
     let without = format!("primary-config: {{url: '{second}'}}");
@@ -223,7 +223,7 @@ async fn an_unknown_shard_is_an_error_unless_configured_otherwise() {
 }
 
 #[tokio::test]
-async fn failures_name_the_shard_and_hide_the_password() {
+async fn failures_name_the_shard_and_hide_the_password_on_postgres() {
     let good = database().await;
     let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
     let bad = format!("url: 'postgres://app:s3cret@127.0.0.1:{}/shop'", proxy.port());

@@ -52,7 +52,7 @@ async fn a_lease_has_a_span_for_its_acquisition_and_one_for_its_hold() {
 }
 
 #[tokio::test]
-async fn the_span_of_a_waiter_follows_from_those_of_the_holders_before_it() {
+async fn the_span_of_a_waiter_follows_from_those_of_the_holders_before_it_on_postgres() {
     let locks = in_process();
     let key = LockKey::named("k");
     let (recorder, _guard) = Recorder::start();
@@ -128,7 +128,7 @@ async fn busy_reentered_and_lost_have_outcomes_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_waiter_names_the_process_that_it_waits_for() {
+async fn a_waiter_names_the_process_that_it_waits_for_on_postgres() {
     for kind in [Kind::PostgresLease, Kind::PostgresSession] {
         let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
         let (theirs, ours) = (on_postgres(kind, &url).await, on_postgres(kind, &url).await);

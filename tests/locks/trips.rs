@@ -31,12 +31,12 @@ fn one(wallet: Id<Wallet>) -> Deposit {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_action_takes_four_round_trips_with_leases() {
+async fn a_locked_action_takes_four_round_trips_with_leases_on_postgres() {
     a_locked_action_takes_four_round_trips(Kind::PostgresLease).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_action_takes_four_round_trips_with_a_session() {
+async fn a_locked_action_takes_four_round_trips_with_a_session_on_postgres() {
     a_locked_action_takes_four_round_trips(Kind::PostgresSession).await;
 }
 
@@ -127,7 +127,7 @@ where
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_attempt_does_not_raise_the_fence_again() {
+async fn a_second_attempt_does_not_raise_the_fence_again_on_postgres() {
     let url = ScratchDatabase::create(Dialect::Postgres).await.url;
     let (proxied_url, proxy) = proxied(&url).await;
     let db = TestDatabase::open(&proxied_url).await;
@@ -155,12 +155,12 @@ async fn a_second_attempt_does_not_raise_the_fence_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_do_not_wait_for_the_release_of_a_lease() {
+async fn callers_do_not_wait_for_the_release_of_a_lease_on_postgres() {
     callers_do_not_wait_for_the_release(Kind::PostgresLease).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_do_not_wait_for_the_release_of_a_session_lock() {
+async fn callers_do_not_wait_for_the_release_of_a_session_lock_on_postgres() {
     callers_do_not_wait_for_the_release(Kind::PostgresSession).await;
 }
 

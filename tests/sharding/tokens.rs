@@ -93,7 +93,7 @@ impl Replicated {
 }
 
 #[tokio::test]
-async fn a_lagging_replica_is_read_only_after_it_caught_up() {
+async fn a_lagging_replica_is_read_only_after_it_caught_up_on_postgres() {
     let t = Replicated::start().await;
     let accounts = t.databases.repository::<Account>();
     t.replica.pause_replay().await.unwrap();
@@ -124,7 +124,7 @@ async fn a_lagging_replica_is_read_only_after_it_caught_up() {
 }
 
 #[tokio::test]
-async fn a_token_of_a_cross_shard_action_covers_the_shards_with_a_replica() {
+async fn a_token_of_a_cross_shard_action_covers_the_shards_with_a_replica_on_postgres() {
     let t = Replicated::start().await;
     let accounts = t.databases.repository::<Account>();
     let other = accounts.add(quiet(account(SECOND, "b"))).await.unwrap();
@@ -140,7 +140,7 @@ async fn a_token_of_a_cross_shard_action_covers_the_shards_with_a_replica() {
 }
 
 #[tokio::test]
-async fn a_replica_has_its_own_pool() {
+async fn a_replica_has_its_own_pool_on_postgres() {
     let t = Replicated::start().await;
     let shard = t.databases.shard(FIRST).unwrap();
     let held = shard.postgres().await.unwrap();
@@ -153,7 +153,7 @@ async fn a_replica_has_its_own_pool() {
 }
 
 #[tokio::test]
-async fn a_read_after_a_token_uses_the_primary_when_the_replica_is_down() {
+async fn a_read_after_a_token_uses_the_primary_when_the_replica_is_down_on_postgres() {
     let t = Replicated::start().await;
     let token = t.take(std::slice::from_ref(&t.account)).await;
     t.replica.kill().await.unwrap();

@@ -86,7 +86,7 @@ impl LockBackend for WaitsAtTheServer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provider_that_waits_at_the_server_is_detected() {
+async fn a_provider_that_waits_at_the_server_is_detected_on_postgres() {
     let place = Place::shared(Kind::PostgresSession).await;
     let (tokens, known) = (Arc::new(AtomicI64::new(1)), Arc::new(AtomicI64::new(0)));
     let mut processes = Vec::new();
