@@ -40,7 +40,7 @@ pub const TABLE: [RoomList; 5] = [
         room(&["postgres"], &["contract"]),
         room(&["mysql"], &["contract"]),
         room(&["sqlite"], &["contract"]),
-        rooms("use", &["database", "dialect", "lane", "migration", "open_transactions", "pool", "raw", "transaction"], &["contract", "postgres", "mysql", "sqlite"]),
+        rooms("use", &["database", "dialect", "lane", "migration", "open_transactions", "pool", "raw", "same_table", "transaction"], &["contract", "postgres", "mysql", "sqlite"]),
     ] },
     // A strategy of contention knows neither the executor nor how a call is built.
     RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[

@@ -6,7 +6,7 @@ use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::domain::{New, PayloadError};
 use ekbatan::prelude::*;
 use serde::Serialize;
-use support::things::{THINGS, Thing, ThingState, quiet, thing};
+use support::things::{THINGS, Thing, ThingState, Zone, quiet, thing};
 use support::{Dialect, TestDatabase};
 
 use crate::actions::{Stage, run};
@@ -15,6 +15,7 @@ on_every_database! {
     a_missing_column_is_named_with_its_model,
     a_column_of_another_type_is_named_with_its_model,
     two_models_of_one_table_are_checked_separately,
+    two_names_of_one_table_are_refused,
     a_database_without_migrations_is_named_in_the_error,
     an_unknown_enum_value_is_named,
     an_integer_beyond_64_signed_bits_is_refused,
@@ -68,6 +69,50 @@ struct Numbered {
     id: Id<Numbered>,
     name: i64,
     state: ThingState,
+}
+
+/// The table `zones` under other names.
+mod other_names {
+    use super::*;
+
+    macro_rules! other_name {
+        ($name:ident of $table:tt) => {
+            #[derive(Debug, Clone, Entity)]
+            #[entity(table = $table, name = $table)]
+            pub struct $name {
+                id: Id<$name>,
+                name: String,
+                state: ThingState,
+            }
+        };
+    }
+
+    other_name!(InSchema of "public.zones");
+    other_name!(InCapitals of "ZONES");
+    other_name!(InDatabase of "names_of_one_table.zones");
+}
+
+async fn two_names_of_one_table_are_refused(db: &TestDatabase) {
+    use other_names::{InCapitals, InDatabase, InSchema};
+    async fn second_name<T: Entity>(databases: &Databases) -> String {
+        databases.check::<Zone>().await.unwrap();
+        databases.check::<T>().await.unwrap_err().to_string()
+    }
+    let refused = match db.dialect {
+        Dialect::Postgres => second_name::<InSchema>(&db.databases).await,
+        Dialect::Sqlite => second_name::<InCapitals>(&db.databases).await,
+        // The code names the database. Tests share the server, so the name stands once for each.
+        Dialect::MySql | Dialect::MariaDb => {
+            let server = db.url.rsplit_once('/').unwrap().0;
+            db.execute("CREATE DATABASE IF NOT EXISTS names_of_one_table").await;
+            let url = format!("{server}/names_of_one_table");
+            let config = ekbatan::config::DataSourceConfig::new(&url).eventlog("names_of_one_log");
+            let databases = Databases::connect(&config.into()).await.unwrap();
+            databases.migrate(&(THINGS.migrations)()).await.unwrap();
+            second_name::<InDatabase>(&databases).await
+        }
+    };
+    assert!(refused.contains("`Zone` has this table under the name `zones`"), "{refused}");
 }
 
 async fn problems<T: Entity>(db: &TestDatabase) -> String {

@@ -18,6 +18,7 @@ mod choice;
 mod correctness;
 mod departures;
 mod effects;
+mod expectations;
 mod faults;
 mod groups;
 mod leases;

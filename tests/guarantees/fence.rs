@@ -6,7 +6,7 @@ use std::time::Duration;
 use ekbatan::action::Fence;
 use ekbatan::prelude::*;
 use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
-use support::{Dialect, InterruptedDeposit, ScratchDatabase};
+use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
@@ -17,6 +17,7 @@ on_every_database!(
     a_later_lease_fences_off_an_earlier_one,
     a_later_lease_that_starts_during_perform_fences_off_the_commit,
     a_lease_that_expires_during_perform_cannot_commit,
+    a_lease_that_ended_by_the_databases_clock_cannot_commit,
     waiting_to_execute_does_not_prolong_a_lease,
     a_commit_under_several_leases_needs_all_of_them,
     a_fold_drops_the_commits_that_lost_one_of_several_leases,
@@ -88,6 +89,21 @@ async fn a_lease_that_expires_during_perform_cannot_commit(dialect: Dialect) {
     let lasts = Duration::from_millis(50);
     let paused = InterruptedDeposit(move |_| tokio::time::sleep(lasts * 2));
     assert_lost(ledger.executor.execute(&paused, deposit(id)).fenced_by(&lease(1, lasts)).await);
+    ledger.assert_sound(0).await;
+}
+
+/// The clock of this process believes in the lease all the time.
+async fn a_lease_that_ended_by_the_databases_clock_cannot_commit(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
+    let id = ledger.open_wallets(1).await[0];
+    let fences = ledger.eventlog("lock_fences");
+    let end = format!("UPDATE {fences} SET until = '2000-01-01 00:00:00'");
+    let paused = InterruptedDeposit(|_| async {
+        let mut other = PlainConnection::connect(ledger.url()).await;
+        other.execute(&end).await;
+        other.close().await;
+    });
+    assert_lost(ledger.executor.execute(&paused, deposit(id)).fenced_by(&lease(1, LONG)).await);
     ledger.assert_sound(0).await;
 }
 

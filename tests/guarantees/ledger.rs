@@ -67,6 +67,11 @@ impl Ledger {
         &self.scratch.url
     }
 
+    /// The qualified name of a table of the framework.
+    pub fn eventlog(&self, table: &str) -> String {
+        self.scratch.eventlog(table)
+    }
+
     pub async fn open_wallets(&self, count: usize) -> Vec<Id<Wallet>> {
         let mut ids = Vec::with_capacity(count);
         for n in 0..count {

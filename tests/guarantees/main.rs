@@ -15,6 +15,7 @@ macro_rules! on_every_database {
 }
 
 mod ledger;
+mod orders;
 mod other_sessions;
 
 mod calls;
@@ -22,9 +23,11 @@ mod cancellation;
 mod concurrency;
 mod crash;
 mod demoted;
+mod expectations;
 mod fence;
 mod forgotten_locks;
 mod lanes;
+mod lock_order;
 mod packets;
 mod process;
 mod replicas;
@@ -32,3 +35,4 @@ mod round_trips;
 mod shards;
 mod silence;
 mod startup;
+mod statements;

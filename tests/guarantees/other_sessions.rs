@@ -74,10 +74,10 @@ impl Observer {
             return self.ids("pid", waiting).await;
         }
         // `information_schema.innodb_trx` would name the waiting session, but the servers return
-        // it from a cache that frequent queries keep from being renewed. A session that runs the
-        // same update for a while waits for a row.
+        // it from a cache that frequent queries keep from being renewed. A session that is in
+        // a query for a while waits for a row.
         let updating = "FROM information_schema.processlist \
-                        WHERE db = database() AND command = 'Query' AND info LIKE 'UPDATE `wallets`%'";
+                        WHERE db = database() AND command = 'Query' AND id <> connection_id()";
         let first = self.ids("id", updating).await;
         if first.is_empty() {
             return first;

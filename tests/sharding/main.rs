@@ -25,6 +25,7 @@ mod shards;
 
 mod across;
 mod dropped;
+mod expectations;
 mod fences;
 mod homes;
 mod keys;

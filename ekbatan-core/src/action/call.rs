@@ -13,7 +13,7 @@ use super::deadline::Deadline;
 use super::executor_state::ExecutorState;
 use super::performing::performing;
 use super::plan::PlanParts;
-use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, Planned, PlannedBatches};
+use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, PlanRows, Planned, PlannedBatches};
 use super::{Action, ActionContext, ActionPlan, Contention, ExecuteError, PlanError, RetryPolicy};
 use crate::db::{ActionId, OpenAction};
 use crate::domain::{LockKey, PayloadError};
@@ -190,9 +190,10 @@ impl<A: Action> Perform for Call<'_, A> {
         performed: Performed<A::Output>,
     ) -> Result<(A::Output, Planned), ExecuteError<A::Error>> {
         let Performed { output, plan, started } = performed;
-        let PlanParts { rows, events, effects, pending } = plan.into_parts()?;
+        let PlanParts { rows, expected, events, effects, pending } = plan.into_parts()?;
         let changes_nothing = rows.is_empty() && self.idempotent.is_none();
-        let batches = if changes_nothing && !self.executor.record_reads {
+        let is_recorded = !changes_nothing || self.executor.record_reads;
+        let batches = if !is_recorded && expected.is_empty() {
             Vec::new()
         } else {
             let action = self.record(started);
@@ -206,7 +207,9 @@ impl<A: Action> Perform for Call<'_, A> {
                 action: &action,
                 fencing: self.attempt.fencing.as_deref(),
                 allow_cross_shard: self.options.allow_cross_shard,
+                is_recorded,
             };
+            let rows = PlanRows { changes: rows, expected };
             let building = builder.build(rows, &events, key);
             let PlannedBatches { batches, claim } = self.attempt.deadline.bound(building).await??;
             if let Some(idempotent) = &mut self.idempotent {

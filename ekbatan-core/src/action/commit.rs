@@ -172,12 +172,14 @@ async fn commit_batches(
     let mut done: Vec<Arc<Database>> = Vec::with_capacity(batches.len());
     let mut batches = batches.into_iter();
     while let Some(ShardBatch { database, batch }) = batches.next() {
+        let writes = batch.writes();
         match database.commit(batch).await {
             Ok(one) => {
                 all.round_trips += one.round_trips;
                 all.folded = all.folded.max(one.folded);
                 all.lane_wait += one.lane_wait;
-                done.push(database);
+                // A shard on which rows were only checked has nothing that could be left behind.
+                done.extend(writes.then_some(database));
             }
             Err(error) if done.is_empty() => return Err(CommitFailure::Whole(error)),
             Err(error) => {

@@ -8,7 +8,10 @@ use uuid::Uuid;
 
 use super::PlanError;
 use super::effect::{Closure, Effect};
-use crate::db::{ChangeKind, Committed, StageResult, Staged, stage_changed, stage_new};
+use crate::db::{
+    ChangeKind, Committed, StageResult, Staged, StagedExpectation, stage_changed, stage_expected,
+    stage_new,
+};
 use crate::domain::{Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Value};
 use crate::outbox::EventRecord;
 use crate::repository::PendingRow;
@@ -21,6 +24,7 @@ use crate::repository::PendingRow;
 pub struct ActionPlan {
     now: DateTime<Utc>,
     rows: Vec<Staged>,
+    expected: Vec<StagedExpectation>,
     events: Vec<EventRecord>,
     /// In a mutex because an effect need not be `Sync`, and a context that is borrowed across an
     /// await must be.
@@ -34,6 +38,7 @@ pub struct ActionPlan {
 /// The content of a plan without mistakes.
 pub(super) struct PlanParts {
     pub(super) rows: Vec<Staged>,
+    pub(super) expected: Vec<StagedExpectation>,
     pub(super) events: Vec<EventRecord>,
     pub(super) effects: Vec<Box<dyn Effect>>,
     pub(super) pending: Vec<PendingRow>,
@@ -52,6 +57,7 @@ impl ActionPlan {
         Self {
             now,
             rows: Vec::new(),
+            expected: Vec::new(),
             events: Vec::new(),
             effects: Mutex::default(),
             seen: HashSet::new(),
@@ -104,6 +110,50 @@ impl ActionPlan {
         rows: impl IntoIterator<Item = D>,
     ) -> Vec<Stored<T>> {
         rows.into_iter().map(|row| self.delete(row)).collect()
+    }
+
+    /// Requires that a row which the action only read is still at the version that was read when
+    /// the plan commits. Otherwise the commit fails as stale, and the action runs again.
+    ///
+    /// Without it, an action is guarded only by the rows that it changes. Two actions that each
+    /// read what the other changes could both commit (*write skew*):
+    ///
+    /// ```
+    /// # use ekbatan_core::action::*;
+    /// # use ekbatan_core::domain::*;
+    /// # use ekbatan_core::repository::ReadError;
+    /// # use ekbatan_macros::{Entity, State};
+    /// # #[derive(Debug, Clone, State)] pub enum Life { Active }
+    /// # #[derive(Debug, Clone, Entity)]
+    /// # #[entity(table = "doctors")]
+    /// # pub struct Doctor { pub id: Id<Doctor>, pub on_call: bool, pub state: Life }
+    /// # #[derive(Debug)] pub enum LeaveError { NobodyLeft, Read(ReadError) }
+    /// # impl From<ReadError> for LeaveError { fn from(e: ReadError) -> Self { Self::Read(e) } }
+    /// # async fn leave(ctx: &mut ActionContext<'_>, me: Id<Doctor>, other: Id<Doctor>) -> Result<(), LeaveError> {
+    /// let other = ctx.get(other).await?;
+    /// if !other.on_call {
+    ///     return Err(LeaveError::NobodyLeft);
+    /// }
+    /// // The other doctor cannot leave in the same moment.
+    /// ctx.plan().expect(&other);
+    /// let me = ctx.get(me).await?.apply(|doctor| doctor.on_call = false);
+    /// ctx.plan().update(me);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The check is a part of the commit and takes no round trip of its own. A plan that only
+    /// expects rows makes one round trip and writes nothing. A row on another shard than the
+    /// changes counts as touching that shard, which needs
+    /// [`allow_cross_shard`](super::Execution::allow_cross_shard); it is checked there before
+    /// anything is written, and may change before the other shards commit.
+    ///
+    /// Rows that the plan itself adds or updates need no expectation.
+    pub fn expect<T: Entity>(&mut self, read: &Stored<T>) {
+        match stage_expected(read) {
+            Ok(expected) => self.expected.push(expected),
+            Err(error) => self.fail(error.into()),
+        }
     }
 
     /// Stages a closure to run once the commit is known. Effects run in the order of their
@@ -182,9 +232,25 @@ impl ActionPlan {
             None => {
                 let effects = self.effects.into_inner().unwrap_or_else(PoisonError::into_inner);
                 let pending = self.pending.unwrap_or_default();
-                Ok(PlanParts { rows: self.rows, events: self.events, effects, pending })
+                let Self { rows, mut expected, events, .. } = self;
+                expected.retain(|expected| !rows.iter().any(|row| covers(row, expected)));
+                Ok(PlanParts { rows, expected, events, effects, pending })
             }
         }
+    }
+}
+
+/// Whether the change of a row ensures that the row is as expected: it expects the version that the
+/// change expects, or the one that the change makes.
+fn covers(change: &Staged, expected: &StagedExpectation) -> bool {
+    if (change.table.key(), change.id) != (expected.table.key(), expected.id) {
+        return false;
+    }
+    let version = change.table.version.and_then(|position| change.values.get(position));
+    let Some(Value::Int(version)) = version else { return false };
+    match change.kind {
+        ChangeKind::Insert => expected.version == *version,
+        ChangeKind::Update => [*version, version + 1].contains(&expected.version),
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::{Effect, ExecuteError};
-use crate::db::{CommitBatch, Database, StageError, Staged, resolve};
+use crate::db::{
+    CommitBatch, Database, ExpectedRow, StageError, Staged, StagedExpectation, resolve,
+};
 use crate::domain::{IdGenerator, ShardIdentifier};
 use crate::outbox::{ActionRecord, EventRecord, KeyRecord, Part, decision, records};
 use crate::repository::PendingRow;
@@ -55,21 +57,33 @@ pub(super) struct BatchBuilder<'a> {
     pub(super) action: &'a ActionRecord,
     pub(super) fencing: Option<&'a Fencing>,
     pub(super) allow_cross_shard: bool,
+    /// Whether the action is recorded in the outbox. One that only checks rows need not be.
+    pub(super) is_recorded: bool,
 }
 
-/// The rows of one shard, and their positions in the plan.
+/// The rows of a plan.
+pub(super) struct PlanRows {
+    pub(super) changes: Vec<Staged>,
+    /// Rows that must be unchanged.
+    pub(super) expected: Vec<StagedExpectation>,
+}
+
+/// The rows of one shard, and the positions of its changes in the plan.
 struct ShardRows {
     database: Arc<Database>,
     rows: Vec<Staged>,
     positions: Vec<usize>,
+    expected: Vec<StagedExpectation>,
 }
 
 impl BatchBuilder<'_> {
     /// Builds the batch of every shard that the plan touches, in the order of the shards. The
-    /// home of an idempotency key comes first, because its commit decides between calls.
+    /// home of an idempotency key comes first, because its commit decides between calls. Shards
+    /// on which rows are only checked come before it, so that a failed check leaves nothing
+    /// behind.
     pub(super) async fn build<E>(
         &self,
-        rows: Vec<Staged>,
+        rows: PlanRows,
         events: &[EventRecord],
         key: Option<KeyPlan<'_>>,
     ) -> Result<PlannedBatches, ExecuteError<E>> {
@@ -83,12 +97,25 @@ impl BatchBuilder<'_> {
         if let Some(home) = home {
             groups.sort_by_key(|group| group.database.shard != home.shard);
         }
+        let (mut writing, mut checking): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| !group.rows.is_empty());
+        if writing.is_empty() && self.is_recorded {
+            // A plan without rows has a group, too.
+            writing.extend(checking.drain(..1));
+        }
         let (mut of_first, claim) = match key {
-            Some(key) => self.place_key(key, &groups),
+            Some(key) => self.place_key(key, &writing),
             None => (None, None),
         };
-        let mut batches = Vec::with_capacity(groups.len());
-        for ShardRows { database, rows, positions } in groups {
+        let mut batches = Vec::with_capacity(checking.len() + writing.len());
+        for ShardRows { database, expected, .. } in checking {
+            let rows = PlanRows { changes: Vec::new(), expected };
+            let batch = self.batch(&database, rows, Vec::new()).await?;
+            batches.push(ShardBatch { database, batch });
+        }
+        let mut shards: Vec<_> = writing.iter().map(|group| group.database.shard).collect();
+        shards.sort_unstable();
+        for ShardRows { database, rows, positions, expected } in writing {
             let own =
                 |(_, event): &(usize, &EventRecord)| positions.binary_search(&event.row).is_ok();
             let events = events.iter().enumerate().filter(own);
@@ -105,6 +132,7 @@ impl BatchBuilder<'_> {
                 };
                 staged_records.push(part.stage());
             }
+            let rows = PlanRows { changes: rows, expected };
             let batch = self.batch(&database, rows, staged_records).await?;
             batches.push(ShardBatch { database, batch });
         }
@@ -135,16 +163,17 @@ impl BatchBuilder<'_> {
     /// to the default shard.
     fn group<E>(
         &self,
-        rows: Vec<Staged>,
+        PlanRows { changes: rows, expected }: PlanRows,
         home: Option<&Arc<Database>>,
     ) -> Result<BTreeMap<ShardIdentifier, ShardRows>, ExecuteError<E>> {
         let empty = |database: &Arc<Database>| ShardRows {
             database: database.clone(),
             rows: Vec::new(),
             positions: Vec::new(),
+            expected: Vec::new(),
         };
         let mut groups = BTreeMap::new();
-        if rows.is_empty() {
+        if rows.is_empty() && expected.is_empty() {
             let database = home.unwrap_or_else(|| self.shards.default());
             groups.insert(database.shard, empty(database));
         }
@@ -154,18 +183,24 @@ impl BatchBuilder<'_> {
             of_shard.rows.push(row);
             of_shard.positions.push(position);
         }
+        for row in expected {
+            let database = self.shards.of_row(row.table, row.carries_shard, row.id, &row.values)?;
+            let of_shard = groups.entry(database.shard).or_insert_with(|| empty(database));
+            of_shard.expected.push(row);
+        }
         Ok(groups)
     }
 
     async fn batch<E>(
         &self,
         database: &Database,
-        rows: Vec<Staged>,
+        PlanRows { changes: rows, expected }: PlanRows,
         records: Vec<Staged>,
     ) -> Result<CommitBatch, ExecuteError<E>> {
         let mut batch = CommitBatch {
             action: self.action.action,
             changes: Vec::with_capacity(rows.len()),
+            expected: Vec::with_capacity(expected.len()),
             records: Vec::with_capacity(records.len()),
             fences: self.fencing.map(Fencing::checks).unwrap_or_default(),
             traceable: true,
@@ -173,6 +208,10 @@ impl BatchBuilder<'_> {
         for row in rows {
             let table = database.table(row.table).await.map_err(StageError::Table)?;
             batch.changes.push(resolve(row, table)?);
+        }
+        for StagedExpectation { table, id, version, .. } in expected {
+            let table = database.table(table).await.map_err(StageError::Table)?;
+            batch.expected.push(ExpectedRow { table, id, version });
         }
         for record in records {
             let table = database.table(record.table).await.map_err(StageError::Table)?;

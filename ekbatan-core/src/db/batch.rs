@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::fence::FenceCheck;
 use super::{CommitToken, DbError, TableInfo};
-use crate::domain::Value;
+use crate::domain::{TableKey, Value};
 
 /// Identifies one execution of an action. It is stored with the events, so that whether the
 /// execution committed can be looked up later.
@@ -84,6 +84,20 @@ impl RowChange {
     }
 }
 
+/// A row that an action read and does not change. It must still be at its version.
+#[derive(Debug, Clone)]
+pub(crate) struct ExpectedRow {
+    pub(crate) table: Arc<TableInfo>,
+    pub(crate) id: Uuid,
+    pub(crate) version: i64,
+}
+
+impl ExpectedRow {
+    pub(crate) fn row_ref(&self) -> RowRef {
+        RowRef { model: self.table.table.model, id: self.id, expected_version: self.version }
+    }
+}
+
 /// Names a row in an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowRef {
@@ -107,6 +121,8 @@ pub(crate) struct CommitBatch {
     pub(crate) action: ActionId,
     /// The rows, ordered by table and key, so that no two batches lock rows in opposite order.
     pub(crate) changes: Vec<RowChange>,
+    /// The rows that must be unchanged, in the same order.
+    pub(crate) expected: Vec<ExpectedRow>,
     /// Rows that are only ever inserted, such as those of the outbox and of idempotency keys.
     pub(crate) records: Vec<RowChange>,
     /// One check per lease under which the action runs. All must hold.
@@ -126,14 +142,27 @@ impl CommitBatch {
                 b.id,
             ))
         });
+        self.expected.sort_by_key(|row| (row.table.table.key(), row.id));
     }
 
     pub(crate) fn updates(&self) -> impl Iterator<Item = &RowChange> {
         self.changes.iter().filter(|change| change.kind == ChangeKind::Update)
     }
 
+    /// The rows that must be at a version: those that are updated, and those that are expected.
+    pub(crate) fn guarded(&self) -> impl Iterator<Item = (TableKey, RowRef)> {
+        let updated = self.updates().map(|row| (row.table.table.key(), row.row_ref()));
+        let expected = self.expected.iter().map(|row| (row.table.table.key(), row.row_ref()));
+        updated.chain(expected)
+    }
+
+    /// Whether the batch writes anything. One that does not only checks rows and fences.
+    pub(crate) fn writes(&self) -> bool {
+        !self.changes.is_empty() || !self.records.is_empty()
+    }
+
     pub(crate) fn rows(&self) -> usize {
-        self.changes.len() + self.records.len()
+        self.changes.len() + self.expected.len() + self.records.len()
     }
 }
 

@@ -8,6 +8,7 @@ use super::dialect::driver_for;
 use super::driver::{Connection, Driver};
 use super::fence::FenceRaise;
 use super::open_transactions::{Side, open_transaction};
+use super::same_table::{self, Described, alike};
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
     Lanes, OpenAction, Pool, PooledConnection, Query, Route, Rows, SchemaError, SizeLimits,
@@ -252,9 +253,11 @@ impl Database {
         if let Some(info) = self.known_table(table)? {
             return Ok(info);
         }
-        let found =
-            self.read(&self.primary, "describe", |connection| connection.describe(table)).await?;
-        Ok(self.learn_table(table, found)?)
+        let alike = &self.tables_like(table);
+        let describing = self.read(&self.primary, "describe", |connection| {
+            Box::pin(same_table::describe(connection, table, alike))
+        });
+        Ok(self.learn_table(table, describing.await?)?)
     }
 
     /// The columns of a table, if the database was already asked.
@@ -270,12 +273,22 @@ impl Database {
         Ok(known)
     }
 
+    /// The known tables whose names could mean the same table.
+    pub(crate) fn tables_like(&self, table: &Table) -> Vec<&'static Table> {
+        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
+        alike(self.driver.syntax(), table, tables.values().map(|known| known.table))
+    }
+
     /// Compares the columns in the database with the code, and remembers them.
     pub(crate) fn learn_table(
         &self,
         table: &'static Table,
-        found: Vec<ColumnInfo>,
+        found: Described,
     ) -> Result<Arc<TableInfo>, SchemaError> {
+        let Described { columns: found, same_as } = found;
+        if let Some(other) = same_as {
+            return Err(SchemaError::of_two_names(table, other, self.driver.address()));
+        }
         let syntax = self.driver.syntax();
         let misfit = |column: &ColumnInfo, ty| syntax.misfit(column, ty);
         let info = Arc::new(TableInfo::check(table, found, misfit, self.driver.address())?);

@@ -91,7 +91,8 @@ pub(crate) trait Connection: Send {
     async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError>;
 
     /// Commits batches, each of them whole or not at all and independently of the others. The
-    /// outcomes are in the order of the batches. No two batches update the same row.
+    /// outcomes are in the order of the batches. No two batches update the same row, and no batch
+    /// expects a row to be unchanged that a batch before it updates.
     ///
     /// `Err` applies to all batches: nothing was written, unless the connection broke; then any
     /// of them may have committed.
@@ -99,6 +100,12 @@ pub(crate) trait Connection: Send {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError>;
+
+    /// Divides batches into those that are best committed by one `commit`: a number for each
+    /// batch.
+    fn part(&mut self, batches: &[&CommitBatch]) -> Vec<usize> {
+        vec![0; batches.len()]
+    }
 
     /// Writes a batch within the open transaction.
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError>;
@@ -148,6 +155,10 @@ pub(crate) trait Connection: Send {
 
     /// The columns of a table; empty if there is no such table.
     async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError>;
+
+    /// What the catalogue calls a table, however the code names it; `None` if there is no such
+    /// table.
+    async fn identify(&mut self, table: &Table) -> Result<Option<String>, DbError>;
 
     /// Makes sure that nothing sent over a broken connection can still commit, then returns
     /// which of the actions committed. Called on a new connection; `broken` is the

@@ -26,6 +26,7 @@ mod pool;
 pub(crate) mod postgres;
 mod query;
 mod raw;
+mod same_table;
 mod schema;
 mod size;
 #[cfg(feature = "sqlite")]
@@ -37,7 +38,7 @@ mod token;
 mod transaction;
 
 pub use batch::{ActionId, ChangeKind, CommitError, Committed, RowRef};
-pub(crate) use batch::{CommitBatch, RowChange};
+pub(crate) use batch::{CommitBatch, ExpectedRow, RowChange};
 pub(crate) use database::Database;
 pub(crate) use dialect::driver_for;
 pub use driver::{Capabilities, Isolation, Route, TransactionOptions};
@@ -52,11 +53,16 @@ pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection, Use};
 pub(crate) use query::{Arg, Query, Rows};
 pub use raw::{RawConnection, TransactionConnection};
+#[cfg(feature = "mysql")]
+pub(crate) use schema::Reference;
 pub use schema::SchemaError;
 pub(crate) use schema::{ColumnInfo, TableError, TableInfo};
 pub(crate) use size::SizeLimits;
 #[cfg(feature = "mysql")]
 pub(crate) use size::{largest, too_large};
-pub(crate) use stage::{StageError, StageResult, Staged, resolve, stage_changed, stage_new};
+pub(crate) use stage::{
+    StageError, StageResult, Staged, StagedExpectation, resolve, stage_changed, stage_expected,
+    stage_new,
+};
 pub use token::{CommitToken, CommitTokenError};
 pub use transaction::{Transaction, TransactionError, TransactionManager};

@@ -18,9 +18,18 @@ pub(crate) struct ColumnInfo {
     pub(crate) length: Option<u32>,
     /// Whether the type is an enum of the application.
     pub(crate) is_enum: bool,
-    /// The tables that its foreign keys refer to, as [`Table::full_name`] writes them. Filled
-    /// only by dialects that check foreign keys row by row, and so must write parents first.
-    pub(crate) references: Vec<String>,
+    /// What its foreign keys refer to. Filled only by dialects that check foreign keys row by
+    /// row, and so must write parents first.
+    pub(crate) references: Vec<Reference>,
+}
+
+/// What a foreign key refers to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reference {
+    /// The table, as [`Table::full_name`] writes it.
+    pub(crate) table: String,
+    /// The table's quoted name, and the column; `None` for a key of several columns.
+    pub(crate) column: Option<(String, String)>,
 }
 
 /// A table whose columns fit the code.
@@ -70,6 +79,23 @@ pub(crate) enum TableError {
     Schema(#[from] SchemaError),
     #[error(transparent)]
     Database(#[from] DbError),
+}
+
+impl SchemaError {
+    /// A table that another model has under another name.
+    pub(super) fn of_two_names(table: &Table, other: &Table, database: &str) -> Self {
+        let name = other.full_name();
+        let problem = format!(
+            "`{}` has this table under the name `{name}`; map it once, and write its name in one way",
+            other.model
+        );
+        SchemaError::Columns {
+            model: table.model,
+            table: table.full_name(),
+            database: database.to_owned(),
+            problems: vec![problem],
+        }
+    }
 }
 
 impl TableInfo {

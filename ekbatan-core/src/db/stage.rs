@@ -20,6 +20,17 @@ pub(crate) struct Staged {
     pub(crate) values: Vec<Value>,
 }
 
+/// A row that must be unchanged, before its table was looked up.
+#[derive(Debug, Clone)]
+pub(crate) struct StagedExpectation {
+    pub(crate) table: &'static Table,
+    pub(crate) id: Uuid,
+    pub(crate) carries_shard: bool,
+    pub(crate) version: i64,
+    /// The values as they were read, by which the shard is chosen.
+    pub(crate) values: Vec<Value>,
+}
+
 /// A value that cannot be written as a row.
 #[derive(Debug)]
 pub(crate) enum StageError {
@@ -48,6 +59,15 @@ pub(crate) fn stage_changed<T: Entity>(changed: Changed<T>, now: DateTime<Utc>) 
     let (staged, stored) =
         stage::<T>(changed.value, ChangeKind::Update, changed.version, changed.version + 1, dates)?;
     Ok((staged, stored, changed.events))
+}
+
+/// Stages the expectation that a row is unchanged.
+pub(crate) fn stage_expected<T: Entity>(read: &Stored<T>) -> Result<StagedExpectation, StageError> {
+    let (table, id) = (T::TABLE, read.value.id().uuid());
+    let values = read.value.to_values();
+    let values = values.map_err(|source| StageError::Field { model: table.model, id, source })?;
+    let carries_shard = T::Id::CARRIES_SHARD;
+    Ok(StagedExpectation { table, id, carries_shard, version: read.version, values })
 }
 
 fn stage<T: Entity>(

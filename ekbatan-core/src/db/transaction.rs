@@ -14,6 +14,7 @@ use tracing::Instrument;
 
 use super::driver::Connection;
 use super::open_transactions::OpenTransactions;
+use super::same_table;
 use super::{
     CommitBatch, CommitError, Database, DbError, DbErrorKind, PooledConnection, Query, Rows,
     TableError, TableInfo, TransactionOptions, Use,
@@ -223,7 +224,10 @@ impl Transaction {
             return Ok(info);
         }
         let mut state = self.state.lock().await;
-        let found = state.run(|connection| connection.describe(table)).await;
+        let alike = &self.database.tables_like(table);
+        let describing =
+            state.run(|connection| Box::pin(same_table::describe(connection, table, alike)));
+        let found = describing.await;
         drop(state);
         Ok(self.database.learn_table(table, found?)?)
     }

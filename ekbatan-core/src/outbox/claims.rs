@@ -50,6 +50,7 @@ pub(crate) async fn insert(database: &Database, claim: Uuid, row: Staged) -> Res
         // written, and sends it again, which is safe.
         action: ActionId(claim),
         changes: Vec::new(),
+        expected: Vec::new(),
         records: vec![row],
         fences: Vec::new(),
         traceable: true,

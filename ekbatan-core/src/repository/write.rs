@@ -101,6 +101,7 @@ impl<T: Entity> Repository<T> {
         let batch = CommitBatch {
             action: ActionId(Uuid::now_v7()),
             changes,
+            expected: Vec::new(),
             records: Vec::new(),
             fences: Vec::new(),
             traceable: false,

@@ -4,9 +4,9 @@
 //! - Once a lane has taken a batch, only the lane can end it. A dropped caller leaves neither
 //!   half a commit nor a connection in an unknown state.
 //! - A lane commits all waiting batches together (it folds them), and never waits for more.
-//! - A batch that updates a row of a batch in flight is parked until that batch is answered. If
-//!   the commit moved the row past the version that the parked batch expects, the parked batch
-//!   is stale and is never sent.
+//! - A batch that updates a row which a batch in flight updates, or expects it to be unchanged, is
+//!   parked until that batch is answered. If the commit moved the row past the version that the
+//!   parked batch expects, the parked batch is stale and is never sent.
 
 mod open_actions;
 mod queue;

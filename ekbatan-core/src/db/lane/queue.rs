@@ -8,7 +8,7 @@ use tokio::sync::{Notify, oneshot};
 use uuid::Uuid;
 
 use super::open_actions::{OpenAction, OpenActions};
-use crate::db::{ActionId, CommitBatch, CommitError, Committed, DbError, RowChange};
+use crate::db::{ActionId, CommitBatch, CommitError, Committed, DbError, RowChange, RowRef};
 use crate::domain::TableKey;
 
 /// How many bytes the batches of one statement have; further batches wait for the next one. A
@@ -36,7 +36,8 @@ pub(super) struct QueuedBatch {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<QueuedBatch>,
-    /// Rows that a batch in flight updates, each with the batches parked behind it.
+    /// Rows that a batch in flight updates, each with the batches that update it or expect it to
+    /// be unchanged, and are parked behind it.
     in_flight: HashMap<RowKey, Vec<QueuedBatch>>,
     closed: bool,
 }
@@ -110,8 +111,11 @@ impl CommitQueue {
                 abandoned.push(next); // its caller is gone and nothing of it was sent
                 continue;
             }
-            let blocking =
-                next.batch.updates().map(row_key).find(|key| state.in_flight.contains_key(key));
+            // A row that a batch in flight expects to be unchanged may be updated: this batch
+            // comes after that one, in its statement or by the locks of the database.
+            let mut guarded = next.batch.guarded().map(|(table, row)| (table, row.id));
+            let blocking = guarded.find(|key| state.in_flight.contains_key(key));
+            drop(guarded);
             if let Some(parked) = blocking.and_then(|key| state.in_flight.get_mut(&key)) {
                 parked.push(next);
                 continue;
@@ -137,15 +141,14 @@ impl CommitQueue {
         let mut state = self.state();
         for change in batch.updates() {
             for queued in state.in_flight.remove(&row_key(change)).unwrap_or_default() {
-                let same_row =
-                    queued.batch.updates().find(|parked| row_key(parked) == row_key(change));
-                let is_current =
-                    |parked: &RowChange| parked.expected_version() == change.next_version();
-                match same_row {
-                    Some(parked) if committed && !is_current(parked) => {
-                        let row = parked.row_ref();
-                        stale.push((queued, row));
-                    }
+                let is_stale = |row: &RowRef| row.expected_version != change.next_version();
+                let mut same_row = queued.batch.guarded().filter_map(|(table, parked)| {
+                    ((table, parked.id) == row_key(change)).then_some(parked)
+                });
+                let stale_row = same_row.find(is_stale);
+                drop(same_row);
+                match stale_row {
+                    Some(row) if committed => stale.push((queued, row)),
                     _ => state.waiting.push_back(queued),
                 }
             }

@@ -103,7 +103,7 @@ impl Lane {
             let batches: Vec<&CommitBatch> =
                 in_flight.batches().iter().map(|queued| &queued.batch).collect();
             let single_writer = self.driver.capabilities().single_writer;
-            let committing = commit_together_or_apart(&mut *connection, &batches, single_writer);
+            let committing = commit_in_parts(&mut *connection, &batches, single_writer);
             if single_writer {
                 committing.await // SQLite runs in this process, and always answers
             } else {
@@ -132,6 +132,28 @@ impl Lane {
         });
         Ok(connection)
     }
+}
+
+/// Commits batches in the parts that suit the connection. The outcomes are in their order.
+async fn commit_in_parts(
+    connection: &mut dyn Connection,
+    batches: &[&CommitBatch],
+    single_writer: bool,
+) -> Result<Vec<Result<(), CommitError>>, DbError> {
+    let parts = connection.part(batches);
+    let last = parts.iter().copied().max().unwrap_or_default();
+    let mut outcomes: Vec<(usize, Result<(), CommitError>)> = Vec::with_capacity(batches.len());
+    for part in 0..=last {
+        let of_part = |at: &usize| parts[*at] == part;
+        let positions: Vec<usize> = (0..batches.len()).filter(of_part).collect();
+        if !positions.is_empty() {
+            let batches: Vec<&CommitBatch> = positions.iter().map(|at| batches[*at]).collect();
+            let answers = commit_together_or_apart(connection, &batches, single_writer).await?;
+            outcomes.extend(positions.into_iter().zip(answers));
+        }
+    }
+    outcomes.sort_by_key(|(at, _)| *at);
+    Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
 /// Commits batches together. If the commit fails as a whole, commits each batch by itself, so

@@ -13,19 +13,26 @@
 
 use std::collections::HashSet;
 
+use uuid::Uuid;
+
 use super::connection::MySqlConnection;
 use super::error::{GUARD, NO_SAVEPOINT};
 use super::fence::{check, guard_fence};
+use super::locks::lock_first;
 use super::order::ordered;
 use super::packets::{ONE_WRITE, PacketPlan};
-use super::statement::{guard, insert_into, insert_row, look, update};
+use super::statement::{LockMode, guard, guard_expected, insert_into, insert_row, look, update};
 use crate::db::{
-    ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, FenceCheck, RowChange, RowRef,
-    largest, too_large,
+    ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, ExpectedRow, FenceCheck, RowChange,
+    RowRef, TableInfo, largest, too_large,
 };
+use crate::domain::TableKey;
 
 /// How many rows one UPDATE changes; the server compares each row with the ids of all of them.
 const UPDATE_ROWS: usize = 32;
+
+/// How many rows one guard of unchanged rows counts.
+const EXPECTED_ROWS: usize = 500;
 
 /// The fences of the batches, in one order for all commits: a raise that waits between two share
 /// locks could otherwise close a cycle.
@@ -120,8 +127,19 @@ impl MySqlConnection {
         self.send_all(plan).await
     }
 
-    /// Plans the writes of the batches, in the order in which rows are locked.
+    /// Plans the locks and the writes of the batches.
     fn plan(&self, batches: &[&CommitBatch], plan: &mut PacketPlan) -> Result<(), DbError> {
+        for lock in lock_first(&self.syntax, batches)? {
+            plan.push(lock)?;
+        }
+        let mut expected: Vec<&ExpectedRow> =
+            batches.iter().flat_map(|batch| &batch.expected).collect();
+        expected.sort_by_key(|row| (row.table.table.key(), row.id));
+        for rows in expected.chunk_by(|a, b| a.table.table.key() == b.table.table.key()) {
+            for rows in rows.chunks(EXPECTED_ROWS) {
+                plan.push(guard_expected(&self.syntax, rows)?)?;
+            }
+        }
         let rows = ordered(batches);
         for alike in
             rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind)
@@ -177,11 +195,20 @@ impl MySqlConnection {
         if let Some(first) = first {
             plan.push(first)?;
         }
+        for lock in lock_first(&self.syntax, batches)? {
+            plan.push(lock)?;
+        }
         let fences = fences(batches);
-        let rows: Vec<&RowChange> =
-            ordered(batches).into_iter().filter(|row| row.kind == ChangeKind::Update).collect();
-        for (n, row) in rows.iter().enumerate() {
-            plan.push(look(&self.syntax, row, n)?)?;
+        let mut rows: Vec<(&TableInfo, RowRef, LockMode)> = Vec::new();
+        for batch in batches {
+            let updates = batch.updates();
+            rows.extend(updates.map(|row| (&*row.table, row.row_ref(), LockMode::Exclusive)));
+            let expected = batch.expected.iter();
+            rows.extend(expected.map(|row| (&*row.table, row.row_ref(), LockMode::Share)));
+        }
+        rows.sort_by_key(|(table, row, _)| (table.table.key(), row.id));
+        for (n, (table, row, mode)) in rows.iter().enumerate() {
+            plan.push(look(&self.syntax, table, *row, *mode, n)?)?;
         }
         for (n, fence) in (rows.len()..).zip(&fences) {
             plan.push(check(&self.syntax, fence, n))?;
@@ -191,11 +218,11 @@ impl MySqlConnection {
             found.extend(self.numbers(&packet).await?);
         }
         let found = |n: usize| found.contains(&(n as i64));
-        let gone: HashSet<(_, _)> = rows
+        let gone: HashSet<(TableKey, Uuid, i64)> = rows
             .iter()
             .enumerate()
             .filter(|(n, _)| !found(*n))
-            .map(|(_, row)| (row.table.table.key(), row.id))
+            .map(|(_, (table, row, _))| (table.table.key(), row.id, row.expected_version))
             .collect();
         let fallen: Vec<&FenceCheck> = (rows.len()..)
             .zip(fences)
@@ -208,9 +235,9 @@ impl MySqlConnection {
                     return Err(CommitError::FenceLost(fence.key.clone()));
                 }
                 let stale: Vec<RowRef> = batch
-                    .updates()
-                    .filter(|row| gone.contains(&(row.table.table.key(), row.id)))
-                    .map(RowChange::row_ref)
+                    .guarded()
+                    .filter(|(table, row)| gone.contains(&(*table, row.id, row.expected_version)))
+                    .map(|(_, row)| row)
                     .collect();
                 if stale.is_empty() { Ok(()) } else { Err(CommitError::Stale(stale)) }
             })

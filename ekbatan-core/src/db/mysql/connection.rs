@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::TryStreamExt;
 use sha2::{Digest, Sha256};
+use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 use uuid::Uuid;
 
@@ -243,7 +244,7 @@ impl Connection for MySqlConnection {
         let rows = sqlx::query(
             "SELECT c.column_name, LOWER(c.column_type), c.data_type = 'enum', \
              IF(c.data_type = 'decimal', c.numeric_precision, NULL), c.numeric_scale, \
-             k.referenced_table_schema, k.referenced_table_name \
+             k.referenced_table_schema, k.referenced_table_name, k.referenced_column_name, k.constraint_name \
              FROM information_schema.columns c LEFT JOIN information_schema.key_column_usage k \
              ON k.table_schema = c.table_schema AND k.table_name = c.table_name \
              AND k.column_name = c.column_name AND k.referenced_table_name IS NOT NULL \
@@ -255,14 +256,24 @@ impl Connection for MySqlConnection {
         .await
         .map_err(classify)?;
         let mut columns: Vec<ColumnInfo> = Vec::new();
+        let constraint = |row: &MySqlRow| row.try_get_unchecked::<Option<String>, _>(8);
+        let constraints: Vec<Option<String>> =
+            rows.iter().map(constraint).collect::<Result<_, _>>().map_err(classify)?;
         for row in &rows {
             let text = |at: usize| row.try_get_unchecked::<Option<String>, _>(at);
             let number = |at: usize| row.try_get_unchecked::<Option<i64>, _>(at);
             let read = || -> Result<ColumnInfo, sqlx::Error> {
                 let digits = |at| number(at).map(|n| n.and_then(|n| u32::try_from(n).ok()));
-                let references = match (text(5)?, text(6)?) {
-                    (Some(database), Some(table)) => {
-                        vec![self.syntax.full_name(&database, &here, &table)]
+                let references = match (text(5)?, text(6)?, text(7)?) {
+                    (Some(database), Some(table), Some(column)) => {
+                        let of_key = constraint(row)?;
+                        let is_whole_key =
+                            constraints.iter().filter(|name| **name == of_key).count() == 1;
+                        vec![self.syntax.reference(
+                            (&database, &here),
+                            &table,
+                            is_whole_key.then_some(&column),
+                        )]
                     }
                     _ => Vec::new(),
                 };
@@ -283,6 +294,24 @@ impl Connection for MySqlConnection {
             }
         }
         Ok(columns)
+    }
+
+    async fn identify(&mut self, table: &Table) -> Result<Option<String>, DbError> {
+        let here = self.sessions.database();
+        let schema = table.schema.map_or(here, |schema| self.syntax.database(schema)).to_owned();
+        self.trips += 1;
+        // Whether the case of names matters is a setting of the server.
+        let row = sqlx::query(
+            "SELECT IF(@@lower_case_table_names = 0, CONCAT(table_schema, '.', table_name), \
+             LOWER(CONCAT(table_schema, '.', table_name))) \
+             FROM information_schema.tables WHERE table_schema = ? AND table_name = ?",
+        )
+        .bind(schema)
+        .bind(table.name)
+        .fetch_optional(&mut self.inner)
+        .await
+        .map_err(classify)?;
+        row.map(|row| row.try_get_unchecked(0)).transpose().map_err(classify)
     }
 
     async fn settle(

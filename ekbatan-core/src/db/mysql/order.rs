@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A new parent is written before its children, because InnoDB checks foreign keys row by row.
-//! - Updates come after all inserts, by table and key, so that two commits never lock rows in
-//!   opposite order.
+//! - Updates come after all inserts, because they may refer to new rows, and then by table and
+//!   key. Where this is not the order in which all commits lock rows, `locks` locks them first.
 
 use std::collections::HashMap;
 
@@ -36,11 +36,13 @@ fn parents_first(rows: Vec<&RowChange>) -> Vec<&RowChange> {
     let parents = |n: usize| {
         let columns = tables[n][0].table.columns.iter();
         let named = columns.flat_map(|column| &column.references);
-        named.filter_map(|name| names.get(name).copied()).filter(|parent| *parent != n).collect()
+        let known = named.filter_map(|reference| names.get(&reference.table).copied());
+        known.filter(|parent| *parent != n).collect()
     };
     let refers_to_itself = |n: usize| {
-        let mut columns = tables[n][0].table.columns.iter();
-        columns.any(|column| column.references.iter().any(|name| names.get(name) == Some(&n)))
+        let columns = tables[n][0].table.columns.iter();
+        let mut named = columns.flat_map(|column| &column.references);
+        named.any(|reference| names.get(&reference.table) == Some(&n))
     };
     let mut ordered = Vec::with_capacity(rows.len());
     for n in sorted(tables.len(), parents) {
@@ -61,7 +63,7 @@ fn parent_rows_first<'b>(rows: &[&'b RowChange]) -> Vec<&'b RowChange> {
     let parents = |n: usize| {
         let columns = rows[n].table.columns.iter().zip(&rows[n].values);
         columns
-            .filter(|(column, _)| column.references.contains(&name))
+            .filter(|(column, _)| column.references.iter().any(|of| of.table == name))
             .filter_map(|(_, value)| match value {
                 Value::Uuid(id) => ids.get(id).copied().filter(|parent| *parent != n),
                 _ => None,

@@ -1,11 +1,15 @@
 //! The texts of the statements that commit. Values are literals, so that all statements of a
 //! commit fit one packet.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+
+use uuid::Uuid;
 
 use super::literal::write_literal;
 use super::syntax::MySqlSyntax;
-use crate::db::{ChangeKind, DbError, RowChange, Syntax, TableInfo};
+use crate::db::{ChangeKind, DbError, ExpectedRow, RowChange, RowRef, Syntax, TableInfo};
+use crate::domain::Value;
 
 fn literal(row: &RowChange, position: usize) -> Result<String, DbError> {
     let mut sql = String::new();
@@ -84,20 +88,72 @@ pub(super) fn guard(rows: usize) -> String {
     )
 }
 
+/// Fails unless every row of one table is at its version. The rows are locked already; a lock taken
+/// here could wait for rows beside them. The session is READ COMMITTED, so it reads what it locked.
+pub(super) fn guard_expected(
+    syntax: &MySqlSyntax,
+    rows: &[&ExpectedRow],
+) -> Result<String, DbError> {
+    let table = &rows[0].table;
+    let name = |position: usize| syntax.quote(&table.columns[position].name);
+    let mut ids = BTreeSet::new();
+    let mut pairs = BTreeSet::new();
+    for row in rows {
+        let id = id_literal(row.id, table)?;
+        pairs.insert(format!("({id}, {})", row.version));
+        ids.insert(id);
+    }
+    let list = |of: BTreeSet<String>| of.into_iter().collect::<Vec<_>>().join(", ");
+    let (target, id, count) = (syntax.table(table.table), name(0), pairs.len());
+    let version = table.table.version.map(name);
+    let of_version = version
+        .map_or_else(String::new, |version| format!(" AND ({id}, {version}) IN ({})", list(pairs)));
+    Ok(format!(
+        "SELECT COUNT(*) INTO @ekbatan_found FROM {target} WHERE {id} IN ({}){of_version}; \
+         SET @ekbatan = (SELECT 1 FROM (SELECT 1 UNION ALL SELECT 2) two WHERE @ekbatan_found <> {count})",
+        list(ids)
+    ))
+}
+
+fn id_literal(id: Uuid, table: &TableInfo) -> Result<String, DbError> {
+    let mut sql = String::new();
+    write_literal(&mut sql, &Value::Uuid(id), &table.columns[0])?;
+    Ok(sql)
+}
+
+/// How a row is locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum LockMode {
+    Share,
+    Exclusive,
+}
+
+impl LockMode {
+    /// The clause of a `SELECT`. Both servers understand this spelling; only MySQL has `FOR SHARE`.
+    pub(super) fn clause(self) -> &'static str {
+        match self {
+            LockMode::Share => "LOCK IN SHARE MODE",
+            LockMode::Exclusive => "FOR UPDATE",
+        }
+    }
+}
+
 /// Locks a row, and returns `number` if the row is at its version.
 pub(super) fn look(
     syntax: &MySqlSyntax,
-    row: &RowChange,
+    table: &TableInfo,
+    row: RowRef,
+    mode: LockMode,
     number: usize,
 ) -> Result<String, DbError> {
-    let table = &row.table;
     let name = |position: usize| syntax.quote(&table.columns[position].name);
     let target = syntax.table(table.table);
-    let mut sql = format!("SELECT {number} FROM {target} WHERE {} = {}", name(0), literal(row, 0)?);
+    let id = id_literal(row.id, table)?;
+    let mut sql = format!("SELECT {number} FROM {target} WHERE {} = {id}", name(0));
     if let Some(version) = table.table.version {
-        let _ = write!(sql, " AND {} = {}", name(version), literal(row, version)?);
+        let _ = write!(sql, " AND {} = {}", name(version), row.expected_version);
     }
-    sql.push_str(" FOR UPDATE");
+    let _ = write!(sql, " {}", mode.clause());
     Ok(sql)
 }
 
@@ -106,9 +162,8 @@ mod tests {
     use super::*;
     use crate::db::fixtures::{WALLETS, change, table};
     use crate::db::mysql::flavour::Flavour;
-    use crate::domain::{Value, ValueType};
+    use crate::domain::ValueType;
     use rust_decimal::Decimal;
-    use uuid::Uuid;
 
     fn syntax() -> MySqlSyntax {
         MySqlSyntax { flavour: Flavour::MySql, eventlog: "log".to_owned() }
@@ -170,9 +225,29 @@ mod tests {
     }
 
     #[test]
-    fn a_look_locks_the_row_at_its_version() {
+    fn expected_rows_of_one_table_are_counted_by_one_statement() {
+        let table = wallet(1, 1, 3).table;
+        let row =
+            |n, version| ExpectedRow { table: table.clone(), id: Uuid::from_u128(n), version };
+        let (one, two) = (row(1, 3), row(2, 4));
+        let id = |n| format!("x'{n:032x}'");
         assert_eq!(
-            look(&syntax(), &wallet(1, 1, 3), 7).unwrap(),
+            guard_expected(&syntax(), &[&two, &one, &two]).unwrap(),
+            format!(
+                "SELECT COUNT(*) INTO @ekbatan_found FROM `wallets` WHERE `id` IN ({0}, {1}) \
+                 AND (`id`, `version`) IN (({0}, 3), ({1}, 4)); \
+                 SET @ekbatan = (SELECT 1 FROM (SELECT 1 UNION ALL SELECT 2) two WHERE @ekbatan_found <> 2)",
+                id(1),
+                id(2)
+            )
+        );
+    }
+
+    #[test]
+    fn a_look_locks_the_row_at_its_version() {
+        let wallet = wallet(1, 1, 3);
+        assert_eq!(
+            look(&syntax(), &wallet.table, wallet.row_ref(), LockMode::Exclusive, 7).unwrap(),
             "SELECT 7 FROM `wallets` WHERE `id` = x'00000000000000000000000000000001' AND `version` = 3 FOR UPDATE"
         );
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::flavour::Flavour;
-use crate::db::{ColumnInfo, Syntax};
+use crate::db::{ColumnInfo, Reference, Syntax};
 use crate::domain::{Table, ValueType};
 
 /// The schema that the code uses for the framework's tables.
@@ -21,15 +21,22 @@ impl MySqlSyntax {
         if schema == EVENTLOG { &self.eventlog } else { schema }
     }
 
-    /// The reverse: the name that the code uses for a table of a database.
-    pub(super) fn full_name(&self, database: &str, here: &str, table: &str) -> String {
-        if database == here {
-            table.to_owned()
-        } else if database == self.eventlog {
-            format!("{EVENTLOG}.{table}")
+    /// A foreign key to a table of a database, as seen from the session's database `here`.
+    /// `column` is `None` for a key of several columns.
+    pub(super) fn reference(
+        &self,
+        (database, here): (&str, &str),
+        table: &str,
+        column: Option<&String>,
+    ) -> Reference {
+        let (name, quoted) = if database == here {
+            (table.to_owned(), self.quote(table))
         } else {
-            format!("{database}.{table}")
-        }
+            let schema = if database == self.eventlog { EVENTLOG } else { database };
+            let quoted = format!("{}.{}", self.quote(database), self.quote(table));
+            (format!("{schema}.{table}"), quoted)
+        };
+        Reference { table: name, column: column.map(|column| (quoted, self.quote(column))) }
     }
 
     /// Creates the database of the framework's tables, with the table of applied migrations.

@@ -9,17 +9,75 @@ use sqlx::{Arguments, AssertSqlSafe, Row};
 use super::connection::PostgresConnection;
 use super::decode::{bind, bind_many};
 use super::error::classify;
+use super::form::{Form, Group, Role};
 use super::range::check_column;
 use super::statement::{folded, single, written};
 use crate::db::{
-    ChangeKind, CommitBatch, CommitError, DbError, FenceCheck, RowChange, RowRef, TableInfo,
+    ChangeKind, CommitBatch, CommitError, DbError, ExpectedRow, FenceCheck, RowChange, RowRef,
 };
+use crate::domain::{TableKey, Value};
 
-/// The rows of one table and kind from all batches, each with its batch and its ordinal.
-struct RowGroup<'b> {
-    table: &'b Arc<TableInfo>,
-    kind: ChangeKind,
-    rows: Vec<(i32, i32, &'b RowChange)>,
+/// The rows of one group from all batches.
+#[derive(Default)]
+struct GroupRows<'b> {
+    batches: Vec<i32>,
+    ordinals: Vec<i32>,
+    changes: Vec<&'b RowChange>,
+    expected: Vec<&'b ExpectedRow>,
+}
+
+/// A row that a batch has to find.
+struct GuardedRow {
+    batch: i32,
+    /// Positive, in the order of the rows.
+    ordinal: i32,
+    row: RowRef,
+}
+
+/// The rows of the batches by group, and those that must be found.
+struct FormRows<'b> {
+    form: &'b Form,
+    groups: Vec<GroupRows<'b>>,
+    guarded: Vec<GuardedRow>,
+    /// The ordinal of the last row.
+    last: i32,
+}
+
+impl<'b> FormRows<'b> {
+    fn new(form: &'b Form, batches: &[&'b CommitBatch]) -> Self {
+        let groups = form.groups.iter().map(|_| GroupRows::default()).collect();
+        let mut rows = Self { form, groups, guarded: Vec::new(), last: 0 };
+        for (n, batch) in (1..).zip(batches) {
+            for row in batch.changes.iter().chain(&batch.records) {
+                let guarded = (row.kind == ChangeKind::Update).then(|| row.row_ref());
+                rows.add(n, row.table.table.key(), row.kind.into(), guarded).changes.push(row);
+            }
+            for row in &batch.expected {
+                let guarded = Some(row.row_ref());
+                rows.add(n, row.table.table.key(), Role::Expect, guarded).expected.push(row);
+            }
+        }
+        rows
+    }
+
+    /// Numbers a row of a batch, and returns its group.
+    fn add(
+        &mut self,
+        batch: i32,
+        table: TableKey,
+        role: Role,
+        guarded: Option<RowRef>,
+    ) -> &mut GroupRows<'b> {
+        self.last += 1;
+        let ordinal = self.last;
+        self.guarded.extend(guarded.map(|row| GuardedRow { batch, ordinal, row }));
+        // The form has every group of the batches.
+        let at = self.form.find(table, role).unwrap_or_else(|at| at);
+        let group = &mut self.groups[at];
+        group.batches.push(batch);
+        group.ordinals.push(ordinal);
+        group
+    }
 }
 
 /// A fence check and its batch.
@@ -46,8 +104,8 @@ impl PostgresConnection {
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
         if let [batch] = batches
-            && let ([change], [record], []) =
-                (&batch.changes[..], &batch.records[..], &batch.fences[..])
+            && let ([change], [record], [], []) =
+                (&batch.changes[..], &batch.records[..], &batch.fences[..], &batch.expected[..])
             && change.steps == 1
         {
             return Ok(vec![self.apply_single(change, record).await?]);
@@ -77,54 +135,20 @@ impl PostgresConnection {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        let groups = group(batches);
+        let form = self.forms.common(batches);
+        let sql = self.forms.text(&form, folded);
+        let FormRows { groups, guarded, .. } = FormRows::new(&form, batches);
         let fences = fences(batches);
-        let fenced = !fences.is_empty();
-        let key = (
-            groups.iter().map(|group| (group.table.table.key(), group.kind)).collect::<Vec<_>>(),
-            fenced,
-        );
-        let sql = match self.folds.get(&key) {
-            Some(sql) => sql.clone(),
-            None => {
-                let tables: Vec<(&TableInfo, ChangeKind)> =
-                    groups.iter().map(|group| (&**group.table, group.kind)).collect();
-                let sql: Arc<str> = folded(&tables, fenced).into();
-                self.folds.insert(key, sql.clone());
-                sql
-            }
-        };
         let mut arguments = PgArguments::default();
-        let wanted: Vec<i32> = batches
+        let wanted = batches
             .iter()
-            .map(|batch| (batch.updates().count() + batch.fences.len()) as i32)
-            .collect();
+            .map(|batch| (batch.guarded().count() + batch.fences.len()) as i32)
+            .collect::<Vec<_>>();
         add(&mut arguments, wanted)?;
-        for group in &groups {
-            add(&mut arguments, group.rows.iter().map(|(batch, ..)| *batch).collect::<Vec<i32>>())?;
-            if group.kind == ChangeKind::Update {
-                add(
-                    &mut arguments,
-                    group.rows.iter().map(|(_, ordinal, _)| *ordinal).collect::<Vec<i32>>(),
-                )?;
-                add(
-                    &mut arguments,
-                    group.rows.iter().map(|(.., row)| row.steps).collect::<Vec<i64>>(),
-                )?;
-            }
-            for (position, column) in written(group.table, group.kind) {
-                for (.., row) in &group.rows {
-                    check_column(&row.values[position], column)?;
-                }
-                let ty = group.table.table.columns[position].ty;
-                bind_many(
-                    &mut arguments,
-                    ty,
-                    group.rows.iter().map(|(.., row)| &row.values[position]),
-                )?;
-            }
+        for (group, rows) in form.groups.iter().zip(groups) {
+            bind_group(&mut arguments, group, rows)?;
         }
-        if fenced {
+        if form.fenced {
             let numbers = |number: fn(&BatchFence<'_>) -> i32| fences.iter().map(number).collect();
             add::<Vec<i32>>(&mut arguments, numbers(|of| of.batch))?;
             add::<Vec<i32>>(&mut arguments, numbers(|of| of.ordinal))?;
@@ -158,12 +182,10 @@ impl PostgresConnection {
                 if ok {
                     return Ok(());
                 }
-                let missing: Vec<RowRef> = groups
+                let missing: Vec<RowRef> = guarded
                     .iter()
-                    .filter(|group| group.kind == ChangeKind::Update)
-                    .flat_map(|group| &group.rows)
-                    .filter(|(of, ordinal, _)| *of == n && !found.contains(ordinal))
-                    .map(|(.., row)| row.row_ref())
+                    .filter(|of| of.batch == n && !found.contains(&of.ordinal))
+                    .map(|of| of.row)
                     .collect();
                 let fallen = |of: &&BatchFence<'_>| of.batch == n && !held.contains(&of.ordinal);
                 match fences.iter().find(fallen) {
@@ -196,26 +218,38 @@ where
     })
 }
 
-/// All rows by table and kind, in the order in which they are locked.
-fn group<'b>(batches: &[&'b CommitBatch]) -> Vec<RowGroup<'b>> {
-    let mut groups: Vec<RowGroup<'b>> = Vec::new();
-    let mut ordinal = 0;
-    for (n, batch) in (1..).zip(batches) {
-        for row in batch.changes.iter().chain(&batch.records) {
-            ordinal += 1;
-            let same = |group: &RowGroup<'_>| {
-                group.table.table.key() == row.table.table.key() && group.kind == row.kind
+fn bind_group(
+    arguments: &mut PgArguments,
+    group: &Group,
+    rows: GroupRows<'_>,
+) -> Result<(), DbError> {
+    let Group { table, role } = group;
+    let GroupRows { batches, ordinals, changes, expected } = rows;
+    add(arguments, batches)?;
+    let kind = match role {
+        Role::Expect => {
+            add(arguments, ordinals)?;
+            let ids: Vec<Value> = expected.iter().map(|row| Value::Uuid(row.id)).collect();
+            bind_many(arguments, table.table.columns[0].ty, ids.iter())?;
+            return if table.table.version.is_some() {
+                add(arguments, expected.iter().map(|row| row.version).collect::<Vec<i64>>())
+            } else {
+                Ok(())
             };
-            match groups.iter_mut().find(|group| same(group)) {
-                Some(group) => group.rows.push((n, ordinal, row)),
-                None => groups.push(RowGroup {
-                    table: &row.table,
-                    kind: row.kind,
-                    rows: vec![(n, ordinal, row)],
-                }),
-            }
         }
+        Role::Update => {
+            add(arguments, ordinals)?;
+            add(arguments, changes.iter().map(|row| row.steps).collect::<Vec<i64>>())?;
+            ChangeKind::Update
+        }
+        Role::Insert => ChangeKind::Insert,
+    };
+    for (position, column) in written(table, kind) {
+        for row in &changes {
+            check_column(&row.values[position], column)?;
+        }
+        let ty = table.table.columns[position].ty;
+        bind_many(arguments, ty, changes.iter().map(|row| &row.values[position]))?;
     }
-    groups.sort_by_key(|group| (group.table.table.schema, group.table.table.name, group.kind));
-    groups
+    Ok(())
 }

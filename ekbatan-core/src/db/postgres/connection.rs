@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::decode::{bind_arg, decode};
 use super::error::{IN_FAILED_TRANSACTION, classify, has_code, is_outdated};
+use super::form::Forms;
 use crate::config::LONGEST_TIMEOUT;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
@@ -22,24 +23,22 @@ use crate::domain::{Table, TableKey};
 /// The table and kind of a change, and the table of its record.
 type SingleKey = (TableKey, ChangeKind, TableKey);
 
-/// The tables that are written, each with its kind of change, and whether fences are checked.
-type FoldKey = (Vec<(TableKey, ChangeKind)>, bool);
-
 pub(crate) struct PostgresConnection {
     pub(crate) inner: PgConnection,
     identity: String,
     pub(super) trips: u64,
-    /// Texts of the statements that commit, by what they write.
+    /// Texts of the statements that commit one row and one record.
     pub(super) singles: HashMap<SingleKey, Arc<str>>,
-    pub(super) folds: HashMap<FoldKey, Arc<str>>,
+    /// Texts of all other statements that commit.
+    pub(super) forms: Forms,
     /// Whether `eventlog.read_under_fence` works on this connection; see `fence`.
     pub(super) fence_function_works: bool,
 }
 
 impl PostgresConnection {
     pub(super) fn new(inner: PgConnection, identity: String) -> Self {
-        let (singles, folds) = (HashMap::new(), HashMap::new());
-        Self { inner, identity, trips: 0, singles, folds, fence_function_works: true }
+        let (singles, forms) = (HashMap::new(), Forms::default());
+        Self { inner, identity, trips: 0, singles, forms, fence_function_works: true }
     }
 
     async fn fetch_once(&mut self, query: &Query) -> Result<Vec<PgRow>, sqlx::Error> {
@@ -88,6 +87,10 @@ impl Connection for PostgresConnection {
         self.apply(batches).await
     }
 
+    fn part(&mut self, batches: &[&CommitBatch]) -> Vec<usize> {
+        self.forms.part(batches)
+    }
+
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
         match self.apply(&[batch]).await {
             Ok(mut answers) => answers.remove(0),
@@ -96,11 +99,11 @@ impl Connection for PostgresConnection {
     }
 
     async fn become_lane(&mut self, lock_timeout: Duration) -> Result<(), DbError> {
-        self.script(&format!(
-            "SET lock_timeout = {}",
-            lock_timeout.min(LONGEST_TIMEOUT).as_millis().max(1)
-        ))
-        .await
+        // A statement that commits looks each row up by its key. It is planned once, perhaps when
+        // its tables were empty, and the plan of a scan would be kept while they grow.
+        let plans = "SET enable_seqscan = off; SET jit = off";
+        let milliseconds = lock_timeout.min(LONGEST_TIMEOUT).as_millis().max(1);
+        self.script(&format!("SET lock_timeout = {milliseconds}; {plans}")).await
     }
 
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
@@ -191,6 +194,15 @@ impl Connection for PostgresConnection {
                 })
             })
             .collect::<Result<_, sqlx::Error>>()
+            .map_err(classify)
+    }
+
+    async fn identify(&mut self, table: &Table) -> Result<Option<String>, DbError> {
+        self.trips += 1;
+        sqlx::query_scalar("SELECT to_regclass($1)::oid::text")
+            .bind(crate::db::Syntax::table(&super::syntax::PostgresSyntax, table))
+            .fetch_one(&mut self.inner)
+            .await
             .map_err(classify)
     }
 

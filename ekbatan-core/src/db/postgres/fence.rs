@@ -35,8 +35,8 @@ const RAISE: &str = "INSERT INTO eventlog.lock_fences AS f (lock_key, token, unt
 pub(super) fn check(batch: &str, ordinal: &str, key: &str, token: &str) -> String {
     format!(
         "f AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest({batch}, {ordinal}, {key}, {token}) AS v(batch, ord, key, token) \
-         JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = v.key AND t.token = v.token \
-         AND t.until > clock_timestamp() AT TIME ZONE 'UTC' ORDER BY t.lock_key FOR SHARE OF t)"
+         JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = ANY(ARRAY[v.key]) AND t.token = ANY(ARRAY[v.token]) \
+         AND t.until > clock_timestamp() AT TIME ZONE 'UTC' ORDER BY v.key FOR SHARE OF t)"
     )
 }
 

@@ -1,5 +1,6 @@
 //! The guide shows the statements of this dialect.
 
+use super::form::{Form, Group, Role};
 use super::statement::{folded, single};
 use crate::db::ChangeKind::{Insert, Update};
 use crate::db::eventlog::EVENTS;
@@ -23,6 +24,10 @@ fn db_type(column: &ColumnDef) -> &'static str {
 fn a_deposit_and_a_transfer_are_sent_as_the_guide_shows_them() {
     let (wallets, events) = (table(&WALLETS, db_type), table(&EVENTS, db_type));
     let deposit = single(&change(&wallets, Update), &change(&events, Insert));
-    let transfer = folded(&[(&wallets, Update), (&events, Insert)], false);
+    let groups = vec![
+        Group { table: wallets, role: Role::Update },
+        Group { table: events, role: Role::Insert },
+    ];
+    let transfer = folded(&Form { groups, fenced: false });
     assert_shown(POSTGRES, &[deposit, transfer]);
 }

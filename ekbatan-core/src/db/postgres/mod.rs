@@ -6,6 +6,7 @@ mod decode;
 mod driver;
 mod error;
 mod fence;
+mod form;
 #[cfg(test)]
 mod guide;
 mod range;

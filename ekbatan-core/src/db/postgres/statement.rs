@@ -1,9 +1,10 @@
 //! The texts of the statements that commit. A text depends on which tables are written and how,
-//! never on the number of rows, so that the server plans each one once.
+//! never on the number of rows, so that the server plans each one once. See `form`.
 
 use std::fmt::Write as _;
 
 use super::fence::check;
+use super::form::{Form, Group, Role};
 use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{ChangeKind, ColumnInfo, RowChange, Syntax, TableInfo};
 
@@ -84,54 +85,94 @@ fn insert_into(sql: &mut String, table: &TableInfo) {
     let _ = write!(sql, "INSERT INTO {} ({})", PostgresSyntax.table(table.table), names.join(", "));
 }
 
+/// The rows of one table that are locked, and how they are found.
+struct Lock<'f> {
+    name: String,
+    table: &'f TableInfo,
+    /// Each selects batch, ordinal, key and version.
+    sources: Vec<String>,
+    strength: &'static str,
+}
+
+impl Lock<'_> {
+    fn sql(&self) -> String {
+        let Self { name, table, sources, strength } = self;
+        let version = table.table.version;
+        let columns: Vec<String> =
+            std::iter::once(0).chain(version).map(|position| format!("c{position}")).collect();
+        let columns = columns.join(", ");
+        let source = match &sources[..] {
+            [one] => format!("{one} AS v(batch, ord, {columns})"),
+            several => {
+                let select = |source| format!("SELECT * FROM {source}");
+                let union: Vec<String> = several.iter().map(select).collect();
+                format!("({}) AS v(batch, ord, {columns})", union.join(" UNION ALL "))
+            }
+        };
+        let target = PostgresSyntax.table(table.table);
+        format!(
+            "{name} AS MATERIALIZED (SELECT v.batch, v.ord FROM {source} \
+             JOIN {target} t ON {} ORDER BY v.c0 {strength} OF t)",
+            guard(table)
+        )
+    }
+}
+
+/// That the row of `t` has the key and the version of `v`.
+///
+/// Not written with `=`: the only plan for `= ANY(ARRAY[..])` is to look each row up by its key. For
+/// `=` the server could as well scan the table and join. It would choose that if the table is
+/// small when it plans the statement, and keep the plan while the table grows.
+fn guard(table: &TableInfo) -> String {
+    let positions = std::iter::once(0).chain(table.table.version);
+    let equal = positions.map(|position| {
+        let column = &table.columns[position];
+        let value = assigned(&format!("v.c{position}"), column);
+        format!("t.{} = ANY(ARRAY[{value}])", PostgresSyntax.quote(&column.name))
+    });
+    equal.collect::<Vec<_>>().join(" AND ")
+}
+
 /// Commits any number of batches, each whole or not at all, by one statement over arrays.
 ///
-/// `$1` is the number of rows that each batch must find: its updates and its fences. `l0`, `l1`,
-/// .. lock the rows that still have their version, in key order. `g` has, per batch, whether all
-/// were found, and the writes join only batches for which it is true. When a row is locked that
-/// another transaction changed after the snapshot, PostgreSQL evaluates the condition again, so
-/// the batch of a stale row is left out.
+/// `$1` is the number of rows that each batch must find: those that it updates, those that must
+/// be unchanged, and its fences. `l0`, `l1`, .. lock the rows that still have their version, in
+/// key order. `g` has, per batch, whether all were found, and the writes join only batches for
+/// which it is true. When a row is locked that another transaction changed after the snapshot,
+/// PostgreSQL evaluates the condition again, so the batch of a stale row is left out.
+///
+/// The locks are those that an `UPDATE` takes. A stronger one would wait for the foreign keys of
+/// uncommitted rows of others. Rows that must be unchanged are locked in share mode, unless the
+/// same table is updated: all rows of a table are locked in one order, by one part.
 ///
 /// The result has, besides `g`, the ordinals of the rows that were found (positive) and of the
 /// fences that held (negative).
-pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> String {
+pub(super) fn folded(form: &Form) -> String {
     let mut next = 1;
     let mut parameter = |ty: &str| {
         next += 1;
         format!("${next}::{ty}[]")
     };
-    let mut locks = Vec::new();
+    let mut locks: Vec<Lock<'_>> = Vec::new();
     let mut writes = Vec::new();
-    for (n, (table, kind)) in groups.iter().enumerate() {
+    for (n, Group { table, role }) in form.groups.iter().enumerate() {
+        let wire = |position: usize| wire_type(table.table.columns[position].ty);
         let target = PostgresSyntax.table(table.table);
         let batch = parameter("int4");
-        let ordinal = (*kind == ChangeKind::Update).then(|| parameter("int4"));
-        let steps = (*kind == ChangeKind::Update).then(|| parameter("int8"));
-        let arrays: Vec<(usize, &ColumnInfo, String)> = written(table, *kind)
-            .map(|(position, column)| {
-                (position, column, parameter(wire_type(table.table.columns[position].ty)))
-            })
-            .collect();
-        let names: Vec<String> = steps
-            .iter()
-            .map(|_| "steps".to_owned())
-            .chain(arrays.iter().map(|(position, ..)| format!("c{position}")))
-            .collect();
-        let columns: Vec<&str> = steps
-            .iter()
-            .map(String::as_str)
-            .chain(arrays.iter().map(|(.., array)| array.as_str()))
-            .collect();
-        let source =
-            format!("unnest({batch}, {}) AS v(batch, {})", columns.join(", "), names.join(", "));
-        match kind {
-            ChangeKind::Insert => {
+        let ordinal = (*role != Role::Insert).then(|| parameter("int4")).unwrap_or_default();
+        let name = format!("l{n}");
+        match role {
+            Role::Insert => {
+                let arrays: Vec<(usize, &ColumnInfo, String)> = written(table, ChangeKind::Insert)
+                    .map(|(position, column)| (position, column, parameter(wire(position))))
+                    .collect();
                 let mut sql = String::new();
                 insert_into(&mut sql, table);
                 let values: Vec<String> = arrays
                     .iter()
                     .map(|(position, column, _)| assigned(&format!("v.c{position}"), column))
                     .collect();
+                let source = unnest(&batch, &arrays, &[]);
                 let _ = write!(
                     sql,
                     " SELECT {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch]",
@@ -139,71 +180,96 @@ pub(super) fn folded(groups: &[(&TableInfo, ChangeKind)], fenced: bool) -> Strin
                 );
                 writes.push(format!("w{n} AS ({sql})"));
             }
-            ChangeKind::Update => {
-                let mut set = Vec::new();
-                let mut guard = Vec::new();
-                let mut keys = Vec::new();
-                for (position, column, array) in &arrays {
-                    let name = PostgresSyntax.quote(&column.name);
-                    let value = assigned(&format!("v.c{position}"), column);
-                    if is_key_or_version(table, *position) {
-                        guard.push(format!("t.{name} = {value}"));
-                        keys.push((format!("c{position}"), array.clone()));
+            Role::Update => {
+                let steps = parameter("int8");
+                let arrays: Vec<(usize, &ColumnInfo, String)> = written(table, ChangeKind::Update)
+                    .map(|(position, column)| (position, column, parameter(wire(position))))
+                    .collect();
+                let keys = arrays.iter().filter(|(at, ..)| is_key_or_version(table, *at));
+                let keys: Vec<&str> = keys.map(|(.., array)| array.as_str()).collect();
+                let sources = vec![format!("unnest({batch}, {ordinal}, {})", keys.join(", "))];
+                locks.push(Lock { name, table, sources, strength: "FOR NO KEY UPDATE" });
+                let set: Vec<String> = arrays
+                    .iter()
+                    .filter(|(position, ..)| *position != 0)
+                    .map(|(position, column, _)| {
+                        let name = PostgresSyntax.quote(&column.name);
+                        if Some(*position) == table.table.version {
+                            format!("{name} = v.c{position} + v.steps")
+                        } else {
+                            format!("{name} = {}", assigned(&format!("v.c{position}"), column))
+                        }
+                    })
+                    .collect();
+                let source = unnest(&batch, &arrays, &[("steps", &steps)]);
+                writes.push(format!(
+                    "w{n} AS (UPDATE {target} t SET {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
+                    set.join(", "),
+                    guard(table)
+                ));
+            }
+            Role::Expect => {
+                let positions = std::iter::once(0).chain(table.table.version);
+                let keys: Vec<String> =
+                    positions.map(|position| parameter(wire(position))).collect();
+                let source = format!("unnest({batch}, {ordinal}, {})", keys.join(", "));
+                match locks.last_mut() {
+                    Some(last) if last.table.table.key() == table.table.key() => {
+                        last.sources.push(source);
                     }
-                    if Some(*position) == table.table.version {
-                        set.push(format!("{name} = v.c{position} + v.steps"));
-                    } else if *position != 0 {
-                        set.push(format!("{name} = {value}"));
+                    _ => {
+                        let sources = vec![source];
+                        locks.push(Lock { name, table, sources, strength: "FOR SHARE" });
                     }
                 }
-                let guard = guard.join(" AND ");
-                let ordinal = ordinal.unwrap_or_default();
-                let key_names: Vec<&str> = keys.iter().map(|(name, _)| name.as_str()).collect();
-                let key_arrays: Vec<&str> = keys.iter().map(|(_, array)| array.as_str()).collect();
-                let id = PostgresSyntax.quote(&table.columns[0].name);
-                locks.push(format!(
-                    "l{n} AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest({batch}, {ordinal}, {}) AS v(batch, ord, {}) \
-                     JOIN {target} t ON {guard} ORDER BY t.{id} FOR UPDATE OF t)",
-                    key_arrays.join(", "),
-                    key_names.join(", "),
-                ));
-                writes.push(format!(
-                    "w{n} AS (UPDATE {target} t SET {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch] AND {guard})",
-                    set.join(", ")
-                ));
             }
         }
     }
-    if fenced {
+    let mut found: Vec<&str> = locks.iter().map(|lock| lock.name.as_str()).collect();
+    let mut parts: Vec<String> = locks.iter().map(Lock::sql).collect();
+    if form.fenced {
         let (batch, ordinal) = (parameter("int4"), parameter("int4"));
         let (key, token) = (parameter("text"), parameter("int8"));
-        locks.push(check(&batch, &ordinal, &key, &token));
+        parts.push(check(&batch, &ordinal, &key, &token));
+        found.push("f");
     }
-    let found: Vec<String> = locks
-        .iter()
-        .filter_map(|lock| {
-            lock.split_once(' ').map(|(name, _)| format!("SELECT batch, ord FROM {name}"))
-        })
-        .collect();
+    let found: Vec<String> =
+        found.iter().map(|name| format!("SELECT batch, ord FROM {name}")).collect();
     let found = if found.is_empty() {
         "SELECT 0 AS batch, 0 AS ord WHERE false".to_owned()
     } else {
         found.join(" UNION ALL ")
     };
-    let mut parts = locks;
     parts.push(format!("n AS MATERIALIZED ({found})"));
+    // No join: its best kind depends on the number of rows, which the server does not know when it
+    // plans the statement.
     parts.push(
-        "g AS MATERIALIZED (SELECT array_agg(w.wanted = coalesce(c.found, 0) ORDER BY w.batch) AS ok \
-         FROM unnest($1::int4[]) WITH ORDINALITY AS w(wanted, batch) \
-         LEFT JOIN (SELECT batch, count(*) AS found FROM n GROUP BY batch) c ON c.batch = w.batch)"
+        "g AS MATERIALIZED (SELECT array_agg(s.missing = 0 ORDER BY s.batch) AS ok \
+         FROM (SELECT u.batch, sum(u.missing) AS missing \
+         FROM (SELECT w.batch, w.missing FROM unnest($1::int4[]) WITH ORDINALITY AS w(missing, batch) \
+         UNION ALL SELECT n.batch, -1 FROM n) u GROUP BY u.batch) s)"
             .to_owned(),
     );
     parts.extend(writes);
-    let fences = if fenced { "(SELECT array_agg(ord) FROM f)" } else { "NULL::int4[]" };
+    let fences = if form.fenced { "(SELECT array_agg(ord) FROM f)" } else { "NULL::int4[]" };
     format!(
         "WITH {} SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), {fences}",
         parts.join(", ")
     )
+}
+
+/// The rows of a group as a table `v`.
+fn unnest(
+    batch: &str,
+    arrays: &[(usize, &ColumnInfo, String)],
+    others: &[(&str, &String)],
+) -> String {
+    let names = others.iter().map(|(name, _)| (*name).to_owned());
+    let names: Vec<String> =
+        names.chain(arrays.iter().map(|(position, ..)| format!("c{position}"))).collect();
+    let values = others.iter().map(|(_, array)| array.as_str());
+    let values: Vec<&str> = values.chain(arrays.iter().map(|(.., array)| array.as_str())).collect();
+    format!("unnest({batch}, {}) AS v(batch, {})", values.join(", "), names.join(", "))
 }
 
 #[cfg(test)]
@@ -225,6 +291,14 @@ mod tests {
         table(&SHORT_EVENTS, |column| if column.ty == ValueType::Json { "jsonb" } else { "uuid" })
     }
 
+    fn form(groups: &[(&Arc<TableInfo>, Role)], fenced: bool) -> Form {
+        let group = |(table, role): &(&Arc<TableInfo>, Role)| Group {
+            table: Arc::clone(table),
+            role: *role,
+        };
+        Form { groups: groups.iter().map(group).collect(), fenced }
+    }
+
     #[test]
     fn one_update_and_its_event_are_one_statement() {
         let sql =
@@ -240,30 +314,50 @@ mod tests {
     #[test]
     fn many_batches_are_one_statement_whose_text_does_not_depend_on_their_number() {
         let (wallets, events) = (wallets(), events());
-        let sql = folded(&[(&events, ChangeKind::Insert), (&wallets, ChangeKind::Update)], false);
+        let sql = folded(&form(&[(&events, Role::Insert), (&wallets, Role::Update)], false));
         assert_eq!(
             sql,
             "WITH l1 AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest($5::int4[], $6::int4[], $8::uuid[], $10::int8[]) \
-             AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = v.c0 AND t.\"version\" = v.c2 ORDER BY t.\"id\" FOR UPDATE OF t), \
+             AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2]) ORDER BY v.c0 FOR NO KEY UPDATE OF t), \
              n AS MATERIALIZED (SELECT batch, ord FROM l1), \
-             g AS MATERIALIZED (SELECT array_agg(w.wanted = coalesce(c.found, 0) ORDER BY w.batch) AS ok \
-             FROM unnest($1::int4[]) WITH ORDINALITY AS w(wanted, batch) \
-             LEFT JOIN (SELECT batch, count(*) AS found FROM n GROUP BY batch) c ON c.batch = w.batch), \
+             g AS MATERIALIZED (SELECT array_agg(s.missing = 0 ORDER BY s.batch) AS ok \
+             FROM (SELECT u.batch, sum(u.missing) AS missing \
+             FROM (SELECT w.batch, w.missing FROM unnest($1::int4[]) WITH ORDINALITY AS w(missing, batch) \
+             UNION ALL SELECT n.batch, -1 FROM n) u GROUP BY u.batch) s), \
              w0 AS (INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT v.c0, v.c1::jsonb \
              FROM unnest($2::int4[], $3::uuid[], $4::text[]) AS v(batch, c0, c1) WHERE ((SELECT ok FROM g))[v.batch]), \
              w1 AS (UPDATE \"wallets\" t SET \"balance\" = v.c1, \"version\" = v.c2 + v.steps, \
              \"updated_date\" = (v.c4 AT TIME ZONE 'UTC') \
              FROM unnest($5::int4[], $7::int8[], $8::uuid[], $9::numeric[], $10::int8[], $11::timestamp[]) AS v(batch, steps, c0, c1, c2, c4) \
-             WHERE ((SELECT ok FROM g))[v.batch] AND t.\"id\" = v.c0 AND t.\"version\" = v.c2) \
+             WHERE ((SELECT ok FROM g))[v.batch] AND t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2])) \
              SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), NULL::int4[]"
         );
     }
 
     #[test]
-    fn a_fence_is_locked_and_not_only_read() {
-        let sql = folded(&[(&events(), ChangeKind::Insert)], true);
+    fn expected_rows_are_locked_in_one_order_with_updated_rows_of_their_table() {
+        let (wallets, events) = (wallets(), events());
+        let sql = folded(&form(&[(&events, Role::Insert), (&wallets, Role::Expect)], false));
         assert!(sql.contains(
-            "JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = v.key AND t.token = v.token"
+            "l1 AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest($5::int4[], $6::int4[], $7::uuid[], $8::int8[]) \
+             AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2]) \
+             ORDER BY v.c0 FOR SHARE OF t)"
+        ));
+        let sql = folded(&form(&[(&wallets, Role::Update), (&wallets, Role::Expect)], false));
+        assert!(sql.contains(
+            "l0 AS MATERIALIZED (SELECT v.batch, v.ord FROM \
+             (SELECT * FROM unnest($2::int4[], $3::int4[], $5::uuid[], $7::int8[]) UNION ALL \
+             SELECT * FROM unnest($9::int4[], $10::int4[], $11::uuid[], $12::int8[])) \
+             AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2]) \
+             ORDER BY v.c0 FOR NO KEY UPDATE OF t), n AS"
+        ));
+    }
+
+    #[test]
+    fn a_fence_is_locked_and_not_only_read() {
+        let sql = folded(&form(&[(&events(), Role::Insert)], true));
+        assert!(sql.contains(
+            "JOIN \"eventlog\".\"lock_fences\" t ON t.lock_key = ANY(ARRAY[v.key]) AND t.token = ANY(ARRAY[v.token])"
         ));
         assert!(sql.contains("FOR SHARE OF t"));
     }

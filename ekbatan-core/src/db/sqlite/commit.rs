@@ -14,9 +14,10 @@ use super::statement::{chained, chunk, find_stale, guard_positions, set_position
 use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
 use crate::domain::{TableKey, Value};
 
-/// One row, its records, no fence: the most frequent batch. It needs no read before it writes.
+/// One row, its records, and nothing else to check: the most frequent batch. It needs no read
+/// before it writes.
 fn is_simple(batch: &CommitBatch) -> bool {
-    batch.changes.len() == 1 && batch.fences.is_empty()
+    batch.changes.len() == 1 && batch.fences.is_empty() && batch.expected.is_empty()
 }
 
 /// What the text of a simple batch depends on; `None` if the batch is not simple.
@@ -118,18 +119,21 @@ impl SqliteConnection {
         Ok(Ok(()))
     }
 
-    /// The rows to update that are deleted or at another version. The caller is the only writer,
-    /// so the answer stays true until its commit.
+    /// The rows that are deleted or at another version than the batch needs. The caller is the
+    /// only writer, so the answer stays true until its commit.
     async fn stale_rows(&mut self, batch: &CommitBatch) -> Result<Vec<RowRef>, DbError> {
-        let updates: Vec<&RowChange> = batch.updates().collect();
+        let updates = batch.updates().map(|row| (&row.table, row.row_ref()));
+        let expected = batch.expected.iter().map(|row| (&row.table, row.row_ref()));
+        let guarded: Vec<(&Arc<TableInfo>, RowRef)> = updates.chain(expected).collect();
         let mut stale = Vec::new();
-        for group in updates.chunk_by(|a, b| a.table.table.key() == b.table.table.key()) {
-            let table: &Arc<TableInfo> = &group[0].table;
+        for group in guarded.chunk_by(|(a, _), (b, _)| a.table.key() == b.table.key()) {
+            let table = group[0].0;
             for rows in group.chunks(chunk(table)) {
                 let mut arguments = SqliteArguments::default();
-                for row in rows {
-                    for position in guard_positions(table) {
-                        bind(&mut arguments, &row.values[position])?;
+                for (_, row) in rows {
+                    bind(&mut arguments, &Value::Uuid(row.id))?;
+                    if table.table.version.is_some() {
+                        bind(&mut arguments, &Value::Int(row.expected_version))?;
                     }
                 }
                 self.trips += 1;
@@ -138,13 +142,15 @@ impl SqliteConnection {
                         .fetch_all(&mut self.inner)
                         .await
                         .map_err(classify)?;
-                let ids: HashSet<Uuid> = found
+                let found: HashSet<(Uuid, i64)> = found
                     .iter()
-                    .filter_map(|row| row.try_get::<String, _>(0).ok()?.parse().ok())
+                    .filter_map(|row| {
+                        let id = row.try_get::<String, _>(0).ok()?.parse().ok()?;
+                        Some((id, row.try_get(1).ok()?))
+                    })
                     .collect();
-                stale.extend(
-                    rows.iter().filter(|row| ids.contains(&row.id)).map(|row| row.row_ref()),
-                );
+                let is_stale = |row: &RowRef| found.contains(&(row.id, row.expected_version));
+                stale.extend(rows.iter().map(|(_, row)| *row).filter(is_stale));
             }
         }
         Ok(stale)

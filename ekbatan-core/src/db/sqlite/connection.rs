@@ -171,6 +171,17 @@ impl Connection for SqliteConnection {
             .map_err(classify)
     }
 
+    async fn identify(&mut self, table: &Table) -> Result<Option<String>, DbError> {
+        self.trips += 1;
+        // Names are compared without regard to case.
+        let name = super::syntax::SqliteSyntax.table(table);
+        sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE name = ? COLLATE NOCASE")
+            .bind(name.trim_matches('"'))
+            .fetch_optional(&mut self.inner)
+            .await
+            .map_err(classify)
+    }
+
     async fn settle(
         &mut self,
         _: Option<&str>,

@@ -85,7 +85,7 @@ pub(super) fn guard_positions(table: &TableInfo) -> impl Iterator<Item = usize> 
     std::iter::once(0).chain(table.table.version)
 }
 
-/// Finds the rows of an update that are no longer at their version.
+/// Finds the rows that are no longer at their version; returns the key and that version.
 pub(super) fn find_stale(table: &TableInfo, rows: usize) -> String {
     let guard = guard_positions(table);
     let join: Vec<String> = guard
@@ -94,8 +94,9 @@ pub(super) fn find_stale(table: &TableInfo, rows: usize) -> String {
         .collect();
     let names: Vec<String> = (0..join.len()).map(|n| format!("g{n}")).collect();
     let marks = format!("({})", vec!["?"; join.len()].join(", "));
+    let version = if table.table.version.is_some() { "v.g1" } else { "0" };
     format!(
-        "WITH v({}) AS (VALUES {}) SELECT v.g0 FROM v LEFT JOIN {} t ON {} WHERE t.{} IS NULL",
+        "WITH v({}) AS (VALUES {}) SELECT v.g0, {version} FROM v LEFT JOIN {} t ON {} WHERE t.{} IS NULL",
         names.join(", "),
         vec![marks.as_str(); rows].join(", "),
         SqliteSyntax.table(table.table),
@@ -170,7 +171,7 @@ mod tests {
     fn rows_of_one_table_are_checked_by_one_statement_and_written_by_another() {
         assert_eq!(
             find_stale(&wallets(), 2),
-            "WITH v(g0, g1) AS (VALUES (?, ?), (?, ?)) SELECT v.g0 FROM v LEFT JOIN \"wallets\" t \
+            "WITH v(g0, g1) AS (VALUES (?, ?), (?, ?)) SELECT v.g0, v.g1 FROM v LEFT JOIN \"wallets\" t \
              ON t.\"id\" = v.g0 AND t.\"version\" = v.g1 WHERE t.\"id\" IS NULL"
         );
         assert_eq!(

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::action::shard_batches::ShardBatch;
-use crate::db::{ActionId, ChangeKind, CommitBatch, Database, RowChange};
+use crate::db::{ActionId, ChangeKind, CommitBatch, Database, ExpectedRow, RowChange};
 use crate::domain::Value;
 use crate::repository::RowKey;
 use crate::shard::Fencing;
@@ -21,6 +21,8 @@ pub(super) struct GroupBatch {
     traced: Option<ActionId>,
     rows: Vec<RowChange>,
     positions: HashMap<RowKey, usize>,
+    /// Rows that must be unchanged and that no member before had changed.
+    expected: Vec<ExpectedRow>,
     records: Vec<RowChange>,
     bytes: usize,
 }
@@ -38,15 +40,32 @@ impl GroupBatch {
         if here.is_some_and(|database| database.shard != part.database.shard) {
             return false;
         }
-        part.batch.changes.iter().all(|row| match self.positions.get(&key(row)) {
-            None => true,
-            // A call that did not read the pending row, or inserts a row that exists, must be
-            // refused by the database, and by itself.
-            Some(at) => {
-                row.kind == ChangeKind::Update
-                    && row.expected_version() == self.rows[*at].next_version()
-            }
-        })
+        let has_expected =
+            |row: &ExpectedRow| self.version_of(row).is_none_or(|it| it == row.version);
+        let changes_follow =
+            part.batch.changes.iter().all(|row| match self.positions.get(&key(row)) {
+                None => true,
+                // A call that did not read the pending row, or inserts a row that exists, must be
+                // refused by the database, and by itself.
+                Some(at) => {
+                    row.kind == ChangeKind::Update
+                        && row.expected_version() == self.rows[*at].next_version()
+                }
+            });
+        changes_follow && part.batch.expected.iter().all(has_expected)
+    }
+
+    /// The version at which the group expects a row that it does not change.
+    fn expected_version(&self, key: &RowKey) -> Option<i64> {
+        let expected = self.expected.iter();
+        expected.filter(|row| (row.table.table.key(), row.id) == *key).map(|row| row.version).next()
+    }
+
+    /// The version that the group gives to a row, or at which it expects the row.
+    fn version_of(&self, row: &ExpectedRow) -> Option<i64> {
+        let key = (row.table.table.key(), row.id);
+        let changed = self.positions.get(&key).map(|at| self.rows[*at].next_version());
+        changed.or_else(|| self.expected_version(&key))
     }
 
     /// Merges a call's batch.
@@ -55,6 +74,12 @@ impl GroupBatch {
         self.database.get_or_insert(database);
         self.traced.get_or_insert(action);
         self.records.extend(batch.records);
+        // What is expected of a row that the group changes follows from the change: the group
+        // commits only if the row has the version before it. An expectation of a member before a
+        // change is the same as that of the change.
+        let unchanged = batch.expected.into_iter().filter(|row| self.version_of(row).is_none());
+        let unchanged: Vec<ExpectedRow> = unchanged.collect();
+        self.expected.extend(unchanged);
         batch.changes.into_iter().for_each(|row| self.merge_row(row));
     }
 
@@ -86,7 +111,14 @@ impl GroupBatch {
         // A stable sort: each table is written by one statement, in the order of the members.
         records.sort_by_key(|record| record.table.table.key());
         let fences = fencing.map(Fencing::checks).unwrap_or_default();
-        let batch = CommitBatch { action, changes: self.rows, records, fences, traceable: true };
+        let batch = CommitBatch {
+            action,
+            changes: self.rows,
+            expected: self.expected,
+            records,
+            fences,
+            traceable: true,
+        };
         Some((database, batch))
     }
 }
