@@ -64,7 +64,7 @@ async fn an_action_in_an_open_transaction_is_refused(db: &TestDatabase) {
             for contention in contentions {
                 let action = stage(|ctx| add(ctx, "beside"));
                 let key = LockKey::named("things");
-                let call = executor.execute(&action, Nothing {}).contention_key(key);
+                let call = executor.execute(&action, Nothing {}).contention_keys([key]);
                 let error = call.contention(contention).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Refused);
                 assert!(!error.is_retryable());

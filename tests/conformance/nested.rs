@@ -79,7 +79,7 @@ async fn a_call_inside_perform_is_refused_and_writes_nothing(db: &TestDatabase) 
     for contention in strategies {
         let outer = CallsInside { executor: executor.clone(), contention, key: None };
         let call = executor.execute(&outer, Nothing {}).contention(outer.contention.clone());
-        let refused = call.contention_key(LockKey::named("outer")).await;
+        let refused = call.contention_keys([LockKey::named("outer")]).await;
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::Domain);
     }
     assert_eq!(db.count("things").await, 0);
@@ -130,7 +130,7 @@ async fn an_effect_may_repeat_the_idempotency_key_of_its_action(db: &TestDatabas
     let action = Repeats(executor.clone());
     for contention in [Contention::Optimistic, Contention::coalesced()] {
         let call = executor.execute(&action, Nothing {}).contention(contention);
-        let call = call.contention_key(LockKey::named("a")).idempotency_key("k").into_future();
+        let call = call.contention_keys([LockKey::named("a")]).idempotency_key("k").into_future();
         let answer = tokio::time::timeout(Duration::from_secs(20), call).await;
         assert_eq!(answer.expect("the effect waits for its own action").unwrap(), 7);
     }

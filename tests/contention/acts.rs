@@ -78,7 +78,7 @@ pub fn in_queue<'a, O: Send>(executor: &'a ActionExecutor, act: &'a Act<O>) -> E
     executor
         .execute(act, Nothing {})
         .contention(together())
-        .contention_key(LockKey::named("the queue"))
+        .contention_keys([LockKey::named("the queue")])
         .retry(RetryPolicy::none())
 }
 

@@ -26,7 +26,7 @@ type Execution<'a> = ekbatan::action::Execution<'a, Act<Stored<Thing>>>;
 
 fn adaptive<'a>(executor: &'a ActionExecutor, act: &'a Act<Stored<Thing>>) -> Execution<'a> {
     let call = executor.execute(act, crate::acts::Nothing {});
-    call.contention(Contention::adaptive()).contention_key(key())
+    call.contention(Contention::adaptive()).contention_keys([key()])
 }
 
 /// One call that another executor overtakes between its read and its commit, so that it is retried.

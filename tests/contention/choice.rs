@@ -22,8 +22,8 @@ impl Action for Chooses {
         Ok(())
     }
 
-    fn contention_key(&self, _: &Nothing) -> Option<LockKey> {
-        self.1.clone()
+    fn contention_keys(&self, _: &Nothing) -> Vec<LockKey> {
+        self.1.iter().cloned().collect()
     }
 
     fn contention(&self) -> Option<Contention> {
@@ -48,10 +48,10 @@ async fn a_strategy_without_a_key_is_an_error_with_advice() {
     assert_eq!(
         error.to_string(),
         "the strategy of `contention.chooses` needs a key, and there is none; implement \
-         `Action::contention_key`, or set one by `.contention_key(..)`"
+         `Action::contention_keys`, or set one by `.contention_keys(..)`"
     );
     let key = LockKey::named("a");
-    executor.execute(&chosen, Nothing {}).contention_key(key.clone()).await.unwrap();
+    executor.execute(&chosen, Nothing {}).contention_keys([key.clone()]).await.unwrap();
     // The call overrides the action.
     executor.execute(&chosen, Nothing {}).contention(Contention::Optimistic).await.unwrap();
     let by_call = executor.execute(&Chooses(None, None), Nothing {});

@@ -67,7 +67,7 @@ pub type Answered = (ActionId, Result<Stored<Wallet>, ExecuteError<WalletError>>
 async fn deposit(executor: ActionExecutor, wallet: Id<Wallet>, n: usize) -> Answered {
     let (amount, key) = call(n);
     let call = executor.execute(&DepositMoney, Deposit { wallet, amount });
-    let call = call.contention_key(LockKey::of("wallet", wallet)).principal(n.to_string());
+    let call = call.contention_keys([LockKey::of("wallet", wallet)]).principal(n.to_string());
     let id = call.action_id();
     match key {
         Some(key) => (id, call.idempotency_key(key).await),

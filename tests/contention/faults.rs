@@ -32,7 +32,7 @@ async fn executor(config: DataSourceConfig) -> ActionExecutor {
 fn deposit(executor: &ActionExecutor, wallet: Id<Wallet>) -> Execution<'_> {
     let deposit = Deposit { wallet, amount: Decimal::ONE };
     let call = executor.execute(&DepositMoney, deposit);
-    call.contention_key(LockKey::of("wallet", wallet))
+    call.contention_keys([LockKey::of("wallet", wallet)])
 }
 
 type Execution<'a> = ekbatan::action::Execution<'a, DepositMoney>;

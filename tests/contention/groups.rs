@@ -184,7 +184,7 @@ async fn keys_do_not_wait_for_each_other(db: &TestDatabase) {
     let (holds, other) = (hold(&gate), touch(id));
     let holding = enqueued(in_queue(&executor, &holds)).await;
     let key = LockKey::of("thing", id);
-    in_queue(&executor, &other).contention_key(key).await.unwrap();
+    in_queue(&executor, &other).contention_keys([key]).await.unwrap();
     gate.open();
     holding.await.unwrap();
 }

@@ -25,4 +25,5 @@ mod leases;
 mod processes;
 mod reads;
 mod refusals;
+mod several_keys;
 mod turns;

@@ -36,11 +36,11 @@ pub trait Action: Send + Sync {
         params: &Self::Params,
     ) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
 
-    /// The key that a call with these parameters contends for: most often that of the row it
-    /// changes. A call may set another key.
-    fn contention_key(&self, params: &Self::Params) -> Option<LockKey> {
+    /// The keys that a call with these parameters contends for: most often those of the rows
+    /// that it changes. A call may set others.
+    fn contention_keys(&self, params: &Self::Params) -> Vec<LockKey> {
         let _ = params;
-        None
+        Vec::new()
     }
 
     /// How calls deal with others that want the same key, unless the call says otherwise.

@@ -41,7 +41,8 @@ pub(super) struct CallOptions {
     /// Whether the call may commit beside a transaction that the task has open.
     pub(super) outside_transaction: bool,
     pub(super) contention: Option<Contention>,
-    pub(super) contention_key: Option<LockKey>,
+    /// Empty: those of the action.
+    pub(super) contention_keys: Vec<LockKey>,
     pub(super) wants_token: bool,
 }
 

@@ -102,7 +102,7 @@ pub enum PlanError {
 pub enum ContentionError {
     /// The strategy needs a key, and neither the action nor the call gives one.
     #[error(
-        "the strategy of `{action}` needs a key, and there is none; implement `Action::contention_key`, or set one by `.contention_key(..)`"
+        "the strategy of `{action}` needs a key, and there is none; implement `Action::contention_keys`, or set one by `.contention_keys(..)`"
     )]
     NoKey {
         /// The action.

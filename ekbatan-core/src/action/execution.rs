@@ -125,9 +125,9 @@ impl<'a, A: Action> Execution<'a, A> {
         self
     }
 
-    /// Sets the key that the call contends for, instead of the action's own.
-    pub fn contention_key(mut self, key: LockKey) -> Self {
-        self.0.options.contention_key = Some(key);
+    /// Sets the keys that the call contends for, instead of the action's own.
+    pub fn contention_keys(mut self, keys: impl IntoIterator<Item = LockKey>) -> Self {
+        self.0.options.contention_keys = keys.into_iter().collect();
         self
     }
 

@@ -82,7 +82,7 @@ impl ActionExecutorBuilder {
     }
 
     /// Sets how calls deal with others that want the same key, unless the action or the call
-    /// says otherwise. Calls without a [key](super::Action::contention_key) run optimistically.
+    /// says otherwise. Calls without a [key](super::Action::contention_keys) run optimistically.
     pub fn contention(mut self, contention: impl Into<Contention>) -> Self {
         self.contention = contention.into();
         self

@@ -166,11 +166,11 @@ impl<A: Action> Call<'_, A> {
             return Ok(None);
         }
         let own = self.options.contention.clone().or_else(|| self.action.contention());
-        let key = || {
-            let named = self.options.contention_key.clone();
-            named.or_else(|| self.action.contention_key(&self.params))
+        let keys = || match &self.options.contention_keys[..] {
+            [] => self.action.contention_keys(&self.params),
+            own => own.to_vec(),
         };
-        Ok(self.executor.strategies.choose(A::NAME, own, key)?)
+        Ok(self.executor.strategies.choose(A::NAME, own, keys)?)
     }
 
     /// Whether another call with the key has made sure that the last attempt never commits.

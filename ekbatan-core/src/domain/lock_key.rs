@@ -35,7 +35,7 @@ pub enum LockLevel {
 /// assert_eq!(report.stored("eu"), "DC#eu#nightly-report");
 /// ```
 ///
-/// An action's `contention_key` is a `LockKey` too. Calls with different keys never wait for
+/// An action's `contention_keys` are `LockKey`s too. Calls with different keys never wait for
 /// each other. A key that covers too few rows is safe: calls then conflict on row versions
 /// and are retried.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

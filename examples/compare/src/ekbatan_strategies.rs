@@ -80,8 +80,8 @@ impl Action for CountedDeposit {
     type Output = Stored<Wallet>;
     type Error = WalletError;
 
-    fn contention_key(&self, params: &Deposit) -> Option<LockKey> {
-        Some(LockKey::of("wallet", params.wallet))
+    fn contention_keys(&self, params: &Deposit) -> Vec<LockKey> {
+        vec![LockKey::of("wallet", params.wallet)]
     }
 
     async fn perform(

@@ -145,6 +145,27 @@ impl ConflictTracker {
         Handling::Optimistic
     }
 
+    /// The hottest of the keys and how its calls run; the first one if none is hot. All calls
+    /// of a moment choose alike, so those that share a hot key meet in its queue.
+    pub(super) fn hottest<'k>(
+        &self,
+        keys: &'k [LockKey],
+        now: Duration,
+    ) -> (&'k LockKey, Handling) {
+        let first = &keys[0];
+        if keys.len() == 1 || self.hot_count.load(Ordering::Relaxed) == 0 {
+            return (first, self.handling(first, now));
+        }
+        let temperature = |key: &LockKey| {
+            let known = self.read();
+            known.keys.get(key).map_or(0.0, |hot| hot.temperature.at(now))
+        };
+        let hot = keys.iter().map(|key| (key, self.handling(key, now), temperature(key)));
+        let hot = hot.filter(|(_, handling, _)| *handling != Handling::Optimistic);
+        let hottest = hot.reduce(|best, next| if next.2 > best.2 { next } else { best });
+        hottest.map_or((first, Handling::Optimistic), |(key, handling, _)| (key, handling))
+    }
+
     /// Records that an optimistic call met a changed row.
     pub(super) fn conflicted(&self, key: &LockKey, now: Duration) {
         if self.sketch.count(key, now) < HOT {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// How a call deals with others that want the same row at the same time.
 ///
-/// All strategies but [`Contention::Optimistic`] need a [`LockKey`](crate::domain::LockKey),
-/// which the action derives from its parameters or the call sets. Without a key the executor's
+/// All strategies but [`Contention::Optimistic`] need a [`LockKey`](crate::domain::LockKey) or
+/// several, which the action derives from its parameters or the call sets. Without a key the executor's
 /// default falls back to optimistic; a strategy that the call or the action chose fails.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -13,13 +13,15 @@ pub enum Contention {
     /// Commits if no row has changed since it was read; otherwise the call is retried.
     #[default]
     Optimistic,
-    /// Takes the key's lease before the first read; the lease fences the commit.
+    /// Takes the lease of each key before the first read; the leases fence the commit. All calls
+    /// take the leases of several keys in the same order.
     Pessimistic(Pessimistic),
     /// Calls that wait for one key in this process are performed one after another, each on
-    /// the rows that the one before it stages, and committed together.
+    /// the rows that the one before it stages, and committed together. A call with several keys
+    /// waits for the one on which most conflicts were met lately, otherwise for the first one.
     Coalesced(Coalesced),
     /// Starts optimistically. Commits the calls of a key together while they conflict, and
-    /// under its lease while other processes conflict too.
+    /// under its lease while other processes conflict too. Of several keys, the hottest counts.
     Adaptive(Adaptive),
 }
 

@@ -1,51 +1,78 @@
-//! The pessimistic strategy: hold the key's lease from before the first read until after the
-//! commit, and let the lease fence the commit.
+//! The pessimistic strategy: hold the leases of the keys from before the first read until after
+//! the commit, and let the leases fence the commit.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::perform::{Perform, optimistic};
-use super::{HeldLease, Leases, Pessimistic};
+use super::{HeldLease, LeaseError, Leases, Pessimistic};
 use crate::action::attempt::{Attempt, CallResult};
 use crate::action::fence::fenced_by;
 use crate::action::{ContentionError, ExecuteError};
 use crate::domain::LockKey;
 use crate::shard::Fencing;
 
-/// Runs one attempt under a lease. Once the call is committed and before its effects are
-/// waited for, calls `release` and starts to release the lease.
+/// Runs one attempt under leases. Once the call is committed and before its effects are
+/// waited for, calls `release` and starts to release the leases.
 pub(super) async fn pessimistic<C: Perform>(
     leases: Option<&dyn Leases>,
     call: &mut C,
-    key: &LockKey,
+    keys: &[LockKey],
     options: &Pessimistic,
     release: impl FnOnce() + Send,
 ) -> CallResult<C::Output, C::Error> {
-    let (lease, fencing) = take_lease(leases, call.attempt(), key, options).await?;
-    call.attempt().fencing = Some(fencing);
-    let mut lease = Some(lease);
-    let release_both = || {
+    let (mut held, fencing) = take_leases(leases, call.attempt(), keys, options).await?;
+    call.attempt().fencing = fencing;
+    let release_all = || {
         release();
-        drop(lease.take());
+        held.clear();
     };
-    let answer = optimistic(call, release_both).await;
+    let answer = optimistic(call, release_all).await;
     call.attempt().fencing = None;
-    if let Some(lease) = lease {
+    for lease in held {
         lease.release().await;
     }
     answer
 }
 
-/// Waits for the lease on a key.
+/// Waits for the leases on keys, one after another. All calls take them in the same order, so
+/// that no two calls wait for each other.
+async fn take_leases<E>(
+    leases: Option<&dyn Leases>,
+    attempt: &Attempt,
+    keys: &[LockKey],
+    options: &Pessimistic,
+) -> Result<(Vec<Box<dyn HeldLease>>, Option<Arc<Fencing>>), ExecuteError<E>> {
+    let (asked, mut held, mut fencing) = (Instant::now(), Vec::new(), None);
+    for key in keys.iter().collect::<BTreeSet<_>>() {
+        let wait = options.wait.saturating_sub(asked.elapsed());
+        // A wait of zero means a single try. A wait that is used up must not become one.
+        if wait.is_zero() && !options.wait.is_zero() {
+            return Err(LeaseError::Busy { key: key.clone(), waited: asked.elapsed() }.into());
+        }
+        let options = Pessimistic { wait, ..*options };
+        let before = fencing.as_deref();
+        let (lease, fenced) = take_lease(leases, attempt, key, &options, before).await?;
+        held.push(lease);
+        fencing = Some(fenced);
+    }
+    Ok((held, fencing))
+}
+
+/// Waits for the lease on a key, which fences the call in addition to the leases `before` it.
 pub(super) async fn take_lease<E>(
     leases: Option<&dyn Leases>,
     attempt: &Attempt,
     key: &LockKey,
     options: &Pessimistic,
+    before: Option<&Fencing>,
 ) -> Result<(Box<dyn HeldLease>, Arc<Fencing>), ExecuteError<E>> {
     let Some(leases) = leases else {
         return Err(ContentionError::NoLeases { action: attempt.action_name }.into());
     };
     let lease = attempt.deadline.bound(leases.lease(key, options)).await??;
-    let fencing = fenced_by(&attempt.shards, None, &*lease);
+    let fencing = fenced_by(&attempt.shards, before, &*lease);
     Ok((lease, fencing))
 }

@@ -20,10 +20,11 @@ pub(in crate::action) struct Strategies {
     coalescer: Arc<Coalescer>,
 }
 
-/// The strategy that was chosen for a call, and the key that the call contends for.
+/// The strategy that was chosen for a call, and the keys that the call contends for.
 pub(in crate::action) struct ChosenStrategy {
     contention: Contention,
-    key: LockKey,
+    /// At least one.
+    keys: Vec<LockKey>,
 }
 
 impl Strategies {
@@ -43,7 +44,7 @@ impl Strategies {
         &self,
         action: &'static str,
         own: Option<Contention>,
-        key: impl FnOnce() -> Option<LockKey>,
+        keys: impl FnOnce() -> Vec<LockKey>,
     ) -> Result<Option<ChosenStrategy>, ContentionError> {
         let is_default = own.is_none();
         let contention = own.unwrap_or_else(|| self.default.clone());
@@ -53,14 +54,15 @@ impl Strategies {
         if contention.takes_leases() && self.leases.is_none() {
             return Err(ContentionError::NoLeases { action });
         }
-        match key() {
-            Some(key) => Ok(Some(ChosenStrategy { contention, key })),
-            None if is_default => {
-                tracing::debug!(action, "no contention key: the call is optimistic");
-                Ok(None)
-            }
-            None => Err(ContentionError::NoKey { action }),
+        let keys = keys();
+        if !keys.is_empty() {
+            return Ok(Some(ChosenStrategy { contention, keys }));
         }
+        if !is_default {
+            return Err(ContentionError::NoKey { action });
+        }
+        tracing::debug!(action, "no contention key: the call is optimistic");
+        Ok(None)
     }
 
     /// Runs one attempt of a call.
@@ -69,38 +71,44 @@ impl Strategies {
         chosen: Option<&ChosenStrategy>,
         call: &mut C,
     ) -> CallResult<C::Output, C::Error> {
-        let Some(ChosenStrategy { contention, key }) = chosen else {
+        let Some(ChosenStrategy { contention, keys }) = chosen else {
             return optimistic(call, || ()).await;
         };
         let leases = self.leases.as_deref();
-        let answer = match self.resolve(contention, key, call) {
+        let (strategy, key) = self.resolve(contention, keys, call);
+        // The group counts the conflicts of its key; which other key is hot can only be counted
+        // here.
+        let counts = keys.len() > 1 || !matches!(strategy, Contention::Coalesced(_));
+        let answer = match strategy {
             Contention::Pessimistic(options) => {
-                Box::pin(pessimistic(leases, call, key, &options, || ())).await
+                Box::pin(pessimistic(leases, call, keys, &options, || ())).await
             }
-            // Reports conflicts by itself.
             Contention::Coalesced(options) => {
-                return Box::pin(coalesced(&self.coalescer, leases, call, key, options)).await;
+                Box::pin(coalesced(&self.coalescer, leases, call, key, options)).await
             }
             // `resolve` does not return `Adaptive`.
             Contention::Optimistic | Contention::Adaptive(_) => optimistic(call, || ()).await,
         };
-        if let Err(ExecuteError::Stale { .. }) = &answer {
-            self.tracker.conflicted(key, self.tracker.now());
+        if counts && let Err(ExecuteError::Stale { .. }) = &answer {
+            let now = self.tracker.now();
+            keys.iter().for_each(|key| self.tracker.conflicted(key, now));
         }
         answer
     }
 
-    /// The strategy of the next attempt: adaptive calls go by the present state of their key.
-    fn resolve(
+    /// The strategy of the next attempt, and the key whose queue it would enter. Adaptive calls
+    /// go by the present state of their keys.
+    fn resolve<'k>(
         &self,
         contention: &Contention,
-        key: &LockKey,
+        keys: &'k [LockKey],
         call: &mut impl Perform,
-    ) -> Contention {
+    ) -> (Contention, &'k LockKey) {
+        let (key, handling) = self.tracker.hottest(keys, self.tracker.now());
         let resolved = match contention {
             Contention::Adaptive(Adaptive { coalesced }) => {
                 let lease = Some(coalesced.lease.unwrap_or_default());
-                match self.tracker.handling(key, self.tracker.now()) {
+                match handling {
                     Handling::Optimistic => Contention::Optimistic,
                     Handling::Coalesced => Coalesced { lease: None, ..*coalesced }.into(),
                     Handling::TakingTurns => Coalesced { lease, ..*coalesced }.into(),
@@ -111,7 +119,7 @@ impl Strategies {
         let is_group = matches!(resolved, Contention::Coalesced(_));
         // The group would wait for the transaction that this very task holds.
         let would_deadlock = is_group && call.attempt().is_in_transaction();
-        if would_deadlock { Contention::Optimistic } else { resolved }
+        (if would_deadlock { Contention::Optimistic } else { resolved }, key)
     }
 
     /// The keys on which adaptive calls conflict at present.

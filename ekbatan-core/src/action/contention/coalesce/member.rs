@@ -160,7 +160,10 @@ impl<C: Perform> CoalescedCall<'_, C> {
         }
         let release = || drop(guard);
         match self.options.lease {
-            Some(lease) => pessimistic(self.leases, self.call, self.key, &lease, release).await,
+            Some(lease) => {
+                let key = std::slice::from_ref(self.key);
+                pessimistic(self.leases, self.call, key, &lease, release).await
+            }
             None => optimistic(self.call, release).await,
         }
     }
@@ -192,12 +195,13 @@ impl<C: Perform> CoalescedCall<'_, C> {
     }
 
     /// Returns the error, unless a fresh lease helps.
-    fn fail(&self, guard: GroupGuard, error: ExecuteError<C::Error>) -> NextStep<C> {
-        match error {
-            ExecuteError::FenceLost { .. } if self.inherited_lease => {
+    fn fail(&mut self, guard: GroupGuard, error: ExecuteError<C::Error>) -> NextStep<C> {
+        match (error, &self.call.attempt().fencing) {
+            (ExecuteError::FenceLost { key }, Some(fencing)) if self.inherited_lease => {
+                fencing.record_loss(&key);
                 NextStep::RunAgain(guard.renew(self.options.turn), self.mode)
             }
-            error => NextStep::Return(Err(error)),
+            (error, _) => NextStep::Return(Err(error)),
         }
     }
 
@@ -227,7 +231,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         let options = Pessimistic { wait, ..options };
         // Whoever is next would have to wait for the lease as well.
         guard.restart_turn(self.options.turn.saturating_add(wait));
-        let (lease, fencing) = take_lease(self.leases, attempt, self.key, &options).await?;
+        let (lease, fencing) = take_lease(self.leases, attempt, self.key, &options, None).await?;
         guard.restart_turn(self.options.turn);
         attempt.fencing = Some(fencing.clone());
         guard.set_lease(lease, fencing);
