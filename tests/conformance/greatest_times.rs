@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
 use ekbatan::db::TransactionOptions;
 use ekbatan::prelude::*;
 use support::TestDatabase;
@@ -12,6 +13,7 @@ use crate::actions::{Nothing, Refused, stage};
 on_every_database! {
     a_configured_time_is_refused_and_not_passed_to_a_driver,
     a_transaction_may_have_any_time,
+    a_retry_may_wait_for_any_time,
 }
 
 on_every_database! {
@@ -32,6 +34,21 @@ async fn a_transaction_may_have_any_time(db: &TestDatabase) {
         TransactionOptions { timeout: Some(Duration::MAX), ..TransactionOptions::default() };
     let work = async |_| Ok::<_, Refused>(());
     db.databases.transactions().in_transaction_with(options, work).await.unwrap();
+}
+
+/// The row is stale in each attempt; the deadline ends the wait for the second one.
+async fn a_retry_may_wait_for_any_time(db: &TestDatabase) {
+    let old = db.things().add(quiet(thing("a"))).await.unwrap();
+    db.things().update(old.clone().apply(|thing| thing.small = 1)).await.unwrap();
+    let action = stage(move |ctx| {
+        ctx.plan().update(old.clone().apply(|thing| thing.small = 2));
+        Ok(())
+    });
+    let waits = Budget::new(1).base(Duration::MAX).cap(Duration::MAX);
+    let executor = db.executor().await;
+    let call = executor.execute(&action, Nothing {}).deadline(Duration::from_millis(500));
+    call.retry(RetryPolicy::none().with(ErrorKind::Stale, waits)).await.unwrap_err();
+    assert!(action.runs() <= 1);
 }
 
 /// The replica is the primary itself.
