@@ -117,7 +117,12 @@ impl Proxy {
         });
     }
 
-    /// Accepts new connections again after [`cut`](Self::cut).
+    /// Closes new connections at once, until [`restore`](Self::restore). Open ones stay.
+    pub fn refuse(&self) {
+        self.control.update(|state| state.cut = true);
+    }
+
+    /// Accepts new connections again after [`cut`](Self::cut) or [`refuse`](Self::refuse).
     pub fn restore(&self) {
         self.control.update(|state| state.cut = false);
     }
