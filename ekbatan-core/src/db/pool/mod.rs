@@ -96,6 +96,7 @@ impl Pool {
 
     /// Lends a connection. The name of the holder appears in the timeout errors of others.
     pub(crate) async fn checkout(&self, holder: &'static str) -> Result<PooledConnection, DbError> {
+        self.upkeep.keep_running();
         let object = match self.inner.get().await {
             Ok(object) => object,
             Err(PoolError::Backend(error)) => return Err(error),

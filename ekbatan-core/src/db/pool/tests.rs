@@ -144,6 +144,20 @@ async fn a_holder_that_exceeds_the_threshold_is_reported_once() {
     assert!(pool.status().overdue.is_empty());
 }
 
+#[test]
+fn the_task_is_started_again_after_its_runtime_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    let (pool, _folder) = first.block_on(async { pool(|config| config.minimum_idle(1)) });
+    let task = pool.upkeep.task().unwrap();
+    drop(first);
+    assert!(task.is_finished());
+    runtime().block_on(async {
+        drop(pool.checkout("a").await.unwrap());
+        assert!(!pool.upkeep.task().unwrap().is_finished());
+    });
+}
+
 #[tokio::test]
 async fn closing_waits_for_connections_on_loan() {
     let (pool, _folder) = pool(|config| config);

@@ -1,10 +1,12 @@
 //! The background task of a pool: it closes connections that are idle too long or too old, keeps
 //! `minimum_idle` connections open, and reports holders that hold a connection too long.
 //!
-//! One task per pool, which ends with the pool. It runs four times within the shortest configured
+//! One task per pool, which ends with the pool. If it ends before, with its runtime, the next
+//! caller starts it again in its own. It runs four times within the shortest configured
 //! time, and at least every 30 seconds. No task runs if nothing is configured.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use deadpool::managed::{self, Timeouts, WeakPool};
@@ -15,7 +17,23 @@ use super::manager::ConnectionManager;
 use crate::config::DataSourceConfig;
 
 /// The handle of the task; dropping it ends the task.
-pub(super) struct Upkeep(Option<AbortHandle>);
+pub(super) struct Upkeep(Option<Running>);
+
+struct Running {
+    task: UpkeepTask,
+    period: Duration,
+    runs: Arc<AtomicBool>,
+    handle: Mutex<AbortHandle>,
+}
+
+/// Notes the end of the task.
+struct RunsGuard(Arc<AtomicBool>);
+
+impl Drop for RunsGuard {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
 
 impl Upkeep {
     pub(super) fn start(
@@ -34,23 +52,33 @@ impl Upkeep {
             minimum_idle: config.minimum_idle,
             leak_threshold: config.leak_detection_threshold,
         };
-        let task = tokio::spawn(async move {
-            while task.run_once().await.is_some() {
-                tokio::time::sleep(period).await;
-            }
-        });
-        Self(Some(task.abort_handle()))
+        let runs = Arc::new(AtomicBool::new(true));
+        let Some(first) = task.copy() else { return Self(None) };
+        let handle = Mutex::new(first.spawn(period, &runs));
+        Self(Some(Running { task, period, runs, handle }))
+    }
+
+    /// Starts the task again if its runtime has ended.
+    pub(super) fn keep_running(&self) {
+        let Some(Running { task, period, runs, handle }) = &self.0 else { return };
+        if runs.load(Ordering::Acquire) || runs.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Some(next) = task.copy() else { return };
+        let started = next.spawn(*period, runs);
+        *handle.lock().unwrap_or_else(PoisonError::into_inner) = started;
     }
 
     pub(super) fn stop(&self) {
-        if let Some(task) = &self.0 {
-            task.abort();
+        if let Some(Running { handle, .. }) = &self.0 {
+            handle.lock().unwrap_or_else(PoisonError::into_inner).abort();
         }
     }
 
     #[cfg(all(test, feature = "sqlite"))]
     pub(super) fn task(&self) -> Option<AbortHandle> {
-        self.0.clone()
+        let running = self.0.as_ref()?;
+        Some(running.handle.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 }
 
@@ -81,6 +109,28 @@ struct UpkeepTask {
 }
 
 impl UpkeepTask {
+    /// `None` if the pool is gone.
+    fn copy(&self) -> Option<Self> {
+        Some(Self {
+            pool: self.pool.upgrade()?.weak(),
+            holders: self.holders.clone(),
+            address: self.address.clone(),
+            ..*self
+        })
+    }
+
+    /// Must be called within a runtime. `runs` is true until the task ends.
+    fn spawn(self, period: Duration, runs: &Arc<AtomicBool>) -> AbortHandle {
+        let guard = RunsGuard(runs.clone());
+        let task = tokio::spawn(async move {
+            let _guard = guard;
+            while self.run_once().await.is_some() {
+                tokio::time::sleep(period).await;
+            }
+        });
+        task.abort_handle()
+    }
+
     /// `None` once the pool is gone.
     async fn run_once(&self) -> Option<()> {
         self.report_overdue();
