@@ -94,6 +94,7 @@ fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_reported() {
         ("maximum-pool-size: x, minimum-idle: 11", "maximum-pool-size", "a whole number"),
         ("lanes: 0", "lanes", "of at least 1"),
         ("fold-limit: 0", "fold-limit", "of at least 1"),
+        ("queue-limit: 0", "queue-limit", "of at least 1"),
         ("leak-detection-threshold: 1999", "leak-detection-threshold", "is too short; at least 2s"),
         ("leak-detection-threshold: -1", "leak-detection-threshold", "is not a duration"),
         ("max-lifetime: 29s", "max-lifetime", "is too short; at least 30s"),

@@ -88,7 +88,7 @@ fn a_bare_number_means_milliseconds_only_in_keys_of_the_reference() {
 fn absent_keys_have_defaults() {
     let source = database("").unwrap();
     assert_eq!((source.maximum_pool_size, source.minimum_idle), (10, 0));
-    assert_eq!((source.lanes, source.fold_limit), (2, 64));
+    assert_eq!((source.lanes, source.fold_limit, source.queue_limit), (2, 64, 10_000));
     assert_eq!((source.max_row_bytes, source.max_commit_bytes), (16 << 20, 64 << 20));
     assert_eq!(source.read_timeout, Duration::from_secs(60));
     assert_eq!(source.idle_timeout, Duration::from_secs(600));
@@ -104,7 +104,7 @@ fn every_key_of_a_database_is_read() {
         "username: app, password: '0123', tls-mode: verify-full, tls-root-cert: ca.pem, \
          maximum-pool-size: 4, minimum-idle: 1, idle-timeout: 0, max-lifetime: 1h, \
          leak-detection-threshold: 2s, connection-timeout: 1s, statement-timeout: 2s, \
-         read-timeout: 5s, commit-timeout: 3s, settle-timeout: 4s, lanes: 3, fold-limit: 5, \
+         read-timeout: 5s, commit-timeout: 3s, settle-timeout: 4s, lanes: 3, fold-limit: 5, queue-limit: 6, \
          max-row-bytes: 6, max-commit-bytes: 7, \
          application-name: shop, durability: wal",
     )
@@ -114,7 +114,7 @@ fn every_key_of_a_database_is_read() {
     assert_eq!(source.tls_mode, Some(TlsMode::VerifyFull));
     assert_eq!(source.tls_root_cert, Some("ca.pem".into()));
     assert_eq!((source.maximum_pool_size, source.minimum_idle), (4, 1));
-    assert_eq!((source.lanes, source.fold_limit), (3, 5));
+    assert_eq!((source.lanes, source.fold_limit, source.queue_limit), (3, 5, 6));
     let times = [
         source.idle_timeout,
         source.connection_timeout,

@@ -9,6 +9,7 @@ use ekbatan::prelude::*;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
 use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase, until};
 
+use crate::bounded;
 use crate::concurrency::{Rotate, Rotation};
 use crate::ledger::{Ledger, proxied};
 use crate::other_sessions::{Observer, lock_wallet};
@@ -22,6 +23,7 @@ on_every_database! {
     a_deadlock_has_its_own_kind_and_is_retried_by_policy,
     a_locked_row_makes_only_its_own_commit_busy,
     a_commit_on_a_stalled_connection_is_settled_when_it_resumes,
+    an_outcome_waits_while_the_commit_may_still_happen,
     a_stale_commit_drops_out_of_its_fold_alone,
 }
 
@@ -95,23 +97,68 @@ async fn a_lost_answer_is_found_although_a_relay_deletes_what_it_delivered(diale
     }
 }
 
+/// The answer says what is known: after `Deadline` nothing is ever committed, and after
+/// `CommitUnknown` the outcome can be asked.
 async fn the_outcome_of_a_commit_past_its_deadline_can_be_asked_later(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
-    let mut holder = PlainConnection::connect(ledger.url()).await;
+    let mut committed = 0;
+    // On a slow machine the deadline may pass before a lane takes the commit.
+    for _ in 0..20 {
+        let mut holder = PlainConnection::connect(ledger.url()).await;
+        holder.execute("BEGIN").await;
+        lock_wallet(&mut holder, id).await;
+        let deposit = Deposit { wallet: id, amount: Decimal::ONE };
+        let call = ledger.executor.execute(&DepositMoney, deposit);
+        let action = call.action_id();
+        let error = call.deadline(Duration::from_millis(300)).await.unwrap_err();
+        holder.execute("COMMIT").await;
+        let outcome = bounded("the outcome", ledger.executor.outcome(action)).await.unwrap();
+        committed += usize::from(outcome == Outcome::Committed);
+        ledger.assert_sound(committed).await;
+        match error {
+            ExecuteError::CommitUnknown { action: unknown, .. } => {
+                return assert_eq!(unknown, action);
+            }
+            ExecuteError::Deadline { .. } => assert_eq!(outcome, Outcome::NotCommitted),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("in no round did a lane take the commit before its deadline");
+}
+
+/// The lane gives up its session, whose commit waits for a row, and cannot open another one to
+/// ask. Only then the callers hear "unknown". Reads go on, over connections that are open.
+async fn an_outcome_waits_while_the_commit_may_still_happen(dialect: Dialect) {
+    let scratch = ScratchDatabase::create(dialect).await;
+    let (through, proxy) = proxied(&scratch.url).await;
+    let config = ScratchDatabase::config_of(&through)
+        .commit_timeout(Duration::from_secs(1))
+        .settle_timeout(Duration::from_millis(300));
+    let ledger = Ledger::with_config(config).await;
+    let id = ledger.open_wallets(1).await[0];
+    let mut observer = Observer::connect(&scratch.url).await;
+    let mut holder = PlainConnection::connect(&scratch.url).await;
     holder.execute("BEGIN").await;
     lock_wallet(&mut holder, id).await;
-    let deposit = Deposit { wallet: id, amount: Decimal::ONE };
-    let call = ledger.executor.execute(&DepositMoney, deposit);
+    let call = ledger.executor.execute(&DepositMoney, Deposit { wallet: id, amount: Decimal::ONE });
     let action = call.action_id();
-    match call.deadline(Duration::from_millis(300)).await {
-        Err(ExecuteError::CommitUnknown { action: unknown, .. }) => assert_eq!(unknown, action),
-        // On a slow machine the deadline passes before the commit is sent.
-        Err(ExecuteError::Deadline { .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    let refusing = async {
+        observer.wait_for_blocked().await;
+        proxy.refuse();
+    };
+    let both = async { tokio::join!(call.into_future(), refusing) };
+    let (answer, ()) = bounded("an unknown commit", both).await;
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::CommitUnknown);
+    // The line of the reads is not silent, so an answer would come at once.
+    ledger.databases.repository::<Wallet>().get(id).await.unwrap();
+    let asking = ledger.executor.outcome(action);
+    let early = tokio::time::timeout(Duration::from_secs(2), asking).await;
+    assert!(early.is_err(), "the commit may still happen: {early:?}");
+    proxy.restore();
+    let asking = ledger.executor.outcome(action);
+    let outcome = bounded("the outcome", asking).await.unwrap();
     holder.execute("COMMIT").await;
-    let outcome = ledger.executor.outcome(action).await.unwrap();
     ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
 }
 

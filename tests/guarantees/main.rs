@@ -14,6 +14,12 @@ macro_rules! on_every_database {
     };
 }
 
+/// Waits for what must end. A test that would hang fails here, and says what hung.
+async fn bounded<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let most = std::time::Duration::from_secs(120);
+    tokio::time::timeout(most, future).await.unwrap_or_else(|_| panic!("no end of: {what}"))
+}
+
 mod ledger;
 mod orders;
 mod other_sessions;
@@ -22,17 +28,21 @@ mod calls;
 mod cancellation;
 mod concurrency;
 mod crash;
+mod dead_lanes;
 mod demoted;
 mod expectations;
 mod fence;
 mod forgotten_locks;
 mod lanes;
 mod lock_order;
+mod locked_rows;
 mod packets;
 mod process;
 mod replicas;
 mod round_trips;
+mod runtimes;
 mod shards;
 mod silence;
 mod startup;
 mod statements;
+mod waiting;

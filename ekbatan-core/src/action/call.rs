@@ -89,7 +89,7 @@ impl<'a, A: Action> Call<'a, A> {
         let attempt = Attempt {
             action: id,
             action_name: A::NAME,
-            deadline: Deadline::new(options.deadline),
+            deadline: Deadline::new(options.deadline.unwrap_or(executor.deadline)),
             number: 1,
             alone: false,
             fencing: options.fencing.take(),

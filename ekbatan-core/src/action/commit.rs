@@ -3,6 +3,7 @@
 //! Invariants: after one of several shards has committed, nothing is retried, and dropping
 //! the caller does not stop the shards that follow.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,15 +55,14 @@ pub(super) async fn commit<E>(
     );
     raise_fences(attempt, &batches).await?;
     let (action, token, deadline) = (attempt.action, attempt.wants_token, attempt.deadline);
-    let only = match &batches[..] {
-        [only] => Some(only.database.clone()),
-        _ => None,
-    };
+    let first = batches.first().map(|batch| batch.database.clone());
+    // From here on the first batch is queued, so that `answer` knows whether it was withdrawn.
+    deadline.check()?;
     if effects.is_empty() && batches.len() <= 1 {
-        // The lane completes the commit even if the caller is dropped.
-        let committing = commit_batches(batches, action, token);
-        let committed = deadline.bound(committing.instrument(span)).await;
-        return answer(committed, attempt, only.as_deref());
+        // Once a lane has taken the batch, it completes the commit even if the caller is dropped.
+        let mut committing = pin!(commit_batches(batches, action, token).instrument(span));
+        let committed = deadline.bound_begun(committing.as_mut()).await;
+        return answer(committed, attempt, first.as_deref());
     }
     // Effects and the shards after the first need a task that outlives a dropped caller.
     for batch in &batches {
@@ -74,6 +74,9 @@ pub(super) async fn commit<E>(
     let open = attempt.shards.default().open_action(action);
     let touched: Vec<_> = batches.iter().map(|batch| batch.database.clone()).collect();
     let working = async move {
+        if sender.is_closed() {
+            return; // the caller went before anything was queued
+        }
         let committed = commit_batches(batches, action, token).await;
         // The outcome is known now, also to effects that ask for it.
         drop(open);
@@ -90,17 +93,34 @@ pub(super) async fn commit<E>(
         }
     };
     tokio::spawn(working.instrument(span));
-    let committed = deadline.bound(receiver).await.map(|result| {
+    let mut waiting = WaitingCaller { first: first.clone(), action };
+    let committed = deadline.bound_begun(receiver).await.map(|result| {
         result.unwrap_or_else(|stopped| {
             Err(CommitFailure::Whole(CommitError::Unknown(action, stopped.to_string())))
         })
     });
-    let committed = answer(committed, attempt, only.as_deref())?;
+    waiting.first = None;
+    let committed = answer(committed, attempt, first.as_deref())?;
     attempt.close();
     release();
     // The action is committed: a deadline that passes now ends the wait, not the effects.
     let _ = deadline.bound(effects_done).await;
     Ok(committed)
+}
+
+/// A caller whose commit runs in another task. If it is dropped before a lane has taken the first
+/// batch, nothing is sent.
+struct WaitingCaller {
+    first: Option<Arc<Database>>,
+    action: ActionId,
+}
+
+impl Drop for WaitingCaller {
+    fn drop(&mut self) {
+        if let Some(first) = &self.first {
+            first.withdraw(self.action);
+        }
+    }
 }
 
 /// Raises the fences on the shards that were not read. The commit alone cannot detect that a
@@ -136,11 +156,11 @@ pub(super) async fn raise_fences<E>(
     }
 }
 
-/// The caller's result. `only` is the database, if there is exactly one.
+/// The caller's result. `first` is the database that commits first.
 fn answer<E>(
     committed: Result<Result<Committed, CommitFailure>, DeadlinePassed>,
     attempt: &Attempt,
-    only: Option<&Database>,
+    first: Option<&Database>,
 ) -> Result<Committed, ExecuteError<E>> {
     let action = attempt.action;
     match committed {
@@ -152,7 +172,9 @@ fn answer<E>(
             let source = Some(error);
             Err(ExecuteError::PartlyCommitted { action, committed, failed, not_tried, source })
         }
-        Err(passed) if only.is_some_and(|database| database.withdraw(action)) => Err(passed.into()),
+        Err(passed) if first.is_some_and(|database| database.withdraw(action)) => {
+            Err(passed.into())
+        }
         Err(DeadlinePassed(after)) => Err(ExecuteError::CommitUnknown {
             action,
             why: format!("the deadline of {after:?} passed while the commit was on its way"),

@@ -156,6 +156,9 @@ pub enum ExecuteError<E> {
     /// The database could not be reached.
     #[error("{0}")]
     Unavailable(#[source] DbError),
+    /// As many commits as may wait for a lane waited already. Call again later, and send less.
+    #[error("{0}")]
+    Overloaded(#[source] DbError),
     /// The lease under which the action ran has ended.
     #[error("the lease on `{key}` ended before the commit; nothing was written")]
     FenceLost {
@@ -266,6 +269,7 @@ pub enum ErrorKind {
     Busy,
     Refused,
     Unavailable,
+    Overloaded,
     FenceLost,
     Deadline,
     CommitUnknown,
@@ -293,6 +297,7 @@ impl<E> ExecuteError<E> {
             ExecuteError::Busy(_) => ErrorKind::Busy,
             ExecuteError::Refused(_) => ErrorKind::Refused,
             ExecuteError::Unavailable(_) => ErrorKind::Unavailable,
+            ExecuteError::Overloaded(_) => ErrorKind::Overloaded,
             ExecuteError::FenceLost { .. } => ErrorKind::FenceLost,
             ExecuteError::Deadline { .. } => ErrorKind::Deadline,
             ExecuteError::CommitUnknown { .. } => ErrorKind::CommitUnknown,
@@ -317,6 +322,7 @@ impl<E> ExecuteError<E> {
                 | ErrorKind::Serialization
                 | ErrorKind::Busy
                 | ErrorKind::Unavailable
+                | ErrorKind::Overloaded
         )
     }
 
@@ -339,7 +345,8 @@ impl<E> ExecuteError<E> {
             | ExecuteError::Serialization(error)
             | ExecuteError::Busy(error)
             | ExecuteError::Refused(error)
-            | ExecuteError::Unavailable(error) => Some(error),
+            | ExecuteError::Unavailable(error)
+            | ExecuteError::Overloaded(error) => Some(error),
             _ => None,
         }
     }
@@ -375,6 +382,7 @@ impl<E> From<DbError> for ExecuteError<E> {
             DbErrorKind::Deadlock => ExecuteError::Deadlock(error),
             DbErrorKind::Serialization => ExecuteError::Serialization(error),
             DbErrorKind::LockTimeout => ExecuteError::Busy(error),
+            DbErrorKind::Overloaded => ExecuteError::Overloaded(error),
             DbErrorKind::Unavailable | DbErrorKind::PoolTimeout => ExecuteError::Unavailable(error),
             _ => ExecuteError::Refused(error),
         }

@@ -19,8 +19,8 @@ use crate::domain::LockKey;
 
 /// A call that runs when it is awaited.
 ///
-/// Dropping the future before the commit has begun leaves nothing behind. Dropping it later
-/// does not stop the commit. In both cases `executor.outcome(id)` returns what happened.
+/// Dropping the future before a lane has taken the commit leaves nothing behind. Dropping it
+/// later does not stop the commit. In both cases `executor.outcome(id)` returns what happened.
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Execution<'a, A: Action>(CallRequest<'a, A>);
 
@@ -85,7 +85,9 @@ impl<'a, A: Action> Execution<'a, A> {
         self
     }
 
-    /// Sets the maximum time of the call, retries and waits included.
+    /// Sets the maximum time of the call, retries and waits included, instead of the executor's
+    /// own; `Duration::MAX` for none. A deadline that has passed before the commit is handed to a
+    /// lane sends nothing: with `Duration::ZERO` the action does not even run.
     pub fn deadline(mut self, after: Duration) -> Self {
         self.0.options.deadline = Some(after);
         self

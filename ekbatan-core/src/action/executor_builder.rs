@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::contention::Strategies;
 use super::effect::EffectRunner;
@@ -14,12 +15,18 @@ use crate::db::{Database, DbError, SchemaError, TableError};
 use crate::domain::{Entity, Event, EventName, IdGenerator, ShardIdentifier, Table};
 use crate::shard::{Databases, KeyHomes, Shards, visit};
 
+/// The deadline of calls. It is longer than the defaults of what a call waits for, so that those
+/// end the wait first, with errors that say more: a commit and its settling (60 s and 30 s), and
+/// a lease (90 s).
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
+
 /// Configures an [`ActionExecutor`].
 #[must_use = "call `build`"]
 pub struct ActionExecutorBuilder {
     databases: Databases,
     namespace: String,
     retry: RetryPolicy,
+    deadline: Duration,
     log_principal: bool,
     record_reads: bool,
     seed: Option<u64>,
@@ -54,6 +61,7 @@ impl ActionExecutor {
             databases: databases.clone(),
             namespace: namespace.to_owned(),
             retry: RetryPolicy::default(),
+            deadline: DEFAULT_DEADLINE,
             log_principal: false,
             record_reads: false,
             seed: None,
@@ -78,6 +86,13 @@ impl ActionExecutorBuilder {
     /// Sets which failures are retried, unless a call sets its own policy.
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.retry = policy;
+        self
+    }
+
+    /// Sets the maximum time of a call, unless the call sets its own
+    /// [`deadline`](super::Execution::deadline). Default 2 minutes; `Duration::MAX` for none.
+    pub fn deadline(mut self, after: Duration) -> Self {
+        self.deadline = after;
         self
     }
 
@@ -149,6 +164,7 @@ impl ActionExecutorBuilder {
             key_scope: self.key_scope,
             key_homes: self.key_homes,
             retry: self.retry,
+            deadline: self.deadline,
             ids,
             idempotency_locks: IdempotencyLocks::default(),
             strategies,

@@ -19,6 +19,8 @@ pub(super) struct ExecutorState {
     pub(super) key_scope: KeyScope,
     pub(super) key_homes: KeyHomes,
     pub(super) retry: RetryPolicy,
+    /// The deadline of calls that set none.
+    pub(super) deadline: Duration,
     pub(super) ids: IdGenerator,
     pub(super) idempotency_locks: IdempotencyLocks,
     pub(super) strategies: Strategies,

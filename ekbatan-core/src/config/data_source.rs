@@ -78,6 +78,9 @@ pub struct DataSourceConfig {
     pub lanes: usize,
     /// The maximum number of waiting actions that a lane commits together. Default 64.
     pub fold_limit: usize,
+    /// The maximum number of actions that wait for a lane. Further ones are refused. Default
+    /// 10,000.
+    pub queue_limit: usize,
     /// The timeout of connecting to the server, and of waiting for a pooled connection. Default
     /// 10 s.
     pub connection_timeout: Duration,
@@ -125,6 +128,7 @@ impl DataSourceConfig {
             leak_detection_threshold: Duration::ZERO,
             lanes: 2,
             fold_limit: 64,
+            queue_limit: 10_000,
             connection_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(60),
             commit_timeout: Duration::from_secs(60),
@@ -226,6 +230,13 @@ impl DataSourceConfig {
         self
     }
 
+    /// Sets [`queue_limit`](Self::queue_limit).
+    #[must_use]
+    pub fn queue_limit(mut self, batches: usize) -> Self {
+        self.queue_limit = batches;
+        self
+    }
+
     /// Sets [`connection_timeout`](Self::connection_timeout).
     #[must_use]
     pub fn connection_timeout(mut self, timeout: Duration) -> Self {
@@ -321,6 +332,7 @@ impl fmt::Debug for DataSourceConfig {
             .field("leak_detection_threshold", &self.leak_detection_threshold)
             .field("lanes", &self.lanes)
             .field("fold_limit", &self.fold_limit)
+            .field("queue_limit", &self.queue_limit)
             .field("connection_timeout", &self.connection_timeout)
             .field("read_timeout", &self.read_timeout)
             .field("commit_timeout", &self.commit_timeout)

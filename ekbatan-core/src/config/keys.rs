@@ -218,6 +218,12 @@ const DATA_SOURCE: &[Key] = &[
     )
     .or("60s"),
     Key::new(
+        "queue-limit",
+        SOME,
+        "The maximum number of actions that wait for a lane. Further ones are refused at once, as overloaded.",
+    )
+    .or("10000"),
+    Key::new(
         "commit-timeout",
         TIME,
         "The timeout of a commit. After it the connection counts as lost.",

@@ -38,6 +38,7 @@ impl Database {
             ("maximum_pool_size", source.maximum_pool_size),
             ("lanes", source.lanes),
             ("fold_limit", source.fold_limit),
+            ("queue_limit", source.queue_limit),
         ] {
             if value == 0 {
                 return Err(DbError::new(
@@ -184,8 +185,8 @@ impl Database {
         .await
     }
 
-    /// Passes a batch to a lane and waits for the outcome. If the future is dropped, the lane
-    /// still commits the batch.
+    /// Queues a batch for the lanes and waits for the outcome. If the future is dropped, a batch
+    /// that a lane has taken is still committed, and one that is queued is not.
     pub(crate) async fn commit(&self, mut batch: CommitBatch) -> Result<Committed, CommitError> {
         self.check_not_beside_transaction()?;
         self.sizes.check(&batch)?;

@@ -107,6 +107,12 @@ pub(crate) trait Connection: Send {
         vec![0; batches.len()]
     }
 
+    /// Which of the batches update a row that another transaction keeps locked at this moment.
+    /// Waits for no lock. With a single writer no row is locked by itself.
+    async fn locked(&mut self, batches: &[&CommitBatch]) -> Result<Vec<bool>, DbError> {
+        Ok(vec![false; batches.len()])
+    }
+
     /// Writes a batch within the open transaction.
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError>;
 

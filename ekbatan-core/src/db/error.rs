@@ -38,6 +38,8 @@ pub enum DbErrorKind {
     OpenTransaction,
     /// The pool had no free connection in time.
     PoolTimeout,
+    /// Too many commits wait for a lane already.
+    Overloaded,
     /// The database cannot be reached, or the connection broke.
     Unavailable,
     /// A stored value does not fit what the code expects.

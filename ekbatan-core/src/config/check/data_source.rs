@@ -69,6 +69,7 @@ fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
         ("fold-limit", config.fold_limit),
         ("max-row-bytes", config.max_row_bytes),
         ("max-commit-bytes", config.max_commit_bytes),
+        ("queue-limit", config.queue_limit),
     ] {
         if value == 0 {
             findings.add_value(&at.key(key), value, "must be at least 1");

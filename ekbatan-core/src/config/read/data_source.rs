@@ -34,6 +34,7 @@ pub(super) fn data_source(
         ("fold-limit", &mut config.fold_limit),
         ("max-row-bytes", &mut config.max_row_bytes),
         ("max-commit-bytes", &mut config.max_commit_bytes),
+        ("queue-limit", &mut config.queue_limit),
     ] {
         if let Some(count) = section.count(key).and_then(|count| count.try_into().ok()) {
             *field = count;

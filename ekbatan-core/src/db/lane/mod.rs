@@ -1,104 +1,138 @@
 //! Lanes: tasks that each own one connection and commit batches from a shared queue.
 //!
 //! Invariants:
-//! - Once a lane has taken a batch, only the lane can end it. A dropped caller leaves neither
-//!   half a commit nor a connection in an unknown state.
+//! - Once a lane has taken a batch, only lanes can end it. A dropped caller leaves neither half
+//!   a commit nor a connection in an unknown state.
+//! - A batch that no lane has taken leaves the queue with its caller, and nothing of it is sent.
 //! - A lane commits all waiting batches together (it folds them), and never waits for more.
 //! - A batch that updates a row which a batch in flight updates, or expects it to be unchanged, is
 //!   parked until that batch is answered. If the commit moved the row past the version that the
 //!   parked batch expects, the parked batch is stale and is never sent.
+//! - A lane that dies is replaced, and its successor settles what it had taken.
 
+mod apart;
+mod batches;
+mod in_flight;
+mod lifecycle;
 mod open_actions;
 mod queue;
+mod sent_at;
 mod settle;
+mod tasks;
+#[cfg(all(test, feature = "sqlite"))]
+mod tests;
+mod unsettled;
 mod worker;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
 
 pub(crate) use self::open_actions::OpenAction;
 use self::queue::CommitQueue;
 use self::worker::Lane;
 use super::driver::Driver;
-use super::{ActionId, CommitBatch, CommitError, Committed, DbError, DbErrorKind};
+use super::{ActionId, CommitBatch, CommitError, Committed};
 use crate::config::DataSourceConfig;
 
 /// The lanes of one database.
-pub(crate) struct Lanes {
-    queue: Arc<CommitQueue>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
-}
+pub(crate) struct Lanes(Arc<Lane>);
 
 impl Lanes {
+    /// Starts the lanes in the runtime of the caller.
     pub(crate) fn start(driver: Arc<dyn Driver>, config: &DataSourceConfig) -> Self {
-        let queue = Arc::new(CommitQueue::default());
         let count =
             driver.capabilities().max_lanes.map_or(config.lanes, |most| config.lanes.min(most));
-        let tasks = (0..count)
-            .map(|_| {
-                let lane = Lane {
-                    driver: driver.clone(),
-                    queue: queue.clone(),
-                    fold_limit: config.fold_limit,
-                    lock_timeout: config.connection_timeout,
-                    commit_timeout: config.commit_timeout,
-                    settle_timeout: config.settle_timeout,
-                };
-                tokio::spawn(lane.run())
-            })
-            .collect();
-        Self { queue, tasks: Mutex::new(tasks) }
+        let lane = Arc::new(Lane {
+            driver,
+            queue: Arc::new(CommitQueue::new(config.queue_limit, count)),
+            fold_limit: config.fold_limit,
+            lock_timeout: config.connection_timeout,
+            commit_timeout: config.commit_timeout,
+            settle_timeout: config.settle_timeout,
+            lock_waiters: Semaphore::new(count),
+        });
+        Lane::start_missing(&lane, &Handle::current());
+        Self(lane)
     }
 
-    /// Queues a batch and waits for its outcome.
+    /// Queues a batch and waits for its outcome. If the future is dropped before a lane takes
+    /// the batch, nothing of it is sent.
     pub(crate) async fn submit(&self, batch: CommitBatch) -> Result<Committed, CommitError> {
         let action = batch.action;
         let (answer, answered) = oneshot::channel();
-        if !self.queue.push(batch, answer) {
-            return Err(CommitError::Refused(closed()));
+        let missing = self.0.queue.push(batch, answer).map_err(CommitError::Refused)?;
+        if missing > 0 {
+            Lane::start(&self.0, missing, &Handle::current());
         }
-        answered.await.unwrap_or_else(|_| {
+        let mut waiting = Waiting { queue: &self.0.queue, action: Some(action) };
+        let outcome = answered.await;
+        waiting.action = None;
+        outcome.unwrap_or_else(|_| {
             Err(CommitError::Unknown(action, "the task that committed it was stopped".to_owned()))
         })
     }
 
     /// Marks an action as unfinished, so that a caller that asks for its outcome waits.
     pub(crate) fn open_action(&self, action: ActionId) -> OpenAction {
-        self.queue.open_actions().open(action)
+        self.0.queue.open_actions().open(action)
     }
 
     pub(crate) fn is_open(&self, action: ActionId) -> bool {
-        self.queue.open_actions().is_open(action)
+        self.0.queue.open_actions().is_open(action)
     }
 
     /// Removes an action's batch from the queue; `false` if there is none, or a lane has taken it.
     pub(crate) fn withdraw(&self, action: ActionId) -> bool {
-        self.queue.withdraw(action)
+        self.0.queue.withdraw(action)
     }
 
     /// Waits until nothing in this process works on the action.
     pub(crate) async fn settled(&self, action: ActionId) {
-        self.queue.open_actions().settled(action).await;
+        while self.is_open(action) {
+            // Register before checking, so that an end in between is not missed.
+            let ended = self.0.queue.lane_ended.notified();
+            // Lanes that died may have left the action to their successors.
+            Lane::start_missing(&self.0, &Handle::current());
+            tokio::select! {
+                () = self.0.queue.open_actions().settled(action) => return,
+                () = ended => {}
+            }
+        }
     }
 
     /// Commits what is queued, then stops the lanes.
     pub(crate) async fn close(&self) {
-        self.queue.close();
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        for task in tasks {
-            let _ = task.await;
+        self.0.queue.close();
+        loop {
+            // Register before checking, so that an end in between is not missed.
+            let ended = self.0.queue.lane_ended.notified();
+            Lane::start_missing(&self.0, &Handle::current());
+            if self.0.queue.is_done() {
+                return;
+            }
+            ended.await;
         }
     }
 }
 
 impl Drop for Lanes {
     fn drop(&mut self) {
-        self.queue.close();
+        self.0.queue.close();
     }
 }
 
-fn closed() -> DbError {
-    DbError::new(DbErrorKind::Unavailable, "the databases were closed; nothing was sent")
+/// A caller that waits for its batch. Dropping it withdraws the batch if no lane has taken it.
+struct Waiting<'a> {
+    queue: &'a CommitQueue,
+    action: Option<ActionId>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(action) = self.action {
+            self.queue.withdraw(action);
+        }
+    }
 }

@@ -1,21 +1,26 @@
-//! The batches that wait for a lane, and those that a lane has taken.
+//! The batches that wait for a lane.
+//!
+//! A batch leaves the queue in one of two ways: a lane takes it, or its caller withdraws it (its
+//! future was dropped, or its deadline has passed). Both happen under one lock, so a caller
+//! knows which of the two it was.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::open_actions::{OpenAction, OpenActions};
-use crate::db::{ActionId, CommitBatch, CommitError, Committed, DbError, RowChange, RowRef};
+use super::batches::{Answer, QueuedBatch, TakenBatches, UnsettledActions};
+use super::open_actions::OpenActions;
+use super::tasks::LaneTasks;
+use crate::db::{ActionId, CommitBatch, CommitError, DbError, DbErrorKind, RowChange, RowRef};
 use crate::domain::TableKey;
 
 /// How many bytes the batches of one statement have; further batches wait for the next one. A
 /// single batch may have more.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
-
-type Answer = oneshot::Sender<Result<Committed, CommitError>>;
 
 /// Identifies a row that an update changes.
 type RowKey = (TableKey, Uuid);
@@ -24,123 +29,171 @@ fn row_key(change: &RowChange) -> RowKey {
     (change.table.table.key(), change.id)
 }
 
-/// A batch and the channel to its caller.
-pub(super) struct QueuedBatch {
-    pub(super) batch: CommitBatch,
-    pub(super) since: Instant,
-    bytes: usize,
-    answer: Answer,
-    open: OpenAction,
+#[derive(Default)]
+pub(super) struct State {
+    /// Every batch that no lane has taken.
+    queued: HashMap<ActionId, QueuedBatch>,
+    /// The order in which they are taken. Skips those that are parked, and may still name some
+    /// that were withdrawn.
+    waiting: VecDeque<ActionId>,
+    /// Rows that a batch in flight updates, each with the actions whose batches update it or
+    /// expect it to be unchanged, and are parked behind it. These, too, may have been withdrawn.
+    in_flight: HashMap<RowKey, Vec<ActionId>>,
+    /// What lanes had taken when they died.
+    pub(super) abandoned: Vec<TakenBatches>,
+    /// What tasks asked for that were dropped.
+    pub(super) unsettled: Vec<UnsettledActions>,
+    pub(super) tasks: LaneTasks,
+    pub(super) closed: bool,
 }
 
-#[derive(Default)]
-struct State {
-    waiting: VecDeque<QueuedBatch>,
-    /// Rows that a batch in flight updates, each with the batches that update it or expect it to
-    /// be unchanged, and are parked behind it.
-    in_flight: HashMap<RowKey, Vec<QueuedBatch>>,
-    closed: bool,
+impl State {
+    /// Whether there is anything to do for a lane.
+    pub(super) fn has_work(&self) -> bool {
+        !self.queued.is_empty() || !self.abandoned.is_empty()
+    }
+
+    /// The batches whose callers wait for an answer.
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = &QueuedBatch> {
+        self.abandoned.iter().flat_map(|taken| &taken.batches).chain(self.queued.values())
+    }
+
+    /// Removes the names of withdrawn batches when they are more than those of others.
+    fn forget_withdrawn(&mut self) {
+        if self.waiting.len() > 2 * self.queued.len() + 64 {
+            self.waiting.retain(|action| self.queued.contains_key(action));
+        }
+    }
+
+    fn park(&mut self, row: &RowKey, action: ActionId) {
+        let Some(parked) = self.in_flight.get_mut(row) else { return };
+        if parked.len() == parked.capacity() {
+            parked.retain(|action| self.queued.contains_key(action));
+        }
+        parked.push(action);
+    }
 }
 
-#[derive(Default)]
 pub(super) struct CommitQueue {
     state: Mutex<State>,
+    /// The number of batches that may be queued.
+    limit: usize,
     wake: Notify,
     closing: Notify,
+    /// A lane has ended, or left something behind.
+    pub(super) lane_ended: Notify,
     open_actions: Arc<OpenActions>,
 }
 
 impl CommitQueue {
+    pub(super) fn new(limit: usize, lanes: usize) -> Self {
+        let state = State { tasks: LaneTasks::new(lanes), ..State::default() };
+        Self {
+            state: Mutex::new(state),
+            limit,
+            wake: Notify::new(),
+            closing: Notify::new(),
+            lane_ended: Notify::new(),
+            open_actions: Arc::default(),
+        }
+    }
+
     pub(super) fn open_actions(&self) -> &Arc<OpenActions> {
         &self.open_actions
     }
 
     /// The state is consistent between statements, so a panic elsewhere does not invalidate it.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a batch; `false` if the lanes are closed.
-    pub(super) fn push(&self, batch: CommitBatch, answer: Answer) -> bool {
-        let open = self.open_actions.open(batch.action);
-        let queued =
-            QueuedBatch { bytes: batch.size(), batch, since: Instant::now(), answer, open };
+    /// Queues a batch. Returns how many lanes the caller must start, because they have died.
+    pub(super) fn push(&self, batch: CommitBatch, answer: Answer) -> Result<usize, DbError> {
+        let action = batch.action;
+        let open = self.open_actions.open(action);
+        let runtime = Handle::try_current().ok();
+        let has_runtime = runtime.is_some();
+        let (bytes, since) = (batch.size(), Instant::now());
+        let queued = QueuedBatch { batch, since, bytes, answer, open, runtime };
         let mut state = self.state();
         if state.closed {
-            return false;
+            return Err(closed());
         }
-        state.waiting.push_back(queued);
+        if state.queued.len() >= self.limit {
+            return Err(overloaded(self.limit));
+        }
+        if state.queued.contains_key(&action) {
+            return Err(queued_twice(action));
+        }
+        state.queued.insert(action, queued);
+        state.waiting.push_back(action);
+        let missing = if has_runtime { state.tasks.claim_missing_lanes() } else { 0 };
         drop(state);
         // The lane that fell asleep last has the warmest connection.
         self.wake.notify_last();
-        true
+        Ok(missing)
     }
 
     /// Takes all waiting batches up to the limits; `None` once the queue is closed and empty.
-    pub(super) async fn next(
-        queue: &Arc<CommitQueue>,
-        max_batches: usize,
-        max_rows: usize,
-    ) -> Option<InFlight> {
+    pub(super) async fn next(&self, max_batches: usize, max_rows: usize) -> Option<TakenBatches> {
         loop {
             // Register before checking, so that a notification in between is not missed.
-            let woken = queue.wake.notified();
-            let taken = queue.take(max_batches, max_rows);
-            if taken.more_waiting {
-                queue.wake.notify_one();
+            let woken = self.wake.notified();
+            let next = self.take(max_batches, max_rows);
+            if next.more_waiting {
+                self.wake.notify_one();
             }
-            if !taken.batches.is_empty() {
-                return Some(InFlight { queue: queue.clone(), batches: taken.batches });
+            if !next.taken.batches.is_empty() {
+                return Some(next.taken);
             }
-            if taken.finished {
-                queue.wake.notify_one(); // so that the next lane ends, too
+            if next.finished {
+                self.wake.notify_one(); // so that the next lane ends, too
                 return None;
             }
             woken.await;
         }
     }
 
-    fn take(&self, max_batches: usize, max_rows: usize) -> Taken {
-        let mut abandoned = Vec::new(); // dropped after the lock is released
-        let mut batches: Vec<QueuedBatch> = Vec::new();
-        let (mut rows, mut bytes) = (0, 0);
+    fn take(&self, max_batches: usize, max_rows: usize) -> Next {
         let mut state = self.state();
-        while batches.len() < max_batches && rows < max_rows && bytes < MAX_BYTES {
-            let Some(next) = state.waiting.pop_front() else { break };
-            if next.answer.is_closed() {
-                abandoned.push(next); // its caller is gone and nothing of it was sent
-                continue;
-            }
+        if let Some(taken) = state.abandoned.pop() {
+            return Next { taken, more_waiting: true, finished: false };
+        }
+        let mut taken = TakenBatches::default();
+        let (mut rows, mut bytes) = (0, 0);
+        while taken.batches.len() < max_batches && rows < max_rows && bytes < MAX_BYTES {
+            let Some(action) = state.waiting.pop_front() else { break };
+            let Some(queued) = state.queued.get(&action) else { continue };
             // A row that a batch in flight expects to be unchanged may be updated: this batch
             // comes after that one, in its statement or by the locks of the database.
-            let mut guarded = next.batch.guarded().map(|(table, row)| (table, row.id));
-            let blocking = guarded.find(|key| state.in_flight.contains_key(key));
-            drop(guarded);
-            if let Some(parked) = blocking.and_then(|key| state.in_flight.get_mut(&key)) {
-                parked.push(next);
+            let mut guarded = queued.batch.guarded().map(|(table, row)| (table, row.id));
+            if let Some(row) = guarded.find(|row| state.in_flight.contains_key(row)) {
+                drop(guarded);
+                state.park(&row, action);
                 continue;
             }
-            for change in next.batch.updates() {
+            drop(guarded);
+            let Some(queued) = state.queued.remove(&action) else { continue };
+            for change in queued.batch.updates() {
                 state.in_flight.insert(row_key(change), Vec::new());
             }
-            rows += next.batch.rows();
-            bytes += next.bytes;
-            batches.push(next);
+            rows += queued.batch.rows();
+            bytes += queued.bytes;
+            taken.batches.push(queued);
         }
         let more_waiting = !state.waiting.is_empty();
         let finished = state.closed && state.in_flight.is_empty();
-        drop(state);
-        drop(abandoned);
-        Taken { batches, more_waiting, finished }
+        Next { taken, more_waiting, finished }
     }
 
     /// Releases the rows of an answered batch, and requeues or rejects the batches parked behind
     /// them.
-    fn release(&self, batch: &CommitBatch, committed: bool) {
+    pub(super) fn release(&self, batch: &CommitBatch, committed: bool) {
         let mut stale = Vec::new();
         let mut state = self.state();
         for change in batch.updates() {
-            for queued in state.in_flight.remove(&row_key(change)).unwrap_or_default() {
+            for action in state.in_flight.remove(&row_key(change)).unwrap_or_default() {
+                let Some(queued) = state.queued.get(&action) else { continue };
                 let is_stale = |row: &RowRef| row.expected_version != change.next_version();
                 let mut same_row = queued.batch.guarded().filter_map(|(table, parked)| {
                     ((table, parked.id) == row_key(change)).then_some(parked)
@@ -148,8 +201,10 @@ impl CommitQueue {
                 let stale_row = same_row.find(is_stale);
                 drop(same_row);
                 match stale_row {
-                    Some(row) if committed => stale.push((queued, row)),
-                    _ => state.waiting.push_back(queued),
+                    Some(row) if committed => {
+                        stale.extend(state.queued.remove(&action).map(|queued| (queued, row)));
+                    }
+                    _ => state.waiting.push_back(action),
                 }
             }
         }
@@ -167,16 +222,8 @@ impl CommitQueue {
     /// Removes an action's batch; `false` if there is none, or a lane has taken it.
     pub(super) fn withdraw(&self, action: ActionId) -> bool {
         let mut state = self.state();
-        let State { waiting, in_flight, .. } = &mut *state;
-        let mut withdrawn = None;
-        if let Some(at) = waiting.iter().position(|queued| queued.batch.action == action) {
-            withdrawn = waiting.remove(at);
-        }
-        for parked in in_flight.values_mut() {
-            if let Some(at) = parked.iter().position(|queued| queued.batch.action == action) {
-                withdrawn = Some(parked.remove(at));
-            }
-        }
+        let withdrawn = state.queued.remove(&action);
+        state.forget_withdrawn();
         drop(state);
         withdrawn.is_some()
     }
@@ -199,63 +246,43 @@ impl CommitQueue {
         self.wake.notify_waiters();
         self.wake.notify_one();
     }
+
+    /// Whether no task runs, and nothing is left to do.
+    pub(super) fn is_done(&self) -> bool {
+        let state = self.state();
+        state.tasks.none_runs() && !state.has_work()
+    }
+
+    /// Wakes a lane.
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
 }
 
-struct Taken {
-    batches: Vec<QueuedBatch>,
+/// What a lane does next.
+struct Next {
+    taken: TakenBatches,
     more_waiting: bool,
     /// The queue is closed and nothing is in flight.
     finished: bool,
 }
 
-/// The batches that a lane has taken. Dropping it, also by a panic, releases their rows.
-pub(super) struct InFlight {
-    queue: Arc<CommitQueue>,
-    batches: Vec<QueuedBatch>,
+fn closed() -> DbError {
+    DbError::new(DbErrorKind::Unavailable, "the databases were closed; nothing was sent")
 }
 
-impl InFlight {
-    pub(super) fn batches(&self) -> &[QueuedBatch] {
-        &self.batches
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.batches.is_empty()
-    }
-
-    /// Answers every batch for which `answer` returns an outcome; the others stay, in order.
-    pub(super) fn answer_each(
-        &mut self,
-        mut answer: impl FnMut(&QueuedBatch) -> Option<Result<Committed, CommitError>>,
-    ) {
-        for queued in std::mem::take(&mut self.batches) {
-            match answer(&queued) {
-                Some(answer) => self.finish(queued, answer),
-                None => self.batches.push(queued),
-            }
-        }
-    }
-
-    /// Rejects every batch: nothing of it was written.
-    pub(super) fn refuse_all(&mut self, cause: &DbError) {
-        for queued in std::mem::take(&mut self.batches) {
-            let error = DbError::new(cause.kind(), format!("{cause}; nothing was written"));
-            self.finish(queued, Err(CommitError::Refused(error)));
-        }
-    }
-
-    fn finish(&self, queued: QueuedBatch, outcome: Result<Committed, CommitError>) {
-        self.queue.release(&queued.batch, outcome.is_ok());
-        let QueuedBatch { answer, open, .. } = queued;
-        drop(open); // the action is settled before its caller receives the outcome
-        let _ = answer.send(outcome);
-    }
+fn overloaded(limit: usize) -> DbError {
+    let why = format!(
+        "{limit} commits wait for a lane already, and no more may wait; nothing was sent. \
+         Call again later, send less at a time, or raise lanes or queue_limit"
+    );
+    DbError::new(DbErrorKind::Overloaded, why)
 }
 
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        for queued in std::mem::take(&mut self.batches) {
-            self.queue.release(&queued.batch, false);
-        }
-    }
+fn queued_twice(action: ActionId) -> DbError {
+    let why = format!(
+        "a commit of action {action} is waiting already; nothing was sent. \
+         An id given by with_action_id must never be used again"
+    );
+    DbError::new(DbErrorKind::Other, why)
 }

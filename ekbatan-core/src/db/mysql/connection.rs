@@ -127,6 +127,10 @@ impl Connection for MySqlConnection {
         self.commit_together(batches).await
     }
 
+    async fn locked(&mut self, batches: &[&CommitBatch]) -> Result<Vec<bool>, DbError> {
+        self.find_locked(batches).await
+    }
+
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
         if self.rolled_back {
             return Err(CommitError::Refused(rolled_back_error()));

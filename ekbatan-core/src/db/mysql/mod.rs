@@ -13,6 +13,7 @@ mod flavour;
 #[cfg(test)]
 mod guide;
 mod literal;
+mod locked;
 mod locks;
 mod options;
 mod order;

@@ -157,6 +157,18 @@ pub(super) fn look(
     Ok(sql)
 }
 
+/// Returns `number` if the row exists and no other transaction has locked it.
+pub(super) fn free_row(
+    syntax: &MySqlSyntax,
+    row: &RowChange,
+    number: usize,
+) -> Result<String, DbError> {
+    let id = syntax.quote(&row.table.columns[0].name);
+    let target = syntax.table(row.table.table);
+    let value = literal(row, 0)?;
+    Ok(format!("SELECT {number} FROM {target} WHERE {id} = {value} FOR UPDATE SKIP LOCKED"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

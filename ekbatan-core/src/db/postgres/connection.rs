@@ -91,6 +91,10 @@ impl Connection for PostgresConnection {
         self.forms.part(batches)
     }
 
+    async fn locked(&mut self, batches: &[&CommitBatch]) -> Result<Vec<bool>, DbError> {
+        self.find_locked(batches).await
+    }
+
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
         match self.apply(&[batch]).await {
             Ok(mut answers) => answers.remove(0),

@@ -9,6 +9,7 @@ mod fence;
 mod form;
 #[cfg(test)]
 mod guide;
+mod locked;
 mod range;
 mod statement;
 mod syntax;

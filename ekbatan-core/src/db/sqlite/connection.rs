@@ -187,7 +187,11 @@ impl Connection for SqliteConnection {
         _: Option<&str>,
         actions: &[ActionId],
     ) -> Result<Vec<ActionId>, DbError> {
-        // The broken connection ran in this process, and had ended when its call failed.
+        // SQLite's thread may still end the transaction of a call that was dropped with its
+        // runtime. Once this connection can write, that transaction has ended.
+        let writing = self.writer_lock.acquire().await?;
+        self.script("BEGIN IMMEDIATE; ROLLBACK").await?;
+        drop(writing);
         let ids: Vec<String> = actions.iter().map(ActionId::to_string).collect();
         self.trips += 1;
         let found: Vec<String> = sqlx::query_scalar(

@@ -227,5 +227,11 @@ fn run_again<G>(
 
 /// Whether every member alone would fail for the same reason.
 fn is_shared(kind: DbErrorKind) -> bool {
-    matches!(kind, DbErrorKind::Unavailable | DbErrorKind::PoolTimeout | DbErrorKind::LockTimeout)
+    matches!(
+        kind,
+        DbErrorKind::Unavailable
+            | DbErrorKind::PoolTimeout
+            | DbErrorKind::LockTimeout
+            | DbErrorKind::Overloaded
+    )
 }

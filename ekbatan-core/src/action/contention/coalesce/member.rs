@@ -293,6 +293,10 @@ impl<C: Perform> CoalescedCall<'_, C> {
         {
             return self.fail(guard, error);
         }
+        // From here on the commit does not depend on this call any more.
+        if let Err(passed) = self.call.attempt().deadline.check() {
+            return NextStep::Return(Err(passed.into()));
+        }
         let batch = planned.batches.pop();
         self.join(guard, batch, planned.pending, planned.effects, Ok(output))
     }

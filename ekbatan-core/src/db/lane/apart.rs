@@ -1,0 +1,208 @@
+//! What a lane does when a commit of several batches fails as a whole.
+//!
+//! Only the batch that causes the error may fail, so the batches are committed apart. A row that
+//! another transaction keeps locked must not delay the commits of other rows for longer than one
+//! lock timeout. So the lane asks which batches update a locked row, commits the others at once,
+//! and leaves those to a *lock waiter*: a task with a connection of its own. The waiter tries
+//! once more for a whole lock timeout, then asks again, and those whose row is still locked are
+//! refused.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::in_flight::InFlight;
+use super::lifecycle::TaskGuard;
+use super::tasks::TaskKind;
+use super::worker::Lane;
+use crate::db::driver::Connection;
+use crate::db::{CommitBatch, CommitError, DbError, DbErrorKind};
+
+/// The outcome of a batch; `None` as long as there is none.
+pub(super) type Outcome = Option<Result<(), CommitError>>;
+
+/// A commit that failed as a whole.
+struct SplitCommit<'a> {
+    lane: &'a Lane,
+    connection: &'a mut dyn Connection,
+    batches: &'a [&'a CommitBatch],
+    outcomes: Vec<Outcome>,
+}
+
+impl SplitCommit<'_> {
+    /// The batches without an outcome.
+    fn open(&self) -> Vec<usize> {
+        (0..self.batches.len()).filter(|at| self.outcomes[*at].is_none()).collect()
+    }
+
+    fn refuse(&mut self, at: usize, error: DbError) {
+        self.outcomes[at] = Some(Err(CommitError::Refused(error)));
+    }
+
+    /// Splits the open batches: those that update a locked row, and the others.
+    async fn split_locked(&mut self) -> Result<(Vec<usize>, Vec<usize>), DbError> {
+        let open = self.open();
+        let batches: Vec<&CommitBatch> = open.iter().map(|at| self.batches[*at]).collect();
+        let asking = self.connection.locked(&batches);
+        let locked = tokio::time::timeout(self.lane.commit_timeout, asking);
+        let locked = locked.await.unwrap_or_else(|_| {
+            let why = format!("no answer within {:?}", self.lane.commit_timeout);
+            Err(DbError::new(DbErrorKind::Unavailable, why))
+        })?;
+        let (locked, free): (Vec<_>, Vec<_>) =
+            open.into_iter().zip(locked).partition(|(_, locked)| *locked);
+        let positions = |of: Vec<(usize, bool)>| of.into_iter().map(|(at, _)| at).collect();
+        Ok((positions(locked), positions(free)))
+    }
+
+    /// Commits the batches whose rows are not locked. If what they wait for is not a row that
+    /// they update, for example a unique key of another transaction's insert, all stay open.
+    async fn without_locked(&mut self) -> Result<(), DbError> {
+        let (locked, free) = self.split_locked().await?;
+        if locked.is_empty() || free.is_empty() {
+            return Ok(());
+        }
+        let batches: Vec<&CommitBatch> = free.iter().map(|at| self.batches[*at]).collect();
+        match self.lane.commit_once(self.connection, &batches).await {
+            Ok(outcomes) => {
+                for (at, outcome) in free.into_iter().zip(outcomes) {
+                    self.outcomes[at] = Some(outcome);
+                }
+                Ok(())
+            }
+            Err(error) if self.lane.must_reconnect(&error) => Err(error),
+            Err(error) if error.kind() == DbErrorKind::LockTimeout => Ok(()),
+            Err(_) => self.each(TaskKind::Lane, free).await,
+        }
+    }
+
+    /// Refuses the batches whose rows are still locked.
+    async fn refuse_locked(&mut self) -> Result<(), DbError> {
+        let (locked, _) = self.split_locked().await?;
+        for at in locked {
+            let why = "another transaction keeps a row of the commit locked";
+            self.refuse(at, DbError::new(DbErrorKind::LockTimeout, why));
+        }
+        Ok(())
+    }
+
+    async fn one_by_one(&mut self, kind: TaskKind) -> Result<(), DbError> {
+        self.each(kind, self.open()).await
+    }
+
+    /// Commits each of these batches by itself. A lane waits for a lock once, and leaves the
+    /// others open.
+    async fn each(&mut self, kind: TaskKind, positions: Vec<usize>) -> Result<(), DbError> {
+        for at in positions {
+            if self.outcomes[at].is_some() {
+                continue;
+            }
+            match self.lane.commit_once(self.connection, &[self.batches[at]]).await {
+                Ok(mut alone) => self.outcomes[at] = alone.pop(),
+                Err(error) if self.lane.must_reconnect(&error) => return Err(error),
+                Err(error) => {
+                    let waited = error.kind() == DbErrorKind::LockTimeout;
+                    self.refuse(at, error);
+                    if waited && !self.lane.driver.capabilities().single_writer {
+                        if kind == TaskKind::Lane {
+                            return Ok(());
+                        }
+                        self.refuse_locked().await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Lane {
+    /// Whether another connection is needed: this one is lost, or its server was the primary and
+    /// is none any more. On a single writer nothing else would be reached.
+    fn must_reconnect(&self, error: &DbError) -> bool {
+        let demoted = error.kind() == DbErrorKind::ReadOnly;
+        error.is_connection_lost() || (demoted && !self.driver.capabilities().single_writer)
+    }
+
+    /// Commits batches in the parts that suit the connection. The outcomes are in their order; a
+    /// batch without one waits for a locked row.
+    pub(super) async fn commit_in_parts(
+        &self,
+        kind: TaskKind,
+        connection: &mut dyn Connection,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Outcome>, DbError> {
+        let parts = connection.part(batches);
+        let last = parts.iter().copied().max().unwrap_or_default();
+        let mut outcomes: Vec<(usize, Outcome)> = Vec::with_capacity(batches.len());
+        for part in 0..=last {
+            let of_part = |at: &usize| parts[*at] == part;
+            let positions: Vec<usize> = (0..batches.len()).filter(of_part).collect();
+            if !positions.is_empty() {
+                let batches: Vec<&CommitBatch> = positions.iter().map(|at| batches[*at]).collect();
+                let answers = self.commit_together_or_apart(kind, connection, &batches).await?;
+                outcomes.extend(positions.into_iter().zip(answers));
+            }
+        }
+        outcomes.sort_by_key(|(at, _)| *at);
+        Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+    }
+
+    /// Commits batches together. If the commit fails as a whole, commits them apart. A batch without
+    /// an outcome waits for a locked row; a lock waiter leaves none.
+    async fn commit_together_or_apart(
+        &self,
+        kind: TaskKind,
+        connection: &mut dyn Connection,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<Outcome>, DbError> {
+        let error = match self.commit_once(connection, batches).await {
+            Ok(outcomes) => return Ok(outcomes.into_iter().map(Some).collect()),
+            Err(error) if self.must_reconnect(&error) => return Err(error),
+            Err(error) => error,
+        };
+        let mut commit = SplitCommit {
+            lane: self,
+            connection,
+            batches,
+            outcomes: batches.iter().map(|_| None).collect(),
+        };
+        let single_writer = self.driver.capabilities().single_writer;
+        if batches.len() == 1 {
+            commit.refuse(0, error);
+        } else if error.kind() != DbErrorKind::LockTimeout {
+            commit.one_by_one(kind).await?;
+        } else if single_writer {
+            // The writer lock was not available in time: each batch would wait as long again.
+            for at in commit.open() {
+                commit.refuse(at, DbError::new(error.kind(), error.to_string()));
+            }
+        } else if kind == TaskKind::Lane {
+            commit.without_locked().await?;
+        } else {
+            commit.refuse_locked().await?;
+            commit.one_by_one(kind).await?;
+        }
+        Ok(commit.outcomes)
+    }
+
+    /// Leaves batches that wait for locked rows to a task of their own.
+    pub(super) fn wait_apart(lane: &Arc<Self>, in_flight: InFlight) {
+        let runtime = Handle::current();
+        let guard = Self::count_lock_waiter(lane, &runtime);
+        drop(runtime.spawn(lane.clone().wait_for_locks(in_flight, guard)));
+    }
+
+    async fn wait_for_locks(self: Arc<Self>, in_flight: InFlight, guard: TaskGuard) {
+        // Dropped before the guard, however far this task comes.
+        let in_flight = in_flight;
+        // Fails only if the semaphore is closed, which it never is.
+        let permit = self.lock_waiters.acquire().await;
+        let connection = Self::commit(&self, TaskKind::LockWaiter, None, in_flight).await;
+        if let Some(connection) = connection {
+            let _ = tokio::time::timeout(self.lock_timeout, connection.close()).await;
+        }
+        drop(permit);
+        guard.finish();
+    }
+}

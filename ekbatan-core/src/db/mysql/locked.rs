@@ -1,0 +1,36 @@
+//! Which rows other transactions keep locked.
+
+use std::collections::HashSet;
+
+use super::connection::MySqlConnection;
+use super::packets::PacketPlan;
+use super::statement::free_row;
+use crate::db::{CommitBatch, DbError};
+
+impl MySqlConnection {
+    /// Which of the batches update a row that another transaction keeps locked. A row that does
+    /// not exist counts as locked, because nothing tells the two apart.
+    pub(super) async fn find_locked(
+        &mut self,
+        batches: &[&CommitBatch],
+    ) -> Result<Vec<bool>, DbError> {
+        let mut plan = PacketPlan::new(self.max_packet);
+        let updates = || batches.iter().flat_map(|batch| batch.updates());
+        for (n, row) in updates().enumerate() {
+            plan.push(free_row(&self.syntax, row, n)?)?;
+        }
+        plan.push("ROLLBACK")?;
+        let mut free = HashSet::new();
+        for packet in plan.packets() {
+            free.extend(self.numbers(&packet).await?);
+        }
+        let mut n = 0;
+        let mut is_free = || {
+            n += 1;
+            free.contains(&(n - 1))
+        };
+        // Every row is asked for, so that the numbers stay in step.
+        let is_locked = |batch: &&CommitBatch| batch.updates().filter(|_| !is_free()).count() > 0;
+        Ok(batches.iter().map(is_locked).collect())
+    }
+}

@@ -1,0 +1,75 @@
+//! Lanes that die with their runtime while their commits are on the way.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use ekbatan::action::Outcome;
+use ekbatan::prelude::*;
+use support::wallet::{Deposit, DepositMoney};
+use support::{Dialect, PlainConnection, ScratchDatabase};
+
+use crate::bounded;
+use crate::ledger::proxied;
+use crate::other_sessions::{Observer, lock_wallet};
+use crate::runtimes::{connected_elsewhere, end};
+
+on_every_database! {
+    only postgres and mysql and mariadb:
+    a_commit_in_flight_when_its_lane_dies_is_settled,
+    an_outcome_is_asked_on_after_the_runtime_has_ended,
+}
+
+/// The lane waits for a locked row when its runtime ends. The lane that replaces it ends the old
+/// session before it sends the commit again.
+async fn a_commit_in_flight_when_its_lane_dies_is_settled(dialect: Dialect) {
+    let scratch = ScratchDatabase::create(dialect).await;
+    let (runtime, ledger, ids) = connected_elsewhere(scratch.config(), 1).await;
+    let mut observer = Observer::connect(&scratch.url).await;
+    let mut holder = PlainConnection::connect(&scratch.url).await;
+    holder.execute("BEGIN").await;
+    lock_wallet(&mut holder, ids[0]).await;
+    let ending = async {
+        let first = observer.wait_for_blocked().await;
+        end(runtime).await;
+        observer.wait_for_successor_of(&first).await;
+        holder.execute("COMMIT").await;
+    };
+    let both = async { tokio::join!(ledger.deposit(ids[0]), ending) };
+    let (deposited, ()) = bounded("a commit whose lane died", both).await;
+    assert_eq!(deposited.unwrap().balance, Decimal::ONE);
+    ledger.assert_sound(1).await;
+}
+
+/// The runtime ends after the callers heard "unknown", while the lane still asks what became of
+/// their commit.
+async fn an_outcome_is_asked_on_after_the_runtime_has_ended(dialect: Dialect) {
+    let scratch = ScratchDatabase::create(dialect).await;
+    let (through, proxy) = proxied(&scratch.url).await;
+    let config = ScratchDatabase::config_of(&through)
+        .commit_timeout(Duration::from_secs(1))
+        .settle_timeout(Duration::from_millis(300));
+    let (runtime, ledger, ids) = connected_elsewhere(config, 1).await;
+    let mut observer = Observer::connect(&scratch.url).await;
+    let mut holder = PlainConnection::connect(&scratch.url).await;
+    holder.execute("BEGIN").await;
+    lock_wallet(&mut holder, ids[0]).await;
+    let deposit = Deposit { wallet: ids[0], amount: Decimal::ONE };
+    let call = ledger.executor.execute(&DepositMoney, deposit);
+    let action = call.action_id();
+    let refusing = async {
+        observer.wait_for_blocked().await;
+        // The lane gives its session up after the timeout, and cannot open another one.
+        proxy.refuse();
+    };
+    let both = async { tokio::join!(call.into_future(), refusing) };
+    let (answer, ()) = bounded("an unknown commit", both).await;
+    assert!(matches!(answer, Err(ExecuteError::CommitUnknown { .. })), "{answer:?}");
+    end(runtime).await;
+    let early = tokio::time::timeout(Duration::from_secs(1), ledger.executor.outcome(action)).await;
+    assert!(early.is_err(), "the commit may still happen: {early:?}");
+    proxy.restore();
+    let asking = ledger.executor.outcome(action);
+    let outcome = bounded("the outcome", asking).await.unwrap();
+    holder.execute("COMMIT").await;
+    ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
+}
