@@ -74,6 +74,19 @@ fn behaviour_96_time_spans_are_iso_8601_or_a_number_with_its_unit() {
 }
 
 #[test]
+fn a_time_that_is_too_long_is_refused_as_it_is_written() {
+    for text in ["25d", "999999999999999999d", "P100000000D"] {
+        for key in ["connection-timeout", "read-timeout", "max-lifetime"] {
+            let error = database(&format!("{key}: {text}")).unwrap_err().to_string();
+            let found = format!("{key} = \"{text}\": is too long; at most 24d");
+            assert!(error.contains(&found), "{error}");
+        }
+    }
+    let source = database("connection-timeout: 24d").unwrap();
+    assert_eq!(source.connection_timeout, Duration::from_secs(24 * 86_400));
+}
+
+#[test]
 fn a_bare_number_means_milliseconds_only_in_keys_of_the_reference() {
     let source = database("idle-timeout: 600000, leak-detection-threshold: '2000'").unwrap();
     assert_eq!(source.idle_timeout, Duration::from_secs(600));

@@ -14,6 +14,7 @@ use super::interpolation::interpolate;
 use super::section::{Section, Typed};
 use super::tree::{kind_of, whole_number, written_number};
 use crate::config::address::shown;
+use crate::config::data_source::LONGEST_TIMEOUT;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::keys::{self, Key, Kind};
@@ -200,6 +201,11 @@ impl Reader<'_> {
         if span.is_none() {
             let number = if bare_milliseconds { ", or as a number of milliseconds" } else { "" };
             let message = format!("is not a duration; {}{number}", duration::FORMS);
+            self.findings.add_value(at, self.written(value), message);
+        }
+        if span.is_some_and(|span| span > LONGEST_TIMEOUT) {
+            let days = LONGEST_TIMEOUT.as_secs() / 86_400;
+            let message = format!("is too long; at most {days}d");
             self.findings.add_value(at, self.written(value), message);
         }
         span
