@@ -11,6 +11,7 @@ use support::things::{THINGS, Thing, quiet, thing};
 use crate::actions::{Nothing, Refused, stage};
 
 on_every_database! {
+    on_sqlite_only:
     a_configured_time_is_refused_and_not_passed_to_a_driver,
     a_transaction_may_have_any_time,
     a_retry_may_wait_for_any_time,
