@@ -1,6 +1,7 @@
 // The wallet of the guide, and a database for it in a temporary SQLite file. The pages of the
 // guide include this file in hidden lines.
 
+use ekbatan::db::Dialect;
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,7 @@ pub enum WalletEvent {
 
 #[derive(Debug, thiserror::Error)]
 pub enum WalletError {
-    #[error("the amount must be positive, and {0} is not")]
+    #[error("the amount must be positive, but it is {0}")]
     AmountNotPositive(Decimal),
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -122,8 +123,8 @@ pub fn migrations() -> Migrations {
         env!("CARGO_MANIFEST_DIR"),
         "/examples/wallet/migrations/postgres/0001_create_wallets.sql"
     ));
-    let sqlite = Migrations::none().script_for("sqlite", 1, "create_wallets", SQLITE);
-    sqlite.script_for("postgres", 1, "create_wallets", POSTGRES)
+    let sqlite = Migrations::none().script_for(Dialect::Sqlite, 1, "create_wallets", SQLITE);
+    sqlite.script_for(Dialect::Postgres, 1, "create_wallets", POSTGRES)
 }
 
 /// A database in a temporary file, migrated, and an executor on it.

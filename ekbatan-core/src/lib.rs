@@ -30,6 +30,7 @@ pub mod __private {
     pub use crate::db::mysql::server_options as mysql_options;
     #[cfg(feature = "sqlite")]
     pub use crate::db::sqlite::file_options as sqlite_options;
+    pub use crate::domain::event::payload_of;
     pub use chrono;
     pub use serde_json;
 }

@@ -122,9 +122,7 @@ fn reject_lists(variant: &Variant, errors: &mut Errors) {
 fn code(ident: &Ident, events: &[Named], root: &TokenStream) -> TokenStream {
     let names: Vec<TokenStream> = events
         .iter()
-        .map(|Named { name, version, .. }| {
-            quote!(#root::domain::EventName { name: #name, version: #version })
-        })
+        .map(|Named { name, version, .. }| quote!(#root::domain::EventName::new(#name, #version)))
         .collect();
     let variants = events.iter().map(|event| event.variant);
     quote! {
@@ -144,7 +142,7 @@ fn code(ident: &Ident, events: &[Named], root: &TokenStream) -> TokenStream {
                 #root::__private::serde_json::Value,
                 #root::domain::PayloadError,
             > {
-                #root::domain::payload_of(#root::domain::Event::event_name(self), self)
+                #root::__private::payload_of(#root::domain::Event::event_name(self), self)
             }
         }
     }

@@ -64,7 +64,7 @@ async fn run(options: ShardedWalletArgs) -> Result<(), Failure> {
 
     println!("1. The shards:");
     for shard in databases.shards() {
-        println!("   {} is {}", shard.identifier(), shard.capabilities().name);
+        println!("   {} is {}", shard.identifier(), shard.capabilities().dialect);
     }
     let poland = ShardIdentifier::new(0, 0)?;
     let mexico = ShardIdentifier::new(1, 0)?;

@@ -73,7 +73,7 @@ async fn run(options: WalletArgs) -> Result<(), Failure> {
     databases.migrate(&migrations()).await?;
     let namespace = config.namespace.as_deref().unwrap_or("com.example.wallet");
     let executor = ActionExecutor::builder(&databases, namespace).model::<Wallet>().build().await?;
-    println!("Database: {}", databases.capabilities().name);
+    println!("Database: {}", databases.capabilities().dialect);
 
     println!("\n1. Open two wallets.");
     let alice = open(&executor, "alice").await?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ekbatan::db::Dialect;
 use ekbatan::prelude::*;
 use serde_json::Value;
 use sqlx::AssertSqlSafe;
@@ -76,15 +77,15 @@ async fn events(databases: &Databases, eventlog: &str) -> Result<Vec<StoredEvent
              WHERE model_type = 'Wallet' ORDER BY model_id, model_version"
         ))
     };
-    let rows = match databases.capabilities().name {
-        "sqlite" => {
+    let rows = match databases.capabilities().dialect {
+        Dialect::Sqlite => {
             let mut raw = databases.sqlite().await?;
             let sql = select("eventlog_events");
             let rows = sqlx::query_as(sql).fetch_all(raw.connection()?).await?;
             raw.release().await?;
             rows
         }
-        "postgres" => {
+        Dialect::Postgres => {
             let mut raw = databases.postgres().await?;
             let sql = select("eventlog.events");
             let rows = sqlx::query_as(sql).fetch_all(raw.connection()?).await?;

@@ -29,7 +29,7 @@ pub const TABLE: [RoomList; 5] = [
     ] },
     // What is read is checked; the schema describes the same keys.
     RoomList { of_crate: "ekbatan-core", folder: "config", rooms: &[
-        rooms("model", &["address", "data_source", "ekbatan_config", "error", "findings", "key_path", "keys", "lock_config", "lock_settings", "sharding", "spelling"], &[]),
+        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "findings", "key_path", "keys", "lock_config", "lock_settings", "sharding", "spelling"], &[]),
         room(&["check"], &["model"]),
         room(&["read"], &["model", "check"]),
         room(&["describe"], &["model"]),
@@ -47,7 +47,7 @@ pub const TABLE: [RoomList; 5] = [
         rooms("plan", &["action", "context", "plan", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
         rooms("commit", &["attempt", "call_queues", "commit", "deadline", "idempotency_locks", "shard_batches"], &["plan"]),
         room(&["contention"], &["plan", "commit"]),
-        rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "performing", "run"], &["plan", "commit", "contention"]),
+        rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "performing", "run", "trace_parent"], &["plan", "commit", "contention"]),
     ] },
     // A backend knows a server and the contract; a provider knows the contract only.
     RoomList { of_crate: "ekbatan-lock", folder: "", rooms: &[

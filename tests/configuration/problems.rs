@@ -52,6 +52,39 @@ fn behaviour_63_a_missing_primary_config_is_reported() {
 }
 
 #[test]
+fn an_address_with_capitals_or_without_a_port_number_is_reported() {
+    let database =
+        |url: &str| format!("ekbatan: {{configs: {{primary-config: {{url: '{url}'}}}}}}");
+    let at = "ekbatan.configs.primary-config.url";
+    each(&[
+        (&database("Postgres://db/shop"), at, "begins with capitals; write `postgres:`"),
+        (&database("SQLITE:a"), at, "begins with capitals; write `sqlite:`"),
+        (
+            &database("postgres://app:s3cret@db:54x/shop"),
+            at,
+            "\"postgres://app:***@db:54x/shop\": has the port `54x`; a port is a number from 1 to 65535",
+        ),
+        (&database("mysql://db:65536/shop"), at, "has the port `65536`"),
+        (&database("mariadb://[::1]:0/shop"), at, "has the port `0`"),
+    ]);
+}
+
+#[test]
+fn two_shards_in_one_file_are_reported_however_the_file_is_written() {
+    let member = |number: u8, url: &str| {
+        format!("{{member: {number}, configs: {{primary-config: {{url: '{url}'}}}}}}")
+    };
+    for second in ["sqlite:./a", "sqlite://a", "sqlite:./tests/../a", "sqlite:a?mode=rwc"] {
+        let members = format!("{}, {}", member(0, "sqlite:a"), member(1, second));
+        each(&[(
+            &sharding(&format!("groups: [{}]", group("0", &members))),
+            "ekbatan.sharding.groups[0].members[1].configs.primary-config.url",
+            "is already the database of ekbatan.sharding.groups[0].members[0].configs.primary-config",
+        )]);
+    }
+}
+
+#[test]
 fn behaviour_63_an_unknown_key_is_reported_with_the_nearest_known_key() {
     each(&[
         (

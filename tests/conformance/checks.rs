@@ -5,11 +5,12 @@ use ekbatan::action::{BuildError, PlanError};
 use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::domain::{New, PayloadError};
 use ekbatan::prelude::*;
+use ekbatan::repository::WriteError;
 use serde::Serialize;
 use support::things::{THINGS, Thing, ThingState, Zone, quiet, thing};
 use support::{Dialect, TestDatabase};
 
-use crate::actions::{Stage, run};
+use crate::actions::{Nothing, Stage, run, stage};
 
 on_every_database! {
     a_missing_column_is_named_with_its_model,
@@ -18,9 +19,14 @@ on_every_database! {
     two_names_of_one_table_are_refused,
     a_database_without_migrations_is_named_in_the_error,
     an_unknown_enum_value_is_named,
+    columns_that_may_be_null_or_have_to_be_filled_are_named,
+    a_model_without_a_column_that_has_to_be_filled_can_be_read_and_updated,
     an_integer_beyond_64_signed_bits_is_refused,
     a_decimal_is_refused_or_stored_without_loss,
     a_text_with_nul_is_refused_or_stored_without_loss,
+    parameters_with_nul_are_refused_by_name_or_stored,
+    a_text_that_is_too_long_is_refused_with_its_column,
+    a_raw_connection_of_another_dialect_names_both,
 }
 
 on_every_database! {
@@ -117,8 +123,11 @@ async fn two_names_of_one_table_are_refused(db: &TestDatabase) {
 
 async fn problems<T: Entity>(db: &TestDatabase) -> String {
     // `db.databases` has checked another model of the same table.
-    let databases = db.open_again().await;
-    let executor = ActionExecutor::builder(&databases, "a").model::<T>().build().await;
+    problems_of_executor::<T>(&db.open_again().await).await
+}
+
+async fn problems_of_executor<T: Entity>(databases: &Databases) -> String {
+    let executor = ActionExecutor::builder(databases, "a").model::<T>().build().await;
     match executor.err() {
         Some(BuildError::Schema(problems)) => {
             assert!(
@@ -138,6 +147,88 @@ async fn a_missing_column_is_named_with_its_model(db: &TestDatabase) {
 async fn a_column_of_another_type_is_named_with_its_model(db: &TestDatabase) {
     let problem = problems::<Numbered>(db).await;
     assert!(problem.contains("Numbered") && problem.contains("`name`"), "{problem}");
+}
+
+/// `weight` and `version` may be null, and `note` has to be filled.
+#[derive(Debug, Clone, Entity)]
+#[entity(table = "parcels", name = "Parcel")]
+struct Parcel {
+    id: Id<Parcel>,
+    weight: i64,
+    state: ThingState,
+}
+
+/// The same, without the weight.
+#[derive(Debug, Clone, Entity)]
+#[entity(table = "parcels", name = "Envelope")]
+struct Envelope {
+    id: Id<Envelope>,
+    state: ThingState,
+}
+
+/// Creates the table of parcels. The database fills all columns after `note` by itself.
+async fn create_parcels(db: &TestDatabase, version: &str) {
+    let (id, filled) = match db.dialect {
+        Dialect::Sqlite => ("TEXT", "twice integer NOT NULL AS (version * 2)"),
+        Dialect::Postgres => (
+            "uuid NOT NULL",
+            "number bigint GENERATED ALWAYS AS IDENTITY, \
+             twice bigint NOT NULL GENERATED ALWAYS AS (version * 2) STORED",
+        ),
+        Dialect::MySql => (
+            "char(36) NOT NULL",
+            "number bigint NOT NULL AUTO_INCREMENT UNIQUE, color enum('RED') NOT NULL, \
+             twice bigint AS (version * 2) STORED NOT NULL",
+        ),
+        Dialect::MariaDb => (
+            "uuid NOT NULL",
+            "number bigint NOT NULL AUTO_INCREMENT UNIQUE, twice bigint AS (version * 2) STORED",
+        ),
+    };
+    db.execute(&format!(
+        "CREATE TABLE parcels (id {id} PRIMARY KEY, weight bigint, note varchar(20) NOT NULL, \
+         label varchar(20) DEFAULT 'none' NOT NULL, {filled}, state varchar(24) NOT NULL, \
+         version bigint {version})"
+    ))
+    .await;
+}
+
+async fn columns_that_may_be_null_or_have_to_be_filled_are_named(db: &TestDatabase) {
+    create_parcels(db, "NULL").await;
+    let executor = ActionExecutor::builder(&db.databases, "a").model::<Parcel>().build().await;
+    let problems = match executor.err() {
+        Some(BuildError::Schema(problems)) => problems,
+        other => panic!("{other:?}"),
+    };
+    let [SchemaError::Columns { model: "Parcel", table, problems, .. }] = &problems[..] else {
+        panic!("{problems:?}")
+    };
+    assert_eq!(table, "parcels");
+    assert_eq!(
+        problems[..],
+        [
+            "column `weight` can be NULL, but its field of type integer is no Option; \
+             make the field an Option, or declare the column NOT NULL",
+            "column `version` can be NULL, but its field of type integer is no Option; \
+             declare the column NOT NULL",
+            "column `note` is NOT NULL without a default, and the code has no field for it; \
+             add the field, or give the column a default",
+        ]
+    );
+}
+
+async fn a_model_without_a_column_that_has_to_be_filled_can_be_read_and_updated(db: &TestDatabase) {
+    create_parcels(db, "NOT NULL").await;
+    let id: Id<Envelope> = Id::new();
+    db.execute(&format!(
+        "INSERT INTO parcels (id, note, state, version) VALUES ('{id}', 'n', 'ACTIVE', 1)"
+    ))
+    .await;
+    let envelopes = db.databases.repository::<Envelope>();
+    let deleted = envelopes.delete(envelopes.get(id).await.unwrap()).await.unwrap();
+    assert_eq!(deleted.version(), 2);
+    let problem = problems_of_executor::<Envelope>(&db.databases).await;
+    assert!(problem.contains("Envelope") && problem.contains("`note`"), "{problem}");
 }
 
 /// The check of one model must not count for another model of the same table.
@@ -265,5 +356,128 @@ async fn a_text_with_nul_is_refused_or_stored_without_loss(db: &TestDatabase) {
             let stored = answer.unwrap();
             assert_eq!(db.things().get(stored.id).await.unwrap().note, value.note);
         }
+    }
+}
+
+/// PostgreSQL's jsonb cannot store NUL.
+async fn parameters_with_nul_are_refused_by_name_or_stored(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = Stage::with_params(|ctx: &mut ActionContext<'_>, _: &Label| {
+        Ok(ctx.plan().add(quiet(thing("a"))))
+    });
+    let answer = executor.execute(&action, Label { label: "a\0b".to_owned() }).await;
+    if db.dialect == Dialect::Postgres {
+        let error = answer.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the parameters of the call: a string of it holds the character 0, \
+             which PostgreSQL's jsonb does not; remove it"
+        );
+        assert_eq!(db.count("things").await, 0);
+    } else {
+        answer.unwrap();
+        let params = format!("FROM {}", db.eventlog("events"));
+        let params = db.select(&["action_params"], &params).await.remove(0).remove(0).unwrap();
+        assert_eq!(serde_json::from_str::<Label>(&params).unwrap().label, "a\0b");
+    }
+}
+
+/// SQLite's texts have no maximum length.
+async fn a_text_that_is_too_long_is_refused_with_its_column(db: &TestDatabase) {
+    let create = match db.dialect {
+        Dialect::Postgres => "CREATE TABLE tags (id uuid PRIMARY KEY, ",
+        Dialect::MariaDb => "CREATE TABLE tags (id uuid PRIMARY KEY, ",
+        _ => "CREATE TABLE tags (id char(36) NOT NULL PRIMARY KEY, ",
+    };
+    db.execute(&format!(
+        "{create} name varchar(4) NOT NULL, code char(3) NOT NULL, state varchar(24) NOT NULL, \
+         version bigint NOT NULL)"
+    ))
+    .await;
+    let tags = db.databases.repository::<Tag>();
+    let tag = |name: &str, code: &str| {
+        New::new(
+            Tag { id: Id::new(), name: name.into(), code: code.into(), state: ThingState::Active },
+            (),
+        )
+    };
+    tags.add(tag("äöüß", "äöü")).await.unwrap();
+    for (name, code, column) in [("abcde", "", "name"), ("", "abcd", "code")] {
+        let answer = tags.add(tag(name, code)).await;
+        if db.dialect == Dialect::Sqlite {
+            answer.unwrap();
+        } else {
+            let error = answer.unwrap_err();
+            let WriteError::Database(cause) = &error else { panic!("{error:?}") };
+            assert_eq!(cause.kind(), DbErrorKind::ValueOutOfRange);
+            assert!(error.to_string().contains(column), "{error}");
+        }
+    }
+    // A value of the call is named as such, and not by the column of the framework's table.
+    let long = "a".repeat(256);
+    let action = stage(|ctx| Ok(ctx.plan().add(quiet(thing("a")))));
+    let executor = db.executor().await;
+    let answer = executor.execute(&action, Nothing {}).principal(long).await;
+    match db.dialect {
+        Dialect::Sqlite => drop(answer.unwrap()),
+        _ => {
+            let error = answer.unwrap_err().to_string();
+            assert!(error.contains("principal"), "{error}");
+        }
+    }
+}
+
+#[derive(Debug, Clone, Entity)]
+#[entity(table = "tags", name = "Tag")]
+struct Tag {
+    id: Id<Tag>,
+    name: String,
+    code: String,
+    state: ThingState,
+}
+
+#[derive(Debug, Clone, Serialize, serde::Deserialize)]
+struct Label {
+    label: String,
+}
+
+async fn a_raw_connection_of_another_dialect_names_both(db: &TestDatabase) {
+    let (mine, other) = match db.dialect {
+        Dialect::Sqlite => ("is sqlite", "of PostgreSQL; use `sqlite()`"),
+        Dialect::Postgres => ("is postgres", "of SQLite; use `postgres()`"),
+        Dialect::MySql => ("is mysql", "of SQLite; use `mysql()`"),
+        Dialect::MariaDb => ("is mariadb", "of SQLite; use `mysql()`"),
+    };
+    let error = if db.dialect == Dialect::Sqlite {
+        db.databases.postgres().await.err().unwrap()
+    } else {
+        db.databases.sqlite().await.err().unwrap()
+    };
+    let error = error.to_string();
+    assert!(error.contains(mine) && error.contains(other), "{error}");
+}
+
+/// SQLite's triggers cannot change the row that is inserted.
+mod on_servers {
+    use super::*;
+
+    on_every_database! {
+        only postgres and mysql and mariadb: a_column_that_a_trigger_fills_is_not_missed,
+    }
+
+    async fn a_column_that_a_trigger_fills_is_not_missed(db: &TestDatabase) {
+        create_parcels(db, "NOT NULL").await;
+        db.execute(if db.dialect == Dialect::Postgres {
+            "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN NEW.note = ''filled''; RETURN NEW; END'; \
+             CREATE TRIGGER fill BEFORE INSERT ON parcels FOR EACH ROW EXECUTE FUNCTION fill()"
+        } else {
+            "CREATE TRIGGER fill BEFORE INSERT ON parcels FOR EACH ROW SET NEW.note = 'filled'"
+        })
+        .await;
+        db.databases.check::<Envelope>().await.unwrap();
+        let envelope = Envelope { id: Id::new(), state: ThingState::Active };
+        db.databases.repository().add(New::new(envelope, ())).await.unwrap();
+        assert_eq!(db.select(&["note"], "FROM parcels").await, [[Some("filled".to_owned())]]);
     }
 }

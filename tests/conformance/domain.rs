@@ -4,7 +4,8 @@ use ekbatan::action::PlanError;
 use ekbatan::db::ChangeKind;
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
-use support::things::{Thing, ThingEvent, ThingState, as_stored, quiet, thing, zone};
+use serde_json::json;
+use support::things::{Thing, ThingEvent, ThingState, Zone, as_stored, quiet, thing, zone};
 use support::wallet::Wallet;
 use support::{TestDatabase, instant, stored_instant};
 
@@ -26,6 +27,8 @@ on_every_database! {
     changing_the_id_is_a_plan_error,
     empty_collections_stage_nothing,
     the_plan_lists_staged_changes_and_events,
+    stored_values_differ_by_each_field,
+    a_stored_value_that_no_row_can_be_is_not_deserialized,
 }
 
 async fn dates_have_microseconds_and_start_equal(db: &TestDatabase) {
@@ -197,4 +200,70 @@ async fn the_plan_lists_staged_changes_and_events(db: &TestDatabase) {
     .await
     .unwrap();
     assert_eq!(db.count_events().await, 1);
+}
+
+/// The JSON of a stored thing, with other fields.
+fn json_with(stored: &Stored<Thing>, fields: serde_json::Value) -> serde_json::Value {
+    let mut json = serde_json::to_value(stored).unwrap();
+    for (name, value) in fields.as_object().unwrap() {
+        match value {
+            serde_json::Value::Null => drop(json.as_object_mut().unwrap().remove(name)),
+            value => json[name] = value.clone(),
+        }
+    }
+    json
+}
+
+async fn stored_values_differ_by_each_field(db: &TestDatabase) {
+    let stored = db.things().add(quiet(thing("a"))).await.unwrap();
+    let read = |json| serde_json::from_value::<Stored<Thing>>(json).unwrap();
+    let later = stored_instant(1);
+    assert_eq!(read(json_with(&stored, json!({}))), stored);
+    let version = read(json_with(&stored, json!({ "version": 2 })));
+    assert_eq!((&*version, version.version()), (&*stored, 2));
+    assert_ne!(version, stored);
+    let created = read(json_with(&stored, json!({ "created_date": later })));
+    assert_eq!((created.created_date(), created.version()), (later, 1));
+    assert_ne!(created, stored);
+    let updated = read(json_with(&stored, json!({ "updated_date": later })));
+    assert_eq!((updated.updated_date(), updated.version()), (later, 1));
+    assert_ne!(updated, stored);
+    let value = serde_json::to_value(Thing { small: 8, ..stored.clone().into_value() }).unwrap();
+    let value = read(json_with(&stored, json!({ "value": value })));
+    assert_eq!((value.version(), value.updated_date()), (1, stored.updated_date()));
+    assert_ne!(value, stored);
+}
+
+async fn a_stored_value_that_no_row_can_be_is_not_deserialized(db: &TestDatabase) {
+    let stored = db.things().add(quiet(thing("a"))).await.unwrap();
+    for (fields, expected) in [
+        (json!({ "version": 0 }), "no stored `Thing` has the version 0; versions start at 1"),
+        (json!({ "version": -3 }), "no stored `Thing` has the version -3"),
+        (json!({ "version": null }), "missing field `version`"),
+        (json!({ "created_date": null }), "missing field `created_date`"),
+        (json!({ "updated_date": null }), "missing field `updated_date`"),
+        (json!({ "created_date": "yesterday" }), "invalid characters"),
+        (
+            json!({ "created_date": "2024-01-01T00:00:00.000000001Z" }),
+            "no stored `Thing` has the created_date 2024-01-01T00:00:00.000000001Z",
+        ),
+        (
+            json!({ "updated_date": "+10000-01-01T00:00:00Z" }),
+            "no stored `Thing` has the updated_date",
+        ),
+        (
+            json!({ "updated_date": "-0001-01-01T00:00:00Z" }),
+            "no stored `Thing` has the updated_date",
+        ),
+    ] {
+        let error = serde_json::from_value::<Stored<Thing>>(json_with(&stored, fields.clone()))
+            .expect_err(&fields.to_string())
+            .to_string();
+        assert!(error.contains(expected), "{fields}: {error}");
+    }
+    // An entity has no dates.
+    let zone = db.databases.repository().add(New::new(zone("a"), ())).await.unwrap();
+    let json = serde_json::to_value(&zone).unwrap();
+    assert_eq!(json, json!({ "value": &*zone, "version": 1 }));
+    assert_eq!(serde_json::from_value::<Stored<Zone>>(json).unwrap(), zone);
 }

@@ -295,6 +295,11 @@ async fn a_key_has_1_to_255_bytes(db: &TestDatabase) {
             other => panic!("{other:?}"),
         }
     }
+    let error = executor.execute(&action, Number { number: 1 }).idempotency_key("a\0b").await;
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        r#"the idempotency key "a\0b" holds the character 0, which not every database stores; remove it"#
+    );
     assert_eq!(action.runs(), 0);
     let call = || executor.execute(&action, Number { number: 1 }).idempotency_key(longest.clone());
     assert_eq!(call().await.unwrap(), call().await.unwrap());

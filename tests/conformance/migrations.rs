@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ekbatan::config::DataSourceConfig;
 use ekbatan::db::MigrationError;
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
@@ -23,6 +24,7 @@ on_every_database! {
     a_missing_folder_is_named,
     a_file_without_a_number_is_named,
     two_migrations_with_one_number_are_refused,
+    a_file_that_is_not_utf8_is_named,
 }
 
 const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
@@ -128,7 +130,7 @@ async fn a_folder_may_hold_a_folder_per_dialect(db: &TestDatabase) {
         write(&own, "0010_list.sql", &format!("{LIST}; INSERT INTO list VALUES ({n})"));
     }
     db.databases.migrate(&Migrations::dir(folder.path())).await.unwrap();
-    let own = dialects.iter().find(|(name, _)| *name == db.databases.capabilities().name);
+    let own = dialects.iter().find(|(name, _)| *name == db.databases.capabilities().dialect.name());
     let expected = own.map(|(_, n)| (*n).to_owned());
     assert_eq!(db.select(&["n"], "FROM list").await, [[expected]]);
 }
@@ -153,22 +155,102 @@ async fn a_file_without_a_number_is_named(db: &TestDatabase) {
 }
 
 async fn two_migrations_with_one_number_are_refused(db: &TestDatabase) {
-    let twice = Migrations::none().script(10, "one", LIST).script(10, "other", LIST);
-    match db.databases.migrate(&twice).await.unwrap_err() {
-        MigrationError::Twice { version: 10, first, second } => {
-            assert_eq!((&*first, &*second), ("one", "other"));
+    let other = LIST.replace("list", "other");
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "0010_list.sql", LIST);
+    let none = Migrations::none;
+    let of = ekbatan::db::Dialect::Sqlite;
+    for (second_name, twice) in [
+        ("other", none().script(10, "list", LIST).script(10, "other", &other)),
+        ("list", none().script(10, "list", LIST).script(10, "list", &other)),
+        ("list", none().script(10, "list", LIST).script(10, "list", LIST)),
+        ("list", none().script_for(of, 10, "list", LIST).script_for(of, 10, "list", &other)),
+        ("list", Migrations::dir(folder.path()).script(10, "list", &other)),
+        ("other", Migrations::dir(folder.path()).script_for(of, 10, "other", &other)),
+    ] {
+        match db.databases.migrate(&twice).await.unwrap_err() {
+            MigrationError::Twice { version: 10, first, second } => {
+                let mut names = [&*first, &*second];
+                names.sort_unstable();
+                assert_eq!(names, ["list", second_name]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(applied(db).await.iter().all(|(_, version, _)| *version != 10));
+}
+
+async fn a_file_that_is_not_utf8_is_named(db: &TestDatabase) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("0010_list.sql");
+    std::fs::write(&path, b"-- caf\xe9").unwrap();
+    let error = db.databases.migrate(&Migrations::dir(folder.path())).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "the migration `{}` is not UTF-8: see its byte 6; save it as UTF-8",
+            path.display()
+        )
+    );
+}
+
+async fn a_migration_without_a_script_for_the_dialect_is_refused(db: &TestDatabase) {
+    use ekbatan::db::Dialect::{Postgres, Sqlite};
+    let other = if db.dialect == Dialect::Postgres { Sqlite } else { Postgres };
+    let script = Migrations::none().script_for(other, 10, "list", LIST);
+    match db.databases.migrate(&script).await.unwrap_err() {
+        MigrationError::NoText { version: 10, name, dialect } => {
+            assert_eq!((&*name, dialect), ("list", db.databases.capabilities().dialect));
         }
         other => panic!("{other:?}"),
     }
 }
 
-async fn a_migration_without_a_script_for_the_dialect_is_refused(db: &TestDatabase) {
-    let other = if db.dialect == Dialect::Postgres { "sqlite" } else { "postgres" };
-    let script = Migrations::none().script_for(other, 10, "list", LIST);
-    match db.databases.migrate(&script).await.unwrap_err() {
-        MigrationError::NoText { version: 10, name, dialect } => {
-            assert_eq!((&*name, dialect), ("list", db.databases.capabilities().name));
+/// SQLite has no roles.
+mod on_servers {
+    use super::*;
+
+    on_every_database! {
+        only postgres and mysql and mariadb:
+        a_role_that_may_not_create_anything_migrates_if_nothing_is_left_to_do,
+    }
+
+    async fn a_role_that_may_not_create_anything_migrates_if_nothing_is_left_to_do(
+        db: &TestDatabase,
+    ) {
+        let database = db.url.rsplit('/').next().unwrap().split('?').next().unwrap();
+        let reader = format!("r{}", &Uuid::now_v7().simple().to_string()[1..]);
+        let statements = if db.dialect == Dialect::Postgres {
+            vec![
+                format!("CREATE ROLE {reader} LOGIN PASSWORD 'secret'"),
+                format!("GRANT USAGE ON SCHEMA eventlog TO {reader}"),
+                format!("GRANT SELECT ON ALL TABLES IN SCHEMA eventlog TO {reader}"),
+            ]
+        } else {
+            // An anonymous user of the host `localhost` would take precedence over `%`.
+            let users = ["%", "localhost"].map(|host| {
+                let eventlog = db.config().eventlog;
+                format!(
+                    "CREATE USER '{reader}'@'{host}' IDENTIFIED BY 'secret'; \
+                     GRANT SELECT ON {database}.* TO '{reader}'@'{host}'; \
+                     GRANT SELECT ON {eventlog}.* TO '{reader}'@'{host}'"
+                )
+            });
+            users.to_vec()
+        };
+        for statement in statements {
+            db.execute(&statement).await;
         }
-        other => panic!("{other:?}"),
+        let (scheme, login) = db.url.split_once("://").unwrap();
+        let server = login.rsplit('@').next().unwrap();
+        let config = DataSourceConfig::new(format!("{scheme}://{reader}:secret@{server}"));
+        let config = config.eventlog(db.config().eventlog);
+        let databases = Databases::connect(&config.into()).await.unwrap();
+        databases.migrate(&migrations()).await.unwrap();
+        // With something to do, the database refuses.
+        let more = migrations().script(3, "list", LIST);
+        let error = databases.migrate(&more).await.unwrap_err();
+        assert!(matches!(error, MigrationError::Database(_)), "{error}");
+        assert_eq!(applied(db).await.last().map(|(_, version, _)| *version), Some(2));
     }
 }

@@ -8,7 +8,7 @@ use support::things::{NAMESPACE, THINGS, Thing, ThingEvent, quiet, thing};
 use support::wallet::Wallet;
 use support::{Dialect, TestDatabase, TextRow, instant, stored_instant};
 
-use crate::actions::{Number, Refused, Stage, run};
+use crate::actions::{Nothing, Number, Refused, Stage, run, stage};
 
 on_every_database! {
     each_event_is_a_row_with_the_context_of_the_action,
@@ -128,6 +128,19 @@ async fn principal_reason_and_trace_are_stored_or_null(db: &TestDatabase) {
         .unwrap();
     let rows = events(db, &said).await;
     assert!(rows.contains(&some(&["alice", "a reason", trace])), "{rows:?}");
+
+    // A header that is no trace parent is dropped, and the call runs.
+    let number = db.count_events().await;
+    let foreign = "463ac35c9f6413ad48485a3953bb6124-a2fb4a1d1a96d312-1";
+    executor
+        .execute(&stage(|ctx| Ok(ctx.plan().add(quiet(thing("c"))))), Nothing {})
+        .trace_parent(foreign)
+        .await
+        .unwrap();
+    assert_eq!(db.count_events().await, number + 1);
+    assert!(
+        events(db, &["trace_parent"]).await.iter().all(|row| row[0].as_deref() != Some(foreign))
+    );
 }
 
 async fn an_action_that_changes_nothing_writes_nothing(db: &TestDatabase) {

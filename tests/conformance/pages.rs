@@ -11,6 +11,7 @@ on_every_database! {
     pages_by_decimal_return_every_row_once,
     pages_by_timestamp_return_every_row_once,
     pages_by_text_return_every_row_once,
+    pages_by_a_nullable_column_return_every_row_once,
     pages_keep_their_filter,
     a_row_added_before_the_next_page_is_not_returned,
 }
@@ -25,6 +26,11 @@ async fn add(db: &TestDatabase) {
             at: DateTime::from_timestamp_micros(n % 5).unwrap(),
             code: Some(["", "a", "aa", "b"][usize::try_from(n % 4).unwrap()].to_owned()),
             small: i32::try_from(n).unwrap(),
+            note: (n % 3 > 0).then(|| "n".repeat(usize::try_from(n % 3).unwrap() - 1)),
+            hits: (n % 2 > 0).then_some(n % 7 - 3),
+            weight: (n % 5 > 0).then(|| Decimal::new((n % 5) * 45 - 90, 1)),
+            seen_at: (n < 5).then(|| DateTime::from_timestamp_micros(n % 3).unwrap()),
+            seen_on: None,
             ..thing(&n.to_string())
         })
     });
@@ -50,7 +56,6 @@ async fn assert_pages<F: Comparable, K: Ord>(
     column: Column<Thing, F>,
     key: impl Fn(&Thing) -> K,
 ) {
-    add(db).await;
     let mut expected = db.things().find_all().await.unwrap();
     expected.sort_by_key(|thing| (key(thing), thing.id));
     for direction in [Direction::Ascending, Direction::Descending] {
@@ -63,19 +68,33 @@ async fn assert_pages<F: Comparable, K: Ord>(
 }
 
 async fn pages_by_id_return_every_row_once(db: &TestDatabase) {
+    add(db).await;
     assert_pages(db, Thing::ID, |_| ()).await;
 }
 
 async fn pages_by_decimal_return_every_row_once(db: &TestDatabase) {
+    add(db).await;
     assert_pages(db, Thing::PRICE, |thing| thing.price).await;
 }
 
 async fn pages_by_timestamp_return_every_row_once(db: &TestDatabase) {
+    add(db).await;
     assert_pages(db, Thing::AT, |thing| thing.at).await;
 }
 
 async fn pages_by_text_return_every_row_once(db: &TestDatabase) {
+    add(db).await;
     assert_pages(db, Thing::CODE, |thing| thing.code.clone()).await;
+}
+
+/// Null is less than every value, as `None` is.
+async fn pages_by_a_nullable_column_return_every_row_once(db: &TestDatabase) {
+    add(db).await;
+    assert_pages(db, Thing::NOTE, |thing| thing.note.clone()).await;
+    assert_pages(db, Thing::HITS, |thing| thing.hits).await;
+    assert_pages(db, Thing::WEIGHT, |thing| thing.weight).await;
+    assert_pages(db, Thing::SEEN_AT, |thing| thing.seen_at).await;
+    assert_pages(db, Thing::SEEN_ON, |thing| thing.seen_on).await;
 }
 
 async fn pages_keep_their_filter(db: &TestDatabase) {

@@ -1,6 +1,5 @@
 //! Reads, and writes outside actions: behaviours 41, 42 and 46 to 48.
 
-use ekbatan::db::RowRef;
 use ekbatan::domain::{Changed, New};
 use ekbatan::prelude::*;
 use ekbatan::repository::{Condition, PageRequest, Repository, WriteError};
@@ -115,9 +114,12 @@ async fn three_things_one_changed(db: &TestDatabase) -> Vec<Stored<Thing>> {
     read
 }
 
-fn stale(error: WriteError) -> Vec<RowRef> {
+/// The model, the id and the expected version of each stale row.
+fn stale(error: WriteError) -> Vec<(&'static str, Uuid, i64)> {
     match error {
-        WriteError::Stale(rows) => rows,
+        WriteError::Stale(rows) => {
+            rows.iter().map(|row| (row.model, row.id, row.expected_version)).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -128,7 +130,7 @@ fn changes(read: &[Stored<Thing>]) -> Vec<Changed<Thing>> {
 
 async fn a_stale_row_is_refused_in_single_and_batch_updates(db: &TestDatabase) {
     let read = three_things_one_changed(db).await;
-    let row = RowRef { model: "Thing", id: read[1].id.uuid(), expected_version: 1 };
+    let row = ("Thing", read[1].id.uuid(), 1);
     let alone = db.things().update(changes(&read).remove(1)).await.unwrap_err();
     assert_eq!(stale(alone), [row]);
     assert_eq!(stale(db.things().update_all(changes(&read)).await.unwrap_err()), [row]);

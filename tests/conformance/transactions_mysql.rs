@@ -173,7 +173,7 @@ async fn a_missing_right_on_the_eventlog_is_named(db: &TestDatabase) {
     }
     grant(database).await;
     let server = db.url.split('@').nth(1).unwrap();
-    let url = format!("{}://{name}:secret@{server}", db.databases.capabilities().name);
+    let url = format!("{}://{name}:secret@{server}", db.databases.capabilities().dialect);
     let config = |eventlog: &str| DataSourceConfig::new(&url).eventlog(eventlog);
     let denied = Databases::connect(&config("forbidden`s").into()).await.unwrap();
     match denied.migrate(&migrations()).await.unwrap_err() {

@@ -1,13 +1,15 @@
-//! The documents of the repository: their links lead somewhere, and the guide has no page that
-//! its summary leaves out.
+//! The documents of the repository: their links lead somewhere, the guide has no page that its
+//! summary leaves out, and the tests that the list of behaviours names exist.
 
 mod markdown;
+mod named_tests;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use markdown::{anchors, links};
+use named_tests::{exists, named_tests};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -76,6 +78,16 @@ fn the_summary_lists_every_page_of_the_guide() {
         .filter(|page| !page.ends_with("SUMMARY.md") && !listed.contains(page))
         .collect();
     assert!(left_out.is_empty(), "docs/src/SUMMARY.md leaves out {left_out:?}");
+}
+
+#[test]
+fn every_test_that_the_list_of_behaviours_names_exists() {
+    let behaviours = fs::read_to_string(root().join("docs/behaviours.md")).unwrap();
+    let named = named_tests(&behaviours);
+    let missing: Vec<&str> =
+        named.iter().copied().filter(|name| !exists(&root().join("tests"), name)).collect();
+    assert!(missing.is_empty(), "docs/behaviours.md names tests that do not exist: {missing:#?}");
+    assert!(named.len() > 100, "only {} names were found", named.len());
 }
 
 #[test]

@@ -51,6 +51,10 @@ async fn pages_by_any_column_return_every_row_once(db: &TestDatabase, mut draw: 
         )*};
     }
     pages!(ID, FLAG, TINY, SMALL, BIG, RATIO, LABEL, RAW, OWNER, PRICE, DAY, AT, COLOR);
+    pages!(
+        OPT_FLAG, OPT_TINY, OPT_SMALL, OPT_BIG, OPT_RATIO, OPT_LABEL, OPT_RAW, OPT_OWNER,
+        OPT_PRICE, OPT_DAY, OPT_AT, OPT_COLOR,
+    );
 }
 
 /// Servers that sort by a prefix of the text treat these texts as equal.

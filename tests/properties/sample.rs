@@ -107,15 +107,20 @@ fn migrations() -> Migrations {
     let char36 = "char(36) CHARACTER SET ascii COLLATE ascii_bin";
     let postgres = create("uuid", &|n| COLUMNS[n].2, "");
     Migrations::none()
-        .script_for("sqlite", 1, "samples", create("TEXT", &|n| [COLUMNS[n].1; 2], ""))
         .script_for(
-            "postgres",
+            ekbatan::db::Dialect::Sqlite,
+            1,
+            "samples",
+            create("TEXT", &|n| [COLUMNS[n].1; 2], ""),
+        )
+        .script_for(
+            ekbatan::db::Dialect::Postgres,
             1,
             "samples",
             format!("CREATE TYPE color AS ENUM ('RED', 'GREEN'); {postgres}"),
         )
-        .script_for("mysql", 1, "samples", mysql(char36, "utf8mb4_0900_bin"))
-        .script_for("mariadb", 1, "samples", mysql("uuid", "utf8mb4_nopad_bin"))
+        .script_for(ekbatan::db::Dialect::MySql, 1, "samples", mysql(char36, "utf8mb4_0900_bin"))
+        .script_for(ekbatan::db::Dialect::MariaDb, 1, "samples", mysql("uuid", "utf8mb4_nopad_bin"))
 }
 
 /// A sample of ordinary values.

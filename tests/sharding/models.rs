@@ -12,6 +12,8 @@ pub struct Account {
     pub owner: String,
     /// PostgreSQL pads it with blanks.
     pub code: String,
+    /// The same, and may be null.
+    pub memo: Option<String>,
     pub balance: Decimal,
     pub at: DateTime<Utc>,
     pub rank: i64,
@@ -55,6 +57,7 @@ pub fn account_with(id: ShardedId<Account>, owner: &str) -> Account {
         id,
         owner: owner.to_owned(),
         code: "ABCDEFGH".to_owned(),
+        memo: None,
         balance: Decimal::ONE_HUNDRED,
         at: stored_instant(0),
         rank: 0,
@@ -81,9 +84,9 @@ pub fn quiet<T: Entity>(value: T) -> New<T> {
 
 pub fn migrations() -> Migrations {
     Migrations::none()
-        .script_for("sqlite", 1, "create_accounts", SQLITE)
-        .script_for("postgres", 1, "create_accounts", POSTGRES)
-        .script_for("mariadb", 1, "create_accounts", MARIADB)
+        .script_for(ekbatan::db::Dialect::Sqlite, 1, "create_accounts", SQLITE)
+        .script_for(ekbatan::db::Dialect::Postgres, 1, "create_accounts", POSTGRES)
+        .script_for(ekbatan::db::Dialect::MariaDb, 1, "create_accounts", MARIADB)
 }
 
 /// The collations do not compare bytes, so merged pages must use the order of the databases.
@@ -92,6 +95,7 @@ CREATE TABLE accounts (
     id TEXT PRIMARY KEY,
     owner TEXT COLLATE NOCASE NOT NULL,
     code TEXT NOT NULL,
+    memo TEXT,
     balance TEXT NOT NULL,
     at TEXT NOT NULL,
     rank INTEGER NOT NULL,
@@ -108,6 +112,7 @@ CREATE TABLE accounts (
     id uuid PRIMARY KEY,
     owner text COLLATE "und-x-icu" NOT NULL,
     code char(8) NOT NULL,
+    memo char(8),
     balance numeric(20, 4) NOT NULL,
     at timestamptz NOT NULL,
     rank bigint NOT NULL,
@@ -124,6 +129,7 @@ CREATE TABLE accounts (
     id uuid PRIMARY KEY,
     owner varchar(255) COLLATE utf8mb4_general_ci NOT NULL,
     code varchar(8) COLLATE utf8mb4_unicode_ci NOT NULL,
+    memo varchar(8) COLLATE utf8mb4_unicode_ci,
     balance decimal(20, 4) NOT NULL,
     at datetime(6) NOT NULL,
     rank bigint NOT NULL,

@@ -58,6 +58,7 @@ async fn fill(t: &TestShards, random: &mut fastrand::Rng, count: usize) -> Vec<S
         for _ in 0..random.usize(..count) {
             let mut row = account(shard, random.choice(OWNERS).unwrap());
             row.code = (*random.choice(&CODES).unwrap()).to_owned();
+            row.memo = random.bool().then(|| (*random.choice(&CODES).unwrap()).to_owned());
             // Equal amounts may have different scales.
             let amount = random.i64(-3..=3);
             row.balance = match random.u8(..3) {
@@ -87,7 +88,7 @@ struct By {
     compare: Compare,
 }
 
-const ORDERS: [By; 6] = [
+const ORDERS: [By; 7] = [
     By {
         name: "owner",
         request: |page, way| page.order_by(Account::OWNER, way),
@@ -97,6 +98,11 @@ const ORDERS: [By; 6] = [
         name: "code",
         request: |page, way| page.order_by(Account::CODE, way),
         compare: |a, b| a.code.as_bytes().cmp(b.code.as_bytes()),
+    },
+    By {
+        name: "memo",
+        request: |page, way| page.order_by(Account::MEMO, way),
+        compare: |a, b| a.memo.cmp(&b.memo),
     },
     By {
         name: "balance",

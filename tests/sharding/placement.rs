@@ -13,8 +13,9 @@ on_every_layout! {
     a_row_is_written_only_to_the_shard_of_its_id,
     the_greatest_shard_is_read_back_from_a_stored_id,
     a_repository_refuses_rows_of_several_shards_in_one_batch,
-    an_unknown_shard_is_an_error_that_lists_the_known_shards,
-    a_uuid_without_a_shard_is_an_error,
+    writing_to_an_unknown_shard_is_an_error_that_lists_the_known_shards,
+    writing_a_uuid_without_a_shard_is_an_error,
+    no_row_has_an_id_of_an_unknown_shard_or_of_none,
     the_configuration_may_map_unknown_shards_to_the_default_shard,
     unknown_shards_and_the_default_shard_may_be_written_together,
 }
@@ -71,20 +72,32 @@ fn assert_unknown_shard(error: &ShardError) {
     assert!(error.to_string().contains("0/0, 0/1, 3/7"), "{error}");
 }
 
-async fn an_unknown_shard_is_an_error_that_lists_the_known_shards(t: &TestShards) {
+/// Clients send any id.
+async fn no_row_has_an_id_of_an_unknown_shard_or_of_none(t: &TestShards) {
+    let known = t.accounts().add(quiet(account(FIRST, "a"))).await.unwrap();
+    let uuid = Uuid::from_u128(0x4 << 76 | 0b10 << 62);
+    for id in [ShardedId::new(UNKNOWN), ShardedId::from_uuid(uuid)] {
+        let accounts = t.accounts();
+        let error = accounts.get(id).await.unwrap_err();
+        assert!(matches!(error, ReadError::NotFound { .. }), "{error:?}");
+        assert_eq!(error.to_string(), format!("there is no Account {id}"));
+        assert_eq!(accounts.find(id).await.unwrap(), None);
+        assert!(!accounts.exists(id).await.unwrap());
+        let found = accounts.find_by_ids(&[known.id, id]).await.unwrap();
+        assert_eq!(found, std::slice::from_ref(&known));
+        let transactions = t.databases.transactions();
+        let found = transactions
+            .in_transaction(async |transaction| {
+                Ok::<_, ReadError>(accounts.within(&transaction).find(id).await?)
+            })
+            .await;
+        assert_eq!(found.unwrap(), None);
+    }
+}
+
+async fn writing_to_an_unknown_shard_is_an_error_that_lists_the_known_shards(t: &TestShards) {
     let accounts = t.accounts();
     let id = ShardedId::new(UNKNOWN);
-    for error in [
-        accounts.get(id).await.map(drop).unwrap_err(),
-        accounts.find(id).await.map(drop).unwrap_err(),
-        accounts.exists(id).await.map(drop).unwrap_err(),
-        accounts.find_by_ids(&[ShardedId::new(FIRST), id]).await.map(drop).unwrap_err(),
-    ] {
-        match &error {
-            ReadError::Shard(error) => assert_unknown_shard(error),
-            other => panic!("{other:?}"),
-        }
-    }
     let known_and_unknown = [account(FIRST, "a"), account_with(id, "b")].map(quiet);
     match accounts.add_all(known_and_unknown).await.unwrap_err() {
         WriteError::Shard(error) => assert_unknown_shard(&error),
@@ -104,18 +117,14 @@ async fn an_unknown_shard_is_an_error_that_lists_the_known_shards(t: &TestShards
     assert!(matches!(t.databases.shard(UNKNOWN), Err(ShardError::Unknown { .. })));
 }
 
-async fn a_uuid_without_a_shard_is_an_error(t: &TestShards) {
+async fn writing_a_uuid_without_a_shard_is_an_error(t: &TestShards) {
     let accounts = t.accounts();
     let uuid = Uuid::from_u128(0x4 << 76 | 0b10 << 62);
     let id = ShardedId::<Account>::from_uuid(uuid);
-    match accounts.get(id).await.unwrap_err() {
-        ReadError::Shard(ShardError::NoShardInId { model, id }) => {
+    match accounts.add(quiet(account_with(id, "a"))).await.unwrap_err() {
+        WriteError::Shard(ShardError::NoShardInId { model, id }) => {
             assert_eq!((model, id), ("Account", uuid));
         }
-        other => panic!("{other:?}"),
-    }
-    match accounts.add(quiet(account_with(id, "a"))).await.unwrap_err() {
-        WriteError::Shard(ShardError::NoShardInId { id, .. }) => assert_eq!(id, uuid),
         other => panic!("{other:?}"),
     }
     let action = stage(move |ctx| drop(ctx.plan().add(quiet(account_with(id, "a")))));

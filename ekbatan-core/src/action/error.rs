@@ -91,6 +91,11 @@ pub enum PlanError {
     /// The idempotency key is empty or too long.
     #[error("the idempotency key `{0}` has {1} bytes; use 1 to 255 bytes")]
     Key(String, usize),
+    /// The idempotency key holds the character 0, which not every database stores.
+    #[error(
+        "the idempotency key {0:?} holds the character 0, which not every database stores; remove it"
+    )]
+    KeyHoldsNul(String),
     /// A table does not match the code.
     #[error(transparent)]
     Schema(#[from] SchemaError),

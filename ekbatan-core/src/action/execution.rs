@@ -13,6 +13,7 @@ use super::call::{CallOptions, CallRequest, Codec};
 use super::executor_state::ExecutorState;
 use super::fence::fenced_by;
 use super::run::run;
+use super::trace_parent;
 use super::{Action, AsFence, Contention, ExecuteError, RetryPolicy};
 use crate::db::{ActionId, Committed, outside_transaction};
 use crate::domain::LockKey;
@@ -21,6 +22,10 @@ use crate::domain::LockKey;
 ///
 /// Dropping the future before a lane has taken the commit leaves nothing behind. Dropping it
 /// later does not stop the commit. In both cases `executor.outcome(id)` returns what happened.
+///
+/// It is no future yet, and it borrows the executor and the action. To spawn it, move both into the
+/// task: `tokio::spawn(async move { executor.execute(&action, params).await })`. To give it to a
+/// function that takes a future, call `into_future()`.
 #[must_use = "a call does nothing until it is awaited"]
 pub struct Execution<'a, A: Action>(CallRequest<'a, A>);
 
@@ -66,9 +71,10 @@ impl<'a, A: Action> Execution<'a, A> {
         self
     }
 
-    /// Sets the W3C trace context. It is stored with the events.
+    /// Sets the W3C trace context. It is stored with the events. A text that is no `traceparent` of
+    /// the W3C is dropped with a warning.
     pub fn trace_parent(mut self, trace_parent: impl Into<String>) -> Self {
-        self.0.options.trace_parent = Some(trace_parent.into());
+        self.0.options.trace_parent = trace_parent::accepted(trace_parent.into());
         self
     }
 

@@ -235,7 +235,7 @@ async fn check_database(
 ) -> Result<Vec<SchemaError>, DbError> {
     let mut problems = Vec::new();
     for table in tables {
-        match database.table(table).await {
+        match database.insertable_table(table).await {
             Ok(_) => {}
             Err(TableError::Schema(problem)) => problems.push(problem),
             Err(TableError::Database(error)) => return Err(error),

@@ -45,6 +45,7 @@ mod plan;
 mod retry;
 mod run;
 mod shard_batches;
+mod trace_parent;
 
 pub use action::Action;
 pub use contention::{

@@ -12,7 +12,9 @@ use crate::db::{
     ChangeKind, Committed, StageResult, Staged, StagedExpectation, stage_changed, stage_expected,
     stage_new,
 };
-use crate::domain::{Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Value};
+use crate::domain::{
+    Addable, Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Updatable, Value,
+};
 use crate::outbox::EventRecord;
 use crate::repository::PendingRow;
 
@@ -67,7 +69,8 @@ impl ActionPlan {
     }
 
     /// Stages a new row.
-    pub fn add<T: Entity>(&mut self, new: New<T>) -> Stored<T> {
+    pub fn add<T: Entity>(&mut self, new: impl Addable<T>) -> Stored<T> {
+        let new = new.into_new();
         let fallback = Stored { value: new.value.clone(), version: 1, dates: None };
         let staged = stage_new(new, self.now);
         self.stage(staged, fallback)
@@ -80,7 +83,8 @@ impl ActionPlan {
 
     /// Stages a change of a row. The commit fails if the row is no longer at the version that
     /// was read.
-    pub fn update<T: Entity>(&mut self, changed: Changed<T>) -> Stored<T> {
+    pub fn update<T: Entity>(&mut self, changed: impl Updatable<T>) -> Stored<T> {
+        let changed = changed.into_changed();
         let fallback = Stored {
             value: changed.value.clone(),
             version: changed.version + 1,

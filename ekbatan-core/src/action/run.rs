@@ -72,6 +72,9 @@ impl<A: Action> Call<'_, A> {
             let length = key.len();
             return Err(PlanError::Key(key, length).into());
         }
+        if key.contains('\0') {
+            return Err(PlanError::KeyHoldsNul(key).into());
+        }
         let (executor, deadline) = (self.executor, self.attempt.deadline);
         let principal = self.options.principal.as_deref();
         let key = executor.key_scope.key(&executor.namespace, principal, key);

@@ -1,19 +1,6 @@
 //! Addresses of databases: their dialect, their parts, and their form without passwords.
 
-/// The SQL dialect of a database. Only the scheme of the address decides; the names of the host
-/// and of the database do not matter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Dialect {
-    /// SQLite.
-    Sqlite,
-    /// PostgreSQL.
-    Postgres,
-    /// MySQL.
-    MySql,
-    /// MariaDB.
-    MariaDb,
-}
+use super::dialect::Dialect;
 
 pub(super) fn scheme(url: &str) -> &str {
     url.split(':').next().unwrap_or_default()
@@ -78,9 +65,13 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The server and the database on it. Equal places hold the same data, whatever the user
-    /// and the parameters are.
+    /// The server and the database on it, or the file. Equal places hold the same data, whatever
+    /// the user and the parameters are.
     pub(super) fn place(&self, dialect: Option<Dialect>) -> String {
+        if dialect == Some(Dialect::Sqlite) {
+            // `sqlite://folder/file` has no host; its folder stands where a host would be.
+            return file(&decoded(&format!("{}{}", self.hosts, self.path)));
+        }
         format!("{}{}", self.server(dialect), self.path)
     }
 
@@ -95,9 +86,31 @@ impl<'a> Parts<'a> {
         hosts.to_ascii_lowercase()
     }
 
+    /// The text in the place of a port, if it is none.
+    pub(super) fn no_port(&self) -> Option<&'a str> {
+        let ports = self.hosts.split(',').filter_map(|host| {
+            // The colons of an IPv6 address are within brackets.
+            let (_, port) = host.rsplit_once(':').filter(|(_, port)| !port.contains(']'))?;
+            Some(port)
+        });
+        ports
+            .into_iter()
+            .find(|port| !port.is_empty() && port.parse::<u16>().map_or(true, |number| number == 0))
+    }
+
     pub(super) fn several_hosts(&self) -> bool {
         self.hosts.contains(',')
     }
+}
+
+/// A file's absolute path, without links if its folder exists.
+fn file(path: &str) -> String {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let resolved = absolute.canonicalize().ok().or_else(|| {
+        let folder = absolute.parent()?.canonicalize().ok()?;
+        Some(folder.join(absolute.file_name()?))
+    });
+    resolved.unwrap_or(absolute).display().to_string()
 }
 
 /// The `name=value` pairs of a query.
@@ -262,5 +275,36 @@ mod tests {
         assert_eq!(place("postgres://A@DB/shop"), place("postgres://b@db:5432/shop?x=y"));
         assert_ne!(place("postgres://db/shop"), place("postgres://db:5433/shop"));
         assert_eq!(decoded(&encoded("a@b:%/ü")), "a@b:%/ü");
+    }
+
+    #[test]
+    fn paths_to_one_file_are_one_place() {
+        let place = |url| Parts::of(url).place(dialect(url));
+        for same in
+            ["sqlite:./a", "sqlite://a", "sqlite:./src/../a", "sqlite:a?mode=rwc", "sqlite:%61"]
+        {
+            assert_eq!(place(same), place("sqlite:a"), "{same}");
+        }
+        for other in ["sqlite:A", "sqlite:b/a", "sqlite:/a", "sqlite:a.db"] {
+            assert_ne!(place(other), place("sqlite:a"), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_port_is_a_number_up_to_65535() {
+        for (url, expected) in [
+            ("postgres://db:5432/shop", None),
+            ("postgres://db/shop", None),
+            ("postgres://app:1x@db:/shop", None),
+            ("postgres://[::1]/shop", None),
+            ("postgres://[::1]:5432/shop", None),
+            ("sqlite:a:b", None),
+            ("postgres://db:x/shop", Some("x")),
+            ("postgres://db:65536/shop", Some("65536")),
+            ("postgres://a:1,b:0/shop", Some("0")),
+            ("mysql://[::1]:-1/shop", Some("-1")),
+        ] {
+            assert_eq!(Parts::of(url).no_port(), expected, "{url}");
+        }
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::address::{self, Dialect};
+use super::address;
+use super::dialect::Dialect;
 use super::lock_config::LockConfig;
 
 /// The longest time that a setting may have: databases count milliseconds in 31 bits.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::address::{Dialect, dialect, scheme};
+use super::address::{dialect, scheme};
+use super::dialect::Dialect;
 
 /// Where locks are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -100,6 +100,7 @@ impl ExpectedRow {
 
 /// Names a row in an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RowRef {
     /// The model's name.
     pub model: &'static str,

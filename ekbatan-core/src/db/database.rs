@@ -261,6 +261,16 @@ impl Database {
         Ok(self.learn_table(table, describing.await?)?)
     }
 
+    /// Like [`Database::table`], and rejects a table into which no row can be inserted.
+    pub(crate) async fn insertable_table(
+        &self,
+        table: &'static Table,
+    ) -> Result<Arc<TableInfo>, TableError> {
+        let info = self.table(table).await?;
+        info.check_insertable(self.driver.address())?;
+        Ok(info)
+    }
+
     /// The columns of a table, if the database was already asked.
     pub(crate) fn known_table(
         &self,

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use super::fence::FenceRaise;
 use super::{ActionId, ColumnInfo, CommitBatch, CommitError, DbError, Query, Rows, TableInfo};
+use crate::config::Dialect;
 use crate::domain::{Table, ValueType};
 
 /// Which pool serves a read.
@@ -25,8 +26,8 @@ pub enum Route {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The dialect's name: `sqlite`, `postgres`, `mysql`, `mariadb`.
-    pub name: &'static str,
+    /// The dialect.
+    pub dialect: Dialect,
     /// How many lanes may commit at a time, if the dialect has a limit.
     pub max_lanes: Option<usize>,
     /// Whether one open write blocks every other write to the database.
@@ -239,6 +240,12 @@ pub(crate) trait Syntax: Send + Sync {
     fn page_key(&self, expression: String, column: &ColumnInfo, ty: ValueType) -> String {
         let _ = (column, ty);
         expression
+    }
+
+    /// What a key of a page needs in `ORDER BY` so that null is less than every value.
+    fn null_is_least(&self, descending: bool) -> &'static str {
+        let _ = descending;
+        ""
     }
 
     /// The column, in a form whose order is that of [`Value`](crate::domain::Value)s, by which

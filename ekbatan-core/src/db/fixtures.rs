@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{ChangeKind, ColumnInfo, RowChange, TableInfo};
+use super::{ChangeKind, ColumnInfo, Nulls, RowChange, TableInfo};
 use crate::domain::{ColumnDef, Table, ValueType};
 
 pub(super) static WALLETS: Table = Table {
@@ -42,6 +42,8 @@ pub(super) fn column(name: &str, db_type: &str) -> ColumnInfo {
         numeric: None,
         length: None,
         is_enum: false,
+        nulls: Nulls::Refused,
+        required: true,
         references: Vec::new(),
     }
 }
@@ -52,7 +54,8 @@ pub(super) fn table(
     db_type: impl Fn(&ColumnDef) -> &'static str,
 ) -> Arc<TableInfo> {
     let columns = table.columns.iter().map(|of| column(of.name, db_type(of)));
-    Arc::new(TableInfo { table, columns: columns.collect(), by_id: Default::default() })
+    let columns = columns.collect();
+    Arc::new(TableInfo { table, columns, unfilled: Vec::new(), by_id: Default::default() })
 }
 
 /// A change without values.

@@ -37,6 +37,7 @@ mod stage;
 mod token;
 mod transaction;
 
+pub use crate::config::Dialect;
 pub use batch::{ActionId, ChangeKind, CommitError, Committed, RowRef};
 pub(crate) use batch::{CommitBatch, ExpectedRow, RowChange};
 pub(crate) use database::Database;
@@ -56,7 +57,7 @@ pub use raw::{RawConnection, TransactionConnection};
 #[cfg(feature = "mysql")]
 pub(crate) use schema::Reference;
 pub use schema::SchemaError;
-pub(crate) use schema::{ColumnInfo, TableError, TableInfo};
+pub(crate) use schema::{ColumnInfo, Nulls, TableError, TableInfo};
 pub(crate) use size::SizeLimits;
 #[cfg(feature = "mysql")]
 pub(crate) use size::{largest, too_large};

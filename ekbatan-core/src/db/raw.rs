@@ -4,18 +4,42 @@
 
 use tokio::sync::MutexGuard;
 
-use super::driver::Connection;
+use super::driver::{Connection, Driver};
 use super::transaction::TransactionState;
-use super::{DbError, DbErrorKind, Pool, PooledConnection, Transaction};
+use super::{DbError, DbErrorKind, Dialect, Pool, PooledConnection, Transaction};
 
 /// Returns the sqlx connection behind ours, if it is of dialect `C`.
 type Cast<C> = fn(&mut dyn Connection) -> Option<&mut C>;
 
-fn wrong_dialect() -> DbError {
+/// The method that returns the raw connection of each dialect.
+fn method(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sqlite => "sqlite()",
+        Dialect::Postgres => "postgres()",
+        Dialect::MySql | Dialect::MariaDb => "mysql()",
+    }
+}
+
+fn wrong_dialect<C>(driver: &dyn Driver) -> DbError {
+    let wanted = match std::any::type_name::<C>() {
+        name if name.contains("Sqlite") => "SQLite",
+        name if name.contains("Pg") => "PostgreSQL",
+        _ => "MySQL or MariaDB",
+    };
+    let dialect = driver.capabilities().dialect;
     DbError::new(
         DbErrorKind::Other,
-        "this database is of another dialect than the connection that was asked for",
+        format!(
+            "{} is {dialect}, and the code asks for a raw connection of {wanted}; use `{}`",
+            driver.address(),
+            method(dialect)
+        ),
     )
+}
+
+/// Not reached: the dialect was compared when the connection was taken.
+fn changed_dialect() -> DbError {
+    DbError::new(DbErrorKind::Other, "the connection is of another dialect than when it was taken")
 }
 
 impl Transaction {
@@ -45,7 +69,7 @@ impl Transaction {
     async fn raw<C>(&self, cast: Cast<C>) -> Result<TransactionConnection<'_, C>, DbError> {
         let mut state = self.state().await;
         if cast(state.connection()?).is_none() {
-            return Err(wrong_dialect());
+            return Err(wrong_dialect::<C>(&*self.database().driver));
         }
         state.mark_raw();
         Ok(TransactionConnection { state, cast })
@@ -62,7 +86,7 @@ pub struct TransactionConnection<'t, C> {
 impl<C> TransactionConnection<'_, C> {
     /// The connection.
     pub fn connection(&mut self) -> Result<&mut C, DbError> {
-        (self.cast)(self.state.connection()?).ok_or_else(wrong_dialect)
+        (self.cast)(self.state.connection()?).ok_or_else(changed_dialect)
     }
 }
 
@@ -78,12 +102,12 @@ impl<C> RawConnection<C> {
         let mut loan = pool.checkout("raw SQL").await?;
         let fits = cast(loan.mark_busy()?).is_some();
         loan.mark_idle();
-        if fits { Ok(Self { loan, cast }) } else { Err(wrong_dialect()) }
+        if fits { Ok(Self { loan, cast }) } else { Err(wrong_dialect::<C>(pool.driver())) }
     }
 
     /// The connection. From here on the session has to be reset before it can be reused.
     pub fn connection(&mut self) -> Result<&mut C, DbError> {
-        (self.cast)(self.loan.mark_busy()?).ok_or_else(wrong_dialect)
+        (self.cast)(self.loan.mark_busy()?).ok_or_else(changed_dialect)
     }
 
     /// Rolls back an open transaction, resets the session and gives the connection back.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::DbError;
-use crate::domain::Table;
+use crate::domain::{ColumnDef, Table};
 
 /// A column in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,10 @@ pub(crate) struct ColumnInfo {
     pub(crate) length: Option<u32>,
     /// Whether the type is an enum of the application.
     pub(crate) is_enum: bool,
+    pub(crate) nulls: Nulls,
+    /// Whether an insert has to name the column: it refuses null, and neither a default nor a
+    /// trigger fills it.
+    pub(crate) required: bool,
     /// What its foreign keys refer to. Filled only by dialects that check foreign keys row by
     /// row, and so must write parents first.
     pub(crate) references: Vec<Reference>,
@@ -32,12 +36,34 @@ pub(crate) struct Reference {
     pub(crate) column: Option<(String, String)>,
 }
 
+/// Whether a column can hold null.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Nulls {
+    Refused,
+    Allowed,
+    /// The column of a view.
+    Unknown,
+}
+
+impl Nulls {
+    pub(crate) fn of(nullable: Option<bool>) -> Self {
+        match nullable {
+            Some(true) => Nulls::Allowed,
+            Some(false) => Nulls::Refused,
+            None => Nulls::Unknown,
+        }
+    }
+}
+
 /// A table whose columns fit the code.
 #[derive(Debug)]
 pub(crate) struct TableInfo {
     pub(crate) table: &'static Table,
     /// The columns in the database, in the order of `table.columns`.
     pub(crate) columns: Vec<ColumnInfo>,
+    /// Why no row can be inserted, one sentence per column; empty if rows can be inserted. Reads
+    /// and updates work all the same.
+    pub(super) unfilled: Vec<String>,
     /// The text of the read by id, built once.
     pub(crate) by_id: OnceLock<Arc<str>>,
 }
@@ -110,12 +136,8 @@ impl TableInfo {
             return Ok(());
         }
         let other = self.table.model;
-        Err(SchemaError::Columns {
-            model: table.model,
-            table: table.full_name(),
-            database: database.to_owned(),
-            problems: vec![format!("`{other}` has this table with other columns; map it once")],
-        })
+        let problem = format!("`{other}` has this table with other columns; map it once");
+        Err(misfit_of(table, database, vec![problem]))
     }
 
     /// Compares the columns that were found with those of `table`.
@@ -138,6 +160,7 @@ impl TableInfo {
             match found.iter().find(|column| column.name == wanted.name) {
                 Some(column) => {
                     problems.extend(misfit(column, wanted.ty));
+                    problems.extend(unexpected_null(table, wanted, column));
                     columns.push(column.clone());
                 }
                 None => problems.push(format!(
@@ -152,14 +175,62 @@ impl TableInfo {
                 )),
             }
         }
+        let unfilled = unfilled(table, &found);
         if problems.is_empty() {
-            return Ok(Self { table, columns, by_id: OnceLock::new() });
+            return Ok(Self { table, columns, unfilled, by_id: OnceLock::new() });
         }
-        Err(SchemaError::Columns {
-            model: table.model,
-            table: table.full_name(),
-            database: database.to_owned(),
-            problems,
-        })
+        problems.extend(unfilled);
+        Err(misfit_of(table, database, problems))
     }
+
+    /// Rejects a table into which no row can be inserted.
+    pub(crate) fn check_insertable(&self, database: &str) -> Result<(), SchemaError> {
+        if self.unfilled.is_empty() {
+            Ok(())
+        } else {
+            Err(misfit_of(self.table, database, self.unfilled.clone()))
+        }
+    }
+}
+
+fn misfit_of(table: &Table, database: &str, problems: Vec<String>) -> SchemaError {
+    SchemaError::Columns {
+        model: table.model,
+        table: table.full_name(),
+        database: database.to_owned(),
+        problems,
+    }
+}
+
+/// The problem of a column that can hold null under a field that cannot.
+fn unexpected_null(table: &Table, wanted: &ColumnDef, column: &ColumnInfo) -> Option<String> {
+    if wanted.nullable || column.nulls != Nulls::Allowed {
+        return None;
+    }
+    let way_out = if table.user_columns().contains(wanted) {
+        "make the field an Option, or declare the column NOT NULL"
+    } else {
+        "declare the column NOT NULL"
+    };
+    Some(format!(
+        "column `{}` can be NULL, but its field of type {} is no Option; {way_out}",
+        wanted.name,
+        wanted.ty.name()
+    ))
+}
+
+/// The problems of the columns that have to be filled and that the code does not have.
+fn unfilled(table: &Table, found: &[ColumnInfo]) -> Vec<String> {
+    let unknown =
+        |column: &&ColumnInfo| table.columns.iter().all(|known| known.name != column.name);
+    let required = found.iter().filter(|column| column.required).filter(unknown);
+    required
+        .map(|column| {
+            format!(
+                "column `{}` is NOT NULL without a default, and the code has no field for it; \
+                 add the field, or give the column a default",
+                column.name
+            )
+        })
+        .collect()
 }

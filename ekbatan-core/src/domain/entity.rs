@@ -46,6 +46,10 @@ pub trait Entity: Clone + Send + Sync + 'static {
 }
 
 /// An id that determines the type of its entity, so that `ctx.get(id)` needs no type argument.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the id of an entity",
+    note = "declare the field `id: Id<TheStruct>`, or `id: ShardedId<TheStruct>` for rows that are spread over shards"
+)]
 pub trait EntityId: Copy + fmt::Display + Send + Sync + 'static {
     /// The entity of the id.
     type Entity: Entity<Id = Self>;

@@ -4,11 +4,19 @@ use serde::Serialize;
 
 /// The stored name and version of an event, as given to the derive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct EventName {
     /// The name in `event_type`.
     pub name: &'static str,
     /// The version of the payload's shape, 1 unless written otherwise.
     pub version: i32,
+}
+
+impl EventName {
+    /// A name and a version.
+    pub const fn new(name: &'static str, version: i32) -> Self {
+        Self { name, version }
+    }
 }
 
 /// The events of a model, as an enum. Derive it beside serde's `Serialize`:
@@ -86,7 +94,6 @@ impl PayloadError {
 
 /// The payload of an externally tagged enum: the content of the tag. Called by the derive, which
 /// rejects serde's other representations at compile time.
-#[doc(hidden)]
 pub fn payload_of<E: Serialize>(
     name: EventName,
     event: &E,

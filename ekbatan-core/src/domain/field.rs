@@ -20,7 +20,7 @@ use crate::clock::to_micros;
 /// as text) and for a newtype (stored as what it wraps).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored in a column",
-    note = "derive `Field` for an enum or a newtype, or mark the field `#[column(json)]` to store any serde type as JSON"
+    note = "derive `State` for the enum of the field `state`, and `Field` for another enum or a newtype; or mark the field `#[column(json)]` to store any serde type as JSON"
 )]
 pub trait Field: Sized + Send + Sync {
     /// The type of the column.

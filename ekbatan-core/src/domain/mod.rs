@@ -5,7 +5,7 @@
 //! converts it for its server.
 
 mod entity;
-mod event;
+pub(crate) mod event;
 mod field;
 mod id;
 mod id_generator;
@@ -13,14 +13,16 @@ mod json_text;
 mod lock_key;
 mod shard_identifier;
 mod sharded_id;
+mod staging;
 mod state;
 mod stored;
+mod stored_json;
 mod table;
 mod typed_uuid;
 mod value;
 
 pub use entity::{Entity, EntityId, Model, RowReader};
-pub use event::{Event, EventName, IntoEvents, NoEvent, PayloadError, payload_of};
+pub use event::{Event, EventName, IntoEvents, NoEvent, PayloadError};
 pub use field::{Comparable, Field, FieldError, Json};
 pub use id::Id;
 pub use id_generator::IdGenerator;
@@ -33,9 +35,10 @@ pub(crate) use shard_identifier::list_shards;
 pub use shard_identifier::{ShardIdentifier, ShardIdentifierError};
 pub use sharded_id::ShardedId;
 pub(crate) use sharded_id::shard_of;
+pub use staging::{Addable, Deletable, Updatable};
 pub use state::{SoftDelete, State};
 pub(crate) use stored::Dates;
-pub use stored::{Changed, Deletable, New, Stored};
+pub use stored::{ChangeError, Changed, New, Stored};
 pub(crate) use table::TableKey;
 pub use table::{ColumnDef, Table};
 pub use value::{Value, ValueType};

@@ -7,12 +7,12 @@
 use std::ops::Deref;
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::{Entity, IntoEvents, Model, SoftDelete};
+use super::{Entity, IntoEvents, Model};
 
 /// The dates of a model: creation and last change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct Dates {
     #[serde(rename = "created_date")]
     pub(crate) created: DateTime<Utc>,
@@ -50,13 +50,22 @@ impl<T: Entity> Deref for New<T> {
 }
 
 /// A stored value with its version and, for a model, its dates.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+///
+/// Two are equal if value, version and dates are. Deserializing one, which returns the output of
+/// an earlier call, rejects versions and dates that no row has.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stored<T> {
     pub(crate) value: T,
     pub(crate) version: i64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) dates: Option<Dates>,
 }
+
+/// The error of a [`change`](Stored::change), which may be any type. Where the compiler cannot
+/// infer it, the change does not fail: use [`apply`](Stored::apply).
+pub trait ChangeError {}
+
+impl<E> ChangeError for E {}
 
 impl<T: Entity> Stored<T> {
     /// The version of the row: 1 after the insert, incremented by every update.
@@ -93,6 +102,7 @@ impl<T: Entity> Stored<T> {
     ) -> Result<Changed<T>, E>
     where
         Ev: IntoEvents<T::Event>,
+        E: ChangeError, // a change that cannot fail: use `apply`, without `Ok(..)`
     {
         self.unchanged().change(operation)
     }
@@ -105,7 +115,7 @@ impl<T: Entity> Stored<T> {
         self.unchanged().apply(operation)
     }
 
-    fn unchanged(self) -> Changed<T> {
+    pub(super) fn unchanged(self) -> Changed<T> {
         Changed {
             id: self.value.id(),
             value: self.value,
@@ -128,8 +138,7 @@ impl<M: Model> Stored<M> {
     }
 
     fn known_dates(&self) -> Dates {
-        // The dates come from columns that are not null, or from the plan. They are missing only in
-        // a value that was deserialized from other JSON.
+        // Every stored model has dates: reads, plans and deserialization see to it.
         self.dates.unwrap_or(Dates { created: DateTime::UNIX_EPOCH, updated: DateTime::UNIX_EPOCH })
     }
 }
@@ -163,6 +172,7 @@ impl<T: Entity> Changed<T> {
     ) -> Result<Self, E>
     where
         Ev: IntoEvents<T::Event>,
+        E: ChangeError, // a change that cannot fail: use `apply`, without `Ok(..)`
     {
         self.events.extend(operation(&mut self.value)?.into_events());
         Ok(self)
@@ -195,34 +205,3 @@ impl<T: Entity> Deref for Changed<T> {
         &self.value
     }
 }
-
-/// The argument of `plan.delete`: a stored value, or a changed one with the events of the deletion.
-pub trait Deletable<T: Entity>: Deletion<T> {}
-
-/// The private part of [`Deletable`], which seals it.
-pub trait Deletion<T: Entity> {
-    /// The change that deletes.
-    fn into_deletion(self) -> Changed<T>;
-}
-
-impl<T: Entity> Deletion<T> for Stored<T>
-where
-    T::State: SoftDelete,
-{
-    fn into_deletion(self) -> Changed<T> {
-        self.unchanged().into_deletion()
-    }
-}
-
-impl<T: Entity> Deletion<T> for Changed<T>
-where
-    T::State: SoftDelete,
-{
-    fn into_deletion(mut self) -> Changed<T> {
-        self.value.set_state(SoftDelete::deleted());
-        self
-    }
-}
-
-impl<T: Entity> Deletable<T> for Stored<T> where T::State: SoftDelete {}
-impl<T: Entity> Deletable<T> for Changed<T> where T::State: SoftDelete {}

@@ -8,6 +8,7 @@ use uuid::Uuid;
 ///
 /// Timestamps are in UTC with a precision of microseconds. JSON is stored as its text.
 #[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
 pub enum Value {
     /// SQL `NULL`.
     Null,
@@ -35,6 +36,7 @@ pub enum Value {
 
 /// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ValueType {
     /// See [`Value::Bool`].
     Bool,

@@ -64,14 +64,32 @@ enum Expression {
     Not(Box<Expression>),
 }
 
+/// A value that a column of `F` can be compared with: anything that converts into an `F`.
+#[diagnostic::on_unimplemented(
+    message = "a column of `{F}` cannot be compared with a value of type `{Self}`",
+    label = "does not convert into `{F}`",
+    note = "give a column of an `Option` either an `Option`, as in `Some(value)` or `None`, or exactly the type that it holds, as in `\"x\".to_owned()`"
+)]
+pub trait Comparand<F> {
+    /// The value as the column holds it.
+    fn into_field(self) -> F;
+}
+
+#[diagnostic::do_not_recommend]
+impl<F, V: Into<F>> Comparand<F> for V {
+    fn into_field(self) -> F {
+        self.into()
+    }
+}
+
 impl<T, F: Comparable> Column<T, F> {
-    fn compare(self, operator: &'static str, value: impl Into<F>) -> Condition<T> {
-        Condition::of(Expression::Compare(self.name, operator, value.into().to_value()))
+    fn compare(self, operator: &'static str, value: impl Comparand<F>) -> Condition<T> {
+        Condition::of(Expression::Compare(self.name, operator, value.into_field().to_value()))
     }
 
     /// Equal to `value`; `None` means null.
-    pub fn eq(self, value: impl Into<F>) -> Condition<T> {
-        match value.into().to_value() {
+    pub fn eq(self, value: impl Comparand<F>) -> Condition<T> {
+        match value.into_field().to_value() {
             Ok(Value::Null) => Condition::of(Expression::Null(self.name)),
             value => Condition::of(Expression::Compare(self.name, "=", value)),
         }
@@ -79,37 +97,37 @@ impl<T, F: Comparable> Column<T, F> {
 
     /// Not equal to `value`. As in SQL, a null is neither equal nor unequal to a value;
     /// `ne(None)` means not null.
-    pub fn ne(self, value: impl Into<F>) -> Condition<T> {
-        match value.into().to_value() {
+    pub fn ne(self, value: impl Comparand<F>) -> Condition<T> {
+        match value.into_field().to_value() {
             Ok(Value::Null) => !Condition::of(Expression::Null(self.name)),
             value => Condition::of(Expression::Compare(self.name, "<>", value)),
         }
     }
 
     /// Less than `value`.
-    pub fn lt(self, value: impl Into<F>) -> Condition<T> {
+    pub fn lt(self, value: impl Comparand<F>) -> Condition<T> {
         self.compare("<", value)
     }
 
     /// At most `value`.
-    pub fn le(self, value: impl Into<F>) -> Condition<T> {
+    pub fn le(self, value: impl Comparand<F>) -> Condition<T> {
         self.compare("<=", value)
     }
 
     /// Greater than `value`.
-    pub fn gt(self, value: impl Into<F>) -> Condition<T> {
+    pub fn gt(self, value: impl Comparand<F>) -> Condition<T> {
         self.compare(">", value)
     }
 
     /// At least `value`.
-    pub fn ge(self, value: impl Into<F>) -> Condition<T> {
+    pub fn ge(self, value: impl Comparand<F>) -> Condition<T> {
         self.compare(">=", value)
     }
 
     /// One of `values`; false for all rows if `values` is empty. `None` among them means null.
-    pub fn is_in<V: Into<F>>(self, values: impl IntoIterator<Item = V>) -> Condition<T> {
+    pub fn is_in<V: Comparand<F>>(self, values: impl IntoIterator<Item = V>) -> Condition<T> {
         let values: Result<Vec<Value>, FieldError> =
-            values.into_iter().map(|value| value.into().to_value()).collect();
+            values.into_iter().map(|value| value.into_field().to_value()).collect();
         let null = values.as_ref().is_ok_and(|values| values.iter().any(Value::is_null));
         let values = values.map(|mut values| {
             values.retain(|value| !value.is_null());

@@ -84,9 +84,9 @@ impl<T: Entity> PageRequest<T> {
     /// The request for the page after these rows, if there may be one.
     pub(super) fn following(&self, rows: &[Row]) -> Option<Self> {
         let last = rows.last().filter(|_| rows.len() == self.size)?;
-        let key = self.sorting().ok().filter(|sorting| sorting.keys.len() == 2);
+        let key = self.sorting().ok().and_then(|sorting| sorting.key);
         Some(self.from(Position {
-            key: key.map(|sorting| last[sorting.keys[0].0].clone()),
+            key: key.map(|(position, _)| last[position].clone()),
             id: last[0].clone(),
         }))
     }
@@ -95,8 +95,9 @@ impl<T: Entity> PageRequest<T> {
 impl Sorting {
     fn compare(&self, a: &Row, b: &Row) -> Ordering {
         let ascending = self
-            .keys
+            .key
             .iter()
+            .chain([&self.id])
             .map(|(position, _)| compare(&a[*position], &b[*position]))
             .find(|ordering| ordering.is_ne())
             .unwrap_or(Ordering::Equal);

@@ -8,6 +8,7 @@ mod condition;
 mod error;
 mod merge;
 mod page;
+mod page_keys;
 mod pending;
 mod read;
 #[allow(clippy::module_inception)] // a file per type, named after the type
@@ -16,7 +17,7 @@ mod scatter;
 mod source;
 mod write;
 
-pub use condition::{Column, Condition};
+pub use condition::{Column, Comparand, Condition};
 pub use error::{ReadError, ShardFailure, WriteError};
 pub use page::{Direction, Page, PageRequest};
 pub(crate) use pending::{PendingReads, PendingRow, RowKey};

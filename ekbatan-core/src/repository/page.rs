@@ -24,12 +24,10 @@ pub(super) struct Position {
 
 /// The order of a page: the requested column, then the id.
 pub(super) struct Sorting {
-    /// The index of each column in the table, and its type.
-    pub(super) keys: Vec<(usize, ValueType)>,
-    /// The comparison of a later row with the position.
-    pub(super) operator: &'static str,
-    /// The direction in `ORDER BY`.
-    pub(super) order: &'static str,
+    /// The index of the requested column in the table, and its type.
+    pub(super) key: Option<(usize, ValueType)>,
+    /// The same of the id.
+    pub(super) id: (usize, ValueType),
     pub(super) descending: bool,
 }
 
@@ -61,7 +59,7 @@ impl<T: Entity> PageRequest<T> {
         self
     }
 
-    /// Orders by a column that is never null, then by id.
+    /// Orders by a column, then by id. Null is less than every value, on every database.
     #[must_use]
     pub fn order_by<F: Field + crate::domain::Comparable>(
         mut self,
@@ -74,18 +72,16 @@ impl<T: Entity> PageRequest<T> {
     }
 
     pub(super) fn sorting(&self) -> Result<Sorting, FieldError> {
-        let mut keys = Vec::with_capacity(2);
-        if let Some((name, ty)) = self.order {
+        let find = |(name, ty)| {
             let position = T::TABLE.columns.iter().position(|column| column.name == name);
             let unknown = || FieldError::new("the table has no such column").at(name);
-            keys.push((position.ok_or_else(unknown)?, ty));
-        }
-        keys.push((0, ValueType::Uuid));
-        let (operator, order, descending) = match self.direction {
-            Direction::Ascending => (">", "ASC", false),
-            Direction::Descending => ("<", "DESC", true),
+            Ok((position.ok_or_else(unknown)?, ty))
         };
-        Ok(Sorting { keys, operator, order, descending })
+        Ok(Sorting {
+            key: self.order.map(find).transpose()?,
+            id: (0, ValueType::Uuid),
+            descending: self.direction == Direction::Descending,
+        })
     }
 
     pub(super) fn from(&self, after: Position) -> Self {

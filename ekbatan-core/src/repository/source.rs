@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::page::{Position, Sorting};
+use super::page_keys::PageKeys;
 use super::{Condition, PageRequest, ReadError};
 use crate::db::{
     Arg, CommitToken, Database, Query, Route, Syntax, TableError, TableInfo, Transaction,
@@ -101,43 +101,13 @@ impl<T: Entity> Source<T> {
         let info = self.table().await?;
         let (filter, mut args) = self.render(&info, &request.condition)?;
         let syntax = self.syntax();
-        let Sorting { keys, operator, order, .. } =
-            request.sorting().map_err(condition_error::<T>)?;
-        let operands: Vec<String> = keys
-            .iter()
-            .map(|(position, ty)| {
-                let column = &info.columns[*position];
-                if merged {
-                    syntax.merge_operand(column, *ty)
-                } else {
-                    syntax.page_key(syntax.operand(column, *ty), column, *ty)
-                }
-            })
-            .collect();
+        let sorting = request.sorting().map_err(condition_error::<T>)?;
+        let keys = PageKeys::new(syntax, &info, &sorting, merged);
         let mut filter = filter;
-        if let Some(Position { key, id }) = &request.after {
-            let mut marks = Vec::new();
-            for ((position, ty), value) in keys.iter().zip(key.iter().chain([id])) {
-                args.push(Arg::One(*ty, value.clone()));
-                let column = &info.columns[*position];
-                marks.push(if merged {
-                    syntax.merge_argument(args.len(), *ty, column)
-                } else {
-                    syntax.page_key(syntax.argument(args.len(), *ty, column), column, *ty)
-                });
-            }
-            // A row comparison would ignore the collations of the columns.
-            let beyond = match (&operands[..], &marks[..]) {
-                ([key, id], [key_mark, id_mark]) => format!(
-                    "({key} {operator} {key_mark} OR ({key} = {key_mark} AND {id} {operator} {id_mark}))"
-                ),
-                _ => format!("{} {operator} {}", operands[0], marks[0]),
-            };
-            filter = format!("({filter}) AND {beyond}");
+        if let Some(position) = &request.after {
+            filter = format!("({filter}) AND {}", keys.beyond(position, &mut args));
         }
-        let order: Vec<String> =
-            operands.iter().map(|operand| format!("{operand} {order}")).collect();
-        let tail = format!(" ORDER BY {} LIMIT {}", order.join(", "), request.size);
+        let tail = format!(" ORDER BY {} LIMIT {}", keys.order(), request.size);
         let sql = self.select_sql(&info, &filter, &tail).into();
         self.fetch(Query { sql, args, columns: info.table.columns.into() }).await
     }

@@ -14,12 +14,12 @@ use crate::db::{
     ActionId, CommitBatch, Database, StageError, Staged, outside_transaction, resolve,
     stage_changed, stage_new,
 };
-use crate::domain::{Changed, Deletable, Entity, EntityId, New, Stored};
+use crate::domain::{Addable, Changed, Deletable, Entity, EntityId, New, Stored, Updatable};
 
 impl<T: Entity> Repository<T> {
     /// Adds a row.
-    pub async fn add(&self, new: New<T>) -> Result<Stored<T>, WriteError> {
-        let mut added = self.add_all([new]).await?;
+    pub async fn add(&self, new: impl Addable<T>) -> Result<Stored<T>, WriteError> {
+        let mut added = self.add_all([new.into_new()]).await?;
         Ok(added.remove(0))
     }
 
@@ -37,8 +37,8 @@ impl<T: Entity> Repository<T> {
     }
 
     /// Updates a row. Fails if its version is not the one that was read.
-    pub async fn update(&self, changed: Changed<T>) -> Result<Stored<T>, WriteError> {
-        let mut updated = self.update_all([changed]).await?;
+    pub async fn update(&self, changed: impl Updatable<T>) -> Result<Stored<T>, WriteError> {
+        let mut updated = self.update_all([changed.into_changed()]).await?;
         Ok(updated.remove(0))
     }
 

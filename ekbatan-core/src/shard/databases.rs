@@ -149,10 +149,11 @@ impl Databases {
         self.default_shard().transactions()
     }
 
-    /// Checks that the table of `T` matches the code, on every shard that may have its rows.
+    /// Checks that the table of `T` matches the code, and that rows can be inserted, on every shard
+    /// that may have its rows.
     pub async fn check<T: Entity>(&self) -> Result<(), CheckError> {
-        let checked =
-            self.shards.of_table::<T>().into_iter().map(|database| database.table(T::TABLE));
+        let shards = self.shards.of_table::<T>();
+        let checked = shards.into_iter().map(|database| database.insertable_table(T::TABLE));
         visit(checked.collect())
             .await
             .into_iter()

@@ -153,10 +153,20 @@ pub fn migrations() -> Migrations {
     };
     let char36 = "char(36) CHARACTER SET ascii COLLATE ascii_bin";
     wallet::migrations()
-        .script_for("sqlite", 2, "create_things", SQLITE)
-        .script_for("postgres", 2, "create_things", POSTGRES)
-        .script_for("mysql", 2, "create_things", mysql(char36, "utf8mb4_0900_bin"))
-        .script_for("mariadb", 2, "create_things", mysql("uuid", "utf8mb4_nopad_bin"))
+        .script_for(ekbatan::db::Dialect::Sqlite, 2, "create_things", SQLITE)
+        .script_for(ekbatan::db::Dialect::Postgres, 2, "create_things", POSTGRES)
+        .script_for(
+            ekbatan::db::Dialect::MySql,
+            2,
+            "create_things",
+            mysql(char36, "utf8mb4_0900_bin"),
+        )
+        .script_for(
+            ekbatan::db::Dialect::MariaDb,
+            2,
+            "create_things",
+            mysql("uuid", "utf8mb4_nopad_bin"),
+        )
 }
 
 const SQLITE: &str = "

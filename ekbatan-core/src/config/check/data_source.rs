@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::login;
-use crate::config::address::{Dialect, Parts, scheme};
+use crate::config::address::{Parts, scheme};
 use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
+use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 
@@ -42,6 +43,14 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
                 "is not the address of a known database; write sqlite:FILE, postgres://HOST:PORT/DATABASE, mysql://HOST:PORT/DATABASE or mariadb://HOST:PORT/DATABASE"
             }
         };
+        findings.add_value(&url, config.shown_url(), message);
+    } else if dialect.is_some() && scheme(&config.url) != scheme(&config.url).to_ascii_lowercase() {
+        let scheme = scheme(&config.url).to_ascii_lowercase();
+        let message = format!("begins with capitals; write `{scheme}:`");
+        findings.add_value(&url, config.shown_url(), message);
+    } else if let Some(port) = parts.no_port().filter(|_| dialect.is_some() || role == Role::Locks)
+    {
+        let message = format!("has the port `{port}`; a port is a number from 1 to 65535");
         findings.add_value(&url, config.shown_url(), message);
     } else if dialect.is_some() && parts.several_hosts() {
         let message = "names several hosts, and a connection uses one; give one host, or an address that resolves to them";

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::slots;
-use crate::config::address::{Dialect, Parts, family};
+use crate::config::address::{Parts, family};
+use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::sharding::ShardingConfig;

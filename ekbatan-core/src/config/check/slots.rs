@@ -2,7 +2,8 @@
 
 use super::data_source::{self, Role};
 use super::locks;
-use crate::config::address::{Dialect, family};
+use crate::config::address::family;
+use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::lock_config::LockConfig;

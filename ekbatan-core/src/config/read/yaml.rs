@@ -38,7 +38,12 @@ pub(super) fn parse(text: &str) -> Result<(Dict, Lines), SyntaxError> {
             let location = error.location().filter(|location| location.line() > 0);
             return Err(SyntaxError {
                 line: location.map(|location| location.line()),
-                message: format!("is not YAML: {}", error_kind(&error)),
+                message: match error.without_snippet() {
+                    serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+                        format!("has the key `{key}` twice in one mapping; remove one of the two")
+                    }
+                    error => format!("is not YAML: {}", error_kind(error)),
+                },
             });
         }
     };
@@ -57,7 +62,7 @@ pub(super) fn parse(text: &str) -> Result<(Dict, Lines), SyntaxError> {
 
 /// The parser's message without the location, which is reported separately.
 fn error_kind(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
+    let text = error.to_string();
     let text = text.lines().next().unwrap_or_default();
     let end = text.find(" at line ").unwrap_or(text.len());
     text[..end].trim_end_matches([',', ' ', '(']).to_owned()
@@ -219,6 +224,13 @@ mod tests {
             assert!(!error.message.contains("s3cret"), "{error:?}");
             assert!(error.line.is_some(), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_is_named() {
+        let error = parse("a:\n  b: 1\n  c: 2\n  b: 3\n").unwrap_err();
+        assert_eq!(error.line, Some(4));
+        assert_eq!(error.message, "has the key `b` twice in one mapping; remove one of the two");
     }
 
     #[test]

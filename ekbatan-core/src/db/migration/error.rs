@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::db::DbError;
+use crate::db::{DbError, Dialect};
 use crate::domain::{FieldError, ShardIdentifier};
 
 /// Error returned when not all migrations ran. Those before the failed one stay applied.
@@ -21,11 +21,29 @@ pub enum MigrationError {
         /// The cause.
         source: std::io::Error,
     },
+    /// A file cannot be read.
+    #[error("the migration `{}` cannot be read: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A file is not UTF-8.
+    #[error("the migration `{}` is not UTF-8: see its byte {at}; save it as UTF-8", path.display())]
+    NotUtf8 {
+        /// The file.
+        path: PathBuf,
+        /// The number of bytes before the first one that is not UTF-8.
+        at: usize,
+    },
     /// A file's name has no number.
     #[error("`{}` is no migration's name; call it, for example, 0001_create_wallets.sql", .0.display())]
     Name(PathBuf),
     /// Two scripts have the same number.
-    #[error("two migrations have the number {version}: `{first}` and `{second}`")]
+    #[error(
+        "two migrations have the number {version}: `{first}` and `{second}`; give one of them a number of its own"
+    )]
     Twice {
         /// The number.
         version: i64,
@@ -35,14 +53,16 @@ pub enum MigrationError {
         second: String,
     },
     /// A script has no text for this dialect.
-    #[error("migration {version} `{name}` has no text for {dialect}")]
+    #[error(
+        "migration {version} `{name}` has no text for {dialect}; add one with `script_for`, or one for every dialect with `script`"
+    )]
     NoText {
         /// The number.
         version: i64,
         /// The name.
         name: String,
         /// The dialect.
-        dialect: &'static str,
+        dialect: Dialect,
     },
     /// A script was changed after it had run.
     #[error(

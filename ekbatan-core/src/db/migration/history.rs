@@ -3,9 +3,9 @@
 use chrono::{DateTime, Utc};
 
 use super::error::MigrationError;
-use super::script::{APPLICATION, FRAMEWORK, Migrations, checksum};
+use super::script::{APPLICATION, FRAMEWORK, Migration, Migrations, checksum};
 use crate::db::eventlog::MIGRATIONS;
-use crate::db::{Connection, Database, Driver, Query};
+use crate::db::{Connection, Database, Driver, PooledConnection, Query};
 use crate::domain::{Field, FieldError, RowReader, Value};
 
 /// A migration that has run.
@@ -46,10 +46,18 @@ pub(crate) async fn migration_states(
     database: &Database,
     migrations: &Migrations,
 ) -> Result<Vec<MigrationState>, MigrationError> {
-    let dialect = database.driver.capabilities().name;
-    let all = migrations.in_order(dialect)?;
+    let all = migrations.in_order(database.driver.capabilities().dialect)?;
     let mut loan = database.primary.checkout("migrations").await?;
-    let driver = &*database.driver;
+    states_of(&mut loan, &*database.driver, all).await
+}
+
+/// The states of these migrations, each with its source.
+pub(super) async fn states_of(
+    loan: &mut PooledConnection,
+    driver: &dyn Driver,
+    all: Vec<(&'static str, Migration)>,
+) -> Result<Vec<MigrationState>, MigrationError> {
+    let dialect = driver.capabilities().dialect;
     // Whether the table exists is looked up: not every database reports a missing table by an
     // error code of its own.
     let is_new = loan.run(|connection| connection.describe(&MIGRATIONS)).await?.is_empty();
@@ -72,6 +80,13 @@ pub(crate) async fn migration_states(
         })
     });
     states.collect()
+}
+
+impl MigrationState {
+    /// Whether `migrate` has nothing to do for it, and nothing to refuse.
+    pub(super) fn is_done(&self) -> bool {
+        self.applied_date.is_some() && !self.edited
+    }
 }
 
 /// The migrations that ran on this database, in order.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::error::MigrationError;
+use crate::db::Dialect;
 
 /// The source under which the framework's migrations are recorded.
 pub(super) const FRAMEWORK: &str = "ekbatan";
@@ -15,16 +16,18 @@ pub(super) struct Migration {
     pub(super) version: i64,
     pub(super) name: String,
     /// The text per dialect; `None` stands for every dialect that has no text of its own.
-    texts: Vec<(Option<String>, String)>,
+    texts: Vec<(Option<Dialect>, String)>,
 }
 
 impl Migration {
-    pub(super) fn text(&self, dialect: &'static str) -> Result<&str, MigrationError> {
-        let of =
-            |wanted: Option<&str>| self.texts.iter().find(|(name, _)| name.as_deref() == wanted);
-        of(Some(dialect)).or_else(|| of(None)).map(|(_, text)| text.as_str()).ok_or_else(|| {
+    pub(super) fn text(&self, dialect: Dialect) -> Result<&str, MigrationError> {
+        self.text_of(Some(dialect)).or_else(|| self.text_of(None)).ok_or_else(|| {
             MigrationError::NoText { version: self.version, name: self.name.clone(), dialect }
         })
+    }
+
+    fn text_of(&self, dialect: Option<Dialect>) -> Option<&str> {
+        self.texts.iter().find(|(of, _)| *of == dialect).map(|(_, text)| text.as_str())
     }
 }
 
@@ -55,24 +58,25 @@ impl Migrations {
         self.add(version, name.into(), None, sql.into())
     }
 
-    /// Adds the text of a script for one dialect: `sqlite`, `postgres`, `mysql` or `mariadb`.
+    /// Adds the text of a script for one dialect.
     #[must_use]
     pub fn script_for(
         self,
-        dialect: &str,
+        dialect: Dialect,
         version: i64,
         name: impl Into<String>,
         sql: impl Into<String>,
     ) -> Self {
-        self.add(version, name.into(), Some(dialect.to_owned()), sql.into())
+        self.add(version, name.into(), Some(dialect), sql.into())
     }
 
-    fn add(mut self, version: i64, name: String, dialect: Option<String>, sql: String) -> Self {
-        match self
-            .scripts
-            .iter_mut()
-            .find(|script| script.version == version && script.name == name)
-        {
+    /// A second text for the same dialect is a second script of that number, which
+    /// [`Migrations::in_order`] rejects.
+    fn add(mut self, version: i64, name: String, dialect: Option<Dialect>, sql: String) -> Self {
+        let same = self.scripts.iter_mut().find(|script| {
+            script.version == version && script.name == name && script.text_of(dialect).is_none()
+        });
+        match same {
             Some(script) => script.texts.push((dialect, sql)),
             None => self.scripts.push(Migration { version, name, texts: vec![(dialect, sql)] }),
         }
@@ -83,7 +87,7 @@ impl Migrations {
     /// in which they run.
     pub(super) fn in_order(
         &self,
-        dialect: &'static str,
+        dialect: Dialect,
     ) -> Result<Vec<(&'static str, Migration)>, MigrationError> {
         let application = self.application(dialect)?;
         let framework = framework(dialect).into_iter().map(|migration| (FRAMEWORK, migration));
@@ -91,10 +95,10 @@ impl Migrations {
         Ok(framework.chain(application).collect())
     }
 
-    fn application(&self, dialect: &'static str) -> Result<Vec<Migration>, MigrationError> {
+    fn application(&self, dialect: Dialect) -> Result<Vec<Migration>, MigrationError> {
         let mut all = self.scripts.clone();
         if let Some(folder) = &self.folder {
-            let own = folder.join(dialect);
+            let own = folder.join(dialect.name());
             read_folder(if own.is_dir() { &own } else { folder }, &mut all)?;
         }
         all.sort_by_key(|script| script.version);
@@ -123,7 +127,12 @@ fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), Migration
             .trim_start_matches(['v', 'V'])
             .parse()
             .map_err(|_| MigrationError::Name(path.clone()))?;
-        let text = std::fs::read_to_string(&path).map_err(unreadable)?;
+        let bytes = std::fs::read(&path)
+            .map_err(|source| MigrationError::File { path: path.clone(), source })?;
+        let text = String::from_utf8(bytes).map_err(|error| MigrationError::NotUtf8 {
+            path,
+            at: error.utf8_error().valid_up_to(),
+        })?;
         into.push(Migration { version, name: name.to_owned(), texts: vec![(None, text)] });
     }
     Ok(())
@@ -131,31 +140,37 @@ fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), Migration
 
 /// The framework's migrations for a dialect. New ones are appended; the text of an old one must
 /// never change, because its checksum is recorded in databases.
-fn framework(dialect: &'static str) -> Vec<Migration> {
+fn framework(dialect: Dialect) -> Vec<Migration> {
     macro_rules! texts {
-        ($file:literal: $($dialect:literal),*) => {
+        ($file:literal: $($folder:literal = $dialect:ident),*) => {
             vec![$((
-                Some($dialect.to_owned()),
-                include_str!(concat!("framework/", $dialect, "/", $file)).to_owned(),
+                Some(Dialect::$dialect),
+                include_str!(concat!("framework/", $folder, "/", $file)).to_owned(),
             )),*]
         };
     }
     macro_rules! migration {
         ($version:literal, $name:literal, $file:literal) => {
-            migration!($version, $name, $file, "postgres", "sqlite", "mysql", "mariadb")
-        };
-        ($version:literal, $name:literal, $file:literal, $($dialect:literal),*) => {
             Migration {
                 version: $version,
                 name: $name.to_owned(),
-                texts: texts!($file: $($dialect),*),
+                texts: texts!(
+                    $file: "postgres" = Postgres, "sqlite" = Sqlite, "mysql" = MySql, "mariadb" = MariaDb
+                ),
+            }
+        };
+        ($version:literal, $name:literal, $file:literal, only $folder:literal = $dialect:ident) => {
+            Migration {
+                version: $version,
+                name: $name.to_owned(),
+                texts: texts!($file: $folder = $dialect),
             }
         };
     }
     let all = vec![
         migration!(1, "eventlog", "0001_eventlog.sql"),
         migration!(2, "cross_shard_parts", "0002_cross_shard_parts.sql"),
-        migration!(3, "read_under_fence", "0003_read_under_fence.sql", "postgres"),
+        migration!(3, "read_under_fence", "0003_read_under_fence.sql", only "postgres" = Postgres),
         migration!(4, "key_homes", "0004_key_homes.sql"),
         migration!(5, "event_retention", "0005_event_retention.sql"),
     ];

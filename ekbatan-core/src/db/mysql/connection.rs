@@ -21,7 +21,7 @@ use crate::config::LONGEST_TIMEOUT;
 use crate::db::eventlog::EVENTS;
 use crate::db::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
-    Isolation, Query, Rows, Syntax, TableInfo, TransactionOptions, too_large,
+    Isolation, Nulls, Query, Rows, Syntax, TableInfo, TransactionOptions, too_large,
 };
 use crate::domain::Table;
 
@@ -245,11 +245,20 @@ impl Connection for MySqlConnection {
         let here = self.sessions.database().to_owned();
         let schema = table.schema.map_or(&*here, |schema| self.syntax.database(schema));
         self.trips += 1;
+        // An enum without a default gets its first value. A trigger before the insert may fill
+        // columns; it is seen only by a user with the right TRIGGER.
         let rows = sqlx::query(
             "SELECT c.column_name, LOWER(c.column_type), c.data_type = 'enum', \
              IF(c.data_type = 'decimal', c.numeric_precision, NULL), c.numeric_scale, \
-             k.referenced_table_schema, k.referenced_table_name, k.referenced_column_name, k.constraint_name \
-             FROM information_schema.columns c LEFT JOIN information_schema.key_column_usage k \
+             k.referenced_table_schema, k.referenced_table_name, k.referenced_column_name, k.constraint_name, \
+             IF(t.table_type LIKE '%VIEW', NULL, c.is_nullable = 'YES'), \
+             c.is_nullable = 'NO' AND c.column_default IS NULL AND c.data_type <> 'enum' \
+             AND c.extra NOT LIKE '%auto_increment%' AND c.extra NOT LIKE '%GENERATED%' \
+             AND t.table_type NOT LIKE '%VIEW' AND NOT EXISTS (SELECT 1 FROM information_schema.triggers g \
+             WHERE g.event_object_schema = c.table_schema AND g.event_object_table = c.table_name \
+             AND g.event_manipulation = 'INSERT' AND g.action_timing = 'BEFORE') \
+             FROM information_schema.columns c JOIN information_schema.tables t \
+             ON t.table_schema = c.table_schema AND t.table_name = c.table_name LEFT JOIN information_schema.key_column_usage k \
              ON k.table_schema = c.table_schema AND k.table_name = c.table_name \
              AND k.column_name = c.column_name AND k.referenced_table_name IS NOT NULL \
              WHERE c.table_schema = ? AND c.table_name = ? ORDER BY c.ordinal_position",
@@ -287,6 +296,8 @@ impl Connection for MySqlConnection {
                     numeric: digits(3)?.zip(digits(4)?),
                     length: None,
                     is_enum: number(2)? == Some(1),
+                    nulls: Nulls::of(number(9)?.map(|nullable| nullable == 1)),
+                    required: number(10)? == Some(1),
                     references,
                 })
             };

@@ -9,10 +9,10 @@ use super::flavour::Flavour;
 use super::session::{SessionFactory, check_eventlog};
 use super::syntax::MySqlSyntax;
 use crate::config::DataSourceConfig;
-use crate::db::{Capabilities, Connection, DbError, Driver, Route, Syntax};
+use crate::db::{Capabilities, Connection, DbError, Dialect, Driver, Route, Syntax};
 
 const MYSQL: Capabilities = Capabilities {
-    name: "mysql",
+    dialect: Dialect::MySql,
     max_lanes: None,
     single_writer: false,
     isolation_levels: true,
@@ -20,7 +20,7 @@ const MYSQL: Capabilities = Capabilities {
     atomic_migrations: false,
 };
 
-const MARIADB: Capabilities = Capabilities { name: "mariadb", ..MYSQL };
+const MARIADB: Capabilities = Capabilities { dialect: Dialect::MariaDb, ..MYSQL };
 
 /// The sqlx connection of a connection of this dialect.
 pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut sqlx::MySqlConnection> {

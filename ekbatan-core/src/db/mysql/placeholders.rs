@@ -135,6 +135,8 @@ impl BoundQuery {
             numeric: None,
             length: None,
             is_enum: false,
+            nulls: crate::db::Nulls::Refused,
+            required: false,
             references: Vec::new(),
         };
         for (n, value) in values.iter().enumerate() {

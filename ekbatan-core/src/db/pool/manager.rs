@@ -34,6 +34,10 @@ impl ConnectionManager {
         }
     }
 
+    pub(super) fn driver(&self) -> &dyn Driver {
+        &*self.driver
+    }
+
     pub(super) async fn connect(&self) -> Result<PoolEntry, DbError> {
         let open = self.open.add();
         let connection = self.driver.connect(self.route).await?;

@@ -64,6 +64,11 @@ pub struct PoolStatus {
 }
 
 impl Pool {
+    /// What opens the pool's connections.
+    pub(crate) fn driver(&self) -> &dyn Driver {
+        self.inner.manager().driver()
+    }
+
     /// Opens no connection yet, except for `minimum_idle`. Must be called within a tokio runtime,
     /// because it spawns the upkeep task.
     pub(crate) fn new(

@@ -123,7 +123,7 @@ impl PostgresConnection {
         let mut arguments = PgArguments::default();
         for row in [change, record] {
             for (position, column) in written(&row.table, row.kind) {
-                check_column(&row.values[position], column)?;
+                check_column(&row.values[position], column, row.table.table)?;
                 bind(&mut arguments, row.table.table.columns[position].ty, &row.values[position])?;
             }
         }
@@ -246,7 +246,7 @@ fn bind_group(
     };
     for (position, column) in written(table, kind) {
         for row in &changes {
-            check_column(&row.values[position], column)?;
+            check_column(&row.values[position], column, table.table)?;
         }
         let ty = table.table.columns[position].ty;
         bind_many(arguments, ty, changes.iter().map(|row| &row.values[position]))?;

@@ -16,7 +16,7 @@ use super::form::Forms;
 use crate::config::LONGEST_TIMEOUT;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceRaise, Isolation, Query, Rows, TableInfo, TransactionOptions,
+    FenceRaise, Isolation, Nulls, Query, Rows, TableInfo, TransactionOptions,
 };
 use crate::domain::{Table, TableKey};
 
@@ -165,9 +165,14 @@ impl Connection for PostgresConnection {
 
     async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError> {
         self.trips += 1;
+        // Type 7 of a trigger is one that runs before the insert of each row, and may fill columns.
         let rows = sqlx::query(
-            "SELECT a.attname::text, t.typname::text, t.typtype = 'e', a.atttypmod \
-             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+            "SELECT a.attname::text, t.typname::text, t.typtype = 'e', a.atttypmod, \
+             CASE WHEN c.relkind IN ('r', 'p') THEN NOT a.attnotnull END, \
+             c.relkind IN ('r', 'p') AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' \
+             AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal \
+             AND g.tgtype & 7 = 7) \
+             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_class c ON c.oid = a.attrelid \
              WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         )
         .bind(crate::db::Syntax::table(&super::syntax::PostgresSyntax, table))
@@ -194,6 +199,8 @@ impl Connection for PostgresConnection {
                     numeric,
                     length: length.and_then(|length| u32::try_from(length).ok()),
                     is_enum: row.try_get(2)?,
+                    nulls: Nulls::of(row.try_get(4)?),
+                    required: row.try_get(5)?,
                     references: Vec::new(),
                 })
             })

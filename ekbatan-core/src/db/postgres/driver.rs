@@ -10,10 +10,10 @@ use sqlx::{ConnectOptions, Connection as _};
 use super::connection::PostgresConnection;
 use super::{error, syntax};
 use crate::config::{DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode};
-use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
+use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Dialect, Driver, Route, Syntax};
 
 const CAPABILITIES: Capabilities = Capabilities {
-    name: "postgres",
+    dialect: Dialect::Postgres,
     max_lanes: None,
     single_writer: false,
     isolation_levels: true,

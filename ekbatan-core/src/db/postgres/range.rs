@@ -3,8 +3,9 @@
 
 use chrono::NaiveDate;
 
+use crate::db::eventlog::EVENTS;
 use crate::db::{ColumnInfo, DbError, DbErrorKind};
-use crate::domain::{Value, holds_nul};
+use crate::domain::{Table, Value, holds_nul};
 
 /// Rejects values that no column can hold.
 pub(super) fn check(value: &Value) -> Result<(), DbError> {
@@ -16,7 +17,7 @@ pub(super) fn check(value: &Value) -> Result<(), DbError> {
     };
     match value {
         Value::Text(text) if text.contains('\0') => Err(refused(format!(
-            "{:?} holds the character 0, which PostgreSQL's texts do not",
+            "{} holds the character 0, which PostgreSQL's texts do not; remove it",
             beginning(text)
         ))),
         Value::Date(day) => in_range(*day, day),
@@ -25,22 +26,64 @@ pub(super) fn check(value: &Value) -> Result<(), DbError> {
     }
 }
 
-/// Rejects values that this column cannot hold.
-pub(super) fn check_column(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
+/// Rejects values that this column of `table` cannot hold.
+pub(super) fn check_column(
+    value: &Value,
+    column: &ColumnInfo,
+    table: &Table,
+) -> Result<(), DbError> {
+    let given = given_by_the_call(table, &column.name);
     let checked = check(value).and_then(|()| match (value, column.db_type.as_str()) {
-        (Value::Json(text), "jsonb") if holds_nul(text) => Err(refused(
-            "a string of it holds the character 0, which jsonb does not; declare the column json"
-                .to_owned(),
-        )),
+        (Value::Json(text), "jsonb") if holds_nul(text) => {
+            let way_out = if given.is_some() { "remove it" } else { "declare the column json" };
+            Err(refused(format!(
+                "a string of it holds the character 0, which PostgreSQL's jsonb does not; {way_out}"
+            )))
+        }
         (Value::Float(float), "float4") if !is_single(*float) => Err(refused(format!(
             "{float} has more digits than a real; declare the column double precision"
         ))),
-        (Value::Text(text), "varchar") if too_long(text, column) && text.ends_with(' ') => {
-            Err(refused(format!("{:?}, which ends with spaces, is too long", beginning(text))))
-        }
+        (Value::Text(text), "varchar") => fits(text, text, column),
+        // Padding is what a char column is for.
+        (Value::Text(text), "bpchar") => fits(text.trim_end_matches(' '), text, column),
         _ => Ok(()),
     });
-    checked.map_err(|error| error.in_column(&column.name))
+    checked.map_err(|error| match given {
+        Some(given) => error.in_place(given),
+        None => error.in_column(&column.name),
+    })
+}
+
+/// What the caller or the action gave for a column of the framework's tables: its users do not
+/// know these columns.
+fn given_by_the_call(table: &Table, column: &str) -> Option<&'static str> {
+    let own = table.schema == EVENTS.schema;
+    Some(match column {
+        _ if !own => return None,
+        "action_params" => "the parameters of the call",
+        "payload" => "the payload of an event",
+        "output" => "the output of the call",
+        "idempotency_key" => "the idempotency key",
+        "principal" => "the principal",
+        "reason" => "the reason",
+        "trace_parent" => "the trace parent",
+        _ => return None,
+    })
+}
+
+fn fits(counted: &str, text: &str, column: &ColumnInfo) -> Result<(), DbError> {
+    // A character has at least one byte, so most texts need no count.
+    let Some(most) = column.length.filter(|most| counted.len() > *most as usize) else {
+        return Ok(());
+    };
+    let length = counted.chars().count();
+    if length <= most as usize {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "{} has {length} characters, and the column holds {most}",
+        beginning(text)
+    )))
 }
 
 /// The first day of PostgreSQL's calendar, Julian day 0.
@@ -52,12 +95,12 @@ fn is_single(float: f64) -> bool {
     f64::from(float as f32).to_bits() == float.to_bits() || float.is_nan()
 }
 
-fn too_long(text: &str, column: &ColumnInfo) -> bool {
-    column.length.is_some_and(|most| text.chars().count() > most as usize)
-}
-
+/// The first characters of a text, in quotes.
 fn beginning(text: &str) -> String {
-    text.chars().take(40).collect()
+    match text.char_indices().nth(40) {
+        Some((end, _)) => format!("{:?}..", &text[..end]),
+        None => format!("{text:?}"),
+    }
 }
 
 fn refused(why: String) -> DbError {
@@ -74,30 +117,49 @@ mod tests {
     }
 
     #[test]
+    fn a_framework_column_is_named_by_what_the_call_gave() {
+        let check = |name: &str, value| {
+            let column = ColumnInfo { length: Some(2), ..fixtures::column(name, "varchar") };
+            check_column(&value, &column, &EVENTS).unwrap_err().to_string()
+        };
+        let principal = check("principal", Value::Text("abc".to_owned()));
+        assert_eq!(principal, r#"the principal: "abc" has 3 characters, and the column holds 2"#);
+        let column = fixtures::column("action_params", "jsonb");
+        let params = Value::Json(r#"{"a":"\u0000"}"#.to_owned());
+        let params = check_column(&params, &column, &EVENTS).unwrap_err().to_string();
+        assert!(params.starts_with("the parameters of the call: "), "{params}");
+        assert!(params.ends_with("remove it"), "{params}");
+    }
+
+    #[test]
     fn a_value_that_would_change_is_rejected_by_column_name() {
         let text = |text: &str| Value::Text(text.to_owned());
         for (value, db_type, length) in [
             (text("abc  "), "varchar", Some(4)),
+            (text("abcde"), "varchar", Some(4)),
+            (text("äöüß€"), "bpchar", Some(4)),
             (text("a\0"), "text", None),
             (Value::Float(0.1), "float4", None),
             (Value::Json(r#"["\u0000"]"#.to_owned()), "jsonb", None),
             (Value::Date(NaiveDate::MIN), "date", None),
         ] {
-            let error = check_column(&value, &column(db_type, length)).unwrap_err();
+            let error =
+                check_column(&value, &column(db_type, length), &fixtures::WALLETS).unwrap_err();
             assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
             assert!(error.to_string().starts_with("column `c`: "), "{error}");
         }
         for (value, db_type, length) in [
             (text("ab  "), "varchar", Some(4)),
-            // The server rejects this one.
-            (text("abcde"), "varchar", Some(4)),
-            // Padding is what a char column is for.
-            (text("ab"), "bpchar", Some(3)),
+            (text("äöüß"), "varchar", Some(4)),
+            (text("ab   "), "bpchar", Some(3)),
             (Value::Float(0.5), "float4", None),
             (Value::Float(f64::NAN), "float4", None),
             (Value::Json(r#"["\u0000"]"#.to_owned()), "json", None),
         ] {
-            assert!(check_column(&value, &column(db_type, length)).is_ok(), "{value:?}");
+            assert!(
+                check_column(&value, &column(db_type, length), &fixtures::WALLETS).is_ok(),
+                "{value:?}"
+            );
         }
     }
 }

@@ -98,12 +98,17 @@ impl Syntax for PostgresSyntax {
         self.quote(&column.name)
     }
 
+    fn null_is_least(&self, descending: bool) -> &'static str {
+        if descending { " NULLS LAST" } else { " NULLS FIRST" }
+    }
+
     fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
         let name = self.quote(&column.name);
         match ty {
-            // A cast to text would drop the trailing spaces that a read returns.
+            // A cast to text would drop the trailing spaces that a read returns; `concat` alone
+            // would make an empty text of null.
             ValueType::Text if column.db_type == "bpchar" => {
-                format!("concat({name}) COLLATE \"C\"")
+                format!("(CASE WHEN {name} IS NOT NULL THEN concat({name}) END) COLLATE \"C\"")
             }
             // Otherwise an enum sorts by declaration, and a text by its collation.
             ValueType::Text => format!("{name}::text COLLATE \"C\""),

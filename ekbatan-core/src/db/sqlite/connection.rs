@@ -14,7 +14,7 @@ use super::error::classify;
 use super::writer_lock::WriterLock;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceRaise, Query, Rows, Syntax, TableInfo, TransactionOptions,
+    FenceRaise, Nulls, Query, Rows, Syntax, TableInfo, TransactionOptions,
 };
 use crate::domain::{Table, TableKey};
 
@@ -151,7 +151,15 @@ impl Connection for SqliteConnection {
     async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError> {
         self.trips += 1;
         let name = super::syntax::SqliteSyntax.table(table);
-        let rows = sqlx::query("SELECT name, type FROM pragma_table_info(?)")
+        // A column of a primary key is never null here, although SQLite allows it for most types.
+        // An integer that is the key is filled by SQLite.
+        let sql = "SELECT c.name, c.type, \
+            CASE WHEN t.type = 'view' THEN NULL ELSE c.\"notnull\" = 0 AND c.pk = 0 END, \
+            c.\"notnull\" AND c.dflt_value IS NULL AND NOT (c.pk AND upper(c.type) = 'INTEGER') \
+            FROM pragma_table_info(?1) c \
+            LEFT JOIN sqlite_schema t ON t.name = ?1 COLLATE NOCASE AND t.type IN ('table', 'view') \
+            ORDER BY c.cid";
+        let rows = sqlx::query(sql)
             .bind(name.trim_matches('"'))
             .fetch_all(&mut self.inner)
             .await
@@ -164,6 +172,8 @@ impl Connection for SqliteConnection {
                     numeric: None,
                     length: None,
                     is_enum: false,
+                    nulls: Nulls::of(row.try_get(2)?),
+                    required: row.try_get(3)?,
                     references: Vec::new(),
                 })
             })

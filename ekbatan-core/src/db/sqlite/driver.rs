@@ -11,10 +11,10 @@ use super::connection::SqliteConnection;
 use super::syntax::{DECIMAL, SqliteSyntax};
 use super::writer_lock::WriterLock;
 use crate::config::{DataSourceConfig, Durability, LONGEST_TIMEOUT};
-use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Driver, Route, Syntax};
+use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Dialect, Driver, Route, Syntax};
 
 const CAPABILITIES: Capabilities = Capabilities {
-    name: "sqlite",
+    dialect: Dialect::Sqlite,
     max_lanes: Some(1),
     single_writer: true,
     isolation_levels: false,

@@ -1,0 +1,106 @@
+//! The order of a page and its continuation, as SQL.
+//!
+//! Invariant: both follow one order, in which null is less than every value. That is how
+//! SQLite, MySQL and MariaDB sort by themselves; PostgreSQL is told.
+
+use super::page::{Position, Sorting};
+use crate::db::{Arg, ColumnInfo, Nulls, Syntax, TableInfo};
+use crate::domain::{Value, ValueType};
+
+/// The columns by which a page is ordered: the requested one, if any, then the id.
+pub(super) struct PageKeys<'a> {
+    syntax: &'a dyn Syntax,
+    descending: bool,
+    merged: bool,
+    first: Option<Key<'a>>,
+    id: Key<'a>,
+}
+
+struct Key<'a> {
+    column: &'a ColumnInfo,
+    ty: ValueType,
+    /// The column, in the form in which it is ordered and compared.
+    operand: String,
+    nullable: bool,
+}
+
+impl<'a> PageKeys<'a> {
+    /// With `merged`, texts are ordered by their bytes.
+    pub(super) fn new(
+        syntax: &'a dyn Syntax,
+        info: &'a TableInfo,
+        sorting: &Sorting,
+        merged: bool,
+    ) -> Self {
+        let key = |(position, ty): (usize, ValueType)| {
+            let column = &info.columns[position];
+            let operand = if merged {
+                syntax.merge_operand(column, ty)
+            } else {
+                syntax.page_key(syntax.operand(column, ty), column, ty)
+            };
+            let optional = info.table.columns[position].nullable;
+            Key { column, ty, operand, nullable: optional && column.nulls != Nulls::Refused }
+        };
+        Self {
+            syntax,
+            descending: sorting.descending,
+            merged,
+            first: sorting.key.map(key),
+            id: key(sorting.id),
+        }
+    }
+
+    /// What follows `ORDER BY`.
+    pub(super) fn order(&self) -> String {
+        let direction = if self.descending { "DESC" } else { "ASC" };
+        let id = format!("{} {direction}", self.id.operand);
+        let Some(first) = &self.first else { return id };
+        let nulls = if first.nullable { self.syntax.null_is_least(self.descending) } else { "" };
+        format!("{} {direction}{nulls}, {id}", first.operand)
+    }
+
+    /// The condition for the rows after a position.
+    pub(super) fn beyond(&self, position: &Position, args: &mut Vec<Arg>) -> String {
+        let operator = if self.descending { "<" } else { ">" };
+        let (Some(first), Some(value)) = (&self.first, &position.key) else {
+            let id = self.mark(&self.id, &position.id, args);
+            return format!("{} {operator} {id}", self.id.operand);
+        };
+        let column = self.syntax.quote(&first.column.name);
+        if value.is_null() {
+            let id = self.mark(&self.id, &position.id, args);
+            let among_nulls = format!("{} {operator} {id}", self.id.operand);
+            return if self.descending {
+                format!("({column} IS NULL AND {among_nulls})")
+            } else {
+                format!("({column} IS NOT NULL OR {among_nulls})")
+            };
+        }
+        let mark = self.mark(first, value, args);
+        let id = self.mark(&self.id, &position.id, args);
+        let nulls = if first.nullable && self.descending {
+            format!(" OR {column} IS NULL")
+        } else {
+            String::new()
+        };
+        // A row comparison would ignore the collations of the columns.
+        format!(
+            "({key} {operator} {mark} OR ({key} = {mark} AND {} {operator} {id}){nulls})",
+            self.id.operand,
+            key = first.operand,
+        )
+    }
+
+    /// Appends a value to the arguments, and returns how it is compared with the key.
+    fn mark(&self, key: &Key<'_>, value: &Value, args: &mut Vec<Arg>) -> String {
+        args.push(Arg::One(key.ty, value.clone()));
+        let n = args.len();
+        if self.merged {
+            self.syntax.merge_argument(n, key.ty, key.column)
+        } else {
+            let argument = self.syntax.argument(n, key.ty, key.column);
+            self.syntax.page_key(argument, key.column, key.ty)
+        }
+    }
+}
