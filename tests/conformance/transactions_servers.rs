@@ -19,7 +19,7 @@ on_every_database! {
 }
 
 /// West and east of Greenwich, the farthest, and by a part of an hour.
-const TIME_ZONES: [&str; 5] = ["-05:00", "-11:00", "+14:00", "+05:30", "+00:00"];
+const TIME_ZONES: [&str; 5] = ["-05:00", "-11:00", "+13:00", "+05:30", "+00:00"];
 
 fn status(db: &TestDatabase) -> PoolStatus {
     db.databases.pool_status(Route::Primary)
