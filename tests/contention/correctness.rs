@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::time::Duration;
 
-use ekbatan::action::{Budget, Coalesced, ErrorKind, Leases, Pessimistic, RetryPolicy};
+use ekbatan::action::{Budget, Coalesced, ErrorKind, KeyScope, Leases, Pessimistic, RetryPolicy};
 use ekbatan::db::ActionId;
 use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
@@ -96,6 +96,8 @@ pub async fn executor(
         .retry(RetryPolicy::none().with(ErrorKind::Stale, quick).with(ErrorKind::Deadlock, quick))
         .leases(leases)
         .contention(contention)
+        // Each call has a principal of its own, also the one that repeats a key.
+        .key_scope(KeyScope::Namespace)
         .build()
         .await
         .unwrap()
