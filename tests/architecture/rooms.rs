@@ -36,7 +36,7 @@ pub const TABLE: [RoomList; 5] = [
     ] },
     // No dialect imports another one. What all of them fulfil is below them, what uses them above.
     RoomList { of_crate: "ekbatan-core", folder: "db", rooms: &[
-        rooms("contract", &["batch", "driver", "error", "eventlog", "fence", "query", "schema", "size", "stage", "token", "sqlx_error"], &[]),
+        rooms("contract", &["batch", "driver", "error", "eventlog", "fence", "merge", "query", "rules", "schema", "size", "stage", "token", "sqlx_error"], &[]),
         room(&["postgres"], &["contract"]),
         room(&["mysql"], &["contract"]),
         room(&["sqlite"], &["contract"]),

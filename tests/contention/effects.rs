@@ -1,6 +1,7 @@
 //! Effects that run after the commit of a group.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
@@ -9,10 +10,11 @@ use futures_util::future::join_all;
 use support::TestDatabase;
 use support::things::Thing;
 
-use crate::acts::{Act, Gate, a_thing, act, enqueued, hold, in_queue, touch};
+use crate::acts::{Act, Gate, Groups, a_thing, act, enqueued, hold, in_queue, touch};
 
 on_every_database! {
-    effects_run_in_member_order_also_for_dropped_calls,
+    effects_of_a_call_run_in_order_also_for_dropped_calls,
+    a_slow_effect_delays_no_other_call_of_the_group,
     an_effect_may_use_the_same_key,
 }
 
@@ -38,7 +40,7 @@ fn noted(log: &Log, id: Id<Thing>, name: &'static str) -> Act<Stored<Thing>> {
     })
 }
 
-async fn effects_run_in_member_order_also_for_dropped_calls(db: &TestDatabase) {
+async fn effects_of_a_call_run_in_order_also_for_dropped_calls(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let (gate, log) = (Gate::closed(), Log::default());
@@ -83,14 +85,55 @@ async fn effects_run_in_member_order_also_for_dropped_calls(db: &TestDatabase) {
     while log.lock().unwrap().len() < 4 {
         tokio::task::yield_now().await;
     }
-    let expected: Vec<String> = [("a", 0), ("b", 1)]
-        .iter()
-        .flat_map(|(name, n)| ["one", "two"].map(|part| format!("{name} {part} {}", ids[*n])))
-        .collect();
-    assert_eq!(*log.lock().unwrap(), expected);
+    for (name, id) in ["a", "b"].iter().zip(&ids) {
+        let of_call: Vec<String> =
+            log.lock().unwrap().iter().filter(|line| line.starts_with(name)).cloned().collect();
+        assert_eq!(of_call, ["one", "two"].map(|part| format!("{name} {part} {id}")));
+    }
     for id in ids {
         assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
     }
+}
+
+/// The effect of the first call waits until all other calls have returned.
+async fn a_slow_effect_delays_no_other_call_of_the_group(db: &TestDatabase) {
+    let (groups, _counting) = Groups::count();
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let (gate, others_returned, log) = (Gate::closed(), Gate::closed(), Log::default());
+    let slow = {
+        let others_returned = others_returned.clone();
+        act(move |ctx| {
+            let others_returned = others_returned.clone();
+            async move {
+                let thing = ctx.get(id).await.unwrap();
+                ctx.plan().after_commit("slow", move |_| async move {
+                    others_returned.pass().await;
+                    Ok::<_, std::io::Error>(())
+                });
+                Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+            }
+            .boxed()
+        })
+    };
+    let (holds, quick) = (hold(&gate), ["a", "b", "c"].map(|name| noted(&log, id, name)));
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let slow = enqueued(in_queue(&executor, &slow)).await;
+    let mut calls = Vec::new();
+    for act in &quick {
+        calls.push(enqueued(in_queue(&executor, act)).await);
+    }
+    gate.open();
+    let others = async {
+        let answers = tokio::time::timeout(Duration::from_secs(60), join_all(calls)).await;
+        others_returned.open();
+        answers.expect("the other calls wait for an effect that is not theirs")
+    };
+    let (_, slow, answers) = tokio::join!(holding, slow, others);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(log.lock().unwrap().len(), 6);
+    assert_eq!(slow.unwrap().version(), 2);
+    assert_eq!(groups.sizes(), [4]);
 }
 
 async fn an_effect_may_use_the_same_key(db: &TestDatabase) {

@@ -25,5 +25,6 @@ mod leases;
 mod processes;
 mod reads;
 mod refusals;
+mod rules;
 mod several_keys;
 mod turns;

@@ -204,6 +204,7 @@ impl BatchBuilder<'_> {
             records: Vec::with_capacity(records.len()),
             fences: self.fencing.map(Fencing::checks).unwrap_or_default(),
             traceable: true,
+            turns: Vec::new(),
         };
         for row in rows {
             let table = database.table(row.table).await.map_err(StageError::Table)?;

@@ -53,7 +53,8 @@ pub(crate) struct RowChange {
     pub(crate) table: Arc<TableInfo>,
     pub(crate) kind: ChangeKind,
     pub(crate) id: Uuid,
-    pub(crate) values: Vec<Value>,
+    /// Shared, because a group keeps the rows of its members until it is committed.
+    pub(crate) values: Arc<Vec<Value>>,
     /// How many changes an update stands for; each adds one to the version.
     pub(crate) steps: i64,
 }
@@ -130,6 +131,9 @@ pub(crate) struct CommitBatch {
     pub(crate) fences: Vec<FenceCheck>,
     /// Whether `records` has a row by which the action can be looked up.
     pub(crate) traceable: bool,
+    /// The changes of a group's members, which are to be written one after another in place of
+    /// `changes`: those are what all of them leave. Empty for a batch that is written at once.
+    pub(crate) turns: Vec<CommitBatch>,
 }
 
 impl CommitBatch {
@@ -164,6 +168,28 @@ impl CommitBatch {
 
     pub(crate) fn rows(&self) -> usize {
         self.changes.len() + self.expected.len() + self.records.len()
+    }
+
+    /// Its changes alone, as one of the turns of a group.
+    pub(crate) fn turn(&self) -> Self {
+        self.part(self.changes.clone(), Vec::new())
+    }
+
+    /// Its records alone.
+    pub(crate) fn records_alone(&self) -> Self {
+        self.part(Vec::new(), self.records.clone())
+    }
+
+    /// Its expectations alone.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn expected_alone(&self) -> Self {
+        Self { expected: self.expected.clone(), ..self.part(Vec::new(), Vec::new()) }
+    }
+
+    fn part(&self, changes: Vec<RowChange>, records: Vec<RowChange>) -> Self {
+        let Self { action, traceable, .. } = *self;
+        let (expected, fences, turns) = (Vec::new(), Vec::new(), Vec::new());
+        Self { action, changes, expected, records, fences, traceable, turns }
     }
 }
 

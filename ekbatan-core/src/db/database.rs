@@ -296,13 +296,13 @@ impl Database {
         table: &'static Table,
         found: Described,
     ) -> Result<Arc<TableInfo>, SchemaError> {
-        let Described { columns: found, same_as } = found;
+        let Described { columns: found, rules, same_as } = found;
         if let Some(other) = same_as {
             return Err(SchemaError::of_two_names(table, other, self.driver.address()));
         }
         let syntax = self.driver.syntax();
         let misfit = |column: &ColumnInfo, ty| syntax.misfit(column, ty);
-        let info = Arc::new(TableInfo::check(table, found, misfit, self.driver.address())?);
+        let info = Arc::new(TableInfo::check(table, found, rules, misfit, self.driver.address())?);
         self.tables
             .write()
             .unwrap_or_else(PoisonError::into_inner)

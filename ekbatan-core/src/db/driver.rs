@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::fence::FenceRaise;
-use super::{ActionId, ColumnInfo, CommitBatch, CommitError, DbError, Query, Rows, TableInfo};
+use super::{
+    ActionId, ColumnInfo, CommitBatch, CommitError, DbError, Query, Rows, Rules, TableInfo,
+};
 use crate::config::Dialect;
 use crate::domain::{Table, ValueType};
 
@@ -93,7 +95,8 @@ pub(crate) trait Connection: Send {
 
     /// Commits batches, each of them whole or not at all and independently of the others. The
     /// outcomes are in the order of the batches. No two batches update the same row, and no batch
-    /// expects a row to be unchanged that a batch before it updates.
+    /// expects a row to be unchanged that a batch before it updates. A batch with turns is the only
+    /// one.
     ///
     /// `Err` applies to all batches: nothing was written, unless the connection broke; then any
     /// of them may have committed.
@@ -166,6 +169,9 @@ pub(crate) trait Connection: Send {
     /// What the catalogue calls a table, however the code names it; `None` if there is no such
     /// table.
     async fn identify(&mut self, table: &Table) -> Result<Option<String>, DbError>;
+
+    /// The rules of a table, as the catalogue lists them.
+    async fn rules(&mut self, table: &Table) -> Result<Rules, DbError>;
 
     /// Makes sure that nothing sent over a broken connection can still commit, then returns
     /// which of the actions committed. Called on a new connection; `broken` is the

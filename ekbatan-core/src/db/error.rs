@@ -61,6 +61,7 @@ struct Failure {
     code: Option<String>,
     constraint: Option<String>,
     table: Option<String>,
+    turn: Option<usize>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -73,6 +74,7 @@ impl DbError {
             code: None,
             constraint: None,
             table: None,
+            turn: None,
             source: None,
         }))
     }
@@ -142,6 +144,22 @@ impl DbError {
     pub(crate) fn in_place(mut self, place: &str) -> Self {
         self.0.message = format!("{place}: {}", self.0.message);
         self
+    }
+
+    /// The turn of a group's batch that failed, if that is known.
+    pub(crate) fn turn(&self) -> Option<usize> {
+        self.0.turn
+    }
+
+    pub(crate) fn at_turn(mut self, turn: usize) -> Self {
+        self.0.turn = Some(turn);
+        self
+    }
+
+    /// A row that a turn updates is not at the version that the turn before it left.
+    pub(crate) fn stale_turn(turn: usize) -> Self {
+        Self::new(DbErrorKind::Serialization, "a row of a group was changed by others")
+            .at_turn(turn)
     }
 
     pub(crate) fn with_code(mut self, code: impl Into<String>) -> Self {

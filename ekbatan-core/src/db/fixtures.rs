@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{ChangeKind, ColumnInfo, Nulls, RowChange, TableInfo};
+use super::{ChangeKind, ColumnInfo, Nulls, RowChange, Rules, TableInfo};
 use crate::domain::{ColumnDef, Table, ValueType};
 
 pub(super) static WALLETS: Table = Table {
@@ -54,11 +54,11 @@ pub(super) fn table(
     db_type: impl Fn(&ColumnDef) -> &'static str,
 ) -> Arc<TableInfo> {
     let columns = table.columns.iter().map(|of| column(of.name, db_type(of)));
-    let columns = columns.collect();
-    Arc::new(TableInfo { table, columns, unfilled: Vec::new(), by_id: Default::default() })
+    let (columns, rules) = (columns.collect(), Rules::default());
+    Arc::new(TableInfo { table, columns, rules, unfilled: Vec::new(), by_id: Default::default() })
 }
 
 /// A change without values.
 pub(super) fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
-    RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Vec::new(), steps: 1 }
+    RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Default::default(), steps: 1 }
 }

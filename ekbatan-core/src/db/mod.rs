@@ -17,6 +17,7 @@ mod fixtures;
 #[cfg(test)]
 mod guide;
 mod lane;
+mod merge;
 mod migration;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
@@ -26,6 +27,7 @@ mod pool;
 pub(crate) mod postgres;
 mod query;
 mod raw;
+mod rules;
 mod same_table;
 mod schema;
 mod size;
@@ -47,6 +49,7 @@ pub(crate) use driver::{Connection, Driver, Syntax};
 pub use error::{DbError, DbErrorKind};
 pub(crate) use fence::{FenceCheck, FenceRaise};
 pub(crate) use lane::{Lanes, OpenAction};
+pub(crate) use merge::may_merge;
 pub use migration::{AppliedMigration, MigrationError, MigrationState, Migrations};
 pub(crate) use migration::{applied, migrate, migration_states};
 pub(crate) use open_transactions::outside_transaction;
@@ -54,6 +57,7 @@ pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection, Use};
 pub(crate) use query::{Arg, Query, Rows};
 pub use raw::{RawConnection, TransactionConnection};
+pub(crate) use rules::{Rule, Rules};
 #[cfg(feature = "mysql")]
 pub(crate) use schema::Reference;
 pub use schema::SchemaError;

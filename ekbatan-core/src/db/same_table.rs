@@ -5,12 +5,13 @@
 //! refused. The database is asked only about names that could mean one table.
 
 use super::driver::{Connection, Syntax};
-use super::{ColumnInfo, DbError};
+use super::{ColumnInfo, DbError, Rules};
 use crate::domain::Table;
 
-/// A table's columns, and another table of the code that is the same in the database.
+/// A table's columns and rules, and another table of the code that is the same in the database.
 pub(crate) struct Described {
     pub(crate) columns: Vec<ColumnInfo>,
+    pub(crate) rules: Rules,
     pub(crate) same_as: Option<&'static Table>,
 }
 
@@ -28,13 +29,14 @@ pub(crate) fn alike(
     known.filter(is_alike).collect()
 }
 
-/// Reads the columns of a table, and compares it with those that are named alike.
+/// Reads the columns and rules of a table, and compares it with those that are named alike.
 pub(crate) async fn describe(
     connection: &mut (dyn Connection + '_),
     table: &'static Table,
     alike: &[&'static Table],
 ) -> Result<Described, DbError> {
     let columns = connection.describe(table).await?;
+    let rules = connection.rules(table).await?;
     let mut same_as = None;
     if !alike.is_empty() && !columns.is_empty() {
         let own = connection.identify(table).await?;
@@ -44,5 +46,5 @@ pub(crate) async fn describe(
             }
         }
     }
-    Ok(Described { columns, same_as })
+    Ok(Described { columns, rules, same_as })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::DbError;
+use super::{DbError, Rules};
 use crate::domain::{ColumnDef, Table};
 
 /// A column in the database.
@@ -64,6 +64,8 @@ pub(crate) struct TableInfo {
     /// Why no row can be inserted, one sentence per column; empty if rows can be inserted. Reads
     /// and updates work all the same.
     pub(super) unfilled: Vec<String>,
+    /// What in the database looks at the changes of rows.
+    pub(crate) rules: Rules,
     /// The text of the read by id, built once.
     pub(crate) by_id: OnceLock<Arc<str>>,
 }
@@ -144,6 +146,7 @@ impl TableInfo {
     pub(crate) fn check(
         table: &'static Table,
         found: Vec<ColumnInfo>,
+        rules: Rules,
         misfit: impl Fn(&ColumnInfo, crate::domain::ValueType) -> Option<String>,
         database: &str,
     ) -> Result<Self, SchemaError> {
@@ -177,7 +180,7 @@ impl TableInfo {
         }
         let unfilled = unfilled(table, &found);
         if problems.is_empty() {
-            return Ok(Self { table, columns, unfilled, by_id: OnceLock::new() });
+            return Ok(Self { table, columns, rules, unfilled, by_id: OnceLock::new() });
         }
         problems.extend(unfilled);
         Err(misfit_of(table, database, problems))

@@ -123,5 +123,5 @@ pub(crate) fn resolve(staged: Staged, info: Arc<TableInfo>) -> Result<RowChange,
             }
         }
     }
-    Ok(RowChange { table: info, kind, id, values, steps: 1 })
+    Ok(RowChange { table: info, kind, id, values: Arc::new(values), steps: 1 })
 }

@@ -54,6 +54,7 @@ pub(crate) async fn insert(database: &Database, claim: Uuid, row: Staged) -> Res
         records: vec![row],
         fences: Vec::new(),
         traceable: true,
+        turns: Vec::new(),
     };
     match database.commit(batch).await {
         Ok(_) => Ok(true),

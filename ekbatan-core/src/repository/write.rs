@@ -105,6 +105,7 @@ impl<T: Entity> Repository<T> {
             records: Vec::new(),
             fences: Vec::new(),
             traceable: false,
+            turns: Vec::new(),
         };
         match &self.within {
             Some(transaction) => transaction.write(batch).await?,

@@ -173,6 +173,11 @@ impl CommitQueue {
                 continue;
             }
             drop(guarded);
+            let in_turn = !queued.batch.turns.is_empty();
+            if in_turn && !taken.batches.is_empty() {
+                state.waiting.push_front(action);
+                break;
+            }
             let Some(queued) = state.queued.remove(&action) else { continue };
             for change in queued.batch.updates() {
                 state.in_flight.insert(row_key(change), Vec::new());
@@ -180,6 +185,9 @@ impl CommitQueue {
             rows += queued.batch.rows();
             bytes += queued.bytes;
             taken.batches.push(queued);
+            if in_turn {
+                break; // it is not committed together with others
+            }
         }
         let more_waiting = !state.waiting.is_empty();
         let finished = state.closed && state.in_flight.is_empty();

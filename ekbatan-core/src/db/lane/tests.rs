@@ -63,6 +63,7 @@ fn batch() -> CommitBatch {
         records: Vec::new(),
         fences: Vec::new(),
         traceable: true,
+        turns: Vec::new(),
     }
 }
 

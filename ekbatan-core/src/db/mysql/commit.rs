@@ -36,7 +36,7 @@ const EXPECTED_ROWS: usize = 500;
 
 /// The fences of the batches, in one order for all commits: a raise that waits between two share
 /// locks could otherwise close a cycle.
-fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b FenceCheck> {
+pub(super) fn fences<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b FenceCheck> {
     let mut fences: Vec<&FenceCheck> = batches.iter().flat_map(|batch| &batch.fences).collect();
     fences.sort_by(|a, b| a.key.cmp(&b.key));
     fences
@@ -132,6 +132,16 @@ impl MySqlConnection {
         for lock in lock_first(&self.syntax, batches)? {
             plan.push(lock)?;
         }
+        self.plan_expected(batches, plan)?;
+        self.plan_writes(batches, plan)
+    }
+
+    /// Plans the guards of the rows that must be unchanged.
+    pub(super) fn plan_expected(
+        &self,
+        batches: &[&CommitBatch],
+        plan: &mut PacketPlan,
+    ) -> Result<(), DbError> {
         let mut expected: Vec<&ExpectedRow> =
             batches.iter().flat_map(|batch| &batch.expected).collect();
         expected.sort_by_key(|row| (row.table.table.key(), row.id));
@@ -140,6 +150,15 @@ impl MySqlConnection {
                 plan.push(guard_expected(&self.syntax, rows)?)?;
             }
         }
+        Ok(())
+    }
+
+    /// Plans the writes of the batches.
+    pub(super) fn plan_writes(
+        &self,
+        batches: &[&CommitBatch],
+        plan: &mut PacketPlan,
+    ) -> Result<(), DbError> {
         let rows = ordered(batches);
         for alike in
             rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind)
@@ -244,7 +263,7 @@ impl MySqlConnection {
             .collect())
     }
 
-    async fn send_all(&mut self, plan: PacketPlan) -> Result<(), DbError> {
+    pub(super) async fn send_all(&mut self, plan: PacketPlan) -> Result<(), DbError> {
         for packet in plan.packets() {
             self.send(&packet).await?;
         }
@@ -272,6 +291,6 @@ impl MySqlConnection {
     }
 }
 
-fn is_guard(error: &DbError) -> bool {
+pub(super) fn is_guard(error: &DbError) -> bool {
     error.code() == Some(GUARD)
 }

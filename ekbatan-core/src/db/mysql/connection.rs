@@ -21,7 +21,7 @@ use crate::config::LONGEST_TIMEOUT;
 use crate::db::eventlog::EVENTS;
 use crate::db::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
-    Isolation, Nulls, Query, Rows, Syntax, TableInfo, TransactionOptions, too_large,
+    Isolation, Nulls, Query, Rows, Rules, Syntax, TableInfo, TransactionOptions, too_large,
 };
 use crate::domain::Table;
 
@@ -71,6 +71,11 @@ impl MySqlConnection {
             )));
         }
         Ok(())
+    }
+
+    /// The database that a table without a schema is in.
+    pub(super) fn database(&self) -> &str {
+        self.sessions.database()
     }
 
     /// Makes one round trip.
@@ -124,7 +129,10 @@ impl Connection for MySqlConnection {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        self.commit_together(batches).await
+        match batches {
+            [batch] if !batch.turns.is_empty() => Ok(vec![self.commit_in_turn(batch).await?]),
+            _ => self.commit_together(batches).await,
+        }
     }
 
     async fn locked(&mut self, batches: &[&CommitBatch]) -> Result<Vec<bool>, DbError> {
@@ -327,6 +335,10 @@ impl Connection for MySqlConnection {
         .await
         .map_err(classify)?;
         row.map(|row| row.try_get_unchecked(0)).transpose().map_err(classify)
+    }
+
+    async fn rules(&mut self, table: &Table) -> Result<Rules, DbError> {
+        self.read_rules(table).await
     }
 
     async fn settle(

@@ -55,7 +55,8 @@ fn a_deposit_is_sent_as_the_guide_shows_it() {
             version,
             time.clone(),
             time.clone(),
-        ],
+        ]
+        .into(),
         ..change(&table(&WALLETS, db_type), Update)
     };
     let event = RowChange {
@@ -79,7 +80,8 @@ fn a_deposit_is_sent_as_the_guide_shows_it() {
             Value::Int(2),
             Value::Int(0),
             Value::Int(1),
-        ],
+        ]
+        .into(),
         ..change(&table(&EVENTS, db_type), Insert)
     };
     let sent = [

@@ -67,7 +67,7 @@ fn parents(
     let inserts: Vec<_> = changes.filter(|row| row.kind == ChangeKind::Insert).collect();
     let mut parents = BTreeMap::new();
     for row in &inserts {
-        for (column, value) in row.table.columns.iter().zip(&row.values) {
+        for (column, value) in row.table.columns.iter().zip(&*row.values) {
             let keys = column.references.iter().filter_map(|reference| reference.column.as_ref());
             for (table, name) in keys.filter(|_| *value != Value::Null) {
                 let parent = (table.clone(), name.clone(), literal(value, column)?);
@@ -127,7 +127,7 @@ mod tests {
 
     fn wallet(kind: ChangeKind, n: u128) -> RowChange {
         let table = crate::db::fixtures::table(&WALLETS, |_| "char(36)");
-        RowChange { values: vec![id(n)], ..change(&table, kind) }
+        RowChange { values: vec![id(n)].into(), ..change(&table, kind) }
     }
 
     fn payment(n: u128, wallet: u128) -> RowChange {
@@ -141,7 +141,7 @@ mod tests {
             ..Arc::into_inner(crate::db::fixtures::table(&PAYMENTS, |_| "char(36)")).unwrap()
         });
         let values = vec![id(n), id(wallet), Value::Int(1)];
-        RowChange { values, ..change(&table, ChangeKind::Insert) }
+        RowChange { values: values.into(), ..change(&table, ChangeKind::Insert) }
     }
 
     fn locked(changes: Vec<RowChange>) -> Vec<String> {
@@ -154,6 +154,7 @@ mod tests {
             records: Vec::new(),
             fences: Vec::new(),
             traceable: true,
+            turns: Vec::new(),
         };
         lock_first(&syntax, &[&batch]).unwrap()
     }

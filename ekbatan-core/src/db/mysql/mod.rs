@@ -12,6 +12,7 @@ mod fence;
 mod flavour;
 #[cfg(test)]
 mod guide;
+mod in_turn;
 mod literal;
 mod locked;
 mod locks;
@@ -19,6 +20,7 @@ mod options;
 mod order;
 mod packets;
 mod placeholders;
+mod rules;
 mod session;
 mod statement;
 mod syntax;

@@ -61,7 +61,7 @@ fn parent_rows_first<'b>(rows: &[&'b RowChange]) -> Vec<&'b RowChange> {
     debug_assert!(rows.iter().all(|row| row.table.table.key() == own));
     let ids: HashMap<Uuid, usize> = rows.iter().enumerate().map(|(n, row)| (row.id, n)).collect();
     let parents = |n: usize| {
-        let columns = rows[n].table.columns.iter().zip(&rows[n].values);
+        let columns = rows[n].table.columns.iter().zip(&*rows[n].values);
         columns
             .filter(|(column, _)| column.references.iter().any(|of| of.table == name))
             .filter_map(|(_, value)| match value {

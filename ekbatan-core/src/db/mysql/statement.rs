@@ -11,7 +11,7 @@ use super::syntax::MySqlSyntax;
 use crate::db::{ChangeKind, DbError, ExpectedRow, RowChange, RowRef, Syntax, TableInfo};
 use crate::domain::Value;
 
-fn literal(row: &RowChange, position: usize) -> Result<String, DbError> {
+pub(super) fn literal(row: &RowChange, position: usize) -> Result<String, DbError> {
     let mut sql = String::new();
     write_literal(&mut sql, &row.values[position], &row.table.columns[position])?;
     Ok(sql)
@@ -197,7 +197,7 @@ mod tests {
             now.clone(),
             now,
         ];
-        RowChange { id, values, ..change(&table, ChangeKind::Update) }
+        RowChange { id, values: values.into(), ..change(&table, ChangeKind::Update) }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::form::Forms;
 use crate::config::LONGEST_TIMEOUT;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceRaise, Isolation, Nulls, Query, Rows, TableInfo, TransactionOptions,
+    FenceRaise, Isolation, Nulls, Query, Rows, Rules, TableInfo, TransactionOptions,
 };
 use crate::domain::{Table, TableKey};
 
@@ -84,7 +84,10 @@ impl Connection for PostgresConnection {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        self.apply(batches).await
+        match batches {
+            [batch] if !batch.turns.is_empty() => Ok(vec![self.commit_in_turn(batch).await?]),
+            _ => self.apply(batches).await,
+        }
     }
 
     fn part(&mut self, batches: &[&CommitBatch]) -> Vec<usize> {
@@ -215,6 +218,10 @@ impl Connection for PostgresConnection {
             .fetch_one(&mut self.inner)
             .await
             .map_err(classify)
+    }
+
+    async fn rules(&mut self, table: &Table) -> Result<Rules, DbError> {
+        self.read_rules(table).await
     }
 
     async fn settle(

@@ -213,6 +213,7 @@ mod tests {
             records: Vec::new(),
             fences: Vec::new(),
             traceable: true,
+            turns: Vec::new(),
         }
     }
 

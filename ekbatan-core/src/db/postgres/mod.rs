@@ -9,8 +9,11 @@ mod fence;
 mod form;
 #[cfg(test)]
 mod guide;
+mod in_turn;
+mod literal;
 mod locked;
 mod range;
+mod rules;
 mod statement;
 mod syntax;
 

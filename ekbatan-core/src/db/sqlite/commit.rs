@@ -21,10 +21,16 @@ fn is_simple(batch: &CommitBatch) -> bool {
 }
 
 /// What the text of a simple batch depends on; `None` if the batch is not simple.
-fn chain_tables(batch: &CommitBatch) -> Option<(ChangeKind, Vec<TableKey>)> {
+pub(super) fn chain_tables(batch: &CommitBatch) -> Option<(ChangeKind, Vec<TableKey>)> {
     let rows = batch.changes.iter().chain(&batch.records);
     is_simple(batch)
         .then(|| (batch.changes[0].kind, rows.map(|row| row.table.table.key()).collect()))
+}
+
+/// How many of `batches` simple batches are written by one call. There are few different lengths,
+/// so that few texts are prepared.
+pub(super) fn chain_length(batches: usize) -> usize {
+    [16, 8, 4, 2, 1].into_iter().find(|length| *length <= batches).unwrap_or(1)
 }
 
 impl SqliteConnection {
@@ -61,10 +67,7 @@ impl SqliteConnection {
         {
             let mut rest = alike;
             while !rest.is_empty() {
-                // Few different lengths, so that few texts are prepared.
-                let length =
-                    [16, 8, 4, 2, 1].into_iter().find(|length| *length <= rest.len()).unwrap_or(1);
-                let (now, later) = rest.split_at(length);
+                let (now, later) = rest.split_at(chain_length(rest.len()));
                 match now {
                     [batch] => answers.push(self.write_batch(batch).await?),
                     chains => answers.extend(self.write_chains(chains, false).await?),
@@ -158,7 +161,7 @@ impl SqliteConnection {
 
     /// Writes simple batches over the same tables in one call. A chain returns its number if it
     /// was written, and nothing if it is stale.
-    async fn write_chains(
+    pub(super) async fn write_chains(
         &mut self,
         batches: &[&CommitBatch],
         whole: bool,

@@ -14,7 +14,7 @@ use super::error::classify;
 use super::writer_lock::WriterLock;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceRaise, Nulls, Query, Rows, Syntax, TableInfo, TransactionOptions,
+    FenceRaise, Nulls, Query, Rows, Rules, Syntax, TableInfo, TransactionOptions,
 };
 use crate::domain::{Table, TableKey};
 
@@ -63,7 +63,10 @@ impl Connection for SqliteConnection {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        self.commit_together(batches).await
+        match batches {
+            [batch] if !batch.turns.is_empty() => Ok(vec![self.commit_in_turn(batch).await?]),
+            _ => self.commit_together(batches).await,
+        }
     }
 
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
@@ -190,6 +193,10 @@ impl Connection for SqliteConnection {
             .fetch_optional(&mut self.inner)
             .await
             .map_err(classify)
+    }
+
+    async fn rules(&mut self, table: &Table) -> Result<Rules, DbError> {
+        self.read_rules(table).await
     }
 
     async fn settle(

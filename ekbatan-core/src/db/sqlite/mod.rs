@@ -8,6 +8,8 @@ mod error;
 mod fence;
 #[cfg(test)]
 mod guide;
+mod in_turn;
+mod rules;
 mod statement;
 mod syntax;
 mod writer_lock;

@@ -70,7 +70,7 @@ impl<G> CallGroup<G> {
     ) {
         self.opened.get_or_insert_with(Instant::now);
         if let Some(batch) = batch {
-            self.batch.merge(member.action, batch);
+            self.batch.join(self.members.len(), batch);
         }
         self.members.push(member);
         self.pending.extend(pending.into_iter().map(|row| (row.key, row)));

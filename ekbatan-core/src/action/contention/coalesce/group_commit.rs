@@ -1,22 +1,23 @@
 //! The commit of a group: a task of its own, which no caller can drop.
 //!
-//! Invariants: each member is answered once, and only with what is known: the group is
-//! committed, the member must run again, or the result is unknown.
+//! Invariants: each member is answered once, and only with what is known: it is committed, the
+//! database refused it, it must run again, or the result is unknown.
 //!
 //! `G` is the guard of a group, which [`group`](super::group) defines.
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use tracing::{Span, field};
+use tracing::{Instrument, Span, field};
 
 use super::group_batch::GroupBatch;
+use super::group_sender::{FailedTurn, GroupSender, Sent, is_shared};
 use crate::action::call_queues::QueuedCall;
 use crate::action::commit::tokens;
 use crate::action::contention::conflict_tracker::ConflictTracker;
 use crate::action::contention::{Coalesced, HeldLease};
 use crate::action::effect::{Effect, EffectRunner};
-use crate::db::{ActionId, CommitError, Committed, Database, DbErrorKind, OpenAction};
+use crate::db::{ActionId, CommitError, Committed, Database, DbError, DbErrorKind, OpenAction};
 use crate::domain::LockKey;
 use crate::shard::Fencing;
 
@@ -58,14 +59,17 @@ pub(super) enum GroupOutcome<G> {
     },
     /// It is unknown whether the group is committed.
     Unknown(String),
-    /// The database could not be reached. Each member alone would fail in the same way.
-    Refused(DbErrorKind, String),
+    /// The database refused the member, or could not be reached.
+    Refused(DbError),
 }
+
+/// A call in the queue of its key.
+type Place<G> = QueuedCall<GroupRequest, GroupOutcome<G>>;
 
 /// A call that has joined a group.
 pub(super) struct Member<G> {
     /// The call's place in the queue, for the case that it must run again.
-    pub(super) place: QueuedCall<GroupRequest, GroupOutcome<G>>,
+    pub(super) place: Place<G>,
     pub(super) action: ActionId,
     pub(super) wants_token: bool,
     pub(super) effects: Vec<Box<dyn Effect>>,
@@ -100,31 +104,50 @@ impl<G> GroupCommit<G> {
     }
 
     /// Commits the group and answers its members. Calls `ended` as soon as the next group may
-    /// run, with whether this one is committed and which calls must run again.
-    pub(super) async fn run(
-        mut self,
-        ended: impl FnOnce(bool, Vec<QueuedCall<GroupRequest, GroupOutcome<G>>>) + Send,
-    ) {
-        let batch = std::mem::take(&mut self.batch).into_commit(self.fencing.as_deref());
+    /// run, with whether all of this one is committed and which calls must run again.
+    pub(super) async fn run(mut self, ended: impl FnOnce(bool, Vec<Place<G>>) + Send) {
+        let batch = std::mem::take(&mut self.batch);
         // Not reached: a call that changes nothing joins only a group that changes something.
-        let Some((database, batch)) = batch else { return };
-        Span::current().record("ekbatan.batch.size", batch.changes.len());
-        let traced = batch.action;
-        let over = self.fencing.as_ref().and_then(|fencing| fencing.over());
-        let result = match over {
-            Some(key) => Err(CommitError::FenceLost(key.to_owned())),
-            None => database.commit(batch).await,
+        let (Some(database), Some(traced)) = (batch.database().cloned(), batch.traced()) else {
+            return;
         };
+        let sender = GroupSender { database: &database, batch: &batch, fencing: &self.fencing };
+        let Sent { result, failed } = sender.send().await;
+        let mut again = Vec::new();
+        let mut refused = None;
+        if let Some(FailedTurn { turn, error }) = failed {
+            tracing::debug!(name: "rerun", members = self.members.len(), %error, "a member of a group failed; those behind it run again");
+            let mut behind = self.members.split_off(batch.member(turn)).into_iter();
+            // If others changed a row, no member is to blame.
+            let stale = error.kind() == DbErrorKind::Serialization;
+            if stale {
+                self.tracker.lost_to_others(&self.key, self.tracker.now());
+            } else if is_final(error.kind()) && result.is_ok() {
+                // Answered only after the rows are committed on which the refusal is based.
+                refused = behind.next().map(|member| (member, error));
+            } else {
+                again.extend(behind.next().map(|member| run_alone(member.place)));
+            }
+            // They may have read what the member that failed would have left.
+            let place = |member: Member<G>| {
+                if stale { after_conflict(member.place) } else { member.place }
+            };
+            again.extend(behind.map(place));
+        }
         match result {
             Ok(committed) => {
-                ended(true, Vec::new());
+                ended(again.is_empty() && refused.is_none(), waiting(again));
+                if let Some((member, error)) = refused {
+                    let _ = member.place.reply.send(GroupOutcome::Refused(error));
+                }
                 self.answer_committed(&database, committed).await;
             }
-            Err(error) => self.answer_failed(&database, traced, error, ended).await,
+            Err(error) => self.answer_failed(&database, traced, error, again, ended).await,
         }
     }
 
-    async fn answer_committed(self, database: &Arc<Database>, committed: Committed) {
+    async fn answer_committed(self, database: &Arc<Database>, committed: Option<Committed>) {
+        let Some(committed) = committed else { return self.release().await };
         Span::current()
             .record("ekbatan.commit.round_trips", committed.round_trips)
             .record("ekbatan.commit.folded", committed.folded)
@@ -154,20 +177,34 @@ impl<G> GroupCommit<G> {
             lease.release().await;
         }
         for (effects, committed, ran) in effects {
-            self.effects.run(effects, committed).await;
-            let _ = ran.send(());
+            let runner = self.effects.clone();
+            // A task for each call, as for calls that commit by themselves: no call waits for
+            // the effects of another.
+            let running = async move {
+                runner.run(effects, committed).await;
+                let _ = ran.send(());
+            };
+            tokio::spawn(running.in_current_span());
         }
     }
 
+    async fn release(self) {
+        if let Some(lease) = self.lease {
+            lease.release().await;
+        }
+    }
+
+    /// Answers the members that are left after their commit failed. `again` are those behind
+    /// them, which run again.
     async fn answer_failed(
         self,
         database: &Database,
         traced: ActionId,
         error: CommitError,
-        ended: impl FnOnce(bool, Vec<QueuedCall<GroupRequest, GroupOutcome<G>>>) + Send,
+        mut again: Vec<Place<G>>,
+        ended: impl FnOnce(bool, Vec<Place<G>>) + Send,
     ) {
         let mut open = Vec::new();
-        let mut again = Vec::new();
         match error {
             CommitError::Unknown(_, why) => {
                 for member in self.members {
@@ -182,8 +219,8 @@ impl<G> GroupCommit<G> {
             // Trying each member alone would fail again, after the same wait for each.
             CommitError::Refused(error) if is_shared(error.kind()) => {
                 for member in self.members {
-                    let refused = GroupOutcome::Refused(error.kind(), error.to_string());
-                    let _ = member.place.reply.send(refused);
+                    let refused = DbError::new(error.kind(), error.to_string());
+                    let _ = member.place.reply.send(GroupOutcome::Refused(refused));
                 }
             }
             error => {
@@ -196,10 +233,10 @@ impl<G> GroupCommit<G> {
                 // Neither is the fault of a member.
                 let together = matches!(error, CommitError::Stale(_) | CommitError::FenceLost(_));
                 tracing::debug!(name: "rerun", members = self.members.len(), %error, "a group was refused and runs again");
-                again = run_again(self.members, together);
+                again = run_again(self.members, together).chain(again).collect();
             }
         }
-        ended(false, again);
+        ended(false, waiting(again));
         if let Some(lease) = self.lease {
             lease.release().await;
         }
@@ -212,26 +249,35 @@ impl<G> GroupCommit<G> {
 
 /// The places of members that run again: `together` once more, or each by itself, because one
 /// of them may be the cause.
-fn run_again<G>(
-    members: Vec<Member<G>>,
-    together: bool,
-) -> Vec<QueuedCall<GroupRequest, GroupOutcome<G>>> {
+fn run_again<G>(members: Vec<Member<G>>, together: bool) -> impl Iterator<Item = Place<G>> {
     let places = members.into_iter().map(|member| member.place);
-    let mut places: Vec<_> = places.filter(|place| !place.reply.is_closed()).collect();
-    for place in &mut places {
-        let mode = &mut place.request.mode;
-        *mode = if together { mode.after_conflict() } else { RunMode::Alone };
-    }
+    places.map(move |place| if together { after_conflict(place) } else { run_alone(place) })
+}
+
+fn after_conflict<G>(mut place: Place<G>) -> Place<G> {
+    place.request.mode = place.request.mode.after_conflict();
+    place
+}
+
+fn run_alone<G>(mut place: Place<G>) -> Place<G> {
+    place.request.mode = RunMode::Alone;
+    place
+}
+
+/// The calls that were not dropped meanwhile.
+fn waiting<G>(mut places: Vec<Place<G>>) -> Vec<Place<G>> {
+    places.retain(|place| !place.reply.is_closed());
     places
 }
 
-/// Whether every member alone would fail for the same reason.
-fn is_shared(kind: DbErrorKind) -> bool {
+/// Whether the same call would be refused again.
+fn is_final(kind: DbErrorKind) -> bool {
     matches!(
         kind,
-        DbErrorKind::Unavailable
-            | DbErrorKind::PoolTimeout
-            | DbErrorKind::LockTimeout
-            | DbErrorKind::Overloaded
+        DbErrorKind::UniqueViolation
+            | DbErrorKind::ForeignKeyViolation
+            | DbErrorKind::NotNullViolation
+            | DbErrorKind::CheckViolation
+            | DbErrorKind::ValueOutOfRange
     )
 }

@@ -31,7 +31,7 @@ pub(super) enum Standing {
 pub(super) struct GroupView {
     pub(super) is_empty: bool,
     /// Whether the batch can be committed together with those of the members.
-    pub(super) can_merge: bool,
+    pub(super) may_join: bool,
     /// Whether the batch is within the group's bounds. An empty group takes any batch.
     pub(super) has_room: bool,
     /// Whether the holder's result is valid only if the present members commit.
@@ -44,17 +44,17 @@ impl GroupView {
     fn new(group: &KeyGroup, batches: &[ShardBatch]) -> Self {
         let calls = &group.calls;
         let is_empty = calls.members.is_empty();
-        let (can_merge, has_room) = match batches {
+        let (may_join, has_room) = match batches {
             [] => (true, true),
             [batch] => {
                 let bytes = calls.batch.bytes() + size(&batch.batch);
-                (calls.batch.can_merge(batch), is_empty || bytes <= calls.options.bytes)
+                (calls.batch.can_join(batch), is_empty || bytes <= calls.options.bytes)
             }
             _ => (false, true),
         };
         Self {
             is_empty,
-            can_merge,
+            may_join,
             has_room,
             relies_on_members: calls.relied && !is_empty,
             has_waiters: group.has_waiters(),

@@ -266,7 +266,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         mut planned: Planned,
         output: C::Output,
     ) -> NextStep<C> {
-        if !(group.is_empty || (group.can_merge && group.has_room)) {
+        if !(group.is_empty || (group.may_join && group.has_room)) {
             guard.seal();
             if let Err(passed) = self.call.attempt().deadline.bound(guard.sealed()).await {
                 return NextStep::Return(Err(passed.into()));
@@ -283,7 +283,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         let by_itself = if planned.batches.is_empty() {
             group.is_empty || !group.relies_on_members
         } else {
-            !group.can_merge || (group.is_empty && !group.has_waiters)
+            !group.may_join || (group.is_empty && !group.has_waiters)
         };
         if by_itself {
             return self.commit_with_guard(guard, planned, output).await;
@@ -440,7 +440,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
             GroupOutcome::Unknown(why) => {
                 Err(ExecuteError::CommitUnknown { action: attempt.action, why })
             }
-            GroupOutcome::Refused(kind, message) => Err(DbError::new(kind, message).into()),
+            GroupOutcome::Refused(error) => Err(error.into()),
             // Not reached: the caller runs the call.
             GroupOutcome::Run(..) => Err(stopped()),
         }
