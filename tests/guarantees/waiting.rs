@@ -237,12 +237,12 @@ async fn a_deadline_that_is_over_sends_nothing(dialect: Dialect) {
         for idempotent in [false, true] {
             let mut calls = Vec::new();
             let call = ledger.executor.execute(&DepositMoney, deposit()).deadline(Duration::ZERO);
-            let call = call.contention(contention.clone()).contention_key(key.clone());
+            let call = call.contention(contention.clone()).contention_keys([key.clone()]);
             let key_name = format!("{contention:?}");
             let call = if idempotent { call.idempotency_key(&key_name) } else { call };
             calls.push((call.action_id(), call.into_future()));
             let call = ledger.executor.execute(&late, deposit()).deadline(short);
-            let call = call.contention(contention.clone()).contention_key(key.clone());
+            let call = call.contention(contention.clone()).contention_keys([key.clone()]);
             let call = if idempotent { call.idempotency_key(&key_name) } else { call };
             calls.push((call.action_id(), call.into_future()));
             let call = ledger.executor.execute(&WithEffect, deposit()).deadline(Duration::ZERO);
