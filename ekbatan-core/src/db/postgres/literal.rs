@@ -22,7 +22,7 @@ pub(super) fn literal(row: &RowChange, position: usize) -> Result<String, DbErro
 pub(super) fn wire_literal(row: &RowChange, position: usize) -> Result<String, DbError> {
     let (value, column) = (&row.values[position], &row.table.columns[position]);
     // It rejects the character 0, which would end the whole text.
-    check_column(value, column)?;
+    check_column(value, column, row.table.table)?;
     let ty = wire_type(row.table.table.columns[position].ty);
     let literal = match value {
         Value::Null => "NULL".to_owned(),
