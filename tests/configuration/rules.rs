@@ -86,10 +86,12 @@ fn check_reports_all_problems_at_once() {
     assert!(error.problems().iter().all(|problem| problem.source == ConfigSource::Code));
 }
 
+type SetTime = fn(DataSourceConfig, Duration) -> DataSourceConfig;
+
 /// Databases count milliseconds in 31 bits, and clocks overflow.
 #[test]
 fn times_are_bounded() {
-    let set: [(&str, fn(DataSourceConfig, Duration) -> DataSourceConfig); 8] = [
+    let set: [(&str, SetTime); 8] = [
         ("idle-timeout", DataSourceConfig::idle_timeout),
         ("max-lifetime", DataSourceConfig::max_lifetime),
         ("leak-detection-threshold", DataSourceConfig::leak_detection_threshold),

@@ -32,8 +32,8 @@ async fn reads_and_commits_go_on_after_a_column_changed_its_type(db: &TestDataba
         // Each statement is prepared before the change and used after it.
         let read = things.get(id).await.unwrap();
         assert_eq!((read.small, read.note.as_deref()), (-7, Some("a note")));
-        assert_eq!(things.find_where(by_label()).await.unwrap(), [read.clone()]);
-        assert_eq!(things.find_by_ids(&[id]).await.unwrap(), [read.clone()]);
+        assert_eq!(things.find_where(by_label()).await.unwrap(), std::slice::from_ref(&read));
+        assert_eq!(things.find_by_ids(&[id]).await.unwrap(), std::slice::from_ref(&read));
         assert_eq!(things.find_all().await.unwrap().len(), 1);
         let version = read.version();
         let written = things.update(read.apply(|_| {})).await.unwrap();

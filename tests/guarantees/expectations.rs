@@ -225,7 +225,9 @@ async fn a_row_may_change_after_a_commit_that_expects_it_unchanged(dialect: Dial
         plan.expect(&read[0]);
         plan.update(raise(&read[1]));
     };
-    let changing = |plan: &mut ActionPlan| drop(plan.update(raise(&read[0])));
+    let changing = |plan: &mut ActionPlan| {
+        plan.update(raise(&read[0]));
+    };
     let (first, second) = queued_together(&orders, checking, changing).await;
     assert_eq!((first.unwrap().folded, second.unwrap().folded), (2, 2));
     assert_eq!(versions(&orders, &read).await, [2, 2]);

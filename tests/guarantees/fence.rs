@@ -54,6 +54,11 @@ async fn a_commit_under_a_held_lease_succeeds(dialect: Dialect) {
     ledger.assert_sound(4).await;
 }
 
+/// Runs a future in a task of its own: calls of the task that runs `perform` are refused.
+async fn beside(work: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(work).await.unwrap();
+}
+
 async fn a_later_lease_fences_off_an_earlier_one(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
     let id = ledger.open_wallets(1).await[0];
@@ -71,13 +76,13 @@ async fn a_later_lease_that_starts_during_perform_fences_off_the_commit(dialect:
     let (executor, other) = (ledger.executor.clone(), ids[1]);
     let paused = InterruptedDeposit(move |_| {
         let executor = executor.clone();
-        async move {
+        beside(async move {
             executor
                 .execute(&DepositMoney, deposit(other))
                 .fenced_by(&lease(2, LONG))
                 .await
                 .unwrap();
-        }
+        })
     });
     assert_lost(ledger.executor.execute(&paused, deposit(ids[0])).fenced_by(&lease(1, LONG)).await);
     ledger.assert_sound(1).await;
@@ -98,10 +103,14 @@ async fn a_lease_that_ended_by_the_databases_clock_cannot_commit(dialect: Dialec
     let id = ledger.open_wallets(1).await[0];
     let fences = ledger.eventlog("lock_fences");
     let end = format!("UPDATE {fences} SET until = '2000-01-01 00:00:00'");
-    let paused = InterruptedDeposit(|_| async {
-        let mut other = PlainConnection::connect(ledger.url()).await;
-        other.execute(&end).await;
-        other.close().await;
+    let url = ledger.url().to_owned();
+    let paused = InterruptedDeposit(move |_| {
+        let (url, end) = (url.clone(), end.clone());
+        async move {
+            let mut other = PlainConnection::connect(&url).await;
+            other.execute(&end).await;
+            other.close().await;
+        }
     });
     assert_lost(ledger.executor.execute(&paused, deposit(id)).fenced_by(&lease(1, LONG)).await);
     ledger.assert_sound(0).await;
@@ -133,9 +142,9 @@ async fn a_commit_under_several_leases_needs_all_of_them(dialect: Dialect) {
         let (executor, other) = (ledger.executor.clone(), ids[1]);
         let paused = InterruptedDeposit(move |_| {
             let (executor, later) = (executor.clone(), lease_on(fallen, token + 1));
-            async move {
+            beside(async move {
                 executor.execute(&DepositMoney, deposit(other)).fenced_by(&later).await.unwrap();
-            }
+            })
         });
         let call = ledger.executor.execute(&paused, deposit(ids[0]));
         match leases.iter().fold(call, |call, lease| call.fenced_by(lease)).await {
@@ -163,13 +172,13 @@ async fn a_fold_drops_the_commits_that_lost_one_of_several_leases(dialect: Diale
             let paused = InterruptedDeposit(move |_| {
                 let (successor, later) = (successor.clone(), later.clone());
                 let all_have_read = all_have_read.clone();
-                async move {
+                beside(async move {
                     if n % 2 == 1 {
                         let call = successor.execute(&DepositMoney, deposit(other));
                         call.fenced_by(&later).await.unwrap();
                     }
                     all_have_read.wait().await;
-                }
+                })
             });
             let call = executor.execute(&paused, deposit(id));
             let call = call.fenced_by(&lease_on(&first, 1)).fenced_by(&lease_on(&second, 1));

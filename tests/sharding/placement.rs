@@ -87,9 +87,7 @@ async fn no_row_has_an_id_of_an_unknown_shard_or_of_none(t: &TestShards) {
         assert_eq!(found, std::slice::from_ref(&known));
         let transactions = t.databases.transactions();
         let found = transactions
-            .in_transaction(async |transaction| {
-                Ok::<_, ReadError>(accounts.within(&transaction).find(id).await?)
-            })
+            .in_transaction(async |transaction| accounts.within(&transaction).find(id).await)
             .await;
         assert_eq!(found.unwrap(), None);
     }

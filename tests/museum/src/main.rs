@@ -116,12 +116,14 @@ impl Museum {
     }
 }
 
-/// The tests of each defect; or why it cannot be judged: the sources do not have its text, or
-/// its tests do not pass before anything is edited.
+/// The tests of a defect; or why it cannot be judged: the sources do not have its text, or its
+/// tests do not pass before anything is edited.
+type Judgeable = Result<Vec<String>, Verdict>;
+
 fn tests_without_defects(
     suite: &Suite<'_>,
     defects: &[&Defect],
-) -> Result<Vec<Result<Vec<String>, Verdict>>, Box<dyn Error>> {
+) -> Result<Vec<Judgeable>, Box<dyn Error>> {
     if let Err(printed) = suite.build()? {
         return Err(format!("{printed}\nthe suite {} does not build", suite.name).into());
     }

@@ -159,7 +159,7 @@ pub(super) fn folded(form: &Form) -> String {
         let wire = |position: usize| wire_type(table.table.columns[position].ty);
         let target = PostgresSyntax.table(table.table);
         let batch = parameter("int4");
-        let ordinal = (*role != Role::Insert).then(|| parameter("int4")).unwrap_or_default();
+        let ordinal = if *role == Role::Insert { String::new() } else { parameter("int4") };
         let name = format!("l{n}");
         match role {
             Role::Insert => {
