@@ -181,7 +181,7 @@ async fn a_row_longer_than_a_packet_is_refused_and_the_next_row_is_stored(db: &T
     let settings = Settings { tags: vec!["x".repeat(longest)], depth: None };
     match db.things().add(quiet(Thing { settings, ..thing("a") })).await.map(drop) {
         Err(WriteError::Database(error)) => {
-            assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
+            assert_eq!(error.kind(), DbErrorKind::TooLarge);
             assert!(error.to_string().contains("max_allowed_packet"), "{error}");
         }
         other => panic!("{other:?}"),

@@ -8,6 +8,7 @@ use ekbatan::action::{ErrorKind, Fence};
 use ekbatan::db::{CommitError, TransactionOptions};
 use ekbatan::prelude::*;
 use ekbatan::repository::PageRequest;
+use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use support::{PlainConnection, until};
 use tokio::sync::Mutex;
@@ -58,6 +59,11 @@ async fn a_lease_that_lost_its_fence_on_one_shard_commits_on_none(t: &TestShards
     assert_eq!(t.eventlog_counts("cross_shard_parts").await, [0; 3]);
 }
 
+/// Runs a future in a task of its own: calls of the task that runs `perform` are refused.
+fn beside(work: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, ()> {
+    async { tokio::spawn(work).await.unwrap() }.boxed()
+}
+
 /// Removes the fence from the first shard, so that only the third shard knows it.
 async fn forget_on_first(t: &TestShards) {
     let first = t.on(FIRST);
@@ -70,12 +76,11 @@ async fn a_later_lease_on_one_shard_during_perform_fences_off_all_shards(t: &Tes
     let (successor, other) = (executor_on(&t.open_again().await).await, accounts[2].clone());
     let action = Take::with(move |_| {
         let (successor, other) = (successor.clone(), other.clone());
-        async move {
+        beside(async move {
             let call = Take::default();
             let call = successor.execute(&call, route(&[other])).fenced_by(&lease(2));
             call.await.unwrap();
-        }
-        .boxed()
+        })
     });
     let others = [accounts[0].clone(), accounts[2].clone()];
     let call = executor.execute(&action, route(&others)).allow_cross_shard();
@@ -218,11 +223,10 @@ async fn every_kind_of_read_fences_off_an_earlier_lease_on_its_shard(t: &TestSha
         let overtaken = Take::with(move |_| {
             let look = Look { account, how, databases: databases.clone() };
             let successor = successor.clone();
-            async move {
+            beside(async move {
                 let call = successor.execute(&look, Nothing {}).fenced_by(&lease(token + 1));
                 assert_eq!(call.await.unwrap(), 1, "{how:?}");
-            }
-            .boxed()
+            })
         });
         let late = executor.execute(&overtaken, route(&accounts[1..2]));
         let late = late.fenced_by(&lease(token)).await;
