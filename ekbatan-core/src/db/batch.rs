@@ -176,6 +176,7 @@ impl CommitBatch {
     }
 
     /// Its records alone.
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn records_alone(&self) -> Self {
         self.part(Vec::new(), self.records.clone())
     }
