@@ -1,6 +1,6 @@
 //! A lease: the right to hold a key for a limited time.
 //!
-//! Invariants: a lease ends exactly once, by release, loss or deadline, whichever comes first.
+//! Invariants: a lease ends exactly once, by the first of release, loss and deadline.
 //! The leases of one scope on one key share a hold, which is over when the last of them is
 //! released.
 

@@ -25,7 +25,7 @@ async fn a_closed_database_is_one_whole_file(db: &TestDatabase) {
         let databases = db.open_again().await;
         let things = databases.repository::<Thing>();
         things.add(quiet(thing(&format!("{round}")))).await.unwrap();
-        // Several connections, one of which has not finished its last use.
+        // Several connections; one has not finished its last use.
         for count in join_all((0..5).map(|_| things.count())).await {
             assert_eq!(count.unwrap(), round);
         }

@@ -91,7 +91,7 @@ async fn many_tables_need_few_prepared_statements(dialect: Dialect) {
     assert!(most <= 2 * TABLES.len() + 2, "{most} prepared statements");
 }
 
-/// The statement is planned while the table has one page, of which a scan is the cheapest plan.
+/// The statement is planned while the table has one page; a scan is the cheapest plan then.
 async fn a_table_that_grew_is_not_scanned(dialect: Dialect) {
     let scratch = ScratchDatabase::create(dialect).await;
     let orders = Orders::with_config(scratch.config().lanes(1)).await;

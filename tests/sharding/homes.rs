@@ -19,7 +19,7 @@ use crate::shards::{
 };
 
 on_every_layout! {
-    one_key_commits_once_whichever_shards_its_calls_choose,
+    one_key_commits_once_although_its_calls_choose_other_shards,
     only_the_home_and_the_touched_shards_are_needed,
     a_repeated_call_needs_only_its_home,
     a_claim_without_a_decision_is_taken_over,
@@ -77,7 +77,7 @@ async fn notes(t: &TestShards) -> usize {
     t.counts("notes").await.iter().sum()
 }
 
-async fn one_key_commits_once_whichever_shards_its_calls_choose(t: &TestShards) {
+async fn one_key_commits_once_although_its_calls_choose_other_shards(t: &TestShards) {
     let executors = [executor_on(&t.open_again().await).await, t.executor().await];
     let mut expected = 0;
     for home in SHARDS {

@@ -56,8 +56,8 @@ impl ActionExecutor {
     /// be reached is an error only if the other shards do not decide the result.
     pub async fn outcome(&self, action: ActionId) -> Result<Outcome, DbError> {
         let shards = &self.state.databases.shards;
-        // An execution is open on the default shard until it ends, whichever shards it commits
-        // on, so this must come before the other shards are asked.
+        // An execution is open on the default shard until it ends, also if it commits on other
+        // shards, so this must come before the other shards are asked.
         shards.default().settled(action).await;
         let asked = shards.all().map(|database| async move {
             database.settled(action).await;

@@ -11,7 +11,7 @@ pub enum KeyScope {
     /// of their own.
     #[default]
     Principal,
-    /// All calls in the executor's namespace, whoever makes them.
+    /// All calls in the executor's namespace, of every principal.
     Namespace,
 }
 

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - A claim is the row of its key, with a claim id that no other claim has. At most one row of a
 //!   key exists at its home.
-//! - The batch of the first shard inserts a decision with this id. Whoever wants the claim out
-//!   of the way inserts one with the same id. The primary key lets one of the two commit.
+//! - The batch of the first shard inserts a decision with this id. A call that removes the
+//!   claim inserts a decision with the same id. The primary key lets one of the two commit.
 //! - A claim is deleted only when it cannot commit any more, and only by its id.
 
 use chrono::{DateTime, Utc};

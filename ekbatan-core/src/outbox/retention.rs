@@ -1,7 +1,7 @@
 //! Deletes old rows of the outbox.
 //!
 //! Invariant: no row is deleted within [`EVENTS_KEPT`](crate::db::eventlog::EVENTS_KEPT) of its
-//! commit, whoever asks.
+//! commit. A trigger in the database enforces that for every client.
 
 use std::time::Duration;
 

@@ -1,9 +1,8 @@
 //! An idempotency key and its home: the shard that has the row of the key.
 //!
 //! The home follows from the key. The row is there and nowhere else, so its primary key decides
-//! between calls, whichever processes make them and whichever shards they write to. A call that
-//! writes to the home commits the row with its other rows there, on the home first. Any other call
-//! claims the key:
+//! between calls of all processes and to all shards. A call that writes to the home commits the
+//! row with its other rows there, on the home first. Any other call claims the key:
 //!
 //! 1. After the action has run, the row is inserted at the home as a claim, which names the shards
 //!    of the plan. If there is a row already, another call has the key.
@@ -172,7 +171,7 @@ impl HomedKey {
         first.cloned().ok_or_else(|| {
             let shards = crate::domain::list_shards(&call.shards);
             let why = format!(
-                "the idempotency key was claimed for the shards {shards}, the first of which is not configured"
+                "the idempotency key was claimed for the shards {shards}; the first of them is not configured"
             );
             DbError::new(DbErrorKind::Other, why)
         })

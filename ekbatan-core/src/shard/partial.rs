@@ -115,7 +115,7 @@ impl Shards {
         self.partial_commit_on(self.all().collect(), action).await
     }
 
-    /// The same for an action of which it is known on which shards it commits.
+    /// The same for an action whose shards are known.
     pub(crate) async fn partial_commit_among(
         &self,
         shards: &[ShardIdentifier],

@@ -17,7 +17,7 @@ pub struct Defect {
     pub edits: Vec<Edit>,
     /// The suite of the test: a folder of `tests`, or `lib:` and the name of a crate.
     pub suite: String,
-    /// Selects the tests of which at least one fails, see [`Defect::is_caught_by`].
+    /// Selects the tests; at least one of them fails, see [`Defect::is_caught_by`].
     pub test: String,
 }
 

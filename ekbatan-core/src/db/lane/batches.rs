@@ -41,7 +41,7 @@ pub(super) struct Session {
     pub(super) sent: SentAt,
 }
 
-/// Actions whose callers heard "unknown", and of which nobody knows yet whether they committed.
+/// Actions whose callers got "unknown" and whose commit has not been looked up yet.
 pub(super) struct UnsettledActions {
     /// The session over which they were sent.
     pub(super) session: Session,

@@ -3,8 +3,9 @@
 //! A lane is a task of some runtime. It dies if that runtime ends before the databases are
 //! closed, or if it panics. What it had taken is abandoned, and a new lane settles it first.
 //!
-//! Invariant: while a caller waits in a runtime that lives, lanes run. A lane that dies starts
-//! its successor in the runtime of a caller who waits. If nobody waits, the next caller does.
+//! Invariant: while a caller waits in a runtime that lives, lanes run. When a
+//! lane dies, its successor starts in the runtime of a waiting caller. If no caller waits, the
+//! next one starts it.
 
 use std::sync::Arc;
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::TryStreamExt;
 use sha2::{Digest, Sha256};
-use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 use uuid::Uuid;
 
@@ -21,7 +20,7 @@ use crate::config::LONGEST_TIMEOUT;
 use crate::db::eventlog::EVENTS;
 use crate::db::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
-    Isolation, Nulls, Query, Rows, Rules, Syntax, TableInfo, TransactionOptions, too_large,
+    Isolation, Query, Rows, Rules, Syntax, TableInfo, TransactionOptions, too_large,
 };
 use crate::domain::Table;
 
@@ -250,91 +249,11 @@ impl Connection for MySqlConnection {
     }
 
     async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError> {
-        let here = self.sessions.database().to_owned();
-        let schema = table.schema.map_or(&*here, |schema| self.syntax.database(schema));
-        self.trips += 1;
-        // An enum without a default gets its first value. A trigger before the insert may fill
-        // columns; it is seen only by a user with the right TRIGGER.
-        let rows = sqlx::query(
-            "SELECT c.column_name, LOWER(c.column_type), c.data_type = 'enum', \
-             IF(c.data_type = 'decimal', c.numeric_precision, NULL), c.numeric_scale, \
-             k.referenced_table_schema, k.referenced_table_name, k.referenced_column_name, k.constraint_name, \
-             IF(t.table_type LIKE '%VIEW', NULL, c.is_nullable = 'YES'), \
-             c.is_nullable = 'NO' AND c.column_default IS NULL AND c.data_type <> 'enum' \
-             AND c.extra NOT LIKE '%auto_increment%' AND c.extra NOT LIKE '%GENERATED%' \
-             AND t.table_type NOT LIKE '%VIEW' AND NOT EXISTS (SELECT 1 FROM information_schema.triggers g \
-             WHERE g.event_object_schema = c.table_schema AND g.event_object_table = c.table_name \
-             AND g.event_manipulation = 'INSERT' AND g.action_timing = 'BEFORE') \
-             FROM information_schema.columns c JOIN information_schema.tables t \
-             ON t.table_schema = c.table_schema AND t.table_name = c.table_name LEFT JOIN information_schema.key_column_usage k \
-             ON k.table_schema = c.table_schema AND k.table_name = c.table_name \
-             AND k.column_name = c.column_name AND k.referenced_table_name IS NOT NULL \
-             WHERE c.table_schema = ? AND c.table_name = ? ORDER BY c.ordinal_position",
-        )
-        .bind(schema)
-        .bind(table.name)
-        .fetch_all(&mut self.inner)
-        .await
-        .map_err(classify)?;
-        let mut columns: Vec<ColumnInfo> = Vec::new();
-        let constraint = |row: &MySqlRow| row.try_get_unchecked::<Option<String>, _>(8);
-        let constraints: Vec<Option<String>> =
-            rows.iter().map(constraint).collect::<Result<_, _>>().map_err(classify)?;
-        for row in &rows {
-            let text = |at: usize| row.try_get_unchecked::<Option<String>, _>(at);
-            let number = |at: usize| row.try_get_unchecked::<Option<i64>, _>(at);
-            let read = || -> Result<ColumnInfo, sqlx::Error> {
-                let digits = |at| number(at).map(|n| n.and_then(|n| u32::try_from(n).ok()));
-                let references = match (text(5)?, text(6)?, text(7)?) {
-                    (Some(database), Some(table), Some(column)) => {
-                        let of_key = constraint(row)?;
-                        let is_whole_key =
-                            constraints.iter().filter(|name| **name == of_key).count() == 1;
-                        vec![self.syntax.reference(
-                            (&database, &here),
-                            &table,
-                            is_whole_key.then_some(&column),
-                        )]
-                    }
-                    _ => Vec::new(),
-                };
-                Ok(ColumnInfo {
-                    name: text(0)?.unwrap_or_default(),
-                    db_type: text(1)?.unwrap_or_default(),
-                    numeric: digits(3)?.zip(digits(4)?),
-                    length: None,
-                    is_enum: number(2)? == Some(1),
-                    nulls: Nulls::of(number(9)?.map(|nullable| nullable == 1)),
-                    required: number(10)? == Some(1),
-                    references,
-                })
-            };
-            let column = read().map_err(classify)?;
-            // A column with several foreign keys has one row for each.
-            match columns.last_mut() {
-                Some(last) if last.name == column.name => last.references.extend(column.references),
-                _ => columns.push(column),
-            }
-        }
-        Ok(columns)
+        self.read_columns(table).await
     }
 
     async fn identify(&mut self, table: &Table) -> Result<Option<String>, DbError> {
-        let here = self.sessions.database();
-        let schema = table.schema.map_or(here, |schema| self.syntax.database(schema)).to_owned();
-        self.trips += 1;
-        // Whether the case of names matters is a setting of the server.
-        let row = sqlx::query(
-            "SELECT IF(@@lower_case_table_names = 0, CONCAT(table_schema, '.', table_name), \
-             LOWER(CONCAT(table_schema, '.', table_name))) \
-             FROM information_schema.tables WHERE table_schema = ? AND table_name = ?",
-        )
-        .bind(schema)
-        .bind(table.name)
-        .fetch_optional(&mut self.inner)
-        .await
-        .map_err(classify)?;
-        row.map(|row| row.try_get_unchecked(0)).transpose().map_err(classify)
+        self.read_name(table).await
     }
 
     async fn rules(&mut self, table: &Table) -> Result<Rules, DbError> {

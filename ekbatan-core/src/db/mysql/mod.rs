@@ -3,6 +3,7 @@
 //! One driver serves both servers. The url's scheme names the server that is meant, and the
 //! driver rejects the other one. Where the two differ, the code asks `Flavour`.
 
+mod catalogue;
 mod commit;
 mod connection;
 mod decode;

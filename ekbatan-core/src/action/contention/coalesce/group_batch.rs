@@ -108,8 +108,8 @@ impl GroupBatch {
         }
     }
 
-    /// The batch that commits the first `count` turns, of which there is at least one. It has the
-    /// id of the first: the commit is looked up under that id.
+    /// The batch that commits the first `count` turns, at least one. It has the id of the first:
+    /// the commit is looked up under that id.
     pub(super) fn commit(
         &self,
         count: usize,

@@ -229,7 +229,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         }
         let wait = options.wait.saturating_sub(self.entered.elapsed());
         let options = Pessimistic { wait, ..options };
-        // Whoever is next would have to wait for the lease as well.
+        // The next member would have to wait for the lease as well.
         guard.restart_turn(self.options.turn.saturating_add(wait));
         let (lease, fencing) = take_lease(self.leases, attempt, self.key, &options, None).await?;
         guard.restart_turn(self.options.turn);
