@@ -63,7 +63,8 @@ mod wallet {
     }
 }
 
-fn main() {
+#[test]
+fn names_of_a_module_may_shadow_those_of_the_prelude() {
     use ekbatan_core::domain::Entity;
 
     let wallet = wallet::wallet();
