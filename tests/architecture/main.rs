@@ -22,7 +22,7 @@ use imports::Import;
 use modules::Crate;
 
 /// Every crate of the workspace whose library or program has several files, by its folder.
-const CRATES: [&str; 8] = [
+const CRATES: [&str; 9] = [
     "ekbatan-core",
     "ekbatan-lock",
     "ekbatan-lock-redis",
@@ -30,6 +30,7 @@ const CRATES: [&str; 8] = [
     "ekbatan-testkit",
     "benches",
     "examples/compare",
+    "models",
     "tests/museum",
 ];
 
