@@ -119,7 +119,7 @@ async fn reads_and_writes_of_others_are_not_refused(db: &TestDatabase) {
         })
         .await
         .unwrap();
-    let read_only = TransactionOptions { read_only: true, ..TransactionOptions::default() };
+    let read_only = TransactionOptions::default().read_only();
     transactions
         .in_transaction_with(read_only, async |_| {
             db.things().add(quiet(thing("beside"))).await.unwrap();

@@ -31,8 +31,7 @@ async fn a_configured_time_is_refused_and_not_passed_to_a_driver(db: &TestDataba
 }
 
 async fn a_transaction_may_have_any_time(db: &TestDatabase) {
-    let options =
-        TransactionOptions { timeout: Some(Duration::MAX), ..TransactionOptions::default() };
+    let options = TransactionOptions::default().timeout(Duration::MAX);
     let work = async |_| Ok::<_, Refused>(());
     db.databases.transactions().in_transaction_with(options, work).await.unwrap();
 }

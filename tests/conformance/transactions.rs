@@ -174,7 +174,7 @@ async fn a_transaction_of_another_database_may_be_nested(db: &TestDatabase) {
 
 async fn a_timeout_rolls_back(db: &TestDatabase) {
     let timeout = Duration::from_millis(300);
-    let options = TransactionOptions { timeout: Some(timeout), ..TransactionOptions::default() };
+    let options = TransactionOptions::default().timeout(timeout);
     let answer = db
         .databases
         .transactions()
@@ -191,7 +191,7 @@ async fn a_timeout_rolls_back(db: &TestDatabase) {
 
 async fn a_read_only_transaction_refuses_writes_and_the_next_one_does_not(db: &TestDatabase) {
     let manager = db.databases.transactions();
-    let options = TransactionOptions { read_only: true, ..TransactionOptions::default() };
+    let options = TransactionOptions::default().read_only();
     let answer = manager
         .in_transaction_with(options, async |tx| {
             assert_eq!(db.things().within(&tx).count().await.unwrap(), 0);
@@ -312,8 +312,7 @@ async fn weaker_isolation_is_refused(db: &TestDatabase) {
         (Isolation::RepeatableRead, false),
         (Isolation::Serializable, true),
     ] {
-        let options =
-            TransactionOptions { isolation: Some(isolation), ..TransactionOptions::default() };
+        let options = TransactionOptions::default().isolation(isolation);
         let manager = db.databases.transactions();
         let answer = manager.in_transaction_with(options, async |_| Ok::<_, Refused>(())).await;
         assert_eq!(answer.is_ok(), allowed, "{answer:?}");

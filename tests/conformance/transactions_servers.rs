@@ -68,17 +68,17 @@ async fn a_connection_lost_during_the_commit_is_closed_and_the_commit_unknown(db
 /// A transaction reads twice, before and after another session commits a row.
 async fn the_chosen_isolation_applies(db: &TestDatabase) {
     assert!(db.databases.capabilities().isolation_levels);
+    let default = TransactionOptions::default();
     let mut cases = vec![
-        (None, true),
-        (Some(Isolation::ReadCommitted), true),
-        (Some(Isolation::RepeatableRead), false),
+        (default, true),
+        (default.isolation(Isolation::ReadCommitted), true),
+        (default.isolation(Isolation::RepeatableRead), false),
     ];
     // On MySQL and MariaDB a serializable read would block the other session.
     if db.dialect == Dialect::Postgres {
-        cases.push((Some(Isolation::Serializable), false));
+        cases.push((default.isolation(Isolation::Serializable), false));
     }
-    for (n, (isolation, sees_the_commit)) in cases.into_iter().enumerate() {
-        let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+    for (n, (options, sees_the_commit)) in cases.into_iter().enumerate() {
         let work = async |tx: Transaction| {
             let things = db.things().within(&tx);
             let before = things.count().await.unwrap();
@@ -88,7 +88,7 @@ async fn the_chosen_isolation_applies(db: &TestDatabase) {
         };
         let manager = db.databases.transactions();
         let saw = manager.in_transaction_with(options, work).await.unwrap();
-        assert_eq!(saw, sees_the_commit, "{isolation:?}");
+        assert_eq!(saw, sees_the_commit, "{:?}", options.isolation);
     }
 }
 

@@ -174,10 +174,10 @@ impl Action for Look {
             How::Stream => Box::pin(accounts.stream(same())).count().await,
             How::Within => {
                 let transactions = self.databases.shard(SECOND).unwrap().transactions();
-                let found = transactions.in_transaction_with(
-                    TransactionOptions { read_only: true, ..TransactionOptions::default() },
-                    async |tx| accounts.within(&tx).find_where(same()).await,
-                );
+                let found = transactions
+                    .in_transaction_with(TransactionOptions::default().read_only(), async |tx| {
+                        accounts.within(&tx).find_where(same()).await
+                    });
                 found.await.unwrap().len()
             }
         })

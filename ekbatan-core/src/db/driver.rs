@@ -57,6 +57,7 @@ pub enum Isolation {
 
 /// How a transaction of the [`TransactionManager`](super::TransactionManager) runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct TransactionOptions {
     /// The isolation level; `None` for the database's default.
     pub isolation: Option<Isolation>,
@@ -64,6 +65,29 @@ pub struct TransactionOptions {
     pub read_only: bool,
     /// Time after which the transaction is rolled back.
     pub timeout: Option<Duration>,
+}
+
+impl TransactionOptions {
+    /// Sets the isolation level.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = Some(isolation);
+        self
+    }
+
+    /// Refuses writes.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// Sets the time after which the transaction is rolled back.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
 }
 
 /// A dialect: opens connections, and says what the dialect can do and how it writes SQL.
