@@ -67,6 +67,7 @@ mod pooler;
 mod providers;
 
 mod commit;
+mod defaults;
 mod encryption;
 mod ends;
 mod exclusion;

@@ -1,7 +1,7 @@
 //! One connection, and SQL texts of several statements that take one round trip.
 //!
-//! Invariants: a connection whose answer was not read to its end is not used again. Whatever
-//! the server's defaults, a session is in UTC, in autocommit mode and READ COMMITTED.
+//! Invariants: a connection whose answer was not read to its end is not used again. A session
+//! sets all variables that a statement here relies on, so the server's defaults do not matter.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,10 @@ use crate::BackendError;
 /// Maximum time for the server to answer. No statement here waits for a lock.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
 
+/// Idle time after which the server ends a connection of the pool. The pool checks a connection
+/// much earlier, so it never uses one that the server has ended.
+const POOLED_IDLE: Duration = Duration::from_secs(3600);
+
 /// Opens connections to one server.
 pub(super) struct MySqlConnector {
     options: MySqlConnectOptions,
@@ -30,8 +34,8 @@ impl MySqlConnector {
         Ok(Self { options })
     }
 
-    /// Connects, checks the server and sets up the session. With `wait_timeout`, the server
-    /// ends the session after this idle time.
+    /// Connects, checks the server and sets up the session. The server ends it after
+    /// `wait_timeout` without a statement, or after [`POOLED_IDLE`].
     pub(super) async fn open(
         &self,
         wait_timeout: Option<Duration>,
@@ -58,16 +62,14 @@ impl MySqlConnector {
             variables.push((value(row, 0)?, value(row, 1)?));
         }
         let server = ServerInfo::read(&variables)?;
-        let mut setup = format!(
-            "SET NAMES utf8mb4, time_zone = '+00:00', autocommit = 1, lock_wait_timeout = 10, \
-             innodb_lock_wait_timeout = 10, {}, \
-             sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
-            server.variant.unlimited()
+        let setup = format!(
+            "SET NAMES utf8mb4, time_zone = '+00:00', lock_wait_timeout = 10, \
+             innodb_lock_wait_timeout = 10, sql_safe_updates = 0, {}, \
+             sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', wait_timeout = {}; \
+             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+            server.variant.unlimited(),
+            wait_timeout.unwrap_or(POOLED_IDLE).as_secs().max(1)
         );
-        if let Some(wait_timeout) = wait_timeout {
-            setup.push_str(&format!(", wait_timeout = {}", wait_timeout.as_secs().max(1)));
-        }
-        setup.push_str("; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
         let set = run(&mut inner, "setting up a session", &setup).await;
         set.map_err(BackendError::from)?;
         Ok(MySqlLockConnection { inner, server, busy: false, used: Instant::now() })

@@ -5,9 +5,12 @@
 
 use super::error::MySqlLocksError;
 
-/// Selects what [`ServerInfo`] needs. A server omits variables that it does not have.
-pub(super) const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
-    ('version', 'read_only', 'super_read_only', 'innodb_read_only', 'wsrep_on')";
+/// Selects what [`ServerInfo`] needs. A server omits variables that it does not have. First sets
+/// the variables that could cut the answer short, or leave it in a transaction.
+pub(super) const VARIABLES: &str = "\
+    SET autocommit = 1, sql_big_selects = 1, sql_select_limit = 18446744073709551615; \
+    SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'read_only', 'super_read_only', \
+    'innodb_read_only', 'wsrep_on', 'log_bin', 'binlog_format')";
 
 /// MySQL or MariaDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +69,13 @@ impl ServerInfo {
                     ),
                 });
             }
+        }
+        if is_on("log_bin") && value("binlog_format").eq_ignore_ascii_case("STATEMENT") {
+            return Err(MySqlLocksError::Unsafe {
+                reason: "binlog_format is STATEMENT, with which the server refuses to write rows \
+                         in READ COMMITTED; set it to ROW or MIXED"
+                    .to_owned(),
+            });
         }
         Ok(Self { variant, cluster: is_on("wsrep_on") })
     }
@@ -141,6 +151,16 @@ mod tests {
             let refused = read(&[("version", "9.1.0"), (name, value)]).unwrap_err();
             assert!(refused.contains(name) && refused.contains("primary"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_binary_log_of_statements_is_refused() {
+        let with = |log_bin, format| {
+            read(&[("version", "9.1.0"), ("log_bin", log_bin), ("binlog_format", format)])
+        };
+        assert!(with("ON", "ROW").is_ok() && with("OFF", "STATEMENT").is_ok());
+        let refused = with("ON", "STATEMENT").unwrap_err();
+        assert!(refused.contains("set it to ROW or MIXED"), "{refused}");
     }
 
     #[test]
