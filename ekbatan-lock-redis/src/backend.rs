@@ -4,27 +4,26 @@
 //! ends or is extended only by its owner, its term or force.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan_core::config::DataSourceConfig;
 use ekbatan_lock::{
-    Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, LockError, Released,
+    Attempt, BackendError, Grant, GrantRequest, Holder, KeyPoller, LockBackend, LockError, Released,
 };
-use redis::RedisResult;
 
+use crate::answer::{answered, left, milliseconds};
 use crate::client::{self, unreachable};
 use crate::commands::Commands;
 use crate::names::RedisNames;
 use crate::safety;
 use crate::scripts::Scripts;
 use crate::subscription::Subscription;
+use crate::waited::{POLLS, WANTED, WaitedKeys};
 
-/// How long a key stays marked as wanted. Waiters poll more often.
-const WANTED: Duration = Duration::from_secs(2);
-
-/// Time between tries for a key without a hint.
-const POLL: Duration = Duration::from_millis(500);
+/// Time between tries for a key without a hint. The subscription and the poller give the hints.
+const WITHOUT_HINT: Duration = Duration::from_secs(300);
 
 /// Time for a process that got a hint to try for the key.
 const GIVE_WAY: Duration = Duration::from_millis(10);
@@ -36,8 +35,9 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 pub struct RedisBackend {
     names: RedisNames,
     scripts: Scripts,
-    commands: Commands,
+    commands: Arc<Commands>,
     subscription: Subscription,
+    poller: KeyPoller,
 }
 
 impl RedisBackend {
@@ -68,28 +68,13 @@ impl RedisBackend {
         let client = client::client(server)?;
         let server = client.get_connection_info().addr().to_string();
         let failed = |error| unreachable(&server, error);
-        let commands = Commands::connect(client.clone()).await.map_err(failed)?;
+        let commands = Arc::new(Commands::connect(client.clone()).await.map_err(failed)?);
         safety::check(commands.connection()).await?;
         let subscription = Subscription::open(client, names.freed()).await.map_err(failed)?;
-        Ok(Self { names, scripts: Scripts::new(), commands, subscription })
+        let states = WaitedKeys::new(names.clone(), commands.clone());
+        let poller = KeyPoller::new(states, POLLS);
+        Ok(Self { names, scripts: Scripts::new(), commands, subscription, poller })
     }
-}
-
-fn answered<T>(answer: RedisResult<T>) -> Result<T, BackendError> {
-    answer.map_err(|error| BackendError::caused("Redis", error))
-}
-
-/// Rounded up, and at least one: the key must not be free earlier than its holder expects.
-fn milliseconds(duration: Duration) -> u64 {
-    /// The longest time that the server can calculate with.
-    const MAX: u64 = 1 << 52;
-    let whole = u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(MAX);
-    whole.clamp(1, MAX)
-}
-
-/// The remaining time, if the server knows it.
-fn left(milliseconds: i64) -> Option<Duration> {
-    u64::try_from(milliseconds).ok().map(Duration::from_millis)
 }
 
 #[async_trait]
@@ -107,9 +92,13 @@ impl LockBackend for RedisBackend {
             .arg(&request.holder)
             .arg(milliseconds(request.term))
             .arg(milliseconds(WANTED));
-        Ok(match answered(self.commands.run(&take).await)? {
+        Ok(match answered(self.commands.run::<(bool, i64)>(&take).await)? {
             (true, token) => Attempt::Granted(Grant { owner: request.owner, token }),
-            (false, remaining) => Attempt::Busy(left(remaining)),
+            // The poller notices when the term ends.
+            (false, _) => {
+                self.poller.busy(key);
+                Attempt::Busy(None)
+            }
         })
     }
 
@@ -166,11 +155,14 @@ impl LockBackend for RedisBackend {
     }
 
     async fn freed(&self, key: &str) {
-        self.subscription.freed(key).await;
+        tokio::select! {
+            () = self.subscription.freed(key) => {}
+            () = self.poller.freed(key) => {}
+        }
     }
 
     fn poll_interval(&self) -> Duration {
-        POLL
+        WITHOUT_HINT
     }
 
     fn give_way(&self) -> Duration {
@@ -185,23 +177,5 @@ impl LockBackend for RedisBackend {
 impl fmt::Debug for RedisBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisBackend").field("names", &self.names).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_term_is_at_least_a_millisecond_and_never_cut_short() {
-        assert_eq!(milliseconds(Duration::from_nanos(1)), 1);
-        assert_eq!(milliseconds(Duration::from_micros(1_500)), 2);
-        assert_eq!(milliseconds(Duration::from_secs(90)), 90_000);
-        assert!(i64::try_from(milliseconds(Duration::MAX)).is_ok());
-    }
-
-    #[test]
-    fn a_negative_ttl_means_no_limit() {
-        assert_eq!((left(-1), left(5)), (None, Some(Duration::from_millis(5))));
     }
 }

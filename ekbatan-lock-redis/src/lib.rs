@@ -39,7 +39,9 @@
 //! the commit, such as a mail or a call to another service, are not protected.
 //!
 //! Tokens keep growing when the data is lost, because they are never less than the server's
-//! clock in milliseconds. This fails only if the clock is set back at the same time, if the
+//! clock in milliseconds. For the same reason the last token of a key that nobody has used for a
+//! day need not be kept. This fails only if the clock is set back at the same time (for a key
+//! without its last token, by more than a day), if the
 //! clock of a promoted replica is behind by more than the time of the fail-over, or if a single
 //! key was granted more than a thousand times per second for so long that its token is ahead
 //! of the clock.
@@ -58,12 +60,14 @@
 //!
 //! # Stored keys
 //!
-//! For each lock: `<namespace>:{key}` while it is held; `<namespace>:fence:{key}`, a number
-//! that is never deleted; and `<namespace>:wanted:{key}`, for two seconds after a caller had to
-//! wait. The braces keep the keys of a lock on one node of a cluster.
+//! For each lock: `<namespace>:{key}` while it is held; `<namespace>:fence:{key}`, the last
+//! token, until a day after the time that this token stands for; and `<namespace>:wanted:{key}`,
+//! for three seconds after a caller had to wait. The braces keep the keys of a lock on one node
+//! of a cluster.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod answer;
 mod backend;
 mod client;
 mod commands;
@@ -72,6 +76,7 @@ mod safety;
 mod scripts;
 mod server;
 mod subscription;
+mod waited;
 
 pub use backend::RedisBackend;
 pub use server::WithRedis;

@@ -15,6 +15,7 @@ mod error;
 mod execute_locked;
 mod force;
 mod key_hints;
+mod key_poller;
 mod key_queue;
 mod key_worker;
 mod lease;
@@ -45,6 +46,7 @@ pub use ekbatan_core::lock_key;
 pub use error::{LockError, LossCause, WithLockError};
 pub use execute_locked::ExecuteLocked;
 pub use key_hints::KeyHints;
+pub use key_poller::{KeyPoller, KeyState, KeyStates, Pace};
 pub use lease::Lease;
 #[cfg(feature = "mysql")]
 pub use mysql::{MySqlLocks, MySqlLocksError};

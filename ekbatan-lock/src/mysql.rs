@@ -3,6 +3,7 @@
 //! Invariants: the number of connections is constant, however many leases and waiters there
 //! are. No statement waits for a lock. A server that is read-only grants nothing.
 
+mod cleaning;
 mod connection;
 mod error;
 mod lease;

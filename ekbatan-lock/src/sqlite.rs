@@ -4,8 +4,18 @@
 //! transaction is open between two statements. A database whose locks would exclude no other
 //! process is rejected as far as its address shows.
 
+/// Milliseconds since 1970, the same throughout a statement.
+macro_rules! now {
+    () => {
+        "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)"
+    };
+}
+
+mod cleaning;
+mod columns;
 mod file;
 mod lease;
+mod rows;
 
 use ekbatan_core::__private::sqlite_options;
 use ekbatan_core::config::{DataSourceConfig, Dialect};
@@ -98,8 +108,9 @@ impl SqliteLocks {
 
     /// Leases as rows of the table `eventlog_lock_leases`, which is created if it does not exist.
     ///
-    /// SQLite does not notify other processes of a released key, so they poll, about every
-    /// 20 ms. Within one process the next waiter has the key at once.
+    /// SQLite does not notify other processes of a released key. A process that waits for keys
+    /// looks about every 20 ms whether another process has written the file, and reads it only
+    /// then. Within one process the next waiter has the key at once.
     ///
     /// # Errors
     ///

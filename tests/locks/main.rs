@@ -66,8 +66,8 @@ mod database;
 mod pooler;
 mod providers;
 
+mod cleaning;
 mod commit;
-mod defaults;
 mod encryption;
 mod ends;
 mod exclusion;
@@ -87,3 +87,4 @@ mod sqlite;
 mod telemetry;
 mod trap;
 mod trips;
+mod waiting;

@@ -7,6 +7,7 @@ use ekbatan::lock::{KeyedLockProvider, LockKey};
 use crate::providers::{Kind, LONG};
 use crate::sql::place::Place;
 
+mod defaults;
 mod refusals;
 mod sessions;
 

@@ -6,7 +6,8 @@ end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local token = math.max(now, tonumber(redis.call('GET', KEYS[2]) or '0') + 1)
-redis.call('SET', KEYS[2], string.format('%.0f', token))
+local kept = string.format('%.0f', token - now + 86400000)
+redis.call('SET', KEYS[2], string.format('%.0f', token), 'PX', kept)
 redis.call('DEL', KEYS[3])
 redis.call('PUBLISH', ARGV[1], ARGV[2])
 return 1

@@ -19,7 +19,8 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local token = math.max(now, tonumber(redis.call('GET', KEYS[2]) or '0') + 1)
 local digits = string.format('%.0f', token)
-redis.call('SET', KEYS[2], digits)
+-- Kept until a day after the time that the token stands for. Later the clock alone is greater.
+redis.call('SET', KEYS[2], digits, 'PX', string.format('%.0f', token - now + 86400000))
 local value = ARGV[1] .. '|' .. digits .. '|' .. string.format('%.0f', now) .. '|' .. ARGV[2]
 redis.call('SET', KEYS[1], value, 'NX', 'PX', ARGV[3])
 return {1, token}

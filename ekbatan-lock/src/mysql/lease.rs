@@ -1,31 +1,45 @@
 //! Leases as rows, by the server's clock.
 //!
-//! Invariants: a row is never deleted and its token only grows. A statement that changes a
-//! lease names its owner and token. Every call is one round trip and writes at most one row,
-//! so that calls cannot deadlock.
+//! Invariants: a key's token only grows, also if its row was [cleaned](super::cleaning). A
+//! statement that changes a lease names its owner and token. Every call is one round trip and
+//! writes at most one row, so that calls cannot deadlock; statements for several rows take them
+//! in the order of their keys.
 //!
 //! A statement's time is that of its start, even if it waited for its row. This is safe: a key
 //! that had expired at the start has expired, and a term that begins at the start does not end
 //! later than its holder expects.
 //!
-//! The server does not notify waiters, so they poll. A waiter that finds the key busy marks
-//! the row as wanted. A process that releases a wanted key does not try again for a moment,
-//! and leaves a short mark of its own, so that the next holder knows that the key is wanted.
+//! The server does not notify waiters, so one [poller](crate::key_poller) looks at the rows of
+//! all keys that this process waits for. A waiter that finds the key busy marks the row as
+//! wanted, and the poller renews the mark. A process that releases a wanted key does not try
+//! again for a moment, and leaves a short mark of its own, so that the next holder knows that
+//! the key is wanted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
 use uuid::Uuid;
 
+use super::cleaning::RowCleaner;
 use super::connection::{StatementResult, value};
 use super::pool::MySqlLockPool;
-use super::sql::{MILLIS, NEVER, micros, text, uuid};
+use super::sql::{MILLIS, NEVER, micros, text, texts, uuid};
 use super::tables::{LEASES, full_name};
+use crate::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
 /// Grants keys as rows of the table `lock_leases`.
 pub(super) struct MySqlLeases {
+    rows: LeaseRows,
+    poller: KeyPoller,
+    cleaner: Arc<RowCleaner>,
+}
+
+/// The table, and how to reach it.
+#[derive(Clone)]
+struct LeaseRows {
     pool: MySqlLockPool,
     table: String,
     /// Distinguishes the marks of this process from those of others.
@@ -34,9 +48,32 @@ pub(super) struct MySqlLeases {
 
 impl MySqlLeases {
     pub(super) fn new(pool: MySqlLockPool, eventlog: &str) -> Self {
-        Self { pool, table: full_name(eventlog, &LEASES), process: Uuid::new_v4() }
+        let table = full_name(eventlog, &LEASES);
+        let cleaner = Arc::new(RowCleaner::new(&table, "until <= UTC_TIMESTAMP(6)"));
+        let rows = LeaseRows { pool, table, process: Uuid::new_v4() };
+        Self { poller: KeyPoller::new(rows.clone(), POLLS), rows, cleaner }
     }
 
+    /// Deletes old rows if that is due, without the caller waiting for it.
+    fn clean(&self) {
+        let Some(slice) = self.cleaner.next_slice() else { return };
+        let (pool, cleaner) = (self.rows.pool.clone(), self.cleaner.clone());
+        tokio::spawn(async move {
+            let cleaned = async {
+                let rows = pool.run("looking for old leases", &slice).await?;
+                match cleaner.deletion(&rows) {
+                    Some(deletion) => pool.run("deleting old leases", &deletion).await.map(drop),
+                    None => Ok(()),
+                }
+            };
+            if let Err(error) = cleaned.await {
+                tracing::debug!(%error, "old rows of leases stay");
+            }
+        });
+    }
+}
+
+impl LeaseRows {
     /// Takes the key or marks it as wanted, and selects the result. Writes nothing if the key
     /// is held and marked already. If the row changes after that check, the `UPDATE` part
     /// decides. MySQL assigns columns from left to right, each from the new values before it.
@@ -66,9 +103,7 @@ impl MySqlLeases {
                          UTC_TIMESTAMP(6) + INTERVAL 2 SECOND, wanted_until))), \
                  until = IF(until <= UTC_TIMESTAMP(6), \
                      UTC_TIMESTAMP(6) + INTERVAL {term} MICROSECOND, until); \
-             SELECT owner = {owner}, token, \
-                 TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) \
-             FROM {table} WHERE lock_key = {key}"
+             SELECT owner = {owner}, token FROM {table} WHERE lock_key = {key}"
         )
     }
 
@@ -93,11 +128,32 @@ impl MySqlLeases {
         )
     }
 
+    /// Selects the states of the keys, and renews the marks that are about to end.
+    fn look_sql(&self, keys: &[String]) -> String {
+        let keys = texts(keys);
+        format!(
+            "SELECT lock_key, token, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) \
+             FROM {table} WHERE lock_key IN ({keys}); \
+             UPDATE {table} SET wanted_by = {me}, \
+                 wanted_until = UTC_TIMESTAMP(6) + INTERVAL 2 SECOND \
+             WHERE lock_key IN ({keys}) AND until > UTC_TIMESTAMP(6) \
+                 AND wanted_until <= UTC_TIMESTAMP(6) + INTERVAL 1 SECOND",
+            table = self.table,
+            me = uuid(self.process)
+        )
+    }
+
     async fn affects(&self, what: &str, sql: &str) -> Result<bool, BackendError> {
         let sets = self.pool.run(what, sql).await?;
         Ok(sets.iter().any(|set| set.affected > 0))
     }
 }
+
+/// How the pollers of both strategies look.
+pub(super) const POLLS: Pace = Pace::new(Duration::from_millis(5), Duration::from_millis(300));
+
+/// Time between tries for a key without a hint. The poller gives the hints.
+pub(super) const WITHOUT_HINT: Duration = Duration::from_secs(300);
 
 /// How long this process does not try for a wanted key that it released.
 pub(super) const GIVE_WAY: Duration = Duration::from_millis(40);
@@ -113,6 +169,19 @@ pub(super) fn duration(row: &MySqlRow, column: usize) -> Result<Duration, Backen
     Ok(Duration::from_micros(u64::try_from(value::<i64>(row, column)?).unwrap_or_default()))
 }
 
+/// The state of a row with a key, a token and the rest of a term.
+fn state(row: &MySqlRow) -> Result<KeyState, BackendError> {
+    Ok(KeyState { key: value(row, 0)?, grant: value(row, 1)?, remaining: Some(duration(row, 2)?) })
+}
+
+#[async_trait]
+impl KeyStates for LeaseRows {
+    async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
+        let sets = self.pool.run("looking for freed leases", &self.look_sql(keys)).await?;
+        sets.iter().flat_map(|set| &set.rows).map(state).collect()
+    }
+}
+
 #[async_trait]
 impl LockBackend for MySqlLeases {
     fn name(&self) -> &'static str {
@@ -120,7 +189,8 @@ impl LockBackend for MySqlLeases {
     }
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        let sets = self.pool.run("taking a lease", &self.take(key, request)).await?;
+        let rows = &self.rows;
+        let sets = rows.pool.run("taking a lease", &rows.take(key, request)).await?;
         let Some(row) = row(&sets, 1) else {
             return Err(BackendError::new(
                 "taking a lease: the row that was written does not exist",
@@ -129,7 +199,9 @@ impl LockBackend for MySqlLeases {
         Ok(if value(row, 0)? {
             Attempt::Granted(Grant { owner: request.owner, token: value(row, 1)? })
         } else {
-            Attempt::Busy(Some(duration(row, 2)?))
+            // The poller notices when the term ends.
+            self.poller.busy(key);
+            Attempt::Busy(None)
         })
     }
 
@@ -137,17 +209,20 @@ impl LockBackend for MySqlLeases {
         let sql = format!(
             "UPDATE {} SET until = UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND \
              WHERE lock_key = {} AND owner = {} AND token = {} AND until > UTC_TIMESTAMP(6)",
-            self.table,
+            self.rows.table,
             micros(term),
             text(key),
             uuid(grant.owner),
             grant.token
         );
-        self.affects("extending a lease", &sql).await
+        self.rows.affects("extending a lease", &sql).await
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        let sets = self.pool.run("releasing a lease", &self.release_sql(key, grant)).await?;
+        let rows = &self.rows;
+        let sets = rows.pool.run("releasing a lease", &rows.release_sql(key, grant)).await?;
+        self.cleaner.released(key);
+        self.clean();
         // A lease that has expired is free already.
         let ours = sets.get(1).is_some_and(|set| set.affected > 0);
         let wanted = row(&sets, 0).map(|row| value(row, 0)).transpose()?.unwrap_or(false);
@@ -159,10 +234,10 @@ impl LockBackend for MySqlLeases {
             "SELECT holder, token, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)), \
                  TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) \
              FROM {} WHERE lock_key = {} AND until > UTC_TIMESTAMP(6)",
-            self.table,
+            self.rows.table,
             text(key)
         );
-        let sets = self.pool.run("looking for the holder of a lease", &sql).await?;
+        let sets = self.rows.pool.run("looking for the holder of a lease", &sql).await?;
         let Some(row) = row(&sets, 0) else { return Ok(None) };
         let holder = Holder::new(value::<String>(row, 0)?, value(row, 1)?);
         Ok(Some(holder.held(Some(duration(row, 2)?)).remaining(Some(duration(row, 3)?))))
@@ -172,18 +247,22 @@ impl LockBackend for MySqlLeases {
         let sql = format!(
             "UPDATE {} SET until = {NEVER}, token = token + 1 \
              WHERE lock_key = {} AND until > UTC_TIMESTAMP(6)",
-            self.table,
+            self.rows.table,
             text(key)
         );
-        self.affects("ending a lease", &sql).await
+        self.rows.affects("ending a lease", &sql).await
     }
 
     fn frees_by_itself(&self) -> bool {
         true
     }
 
+    async fn freed(&self, key: &str) {
+        self.poller.freed(key).await;
+    }
+
     fn poll_interval(&self) -> Duration {
-        Duration::from_millis(20)
+        WITHOUT_HINT
     }
 
     fn give_way(&self) -> Duration {

@@ -7,12 +7,17 @@ mod live;
 mod statements;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use tokio::sync::{mpsc, oneshot};
+
+use super::cleaning::RowCleaner;
 use super::connection::MySqlConnector;
 use super::error::MySqlLocksError;
-use super::lease::GIVE_WAY;
+use super::lease::{GIVE_WAY, POLLS, WITHOUT_HINT};
+use crate::key_poller::{KeyPoller, KeyState, KeyStates};
 use crate::session::{
     Forced, ReleaseRequest, Requests, SessionBackend, SessionGrants, SessionRequest, SessionServer,
     TakeRequest, TryOutcome,
@@ -26,14 +31,42 @@ use statements::SessionStatements;
 pub(super) struct MySqlSessions {
     connector: Arc<MySqlConnector>,
     statements: SessionStatements,
+    poller: OnceLock<KeyPoller>,
+    cleaner: RowCleaner,
+}
+
+/// Asks the session for the states of keys.
+struct SessionStates {
+    requests: mpsc::WeakUnboundedSender<SessionRequest>,
+}
+
+#[async_trait]
+impl KeyStates for SessionStates {
+    async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
+        let closed = || BackendError::new("the lock session was closed");
+        let (reply, replied) = oneshot::channel();
+        let requests = self.requests.upgrade().ok_or_else(closed)?;
+        let look = SessionRequest::Look { keys: keys.to_vec(), reply };
+        requests.send(look).map_err(|_| closed())?;
+        drop(requests);
+        replied.await.unwrap_or_else(|_| Err(closed()))
+    }
 }
 
 impl MySqlSessions {
+    fn busy(&self, key: &str) {
+        if let Some(poller) = self.poller.get() {
+            poller.busy(key);
+        }
+    }
+
     pub(super) async fn open(
         connector: Arc<MySqlConnector>,
         eventlog: &str,
     ) -> Result<SessionBackend<Self>, MySqlLocksError> {
-        SessionBackend::open(Self { connector, statements: SessionStatements::new(eventlog) }).await
+        let statements = SessionStatements::new(eventlog);
+        let cleaner = statements.cleaner();
+        SessionBackend::open(Self { connector, statements, poller: OnceLock::new(), cleaner }).await
     }
 }
 
@@ -41,7 +74,7 @@ impl SessionServer for MySqlSessions {
     const NAME: &'static str = "mysql session";
     /// The protocol does not report that a session has ended, so it is pinged often.
     const PING: Duration = Duration::from_secs(1);
-    const POLL_INTERVAL: Duration = Duration::from_millis(20);
+    const POLL_INTERVAL: Duration = WITHOUT_HINT;
     const GIVE_WAY: Duration = GIVE_WAY;
     const SESSION_LIST: &'static str = "SHOW PROCESSLIST";
 
@@ -56,6 +89,18 @@ impl SessionServer for MySqlSessions {
 
     async fn open(&self) -> Result<MySqlSession, MySqlLocksError> {
         MySqlSession::open(&self.connector, self.statements.clone()).await
+    }
+
+    fn opened(&self, requests: &Requests) {
+        let states = SessionStates { requests: requests.downgrade() };
+        self.poller.get_or_init(|| KeyPoller::new(states, POLLS));
+    }
+
+    async fn freed(&self, key: &str) {
+        match self.poller.get() {
+            Some(poller) => poller.freed(key).await,
+            None => std::future::pending().await,
+        }
     }
 
     fn shared(session: &MySqlSession) -> Arc<SessionGrants<String>> {
@@ -75,6 +120,7 @@ impl SessionServer for MySqlSessions {
                 holders.insert(key.clone(), request.holder.clone());
                 asked.push((key, request, reply));
             } else {
+                self.busy(&key);
                 let _ = reply.send(Ok(TryOutcome::busy(requests.clone())));
             }
         }
@@ -90,6 +136,7 @@ impl SessionServer for MySqlSessions {
                 },
                 Some(Ok(None)) => {
                     grants.remove(&key);
+                    self.busy(&key);
                     Ok(TryOutcome::busy(requests.clone()))
                 }
                 Some(Err(error)) => {
@@ -127,6 +174,7 @@ impl SessionServer for MySqlSessions {
         let wanted = session.release(&keys).await;
         for (key, reply) in keys.iter().zip(replies) {
             grants.remove(key);
+            self.cleaner.released(key);
             let released = match &wanted {
                 Ok(wanted) => Ok(Released { ours: true, wanted: wanted.contains(key) }),
                 Err(error) => Err(BackendError::new(error.to_string())),
@@ -140,6 +188,9 @@ impl SessionServer for MySqlSessions {
             SessionRequest::Inspect { key, reply } => {
                 drop(reply.send(session.inspect(&key).await));
             }
+            SessionRequest::Look { keys, reply } => {
+                drop(reply.send(session.look(&keys).await));
+            }
             SessionRequest::Force { key, ending, reply } => {
                 drop(reply.send(force(session, key, ending).await));
             }
@@ -150,6 +201,7 @@ impl SessionServer for MySqlSessions {
 
     async fn after_batch(&self, session: &mut MySqlSession) {
         session.note_wanted_keys().await;
+        session.clean(&self.cleaner).await;
     }
 
     async fn ping(&self, session: &mut MySqlSession) {

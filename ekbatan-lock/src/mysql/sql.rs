@@ -23,6 +23,11 @@ pub(super) fn text(value: &str) -> String {
     format!("_utf8mb4 {}", bytes(value.as_bytes()))
 }
 
+/// A list of texts.
+pub(super) fn texts<T: AsRef<str>>(values: impl IntoIterator<Item = T>) -> String {
+    values.into_iter().map(|value| text(value.as_ref())).collect::<Vec<_>>().join(", ")
+}
+
 pub(super) fn uuid(value: Uuid) -> String {
     bytes(value.as_bytes())
 }

@@ -15,8 +15,7 @@ pub(super) struct MySqlTable {
     columns: &'static str,
 }
 
-/// One row per key that was ever leased. Rows are never deleted, because tokens would start
-/// again.
+/// One row per key that was leased within the last day, or is leased.
 pub(super) const LEASES: MySqlTable = MySqlTable {
     table: "lock_leases",
     columns: "owner binary(16) NOT NULL, \
@@ -28,7 +27,8 @@ pub(super) const LEASES: MySqlTable = MySqlTable {
          wanted_until datetime(6) NOT NULL",
 };
 
-/// One row per key that was ever locked: its token, and the session that had it last.
+/// One row per key that was locked within the last day, or is locked: its token, and the session
+/// that had it last.
 /// `IS_USED_LOCK(lock_name)` tells whether that session still has it.
 pub(super) const SESSIONS: MySqlTable = MySqlTable {
     table: "lock_sessions",

@@ -173,6 +173,8 @@ async fn handle(
             drop(reply.map(|reply| reply.send(released)));
         }
         SessionRequest::Inspect { key, reply } => drop(reply.send(inspect(&session, &key).await)),
+        // Its hints are notifications.
+        SessionRequest::Look { reply, .. } => drop(reply.send(Ok(Vec::new()))),
         SessionRequest::Force { key, reply, .. } => {
             drop(reply.send(force(&session, &hints, &key).await.map(Forced::Free)));
         }

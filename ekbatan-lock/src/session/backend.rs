@@ -30,6 +30,7 @@ impl<S: SessionServer> SessionBackend<S> {
         let session = server.open().await?;
         let common = Arc::new(Common::new(server, &session));
         let (requests, received) = mpsc::unbounded_channel();
+        common.server.opened(&requests);
         let actor = Actor::new(common.clone(), session, requests.downgrade(), received);
         tokio::spawn(actor.serve());
         Ok(Self { common, requests })

@@ -5,6 +5,7 @@
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::key_poller::KeyState;
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, Released};
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, BackendError>>;
@@ -25,6 +26,11 @@ pub(crate) enum SessionRequest {
         key: String,
         reply: Reply<Option<Holder>>,
     },
+    /// The states of keys that this process waits for, if the server does not notify it.
+    Look {
+        keys: Vec<String>,
+        reply: Reply<Vec<KeyState>>,
+    },
     /// Ends the grant of the current holder. `ending` is the session that was already told to
     /// end.
     Force {
@@ -44,6 +50,7 @@ impl SessionRequest {
             Self::Take { reply, .. } => drop(reply.send(Err(error))),
             Self::Release { reply, .. } => drop(reply.map(|reply| reply.send(Err(error)))),
             Self::Inspect { reply, .. } => drop(reply.send(Err(error))),
+            Self::Look { reply, .. } => drop(reply.send(Err(error))),
             Self::Force { reply, .. } => drop(reply.send(Err(error))),
             Self::Close { reply } => drop(reply.send(())),
         }
@@ -98,7 +105,7 @@ pub(crate) type ReleaseRequest = (String, Grant, Option<Reply<Released>>);
 pub(crate) struct Batch {
     pub(crate) releases: Vec<ReleaseRequest>,
     pub(crate) takes: Vec<TakeRequest>,
-    /// Inspections and releases by force.
+    /// Inspections, looks and releases by force.
     pub(crate) others: Vec<SessionRequest>,
     /// Set if the session is to be closed after the batch.
     pub(crate) close: Option<oneshot::Sender<()>>,

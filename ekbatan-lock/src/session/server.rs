@@ -33,6 +33,11 @@ pub(crate) trait SessionServer: Send + Sync + 'static {
 
     fn open(&self) -> impl Future<Output = Result<Self::Session, Self::Error>> + Send;
 
+    /// Called once, before the first request.
+    fn opened(&self, requests: &Requests) {
+        let _ = requests;
+    }
+
     fn shared(session: &Self::Session) -> Self::Shared;
 
     fn grants(shared: &Self::Shared) -> &SessionGrants<Self::Lock>;
@@ -64,7 +69,7 @@ pub(crate) trait SessionServer: Send + Sync + 'static {
         requests: &Requests,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Handles an inspection or a release by force, and replies.
+    /// Handles an inspection, a look or a release by force, and replies.
     fn handle(
         &self,
         session: &mut Self::Session,

@@ -5,10 +5,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -26,6 +27,7 @@ const MAX_BUSY: Duration = Duration::from_secs(30);
 pub(super) struct LockFile {
     options: SqliteConnectOptions,
     connection: Arc<Mutex<Option<SqliteConnection>>>,
+    releases: Arc<AtomicU64>,
 }
 
 /// A parameter of a statement.
@@ -40,7 +42,18 @@ impl LockFile {
         // A grant does not wait for the disk: only a crash of the machine forgets it, and that
         // ends the holders, too.
         let options = options.busy_timeout(BUSY).synchronous(SqliteSynchronous::Normal);
-        Self { options, connection: Arc::default() }
+        Self { options, connection: Arc::default(), releases: Arc::default() }
+    }
+
+    /// Notes that a key was released over this connection: SQLite reports to a connection only
+    /// the writes of others.
+    pub(super) fn note_release(&self) {
+        self.releases.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Number of releases over this connection.
+    pub(super) fn releases(&self) -> u64 {
+        self.releases.load(Ordering::SeqCst)
     }
 
     /// Runs one statement that returns one row or none. If the future is dropped, it is unknown
@@ -51,10 +64,20 @@ impl LockFile {
         sql: &'static str,
         values: &[SqliteValue<'_>],
     ) -> Result<Option<SqliteRow>, BackendError> {
+        Ok(self.rows(what, sql, values).await?.pop())
+    }
+
+    /// Runs one statement, like [`row`](Self::row).
+    pub(super) async fn rows(
+        &self,
+        what: &str,
+        sql: &str,
+        values: &[SqliteValue<'_>],
+    ) -> Result<Vec<SqliteRow>, BackendError> {
         let until = Instant::now() + MAX_BUSY;
         loop {
             match self.once(sql, values).await {
-                Ok(row) => return Ok(row),
+                Ok(rows) => return Ok(rows),
                 Err(error) if !is_busy(&error) => return Err(BackendError::caused(what, error)),
                 Err(_) if Instant::now() >= until => {
                     return Err(BackendError::new(format!(
@@ -70,21 +93,22 @@ impl LockFile {
 
     async fn once(
         &self,
-        sql: &'static str,
+        sql: &str,
         values: &[SqliteValue<'_>],
-    ) -> Result<Option<SqliteRow>, sqlx::Error> {
+    ) -> Result<Vec<SqliteRow>, sqlx::Error> {
         let mut open = self.connection.lock().await;
         let connection = match &mut *open {
             Some(connection) => connection,
             none => none.insert(self.options.connect().await?),
         };
-        let query = values.iter().fold(sqlx::query(sql), |query, value| match value {
+        let query = sqlx::query(AssertSqlSafe(sql));
+        let query = values.iter().fold(query, |query, value| match value {
             SqliteValue::Text(text) => query.bind((*text).to_owned()),
             SqliteValue::Int(number) => query.bind(*number),
         });
         // Fetch all rows: a statement commits only after its last one.
         match query.fetch_all(&mut *connection).await {
-            Ok(mut rows) => Ok(rows.pop()),
+            Ok(rows) => Ok(rows),
             Err(error) => {
                 if error.as_database_error().is_none()
                     && let Some(broken) = open.take()

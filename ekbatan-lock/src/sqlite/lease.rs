@@ -1,30 +1,26 @@
 //! Leases as rows, by the clock of the machine.
 //!
-//! Invariants: a row is never deleted and its token only grows. A statement that changes a
-//! lease names its owner and token. Every change is one statement, which reads the clock after
+//! Invariants: a key's token only grows, also if its row was [cleaned](super::cleaning). A
+//! statement that changes a lease names its owner and token. Every change is one statement, which reads the clock after
 //! it has become the only writer of the file.
 //!
 //! Tokens are at least the milliseconds since 1970, so that they grow even if the file is
 //! lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
+use super::cleaning::RowCleaner;
+use super::columns::{duration, get};
 use super::file::{LockFile, SqliteValue};
+use super::rows::WaitedRows;
+use crate::key_poller::{KeyPoller, Pace};
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
-/// Milliseconds since 1970, the same throughout a statement.
-macro_rules! now {
-    () => {
-        "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)"
-    };
-}
-
-/// One row per key that was ever leased. Rows are never deleted, because tokens would start
-/// again.
+/// One row per key that was leased within the last day, or is leased.
 const CREATE: &str = "\
     CREATE TABLE IF NOT EXISTS eventlog_lock_leases ( \
         lock_key     TEXT PRIMARY KEY, \
@@ -38,9 +34,7 @@ const CREATE: &str = "\
 
 /// Selects a key that is held and marked as wanted, for which nothing has to be written.
 const LOOK: &str = concat!(
-    "SELECT until - ",
-    now!(),
-    " FROM eventlog_lock_leases WHERE lock_key = $1 AND until > ",
+    "SELECT 1 FROM eventlog_lock_leases WHERE lock_key = $1 AND until > ",
     now!(),
     " AND wanted_until > ",
     now!(),
@@ -66,8 +60,7 @@ const TAKE: &str = concat!(
         since = CASE WHEN l.until <= excluded.since THEN excluded.since ELSE l.since END, \
         until = CASE WHEN l.until <= excluded.since THEN excluded.until ELSE l.until END, \
         wanted_until = CASE WHEN l.until <= excluded.since THEN 0 ELSE excluded.since + 2000 END \
-    RETURNING owner = $2, token, until - ",
-    now!()
+    RETURNING owner = $2, token"
 );
 
 const EXTEND: &str = concat!(
@@ -107,10 +100,20 @@ const INSPECT: &str = concat!(
 /// The longest term: a thousand years.
 const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
 
+/// How the poller looks whether the file has changed. No look takes a lock on the file.
+const POLLS: Pace = Pace::new(Duration::from_millis(2), Duration::from_millis(20));
+
+/// Time between tries for a key without a hint. The poller gives the hints.
+const WITHOUT_HINT: Duration = Duration::from_secs(300);
+
+/// How long this process does not try for a wanted key that it released.
+const GIVE_WAY: Duration = Duration::from_millis(40);
+
 /// Grants keys as rows of the table `eventlog_lock_leases`.
-#[derive(Debug)]
 pub(super) struct SqliteLeases {
     file: LockFile,
+    poller: KeyPoller,
+    cleaner: Arc<RowCleaner>,
 }
 
 impl SqliteLeases {
@@ -119,7 +122,20 @@ impl SqliteLeases {
         if file.row("looking for the lock table", there, &[]).await?.is_none() {
             file.row("creating the lock table", CREATE, &[]).await?;
         }
-        Ok(Self { file })
+        let poller = KeyPoller::new(WaitedRows::new(file.clone()), POLLS);
+        Ok(Self { file, poller, cleaner: Arc::default() })
+    }
+
+    /// Deletes old rows if that is due, without the caller waiting for it.
+    fn clean(&self) {
+        if self.cleaner.released() {
+            let (file, cleaner) = (self.file.clone(), self.cleaner.clone());
+            tokio::spawn(async move {
+                if let Err(error) = cleaner.clean(&file).await {
+                    tracing::debug!(%error, "old rows of leases stay");
+                }
+            });
+        }
     }
 }
 
@@ -129,18 +145,6 @@ fn millis(term: Duration) -> i64 {
     i64::try_from(term.min(LONGEST).as_millis()).unwrap_or(i64::MAX >> 1) + 1
 }
 
-fn duration(row: &SqliteRow, column: usize) -> Result<Duration, BackendError> {
-    Ok(Duration::from_millis(u64::try_from(get::<i64>(row, column)?).unwrap_or_default()))
-}
-
-/// A column of the lock table. Its type can be wrong, as SQLite does not enforce types.
-fn get<'r, T>(row: &'r SqliteRow, column: usize) -> Result<T, BackendError>
-where
-    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
-{
-    row.try_get(column).map_err(|error| BackendError::caused("eventlog_lock_leases", error))
-}
-
 #[async_trait]
 impl LockBackend for SqliteLeases {
     fn name(&self) -> &'static str {
@@ -148,9 +152,10 @@ impl LockBackend for SqliteLeases {
     }
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        if let Some(row) = self.file.row("reading a lease", LOOK, &[SqliteValue::Text(key)]).await?
-        {
-            return Ok(Attempt::Busy(Some(duration(&row, 0)?)));
+        // The poller notices when the term of a busy key ends.
+        if self.file.row("reading a lease", LOOK, &[SqliteValue::Text(key)]).await?.is_some() {
+            self.poller.busy(key);
+            return Ok(Attempt::Busy(None));
         }
         let owner = request.owner.to_string();
         let values = [
@@ -167,7 +172,8 @@ impl LockBackend for SqliteLeases {
         Ok(if get(&row, 0)? {
             Attempt::Granted(Grant { owner: request.owner, token: get(&row, 1)? })
         } else {
-            Attempt::Busy(Some(duration(&row, 2)?))
+            self.poller.busy(key);
+            Attempt::Busy(None)
         })
     }
 
@@ -187,6 +193,8 @@ impl LockBackend for SqliteLeases {
         let values =
             [SqliteValue::Text(key), SqliteValue::Text(&owner), SqliteValue::Int(grant.token)];
         let row = self.file.row("releasing a lease", RELEASE, &values).await?;
+        self.file.note_release();
+        self.clean();
         // A lease that has expired is free already.
         let wanted = row.as_ref().map_or(Ok(false), |row| get(row, 0))?;
         Ok(Released { ours: row.is_some(), wanted })
@@ -207,10 +215,23 @@ impl LockBackend for SqliteLeases {
 
     async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
         let row = self.file.row("ending a lease", FORCE, &[SqliteValue::Text(key)]).await?;
+        self.file.note_release();
         Ok(row.is_some())
     }
 
     fn frees_by_itself(&self) -> bool {
         true
+    }
+
+    async fn freed(&self, key: &str) {
+        self.poller.freed(key).await;
+    }
+
+    fn poll_interval(&self) -> Duration {
+        WITHOUT_HINT
+    }
+
+    fn give_way(&self) -> Duration {
+        GIVE_WAY
     }
 }

@@ -134,3 +134,30 @@ async fn a_caller_dropped_at_any_poll_leaves_no_key_held() {
     other.close().await;
     assert_eq!(space.stored().await, Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn the_last_token_of_an_unused_key_is_kept_for_a_day() {
+    let space = Space::shared().await;
+    let backend = space.backend().await;
+    let mut server = connection(&space.url).await;
+    let fence = format!("{}:fence:{{k}}", space.namespace);
+    let day = 86_400_000;
+    let first = taken(&backend, "k", LONG).await;
+    assert!(backend.release("k", &first).await.unwrap().ours);
+    let kept: i64 = asked(&mut server, &["PTTL", &fence]).await;
+    assert!((day - 60_000..=day).contains(&kept), "{kept}");
+    // Ahead of the clock, because the clock was set back.
+    let _: i64 = asked(&mut server, &["INCRBY", &fence, &day.to_string()]).await;
+    let ahead = taken(&backend, "k", LONG).await;
+    let kept: i64 = asked(&mut server, &["PTTL", &fence]).await;
+    assert!(ahead.token > first.token + day && kept > 2 * day - 60_000, "{kept}");
+    assert!(backend.force_release("k", "a test").await.unwrap());
+    let kept: i64 = asked(&mut server, &["PTTL", &fence]).await;
+    assert!(kept > 2 * day - 60_000, "{kept}");
+    // Nobody has used it for a day.
+    let first = taken(&backend, "l", LONG).await;
+    assert!(backend.release("l", &first).await.unwrap().ours);
+    let _: i64 = asked(&mut server, &["DEL", &fence.replace("{k}", "{l}")]).await;
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert!(taken(&backend, "l", LONG).await.token > first.token);
+}

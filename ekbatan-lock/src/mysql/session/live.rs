@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::statements::SessionStatements;
+use crate::key_poller::KeyState;
+use crate::mysql::cleaning::RowCleaner;
 use crate::mysql::connection::{MySqlConnector, MySqlLockConnection, StatementResult, value};
 use crate::mysql::error::{MySqlLocksError, StatementFailure};
 use crate::mysql::lease::{RELEASE_MARK, duration};
@@ -207,6 +209,33 @@ impl MySqlSession {
                 let error = BackendError::from(failure);
                 tracing::debug!(%error, "marking wanted keys failed; their holders do not know of the waiters");
             }
+        }
+    }
+
+    /// The states of keys that this process waits for. Renews their marks.
+    pub(super) async fn look(&mut self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
+        let sql = self.statements.look(keys, MARK);
+        let sets = self.run("looking for freed locks", &sql).await.map_err(BackendError::from)?;
+        let state = |row| {
+            let remaining = value::<bool>(row, 2)?.then_some(Duration::ZERO);
+            Ok(KeyState { key: value(row, 0)?, grant: value(row, 1)?, remaining })
+        };
+        sets.iter().flat_map(|set| &set.rows).map(state).collect()
+    }
+
+    /// Deletes old rows if that is due.
+    pub(super) async fn clean(&mut self, cleaner: &RowCleaner) {
+        let Some(slice) = cleaner.next_slice().filter(|_| !self.grants.is_over()) else { return };
+        let cleaned = async {
+            let rows = self.run("looking for old locks", &slice).await?;
+            match cleaner.deletion(&rows) {
+                Some(deletion) => self.run("deleting old locks", &deletion).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        if let Err(failure) = cleaned.await {
+            let error = BackendError::from(failure);
+            tracing::debug!(%error, "old rows of locks stay");
         }
     }
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::mysql::sql::{MILLIS, NEVER, text, uuid};
+use crate::mysql::cleaning::RowCleaner;
+use crate::mysql::sql::{MILLIS, NEVER, text, texts, uuid};
 use crate::mysql::tables::{SESSIONS, full_name};
 
 /// The table, and the names of locks, which are global to a server.
@@ -45,8 +46,9 @@ impl SessionStatements {
         name
     }
 
-    fn keys<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
-        keys.into_iter().map(text).collect::<Vec<_>>().join(", ")
+    /// Deletes the rows of locks that nobody has used for long.
+    pub(super) fn cleaner(&self) -> RowCleaner {
+        RowCleaner::new(&self.table, "IS_FREE_LOCK(lock_name)")
     }
 
     /// Tries to take all locks, counts a token for each lock that was taken, and selects the
@@ -65,7 +67,7 @@ impl SessionStatements {
             );
             let _ = write!(answers, ", @g{n}");
         }
-        let keys = Self::keys(asked.keys().map(String::as_str));
+        let keys = texts(asked.keys());
         format!(
             "SET {tries}; \
              INSERT INTO {table} (lock_key, lock_name, session, holder, token, since, wanted_by, \
@@ -94,7 +96,7 @@ impl SessionStatements {
              AND wanted_until > UTC_TIMESTAMP(6) AND wanted_by <> {}",
             self.unlock(keys()),
             self.table,
-            Self::keys(keys()),
+            texts(keys()),
             uuid(self.process)
         )
     }
@@ -117,7 +119,18 @@ impl SessionStatements {
             self.table,
             uuid(self.process),
             lasts.as_micros(),
-            Self::keys(keys.iter().map(String::as_str))
+            texts(keys)
+        )
+    }
+
+    /// Selects the keys, their tokens and whether their locks are free, and marks them as wanted.
+    pub(super) fn look(&self, keys: &[String], lasts: Duration) -> String {
+        format!(
+            "SELECT lock_key, token, IFNULL(IS_FREE_LOCK(lock_name), 1) \
+             FROM {} WHERE lock_key IN ({}); {}",
+            self.table,
+            texts(keys),
+            self.want(keys, lasts, false)
         )
     }
 
