@@ -10,6 +10,7 @@ use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use ekbatan_testkit::drop_at_poll;
 use support::Dialect;
+use support::soak::rounds;
 use support::wallet::{Deposit, DepositMoney, Wallet};
 use tokio::task::JoinSet;
 
@@ -18,7 +19,6 @@ use crate::ledger::Ledger;
 on_every_database!(dropped_calls_commit_completely_or_not_at_all);
 
 const TASKS: u64 = 10;
-const RUNS_PER_TASK: u64 = 1_000;
 
 /// A dropped or finished call, and the outcome that was asked for later.
 struct Call {
@@ -31,13 +31,14 @@ async fn dropped_calls_commit_completely_or_not_at_all(dialect: Dialect) {
     let ledger = Arc::new(Ledger::new(dialect).await);
     let ids = Arc::new(ledger.open_wallets(4).await);
     let dropped_at = Arc::new(Polls::default());
+    let runs = rounds(200, 1_000) as u64;
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let (ledger, ids, dropped_at) = (ledger.clone(), ids.clone(), dropped_at.clone());
         tasks.spawn(async move {
             let mut calls = Vec::new();
-            for run in 0..RUNS_PER_TASK {
-                let seed = task * RUNS_PER_TASK + run;
+            for run in 0..runs {
+                let seed = task * runs + run;
                 calls.push(call_and_leave(&ledger, &ids, seed, &dropped_at).await);
             }
             calls

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 use support::Dialect;
+use support::soak::rounds;
 use support::wallet::{Wallet, WalletError};
 use tokio::task::JoinSet;
 
@@ -17,7 +18,6 @@ on_every_database!(
 );
 
 const TASKS: usize = 64;
-const DEPOSITS: usize = 50;
 
 async fn deposits_on_one_wallet_add_up(dialect: Dialect) {
     deposits_add_up(dialect, 1).await;
@@ -30,18 +30,19 @@ async fn deposits_on_500_wallets_add_up(dialect: Dialect) {
 async fn deposits_add_up(dialect: Dialect, wallets: usize) {
     let ledger = Arc::new(Ledger::new(dialect).await);
     let ids = Arc::new(ledger.open_wallets(wallets).await);
+    let deposits = rounds(15, 100);
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let (ledger, ids) = (ledger.clone(), ids.clone());
         tasks.spawn(async move {
             let mut random = fastrand::Rng::with_seed(task as u64);
-            for _ in 0..DEPOSITS {
+            for _ in 0..deposits {
                 ledger.deposit(ids[random.usize(..ids.len())]).await.unwrap();
             }
         });
     }
     tasks.join_all().await;
-    ledger.assert_sound(TASKS * DEPOSITS).await;
+    ledger.assert_sound(TASKS * deposits).await;
     ledger.assert_nothing_held();
 }
 

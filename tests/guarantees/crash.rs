@@ -9,12 +9,12 @@ use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
 use support::ScratchDatabase;
+use support::soak::rounds;
 use support::wallet::{Deposit, DepositMoney, Wallet};
 use tokio::task::JoinSet;
 
 use crate::ledger::Ledger;
 
-const ROUNDS: usize = 20;
 const TASKS: usize = 16;
 
 /// The result of a call.
@@ -42,7 +42,8 @@ async fn a_killed_server_neither_loses_nor_repeats_a_commit_on_postgres() {
     let ledger = Arc::new(Ledger::with_config(config).await);
     let wallets = Arc::new(ledger.open_wallets(8).await);
     let mut answers: Vec<(ActionId, Answer)> = Vec::new();
-    for round in 0..ROUNDS {
+    let rounds = rounds(6, 40);
+    for round in 0..rounds {
         let round_state = Arc::new(Round::default());
         let mut tasks = JoinSet::new();
         for task in 0..TASKS {
@@ -89,7 +90,7 @@ async fn a_killed_server_neither_loses_nor_repeats_a_commit_on_postgres() {
     let failed = answers.iter().filter(|(_, answer)| *answer != Answer::Committed).count();
     assert!(failed > 0, "no call failed");
     ledger.assert_sound(stored.len() - wallets.len()).await;
-    assert!(answers.len() > ROUNDS * 50, "{} answers, {unknown} unknown", answers.len());
+    assert!(answers.len() > rounds * 50, "{} answers, {unknown} unknown", answers.len());
 }
 
 /// Deposits until a call fails or the server has restarted. A lane may settle a commit after the
