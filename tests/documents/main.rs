@@ -1,5 +1,5 @@
 //! The documents of the repository: their links lead somewhere, the guide has no page that its
-//! summary leaves out, and the tests that the list of behaviours names exist.
+//! summary leaves out, and the tests that the lists of behaviours and requirements name exist.
 
 mod markdown;
 mod named_tests;
@@ -81,13 +81,17 @@ fn the_summary_lists_every_page_of_the_guide() {
 }
 
 #[test]
-fn every_test_that_the_list_of_behaviours_names_exists() {
-    let behaviours = fs::read_to_string(root().join("docs/behaviours.md")).unwrap();
-    let named = named_tests(&behaviours);
-    let missing: Vec<&str> =
-        named.iter().copied().filter(|name| !exists(&root().join("tests"), name)).collect();
-    assert!(missing.is_empty(), "docs/behaviours.md names tests that do not exist: {missing:#?}");
-    assert!(named.len() > 100, "only {} names were found", named.len());
+fn every_test_that_a_list_names_exists() {
+    let folders = ["tests", "models/tests"].map(|folder| root().join(folder));
+    let mut missing = Vec::new();
+    for (document, at_least) in [("docs/behaviours.md", 100), ("docs/lock-requirements.md", 50)] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let named = named_tests(&text);
+        let is_missing = |name: &&&str| !folders.iter().any(|folder| exists(folder, name));
+        missing.extend(named.iter().filter(is_missing).map(|name| format!("{document}: {name}")));
+        assert!(named.len() > at_least, "only {} names were found in {document}", named.len());
+    }
+    assert!(missing.is_empty(), "tests are named that do not exist: {missing:#?}");
 }
 
 #[test]
