@@ -5,11 +5,13 @@
 
 mod address;
 mod error;
+mod key_data;
 mod lease;
 mod listener;
 mod notify_connection;
 mod pool;
 mod session;
+mod settings;
 mod tables;
 mod tls;
 
@@ -42,6 +44,7 @@ use session::PostgresSessions;
 pub struct PostgresLocks {
     address: PostgresAddress,
     pool: PostgresLockPool,
+    asynchronous: bool,
 }
 
 impl PostgresLocks {
@@ -67,29 +70,53 @@ impl PostgresLocks {
         let address = address::parse(server)?;
         let pool = PostgresLockPool::new(&address, connections)?;
         tables::refuse_a_replica(&pool).await?;
-        Ok(Self { address, pool })
+        Ok(Self { address, pool, asynchronous: false })
+    }
+
+    /// Makes grants of [`leases`](Self::leases) not wait until they are on disk, which makes them
+    /// as fast as the server's memory.
+    ///
+    /// What this gives up: a crash of the server may forget the grants and extensions of the
+    /// last moments, up to three times `wal_writer_delay`. Another process can then get a key
+    /// whose holder knows nothing of the crash. Tokens grow nevertheless, so the fence refuses
+    /// the commits of the first holder once the second one has read.
+    #[must_use]
+    pub fn asynchronous(mut self) -> Self {
+        self.asynchronous = true;
+        self
     }
 
     /// Leases as rows of the table `eventlog.lock_leases`. A lease holds no connection, and
-    /// works behind poolers and across fail-overs. One connection beyond the pool listens for
-    /// released keys.
+    /// works behind poolers. One connection beyond the pool listens for released keys.
+    ///
+    /// A grant is on disk before its holder learns of it, unless
+    /// [`asynchronous`](Self::asynchronous) says otherwise. So leases survive a crash of the
+    /// server, and a fail-over to a standby that commits wait for (`synchronous_standby_names`).
+    /// A release does not wait for the disk: if a crash forgets it, the key is free when its
+    /// term ends.
     ///
     /// # Errors
     ///
     /// The table cannot be created.
     pub async fn leases(&self) -> Result<impl LockBackend + use<>, PostgresLocksError> {
         tables::create(&self.pool, &tables::LEASES).await?;
-        Ok(PostgresLeases::new(self.pool.clone(), self.address.clone()))
+        Ok(PostgresLeases::new(self.pool.clone(), self.address.clone(), self.asynchronous))
     }
 
     /// Leases as advisory locks of one session with its own connection. The locks are free as
     /// soon as this process dies. If the session ends, all leases are lost, and the next
     /// request opens a new session.
     ///
+    /// A session has one limit for all its locks (`idle_session_timeout`). If this process
+    /// stands still when the first of its leases has to end, the server ends the session, with
+    /// all its leases, 5 s after that end. If the process stops only after that end, the server
+    /// ends the session 5 s after its last statement. A process that runs is not affected,
+    /// unless its runtime does not run for more than 3 s.
+    ///
     /// # Errors
     ///
-    /// A connection is not a session of its own because of a pooler in between, or the tables
-    /// cannot be created.
+    /// A connection is not known to be a session of its own because of a pooler in between, the
+    /// server is older than PostgreSQL 14, or the tables cannot be created.
     pub async fn session(&self) -> Result<impl LockBackend + use<>, PostgresLocksError> {
         tables::create(&self.pool, &tables::SESSIONS).await?;
         PostgresSessions::open(self.address.clone(), &self.pool).await

@@ -198,7 +198,8 @@ fn can_share(one: &LockSettings, other: &LockSettings) -> bool {
     let (a, b) = (&one.server, &other.server);
     let password =
         |of: &DataSourceConfig| of.password.as_ref().map(|p| p.expose_secret().to_owned());
-    (one.strategy, &one.namespace) == (other.strategy, &other.namespace)
+    (one.strategy, one.asynchronous, &one.namespace)
+        == (other.strategy, other.asynchronous, &other.namespace)
         && (&a.url, &a.username, &a.eventlog) == (&b.url, &b.username, &b.eventlog)
         && password(a) == password(b)
         && (a.tls_mode, &a.tls_root_cert) == (b.tls_mode, &b.tls_root_cert)

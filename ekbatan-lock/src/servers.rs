@@ -50,7 +50,10 @@ fn not_compiled_in(
 async fn postgres(settings: &LockSettings) -> Result<LockProvider, LockError> {
     use ekbatan_core::config::LockStrategy;
 
-    let database = crate::PostgresLocks::open(&settings.server).await?;
+    let mut database = crate::PostgresLocks::open(&settings.server).await?;
+    if settings.asynchronous {
+        database = database.asynchronous();
+    }
     Ok(match settings.strategy {
         LockStrategy::Session => LockProvider::new(database.session().await?, &settings.zone),
         _ => LockProvider::new(database.leases().await?, &settings.zone),

@@ -5,8 +5,10 @@
 //! the servers is a [`SessionServer`].
 //!
 //! Invariants: the server never waits for a lock, it only tries. When this process ends, so
-//! does the session, and with it every lock. The server does not bound how long a lease lasts;
-//! this process does.
+//! does the session, and with it every lock. This process releases a lock when its term ends.
+//! If the process stands still, the server ends the session, with all its locks: the server
+//! limits how long a session may be idle, and each statement sets this limit to
+//! [`SessionGrants::idle_limit`].
 
 // Each server uses only a part of this module.
 #![cfg_attr(not(all(feature = "mysql", feature = "postgres")), allow(dead_code))]

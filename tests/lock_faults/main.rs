@@ -56,8 +56,10 @@ mod server;
 mod worker;
 
 mod calls;
+mod crash;
 mod dropped;
 mod fairness;
 mod faults;
 mod many;
+mod overdue;
 mod stopped;

@@ -68,6 +68,7 @@ mod providers;
 
 mod cleaning;
 mod commit;
+mod defaults;
 mod encryption;
 mod ends;
 mod exclusion;

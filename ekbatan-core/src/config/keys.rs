@@ -275,6 +275,12 @@ const LOCK: &[Key] = &[
         "The term of a lease at the server, at least 1s. The client renews it while the holder lives, so a crash frees the key after at most one term.",
     )
     .or("the maximum hold time of each lease, not renewed"),
+    Key::new(
+        "grants",
+        Kind::Word(&["durable", "asynchronous"]),
+        "PostgreSQL leases: whether a grant waits until it is on disk. If not, a crash of the server may forget the last grants, and a key may then have two holders.",
+    )
+    .or("durable"),
 ];
 
 const fn joined<const N: usize>(first: &[Key], second: &[Key]) -> [Key; N] {

@@ -64,6 +64,9 @@ pub struct LockConfig {
     /// The term of a lease at the server. The client renews it while the holder lives. Default:
     /// none; the server keeps the lease for its maximum hold time.
     pub term: Option<Duration>,
+    /// Leases in PostgreSQL: grants do not wait until they are on disk. A crash of the server may
+    /// then forget the last ones, and a key may have two holders. Default `false`.
+    pub asynchronous: bool,
 }
 
 impl LockConfig {
@@ -97,6 +100,13 @@ impl LockConfig {
     #[must_use]
     pub fn term(mut self, term: Duration) -> Self {
         self.term = Some(term);
+        self
+    }
+
+    /// Sets [`asynchronous`](Self::asynchronous).
+    #[must_use]
+    pub fn asynchronous(mut self) -> Self {
+        self.asynchronous = true;
         self
     }
 }

@@ -29,6 +29,8 @@ pub struct LockSettings {
     /// The term of a lease, which the client renews. `None`: the server keeps the lease for its
     /// maximum hold time.
     pub term: Option<Duration>,
+    /// Whether grants of leases in PostgreSQL do not wait until they are on disk.
+    pub asynchronous: bool,
 }
 
 impl LockSettings {
@@ -55,6 +57,7 @@ impl LockSettings {
             namespace: locks.namespace.clone().unwrap_or_else(|| "ekbatan-lock".to_owned()),
             zone: locks.zone.clone().unwrap_or_else(|| "default".to_owned()),
             term: locks.term,
+            asynchronous: locks.asynchronous,
             server,
         })
     }

@@ -116,7 +116,7 @@ impl SessionServer for MySqlSessions {
         let mut holders = BTreeMap::new();
         let mut asked = Vec::new();
         for (key, request, reply) in takes {
-            if grants.begin_take(key.clone()) {
+            if grants.begin_take(key.clone(), &request) {
                 holders.insert(key.clone(), request.holder.clone());
                 asked.push((key, request, reply));
             } else {

@@ -3,10 +3,11 @@
 //! Invariants: a row is never deleted and its token only grows. A statement that changes a
 //! lease names its owner and token. Every statement is a transaction of its own.
 //!
-//! A grant does not wait for the disk. If the server forgets it in a crash, another holder may
-//! be granted the key with another token; the fence in the commit distinguishes the two.
-//! Tokens are at least the milliseconds since 1970, so that they grow even if the table is
-//! lost.
+//! A grant is on disk before its holder learns of it. A release does not wait for the disk: if a
+//! crash forgets it, the key is free when its term ends. If grants are asynchronous, a crash may
+//! forget them, too, and another holder may be granted the key with another token; the fence in
+//! the commit distinguishes the two. Tokens are at least the milliseconds since 1970, so that
+//! they grow even if the table is lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,9 @@ use super::pool::PostgresLockPool;
 use crate::key_hints::KeyHints;
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
+/// Takes the place of `{unless durable}` in a statement that grants.
+const UNLESS_DURABLE: &str = ", set_config('synchronous_commit', 'off', true)";
+
 /// Takes a free key that was leased before. If this statement changes no row, [`TAKE`] follows.
 /// The server plans this one in a fraction of the time.
 const TAKE_FREE: &str = "\
@@ -29,7 +33,7 @@ const TAKE_FREE: &str = "\
             floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), \
         until = clock_timestamp() + $4 * interval '1 microsecond', wanted_until = '-infinity' \
     WHERE lock_key = $1 AND until <= clock_timestamp() \
-    RETURNING token, set_config('synchronous_commit', 'off', true)";
+    RETURNING token{unless durable}";
 
 /// Takes the key, or marks it as wanted. Writes nothing if the key is held and marked already.
 /// If the row changes after that check, the conflict clause decides.
@@ -52,8 +56,7 @@ const TAKE: &str = "\
             until = CASE WHEN l.until <= excluded.since THEN excluded.until ELSE l.until END, \
             wanted_until = CASE WHEN l.until <= excluded.since THEN '-infinity' \
                 ELSE excluded.since + interval '2 seconds' END \
-        RETURNING l.owner = $2 AS granted, l.token, l.until, \
-            set_config('synchronous_commit', 'off', true) \
+        RETURNING l.owner = $2 AS granted, l.token, l.until{unless durable} \
     ), \
     answered AS ( \
         SELECT granted, token, until FROM asked \
@@ -68,7 +71,7 @@ const TAKE: &str = "\
 const EXTEND: &str = "\
     UPDATE eventlog.lock_leases SET until = clock_timestamp() + $4 * interval '1 microsecond' \
     WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
-    RETURNING set_config('synchronous_commit', 'off', true)";
+    RETURNING true{unless durable}";
 
 /// Releases the key; by the owner alone if the answer with the token was lost. Notifies other
 /// processes only if the key is marked as wanted.
@@ -99,15 +102,21 @@ const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
 /// Grants keys as rows of the table `eventlog.lock_leases`.
 pub(super) struct PostgresLeases {
     pool: PostgresLockPool,
+    take_free: String,
+    take: String,
+    extend: String,
     hints: Arc<KeyHints>,
     listener: ReleaseListener,
 }
 
 impl PostgresLeases {
-    pub(super) fn new(pool: PostgresLockPool, server: PostgresAddress) -> Self {
+    pub(super) fn new(pool: PostgresLockPool, server: PostgresAddress, asynchronous: bool) -> Self {
+        let unless_durable = if asynchronous { UNLESS_DURABLE } else { "" };
+        let statement = |sql: &str| sql.replace("{unless durable}", unless_durable);
         let hints = Arc::new(KeyHints::default());
         let listener = ReleaseListener::start(server, hints.clone());
-        Self { pool, hints, listener }
+        let (take_free, take, extend) = (statement(TAKE_FREE), statement(TAKE), statement(EXTEND));
+        Self { pool, take_free, take, extend, hints, listener }
     }
 }
 
@@ -134,10 +143,10 @@ impl LockBackend for PostgresLeases {
             (&request.holder, Type::TEXT),
             (&term, Type::FLOAT8),
         ];
-        if let Some(row) = self.pool.row("taking a lease", TAKE_FREE, &values).await? {
+        if let Some(row) = self.pool.row("taking a lease", &self.take_free, &values).await? {
             return Ok(Attempt::Granted(Grant { owner: request.owner, token: row.get(0) }));
         }
-        let Some(row) = self.pool.row("taking a lease", TAKE, &values).await? else {
+        let Some(row) = self.pool.row("taking a lease", &self.take, &values).await? else {
             // Another process created the row after the check.
             return Ok(Attempt::Busy(None));
         };
@@ -156,7 +165,7 @@ impl LockBackend for PostgresLeases {
             (&grant.token, Type::INT8),
             (&term, Type::FLOAT8),
         ];
-        Ok(self.pool.row("extending a lease", EXTEND, &values).await?.is_some())
+        Ok(self.pool.row("extending a lease", &self.extend, &values).await?.is_some())
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {

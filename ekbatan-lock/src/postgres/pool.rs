@@ -1,16 +1,22 @@
 //! The pool, for statements that take one round trip and need no session.
 //!
-//! Invariants: a statement is one transaction and leaves no state in its connection, so that
-//! it works behind any pooler. A connection that does not answer is not used again.
+//! Invariants: a statement is one transaction, with the settings that locks rely on, whatever
+//! the server's defaults are. It leaves no state in a connection behind a pooler. A connection
+//! that does not answer is not used again.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use deadpool_postgres::{ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
-use tokio_postgres::Row;
+use deadpool_postgres::{
+    Hook, HookError, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+};
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Error, Row};
 
 use super::address::PostgresAddress;
 use super::error::{PostgresLocksError, failed};
+use super::{key_data, settings};
 use crate::BackendError;
 
 /// Maximum time for the server to answer. No statement here waits for a lock.
@@ -22,6 +28,8 @@ const WAIT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(super) struct PostgresLockPool {
     pool: Pool,
+    /// Whether a pooler may be in between, so that the settings of a session are not ours.
+    pooled: Arc<AtomicBool>,
 }
 
 /// A value and its type, so that the driver need not ask the server for the type.
@@ -32,6 +40,23 @@ impl PostgresLockPool {
         server: &PostgresAddress,
         connections: usize,
     ) -> Result<Self, PostgresLocksError> {
+        let pooled = Arc::new(AtomicBool::new(false));
+        let (found, prepare) = (pooled.clone(), settings::of_a_session());
+        let prepare: Arc<str> = prepare.into();
+        let hook = Hook::async_fn(move |client, _| {
+            let (found, prepare) = (found.clone(), prepare.clone());
+            Box::pin(async move {
+                match tokio::time::timeout(ANSWER, prepared(client, &prepare)).await {
+                    Ok(Ok(true)) => Ok(()),
+                    Ok(Ok(false)) => {
+                        found.store(true, Ordering::Release);
+                        Ok(())
+                    }
+                    Ok(Err(error)) => Err(HookError::Backend(error)),
+                    Err(_) => Err(HookError::message(format!("no answer within {ANSWER:?}"))),
+                }
+            })
+        });
         // Statements leave no state behind, so only check that the connection is open.
         let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(server.manager(fast))
@@ -39,15 +64,16 @@ impl PostgresLockPool {
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(WAIT))
             .create_timeout(Some(ANSWER))
+            .post_create(hook)
             .build();
         let pool = pool.map_err(|error| BackendError::caused("the lock pool", error))?;
-        Ok(Self { pool })
+        Ok(Self { pool, pooled })
     }
 
     pub(super) async fn connection(&self) -> Result<Object, BackendError> {
         let connection = self.pool.get().await;
         connection.map_err(|error| match error {
-            deadpool_postgres::PoolError::Backend(error) => {
+            PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
                 failed("no connection to the lock database", &error)
             }
             other => BackendError::caused("no connection to the lock database", other),
@@ -62,7 +88,8 @@ impl PostgresLockPool {
         values: &[TypedValue<'_>],
     ) -> Result<Option<Row>, BackendError> {
         let connection = self.connection().await?;
-        match tokio::time::timeout(ANSWER, connection.query_typed_opt(sql, values)).await {
+        let answer = self.ask(&connection, sql, values);
+        match tokio::time::timeout(ANSWER, answer).await {
             Ok(answer) => answer.map_err(|error| failed(what, &error)),
             Err(_) => {
                 drop(Object::take(connection));
@@ -70,4 +97,39 @@ impl PostgresLockPool {
             }
         }
     }
+
+    /// Sends the statement; behind a pooler with its settings, in the same round trip.
+    async fn ask(
+        &self,
+        client: &Client,
+        sql: &str,
+        values: &[TypedValue<'_>],
+    ) -> Result<Option<Row>, Error> {
+        if !self.pooled.load(Ordering::Acquire) {
+            return client.query_typed_opt(sql, values).await;
+        }
+        // All are sent before the first answer, also if the caller is dropped then.
+        let (begun, answer, committed) = tokio::join!(
+            biased;
+            client.batch_execute(settings::BEGIN),
+            client.query_typed_opt(sql, values),
+            client.batch_execute("COMMIT"),
+        );
+        begun?;
+        let row = answer?;
+        committed?;
+        Ok(row)
+    }
+}
+
+/// Prepares a new connection to the server itself. Returns `false` if a pooler may be in
+/// between, whose connections keep settings for other clients.
+async fn prepared(client: &Client, settings: &str) -> Result<bool, Error> {
+    let named = key_data::named_process(client).await;
+    let answers = client.query_typed_one("SELECT pg_backend_pid()", &[]).await?;
+    let direct = named == Some(answers.get(0));
+    if direct {
+        client.batch_execute(settings).await?;
+    }
+    Ok(direct)
 }

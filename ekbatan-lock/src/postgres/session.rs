@@ -1,7 +1,8 @@
 //! Leases as advisory locks of one PostgreSQL session.
 //!
 //! Invariants: a lock is only ever tried. A wait that is cut short could have the lock all the
-//! same. The server knows neither how long a lease may last nor how long a lock has been held.
+//! same. The server does not know how long a lock has been held. It ends a session that sends
+//! nothing for longer than its first lock lasts, and 5 s.
 //!
 //! Requests do not queue behind each other: each runs in a task of its own, and their
 //! statements travel one after the other on the session's connection.
@@ -61,7 +62,7 @@ impl PostgresSessions {
 
 impl SessionServer for PostgresSessions {
     const NAME: &'static str = "postgres session";
-    const PING: Duration = Duration::from_secs(5);
+    const PING: Duration = Duration::from_secs(2);
     const POLL_INTERVAL: Duration = Duration::from_millis(100);
     const GIVE_WAY: Duration = Duration::from_millis(20);
     const SESSION_LIST: &'static str = "pg_stat_activity";
@@ -138,7 +139,7 @@ impl SessionServer for PostgresSessions {
     }
 
     async fn ping(&self, session: &mut Arc<PostgresSession>) {
-        if !session.grants.is_empty() {
+        if session.needs_pings() {
             let session = session.clone();
             tokio::spawn(async move { session.ping().await });
         }
@@ -188,7 +189,7 @@ async fn take(
     request: &GrantRequest,
 ) -> Result<Option<Grant>, BackendError> {
     let lock = lock_of(key);
-    if !session.grants.begin_take(lock) {
+    if !session.grants.begin_take(lock, request) {
         return Ok(None);
     }
     match session.take(key, lock).await {

@@ -8,6 +8,7 @@ use tokio_postgres::types::Type;
 
 use super::error::{PostgresLocksError, failed};
 use super::pool::PostgresLockPool;
+use super::settings;
 
 /// Number of tries to create the tables. A concurrent creation by other means makes one of the
 /// two fail.
@@ -71,8 +72,9 @@ pub(super) async fn create(
     let there = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) AS name";
     // Migrations of the eventlog take the same advisory lock, so the two do not collide.
     let script = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock(28545284254495086); \
+        "{}; SELECT pg_advisory_xact_lock(28545284254495086); \
          CREATE SCHEMA IF NOT EXISTS eventlog; {}; COMMIT",
+        settings::BEGIN,
         needs.create
     );
     let mut tries = 0;

@@ -67,10 +67,10 @@ impl<S: SessionServer> LockBackend for SessionBackend<S> {
         Ok(outcome.claim())
     }
 
-    /// Asks nothing of the server, which keeps a session's lock without a term. Pings notice a
-    /// session that does not answer.
-    async fn extend(&self, key: &str, grant: &Grant, _: Duration) -> Result<bool, BackendError> {
-        Ok(S::grants(&self.common.current()).is_valid(&S::lock_of(key), grant))
+    /// Asks nothing of the server. The next ping tells it how long the session may be idle, and
+    /// notices a session that does not answer.
+    async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
+        Ok(S::grants(&self.common.current()).extend(S::lock_of(key), grant, term))
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {

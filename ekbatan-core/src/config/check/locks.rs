@@ -116,6 +116,13 @@ fn meanings(locks: &LockConfig, provider: LockProviderKind, at: &KeyPath, findin
         let message = "has no meaning for session locks, which end with the session; remove the key, or write `strategy: lease`";
         findings.add(&at.key("term"), message);
     }
+    if locks.asynchronous && (session || provider != LockProviderKind::Postgres) {
+        let message = format!(
+            "has a meaning for leases in PostgreSQL only, and these are {} in {provider}; remove the key",
+            if session { "session locks" } else { "locks" }
+        );
+        findings.add_value(&at.key("grants"), "asynchronous", message);
+    }
     if locks.namespace.is_some()
         && !matches!(provider, LockProviderKind::Redis | LockProviderKind::InProcess)
     {

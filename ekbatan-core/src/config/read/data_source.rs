@@ -112,6 +112,7 @@ fn locks(section: &mut Section, ignored: &mut Vec<String>) -> LockConfig {
         namespace: section.text("namespace"),
         zone: section.text("zone"),
         term: section.time("term"),
+        asynchronous: section.word("grants") == Some("asynchronous"),
     };
     if locks.provider == Some(LockProviderKind::InProcess) {
         let server = ["url", "jdbc-url", "username", "password", "tls-mode", "tls-root-cert"];

@@ -1,64 +1,96 @@
 //! One session and its statements.
 //!
 //! Invariants: a statement whose effect is unknown ends the session, so that the server never
-//! keeps a lock that this process does not know of. No statement waits for a lock.
+//! keeps a lock that this process does not know of. No statement waits for a lock. Each
+//! statement sets how long the session may be idle; the limit in the last one that was sent
+//! covers all locks that were requested before.
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_postgres::{Error, Row, Statement};
 use uuid::Uuid;
 
+use super::pooler;
 use crate::BackendError;
 use crate::key_hints::KeyHints;
-use crate::postgres::address::{self, PostgresAddress};
+use crate::postgres::address::PostgresAddress;
 use crate::postgres::error::{PostgresLocksError, failed};
 use crate::postgres::notify_connection::NotifyConnection;
 use crate::postgres::pool::ANSWER;
+use crate::postgres::settings;
 use crate::postgres::tables::replica;
 use crate::session::SessionGrants;
 
-/// The statement that takes the lock reads the token, so that every holder has one.
+/// The statement that takes the lock reads the token, so that every holder has one. If the
+/// server process is not that of this session, it takes nothing.
 const TRY: &str = "\
-    SELECT CASE WHEN pg_try_advisory_lock($1) THEN nextval('eventlog.lock_tokens') END";
+    SELECT token, ours, CASE WHEN ours THEN set_config('idle_session_timeout', $2, false) END \
+    FROM (SELECT ours, CASE WHEN ours AND pg_try_advisory_lock($1) \
+            THEN nextval('eventlog.lock_tokens') END AS token \
+        FROM (SELECT current_setting('ekbatan_lock.session', true) \
+            IS NOT DISTINCT FROM $3 AS ours) session) taken";
 
-const UNLOCK: &str = "SELECT pg_advisory_unlock($1)";
+const UNLOCK: &str = "SELECT pg_advisory_unlock($1), set_config('idle_session_timeout', $2, false)";
 
 /// Registers this session as a waiter.
 const NOTE: &str = "\
     INSERT INTO eventlog.lock_wanted (lock_key, session, until) \
     VALUES ($1::text, $2, clock_timestamp() + interval '2 seconds') \
-    ON CONFLICT (lock_key, session) DO UPDATE SET until = excluded.until";
+    ON CONFLICT (lock_key, session) DO UPDATE SET until = excluded.until \
+    RETURNING set_config('idle_session_timeout', $3, false)";
 
 /// Notifies the other sessions, if one of them is registered as a waiter.
 const TELL: &str = "\
-    SELECT pg_notify('ekbatan_lock', $1::text)::text WHERE EXISTS ( \
-        SELECT FROM eventlog.lock_wanted \
-        WHERE lock_key = $1::text AND session <> $2 AND until > clock_timestamp())";
+    SELECT CASE WHEN EXISTS ( \
+            SELECT FROM eventlog.lock_wanted \
+            WHERE lock_key = $1::text AND session <> $2 AND until > clock_timestamp()) \
+        THEN pg_notify('ekbatan_lock', $1::text)::text END, \
+        set_config('idle_session_timeout', $3, false)";
 
-const FORGET: &str = "DELETE FROM eventlog.lock_wanted WHERE lock_key = $1::text AND session = $2";
+const FORGET: &str = "\
+    WITH gone AS (DELETE FROM eventlog.lock_wanted WHERE lock_key = $1::text AND session = $2) \
+    SELECT set_config('idle_session_timeout', $3, false)";
 
 /// The holder of the lock, as the server knows it.
 const HOLDER: &str = "\
-    SELECT l.pid, coalesce(a.application_name, ''), l.pid = pg_backend_pid() \
-    FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid \
-    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
+    SELECT l.pid, coalesce(a.application_name, ''), l.pid = pg_backend_pid(), \
+        set_config('idle_session_timeout', $2, false) \
+    FROM (SELECT) one LEFT JOIN pg_locks l ON l.locktype = 'advisory' AND l.granted \
+      AND l.objsubid = 1 \
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-      AND (l.classid::bigint << 32) | l.objid::bigint = $1 LIMIT 1";
+      AND (l.classid::bigint << 32) | l.objid::bigint = $1 \
+    LEFT JOIN pg_stat_activity a ON a.pid = l.pid LIMIT 1";
 
-/// Raises the sequence of tokens to the milliseconds since 1970 if it is more than a minute
-/// behind. Tokens thus grow even if the sequence was lost or another strategy was used in
-/// between. Sessions take turns, because a late one would set the sequence back.
+const PING: &str = "\
+    SELECT current_setting('ekbatan_lock.session', true) IS NOT DISTINCT FROM $1, \
+        set_config('idle_session_timeout', $2, false)";
+
+/// Raises the sequence of tokens to the milliseconds since 1970, so that tokens grow even if the
+/// sequence was lost or another strategy was used in between. It also covers the numbers that
+/// the sequence forgets in a crash, because a crash takes longer than granting them. If more
+/// than one number per millisecond was granted, some are left out. Sessions take turns, because
+/// a late one would set the sequence back.
 const RAISE: &str = "\
     BEGIN; SELECT pg_advisory_xact_lock(28545284254495086); \
-    SELECT setval('eventlog.lock_tokens', now) \
-    FROM (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) c \
-    WHERE (SELECT last_value FROM eventlog.lock_tokens) < now - 60000; \
+    SELECT setval('eventlog.lock_tokens', CASE WHEN last_value > now \
+        THEN last_value + 100000 ELSE now END) \
+    FROM eventlog.lock_tokens, \
+        (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) c; \
     DELETE FROM eventlog.lock_wanted WHERE until < clock_timestamp() - interval '1 minute'; \
     COMMIT";
+
+/// How long after the end of a lock the server ends a session that sends nothing. Pings come
+/// more often.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// The longest limit that the server accepts.
+const LONGEST_LIMIT: u128 = i32::MAX as u128;
 
 /// How long a waiter's registration is not repeated.
 const NOTED: Duration = Duration::from_secs(1);
@@ -70,8 +102,13 @@ pub(crate) struct PostgresSession {
     connection: NotifyConnection,
     pub(super) id: Uuid,
     pub(super) grants: SessionGrants<i64>,
+    /// What the server process is marked with.
+    mark: String,
     /// When this session last registered as a waiter, by key.
     noted: Mutex<HashMap<String, Instant>>,
+    /// Whether the last statement that was sent set a limit. Statements are sent while it is
+    /// locked, so that their limits reach the server in order.
+    limited: Mutex<bool>,
     statements: Statements,
 }
 
@@ -82,6 +119,7 @@ struct Statements {
     tell: Statement,
     forget: Statement,
     holder: Statement,
+    ping: Statement,
 }
 
 impl PostgresSession {
@@ -90,45 +128,51 @@ impl PostgresSession {
         hints: Arc<KeyHints>,
     ) -> Result<Self, PostgresLocksError> {
         let connection = NotifyConnection::connect(server, hints).await?;
-        let prepared = tokio::time::timeout(ANSWER, Self::prepare(&connection)).await;
-        let prepared = prepared.map_err(|_| {
+        let id = Uuid::new_v4();
+        let mark = id.to_string();
+        let prepared = tokio::time::timeout(ANSWER, Self::prepare(&connection, &mark)).await;
+        let statements = prepared.map_err(|_| {
             BackendError::new(format!("a lock session was not ready within {ANSWER:?}"))
-        })?;
-        let statements =
-            prepared.map_err(|error| failed("a lock session could not be prepared", &error))?;
-        let Some(statements) = statements else { return Err(replica()) };
+        })??;
         Ok(Self {
             connection,
-            id: Uuid::new_v4(),
+            id,
             grants: SessionGrants::new(),
+            mark,
             noted: Mutex::default(),
+            limited: Mutex::default(),
             statements,
         })
     }
 
-    /// `None` on a replica.
-    async fn prepare(connection: &NotifyConnection) -> Result<Option<Statements>, Error> {
+    /// Prepares a session whose server process is its own.
+    async fn prepare(
+        connection: &NotifyConnection,
+        mark: &str,
+    ) -> Result<Statements, PostgresLocksError> {
         let client = &connection.client;
-        let row = client.query_typed_one("SELECT pg_is_in_recovery()", &[]).await?;
+        let could_not = |error| failed("a lock session could not be prepared", &error);
+        let row = client.query_typed_one(settings::SERVER, &[]).await.map_err(could_not)?;
         if row.get(0) {
-            return Ok(None);
+            return Err(replica());
         }
-        let script = format!(
-            "{} LISTEN ekbatan_lock; \
-             SELECT set_config(name, '0', false) FROM pg_settings \
-             WHERE name IN ('idle_session_timeout', 'statement_timeout')",
-            address::server_side()
-        );
-        client.batch_execute(&script).await?;
-        client.batch_execute(RAISE).await?;
-        Ok(Some(Statements {
-            take: client.prepare(TRY).await?,
-            unlock: client.prepare(UNLOCK).await?,
-            note: client.prepare(NOTE).await?,
-            tell: client.prepare(TELL).await?,
-            forget: client.prepare(FORGET).await?,
-            holder: client.prepare(HOLDER).await?,
-        }))
+        settings::refuse_without_idle_limit(row.get(1))?;
+        pooler::own_process(client, mark).await?;
+        let prepare = async {
+            client.batch_execute(&settings::of_a_session()).await?;
+            client.batch_execute("LISTEN ekbatan_lock").await?;
+            client.batch_execute(RAISE).await?;
+            Ok(Statements {
+                take: client.prepare(TRY).await?,
+                unlock: client.prepare(UNLOCK).await?,
+                note: client.prepare(NOTE).await?,
+                tell: client.prepare(TELL).await?,
+                forget: client.prepare(FORGET).await?,
+                holder: client.prepare(HOLDER).await?,
+                ping: client.prepare(PING).await?,
+            })
+        };
+        prepare.await.map_err(|error| could_not(error).into())
     }
 
     /// Takes the lock if it is free, and returns its token. Otherwise registers as a waiter.
@@ -138,8 +182,8 @@ impl PostgresSession {
             return Ok(taken);
         }
         // A holder that released the key before this registration notified nobody: try again.
-        let note = self.ask("registering as a waiter", async {
-            self.connection.client.execute(&self.statements.note, &[&key, &self.id]).await
+        let note = self.ask("registering as a waiter", |limit| async move {
+            self.connection.client.query_one(&self.statements.note, &[&key, &self.id, &limit]).await
         });
         let (noted, taken) = tokio::join!(biased; note, self.try_lock(lock));
         if let Err(error) = noted {
@@ -149,8 +193,16 @@ impl PostgresSession {
     }
 
     async fn try_lock(&self, lock: i64) -> Result<Option<i64>, BackendError> {
-        let row = self.row("taking a lock", &self.statements.take, lock).await?;
-        Ok(row.and_then(|row| row.get(0)))
+        let row = self.ask("taking a lock", |limit| async move {
+            let statement = &self.statements.take;
+            self.connection.client.query_one(statement, &[&lock, &limit, &self.mark]).await
+        });
+        let row = row.await?;
+        if !row.get::<_, bool>(1) {
+            self.end(pooler::ANOTHER_PROCESS.to_owned());
+            return Err(BackendError::new(pooler::ANOTHER_PROCESS));
+        }
+        Ok(row.get(0))
     }
 
     /// Whether this session is registered as a waiter. Assumes that it is from now on.
@@ -174,21 +226,23 @@ impl PostgresSession {
     pub(super) async fn release(&self, key: &str, lock: i64) -> Result<bool, BackendError> {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(key).is_some();
         let client = &self.connection.client;
-        let unlock = self.row("releasing a lock", &self.statements.unlock, lock);
-        let tell = self.ask("notifying waiters", async {
-            Ok(!client.query(&self.statements.tell, &[&key, &self.id]).await?.is_empty())
+        let unlock = self.unlock("releasing a lock", lock);
+        let tell = self.ask("notifying waiters", |limit| async move {
+            let row = client.query_one(&self.statements.tell, &[&key, &self.id, &limit]).await?;
+            Ok(row.get::<_, Option<String>>(0).is_some())
         });
-        let forget = self.ask("removing a registration", async {
+        let forget = async {
             if noted {
-                client.execute(&self.statements.forget, &[&key, &self.id]).await
-            } else {
-                Ok(0)
+                let forgotten = self.ask("removing a registration", |limit| async move {
+                    client.query_one(&self.statements.forget, &[&key, &self.id, &limit]).await
+                });
+                drop(forgotten.await);
             }
-        });
+        };
         let (unlocked, told, _) = tokio::join!(biased; unlock, tell, forget);
         match unlocked {
-            Ok(Some(row)) if row.get(0) => Ok(told.unwrap_or(false)),
-            Ok(_) => {
+            Ok(true) => Ok(told.unwrap_or(false)),
+            Ok(false) => {
                 self.end("the server did not know a lock that this session held".to_owned());
                 Err(BackendError::new("the server did not know the lock"))
             }
@@ -201,11 +255,17 @@ impl PostgresSession {
 
     /// Releases a lock that this session may or may not have.
     pub(super) async fn unlock_unknown(&self, lock: i64) {
-        if let Err(error) =
-            self.row("releasing a lock that may be held", &self.statements.unlock, lock).await
-        {
+        if let Err(error) = self.unlock("releasing a lock that may be held", lock).await {
             self.end(error.to_string());
         }
+    }
+
+    /// Returns whether this session had the lock.
+    async fn unlock(&self, what: &'static str, lock: i64) -> Result<bool, BackendError> {
+        let row = self.ask(what, |limit| async move {
+            self.connection.client.query_one(&self.statements.unlock, &[&lock, &limit]).await
+        });
+        Ok(row.await?.get(0))
     }
 
     /// Process and name of the holder, and whether it is this session.
@@ -213,35 +273,50 @@ impl PostgresSession {
         &self,
         lock: i64,
     ) -> Result<Option<(i32, String, bool)>, BackendError> {
-        let row =
-            self.row("looking for the holder of a lock", &self.statements.holder, lock).await?;
-        Ok(row.map(|row| (row.get(0), row.get(1), row.get(2))))
+        let row = self.ask("looking for the holder of a lock", |limit| async move {
+            self.connection.client.query_one(&self.statements.holder, &[&lock, &limit]).await
+        });
+        let row: Row = row.await?;
+        Ok(row.get::<_, Option<i32>>(0).map(|pid| (pid, row.get(1), row.get(2))))
     }
 
-    /// Checks that the server answers.
+    /// Whether the session has locks, or the server limits how long it may be idle.
+    pub(super) fn needs_pings(&self) -> bool {
+        !self.grants.is_empty() || *self.limited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks that the server answers, and that it is the process of this session.
     pub(super) async fn ping(&self) {
-        if let Err(error) =
-            self.ask("checking a lock session", self.connection.client.check_connection()).await
-        {
-            tracing::debug!(%error, "a lock session");
+        let row = self.ask("checking a lock session", |limit| async move {
+            self.connection.client.query_one(&self.statements.ping, &[&self.mark, &limit]).await
+        });
+        match row.await {
+            Ok(row) if !row.get::<_, bool>(0) => self.end(pooler::ANOTHER_PROCESS.to_owned()),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "a lock session"),
         }
     }
 
-    async fn row(
+    /// Sends a statement, which gets the limit to set, and waits for its answer.
+    async fn ask<T, F: Future<Output = Result<T, Error>>>(
         &self,
         what: &'static str,
-        statement: &Statement,
-        lock: i64,
-    ) -> Result<Option<Row>, BackendError> {
-        self.ask(what, async { self.connection.client.query_opt(statement, &[&lock]).await }).await
-    }
-
-    async fn ask<T>(
-        &self,
-        what: &'static str,
-        asking: impl Future<Output = Result<T, Error>>,
+        statement: impl FnOnce(String) -> F,
     ) -> Result<T, BackendError> {
-        let Ok(answer) = tokio::time::timeout(ANSWER, asking).await else {
+        let mut sent: Option<Pin<Box<F>>> = None;
+        let mut statement = Some(statement);
+        let answered = poll_fn(|cx| {
+            let Some(statement) = statement.take() else {
+                return sent.as_mut().map_or(Poll::Pending, |sent| sent.as_mut().poll(cx));
+            };
+            // The first poll sends it.
+            let mut limited = self.limited.lock().unwrap_or_else(PoisonError::into_inner);
+            let limit = self.grants.idle_limit(SLACK);
+            *limited = limit.is_some();
+            let millis = limit.map_or(0, |limit| limit.as_millis().min(LONGEST_LIMIT));
+            sent.insert(Box::pin(statement(millis.to_string()))).as_mut().poll(cx)
+        });
+        let Ok(answer) = tokio::time::timeout(ANSWER, answered).await else {
             self.end(format!("{what}: no answer within {ANSWER:?}"));
             return Err(BackendError::new(format!("{what}: no answer within {ANSWER:?}")));
         };
