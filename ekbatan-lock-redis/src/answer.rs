@@ -2,11 +2,29 @@
 
 use std::time::Duration;
 
-use ekbatan_lock::BackendError;
-use redis::RedisResult;
+use ekbatan_lock::{BackendError, FailureKind};
+use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind};
 
 pub(crate) fn answered<T>(answer: RedisResult<T>) -> Result<T, BackendError> {
-    answer.map_err(|error| BackendError::caused("Redis", error))
+    answer.map_err(|error| {
+        let kind = kind(&error);
+        BackendError::caused("Redis", error).of_kind(kind)
+    })
+}
+
+fn kind(error: &RedisError) -> FailureKind {
+    match error.kind() {
+        ErrorKind::Io if error.is_connection_refusal() => FailureKind::Unavailable,
+        ErrorKind::Io => FailureKind::InDoubt,
+        // The server starts, or has lost its master.
+        ErrorKind::Server(
+            ServerErrorKind::BusyLoading
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::TryAgain,
+        ) => FailureKind::Unavailable,
+        _ => FailureKind::Refused,
+    }
 }
 
 /// Rounded up, and at least one: the key must not be free earlier than its holder expects.

@@ -12,6 +12,7 @@ use ekbatan_core::config::DataSourceConfig;
 use ekbatan_lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, KeyPoller, LockBackend, LockError, Released,
 };
+use uuid::Uuid;
 
 use crate::answer::{answered, left, milliseconds};
 use crate::client::{self, unreachable};
@@ -128,7 +129,8 @@ impl LockBackend for RedisBackend {
         let inspect = self.scripts.inspect.key(self.names.lock(key));
         let found: Option<(String, i64, i64)> = answered(self.commands.run(&inspect).await)?;
         let Some((stored, remaining, now)) = found else { return Ok(None) };
-        let mut parts = stored.splitn(4, '|').skip(1);
+        let mut parts = stored.splitn(4, '|');
+        let owner = parts.next().and_then(|owner| Uuid::parse_str(owner).ok());
         let mut number = || parts.next()?.parse::<i64>().ok();
         let (Some(token), Some(since)) = (number(), number()) else {
             let why =
@@ -137,16 +139,24 @@ impl LockBackend for RedisBackend {
         };
         let held = left(now.saturating_sub(since));
         let holder = parts.next().unwrap_or_default();
-        Ok(Some(Holder::new(holder, token).held(held).remaining(left(remaining))))
+        let mut holder = Holder::new(holder, token).held(held).remaining(left(remaining));
+        holder.owner = owner;
+        Ok(Some(holder))
     }
 
-    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        _why: &str,
+    ) -> Result<bool, BackendError> {
         let mut force = self.scripts.force.key(self.names.lock(key));
         force
             .key(self.names.fence(key))
             .key(self.names.wanted(key))
             .arg(self.names.freed())
-            .arg(key);
+            .arg(key)
+            .arg(seen.owner.to_string());
         answered(self.commands.run(&force).await)
     }
 

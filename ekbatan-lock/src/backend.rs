@@ -6,27 +6,76 @@ use std::time::Duration;
 use async_trait::async_trait;
 use uuid::Uuid;
 
+/// What is known of a request that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The request had no effect, because it did not reach the server or the server undid it.
+    /// Repeating it may succeed.
+    Unavailable,
+    /// The request was sent and no answer came. It may have had its effect. Repeating it may
+    /// succeed.
+    InDoubt,
+    /// The server answered with an error that repeating does not cure.
+    Refused,
+}
+
 /// Error returned when a backend fails.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct BackendError {
     message: String,
+    kind: FailureKind,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl BackendError {
-    /// An error with this message.
+    /// An error with this message, of the kind [`FailureKind::Refused`].
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None }
+        Self { message: message.into(), kind: FailureKind::Refused, source: None }
     }
 
-    /// An error with this message and its cause.
+    /// An error with this message and its cause, of the kind [`FailureKind::Refused`].
     pub fn caused(
         message: impl fmt::Display,
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
-        Self { message: format!("{message}: {source}"), source: Some(Box::new(source)) }
+        let message = format!("{message}: {source}");
+        Self { message, kind: FailureKind::Refused, source: Some(Box::new(source)) }
+    }
+
+    /// An error with this message, of the kind [`FailureKind::Unavailable`].
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(message).of_kind(FailureKind::Unavailable)
+    }
+
+    /// An error with this message, of the kind [`FailureKind::InDoubt`].
+    pub fn in_doubt(message: impl Into<String>) -> Self {
+        Self::new(message).of_kind(FailureKind::InDoubt)
+    }
+
+    /// The same error, of another kind.
+    #[must_use]
+    pub fn of_kind(mut self, kind: FailureKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// What is known of the request.
+    pub fn kind(&self) -> FailureKind {
+        self.kind
+    }
+
+    /// Whether repeating the request may succeed.
+    pub fn may_pass(&self) -> bool {
+        matches!(self.kind, FailureKind::Unavailable | FailureKind::InDoubt)
+    }
+
+    /// The same message and kind, for another caller of the same request.
+    #[must_use]
+    pub fn repeated(&self) -> Self {
+        Self::new(self.message.clone()).of_kind(self.kind)
     }
 }
 
@@ -83,7 +132,10 @@ pub struct Released {
 pub struct Holder {
     /// The name that the holder gave itself.
     pub holder: String,
-    /// The token of its grant, without the bits that count hand-offs within a process.
+    /// The acquisition that has the key, if the server knows it.
+    pub owner: Option<Uuid>,
+    /// The token of its grant, without the bits that count hand-offs within a process. Zero if
+    /// the server does not know it.
     pub token: i64,
     /// How long it has held the key, if the server knows.
     pub held: Option<Duration>,
@@ -96,7 +148,27 @@ pub struct Holder {
 impl Holder {
     /// A holder with nothing else known about it.
     pub fn new(holder: impl Into<String>, token: i64) -> Self {
-        Self { holder: holder.into(), token, held: None, remaining: None, waiting_here: 0 }
+        Self {
+            holder: holder.into(),
+            owner: None,
+            token,
+            held: None,
+            remaining: None,
+            waiting_here: 0,
+        }
+    }
+
+    /// Sets the acquisition that has the key.
+    #[must_use]
+    pub fn owner(mut self, owner: Uuid) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// The grant of the holder, as far as the server knows it: the owner may be nil, and the
+    /// token zero.
+    pub fn grant(&self) -> Grant {
+        Grant { owner: self.owner.unwrap_or_default(), token: self.token }
     }
 
     /// Sets how long it has held the key.
@@ -138,8 +210,10 @@ pub trait LockBackend: Send + Sync + 'static {
     /// The holder of the key.
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError>;
 
-    /// Ends the grant of the current holder. Returns `false` if there was none.
-    async fn force_release(&self, key: &str, why: &str) -> Result<bool, BackendError>;
+    /// Ends the grant that [`inspect`](Self::inspect) has reported, and no other. Returns
+    /// `false` if it is over already, also if another grant has followed.
+    async fn force_release(&self, key: &str, seen: &Grant, why: &str)
+    -> Result<bool, BackendError>;
 
     /// Resolves when the key may be free. This is a hint: it can come late, wrongly or never.
     /// Listening begins with the first poll.

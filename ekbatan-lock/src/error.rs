@@ -7,7 +7,7 @@ use ekbatan_core::db::DbError;
 use ekbatan_core::domain::ShardIdentifier;
 use ekbatan_core::shard::ShardError;
 
-use crate::{BackendError, LockKey};
+use crate::{BackendError, FailureKind, LockKey};
 
 /// How a lease ended before it was released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,8 +45,27 @@ pub enum LockError {
         /// How it ended.
         cause: LossCause,
     },
-    /// The backend failed. The lock is not held.
-    #[error("the lock on `{key}` could not be acquired: {source}")]
+    /// The lock server cannot be used at present. The request had no effect. Nothing is known
+    /// of who holds the lock.
+    #[error("the lock server of `{key}` is not available: {source}")]
+    Unavailable {
+        /// The key.
+        key: LockKey,
+        /// The cause.
+        source: BackendError,
+    },
+    /// The lock server did not answer a request that was sent to it. The request may have had
+    /// its effect. The caller has no lease: a grant that it does not know of is released, at
+    /// the latest when its term ends.
+    #[error("the lock server did not answer about `{key}`: {source}")]
+    InDoubt {
+        /// The key.
+        key: LockKey,
+        /// The cause.
+        source: BackendError,
+    },
+    /// The lock server refused the request. The lock is not held.
+    #[error("the lock on `{key}` was refused: {source}")]
     Backend {
         /// The key.
         key: LockKey,
@@ -121,6 +140,18 @@ pub enum LockError {
         /// The key.
         key: LockKey,
     },
+}
+
+impl LockError {
+    /// The error of a request about the key.
+    pub(crate) fn of(key: &LockKey, source: BackendError) -> Self {
+        let key = key.clone();
+        match source.kind() {
+            FailureKind::Unavailable => Self::Unavailable { key, source },
+            FailureKind::InDoubt => Self::InDoubt { key, source },
+            FailureKind::Refused => Self::Backend { key, source },
+        }
+    }
 }
 
 /// Error of [`LockSource::with_lock`](crate::LockSource::with_lock), `with_locks` and

@@ -13,15 +13,19 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tracing::Span;
+use uuid::Uuid;
 
 use crate::lease::Hold;
 use crate::telemetry::{Counts, increment};
-use crate::{Lease, LockError, LockKey, LockOptions, LockScope, LossCause};
+use crate::{BackendError, Grant, Lease, LockError, LockKey, LockOptions, LockScope, LossCause};
 
 /// Maximum time to pass the key between local waiters before other processes get a chance.
 /// Every term is longer than its holder asked for by this time, so that passing the key on
 /// needs no round trip.
 pub(crate) const MAX_TURN: Duration = Duration::from_millis(50);
+
+/// Maximum time to rely on the server's last answer while it does not answer the next request.
+const SILENCE: Duration = Duration::from_secs(1);
 
 type Answer = Result<Option<Lease>, LockError>;
 
@@ -58,15 +62,22 @@ pub(crate) struct KeyQueue {
 
 struct QueueState {
     waiting: VecDeque<Waiter>,
-    hold: Option<Arc<Hold>>,
+    hold: Option<(Grant, Arc<Hold>)>,
     /// The span of the current hold, or of the last one.
     hold_span: Option<Span>,
     /// Begin and end of the last hold.
     last_hold: Option<(Instant, Instant)>,
-    /// Whether the worker is asking the server for the key.
-    contending: bool,
-    /// Whether the key stays taken here although its work is over.
-    keeping: bool,
+    /// When the caller began to wait for whom the worker is asking the server for the key.
+    contending: Option<Instant>,
+    /// The owner of the worker's grant, or of its request for one.
+    owner: Option<Uuid>,
+    /// When the request was sent that the server has not answered yet.
+    asked: Option<Instant>,
+    /// When another process was last known to have the key. Unknown again when the worker asks
+    /// for the next caller.
+    busy: Option<Instant>,
+    /// The grant with which the key stays taken here although its work is over.
+    kept: Option<(Grant, Arc<Hold>)>,
     closed: bool,
 }
 
@@ -77,11 +88,25 @@ impl QueueState {
 
     /// Whether a new waiter has to wait.
     fn is_busy(&self) -> bool {
-        self.contending
-            || self.keeping
-            || self.still_waiting() > 0
-            || self.hold.as_ref().is_some_and(|hold| !hold.is_over())
+        self.contending.is_some() || self.still_waiting() > 0 || self.is_held_here()
     }
+
+    fn is_held_here(&self) -> bool {
+        self.kept.is_some() || self.hold.as_ref().is_some_and(|(_, hold)| !hold.is_over())
+    }
+
+    /// Whether another process is known to have the key. A server that has become silent
+    /// does not count.
+    fn is_held_elsewhere(&self) -> bool {
+        self.busy.is_some() && self.asked.is_none_or(|asked| asked.elapsed() < SILENCE)
+    }
+}
+
+/// The holder of the key in this process.
+pub(crate) struct LocalHolder {
+    pub(crate) hold: Arc<Hold>,
+    /// Whether its work is over and the key stays taken.
+    is_kept: bool,
 }
 
 /// What came before a hold, for its spans and counters.
@@ -99,8 +124,11 @@ impl KeyQueue {
             hold: None,
             hold_span: None,
             last_hold: None,
-            contending: false,
-            keeping: false,
+            contending: None,
+            owner: None,
+            asked: None,
+            busy: None,
+            kept: None,
             closed: false,
         };
         Self { key, stored, state: Mutex::new(state), changed: Notify::new() }
@@ -121,7 +149,7 @@ impl KeyQueue {
     /// Returns the answer if it is known at once; otherwise enqueues the waiter.
     pub(crate) fn enqueue(&self, mut waiter: Waiter, counts: &Counts) -> Option<Option<Lease>> {
         let mut state = self.state();
-        if let Some(hold) = &state.hold
+        if let Some((_, hold)) = &state.hold
             && waiter.scope == Some(hold.scope())
             && let Some(lease) = hold.reenter()
         {
@@ -137,7 +165,8 @@ impl KeyQueue {
         {
             waiter.acquire_span.follows_from(hold_span);
         }
-        if waiter.only_try && waiter.contended {
+        // Otherwise the answer to the caller ahead is that to this one, too.
+        if waiter.only_try && (state.is_held_here() || state.is_held_elsewhere()) {
             return Some(None);
         }
         state.waiting.push_back(waiter);
@@ -168,28 +197,65 @@ impl KeyQueue {
         self.state().closed
     }
 
-    /// Ends the current lease; `false` if there is none.
-    pub(crate) fn force(&self, why: &str) -> bool {
-        let mut state = self.state();
-        if std::mem::take(&mut state.keeping) {
-            drop(state);
-            self.wake_worker();
-            return true;
+    /// The answer to a caller whose wait since this time has ended without one.
+    pub(crate) fn unanswered(&self, since: Instant) -> Answer {
+        let state = self.state();
+        let held_before = state.last_hold.is_some_and(|(_, ended)| ended > since);
+        let silent = state.asked.is_some_and(|asked| asked.elapsed() >= SILENCE);
+        if state.is_held_here() || ((held_before || state.busy.is_some()) && !silent) {
+            return Ok(None);
         }
-        let hold = state.hold.clone();
+        let waited = since.elapsed();
+        Err(LockError::of(
+            &self.key,
+            match state.asked {
+                Some(_) if state.contending == Some(since) => {
+                    BackendError::in_doubt(format!("no answer within {waited:?}"))
+                }
+                _ => BackendError::unavailable(format!(
+                    "no answer to the caller ahead within {waited:?}"
+                )),
+            },
+        ))
+    }
+
+    /// Whether the grant is the worker's own.
+    pub(crate) fn owns(&self, grant: &Grant) -> bool {
+        self.state().owner == Some(grant.owner)
+    }
+
+    /// The holder in this process, with its grant.
+    pub(crate) fn holder(&self) -> Option<(Grant, LocalHolder)> {
+        let state = self.state();
+        if let Some((grant, hold)) = &state.kept {
+            return Some((*grant, LocalHolder { hold: hold.clone(), is_kept: true }));
+        }
+        let (grant, hold) = state.hold.as_ref()?;
+        Some((*grant, LocalHolder { hold: hold.clone(), is_kept: false }))
+    }
+
+    /// Ends this hold by force, or stops keeping the key after it. Returns `false` if the hold
+    /// was over already.
+    pub(crate) fn force(&self, holder: &LocalHolder, why: &str) -> bool {
+        if !holder.is_kept {
+            return holder.hold.lose(LossCause::Forced(why.to_owned()));
+        }
+        let mut state = self.state();
+        let kept = state.kept.take_if(|(_, hold)| Arc::ptr_eq(hold, &holder.hold)).is_some();
         drop(state);
-        hold.is_some_and(|hold| hold.lose(LossCause::Forced(why.to_owned())))
+        self.wake_worker();
+        kept
     }
 
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
-        state.keeping = false;
+        state.kept = None;
         // Waiters notice that their sender is dropped.
         state.waiting.clear();
         let hold = state.hold.clone();
         drop(state);
-        if let Some(hold) = hold {
+        if let Some((_, hold)) = hold {
             hold.lose(LossCause::Closed);
         }
         self.wake_worker();
@@ -206,14 +272,55 @@ impl KeyQueue {
         None
     }
 
-    pub(crate) fn set_contending(&self, contending: bool) {
-        self.state().contending = contending;
+    /// Notes that the worker begins to ask for the caller that waits since this time.
+    pub(crate) fn begin_contending(&self, since: Instant) {
+        let mut state = self.state();
+        state.contending = Some(since);
+        state.busy = None;
+    }
+
+    /// Notes that the worker has stopped asking, without a grant.
+    pub(crate) fn stop_contending(&self) {
+        let mut state = self.state();
+        state.contending = None;
+        state.busy = None;
+    }
+
+    /// Notes when a request was sent to the server, or that it was answered.
+    pub(crate) fn set_asked(&self, asked: Option<Instant>) {
+        self.state().asked = asked;
+    }
+
+    /// Notes the owner of the worker's grant, or of its request for one.
+    pub(crate) fn set_owner(&self, owner: Option<Uuid>) {
+        self.state().owner = owner;
+    }
+
+    /// Notes that another process has the key, and tells the callers that do not wait.
+    pub(crate) fn held_elsewhere(&self) {
+        self.state().busy = Some(Instant::now());
+        self.answer_tries(|| Ok(None));
+    }
+
+    /// Answers the callers that do not wait for a busy key.
+    pub(crate) fn answer_tries(&self, answer: impl Fn() -> Answer) {
+        let mut state = self.state();
+        if !state.waiting.iter().any(|waiter| waiter.only_try) {
+            return;
+        }
+        let (tries, waiting) =
+            std::mem::take(&mut state.waiting).into_iter().partition(|waiter| waiter.only_try);
+        state.waiting = waiting;
+        drop(state);
+        let tries: VecDeque<Waiter> = tries;
+        tries.into_iter().for_each(|waiter| drop(waiter.answer.send(answer())));
     }
 
     /// Stores the hold that begins now, and returns what came before it if the waiter waited
     /// for that.
     pub(crate) fn hold_began(
         &self,
+        grant: Grant,
         hold: Arc<Hold>,
         hold_span: Span,
         waiter: &Waiter,
@@ -225,25 +332,26 @@ impl KeyQueue {
             let span = state.hold_span.clone().filter(|_| began > waiter.since);
             Predecessor { ended, span }
         });
-        state.hold = Some(hold);
+        state.hold = Some((grant, hold));
         state.hold_span = Some(hold_span);
-        state.contending = false;
+        state.contending = None;
+        state.busy = None;
         predecessor
     }
 
     /// Notes that the hold is over. With `keep`, the key stays taken after it.
     pub(crate) fn hold_ended(&self, began: Instant, ended: Instant, keep: bool) {
         let mut state = self.state();
-        state.hold = None;
+        let hold = state.hold.take();
         state.last_hold = Some((began, ended));
-        state.keeping = keep && !state.closed;
+        state.kept = hold.filter(|_| keep && !state.closed);
     }
 
     pub(crate) fn is_keeping(&self) -> bool {
-        self.state().keeping
+        self.state().kept.is_some()
     }
 
     pub(crate) fn stop_keeping(&self) {
-        self.state().keeping = false;
+        self.state().kept = None;
     }
 }

@@ -13,6 +13,7 @@ use self::contend::{Obtained, obtain};
 use self::hold::hold;
 pub(crate) use self::server_key::HAND_OFF_BITS;
 use self::server_key::ServerKey;
+use crate::LockError;
 use crate::key_queue::KeyQueue;
 use crate::provider_state::ProviderState;
 
@@ -36,16 +37,20 @@ pub(crate) async fn serve(provider: Arc<ProviderState>, queue: Arc<KeyQueue>) {
             }
             continue;
         };
-        queue.set_contending(true);
+        queue.begin_contending(waiter.since);
         let obtained = obtain(&mut server, granted.take(), &waiter).await;
         if !matches!(obtained, Ok(Obtained::Granted(_))) {
-            queue.set_contending(false);
+            queue.stop_contending();
         }
         match obtained {
             Ok(Obtained::Granted(grant)) => granted = hold(&mut server, waiter, grant).await,
             Ok(Obtained::Busy) => drop(waiter.answer.send(Ok(None))),
             Ok(Obtained::NotWanted) => {}
-            Err(error) => drop(waiter.answer.send(Err(error))),
+            Err(error) => {
+                let failed = || Err(LockError::of(queue.key(), error.repeated()));
+                queue.answer_tries(failed);
+                drop(waiter.answer.send(Err(LockError::of(queue.key(), error))));
+            }
         }
     }
 }

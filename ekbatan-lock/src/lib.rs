@@ -40,7 +40,9 @@ mod sqlite;
 mod telemetry;
 mod with_lock;
 
-pub use backend::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+pub use backend::{
+    Attempt, BackendError, FailureKind, Grant, GrantRequest, Holder, LockBackend, Released,
+};
 pub use ekbatan_core::domain::{KeyPart, LockKey, LockLevel};
 pub use ekbatan_core::lock_key;
 pub use error::{LockError, LossCause, WithLockError};

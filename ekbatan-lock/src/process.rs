@@ -30,6 +30,12 @@ struct TakenKey {
     until: Instant,
 }
 
+impl TakenKey {
+    fn grant(&self) -> Grant {
+        Grant { owner: self.owner, token: self.token }
+    }
+}
+
 impl ProcessBackend {
     /// A backend without keys.
     pub fn new() -> Self {
@@ -101,20 +107,26 @@ impl LockBackend for ProcessBackend {
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
         let state = self.state();
-        Ok(state.standing(key).map(|taken| Holder {
-            holder: taken.holder.clone(),
-            token: taken.token,
-            held: Some(taken.since.elapsed()),
-            remaining: Some(taken.until - Instant::now()),
-            waiting_here: 0,
+        Ok(state.standing(key).map(|taken| {
+            Holder::new(taken.holder.clone(), taken.token)
+                .owner(taken.owner)
+                .held(Some(taken.since.elapsed()))
+                .remaining(Some(taken.until - Instant::now()))
         }))
     }
 
-    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        _why: &str,
+    ) -> Result<bool, BackendError> {
         let mut state = self.state();
-        let taken = state.standing(key).is_some();
-        state.taken.remove(key);
-        Ok(taken)
+        let stands = state.standing(key).is_some_and(|taken| taken.grant() == *seen);
+        if stands {
+            state.taken.remove(key);
+        }
+        Ok(stands)
     }
 
     fn frees_by_itself(&self) -> bool {

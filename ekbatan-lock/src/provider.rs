@@ -26,6 +26,9 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
     /// Waits at most `max_wait`, which includes the wait for a connection. Returns `None` if
     /// another holder had the key during the whole wait. With a `max_wait` of zero, returns
     /// `None` if the key is taken now.
+    ///
+    /// `None` says that the key is held. If the lock server does not say who holds the key, the
+    /// answer is [`LockError::Unavailable`] or [`LockError::InDoubt`].
     async fn try_acquire(
         &self,
         key: &LockKey,
@@ -41,9 +44,14 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
     /// The holder of the key, as the server knows it.
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError>;
 
-    /// Ends the lease of the current holder. Returns `false` if there was none. A holder that
-    /// has not noticed can still commit until an action of its successor has begun;
-    /// [`LockProvider::force_release_fenced`] prevents that at once.
+    /// Ends the lease of the holder that the call finds, and never the lease of one that follows
+    /// it. Returns `false` if there was none, or if it ended by itself meanwhile.
+    ///
+    /// Of another process, the call ends the grant that the server reports. If that process has
+    /// handed the key on to its next waiter under the same grant, that lease ends, too.
+    ///
+    /// A holder that has not noticed can still commit until an action of its successor has
+    /// begun; [`LockProvider::force_release_fenced`] prevents that at once.
     async fn force_release(&self, key: &LockKey, why: &str) -> Result<bool, LockError>;
 }
 
@@ -93,6 +101,36 @@ impl LockProvider {
     /// The key as the server and the fences know it.
     pub(crate) fn stored(&self, key: &LockKey) -> String {
         self.state.stored(key)
+    }
+
+    /// Ends the lease of the holder that is found.
+    async fn force(&self, key: &LockKey, why: &str) -> Result<bool, LockError> {
+        let (stored, backend) = (self.stored(key), &self.state.backend);
+        let failed = |source| LockError::of(key, source);
+        loop {
+            let here = self.state.queue_of(&stored).and_then(|queue| queue.holder());
+            let Some(seen) = backend.inspect(&stored).await.map_err(failed)? else {
+                return Ok(false);
+            };
+            let seen = seen.grant();
+            let Some(queue) = self.state.queue_of(&stored).filter(|queue| queue.owns(&seen)) else {
+                let ended = backend.force_release(&stored, &seen, why).await;
+                return ended.map_err(failed);
+            };
+            match here {
+                // The same grant may have been handed on meanwhile, so end this hold only.
+                Some((grant, holder)) if grant == seen => {
+                    let ended = queue.force(&holder, why);
+                    // Until the worker has released the key, a caller would find it taken.
+                    while ended && queue.owns(&seen) {
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                    }
+                    return Ok(ended);
+                }
+                // The worker of this process is about to hand out the grant, or to pass it on.
+                _ => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
     }
 
     /// Acquires within a span; counts and records the answer.
@@ -152,7 +190,7 @@ impl LockProvider {
             Some(deadline) if max_wait.is_some_and(|wait| !wait.is_zero()) => {
                 match tokio::time::timeout_at(deadline, answered).await {
                     Ok(answer) => answer,
-                    Err(_) => return Ok(None),
+                    Err(_) => return queue.unanswered(since),
                 }
             }
             _ => answered.await,
@@ -188,7 +226,7 @@ impl KeyedLockProvider for LockProvider {
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {
         let stored = self.stored(key);
         let found = self.state.backend.inspect(&stored).await;
-        let mut holder = found.map_err(|source| LockError::Backend { key: key.clone(), source })?;
+        let mut holder = found.map_err(|source| LockError::of(key, source))?;
         if let Some(holder) = &mut holder
             && let Some(queue) = self.state.queue_of(&stored)
         {
@@ -198,13 +236,14 @@ impl KeyedLockProvider for LockProvider {
     }
 
     async fn force_release(&self, key: &LockKey, why: &str) -> Result<bool, LockError> {
-        let stored = self.stored(key);
-        let here = self.state.queue_of(&stored).is_some_and(|queue| queue.force(why));
-        let there = self.state.backend.force_release(&stored, why).await;
+        let ended = self.force(key, why).await;
         tracing::warn!(name: "ekbatan.lock.forced", key = %key, why, "a lock was released by force");
-        Ok(there.map_err(|source| LockError::Backend { key: key.clone(), source })? || here)
+        ended
     }
 }
+
+/// Pause before a release by force looks again at a grant that its process is handing out.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl fmt::Debug for LockProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

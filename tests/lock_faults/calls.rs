@@ -44,7 +44,8 @@ async fn a_server_that_is_down_is_an_error_that_says_why(kind: Kind) {
     let tried_now = locks.try_acquire(&key, Duration::ZERO, LONG).await.map(drop);
     for answer in [acquired, tried, tried_now] {
         let error = answer.unwrap_err();
-        assert!(matches!(error, LockError::Backend { .. }), "{error:?}");
+        let kind = matches!(error, LockError::Unavailable { .. } | LockError::InDoubt { .. });
+        assert!(kind, "{error:?}");
         let cause = error.source().expect("a cause").to_string();
         assert!(error.to_string().contains("`k`") && error.to_string().contains(&cause));
     }
@@ -94,7 +95,12 @@ async fn interrupted_waits_keep_no_lock(kind: Kind) {
                 let mut granted = 0;
                 for _ in 0..waits {
                     let wait = Duration::from_micros(random.u64(1..2_000));
-                    if let Some(lease) = locks.try_acquire(&key, wait, HOLD).await.unwrap() {
+                    let taken = match locks.try_acquire(&key, wait, HOLD).await {
+                        // The wait was shorter than the server takes to answer.
+                        Err(LockError::Unavailable { .. } | LockError::InDoubt { .. }) => None,
+                        taken => taken.unwrap(),
+                    };
+                    if let Some(lease) = taken {
                         granted += 1;
                         tokio::time::sleep(Duration::from_micros(random.u64(..300))).await;
                         assert!(lease.release().await);

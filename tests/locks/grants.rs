@@ -215,8 +215,13 @@ impl LockBackend for LateAnswers {
         self.0.inspect(key).await
     }
 
-    async fn force_release(&self, key: &str, why: &str) -> Result<bool, BackendError> {
-        self.0.force_release(key, why).await
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        why: &str,
+    ) -> Result<bool, BackendError> {
+        self.0.force_release(key, seen, why).await
     }
 }
 

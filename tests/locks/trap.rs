@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, lock_key};
+use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LockProvider, lock_key};
 
 use crate::providers::Kind;
 use crate::sql::place::Place;
@@ -71,7 +71,12 @@ async fn contender(
         } else {
             taking.await
         };
-        let Some(lease) = taken.unwrap() else {
+        let taken = match taken {
+            // The wait was shorter than the server takes to answer.
+            Err(LockError::Unavailable { .. } | LockError::InDoubt { .. }) => None,
+            taken => taken.unwrap(),
+        };
+        let Some(lease) = taken else {
             Ends::count(&ends.timed_out);
             continue;
         };

@@ -1,8 +1,10 @@
--- Ends the current lease, and uses up a token.
--- KEYS: lock, fence, wanted   ARGV: channel, key
-if redis.call('DEL', KEYS[1]) == 0 then
+-- Ends the lease of this owner, and uses up a token.
+-- KEYS: lock, fence, wanted   ARGV: channel, key, owner
+local held = redis.call('GET', KEYS[1])
+if not held or string.sub(held, 1, 36) ~= ARGV[3] then
     return 0
 end
+redis.call('DEL', KEYS[1])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local token = math.max(now, tonumber(redis.call('GET', KEYS[2]) or '0') + 1)

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::server_key::{ServerGrant, ServerKey};
 use crate::key_queue::{MAX_TURN, Waiter};
 use crate::telemetry::{self, increment};
-use crate::{Attempt, Grant, GrantRequest, LockError};
+use crate::{Attempt, BackendError, Grant, GrantRequest};
 
 /// Initial delay before checking whether another process took the key.
 const FIRST_CHECK: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ pub(super) async fn obtain(
     server: &mut ServerKey,
     granted: Option<ServerGrant>,
     waiter: &Waiter,
-) -> Result<Obtained, LockError> {
+) -> Result<Obtained, BackendError> {
     if let Some(mut granted) = granted {
         if granted.may_hand_off() && lasts(server, &mut granted, waiter).await {
             granted.hand_offs += 1;
@@ -54,7 +54,8 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
     if granted.until >= asked + term - MAX_TURN {
         return true;
     }
-    match server.backend().extend(server.stored(), &granted.grant, term).await {
+    let extending = server.backend().extend(server.stored(), &granted.grant, term);
+    match server.asking(extending).await {
         Ok(true) => {
             granted.until = asked + term;
             true
@@ -69,7 +70,8 @@ async fn give_way(server: &mut ServerKey) {
     let mut pause = FIRST_CHECK;
     while let Some(turn_ends) = server.other_turn() {
         tokio::time::sleep_until(turn_ends.min(Instant::now() + pause)).await;
-        if let Ok(Some(_)) = server.backend().inspect(server.stored()).await {
+        let looking = server.backend().inspect(server.stored());
+        if let Ok(Some(_)) = server.asking(looking).await {
             server.end_other_turn();
         }
         pause *= 2;
@@ -77,7 +79,7 @@ async fn give_way(server: &mut ServerKey) {
 }
 
 /// Asks the server until it grants the key, or the waiter does not want it any more.
-async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, LockError> {
+async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, BackendError> {
     let (backend, key, counts) = (server.backend(), server.stored(), &server.provider.counts);
     let not_wanted = || waiter.answer.is_closed() || server.queue.is_closed();
     let (mut contended, mut named) = (waiter.contended, waiter.acquire_span.is_disabled());
@@ -94,11 +96,17 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, LockEr
             term: waiter.term(),
         };
         let asked = Instant::now();
-        let pause = match backend.try_grant(key, &request).await {
+        server.queue.set_owner(Some(request.owner));
+        let answer = server.asking(backend.try_grant(key, &request)).await;
+        if !matches!(answer, Ok(Attempt::Granted(_)) | Err(_)) {
+            server.queue.set_owner(None);
+        }
+        let pause = match answer {
             Ok(Attempt::Granted(grant)) => {
                 return Ok(Obtained::Granted(ServerGrant::new(grant, asked, request.term)));
             }
             Ok(Attempt::Busy(remaining)) => {
+                server.queue.held_elsewhere();
                 if !contended {
                     contended = true;
                     increment(&counts.contended);
@@ -113,10 +121,11 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, LockEr
             Err(error) => {
                 // The server may have granted the key although the call failed.
                 let unknown = Grant { owner: request.owner, token: 0 };
-                if let Err(error) = backend.release(key, &unknown).await {
+                if let Err(error) = server.asking(backend.release(key, &unknown)).await {
                     tracing::debug!(%error, key, "it is unknown whether a failed try was granted; if so, the key is free when its term ends");
                 }
-                return Err(server.failed(error));
+                server.queue.set_owner(None);
+                return Err(error);
             }
         };
         let pause = if hinted { Duration::ZERO } else { pause.max(Duration::from_millis(1)) };

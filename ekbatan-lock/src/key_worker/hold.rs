@@ -45,7 +45,9 @@ pub(super) async fn hold(
         server.queue.key(),
         lease.token(),
     );
-    if let Some(before) = server.queue.hold_began(hold.clone(), hold_span.clone(), &waiter) {
+    if let Some(before) =
+        server.queue.hold_began(granted.grant, hold.clone(), hold_span.clone(), &waiter)
+    {
         if let Some(span) = before.span {
             waiter.acquire_span.follows_from(span);
         }
@@ -58,7 +60,9 @@ pub(super) async fn hold(
     }
     waiter.acquire_span.record("ekbatan.lock.handed_on", granted.hand_offs);
     // If the waiter is gone, the lease is dropped here, which releases it.
-    let _ = waiter.answer.send(Ok(Some(lease)));
+    if waiter.answer.send(Ok(Some(lease))).is_ok() {
+        server.queue.answer_tries(|| Ok(None));
+    }
     let (granted, ended) = watch(server, &hold, granted, &waiter.options, extensions).await;
     let keep_for = hold.kept().filter(|_| ended.is_orderly());
     let now = Instant::now();
@@ -83,6 +87,8 @@ pub(super) async fn hold(
             use LossCause::{Closed, Expired, Forced};
             if matches!(cause, Expired(_) | Forced(_) | Closed) {
                 server.release(granted).await;
+            } else {
+                server.queue.set_owner(None);
             }
             None
         }
@@ -187,6 +193,7 @@ async fn keep(server: &mut ServerKey, hold: &Hold, granted: ServerGrant, rest: D
     if server.backend().frees_by_itself() {
         let kept = server.backend().extend(server.stored(), &grant, rest).await;
         server.queue.stop_keeping();
+        server.queue.set_owner(None);
         hold.return_as(kept.unwrap_or_else(|error| {
             tracing::warn!(%error, key = server.stored(), "the time for which a lock is kept could not be set; it is free when its term ends");
             false

@@ -73,7 +73,15 @@ impl ServerKey {
     }
 
     pub(super) fn failed(&self, source: BackendError) -> LockError {
-        LockError::Backend { key: self.queue.key().clone(), source }
+        LockError::of(self.queue.key(), source)
+    }
+
+    /// Awaits the server's answer. Callers whose wait ends meanwhile learn that there is none.
+    pub(super) async fn asking<T>(&self, request: impl Future<Output = T>) -> T {
+        self.queue.set_asked(Some(Instant::now()));
+        let answer = request.await;
+        self.queue.set_asked(None);
+        answer
     }
 
     /// When the turn of the process that wanted the released key ends, if it has a turn.
@@ -89,7 +97,9 @@ impl ServerKey {
     /// Releases the key. Returns whether this process still had it.
     pub(super) async fn release(&mut self, granted: ServerGrant) -> bool {
         self.cut_short = None;
-        match self.backend().release(self.stored(), &granted.grant).await {
+        let released = self.asking(self.backend().release(self.stored(), &granted.grant)).await;
+        self.queue.set_owner(None);
+        match released {
             Ok(released) => {
                 if released.wanted {
                     self.other_turn = Some(Instant::now() + self.backend().give_way());

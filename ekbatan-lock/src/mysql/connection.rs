@@ -11,7 +11,7 @@ use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 
-use super::error::{MySqlLocksError, StatementFailure, describe};
+use super::error::{MySqlLocksError, StatementFailure, connecting, describe};
 use super::server::{ServerInfo, VARIABLES};
 use crate::BackendError;
 
@@ -43,7 +43,7 @@ impl MySqlConnector {
         let opened = tokio::time::timeout(ANSWER, self.connect(wait_timeout)).await;
         opened.unwrap_or_else(|_| {
             let why = format!("no connection to the lock database within {ANSWER:?}");
-            Err(BackendError::new(why).into())
+            Err(BackendError::unavailable(why).into())
         })
     }
 
@@ -53,7 +53,8 @@ impl MySqlConnector {
     ) -> Result<MySqlLockConnection, MySqlLocksError> {
         let connected = MySqlConnection::connect_with(&self.options).await;
         let mut inner = connected.map_err(|error| {
-            BackendError::new(format!("no connection to the lock database: {}", describe(&error)))
+            let why = format!("no connection to the lock database: {}", describe(&error));
+            BackendError::new(why).of_kind(connecting(&error))
         })?;
         let looked = run(&mut inner, "checking the server", VARIABLES).await;
         let sets = looked.map_err(BackendError::from)?;
@@ -103,7 +104,7 @@ impl MySqlLockConnection {
         let running = run(&mut self.inner, what, sql);
         let answer = tokio::time::timeout(ANSWER, running).await.unwrap_or_else(|_| {
             let why = format!("{what}: no answer within {ANSWER:?}");
-            Err(StatementFailure::Broken(BackendError::new(why)))
+            Err(StatementFailure::Broken(BackendError::in_doubt(why)))
         });
         self.busy = answer.as_ref().is_err_and(StatementFailure::is_broken);
         self.used = Instant::now();

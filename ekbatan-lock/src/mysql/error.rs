@@ -2,7 +2,7 @@
 
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::BackendError;
+use crate::{BackendError, FailureKind};
 
 /// Error returned when locks in MySQL or MariaDB cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +34,10 @@ pub(super) enum StatementFailure {
 /// A deadlock: the statement can be sent again.
 const DEADLOCK: u16 = 1213;
 
+/// The server has undone the statement because of another one: a wait that was too long, and
+/// a deadlock.
+const ROLLED_BACK: [u16; 2] = [1205, DEADLOCK];
+
 /// The server has ended this connection, or is about to.
 const ENDED: [u16; 8] = [1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031];
 
@@ -42,8 +46,11 @@ impl StatementFailure {
         let text = describe(error);
         let failed = BackendError::new(format!("{what}: {text}"));
         match number(error) {
+            Some(number) if ROLLED_BACK.contains(&number) => {
+                Self::Refused { number, error: failed.of_kind(FailureKind::Unavailable) }
+            }
             Some(number) if !ENDED.contains(&number) => Self::Refused { number, error: failed },
-            _ => Self::Broken(failed),
+            _ => Self::Broken(failed.of_kind(FailureKind::InDoubt)),
         }
     }
 
@@ -61,6 +68,16 @@ impl From<StatementFailure> for BackendError {
         match failure {
             StatementFailure::Refused { error, .. } | StatementFailure::Broken(error) => error,
         }
+    }
+}
+
+/// The kind of an error of connecting. The server's own errors, such as a wrong password, do
+/// not pass, except that it has no place for a connection.
+pub(super) fn connecting(error: &sqlx::Error) -> FailureKind {
+    const FULL: [u16; 2] = [1040, 1203];
+    match number(error) {
+        Some(number) if !FULL.contains(&number) && !ENDED.contains(&number) => FailureKind::Refused,
+        _ => FailureKind::Unavailable,
     }
 }
 

@@ -232,7 +232,7 @@ impl LockBackend for MySqlLeases {
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
         let sql = format!(
             "SELECT holder, token, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)), \
-                 TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until) \
+                 TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until), owner \
              FROM {} WHERE lock_key = {} AND until > UTC_TIMESTAMP(6)",
             self.rows.table,
             text(key)
@@ -240,15 +240,23 @@ impl LockBackend for MySqlLeases {
         let sets = self.rows.pool.run("looking for the holder of a lease", &sql).await?;
         let Some(row) = row(&sets, 0) else { return Ok(None) };
         let holder = Holder::new(value::<String>(row, 0)?, value(row, 1)?);
+        let holder = holder.owner(value(row, 4)?);
         Ok(Some(holder.held(Some(duration(row, 2)?)).remaining(Some(duration(row, 3)?))))
     }
 
-    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        _why: &str,
+    ) -> Result<bool, BackendError> {
         let sql = format!(
             "UPDATE {} SET until = {NEVER}, token = token + 1 \
-             WHERE lock_key = {} AND until > UTC_TIMESTAMP(6)",
+             WHERE lock_key = {} AND owner = {} AND token = {} AND until > UTC_TIMESTAMP(6)",
             self.rows.table,
-            text(key)
+            text(key),
+            uuid(seen.owner),
+            seen.token
         );
         self.rows.affects("ending a lease", &sql).await
     }

@@ -11,7 +11,7 @@ use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, Re
 
 use super::connection::{ANSWER, MySqlConnector, MySqlLockConnection, StatementResult};
 use super::error::MySqlLocksError;
-use crate::BackendError;
+use crate::{BackendError, FailureKind};
 
 /// Maximum time to wait for a connection.
 const WAIT: Duration = Duration::from_secs(30);
@@ -76,7 +76,9 @@ impl MySqlLockPool {
     pub(super) async fn connection(&self) -> Result<Object<MySqlLockManager>, MySqlLocksError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => error,
-            other => BackendError::caused("no connection to the lock database", other).into(),
+            other => BackendError::caused("no connection to the lock database", other)
+                .of_kind(FailureKind::Unavailable)
+                .into(),
         })
     }
 

@@ -22,7 +22,7 @@ use crate::session::{
     Forced, ReleaseRequest, Requests, SessionBackend, SessionGrants, SessionRequest, SessionServer,
     TakeRequest, TryOutcome,
 };
-use crate::{BackendError, Released};
+use crate::{BackendError, Grant, Released};
 use live::MySqlSession;
 use statements::SessionStatements;
 
@@ -43,7 +43,7 @@ struct SessionStates {
 #[async_trait]
 impl KeyStates for SessionStates {
     async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
-        let closed = || BackendError::new("the lock session was closed");
+        let closed = || BackendError::unavailable("the lock session was closed");
         let (reply, replied) = oneshot::channel();
         let requests = self.requests.upgrade().ok_or_else(closed)?;
         let look = SessionRequest::Look { keys: keys.to_vec(), reply };
@@ -132,7 +132,7 @@ impl SessionServer for MySqlSessions {
             let outcome = match tokens.remove(&key) {
                 Some(Ok(Some(token))) => match grants.granted(key.clone(), &request, token) {
                     Some(grant) => Ok(TryOutcome::granted(key, grant, requests.clone())),
-                    None => Err(BackendError::new("the session ended meanwhile")),
+                    None => Err(BackendError::unavailable("the session ended meanwhile")),
                 },
                 Some(Ok(None)) => {
                     grants.remove(&key);
@@ -145,7 +145,7 @@ impl SessionServer for MySqlSessions {
                 }
                 None => {
                     grants.remove(&key);
-                    Err(BackendError::new("taking a lock: no answer"))
+                    Err(BackendError::in_doubt("taking a lock: no answer"))
                 }
             };
             let _ = reply.send(outcome);
@@ -177,7 +177,7 @@ impl SessionServer for MySqlSessions {
             self.cleaner.released(key);
             let released = match &wanted {
                 Ok(wanted) => Ok(Released { ours: true, wanted: wanted.contains(key) }),
-                Err(error) => Err(BackendError::new(error.to_string())),
+                Err(error) => Err(error.repeated()),
             };
             drop(reply.map(|reply| reply.send(released)));
         }
@@ -191,8 +191,8 @@ impl SessionServer for MySqlSessions {
             SessionRequest::Look { keys, reply } => {
                 drop(reply.send(session.look(&keys).await));
             }
-            SessionRequest::Force { key, ending, reply } => {
-                drop(reply.send(force(session, key, ending).await));
+            SessionRequest::Force { key, seen, ending, reply } => {
+                drop(reply.send(force(session, key, seen, ending).await));
             }
             // The actor handles the others.
             other => other.refuse(BackendError::new("the session cannot handle this request")),
@@ -216,18 +216,17 @@ impl SessionServer for MySqlSessions {
 async fn force(
     session: &mut MySqlSession,
     key: String,
+    seen: Grant,
     ending: Option<i64>,
 ) -> Result<Forced, BackendError> {
     let grants = session.grants();
-    if let Some(held) = grants.held(&key)
-        && grants.begin_release(key.clone(), &held.grant)
-    {
+    if seen.token != 0 && grants.begin_release(key.clone(), &seen) {
         let released = session.release(std::slice::from_ref(&key)).await;
         grants.remove(&key);
         released?;
         return Ok(Forced::Free(true));
     }
-    Ok(match session.force(&key, ending).await? {
+    Ok(match session.force(&key, seen.token, ending).await? {
         Some(session) => Forced::Ending(session),
         None => Forced::Free(ending.is_some()),
     })

@@ -1,6 +1,6 @@
 //! Errors of locks in PostgreSQL.
 
-use crate::BackendError;
+use crate::{BackendError, FailureKind};
 
 /// Error returned when locks in PostgreSQL cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,31 @@ pub enum PostgresLocksError {
 
 /// An error with PostgreSQL's message, which the driver's own text omits.
 pub(super) fn failed(what: &str, error: &tokio_postgres::Error) -> BackendError {
-    BackendError::new(format!("{what}: {}", describe(error)))
+    BackendError::new(format!("{what}: {}", describe(error))).of_kind(kind(error))
+}
+
+/// An error of opening a connection: nothing was asked yet.
+pub(super) fn not_connected(error: &tokio_postgres::Error) -> BackendError {
+    let failure = failed("no connection to the lock database", error);
+    match failure.kind() {
+        FailureKind::InDoubt => failure.of_kind(FailureKind::Unavailable),
+        _ => failure,
+    }
+}
+
+fn kind(error: &tokio_postgres::Error) -> FailureKind {
+    match error.code() {
+        None => FailureKind::InDoubt,
+        // The server shuts down or starts, has no place for a connection, or has rolled the
+        // statement back because of another one.
+        Some(code) => match code.code() {
+            "57P01" | "57P02" | "57P03" | "57P05" | "53300" | "40001" | "40P01" | "55P03" => {
+                FailureKind::Unavailable
+            }
+            code if code.starts_with("08") => FailureKind::Unavailable,
+            _ => FailureKind::Refused,
+        },
+    }
 }
 
 /// The server's message and code, or the driver's text.

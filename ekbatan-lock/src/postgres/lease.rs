@@ -83,16 +83,16 @@ const RELEASE: &str = "\
             THEN pg_notify('ekbatan_lock', lock_key)::text END, \
         set_config('synchronous_commit', 'off', true)";
 
-/// Ends the current lease. This waits for the disk: a crash must not restore the lease.
+/// Ends the lease that was seen. This waits for the disk: a crash must not restore the lease.
 const FORCE: &str = "\
     UPDATE eventlog.lock_leases SET until = '-infinity', token = token + 1 \
-    WHERE lock_key = $1 AND until > clock_timestamp() \
+    WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
     RETURNING CASE WHEN wanted_until > clock_timestamp() \
         THEN pg_notify('ekbatan_lock', lock_key)::text END";
 
 const INSPECT: &str = "\
     SELECT holder, token, (extract(epoch FROM now - since) * 1000000)::bigint, \
-        (extract(epoch FROM until - now) * 1000000)::bigint \
+        (extract(epoch FROM until - now) * 1000000)::bigint, owner \
     FROM (SELECT *, clock_timestamp() AS now FROM eventlog.lock_leases WHERE lock_key = $1) l \
     WHERE until > now";
 
@@ -185,12 +185,19 @@ impl LockBackend for PostgresLeases {
             Holder::new(row.get::<_, String>(0), row.get(1))
                 .held(Some(duration(&row, 2)))
                 .remaining(Some(duration(&row, 3)))
+                .owner(row.get(4))
         }))
     }
 
-    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
-        let row = self.pool.row("ending a lease", FORCE, &[(&key, Type::TEXT)]).await?;
-        Ok(row.is_some())
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        _why: &str,
+    ) -> Result<bool, BackendError> {
+        let values: [super::pool::TypedValue<'_>; 3] =
+            [(&key, Type::TEXT), (&seen.owner, Type::UUID), (&seen.token, Type::INT8)];
+        Ok(self.pool.row("ending a lease", FORCE, &values).await?.is_some())
     }
 
     fn frees_by_itself(&self) -> bool {

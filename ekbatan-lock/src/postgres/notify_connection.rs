@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 use tokio_postgres::{AsyncMessage, Client};
 
 use super::address::PostgresAddress;
-use super::error::{describe, failed};
+use super::error::{describe, not_connected};
 use crate::BackendError;
 use crate::key_hints::KeyHints;
 
@@ -31,8 +31,7 @@ impl NotifyConnection {
         hints: Arc<KeyHints>,
     ) -> Result<Self, BackendError> {
         let connected = server.connect().await;
-        let (client, mut connection) =
-            connected.map_err(|error| failed("no connection to the lock database", &error))?;
+        let (client, mut connection) = connected.map_err(|error| not_connected(&error))?;
         let (ending, end) = watch::channel(None);
         let driver = tokio::spawn(async move {
             let why = loop {

@@ -15,9 +15,9 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use super::address::PostgresAddress;
-use super::error::{PostgresLocksError, failed};
+use super::error::{PostgresLocksError, failed, not_connected};
 use super::{key_data, settings};
-use crate::BackendError;
+use crate::{BackendError, FailureKind};
 
 /// Maximum time for the server to answer. No statement here waits for a lock.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
@@ -74,9 +74,10 @@ impl PostgresLockPool {
         let connection = self.pool.get().await;
         connection.map_err(|error| match error {
             PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-                failed("no connection to the lock database", &error)
+                not_connected(&error)
             }
-            other => BackendError::caused("no connection to the lock database", other),
+            other => BackendError::caused("no connection to the lock database", other)
+                .of_kind(FailureKind::Unavailable),
         })
     }
 
@@ -93,7 +94,7 @@ impl PostgresLockPool {
             Ok(answer) => answer.map_err(|error| failed(what, &error)),
             Err(_) => {
                 drop(Object::take(connection));
-                Err(BackendError::new(format!("{what}: no answer within {ANSWER:?}")))
+                Err(BackendError::in_doubt(format!("{what}: no answer within {ANSWER:?}")))
             }
         }
     }

@@ -176,8 +176,8 @@ async fn handle(
         SessionRequest::Inspect { key, reply } => drop(reply.send(inspect(&session, &key).await)),
         // Its hints are notifications.
         SessionRequest::Look { reply, .. } => drop(reply.send(Ok(Vec::new()))),
-        SessionRequest::Force { key, reply, .. } => {
-            drop(reply.send(force(&session, &hints, &key).await.map(Forced::Free)));
+        SessionRequest::Force { key, seen, reply, .. } => {
+            drop(reply.send(force(&session, &hints, &key, &seen).await.map(Forced::Free)));
         }
         SessionRequest::Close { reply } => drop(reply.send(())),
     }
@@ -195,7 +195,9 @@ async fn take(
     match session.take(key, lock).await {
         Ok(Some(token)) => {
             let granted = session.grants.granted(lock, request, token);
-            granted.map(Some).ok_or_else(|| BackendError::new("the session ended meanwhile"))
+            granted
+                .map(Some)
+                .ok_or_else(|| BackendError::unavailable("the session ended meanwhile"))
         }
         Ok(None) => {
             session.grants.remove(&lock);
@@ -231,7 +233,9 @@ async fn inspect(session: &PostgresSession, key: &str) -> Result<Option<Holder>,
     let Some((pid, name, ours)) = session.holder(lock).await? else { return Ok(None) };
     let held = session.grants.held(&lock).filter(|_| ours);
     Ok(Some(match held {
-        Some(held) => Holder::new(held.holder, held.grant.token).held(Some(held.since.elapsed())),
+        Some(held) => Holder::new(held.holder, held.grant.token)
+            .owner(held.grant.owner)
+            .held(Some(held.since.elapsed())),
         // The server knows nothing else of another session.
         None => Holder::new(format!("{name} (session {pid})"), 0),
     }))
@@ -241,12 +245,15 @@ async fn force(
     session: &PostgresSession,
     hints: &KeyHints,
     key: &str,
+    seen: &Grant,
 ) -> Result<bool, BackendError> {
     let lock = lock_of(key);
-    if let Some(held) = session.grants.held(&lock) {
-        return Ok(release(session, hints, key, &held.grant).await?.ours);
+    // A token of zero stands for a holder that `inspect` could not tell: another session.
+    if seen.token != 0 {
+        return Ok(release(session, hints, key, seen).await?.ours);
     }
     match session.holder(lock).await? {
+        // Another holder has followed the one that was seen.
         None | Some((_, _, true)) => Ok(false),
         Some((pid, name, _)) => Err(BackendError::new(format!(
             "session {pid} ({name}) holds it, and a session's lock can only be given back by \

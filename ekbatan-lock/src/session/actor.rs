@@ -99,7 +99,7 @@ impl<S: SessionServer> Actor<S> {
             match self.live().await {
                 Ok(session) => common.server.take(session, batch.takes, &requests).await,
                 Err(error) => batch.takes.into_iter().for_each(|(_, _, reply)| {
-                    let _ = reply.send(Err(BackendError::new(error.to_string())));
+                    let _ = reply.send(Err(error.repeated()));
                 }),
             }
         }
@@ -129,7 +129,7 @@ impl<S: SessionServer> Actor<S> {
     async fn live(&mut self) -> Result<&mut S::Session, BackendError> {
         if self.living().is_none() {
             let opened = self.common.server.open().await;
-            let session = opened.map_err(|error| BackendError::new(error.to_string()))?;
+            let session = opened.map_err(|error| BackendError::unavailable(error.to_string()))?;
             *self.common.current.lock().unwrap_or_else(PoisonError::into_inner) =
                 S::shared(&session);
             self.session = Some(session);

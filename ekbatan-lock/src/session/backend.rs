@@ -41,7 +41,7 @@ impl<S: SessionServer> SessionBackend<S> {
         request: impl FnOnce(Reply<T>) -> SessionRequest,
     ) -> Result<T, BackendError> {
         let (reply, replied) = oneshot::channel();
-        let closed = || BackendError::new("the lock session was closed");
+        let closed = || BackendError::unavailable("the lock session was closed");
         let (request, current) = (request(reply), self.common.current());
         let for_actor = if S::grants(&current).is_over() {
             Some(request)
@@ -83,12 +83,17 @@ impl<S: SessionServer> LockBackend for SessionBackend<S> {
         self.ask(|reply| SessionRequest::Inspect { key, reply }).await
     }
 
-    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        _why: &str,
+    ) -> Result<bool, BackendError> {
         let begun = Instant::now();
         let mut ending = None;
         loop {
-            let key = key.to_owned();
-            match self.ask(|reply| SessionRequest::Force { key, ending, reply }).await? {
+            let (key, seen) = (key.to_owned(), *seen);
+            match self.ask(|reply| SessionRequest::Force { key, seen, ending, reply }).await? {
                 Forced::Free(ended) => return Ok(ended),
                 Forced::Ending(session) if begun.elapsed() > END => {
                     return Err(BackendError::new(format!(

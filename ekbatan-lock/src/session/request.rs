@@ -31,10 +31,10 @@ pub(crate) enum SessionRequest {
         keys: Vec<String>,
         reply: Reply<Vec<KeyState>>,
     },
-    /// Ends the grant of the current holder. `ending` is the session that was already told to
-    /// end.
+    /// Ends the grant that was seen. `ending` is the session that was already told to end.
     Force {
         key: String,
+        seen: Grant,
         ending: Option<i64>,
         reply: Reply<Forced>,
     },

@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::BackendError;
+use crate::{BackendError, FailureKind};
 
 /// How long SQLite itself waits for another writer. The connection is blocked meanwhile.
 const BUSY: Duration = Duration::from_millis(50);
@@ -78,9 +78,12 @@ impl LockFile {
         loop {
             match self.once(sql, values).await {
                 Ok(rows) => return Ok(rows),
-                Err(error) if !is_busy(&error) => return Err(BackendError::caused(what, error)),
+                Err(error) if !is_busy(&error) => {
+                    let kind = kind(&error);
+                    return Err(BackendError::caused(what, error).of_kind(kind));
+                }
                 Err(_) if Instant::now() >= until => {
-                    return Err(BackendError::new(format!(
+                    return Err(BackendError::unavailable(format!(
                         "{what}: another writer locked the file for {MAX_BUSY:?}; end its \
                          transaction, or keep the locks in a file of their own"
                     )));
@@ -118,6 +121,14 @@ impl LockFile {
                 Err(error)
             }
         }
+    }
+}
+
+/// An error that is not SQLite's own leaves open what became of the statement.
+fn kind(error: &sqlx::Error) -> FailureKind {
+    match error.as_database_error() {
+        Some(_) => FailureKind::Refused,
+        None => FailureKind::InDoubt,
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
+use uuid::Uuid;
 
 use super::cleaning::RowCleaner;
 use super::columns::{duration, get};
@@ -80,10 +81,10 @@ const RELEASE: &str = concat!(
     now!()
 );
 
-/// Ends the current lease.
+/// Ends the lease that was seen.
 const FORCE: &str = concat!(
     "UPDATE eventlog_lock_leases SET until = 0, token = token + 1 \
-    WHERE lock_key = $1 AND until > ",
+    WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > ",
     now!(),
     " RETURNING token"
 );
@@ -93,7 +94,7 @@ const INSPECT: &str = concat!(
     now!(),
     " - since, until - ",
     now!(),
-    " FROM eventlog_lock_leases WHERE lock_key = $1 AND until > ",
+    ", owner FROM eventlog_lock_leases WHERE lock_key = $1 AND until > ",
     now!()
 );
 
@@ -206,15 +207,25 @@ impl LockBackend for SqliteLeases {
             .row("looking for the holder of a lease", INSPECT, &[SqliteValue::Text(key)])
             .await?;
         let holder = |row: SqliteRow| {
-            Ok(Holder::new(get::<String>(&row, 0)?, get(&row, 1)?)
+            let holder = Holder::new(get::<String>(&row, 0)?, get(&row, 1)?)
                 .held(Some(duration(&row, 2)?))
-                .remaining(Some(duration(&row, 3)?)))
+                .remaining(Some(duration(&row, 3)?));
+            let owner = Uuid::parse_str(&get::<String>(&row, 4)?);
+            Ok(owner.map_or(holder.clone(), |owner| holder.owner(owner)))
         };
         row.map(holder).transpose()
     }
 
-    async fn force_release(&self, key: &str, _why: &str) -> Result<bool, BackendError> {
-        let row = self.file.row("ending a lease", FORCE, &[SqliteValue::Text(key)]).await?;
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        _why: &str,
+    ) -> Result<bool, BackendError> {
+        let owner = seen.owner.to_string();
+        let values =
+            [SqliteValue::Text(key), SqliteValue::Text(&owner), SqliteValue::Int(seen.token)];
+        let row = self.file.row("ending a lease", FORCE, &values).await?;
         self.file.note_release();
         Ok(row.is_some())
     }

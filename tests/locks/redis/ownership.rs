@@ -151,7 +151,7 @@ async fn the_last_token_of_an_unused_key_is_kept_for_a_day() {
     let ahead = taken(&backend, "k", LONG).await;
     let kept: i64 = asked(&mut server, &["PTTL", &fence]).await;
     assert!(ahead.token > first.token + day && kept > 2 * day - 60_000, "{kept}");
-    assert!(backend.force_release("k", "a test").await.unwrap());
+    assert!(backend.force_release("k", &ahead, "a test").await.unwrap());
     let kept: i64 = asked(&mut server, &["PTTL", &fence]).await;
     assert!(kept > 2 * day - 60_000, "{kept}");
     // Nobody has used it for a day.

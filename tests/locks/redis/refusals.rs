@@ -72,8 +72,8 @@ async fn a_server_that_hides_its_settings_is_accepted() {
     let backend = RedisBackend::connect(&url, "app").await.unwrap();
     let grant = taken(&backend, "k", LONG).await;
     assert!(backend.extend("k", &grant, LONG).await.unwrap());
-    assert_eq!(backend.inspect("k").await.unwrap().unwrap().token, grant.token);
-    assert!(backend.force_release("k", "").await.unwrap());
+    assert_eq!(backend.inspect("k").await.unwrap().unwrap().grant(), grant);
+    assert!(backend.force_release("k", &grant, "").await.unwrap());
 }
 
 #[tokio::test]

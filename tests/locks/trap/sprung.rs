@@ -76,7 +76,7 @@ impl LockBackend for WaitsAtTheServer {
         Ok(None)
     }
 
-    async fn force_release(&self, _: &str, _: &str) -> Result<bool, BackendError> {
+    async fn force_release(&self, _: &str, _: &Grant, _: &str) -> Result<bool, BackendError> {
         Ok(false)
     }
 

@@ -105,8 +105,7 @@ impl MySqlSession {
                     self.unlock_unknown(asked.keys().map(String::as_str)).await;
                     tries += 1;
                     if !again || self.grants.is_over() {
-                        let why = BackendError::from(failure).to_string();
-                        return all(asked, &why);
+                        return all(asked, &BackendError::from(failure));
                     }
                 }
             }
@@ -120,7 +119,7 @@ impl MySqlSession {
     ) -> BTreeMap<String, TokenOrBusy> {
         if number(sets, 2, 0).ok().flatten() != Some(self.id) {
             self.end_because(POOLED);
-            return all(asked, POOLED);
+            return all(asked, &BackendError::new(POOLED));
         }
         let mut tokens = HashMap::new();
         for row in sets.get(3).iter().flat_map(|set| &set.rows) {
@@ -239,14 +238,6 @@ impl MySqlSession {
         }
     }
 
-    /// The id of the session that has the lock.
-    async fn used_by(&mut self, key: &str) -> Result<Option<i64>, BackendError> {
-        let sql = format!("SELECT IS_USED_LOCK('{}')", self.statements.lock(key));
-        let sets =
-            self.run("looking for the holder of a lock", &sql).await.map_err(BackendError::from)?;
-        number(&sets, 0, 0)
-    }
-
     pub(super) async fn inspect(&mut self, key: &str) -> Result<Option<Holder>, BackendError> {
         let sets = self.run("looking for the holder of a lock", &self.statements.holder(key)).await;
         let sets = sets.map_err(BackendError::from)?;
@@ -254,23 +245,40 @@ impl MySqlSession {
         if let Some(row) = sets.get(1).and_then(|set| set.rows.first())
             && value::<i64>(row, 0)? == session
         {
-            let holder = Holder::new(value::<String>(row, 1)?, value(row, 2)?);
+            let mut holder = Holder::new(value::<String>(row, 1)?, value(row, 2)?);
+            holder.owner = self.grants.held(&key.to_owned()).map(|held| held.grant.owner);
             return Ok(Some(holder.held(Some(duration(row, 3)?))));
         }
         // The session has the lock, but has not written its row yet.
         Ok(Some(Holder::new(format!("session {session}"), 0)))
     }
 
-    /// Tells the session that has the lock to end, unless it is `ending`, which was told
-    /// before. Returns the session that has the lock.
+    /// Tells the session that has the lock under this token to end, unless it is `ending`,
+    /// which was told before. Returns the session that has the lock.
     pub(super) async fn force(
         &mut self,
         key: &str,
+        token: i64,
         ending: Option<i64>,
     ) -> Result<Option<i64>, BackendError> {
-        let Some(session) = self.used_by(key).await? else { return Ok(None) };
+        let sets = self.run("looking for the holder of a lock", &self.statements.holder(key)).await;
+        let sets = sets.map_err(BackendError::from)?;
+        let Some(session) = number(&sets, 0, 0)? else { return Ok(None) };
         if session == self.id || ending.is_some_and(|ending| ending != session) {
             // Another session has taken the lock since; it was not meant.
+            return Ok(None);
+        }
+        let row = sets.get(1).and_then(|set| set.rows.first());
+        let known = match row {
+            Some(row) if value::<i64>(row, 0)? == session => Some(value::<i64>(row, 2)?),
+            _ => None,
+        };
+        if token == 0 || known.is_none() {
+            return Err(BackendError::unavailable(format!(
+                "session {session} has only just taken it; end it again"
+            )));
+        }
+        if known != Some(token) {
             return Ok(None);
         }
         if ending.is_none() {
@@ -331,8 +339,8 @@ impl WantedKeys {
     }
 }
 
-fn all(asked: &BTreeMap<String, String>, why: &str) -> BTreeMap<String, TokenOrBusy> {
-    asked.keys().map(|key| (key.clone(), Err(BackendError::new(why)))).collect()
+fn all(asked: &BTreeMap<String, String>, error: &BackendError) -> BTreeMap<String, TokenOrBusy> {
+    asked.keys().map(|key| (key.clone(), Err(error.repeated()))).collect()
 }
 
 /// A number, or NULL, from the first row of a statement's result.

@@ -132,7 +132,7 @@ impl PostgresSession {
         let mark = id.to_string();
         let prepared = tokio::time::timeout(ANSWER, Self::prepare(&connection, &mark)).await;
         let statements = prepared.map_err(|_| {
-            BackendError::new(format!("a lock session was not ready within {ANSWER:?}"))
+            BackendError::unavailable(format!("a lock session was not ready within {ANSWER:?}"))
         })??;
         Ok(Self {
             connection,
@@ -318,7 +318,7 @@ impl PostgresSession {
         });
         let Ok(answer) = tokio::time::timeout(ANSWER, answered).await else {
             self.end(format!("{what}: no answer within {ANSWER:?}"));
-            return Err(BackendError::new(format!("{what}: no answer within {ANSWER:?}")));
+            return Err(BackendError::in_doubt(format!("{what}: no answer within {ANSWER:?}")));
         };
         // `watch` reports why the connection closed.
         answer.map_err(|error| failed(what, &error))
