@@ -8,6 +8,7 @@
 //! - [`sqlite`]: a temporary SQLite database file.
 //! - [`proxy`]: a TCP proxy that counts round trips, delays, stalls and cuts.
 //! - [`cancel`]: drops a future after a given number of polls.
+//! - `locks`, with the feature `locks`: the conformance suite of lock backends.
 //!
 //! Invariants: a test starts what it needs, and everything that it started is removed
 //! afterwards. No wait has a fixed length: each waits for a condition, with a deadline
@@ -19,6 +20,8 @@
 pub mod cancel;
 mod database_url;
 mod front;
+#[cfg(feature = "locks")]
+pub mod locks;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 pub mod postgres;

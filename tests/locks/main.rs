@@ -68,6 +68,7 @@ mod providers;
 
 mod cleaning;
 mod commit;
+mod conformance;
 mod defaults;
 mod encryption;
 mod ends;

@@ -1,0 +1,82 @@
+//! Terms, and how they end.
+
+use std::time::{Duration, Instant};
+
+use ekbatan_lock::Grant;
+use uuid::Uuid;
+
+use super::{Failure, LONG, LockConformance, broke, ensure, new_key};
+
+/// A term whose end a check waits for.
+pub(super) const SHORT: Duration = Duration::from_millis(300);
+
+/// How much shorter or longer than asked for a term may be: servers round.
+pub(super) const ROUNDING: Duration = Duration::from_millis(5);
+
+impl LockConformance {
+    pub(super) async fn a_term_ends(&self) -> Result<(), Failure> {
+        let key = new_key("term");
+        let asked = Instant::now();
+        let first = self.take(&self.one, &key, SHORT).await?;
+        let second = self.take_in_the_end(&self.other, &key).await?;
+        let after = asked.elapsed();
+        ensure(after + ROUNDING >= SHORT, || {
+            format!("a term of {SHORT:?} had ended after {after:?}")
+        })?;
+        ensure(second.token > first.token, || "the next token is not greater".to_owned())?;
+        self.is_over(&key, &first).await?;
+        self.give_back(&self.other, &key, &second).await
+    }
+
+    pub(super) async fn a_term_is_extended(&self) -> Result<(), Failure> {
+        let key = new_key("extended");
+        let first = self.take(&self.one, &key, SHORT * 4).await?;
+        let asked = Instant::now();
+        let extended = self.one.extend(&key, &first, SHORT * 8).await;
+        if !extended.map_err(broke("extend"))? {
+            // The machine was busy for longer than the term.
+            return ensure(asked.elapsed() > SHORT, || "a grant was not extended".to_owned());
+        }
+        let second = self.take_in_the_end(&self.other, &key).await?;
+        let after = asked.elapsed();
+        ensure(after + ROUNDING >= SHORT * 8, || {
+            format!("a term that was extended by {:?} had ended after {after:?}", SHORT * 8)
+        })?;
+        self.is_over(&key, &first).await?;
+        self.give_back(&self.other, &key, &second).await
+    }
+
+    pub(super) async fn a_term_is_shortened(&self) -> Result<(), Failure> {
+        let key = new_key("shortened");
+        let first = self.take(&self.one, &key, LONG).await?;
+        let shortened = self.one.extend(&key, &first, SHORT).await.map_err(broke("extend"))?;
+        ensure(shortened, || "a term could not be made shorter".to_owned())?;
+        let second = self.take_in_the_end(&self.other, &key).await?;
+        self.is_over(&key, &first).await?;
+        self.give_back(&self.other, &key, &second).await
+    }
+
+    pub(super) async fn only_what_stands_is_extended(&self) -> Result<(), Failure> {
+        let key = new_key("extend");
+        let grant = self.take(&self.one, &key, LONG).await?;
+        let extended = self.one.extend(&key, &grant, LONG).await.map_err(broke("extend"))?;
+        ensure(extended, || "a grant that stands was not extended".to_owned())?;
+        let stranger = Grant { owner: Uuid::new_v4(), ..grant };
+        let by_stranger = self.one.extend(&key, &stranger, LONG).await.map_err(broke("extend"))?;
+        ensure(!by_stranger, || "a stranger extended a grant".to_owned())?;
+        self.give_back(&self.one, &key, &grant).await?;
+        self.is_over(&key, &grant).await?;
+        // And no extension has granted the key anew.
+        let next = self.take(&self.other, &key, LONG).await?;
+        self.is_over(&key, &grant).await?;
+        self.give_back(&self.other, &key, &next).await
+    }
+
+    /// The backend says so, whatever is asked about the grant.
+    pub(super) async fn is_over(&self, key: &str, grant: &Grant) -> Result<(), Failure> {
+        let extended = self.one.extend(key, grant, LONG).await.map_err(broke("extend"))?;
+        ensure(!extended, || "a grant that is over was extended".to_owned())?;
+        let released = self.one.release(key, grant).await.map_err(broke("release"))?;
+        ensure(!released.ours, || "the release of a grant that is over was ours".to_owned())
+    }
+}
