@@ -8,6 +8,8 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::holds::{ForceCall, Hold, Overlap, is_handed_on, may_have_ended, overlap};
+
 /// A lease that was granted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
@@ -43,6 +45,13 @@ pub struct History {
     pub answers: Vec<(String, i64, Answer)>,
     /// In the order of the commits.
     pub commits: Vec<Commit>,
+    /// When holders were certain that they held their leases.
+    pub holds: Vec<Hold>,
+    pub forces: Vec<ForceCall>,
+    /// Whether ending one lease of a process by force may end all of them.
+    pub force_ends_sessions: bool,
+    /// Errors that callers got, and answers that contradict each other.
+    pub failures: Vec<String>,
     /// What the lock server still held or queued at the end.
     pub left: Vec<String>,
 }
@@ -62,6 +71,10 @@ pub enum Broken {
     Gap { key: String, before: i64, sequence: i64 },
     #[error("`{key}`: the holder of token {token} received the wrong answer {received:?}")]
     WrongAnswer { key: String, token: i64, received: Answer },
+    #[error("two holders at one time: {0}")]
+    TwoHolders(Box<Overlap>),
+    #[error("unexpected: {0:?}")]
+    Failed(Vec<String>),
     #[error("held or queued at the end: {0:?}")]
     LeftBehind(Vec<String>),
 }
@@ -72,6 +85,12 @@ impl History {
         self.check_grants()?;
         self.check_commits()?;
         self.check_answers()?;
+        if let Some(found) = overlap(&self.holds, &self.forces, self.force_ends_sessions) {
+            return Err(Broken::TwoHolders(Box::new(found)));
+        }
+        if !self.failures.is_empty() {
+            return Err(Broken::Failed(self.failures.clone()));
+        }
         if self.left.is_empty() { Ok(()) } else { Err(Broken::LeftBehind(self.left.clone())) }
     }
 
@@ -98,7 +117,10 @@ impl History {
             if !seen.insert((key, token)) {
                 return Err(Broken::GrantedTwice { key: key.clone(), token: *token });
             }
-            if *token <= floors[n] {
+            // A process that has not noticed that its grant was ended by force may hand it on.
+            let excused =
+                is_handed_on(*token) && may_have_ended(&self.forces, key, self.grants[n].received);
+            if *token <= floors[n] && !excused {
                 let before = floors[n];
                 return Err(Broken::TokenFell { key: key.clone(), before, token: *token });
             }
@@ -174,7 +196,7 @@ mod tests {
                 answer(9, Answer::Unknown),
             ],
             commits: vec![commit(4, 1), commit(9, 2)],
-            left: Vec::new(),
+            ..History::default()
         }
     }
 

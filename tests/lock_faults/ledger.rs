@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
 use crate::history::{Answer, Commit, Grant};
+use crate::holds::{ForceCall, Hold};
 
 #[derive(Debug, Clone, PartialEq, Entity)]
 #[entity(table = "deposits", name = "Deposit")]
@@ -140,7 +141,16 @@ impl Ledger {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Observation {
     Granted(Grant),
-    Answered { key: String, token: i64, requested: u64, answer: Answer },
+    Answered {
+        key: String,
+        token: i64,
+        requested: u64,
+        answer: Answer,
+    },
+    Held(Hold),
+    /// Reported before the call, and again with its answer.
+    Forced(ForceCall),
+    Failed(String),
 }
 
 /// Makes deposits, as one process does.

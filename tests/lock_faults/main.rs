@@ -49,12 +49,14 @@ macro_rules! on_every_provider_with_deposits {
 }
 
 mod history;
+mod holds;
 mod ledger;
 mod providers;
 mod seed;
 mod server;
 mod worker;
 
+mod attack;
 mod calls;
 mod crash;
 mod dropped;

@@ -84,6 +84,11 @@ impl Kind {
         !self.is_session()
     }
 
+    /// Whether ending a lease by force ends all leases of its process.
+    pub fn force_ends_sessions(self) -> bool {
+        matches!(self, Kind::MySqlSession | Kind::MariaDbSession)
+    }
+
     pub fn is_postgres(self) -> bool {
         matches!(self, Kind::PostgresLease | Kind::PostgresSession)
     }

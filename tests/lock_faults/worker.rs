@@ -59,6 +59,12 @@ pub enum Request {
         tasks: usize,
         keep: Duration,
     },
+    /// Attack `keys` keys with `tasks` tasks until the end.
+    Attack {
+        seed: u64,
+        tasks: usize,
+        keys: usize,
+    },
     /// Start counting acquisitions at zero.
     Mark,
     /// Report the number of acquisitions.
@@ -90,6 +96,12 @@ pub fn note(record: &Record, observation: Observation) {
         Observation::Answered { key, token, answer, .. } => {
             history.answers.push((key, token, answer))
         }
+        Observation::Held(hold) => history.holds.push(hold),
+        Observation::Forced(call) => match history.forces.iter_mut().find(|f| f.id == call.id) {
+            Some(begun) => *begun = call,
+            None => history.forces.push(call),
+        },
+        Observation::Failed(failure) => history.failures.push(failure),
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use super::{ORDER, Order, REPORT, Record, Report, Request, Worker, finished};
+use crate::attack::Attacker;
 use crate::history::Answer;
 use crate::ledger::{Between, Depositor, Ledger};
 use crate::providers::Kind;
@@ -107,6 +108,18 @@ async fn work(order: Order) {
                 for _ in 0..count {
                     let (served, stopped) = (served.clone(), stopped.clone());
                     tasks.spawn(spin(depositor.locks.clone(), keep, served, stopped));
+                }
+            }
+            Request::Attack { seed, tasks: count, keys } => {
+                let mut random = fastrand::Rng::with_seed(seed);
+                for _ in 0..count {
+                    let attacker = Attacker {
+                        locks: depositor.locks.clone(),
+                        depositor: Some(depositor.clone()),
+                        observe: depositor.observe.clone(),
+                        keys,
+                    };
+                    tasks.spawn(attacker.attack(random.fork(), stopped.clone()));
                 }
             }
             Request::Mark => served.store(0, Ordering::SeqCst),
