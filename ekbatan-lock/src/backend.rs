@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 /// What is known of a request that failed.
@@ -89,12 +90,22 @@ pub struct GrantRequest {
     pub holder: String,
     /// The time after which the server frees the key by itself.
     pub term: Duration,
+    /// Whether the caller waits if the key is busy. The backend may then register the request,
+    /// and answer [`Attempt::Queued`].
+    pub waits: bool,
 }
 
 impl GrantRequest {
     /// A request, for callers that use a backend directly.
     pub fn new(owner: Uuid, holder: impl Into<String>, term: Duration) -> Self {
-        Self { owner, holder: holder.into(), term }
+        Self { owner, holder: holder.into(), term, waits: false }
+    }
+
+    /// The same request, of a caller that waits.
+    #[must_use]
+    pub fn waiting(mut self) -> Self {
+        self.waits = true;
+        self
     }
 }
 
@@ -107,6 +118,17 @@ pub struct Grant {
     pub token: i64,
 }
 
+/// A grant that the server has handed over to a registered request. It lasts for a short time
+/// only, so that a waiter that has died does not keep the key. [`LockBackend::extend`] makes it
+/// last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandOver {
+    /// The grant.
+    pub grant: Grant,
+    /// When the server ends it, or a little earlier.
+    pub until: Instant,
+}
+
 /// The server's answer to a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -115,6 +137,11 @@ pub enum Attempt {
     Granted(Grant),
     /// Another holder has the key, for at most this long if the server knows.
     Busy(Option<Duration>),
+    /// The request is registered. [`LockBackend::handed_over`] resolves when the server grants
+    /// the key to it. `release` by its owner, with a token of zero, removes the registration.
+    Queued,
+    /// The key was handed over to the request before.
+    HandedOver(HandOver),
 }
 
 /// The server's answer to a release.
@@ -219,6 +246,15 @@ pub trait LockBackend: Send + Sync + 'static {
     /// Listening begins with the first poll.
     async fn freed(&self, key: &str) {
         let _ = key;
+        std::future::pending().await
+    }
+
+    /// Resolves when the server has handed the key over to a request that is
+    /// [`Queued`](Attempt::Queued), or with `None` when the request has to be repeated. Waiting
+    /// begins with the first poll, before the request is sent. A backend without registrations
+    /// never resolves it.
+    async fn handed_over(&self, key: &str, owner: Uuid) -> Option<HandOver> {
+        let _ = (key, owner);
         std::future::pending().await
     }
 

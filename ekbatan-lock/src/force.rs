@@ -9,7 +9,7 @@ use std::time::Duration;
 use ekbatan_core::shard::Databases;
 
 use crate::key_worker::HAND_OFF_BITS;
-use crate::{KeyedLockProvider, LockError, LockKey, LockOptions, LockProvider};
+use crate::{BackendError, KeyedLockProvider, LockError, LockKey, LockOptions, LockProvider};
 
 /// Pause before looking again for the holder of the key.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -19,6 +19,11 @@ impl LockProvider {
     /// [`force_release`](KeyedLockProvider::force_release) does, and raises the fence on every
     /// shard, so that the holder's commit fails even if its process has not noticed. Returns
     /// `false` if there was no lease; the fence is raised in any case.
+    ///
+    /// # Errors
+    ///
+    /// If the call fails, the fence may not be raised. Session locks of PostgreSQL can be ended
+    /// by the process that holds them only, and their tokens are known to that process only.
     ///
     /// ```
     /// # use ekbatan_core::shard::Databases;
@@ -33,13 +38,17 @@ impl LockProvider {
         why: &str,
         databases: &Databases,
     ) -> Result<bool, LockError> {
-        let ended = self.force_release(key, why).await?;
-        let token = self.next_token(key).await?;
+        let ended = self.force(key, why).await?;
+        let token = match ended {
+            // Tokens grow with each grant, so a successor's is at least this one.
+            Some(ended) if ended.token > 0 => (ended.token + 1) << HAND_OFF_BITS,
+            _ => self.next_token(key).await?,
+        };
         databases
             .fence_off(&self.stored(key), token)
             .await
             .map_err(|source| LockError::Fence { key: key.clone(), source })?;
-        Ok(ended)
+        Ok(ended.is_some())
     }
 
     /// A token greater than that of every lease that is over, and not greater than that of the
@@ -52,8 +61,18 @@ impl LockProvider {
                 lease.release().await;
                 return Ok(token);
             }
-            if let Some(holder) = self.inspect(key).await? {
-                return Ok(holder.token << HAND_OFF_BITS);
+            match self.inspect(key).await? {
+                Some(holder) if holder.token > 0 => return Ok(holder.token << HAND_OFF_BITS),
+                // With no token, the fence would stay where it is.
+                Some(holder) => {
+                    let source = BackendError::new(format!(
+                        "the fence was not raised: {} has the key by now, and the server does \
+                         not know its token; call again when that lease is over",
+                        holder.holder
+                    ));
+                    return Err(LockError::Backend { key: key.clone(), source });
+                }
+                None => {}
             }
             tokio::time::sleep(PAUSE).await;
         }

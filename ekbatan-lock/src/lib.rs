@@ -41,7 +41,8 @@ mod telemetry;
 mod with_lock;
 
 pub use backend::{
-    Attempt, BackendError, FailureKind, Grant, GrantRequest, Holder, LockBackend, Released,
+    Attempt, BackendError, FailureKind, Grant, GrantRequest, HandOver, Holder, LockBackend,
+    Released,
 };
 pub use ekbatan_core::domain::{KeyPart, LockKey, LockLevel};
 pub use ekbatan_core::lock_key;

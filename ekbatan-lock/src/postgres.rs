@@ -7,6 +7,7 @@ mod address;
 mod error;
 mod key_data;
 mod lease;
+mod lease_waiters;
 mod listener;
 mod notify_connection;
 mod pool;

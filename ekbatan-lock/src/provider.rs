@@ -14,7 +14,9 @@ use crate::key_worker::serve;
 use crate::options::countable;
 use crate::provider_state::{Enqueued, ProviderState};
 use crate::telemetry::{self, increment};
-use crate::{Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockOptions, LockScope};
+use crate::{
+    Grant, Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockOptions, LockScope,
+};
 
 /// Locks by key. Two callers that name the same key exclude each other. Contention is never an
 /// error. Every future can be dropped at any await and leaves nothing behind.
@@ -104,18 +106,24 @@ impl LockProvider {
     }
 
     /// Ends the lease of the holder that is found.
-    async fn force(&self, key: &LockKey, why: &str) -> Result<bool, LockError> {
+    pub(crate) async fn force(&self, key: &LockKey, why: &str) -> Result<Option<Grant>, LockError> {
+        let ended = self.end_holder(key, why).await;
+        tracing::warn!(name: "ekbatan.lock.forced", key = %key, why, "a lock was released by force");
+        ended
+    }
+
+    async fn end_holder(&self, key: &LockKey, why: &str) -> Result<Option<Grant>, LockError> {
         let (stored, backend) = (self.stored(key), &self.state.backend);
         let failed = |source| LockError::of(key, source);
         loop {
             let here = self.state.queue_of(&stored).and_then(|queue| queue.holder());
             let Some(seen) = backend.inspect(&stored).await.map_err(failed)? else {
-                return Ok(false);
+                return Ok(None);
             };
             let seen = seen.grant();
             let Some(queue) = self.state.queue_of(&stored).filter(|queue| queue.owns(&seen)) else {
                 let ended = backend.force_release(&stored, &seen, why).await;
-                return ended.map_err(failed);
+                return Ok(ended.map_err(failed)?.then_some(seen));
             };
             match here {
                 // The same grant may have been handed on meanwhile, so end this hold only.
@@ -125,7 +133,7 @@ impl LockProvider {
                     while ended && queue.owns(&seen) {
                         tokio::time::sleep(LOOK_AGAIN).await;
                     }
-                    return Ok(ended);
+                    return Ok(ended.then_some(seen));
                 }
                 // The worker of this process is about to hand out the grant, or to pass it on.
                 _ => tokio::time::sleep(LOOK_AGAIN).await,
@@ -236,9 +244,7 @@ impl KeyedLockProvider for LockProvider {
     }
 
     async fn force_release(&self, key: &LockKey, why: &str) -> Result<bool, LockError> {
-        let ended = self.force(key, why).await;
-        tracing::warn!(name: "ekbatan.lock.forced", key = %key, why, "a lock was released by force");
-        ended
+        Ok(self.force(key, why).await?.is_some())
     }
 }
 

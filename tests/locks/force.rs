@@ -1,6 +1,6 @@
 //! A lease that is ended by force, while its holder does not know.
 
-use ekbatan::action::Fence;
+use ekbatan::action::{AsFence, Fence};
 use ekbatan::lock::{KeyedLockProvider, LockKey};
 use ekbatan::prelude::*;
 
@@ -12,6 +12,7 @@ use support::{Dialect, ScratchDatabase};
 on_every_database! {
     a_lease_that_another_process_ends_by_force_commits_nothing,
     only_earlier_leases_are_fenced_off,
+    a_lease_that_its_own_process_ends_by_force_commits_nothing,
 }
 
 /// Deposits; runs a closure between its read and its change.
@@ -89,5 +90,33 @@ async fn only_earlier_leases_are_fenced_off(db: &TestDatabase) {
             Err(ExecuteError::FenceLost { key: lost }) => assert!(!holds && lost == key, "{token}"),
             Err(other) => panic!("{other}"),
         }
+    }
+}
+
+/// The successor is in another process, and its token is known there only.
+async fn a_lease_that_its_own_process_ends_by_force_commits_nothing(db: &TestDatabase) {
+    for kind in [Kind::PostgresLease, Kind::PostgresSession] {
+        let url = ScratchDatabase::create(Dialect::Postgres).await.url;
+        let (here, there) = (on_postgres(kind, &url).await, on_postgres(kind, &url).await);
+        let (key, executor) = (LockKey::named("k"), db.executor());
+        db.forget_fences().await;
+        let params = deposit(db).await;
+        let wallet = params.wallet;
+
+        let lease = here.acquire(&key, LONG).await.unwrap();
+        let (locks, of) = (there.clone(), key.clone());
+        let successor = tokio::spawn(async move { locks.acquire(&of, LONG).await.unwrap() });
+        while there.counters().contended == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        let fence = lease.as_fence();
+        assert!(here.force_release_fenced(&key, "a test", &db.databases).await.unwrap());
+        // An action that began under the lease and has not noticed.
+        let late = executor.execute(&DepositMoney, params).fenced_by(&fence).await;
+        assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{kind:?}: {late:?}");
+        let again = || Deposit { wallet, amount: Decimal::ONE };
+        let next = successor.await.unwrap();
+        executor.execute(&DepositMoney, again()).fenced_by(&next).await.unwrap();
+        assert_eq!(balance(db, wallet).await, Decimal::ONE);
     }
 }

@@ -76,6 +76,7 @@ mod exclusion;
 mod force;
 mod forced_successors;
 mod grants;
+mod hand_over;
 mod mysql;
 mod postgres;
 mod queue;

@@ -10,7 +10,7 @@ use crate::sql::place::{Place, acquire_eventually};
 
 on_providers! {
     |kind| kind;
-    [postgres_lease, postgres_session]
+    [postgres_session]
     a_failed_try_is_notified_of_the_release
 }
 
@@ -77,7 +77,7 @@ async fn force_does_not_end_the_lock_of_another_session() {
 async fn tokens_grow_although_their_counter_is_lost() {
     let url = Place::shared(Kind::PostgresLease).await.url;
     for (kind, lose) in [
-        (Kind::PostgresLease, "DROP TABLE eventlog.lock_leases"),
+        (Kind::PostgresLease, "DROP TABLE eventlog.lock_leases CASCADE"),
         (
             Kind::PostgresSession,
             "DROP SEQUENCE eventlog.lock_tokens; DROP TABLE eventlog.lock_wanted",

@@ -11,7 +11,7 @@ use crate::sql::place::Place;
 
 on_providers! {
     |kind| kind;
-    [redis, mysql_lease, mysql_session, mariadb_lease, mariadb_session]
+    [redis, postgres_lease, mysql_lease, mysql_session, mariadb_lease, mariadb_session]
     a_hundred_keys_that_are_waited_for_take_few_round_trips,
 }
 

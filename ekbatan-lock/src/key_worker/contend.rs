@@ -20,6 +20,9 @@ const FIRST_CHECK: Duration = Duration::from_millis(1);
 /// The longest random delay after a hint, as a fraction of the last turn.
 const MAX_DELAY_FRACTION: u32 = 8;
 
+/// Longer than anybody waits: the server calls those that it has registered.
+const UNTIL_CALLED: Duration = Duration::from_secs(86_400);
+
 pub(super) enum Obtained {
     Granted(ServerGrant),
     Busy,
@@ -58,6 +61,7 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
     match server.asking(extending).await {
         Ok(true) => {
             granted.until = asked + term;
+            granted.is_short = false;
             true
         }
         _ => false,
@@ -83,29 +87,39 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, Backen
     let (backend, key, counts) = (server.backend(), server.stored(), &server.provider.counts);
     let not_wanted = || waiter.answer.is_closed() || server.queue.is_closed();
     let (mut contended, mut named) = (waiter.contended, waiter.acquire_span.is_disabled());
+    let (owner, mut queued) = (Uuid::new_v4(), false);
     loop {
         if not_wanted() {
+            if queued {
+                leave_queue(server, owner).await;
+            }
             return Ok(Obtained::NotWanted);
         }
         // Listen before trying, so that a release in between is not missed.
         let mut freed = backend.freed(key);
         let hinted = poll_fn(|cx| Poll::Ready(freed.as_mut().poll(cx).is_ready())).await;
+        let mut handed = backend.handed_over(key, owner);
+        let early = poll_fn(|cx| Poll::Ready(handed.as_mut().poll(cx).is_ready())).await;
         let request = GrantRequest {
-            owner: Uuid::new_v4(),
+            owner,
             holder: server.provider.holder.clone(),
             term: waiter.term(),
+            waits: !waiter.only_try,
         };
         let asked = Instant::now();
         server.queue.set_owner(Some(request.owner));
         let answer = server.asking(backend.try_grant(key, &request)).await;
-        if !matches!(answer, Ok(Attempt::Granted(_)) | Err(_)) {
+        if matches!(answer, Ok(Attempt::Busy(_))) {
             server.queue.set_owner(None);
         }
         let pause = match answer {
             Ok(Attempt::Granted(grant)) => {
                 return Ok(Obtained::Granted(ServerGrant::new(grant, asked, request.term)));
             }
-            Ok(Attempt::Busy(remaining)) => {
+            Ok(Attempt::HandedOver(hand_over)) => {
+                return Ok(Obtained::Granted(ServerGrant::handed_over(hand_over)));
+            }
+            Ok(answer @ (Attempt::Busy(_) | Attempt::Queued)) => {
                 server.queue.held_elsewhere();
                 if !contended {
                     contended = true;
@@ -116,7 +130,14 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, Backen
                 }
                 // Jitter keeps processes from polling in step.
                 let poll = backend.poll_interval().mul_f64(0.5 + fastrand::f64());
-                remaining.map_or(poll, |remaining| remaining.min(poll))
+                match answer {
+                    Attempt::Busy(Some(remaining)) => remaining.min(poll),
+                    Attempt::Queued => {
+                        queued = true;
+                        UNTIL_CALLED
+                    }
+                    _ => poll,
+                }
             }
             Err(error) => {
                 // The server may have granted the key although the call failed.
@@ -128,6 +149,7 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, Backen
                 return Err(error);
             }
         };
+        let hinted = hinted || early;
         let pause = if hinted { Duration::ZERO } else { pause.max(Duration::from_millis(1)) };
         let until = Instant::now() + pause;
         let mut naming = pin!(name_holder(server, waiter));
@@ -137,11 +159,19 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, Backen
                     random_delay(server.cut_short).await;
                     break true;
                 }
+                handed = &mut handed, if !early => match handed {
+                    Some(hand_over) => {
+                        increment(&counts.hints);
+                        return Ok(Obtained::Granted(ServerGrant::handed_over(hand_over)));
+                    }
+                    None => break true,
+                },
                 () = tokio::time::sleep_until(until) => break hinted,
                 // Wakes when a waiter is dropped, and also when one enqueues.
                 () = server.queue.changed() => {
+                    // The loop begins with the same question.
                     if not_wanted() {
-                        return Ok(Obtained::NotWanted);
+                        break true;
                     }
                 }
                 () = &mut naming, if !named => named = true,
@@ -152,6 +182,16 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, Backen
             tracing::debug!(name: "ekbatan.lock.retry", word = by_hint, "a busy key is tried again");
         });
     }
+}
+
+/// Has the server forget the request, or release the key if it was handed over by now.
+async fn leave_queue(server: &ServerKey, owner: Uuid) {
+    let unknown = Grant { owner, token: 0 };
+    let leaving = server.backend().release(server.stored(), &unknown);
+    if let Err(error) = server.asking(leaving).await {
+        tracing::debug!(%error, key = server.stored(), "a waiter could not leave the queue of the server; if the key is handed over to it, the short term ends that");
+    }
+    server.queue.set_owner(None);
 }
 
 /// Records the present holder in the span of the waiter.

@@ -26,6 +26,8 @@ pub(super) async fn hold(
     // Without renewal, the lease must end before the server frees the key.
     let deadline = match waiter.options.term {
         Some(_) => deadline,
+        // It is about to be extended.
+        None if granted.is_short => deadline,
         None => deadline.min(granted.until),
     };
     let (hold, lease, extensions) = Hold::begin(
@@ -106,7 +108,8 @@ async fn watch(
     let term = options.term;
     let grant = granted.grant;
     let mut gone = server.backend().lost(server.stored(), &grant);
-    let mut renewal = term.map(|term| Instant::now() + term / RENEWALS_PER_TERM);
+    let short = granted.is_short.then(|| granted.until.saturating_duration_since(Instant::now()));
+    let mut renewal = short.or(term).map(|term| Instant::now() + term / RENEWALS_PER_TERM);
     loop {
         let never = Instant::now() + Duration::from_secs(86_400);
         tokio::select! {
@@ -120,8 +123,9 @@ async fn watch(
                 let _ = answer.send(extend(server, hold, &mut granted, by).await);
             }
             () = tokio::time::sleep_until(renewal.unwrap_or(never)), if renewal.is_some() => {
-                let term = term.unwrap_or(options.max_hold);
-                renewal = Some(renew(server, hold, &mut granted, term).await);
+                let whole = term.unwrap_or(options.max_hold);
+                let next = renew(server, hold, &mut granted, whole).await;
+                renewal = (term.is_some() || granted.is_short).then_some(next);
             }
         }
     }
@@ -138,6 +142,7 @@ async fn extend(
     match server.backend().extend(server.stored(), &granted.grant, term).await {
         Ok(true) => {
             granted.until = granted.until.max(asked + term);
+            granted.is_short = false;
             hold.defer(by);
             Ok(())
         }
@@ -164,6 +169,7 @@ async fn renew(
     match tokio::time::timeout_at(granted.until, renewing).await {
         Ok(Ok(true)) => {
             granted.until = asked + term;
+            granted.is_short = false;
             asked + term / RENEWALS_PER_TERM
         }
         Ok(Ok(false)) => {

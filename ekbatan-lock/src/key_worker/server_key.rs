@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::key_queue::{KeyQueue, MAX_TURN};
 use crate::provider_state::ProviderState;
-use crate::{BackendError, Grant, LockBackend, LockError};
+use crate::{BackendError, Grant, HandOver, LockBackend, LockError};
 
 /// Maximum number of hand-offs in a row within this process, once they have taken
 /// [`ROUND_TRIP`].
@@ -29,11 +29,18 @@ pub(super) struct ServerGrant {
     /// When the row of hand-offs began.
     pub(super) since: Instant,
     pub(super) hand_offs: u16,
+    /// Whether the term is a short one, which has to be extended to the one that was asked for.
+    pub(super) is_short: bool,
 }
 
 impl ServerGrant {
     pub(super) fn new(grant: Grant, since: Instant, term: Duration) -> Self {
-        Self { grant, until: since + term, since, hand_offs: 0 }
+        Self { grant, until: since + term, since, hand_offs: 0, is_short: false }
+    }
+
+    /// A grant that another process has handed over.
+    pub(super) fn handed_over(HandOver { grant, until }: HandOver) -> Self {
+        Self { grant, until, since: Instant::now(), hand_offs: 0, is_short: true }
     }
 
     /// The token of the lease that this grant stands for now.

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
+use tokio_postgres::{Client, Error};
 
 /// The length of a request to cancel, and the code in it.
 const LENGTH: i32 = 16;
@@ -35,6 +35,13 @@ pub(super) async fn named_process(client: &Client) -> Option<i32> {
         }
         _ => None,
     }
+}
+
+/// Whether the process that answers is the one that was named: then there is no pooler.
+pub(super) async fn is_direct(client: &Client) -> Result<bool, Error> {
+    let named = named_process(client).await;
+    let answers = client.query_typed_one("SELECT pg_backend_pid()", &[]).await?;
+    Ok(named == Some(answers.get(0)))
 }
 
 /// Keeps what is written. It agrees to encryption, which [`NoEncryption`] then omits.

@@ -1,7 +1,7 @@
-//! Leases as rows, by the server's clock.
+//! Leases as rows, by the server's clock. A release hands the key over to the first waiter.
 //!
-//! Invariants: a row is never deleted and its token only grows. A statement that changes a
-//! lease names its owner and token. Every statement is a transaction of its own.
+//! Invariants: tokens of a key only grow. A statement that changes a lease names its owner and
+//! token. Every statement is a transaction of its own, and locks the row before it decides.
 //!
 //! A grant is on disk before its holder learns of it. A release does not wait for the disk: if a
 //! crash forgets it, the key is free when its term ends. If grants are asynchronous, a crash may
@@ -13,82 +13,34 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
+use uuid::Uuid;
 
 use super::address::PostgresAddress;
-use super::listener::ReleaseListener;
-use super::pool::PostgresLockPool;
-use crate::key_hints::KeyHints;
-use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+use super::lease_waiters::LeaseWaiters;
+use super::listener::HandOverListener;
+use super::pool::{PostgresLockPool, TypedValue};
+use crate::{Attempt, BackendError, Grant, GrantRequest, HandOver, Holder, LockBackend, Released};
 
-/// Takes the place of `{unless durable}` in a statement that grants.
-const UNLESS_DURABLE: &str = ", set_config('synchronous_commit', 'off', true)";
+/// The functions of the steps.
+pub(super) const FUNCTIONS: &str = include_str!("lease/functions.sql");
 
-/// Takes a free key that was leased before. If this statement changes no row, [`TAKE`] follows.
-/// The server plans this one in a fraction of the time.
-const TAKE_FREE: &str = "\
-    UPDATE eventlog.lock_leases SET owner = $2, holder = $3, since = clock_timestamp(), \
-        token = greatest(token + 1, \
-            floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint), \
-        until = clock_timestamp() + $4 * interval '1 microsecond', wanted_until = '-infinity' \
-    WHERE lock_key = $1 AND until <= clock_timestamp() \
-    RETURNING token{unless durable}";
-
-/// Takes the key, or marks it as wanted. Writes nothing if the key is held and marked already.
-/// If the row changes after that check, the conflict clause decides.
-const TAKE: &str = "\
-    WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), \
-    asked AS ( \
-        INSERT INTO eventlog.lock_leases AS l \
-            (lock_key, owner, holder, token, since, until, wanted_until) \
-        SELECT $1, $2, $3, floor(extract(epoch FROM now) * 1000)::bigint, now, \
-            now + $4 * interval '1 microsecond', '-infinity' \
-        FROM clock \
-        WHERE NOT EXISTS (SELECT FROM eventlog.lock_leases h WHERE h.lock_key = $1 \
-            AND h.until > now AND h.wanted_until > now + interval '1 second') \
-        ON CONFLICT (lock_key) DO UPDATE SET \
-            owner = CASE WHEN l.until <= excluded.since THEN excluded.owner ELSE l.owner END, \
-            holder = CASE WHEN l.until <= excluded.since THEN excluded.holder ELSE l.holder END, \
-            token = CASE WHEN l.until <= excluded.since \
-                THEN greatest(l.token + 1, excluded.token) ELSE l.token END, \
-            since = CASE WHEN l.until <= excluded.since THEN excluded.since ELSE l.since END, \
-            until = CASE WHEN l.until <= excluded.since THEN excluded.until ELSE l.until END, \
-            wanted_until = CASE WHEN l.until <= excluded.since THEN '-infinity' \
-                ELSE excluded.since + interval '2 seconds' END \
-        RETURNING l.owner = $2 AS granted, l.token, l.until{unless durable} \
-    ), \
-    answered AS ( \
-        SELECT granted, token, until FROM asked \
-        UNION ALL \
-        SELECT false, h.token, h.until FROM eventlog.lock_leases h \
-        WHERE h.lock_key = $1 AND NOT EXISTS (SELECT FROM asked) \
-    ) \
-    SELECT granted, token, \
-        (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint AS remaining \
-    FROM answered";
+const TAKE: &str = "SELECT * FROM eventlog.lease_take($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const EXTEND: &str = "\
     UPDATE eventlog.lock_leases SET until = clock_timestamp() + $4 * interval '1 microsecond' \
     WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
-    RETURNING true{unless durable}";
+    RETURNING CASE WHEN NOT $5 THEN set_config('synchronous_commit', 'off', true) END";
 
-/// Releases the key; by the owner alone if the answer with the token was lost. Notifies other
-/// processes only if the key is marked as wanted.
-const RELEASE: &str = "\
-    UPDATE eventlog.lock_leases SET until = '-infinity' \
-    WHERE lock_key = $1 AND owner = $2 AND (token = $3 OR $3 = 0) AND until > clock_timestamp() \
-    RETURNING wanted_until > clock_timestamp() AS wanted, \
-        CASE WHEN wanted_until > clock_timestamp() \
-            THEN pg_notify('ekbatan_lock', lock_key)::text END, \
-        set_config('synchronous_commit', 'off', true)";
+const RELEASE: &str = "SELECT eventlog.lease_release($1, $2, $3, $4, $5)";
+
+const LOOK: &str = "SELECT * FROM eventlog.lease_look($1, $2, $3, $4, $5, $6)";
 
 /// Ends the lease that was seen. This waits for the disk: a crash must not restore the lease.
-const FORCE: &str = "\
-    UPDATE eventlog.lock_leases SET until = '-infinity', token = token + 1 \
-    WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
-    RETURNING CASE WHEN wanted_until > clock_timestamp() \
-        THEN pg_notify('ekbatan_lock', lock_key)::text END";
+const FORCE: &str = "SELECT eventlog.lease_force($1, $2, $3, $4)";
 
 const INSPECT: &str = "\
     SELECT holder, token, (extract(epoch FROM now - since) * 1000000)::bigint, \
@@ -99,34 +51,140 @@ const INSPECT: &str = "\
 /// The longest term that keeps a timestamp within its range.
 const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
 
+/// For how long a waiter is granted a key that is handed over to it. It extends that to its
+/// whole term. If its process has died, the key is handed over again after this time.
+const CONFIRM: Duration = Duration::from_secs(2);
+
+/// For how long a process that waits is registered. It renews that.
+const REGISTERED: Duration = Duration::from_secs(15);
+
+/// Time between two looks at the keys that the process waits for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// Grants keys as rows of the table `eventlog.lock_leases`.
 pub(super) struct PostgresLeases {
+    rows: LeaseRows,
+    listener: HandOverListener,
+    looker: JoinHandle<()>,
+}
+
+/// The rows, as this process changes them. Cheap to clone.
+#[derive(Clone)]
+struct LeaseRows {
     pool: PostgresLockPool,
-    take_free: String,
-    take: String,
-    extend: String,
-    hints: Arc<KeyHints>,
-    listener: ReleaseListener,
+    /// The name of this process in registrations.
+    process: String,
+    waiters: Arc<LeaseWaiters>,
+    /// Whether grants wait for the disk.
+    durable: bool,
 }
 
 impl PostgresLeases {
     pub(super) fn new(pool: PostgresLockPool, server: PostgresAddress, asynchronous: bool) -> Self {
-        let unless_durable = if asynchronous { UNLESS_DURABLE } else { "" };
-        let statement = |sql: &str| sql.replace("{unless durable}", unless_durable);
-        let hints = Arc::new(KeyHints::default());
-        let listener = ReleaseListener::start(server, hints.clone());
-        let (take_free, take, extend) = (statement(TAKE_FREE), statement(TAKE), statement(EXTEND));
-        Self { pool, take_free, take, extend, hints, listener }
+        let process = Uuid::new_v4().simple().to_string();
+        let (waiters, durable) = (Arc::<LeaseWaiters>::default(), !asynchronous);
+        let channel = format!("ekbatan_lock_{process}");
+        let listener = HandOverListener::start(server, channel, waiters.clone());
+        let rows = LeaseRows { pool, process, waiters, durable };
+        let looker = tokio::spawn(rows.clone().look_again_and_again());
+        Self { rows, listener, looker }
+    }
+}
+
+impl Drop for PostgresLeases {
+    fn drop(&mut self) {
+        self.looker.abort();
     }
 }
 
 /// Rounded up: the server must not free a key earlier than its holder expects.
-fn micros(term: Duration) -> f64 {
-    term.min(LONGEST).as_micros() as f64 + 1.0
+fn micros(term: Duration) -> i64 {
+    i64::try_from(term.min(LONGEST).as_micros() + 1).unwrap_or(i64::MAX)
 }
 
 fn duration(row: &Row, column: usize) -> Duration {
     Duration::from_micros(u64::try_from(row.get::<_, i64>(column)).unwrap_or_default())
+}
+
+impl LeaseRows {
+    async fn take(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        let (term, registered, confirm) =
+            (micros(request.term), micros(REGISTERED), micros(CONFIRM));
+        // Without messages, this process asks again and again.
+        let waits = request.waits && self.waiters.is_listening();
+        let values: [TypedValue<'_>; 9] = [
+            (&key, Type::TEXT),
+            (&request.owner, Type::UUID),
+            (&request.holder, Type::TEXT),
+            (&term, Type::INT8),
+            (&self.process, Type::TEXT),
+            (&waits, Type::BOOL),
+            (&registered, Type::INT8),
+            (&confirm, Type::INT8),
+            (&self.durable, Type::BOOL),
+        ];
+        let asked = Instant::now();
+        let Some(row) = self.pool.row("taking a lease", TAKE, &values).await? else {
+            return Err(BackendError::new("taking a lease: the server returned no row"));
+        };
+        let (granted, token): (bool, i64) = (row.get(0), row.get(1));
+        let (ends, now): (i64, i64) = (row.get(2), row.get(3));
+        self.waiters.server_clock(asked, now);
+        if granted {
+            let grant = Grant { owner: request.owner, token };
+            // A grant that was handed over lasts for the confirm term only.
+            return Ok(if ends.saturating_sub(now) < term / 2 {
+                Attempt::HandedOver(HandOver { grant, until: self.waiters.ends(ends) })
+            } else {
+                Attempt::Granted(grant)
+            });
+        }
+        if waits {
+            self.waiters.registered(request.owner);
+            return Ok(Attempt::Queued);
+        }
+        let rest = u64::try_from(ends.saturating_sub(now)).unwrap_or_default();
+        Ok(Attempt::Busy(Some(Duration::from_micros(rest))))
+    }
+
+    /// Looks at all keys that the process waits for, in one statement.
+    async fn look(&self, keys: &[String], owners: &[Uuid]) -> Result<(), BackendError> {
+        let (registered, confirm) = (micros(REGISTERED), micros(CONFIRM));
+        let values: [TypedValue<'_>; 6] = [
+            (&self.process, Type::TEXT),
+            (&keys, Type::TEXT_ARRAY),
+            (&owners, Type::UUID_ARRAY),
+            (&registered, Type::INT8),
+            (&confirm, Type::INT8),
+            (&self.durable, Type::BOOL),
+        ];
+        let asked = Instant::now();
+        for row in self.pool.rows("looking at waited-for leases", LOOK, &values).await? {
+            let owner: Uuid = row.get(0);
+            self.waiters.server_clock(asked, row.get(4));
+            if row.get(1) {
+                self.waiters.hand_over(owner, row.get(2), row.get(3));
+            } else {
+                self.waiters.repeat(owner);
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds messages that were lost and grants that have ended, once per second while the
+    /// process waits for keys.
+    async fn look_again_and_again(self) {
+        loop {
+            drop(self.waiters.all_registered().await);
+            tokio::time::sleep(LOOK_EVERY).await;
+            let (keys, owners) = self.waiters.all_registered().await;
+            if let Err(error) = self.look(&keys, &owners).await {
+                tracing::debug!(%error, "looking at waited-for leases");
+                // The callers learn it from their own requests.
+                self.waiters.repeat_all();
+            }
+        }
+    }
 }
 
 #[async_trait]
@@ -136,48 +194,42 @@ impl LockBackend for PostgresLeases {
     }
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        let term = micros(request.term);
-        let values: [super::pool::TypedValue<'_>; 4] = [
-            (&key, Type::TEXT),
-            (&request.owner, Type::UUID),
-            (&request.holder, Type::TEXT),
-            (&term, Type::FLOAT8),
-        ];
-        if let Some(row) = self.pool.row("taking a lease", &self.take_free, &values).await? {
-            return Ok(Attempt::Granted(Grant { owner: request.owner, token: row.get(0) }));
-        }
-        let Some(row) = self.pool.row("taking a lease", &self.take, &values).await? else {
-            // Another process created the row after the check.
-            return Ok(Attempt::Busy(None));
-        };
-        Ok(if row.get(0) {
-            Attempt::Granted(Grant { owner: request.owner, token: row.get(1) })
-        } else {
-            Attempt::Busy(Some(duration(&row, 2)))
-        })
+        self.rows.take(key, request).await
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
-        let term = micros(term);
-        let values: [super::pool::TypedValue<'_>; 4] = [
+        let term = micros(term) as f64;
+        let values: [TypedValue<'_>; 5] = [
             (&key, Type::TEXT),
             (&grant.owner, Type::UUID),
             (&grant.token, Type::INT8),
             (&term, Type::FLOAT8),
+            (&self.rows.durable, Type::BOOL),
         ];
-        Ok(self.pool.row("extending a lease", &self.extend, &values).await?.is_some())
+        Ok(self.rows.pool.row("extending a lease", EXTEND, &values).await?.is_some())
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        let values: [super::pool::TypedValue<'_>; 3] =
-            [(&key, Type::TEXT), (&grant.owner, Type::UUID), (&grant.token, Type::INT8)];
-        let row = self.pool.row("releasing a lease", RELEASE, &values).await?;
-        // A lease that has expired is free already.
-        Ok(Released { ours: row.is_some(), wanted: row.is_some_and(|row| row.get(0)) })
+        let confirm = micros(CONFIRM);
+        let values: [TypedValue<'_>; 5] = [
+            (&key, Type::TEXT),
+            (&grant.owner, Type::UUID),
+            (&grant.token, Type::INT8),
+            (&confirm, Type::INT8),
+            (&self.rows.durable, Type::BOOL),
+        ];
+        let row = self.rows.pool.row("releasing a lease", RELEASE, &values).await?;
+        // A lease that has expired is free already. Who waits has the key by now.
+        Ok(Released { ours: row.is_some_and(|row| row.get(0)), wanted: false })
+    }
+
+    async fn handed_over(&self, key: &str, owner: Uuid) -> Option<HandOver> {
+        self.rows.waiters.wait(key, owner).await
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
         let row = self
+            .rows
             .pool
             .row("looking for the holder of a lease", INSPECT, &[(&key, Type::TEXT)])
             .await?;
@@ -195,28 +247,28 @@ impl LockBackend for PostgresLeases {
         seen: &Grant,
         _why: &str,
     ) -> Result<bool, BackendError> {
-        let values: [super::pool::TypedValue<'_>; 3] =
-            [(&key, Type::TEXT), (&seen.owner, Type::UUID), (&seen.token, Type::INT8)];
-        Ok(self.pool.row("ending a lease", FORCE, &values).await?.is_some())
+        let confirm = micros(CONFIRM);
+        let values: [TypedValue<'_>; 4] = [
+            (&key, Type::TEXT),
+            (&seen.owner, Type::UUID),
+            (&seen.token, Type::INT8),
+            (&confirm, Type::INT8),
+        ];
+        let row = self.rows.pool.row("ending a lease", FORCE, &values).await?;
+        Ok(row.is_some_and(|row| row.get(0)))
     }
 
     fn frees_by_itself(&self) -> bool {
         true
     }
 
-    async fn freed(&self, key: &str) {
-        self.hints.freed(key).await;
-    }
-
+    /// While the process is not registered.
     fn poll_interval(&self) -> Duration {
         Duration::from_millis(100)
     }
 
-    fn give_way(&self) -> Duration {
-        Duration::from_millis(20)
-    }
-
     async fn close(&self) {
         self.listener.stop();
+        self.looker.abort();
     }
 }

@@ -1,7 +1,7 @@
-//! The connection of a backend that listens for released keys.
+//! The connection on which a backend learns of grants that are handed over to it.
 //!
-//! Invariants: a connection that is lost is opened again, and all waiters are woken then,
-//! because hints may have been missed. The task ends when its owner is dropped.
+//! Invariants: a connection that is lost is opened again, and all waiting requests are repeated
+//! then, because messages may have been missed. The task ends when its owner is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,25 @@ use tokio::task::JoinHandle;
 
 use super::address::PostgresAddress;
 use super::error::failed;
-use super::notify_connection::{CHANNEL, NotifyConnection};
+use super::key_data;
+use super::lease_waiters::LeaseWaiters;
+use super::notify_connection::NotifyConnection;
 use crate::BackendError;
-use crate::key_hints::KeyHints;
 
 /// Minimum and maximum time to wait before connecting again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-pub(super) struct ReleaseListener {
+pub(super) struct HandOverListener {
     task: JoinHandle<()>,
 }
 
-impl ReleaseListener {
-    pub(super) fn start(server: PostgresAddress, hints: Arc<KeyHints>) -> Self {
-        Self { task: tokio::spawn(listen(server, hints)) }
+impl HandOverListener {
+    pub(super) fn start(
+        server: PostgresAddress,
+        channel: String,
+        waiters: Arc<LeaseWaiters>,
+    ) -> Self {
+        Self { task: tokio::spawn(listen(server, channel, waiters)) }
     }
 
     pub(super) fn stop(&self) {
@@ -31,24 +36,26 @@ impl ReleaseListener {
     }
 }
 
-impl Drop for ReleaseListener {
+impl Drop for HandOverListener {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-async fn listen(server: PostgresAddress, hints: Arc<KeyHints>) {
+async fn listen(server: PostgresAddress, channel: String, waiters: Arc<LeaseWaiters>) {
     let mut pause = PAUSE.0;
     loop {
-        match subscribe(&server, &hints).await {
-            Ok(wire) => {
+        match subscribe(&server, &channel, &waiters).await {
+            Ok((connection, direct)) => {
                 pause = PAUSE.0;
-                hints.wake_all();
-                let why = wire.ended().await;
-                tracing::debug!(why, "the connection that listens for freed locks ended");
+                // A pooler may give the server's process to somebody else between two messages.
+                waiters.set_listening(direct);
+                let why = connection.ended().await;
+                tracing::debug!(why, "the connection that listens for granted locks ended");
+                waiters.set_listening(false);
             }
             Err(error) => {
-                tracing::debug!(%error, "connecting to listen for freed locks failed; they are polled")
+                tracing::debug!(%error, "connecting to listen for granted locks failed; they are polled")
             }
         }
         tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64())).await;
@@ -56,12 +63,22 @@ async fn listen(server: PostgresAddress, hints: Arc<KeyHints>) {
     }
 }
 
+/// The connection, and whether it reaches the server itself.
 async fn subscribe(
     server: &PostgresAddress,
-    hints: &Arc<KeyHints>,
-) -> Result<NotifyConnection, BackendError> {
-    let wire = NotifyConnection::connect(server, hints.clone()).await?;
-    let listened = wire.client.batch_execute(&format!("LISTEN {CHANNEL}")).await;
-    listened.map_err(|error| failed("LISTEN", &error))?;
-    Ok(wire)
+    channel: &str,
+    waiters: &Arc<LeaseWaiters>,
+) -> Result<(NotifyConnection, bool), BackendError> {
+    let waiters = waiters.clone();
+    let message = move |text: &str| waiters.message(text);
+    let connection = NotifyConnection::connect(server, message).await?;
+    let client = &connection.client;
+    let subscribe = async {
+        let direct = key_data::is_direct(client).await?;
+        client.batch_execute(&format!("LISTEN {channel}")).await?;
+        Ok(direct)
+    };
+    let direct =
+        subscribe.await.map_err(|error: tokio_postgres::Error| failed("LISTEN", &error))?;
+    Ok((connection, direct))
 }

@@ -4,7 +4,6 @@
 //! [`NotifyConnection`] ends the connection.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -13,10 +12,6 @@ use tokio_postgres::{AsyncMessage, Client};
 use super::address::PostgresAddress;
 use super::error::{describe, not_connected};
 use crate::BackendError;
-use crate::key_hints::KeyHints;
-
-/// The channel on which processes notify each other of released keys.
-pub(super) const CHANNEL: &str = "ekbatan_lock";
 
 pub(super) struct NotifyConnection {
     pub(super) client: Client,
@@ -25,10 +20,10 @@ pub(super) struct NotifyConnection {
 }
 
 impl NotifyConnection {
-    /// Connects. Notifications wake the listeners in `hints`.
+    /// Connects. `notified` gets the text of each notification.
     pub(super) async fn connect(
         server: &PostgresAddress,
-        hints: Arc<KeyHints>,
+        notified: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, BackendError> {
         let connected = server.connect().await;
         let (client, mut connection) = connected.map_err(|error| not_connected(&error))?;
@@ -36,10 +31,8 @@ impl NotifyConnection {
         let driver = tokio::spawn(async move {
             let why = loop {
                 match poll_fn(|cx| connection.poll_message(cx)).await {
-                    Some(Ok(AsyncMessage::Notification(notification)))
-                        if notification.channel() == CHANNEL =>
-                    {
-                        hints.wake(notification.payload());
+                    Some(Ok(AsyncMessage::Notification(notification))) => {
+                        notified(notification.payload());
                     }
                     Some(Ok(_)) => {}
                     Some(Err(error)) => break describe(&error),

@@ -88,6 +88,16 @@ impl PostgresLockPool {
         sql: &str,
         values: &[TypedValue<'_>],
     ) -> Result<Option<Row>, BackendError> {
+        Ok(self.rows(what, sql, values).await?.pop())
+    }
+
+    /// Runs one statement.
+    pub(super) async fn rows(
+        &self,
+        what: &'static str,
+        sql: &str,
+        values: &[TypedValue<'_>],
+    ) -> Result<Vec<Row>, BackendError> {
         let connection = self.connection().await?;
         let answer = self.ask(&connection, sql, values);
         match tokio::time::timeout(ANSWER, answer).await {
@@ -105,30 +115,28 @@ impl PostgresLockPool {
         client: &Client,
         sql: &str,
         values: &[TypedValue<'_>],
-    ) -> Result<Option<Row>, Error> {
+    ) -> Result<Vec<Row>, Error> {
         if !self.pooled.load(Ordering::Acquire) {
-            return client.query_typed_opt(sql, values).await;
+            return client.query_typed(sql, values).await;
         }
         // All are sent before the first answer, also if the caller is dropped then.
         let (begun, answer, committed) = tokio::join!(
             biased;
             client.batch_execute(settings::BEGIN),
-            client.query_typed_opt(sql, values),
+            client.query_typed(sql, values),
             client.batch_execute("COMMIT"),
         );
         begun?;
-        let row = answer?;
+        let rows = answer?;
         committed?;
-        Ok(row)
+        Ok(rows)
     }
 }
 
 /// Prepares a new connection to the server itself. Returns `false` if a pooler may be in
 /// between, whose connections keep settings for other clients.
 async fn prepared(client: &Client, settings: &str) -> Result<bool, Error> {
-    let named = key_data::named_process(client).await;
-    let answers = client.query_typed_one("SELECT pg_backend_pid()", &[]).await?;
-    let direct = named == Some(answers.get(0));
+    let direct = key_data::is_direct(client).await?;
     if direct {
         client.batch_execute(settings).await?;
     }

@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 
 use super::error::{PostgresLocksError, failed};
 use super::pool::PostgresLockPool;
-use super::settings;
+use super::{lease, settings};
 
 /// Number of tries to create the tables. A concurrent creation by other means makes one of the
 /// two fail.
@@ -16,14 +16,22 @@ const TRIES: usize = 5;
 
 /// The tables of one strategy.
 pub(super) struct PostgresTables {
+    /// The tables and functions. A function that changes gets another name.
     names: &'static [&'static str],
     create: &'static str,
+    functions: &'static str,
 }
 
-/// One row per key that was ever leased. Rows are never deleted, because tokens would start
-/// again.
+/// One row per key that was ever leased.
 pub(super) const LEASES: PostgresTables = PostgresTables {
-    names: &["eventlog.lock_leases"],
+    names: &[
+        "eventlog.lock_leases",
+        "eventlog.lease_hand_over",
+        "eventlog.lease_take",
+        "eventlog.lease_release",
+        "eventlog.lease_force",
+        "eventlog.lease_look",
+    ],
     create: "CREATE TABLE IF NOT EXISTS eventlog.lock_leases ( \
          lock_key varchar(255) PRIMARY KEY, \
          owner uuid NOT NULL, \
@@ -32,7 +40,9 @@ pub(super) const LEASES: PostgresTables = PostgresTables {
          since timestamptz NOT NULL, \
          until timestamptz NOT NULL, \
          wanted_until timestamptz NOT NULL \
-     ) WITH (fillfactor = 50)",
+     ) WITH (fillfactor = 50); \
+     ALTER TABLE eventlog.lock_leases ADD COLUMN IF NOT EXISTS waiters jsonb NOT NULL DEFAULT '[]'",
+    functions: lease::FUNCTIONS,
 };
 
 /// The tokens of session locks, and the sessions that wait for keys. Losing the waiters in a
@@ -46,6 +56,7 @@ pub(super) const SESSIONS: PostgresTables = PostgresTables {
          until timestamptz NOT NULL, \
          PRIMARY KEY (lock_key, session) \
      )",
+    functions: "",
 };
 
 /// The primary does not see locks on a replica, and they are gone when it is promoted.
@@ -69,13 +80,15 @@ pub(super) async fn create(
 ) -> Result<(), PostgresLocksError> {
     let connection = pool.connection().await?;
     let names = needs.names.join(" and ");
-    let there = "SELECT bool_and(to_regclass(name) IS NOT NULL) FROM unnest($1::text[]) AS name";
+    let there = "SELECT bool_and(coalesce(to_regclass(name)::oid, to_regproc(name)::oid) IS NOT NULL) \
+         FROM unnest($1::text[]) AS name";
     // Migrations of the eventlog take the same advisory lock, so the two do not collide.
     let script = format!(
         "{}; SELECT pg_advisory_xact_lock(28545284254495086); \
-         CREATE SCHEMA IF NOT EXISTS eventlog; {}; COMMIT",
+         CREATE SCHEMA IF NOT EXISTS eventlog; {}; {} COMMIT",
         settings::BEGIN,
-        needs.create
+        needs.create,
+        needs.functions
     );
     let mut tries = 0;
     loop {

@@ -127,7 +127,7 @@ impl PostgresSession {
         server: &PostgresAddress,
         hints: Arc<KeyHints>,
     ) -> Result<Self, PostgresLocksError> {
-        let connection = NotifyConnection::connect(server, hints).await?;
+        let connection = NotifyConnection::connect(server, move |key| hints.wake(key)).await?;
         let id = Uuid::new_v4();
         let mark = id.to_string();
         let prepared = tokio::time::timeout(ANSWER, Self::prepare(&connection, &mark)).await;
@@ -200,7 +200,7 @@ impl PostgresSession {
         let row = row.await?;
         if !row.get::<_, bool>(1) {
             self.end(pooler::ANOTHER_PROCESS.to_owned());
-            return Err(BackendError::new(pooler::ANOTHER_PROCESS));
+            return Err(BackendError::unavailable(pooler::ANOTHER_PROCESS));
         }
         Ok(row.get(0))
     }

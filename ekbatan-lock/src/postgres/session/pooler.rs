@@ -9,8 +9,6 @@
 //!
 //! When a provider starts, two connections also look whether one process serves both.
 
-use std::sync::Arc;
-
 use deadpool_postgres::Object;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error};
@@ -64,7 +62,7 @@ pub(super) async fn refuse(
     server: &PostgresAddress,
     pool: &PostgresLockPool,
 ) -> Result<(), PostgresLocksError> {
-    let probe = NotifyConnection::connect(server, Arc::default()).await?;
+    let probe = NotifyConnection::connect(server, |_| {}).await?;
     // Not returned to the pool: a cancelled check leaves a transaction open.
     let other = Object::take(pool.connection().await?);
     let look = async {

@@ -1,0 +1,222 @@
+//! A release of a lease on PostgreSQL hands the key over to the first waiter of any process, and
+//! waiting costs nothing but one look per second.
+
+use std::time::{Duration, Instant};
+
+use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider};
+use futures_util::future::join_all;
+use sqlx::postgres::PgListener;
+use tokio::task::JoinHandle;
+
+use crate::providers::{Kind, LONG};
+use crate::sql::place::Place;
+
+/// The number of registered waiters.
+const WAITERS: &str =
+    "SELECT coalesce(sum(jsonb_array_length(waiters)), 0)::bigint FROM eventlog.lock_leases";
+
+async fn registered(place: &Place, waiters: i64) {
+    let all = async {
+        while place.number(WAITERS).await != waiters {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(LONG, all).await.expect("every waiter is registered");
+}
+
+/// A provider whose connection for messages is open: only then it is registered as a waiter.
+async fn listening(place: &Place) -> LockProvider {
+    const LISTENERS: &str = "SELECT count(*) FROM pg_stat_activity \
+         WHERE datname = current_database() AND query LIKE 'LISTEN ekbatan_lock_%'";
+    let before = place.number(LISTENERS).await;
+    let process = place.process().await;
+    while place.number(LISTENERS).await == before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    process
+}
+
+fn waits(locks: &LockProvider, key: &LockKey) -> JoinHandle<Lease> {
+    let (locks, key) = (locks.clone(), key.clone());
+    tokio::spawn(async move { locks.acquire(&key, LONG).await.unwrap() })
+}
+
+async fn arrives(waiter: JoinHandle<Lease>) -> Lease {
+    tokio::time::timeout(LONG, waiter).await.expect("the waiter gets the key").unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_all_processes_are_served_in_order_with_leases_on_postgres() {
+    let place = Place::shared(Kind::PostgresLease).await;
+    let processes = [listening(&place).await, listening(&place).await, listening(&place).await];
+    let key = LockKey::named("k");
+    for first in 0..3 {
+        let mut last = processes[first].acquire(&key, LONG).await.unwrap();
+        let order = [(first + 1) % 3, (first + 2) % 3];
+        let mut waiters = Vec::new();
+        for (n, process) in order.into_iter().enumerate() {
+            waiters.push(waits(&processes[process], &key));
+            registered(&place, n as i64 + 1).await;
+        }
+        for waiter in waiters {
+            assert!(!waiter.is_finished(), "the key is held");
+            assert!(last.release().await);
+            let next = arrives(waiter).await;
+            assert!(next.token() > last.token());
+            last = next;
+        }
+        assert!(last.release().await);
+        place.none_held().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_handed_over_lasts_as_long_as_asked_on_postgres() {
+    let place = Place::shared(Kind::PostgresLease).await;
+    let (a, b) = (listening(&place).await, listening(&place).await);
+    let key = LockKey::named("k");
+    let held = a.acquire(&key, LONG).await.unwrap();
+    let waiter = waits(&b, &key);
+    registered(&place, 1).await;
+    assert!(held.release().await);
+    let lease = arrives(waiter).await;
+    assert!(lease.remaining() > LONG / 2);
+    const RESTS: &str = "SELECT count(*) FROM eventlog.lock_leases \
+         WHERE until > clock_timestamp() + interval '30 seconds'";
+    while place.number(RESTS).await == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(a.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
+    assert!(lease.is_held() && lease.release().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_died_costs_only_the_time_to_confirm_on_postgres() {
+    let place = Place::shared(Kind::PostgresLease).await;
+    let (a, b) = (listening(&place).await, listening(&place).await);
+    let key = LockKey::named("k");
+    let held = a.acquire(&key, LONG).await.unwrap();
+    place
+        .execute(
+            "UPDATE eventlog.lock_leases SET waiters = jsonb_build_array(jsonb_build_object( \
+                'o', gen_random_uuid(), 'p', 'dead', 'h', 'dead', 't', 3600000000, \
+                'u', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 3600000000))",
+        )
+        .await;
+    let waiter = waits(&b, &key);
+    registered(&place, 2).await;
+    assert!(held.release().await);
+    assert_eq!(a.inspect(&key).await.unwrap().unwrap().holder, "dead");
+    assert!(arrives(waiter).await.release().await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_message_is_found_on_postgres() {
+    let place = Place::shared(Kind::PostgresLease).await;
+    let (a, b) = (listening(&place).await, listening(&place).await);
+    for n in 0..3 {
+        let key = LockKey::of("k", n);
+        let held = a.acquire(&key, LONG).await.unwrap();
+        let waiter = waits(&b, &key);
+        registered(&place, 1).await;
+        // A release whose message went nowhere.
+        place
+            .execute(
+                "UPDATE eventlog.lock_leases SET waiters = \
+                    jsonb_set(waiters, '{0,p}', '\"elsewhere\"') WHERE waiters <> '[]'",
+            )
+            .await;
+        assert!(held.release().await);
+        assert!(arrives(waiter).await.release().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_gives_up_is_not_served_on_postgres() {
+    let place = Place::shared(Kind::PostgresLease).await;
+    let (a, b) = (listening(&place).await, listening(&place).await);
+    let key = LockKey::named("k");
+    let held = a.acquire(&key, LONG).await.unwrap();
+    let waiter = waits(&b, &key);
+    registered(&place, 1).await;
+    waiter.abort();
+    registered(&place, 0).await;
+    assert!(held.release().await);
+    assert_eq!(place.held().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_for_many_keys_costs_a_look_per_second_on_postgres() {
+    const KEYS: i64 = 50;
+    let place = Place::shared(Kind::PostgresLease).await;
+    let proxy = place.proxy().await;
+    let (a, b) = (place.process().await, place.process_through(&proxy).await);
+    let keys: Vec<LockKey> = (0..KEYS).map(|n| LockKey::of("k", n)).collect();
+    let held = join_all(keys.iter().map(|key| a.acquire(key, LONG))).await;
+    let waiters: Vec<_> = keys.iter().map(|key| waits(&b, key)).collect();
+    registered(&place, KEYS).await;
+    let began = Instant::now();
+    proxy.reset();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let (trips, seconds) = (proxy.round_trips() as f64, began.elapsed().as_secs_f64());
+    assert!(trips <= 5.0 * seconds, "{trips} trips in {seconds} s");
+    drop(held);
+    for waiter in waiters {
+        assert!(arrives(waiter).await.release().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_takes_four_trips_at_most_on_postgres() {
+    const PROCESSES: usize = 8;
+    const ROUNDS: u64 = 10;
+    let place = Place::shared(Kind::PostgresLease).await;
+    let proxy = place.proxy().await;
+    let key = LockKey::named("k");
+    let mut processes = Vec::new();
+    for _ in 0..PROCESSES {
+        processes.push(place.process_through(&proxy).await);
+    }
+    let gate = listening(&place).await;
+    let held = gate.acquire(&key, LONG).await.unwrap();
+    let rounds = processes.iter().map(|locks| {
+        let (locks, key) = (locks.clone(), key.clone());
+        tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                locks.acquire(&key, LONG).await.unwrap().release().await;
+            }
+        })
+    });
+    let rounds: Vec<_> = rounds.collect();
+    registered(&place, PROCESSES as i64).await;
+    proxy.reset();
+    let began = Instant::now();
+    assert!(held.release().await);
+    for round in rounds {
+        tokio::time::timeout(LONG, round).await.expect("every process is served").unwrap();
+    }
+    // Looks do not belong to the hand-overs.
+    let looks = (began.elapsed().as_secs() + 1) * PROCESSES as u64;
+    let hand_overs = PROCESSES as u64 * ROUNDS;
+    let trips = proxy.round_trips().saturating_sub(looks);
+    assert!(trips <= 4 * hand_overs, "{trips} trips for {hand_overs} hand-overs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_sends_a_message_to_the_next_waiter_on_postgres() {
+    let place = Place::shared(Kind::PostgresLease).await;
+    let (a, b) = (listening(&place).await, listening(&place).await);
+    let key = LockKey::named("k");
+    let held = a.acquire(&key, LONG).await.unwrap();
+    let waiter = waits(&b, &key);
+    registered(&place, 1).await;
+    let mut listener = PgListener::connect(&place.url).await.unwrap();
+    const PROCESS: &str = "SELECT waiters -> 0 ->> 'p' FROM eventlog.lock_leases";
+    let process: String = sqlx::query_scalar(PROCESS).fetch_one(&mut listener).await.unwrap();
+    listener.listen(&format!("ekbatan_lock_{process}")).await.unwrap();
+    assert!(held.release().await);
+    let message = tokio::time::timeout(LONG, listener.recv()).await;
+    let message = message.expect("a waiter is told").unwrap();
+    assert!(message.payload().ends_with(" DC#test#k"), "{}", message.payload());
+    assert!(arrives(waiter).await.release().await);
+}
