@@ -119,6 +119,8 @@ impl SessionServer for MySqlSessions {
             if grants.begin_take(key.clone(), &request) {
                 holders.insert(key.clone(), request.holder.clone());
                 asked.push((key, request, reply));
+            } else if grants.is_over() {
+                let _ = reply.send(Err(BackendError::unavailable("the session has ended")));
             } else {
                 self.busy(&key);
                 let _ = reply.send(Ok(TryOutcome::busy(requests.clone())));

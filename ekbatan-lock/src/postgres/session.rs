@@ -190,7 +190,12 @@ async fn take(
 ) -> Result<Option<Grant>, BackendError> {
     let lock = lock_of(key);
     if !session.grants.begin_take(lock, request) {
-        return Ok(None);
+        let over = session.grants.is_over();
+        return if over {
+            Err(BackendError::unavailable("the session has ended"))
+        } else {
+            Ok(None)
+        };
     }
     match session.take(key, lock).await {
         Ok(Some(token)) => {
