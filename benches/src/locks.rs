@@ -6,6 +6,7 @@
 mod child;
 mod key;
 mod lock_client;
+mod mysql;
 mod options;
 mod postgres;
 mod process;
@@ -13,6 +14,7 @@ mod protocol;
 mod provider;
 mod redis;
 mod report;
+mod sqlite;
 mod timeline;
 mod turns;
 

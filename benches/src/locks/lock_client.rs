@@ -6,8 +6,10 @@ use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::key::MAX_HOLD;
+use super::mysql::{MySqlRow, NamedLock};
 use super::postgres::{Advisory, LeaseRow};
 use super::redis::SetNx;
+use super::sqlite::SqliteRow;
 use crate::failure::Failure;
 
 pub enum LockClient {
@@ -15,6 +17,9 @@ pub enum LockClient {
     Advisory(Advisory),
     LeaseRow(LeaseRow),
     SetNx(SetNx),
+    NamedLock(NamedLock),
+    MySqlRow(MySqlRow),
+    SqliteRow(SqliteRow),
     Ekbatan(LockProvider, LockKey),
 }
 
@@ -37,6 +42,9 @@ impl LockClient {
             Self::Advisory(advisory) => advisory.acquire().await?,
             Self::LeaseRow(row) => row.acquire().await?,
             Self::SetNx(set) => set.acquire().await?,
+            Self::NamedLock(lock) => lock.acquire().await?,
+            Self::MySqlRow(row) => row.acquire().await?,
+            Self::SqliteRow(row) => row.acquire().await?,
         }
         Ok(KeyGuard::AtTheServer)
     }
@@ -48,6 +56,9 @@ impl LockClient {
             (Self::Advisory(advisory), _) => advisory.release().await?,
             (Self::LeaseRow(row), _) => row.release().await?,
             (Self::SetNx(set), _) => set.release().await?,
+            (Self::NamedLock(lock), _) => lock.release().await?,
+            (Self::MySqlRow(row), _) => row.release().await?,
+            (Self::SqliteRow(row), _) => row.release().await?,
             (Self::Mutex(_) | Self::Ekbatan(..), KeyGuard::AtTheServer) => false,
         };
         if still_held { Ok(()) } else { Err("the key was lost while it was held".into()) }

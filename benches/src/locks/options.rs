@@ -108,6 +108,16 @@ pub enum Provider {
     PostgresLease,
     /// Keys in one Redis master.
     Redis,
+    /// Named locks of one session of MySQL.
+    MysqlSession,
+    /// Rows of a table in MySQL.
+    MysqlLease,
+    /// Named locks of one session of MariaDB.
+    MariadbSession,
+    /// Rows of a table in MariaDB.
+    MariadbLease,
+    /// Rows of a table in a file.
+    Sqlite,
 }
 
 impl Provider {
@@ -118,6 +128,11 @@ impl Provider {
             Self::PostgresSession => "postgres-session",
             Self::PostgresLease => "postgres-lease",
             Self::Redis => "redis",
+            Self::MysqlSession => "mysql-session",
+            Self::MysqlLease => "mysql-lease",
+            Self::MariadbSession => "mariadb-session",
+            Self::MariadbLease => "mariadb-lease",
+            Self::Sqlite => "sqlite",
         }
     }
 
@@ -128,10 +143,15 @@ impl Provider {
     /// The modes that this provider supports.
     pub const fn modes(self) -> &'static [LockMode] {
         match self {
-            Self::Process | Self::PostgresSession | Self::Redis => {
-                &[LockMode::Raw, LockMode::Ekbatan]
+            Self::Process
+            | Self::PostgresSession
+            | Self::Redis
+            | Self::MysqlSession
+            | Self::MariadbSession
+            | Self::Sqlite => &[LockMode::Raw, LockMode::Ekbatan],
+            Self::PostgresLease | Self::MysqlLease | Self::MariadbLease => {
+                &[LockMode::Raw, LockMode::Blocking, LockMode::Ekbatan]
             }
-            Self::PostgresLease => &[LockMode::Raw, LockMode::Blocking, LockMode::Ekbatan],
         }
     }
 }

@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use ekbatan::lock::{LockKey, LockProvider, PostgresLocks, ProcessBackend};
+use ekbatan::lock::{
+    LockKey, LockProvider, MySqlLocks, PostgresLocks, ProcessBackend, SqliteLocks,
+};
 use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::{PostgresServer, RedisServer};
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite};
 
 use super::key::KEY;
 use super::lock_client::LockClient;
+use super::mysql::{self, MySqlRow, NamedLock};
 use super::options::{LockMode, Provider};
 use super::postgres::{self, Advisory, LeaseRow};
 use super::redis;
+use super::sqlite::SqliteRow;
 use crate::failure::Failure;
 
 /// The size of ekbatan's pool of lock connections.
@@ -21,6 +25,9 @@ pub enum LockServer {
     None,
     Postgres { server: PostgresServer, url: String },
     Redis(RedisServer),
+    MySql { server: MySqlServer, url: String },
+    MariaDb { server: MariaDbServer, url: String },
+    File(TempSqlite),
 }
 
 impl LockServer {
@@ -34,6 +41,19 @@ impl LockServer {
                 Self::Postgres { server, url }
             }
             Provider::Redis => Self::Redis(RedisServer::start().await?),
+            Provider::MysqlSession | Provider::MysqlLease => {
+                let server = MySqlServer::builder().durable().start().await?;
+                let url = server.create_database().await?;
+                mysql::create(&url).await?;
+                Self::MySql { server, url }
+            }
+            Provider::MariadbSession | Provider::MariadbLease => {
+                let server = MariaDbServer::builder().durable().start().await?;
+                let url = server.create_database().await?;
+                mysql::create(&url).await?;
+                Self::MariaDb { server, url }
+            }
+            Provider::Sqlite => Self::File(TempSqlite::new()?),
         })
     }
 
@@ -41,14 +61,19 @@ impl LockServer {
     pub fn address(&self) -> String {
         match self {
             Self::None => String::new(),
-            Self::Postgres { url, .. } => url.clone(),
+            Self::Postgres { url, .. } | Self::MySql { url, .. } | Self::MariaDb { url, .. } => {
+                url.clone()
+            }
+            Self::File(file) => file.url(),
             Self::Redis(server) => server.url(),
         }
     }
 
     pub async fn stop(self) -> Result<(), Failure> {
         match self {
-            Self::None => {}
+            Self::None | Self::File(_) => {}
+            Self::MySql { server, .. } => server.stop().await?,
+            Self::MariaDb { server, .. } => server.stop().await?,
             Self::Postgres { server, .. } => server.stop().await?,
             Self::Redis(server) => server.stop().await?,
         }
@@ -84,6 +109,22 @@ pub async fn clients(
                 clients.push(LockClient::LeaseRow(LeaseRow::connect(url).await?));
             }
         }
+        (Provider::MysqlSession | Provider::MariadbSession, _)
+        | (Provider::MysqlLease | Provider::MariadbLease, LockMode::Blocking) => {
+            for _ in 0..count {
+                clients.push(LockClient::NamedLock(NamedLock::connect(url).await?));
+            }
+        }
+        (Provider::MysqlLease | Provider::MariadbLease, _) => {
+            for _ in 0..count {
+                clients.push(LockClient::MySqlRow(MySqlRow::connect(url).await?));
+            }
+        }
+        (Provider::Sqlite, _) => {
+            for _ in 0..count {
+                clients.push(LockClient::SqliteRow(SqliteRow::connect(url).await?));
+            }
+        }
         (Provider::Redis, _) => {
             let of_one_process = redis::connect(url, count).await?;
             clients.extend(of_one_process.into_iter().map(LockClient::SetNx));
@@ -103,6 +144,17 @@ async fn locks(provider: Provider, url: &str) -> Result<LockProvider, Failure> {
         Provider::PostgresLease => {
             let database = PostgresLocks::connect(url, CONNECTIONS).await?;
             LockProvider::new(database.leases().await?, ZONE)
+        }
+        Provider::MysqlSession | Provider::MariadbSession => {
+            let server = MySqlLocks::connect(url, CONNECTIONS).await?;
+            LockProvider::new(server.session().await?, ZONE)
+        }
+        Provider::MysqlLease | Provider::MariadbLease => {
+            let server = MySqlLocks::connect(url, CONNECTIONS).await?;
+            LockProvider::new(server.leases().await?, ZONE)
+        }
+        Provider::Sqlite => {
+            LockProvider::new(SqliteLocks::connect(url).await?.leases().await?, ZONE)
         }
         Provider::Redis => {
             LockProvider::new(RedisBackend::connect(url, RedisBackend::NAMESPACE).await?, ZONE)
