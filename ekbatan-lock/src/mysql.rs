@@ -62,7 +62,8 @@ impl MySqlLocks {
     }
 
     /// Like [`connect`](Self::connect), with the login, encryption and `eventlog` of a
-    /// configuration. `maximum_pool_size` is the number of connections.
+    /// configuration. `maximum_pool_size` is the number of connections. A server that does not
+    /// answer a statement within 15 s, or within `read_timeout` if that is shorter, is given up.
     ///
     /// # Errors
     ///
@@ -98,6 +99,11 @@ impl MySqlLocks {
     /// Leases as named locks of one session with its own connection. The locks are free as
     /// soon as this process dies. If the session ends, all leases are lost, which this process
     /// notices within about a second; the next request opens a new session.
+    ///
+    /// A session has one limit for all its locks (`wait_timeout`). If this process stands still
+    /// when the first of its leases has to end, the server ends the session, with all leases, at
+    /// most 6 s later: 5 s, rounded up to whole seconds. It also ends a session that was silent
+    /// for 30 s, or for twice the `read_timeout` of the configuration if that is below 15 s.
     ///
     /// # Errors
     ///

@@ -12,13 +12,15 @@ use crate::worker::{Record, Report, Request, Worker};
 on_providers! {
     [
         redis Redis, postgres_lease PostgresLease, postgres_session PostgresSession,
-        sqlite_and_postgres Sqlite, mysql_lease MySqlLease, mariadb_lease MariaDbLease
+        sqlite_and_postgres Sqlite, mysql_lease MySqlLease, mariadb_lease MariaDbLease,
+        mysql_session MySqlSession, mariadb_session MariaDbSession
     ]
     the_key_of_a_process_that_stands_still_gets_free
 }
 
-/// Longer than the hold, and what a session adds to it, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than the hold, and what a session adds to it, on a busy machine. Shorter than the time
+/// after which the server ends any silent session of MySQL.
+const PATIENCE: Duration = Duration::from_secs(25);
 
 /// So long that the worker has read before it has to release the key.
 const HOLD: Duration = Duration::from_secs(2);

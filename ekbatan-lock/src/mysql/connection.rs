@@ -15,8 +15,9 @@ use super::error::{MySqlLocksError, StatementFailure, connecting, describe};
 use super::server::{ServerInfo, VARIABLES};
 use crate::BackendError;
 
-/// Maximum time for the server to answer. No statement here waits for a lock.
-pub(super) const ANSWER: Duration = Duration::from_secs(15);
+/// Maximum time for the server to answer, unless `read_timeout` is shorter. No statement here
+/// waits for a lock.
+const LONGEST_ANSWER: Duration = Duration::from_secs(15);
 
 /// Idle time after which the server ends a connection of the pool. The pool checks a connection
 /// much earlier, so it never uses one that the server has ended.
@@ -25,13 +26,16 @@ const POOLED_IDLE: Duration = Duration::from_secs(3600);
 /// Opens connections to one server.
 pub(super) struct MySqlConnector {
     options: MySqlConnectOptions,
+    /// Maximum time for the server to answer.
+    pub(super) answer: Duration,
 }
 
 impl MySqlConnector {
     pub(super) fn new(config: &DataSourceConfig) -> Result<Self, MySqlLocksError> {
         let options =
             mysql_options(config).map_err(|error| MySqlLocksError::Address(error.to_string()))?;
-        Ok(Self { options })
+        let shortest = Some(config.read_timeout).filter(|timeout| !timeout.is_zero());
+        Ok(Self { options, answer: shortest.map_or(LONGEST_ANSWER, |it| it.min(LONGEST_ANSWER)) })
     }
 
     /// Connects, checks the server and sets up the session. The server ends it after
@@ -40,9 +44,9 @@ impl MySqlConnector {
         &self,
         wait_timeout: Option<Duration>,
     ) -> Result<MySqlLockConnection, MySqlLocksError> {
-        let opened = tokio::time::timeout(ANSWER, self.connect(wait_timeout)).await;
+        let opened = tokio::time::timeout(self.answer, self.connect(wait_timeout)).await;
         opened.unwrap_or_else(|_| {
-            let why = format!("no connection to the lock database within {ANSWER:?}");
+            let why = format!("no connection to the lock database within {:?}", self.answer);
             Err(BackendError::unavailable(why).into())
         })
     }
@@ -73,7 +77,8 @@ impl MySqlConnector {
         );
         let set = run(&mut inner, "setting up a session", &setup).await;
         set.map_err(BackendError::from)?;
-        Ok(MySqlLockConnection { inner, server, busy: false, used: Instant::now() })
+        let (answer, used) = (self.answer, Instant::now());
+        Ok(MySqlLockConnection { inner, server, answer, busy: false, used })
     }
 }
 
@@ -88,6 +93,8 @@ pub(super) struct StatementResult {
 pub(super) struct MySqlLockConnection {
     inner: MySqlConnection,
     pub(super) server: ServerInfo,
+    /// Maximum time for the server to answer.
+    answer: Duration,
     /// Whether a caller may have been dropped in the middle of an answer.
     busy: bool,
     used: Instant,
@@ -102,8 +109,8 @@ impl MySqlLockConnection {
     ) -> Result<Vec<StatementResult>, StatementFailure> {
         self.busy = true;
         let running = run(&mut self.inner, what, sql);
-        let answer = tokio::time::timeout(ANSWER, running).await.unwrap_or_else(|_| {
-            let why = format!("{what}: no answer within {ANSWER:?}");
+        let answer = tokio::time::timeout(self.answer, running).await.unwrap_or_else(|_| {
+            let why = format!("{what}: no answer within {:?}", self.answer);
             Err(StatementFailure::Broken(BackendError::in_doubt(why)))
         });
         self.busy = answer.as_ref().is_err_and(StatementFailure::is_broken);
@@ -124,7 +131,7 @@ impl MySqlLockConnection {
     /// Closes the session at the server.
     pub(super) async fn close(self) {
         // If closing fails, dropping the connection closes the socket.
-        let _ = tokio::time::timeout(ANSWER, self.inner.close()).await;
+        let _ = tokio::time::timeout(self.answer, self.inner.close()).await;
     }
 }
 

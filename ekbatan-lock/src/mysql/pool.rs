@@ -9,7 +9,7 @@ use std::time::Duration;
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult};
 
-use super::connection::{ANSWER, MySqlConnector, MySqlLockConnection, StatementResult};
+use super::connection::{MySqlConnector, MySqlLockConnection, StatementResult};
 use super::error::MySqlLocksError;
 use crate::{BackendError, FailureKind};
 
@@ -62,12 +62,13 @@ impl MySqlLockPool {
         connector: Arc<MySqlConnector>,
         connections: usize,
     ) -> Result<Self, MySqlLocksError> {
+        let answer = connector.answer;
         let pool = Pool::builder(MySqlLockManager { connector })
             .max_size(connections.max(1))
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(WAIT))
-            .create_timeout(Some(ANSWER))
-            .recycle_timeout(Some(ANSWER))
+            .create_timeout(Some(answer))
+            .recycle_timeout(Some(answer))
             .build();
         let pool = pool.map_err(|error| BackendError::caused("the lock pool", error))?;
         Ok(Self { pool })

@@ -1,6 +1,9 @@
 //! What happens to named locks when their session ends.
 
-use ekbatan::lock::{KeyedLockProvider, LockKey, LossCause, lock_key};
+use std::time::Duration;
+
+use ekbatan::config::DataSourceConfig;
+use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, LossCause, MySqlLocks, lock_key};
 
 use crate::providers::{Kind, LONG, on_mysql};
 use crate::sql::place::{Place, acquire_eventually};
@@ -92,7 +95,7 @@ async fn concurrent_requests_share_round_trips(kind: Kind) {
     let proxy = place.proxy().await;
     let locks = place.process_through(&proxy).await;
     // Long enough for all requests to wait behind the first one.
-    proxy.set_delay(std::time::Duration::from_millis(200));
+    proxy.set_delay(Duration::from_millis(200));
     proxy.reset();
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..100 {
@@ -110,7 +113,12 @@ async fn concurrent_requests_share_round_trips(kind: Kind) {
 async fn both_sides_give_up_a_silent_connection(kind: Kind) {
     let place = Place::shared(kind).await;
     let proxy = place.proxy().await;
-    let locks = place.process_through(&proxy).await;
+    // It gives up after this time, and the server after twice that.
+    let url = proxy.url_for(&place.url);
+    let impatient = DataSourceConfig::new(&url).read_timeout(Duration::from_secs(3));
+    let server = MySqlLocks::open(&impatient).await.unwrap();
+    let session = server.eventlog(url.rsplit('/').next().unwrap()).session().await.unwrap();
+    let locks = LockProvider::new(session, "test");
     let others = place.process().await;
     let key = LockKey::named("k");
     let lease = locks.acquire(&key, LONG * 10).await.unwrap();

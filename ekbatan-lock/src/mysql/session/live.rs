@@ -1,7 +1,9 @@
 //! One session and its statements.
 //!
 //! Invariants: a statement whose effect is unknown ends the session, so that the server never
-//! keeps a lock that this process does not know of. A session is one connection, which is
+//! keeps a lock that this process does not know of. If the process stands still, the server ends
+//! the session when it was idle for as long as the last statement allows: until the first of its
+//! locks ends, and [`SLACK`]. A session is one connection, which is
 //! never shared or reset. No statement waits for a lock.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,8 +19,9 @@ use crate::mysql::lease::{RELEASE_MARK, duration};
 use crate::session::SessionGrants;
 use crate::{BackendError, Holder};
 
-/// Idle time after which the server ends a session, because its process is gone or stopped.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long after the end of a lock the server ends a session that sends nothing. Pings come more
+/// often.
+const SLACK: Duration = Duration::from_secs(5);
 
 /// How long a key stays marked as wanted.
 const MARK: Duration = Duration::from_secs(2);
@@ -58,6 +61,11 @@ pub(crate) struct MySqlSession {
     statements: SessionStatements,
     grants: Arc<SessionGrants<String>>,
     wanted_keys: WantedKeys,
+    /// Idle time after which the server ends a session whose locks last longer, because its
+    /// process is gone or stopped.
+    longest_idle: Duration,
+    /// The idle time that the server knows, in seconds.
+    idle: Option<u64>,
 }
 
 impl MySqlSession {
@@ -65,25 +73,39 @@ impl MySqlSession {
         connector: &MySqlConnector,
         statements: SessionStatements,
     ) -> Result<Self, MySqlLocksError> {
-        let mut connection = connector.open(Some(WAIT_TIMEOUT)).await?;
+        let longest_idle = (connector.answer * 2).max(SLACK);
+        let mut connection = connector.open(Some(longest_idle)).await?;
         connection.server.refuse_a_cluster()?;
         let asked = connection.run("opening a lock session", "SELECT CONNECTION_ID()").await;
         let id = number(&asked.map_err(BackendError::from)?, 0, 0)?.unwrap_or_default();
         let grants = Arc::new(SessionGrants::new());
-        Ok(Self { connection, id, statements, grants, wanted_keys: WantedKeys::default() })
+        let wanted_keys = WantedKeys::default();
+        Ok(Self { connection, id, statements, grants, wanted_keys, longest_idle, idle: None })
     }
 
     pub(super) fn grants(&self) -> Arc<SessionGrants<String>> {
         self.grants.clone()
     }
 
-    /// Runs statements. A broken connection ends the session.
+    /// In seconds, which the server counts in, rounded up.
+    fn idle_limit(&self) -> u64 {
+        let limit = self.grants.idle_limit(SLACK).unwrap_or(self.longest_idle);
+        limit.min(self.longest_idle).as_secs_f64().ceil() as u64
+    }
+
+    /// Runs statements, and sets how long the session may be idle after them. A broken connection
+    /// ends the session.
     async fn run(
         &mut self,
         what: &str,
         sql: &str,
     ) -> Result<Vec<StatementResult>, StatementFailure> {
+        let idle = self.idle_limit();
+        let limited = format!("{sql}; SET wait_timeout = {idle}");
+        let sql = if self.idle == Some(idle) { sql } else { &limited };
         let answer = self.connection.run(what, sql).await;
+        // The statements after one that failed were not run.
+        self.idle = answer.is_ok().then_some(idle);
         if let Err(StatementFailure::Broken(error)) = &answer {
             self.grants.end(error.to_string());
         }
