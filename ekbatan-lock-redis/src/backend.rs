@@ -12,22 +12,21 @@ use ekbatan_core::config::DataSourceConfig;
 use ekbatan_lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, KeyPoller, LockBackend, LockError, Released,
 };
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::answer::{answered, left, milliseconds};
 use crate::client::{self, unreachable};
 use crate::commands::Commands;
 use crate::names::RedisNames;
+use crate::passing::{CONFIRM, Passing};
 use crate::safety;
 use crate::scripts::Scripts;
 use crate::subscription::Subscription;
-use crate::waited::{POLLS, WANTED, WaitedKeys};
+use crate::waited::{PLACE, POLLS, WaitedKeys};
 
 /// Time between tries for a key without a hint. The subscription and the poller give the hints.
 const WITHOUT_HINT: Duration = Duration::from_secs(300);
-
-/// Time for a process that got a hint to try for the key.
-const GIVE_WAY: Duration = Duration::from_millis(10);
 
 /// Maximum time until a cancelled try reaches the server.
 const MAX_DELAY: Duration = Duration::from_secs(60);
@@ -35,10 +34,13 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 /// Grants keys at one Redis or Valkey master. The [crate] documentation lists its guarantees.
 pub struct RedisBackend {
     names: RedisNames,
-    scripts: Scripts,
+    scripts: Arc<Scripts>,
     commands: Arc<Commands>,
     subscription: Subscription,
     poller: KeyPoller,
+    passing: Passing,
+    /// This process, in the order of those that wait.
+    process: Uuid,
 }
 
 impl RedisBackend {
@@ -71,10 +73,16 @@ impl RedisBackend {
         let failed = |error| unreachable(&server, error);
         let commands = Arc::new(Commands::connect(client.clone()).await.map_err(failed)?);
         safety::check(commands.connection()).await?;
-        let subscription = Subscription::open(client, names.freed()).await.map_err(failed)?;
-        let states = WaitedKeys::new(names.clone(), commands.clone());
+        let (scripts, process) = (Arc::new(Scripts::new()), Uuid::new_v4());
+        let (unclaimed, returned) = mpsc::unbounded_channel();
+        let subscription = Subscription::open(client, names.freed(), process, unclaimed);
+        let subscription = subscription.await.map_err(failed)?;
+        let (shared, held_by) = (scripts.clone(), commands.clone());
+        let states = WaitedKeys::new(names.clone(), shared, held_by, process);
         let poller = KeyPoller::new(states, POLLS);
-        Ok(Self { names, scripts: Scripts::new(), commands, subscription, poller })
+        let passing = Passing::new(names.clone(), scripts.clone(), commands.clone());
+        tokio::spawn(passing.clone().return_unclaimed(returned, process));
+        Ok(Self { names, scripts, commands, subscription, poller, passing, process })
     }
 }
 
@@ -92,7 +100,8 @@ impl LockBackend for RedisBackend {
             .arg(request.owner.to_string())
             .arg(&request.holder)
             .arg(milliseconds(request.term))
-            .arg(milliseconds(WANTED));
+            .arg(self.process.to_string())
+            .arg(milliseconds(PLACE));
         Ok(match answered(self.commands.run::<(bool, i64)>(&take).await)? {
             (true, token) => Attempt::Granted(Grant { owner: request.owner, token }),
             // The poller notices when the term ends.
@@ -113,15 +122,8 @@ impl LockBackend for RedisBackend {
         // A token of zero stands for a try whose answer was lost. The try may still be on its
         // way over an abandoned connection and arrive after this release.
         let refused_for = if grant.token == 0 { milliseconds(MAX_DELAY) } else { 0 };
-        let mut release = self.scripts.release.key(self.names.lock(key));
-        release
-            .key(self.names.wanted(key))
-            .key(self.names.given_up(key, grant.owner))
-            .arg(grant.owner.to_string())
-            .arg(self.names.freed())
-            .arg(key)
-            .arg(refused_for);
-        let (ours, wanted) = answered(self.commands.run(&release).await)?;
+        let released = self.passing.release(key, grant.owner, refused_for).await;
+        let (ours, wanted) = answered(released)?;
         Ok(Released { ours, wanted })
     }
 
@@ -156,7 +158,9 @@ impl LockBackend for RedisBackend {
             .key(self.names.wanted(key))
             .arg(self.names.freed())
             .arg(key)
-            .arg(seen.owner.to_string());
+            .arg(seen.owner.to_string())
+            .arg(milliseconds(CONFIRM))
+            .arg(milliseconds(PLACE));
         answered(self.commands.run(&force).await)
     }
 
@@ -175,8 +179,9 @@ impl LockBackend for RedisBackend {
         WITHOUT_HINT
     }
 
+    /// The server passes a key on in the order in which processes came.
     fn give_way(&self) -> Duration {
-        GIVE_WAY
+        Duration::ZERO
     }
 
     async fn close(&self) {

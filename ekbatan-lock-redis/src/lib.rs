@@ -72,6 +72,7 @@ mod backend;
 mod client;
 mod commands;
 mod names;
+mod passing;
 mod safety;
 mod scripts;
 mod server;

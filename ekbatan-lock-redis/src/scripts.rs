@@ -11,16 +11,25 @@ pub(crate) struct Scripts {
     pub(crate) release: Script,
     pub(crate) force: Script,
     pub(crate) inspect: Script,
+    pub(crate) wait: Script,
+}
+
+/// A script that keeps the order of the processes that wait.
+macro_rules! ordered {
+    ($file:literal) => {
+        Script::new(concat!(include_str!("scripts/waiters.lua"), include_str!($file)))
+    };
 }
 
 impl Scripts {
     pub(crate) fn new() -> Self {
         Self {
-            take: Script::new(include_str!("scripts/take.lua")),
+            take: ordered!("scripts/take.lua"),
             extend: Script::new(include_str!("scripts/extend.lua")),
-            release: Script::new(include_str!("scripts/release.lua")),
-            force: Script::new(include_str!("scripts/force.lua")),
+            release: ordered!("scripts/release.lua"),
+            force: ordered!("scripts/force.lua"),
             inspect: Script::new(include_str!("scripts/inspect.lua")),
+            wait: ordered!("scripts/wait.lua"),
         }
     }
 }

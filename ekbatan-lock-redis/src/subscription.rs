@@ -1,4 +1,5 @@
-//! Hints that keys are free, over one subscription for all keys.
+//! Messages about keys that were passed on, over one subscription for all keys. A message names the
+//! process and the key.
 //!
 //! Invariants: a lost hint only costs time, because waiters also poll. The subscription is
 //! opened again after it has ended, and all waiters are woken then, because hints may have
@@ -11,8 +12,10 @@ use ekbatan_lock::KeyHints;
 use futures_util::StreamExt;
 use redis::aio::PubSub;
 use redis::{Client, RedisError, RedisResult};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+use uuid::Uuid;
 
 use crate::commands::ANSWER;
 
@@ -29,10 +32,18 @@ pub(crate) struct Subscription {
 
 impl Subscription {
     /// Subscribes until dropped.
-    pub(crate) async fn open(client: Client, channel: String) -> RedisResult<Self> {
+    /// Keys that were passed on to this process while nobody listens go to `unclaimed`.
+    pub(crate) async fn open(
+        client: Client,
+        channel: String,
+        process: Uuid,
+        unclaimed: UnboundedSender<String>,
+    ) -> RedisResult<Self> {
         let subscription = subscribe(&client, &channel).await?;
         let hints = Arc::new(KeyHints::default());
-        let listening = tokio::spawn(listen(client, channel, subscription, hints.clone()));
+        let process = process.to_string();
+        let here = Here { hints: hints.clone(), process, unclaimed };
+        let listening = tokio::spawn(listen(client, channel, subscription, here));
         Ok(Self { hints, listening })
     }
 
@@ -43,6 +54,25 @@ impl Subscription {
 
     pub(crate) fn stop(&self) {
         self.listening.abort();
+    }
+}
+
+/// What the messages are for.
+struct Here {
+    hints: Arc<KeyHints>,
+    process: String,
+    unclaimed: UnboundedSender<String>,
+}
+
+impl Here {
+    fn receive(&self, message: &str) {
+        if let Some((process, key)) = message.split_once(' ')
+            && process == self.process
+            && !self.hints.wake_any(key)
+        {
+            // Nobody receives after the backend was dropped.
+            let _ = self.unclaimed.send(key.to_owned());
+        }
     }
 }
 
@@ -65,13 +95,13 @@ fn silent() -> RedisError {
     std::io::Error::new(std::io::ErrorKind::TimedOut, "the server did not answer").into()
 }
 
-async fn listen(client: Client, channel: String, first: PubSub, hints: Arc<KeyHints>) {
+async fn listen(client: Client, channel: String, first: PubSub, here: Here) {
     let mut subscription = first;
     loop {
-        pass_on(subscription, &hints).await;
+        forward(subscription, &here).await;
         tracing::debug!("the subscription to freed locks ended; subscribing again");
         subscription = resubscribe(&client, &channel).await;
-        hints.wake_all();
+        here.hints.wake_all();
     }
 }
 
@@ -90,14 +120,14 @@ async fn resubscribe(client: &Client, channel: &str) -> PubSub {
     }
 }
 
-/// Passes hints on until the subscription ends.
-async fn pass_on(subscription: PubSub, hints: &KeyHints) {
+/// Forwards messages until the subscription ends.
+async fn forward(subscription: PubSub, here: &Here) {
     let (mut sink, mut messages) = subscription.split();
     let mut next_ping = Instant::now() + PING;
     loop {
         tokio::select! {
             message = messages.next() => match message {
-                Some(message) => hints.wake(&String::from_utf8_lossy(message.get_payload_bytes())),
+                Some(message) => here.receive(&String::from_utf8_lossy(message.get_payload_bytes())),
                 None => return,
             },
             () = tokio::time::sleep_until(next_ping) => {

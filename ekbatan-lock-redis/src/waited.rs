@@ -1,48 +1,70 @@
 //! The keys that this process waits for, for its poller.
 //!
-//! Waiters normally hear of a release over the subscription. The poller notices what is not
-//! published: terms that end, and releases while the subscription was interrupted. It also
-//! renews the marks without which a release publishes nothing.
+//! The process that a key is passed on to normally hears of it over the subscription. The poller
+//! notices what is not published: terms that end, and messages that were lost. It also renews the
+//! places of this process among those that wait.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan_lock::{BackendError, KeyState, KeyStates, Pace};
+use redis::{ErrorKind, RedisResult, ServerErrorKind};
+use uuid::Uuid;
 
 use crate::answer::{answered, left, milliseconds};
 use crate::commands::Commands;
 use crate::names::RedisNames;
+use crate::scripts::Scripts;
 
 /// How the poller looks: once a second for all keys, and when a term ends.
 pub(crate) const POLLS: Pace = Pace::new(Duration::from_secs(1), Duration::from_secs(1));
 
-/// How long a key stays marked as wanted. The poller looks more often.
-pub(crate) const WANTED: Duration = Duration::from_secs(3);
+/// How long a process keeps its place among those that wait. The poller renews it more often.
+pub(crate) const PLACE: Duration = Duration::from_secs(3);
 
 pub(crate) struct WaitedKeys {
     names: RedisNames,
+    scripts: Arc<Scripts>,
     commands: Arc<Commands>,
+    /// This process, in the order of those that wait.
+    process: Uuid,
 }
 
 impl WaitedKeys {
-    pub(crate) fn new(names: RedisNames, commands: Arc<Commands>) -> Self {
-        Self { names, commands }
+    pub(crate) fn new(
+        names: RedisNames,
+        scripts: Arc<Scripts>,
+        commands: Arc<Commands>,
+        process: Uuid,
+    ) -> Self {
+        Self { names, scripts, commands, process }
+    }
+
+    /// One round trip for all keys.
+    async fn wait(&self, keys: &[String]) -> RedisResult<Vec<i64>> {
+        let mut pipeline = redis::pipe();
+        for key in keys {
+            pipeline.cmd("EVALSHA").arg(self.scripts.wait.get_hash()).arg(2);
+            pipeline.arg(self.names.lock(key)).arg(self.names.wanted(key));
+            pipeline.arg(self.process.to_string()).arg(milliseconds(PLACE));
+        }
+        pipeline.query_async(&mut self.commands.connection()).await
     }
 }
 
 #[async_trait]
 impl KeyStates for WaitedKeys {
     async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
-        let mut pipeline = redis::pipe();
-        for key in keys {
-            pipeline.cmd("PTTL").arg(self.names.lock(key));
-            let mark = pipeline.cmd("SET").arg(self.names.wanted(key)).arg("1");
-            mark.arg("PX").arg(milliseconds(WANTED)).ignore();
-        }
-        let mut connection = self.commands.connection();
-        let rests: Vec<i64> = answered(pipeline.query_async(&mut connection).await)?;
-        // A negative rest other than -2, "no such key", stands for a lock without a term.
+        let rests = match self.wait(keys).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                let load = self.scripts.wait.prepare_invoke();
+                answered(load.load_async(&mut self.commands.connection()).await)?;
+                answered(self.wait(keys).await)?
+            }
+            rests => answered(rests)?,
+        };
+        // A negative rest other than -2, "free", stands for a lock without a term.
         let state = |(key, rest): (&String, i64)| KeyState {
             key: key.clone(),
             grant: 0,

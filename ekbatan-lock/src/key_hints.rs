@@ -41,9 +41,14 @@ impl KeyHints {
 
     /// Wakes the listeners of the key.
     pub fn wake(&self, key: &str) {
-        if let Some(listeners) = self.keys().get(key) {
-            listeners.notify.notify_waiters();
-        }
+        self.wake_any(key);
+    }
+
+    /// Wakes the listeners of the key. Returns `false` if there are none.
+    pub fn wake_any(&self, key: &str) -> bool {
+        let keys = self.keys();
+        let listeners = keys.get(key);
+        listeners.inspect(|listeners| listeners.notify.notify_waiters()).is_some()
     }
 
     /// Wakes all listeners, because hints may have been missed.

@@ -189,11 +189,23 @@ impl LockServer {
     pub async fn held(&self) -> Vec<String> {
         match self.kind {
             Kind::Process => Vec::new(),
-            Kind::Redis => self.redis(&["KEYS", "ekbatan-lock:{*"]).await,
+            Kind::Redis => self.held_on_redis().await,
             Kind::Sqlite => self.held_in_the_file().await,
             kind if kind.is_postgres() => self.held_on_postgres().await,
             _ => self.held_on_mysql().await,
         }
+    }
+
+    /// Without the keys that are kept for a moment for a process that waited.
+    async fn held_on_redis(&self) -> Vec<String> {
+        let mut held = Vec::new();
+        for key in self.redis::<Vec<String>>(&["KEYS", "ekbatan-lock:{*"]).await {
+            let lock: Option<String> = self.redis(&["GET", &key]).await;
+            if lock.is_some_and(|lock| !lock.ends_with("|the next process")) {
+                held.push(key);
+            }
+        }
+        held
     }
 
     async fn held_in_the_file(&self) -> Vec<String> {

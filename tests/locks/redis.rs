@@ -11,6 +11,7 @@ use redis::{FromRedisValue, cmd};
 use uuid::Uuid;
 
 mod connections;
+mod handover;
 mod outages;
 mod ownership;
 mod processes;

@@ -1,26 +1,23 @@
--- Takes a free key, with the next token. A key that is held is marked as wanted, so that its
--- release notifies the waiters.
--- KEYS: lock, fence, wanted, given up   ARGV: owner, holder, term, how long the mark lasts
+-- Takes a key that is free, or that was passed on to this process. A process that finds the key
+-- held gets a place among those that wait.
+-- KEYS: lock, fence, waiters, given up
+-- ARGV: owner, holder, term, process, how long a place lasts
 -- Returns {1, token} or {0, remaining milliseconds}.
 local held = redis.call('GET', KEYS[1])
-if held then
-    if string.sub(held, 1, 36) == ARGV[1] then
-        -- This try was executed before, and its answer was lost.
-        return {1, tonumber(string.match(held, '^[^|]*|(%d+)'))}
-    end
-    redis.call('SET', KEYS[3], '1', 'PX', ARGV[4])
+local owner = held and string.sub(held, 1, 36)
+if owner == ARGV[1] then
+    -- This try was executed before, and its answer was lost.
+    return {1, tonumber(string.match(held, '^[^|]*|(%d+)'))}
+end
+local now = clock()
+if held and owner ~= ARGV[4] then
+    wait_in(KEYS[3], ARGV[4], now, ARGV[5])
     return {0, redis.call('PTTL', KEYS[1])}
 end
 if redis.call('EXISTS', KEYS[4]) == 1 then
     return {0, -1}
 end
--- At least the clock, so that tokens grow even if the last one was lost.
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local token = math.max(now, tonumber(redis.call('GET', KEYS[2]) or '0') + 1)
-local digits = string.format('%.0f', token)
--- Kept until a day after the time that the token stands for. Later the clock alone is greater.
-redis.call('SET', KEYS[2], digits, 'PX', string.format('%.0f', token - now + 86400000))
-local value = ARGV[1] .. '|' .. digits .. '|' .. string.format('%.0f', now) .. '|' .. ARGV[2]
-redis.call('SET', KEYS[1], value, 'NX', 'PX', ARGV[3])
+local token = held and tonumber(string.match(held, '^[^|]*|(%d+)')) or next_token(KEYS[2], now)
+leave(KEYS[3], ARGV[4], now, ARGV[5])
+redis.call('SET', KEYS[1], value(ARGV[1], token, now, ARGV[2]), 'PX', ARGV[3])
 return {1, token}
