@@ -16,6 +16,6 @@ impl LockServers for WithRedis {
             return BuiltIn::open(settings).await;
         }
         let backend = RedisBackend::open(&settings.server, &settings.namespace).await?;
-        Ok(LockProvider::new(backend, &settings.zone).renewing(settings.term))
+        Ok(LockProvider::new(backend, &settings.zone).configured(settings))
     }
 }

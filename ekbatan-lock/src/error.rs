@@ -28,6 +28,9 @@ pub enum LossCause {
     /// The provider was closed.
     #[error("the locks were closed")]
     Closed,
+    /// The task of this process that kept the lease has ended, with its runtime or by a panic.
+    #[error("the task that kept it has ended")]
+    Abandoned,
     /// An operator ended the lease.
     #[error("it was ended by force: {0}")]
     Forced(String),

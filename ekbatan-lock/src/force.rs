@@ -45,7 +45,7 @@ impl LockProvider {
             _ => self.next_token(key).await?,
         };
         databases
-            .fence_off(&self.stored(key), token)
+            .fence_off(&self.fence(key), token)
             .await
             .map_err(|source| LockError::Fence { key: key.clone(), source })?;
         Ok(ended.is_some())

@@ -4,12 +4,13 @@
 //! talks to the server about this key.
 //!
 //! Invariants: a caller only enqueues and waits for the answer, so a caller that is dropped
-//! leaves nothing behind.
+//! leaves nothing behind. If the worker ends before its work, a waiting caller starts another.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tracing::Span;
@@ -31,10 +32,15 @@ type Answer = Result<Option<Lease>, LockError>;
 
 /// A caller of this process that wants the key.
 pub(crate) struct Waiter {
+    /// The scope of the caller, which re-enters what it and the scopes around it hold.
     pub(crate) scope: Option<LockScope>,
+    /// The scope that will hold the lease.
+    pub(crate) holder: LockScope,
     pub(crate) options: LockOptions,
     /// Whether the caller does not wait for a busy key.
     pub(crate) only_try: bool,
+    /// Whether the caller set no limit to its wait.
+    pub(crate) waits_for_ever: bool,
     pub(crate) since: Instant,
     /// Whether the key was taken when the caller enqueued.
     pub(crate) contended: bool,
@@ -58,10 +64,15 @@ pub(crate) struct KeyQueue {
     stored: String,
     state: Mutex<QueueState>,
     changed: Notify,
+    worker_gone: Notify,
 }
 
 struct QueueState {
     waiting: VecDeque<Waiter>,
+    /// Whether a worker serves the queue.
+    has_worker: bool,
+    /// The owner of a grant that a worker left behind.
+    orphan: Option<Uuid>,
     hold: Option<(Grant, Arc<Hold>)>,
     /// The span of the current hold, or of the last one.
     hold_span: Option<Span>,
@@ -76,6 +87,8 @@ struct QueueState {
     /// When another process was last known to have the key. Unknown again when the worker asks
     /// for the next caller.
     busy: Option<Instant>,
+    /// Why the last request failed, if none has been answered since.
+    failure: Option<BackendError>,
     /// The grant with which the key stays taken here although its work is over.
     kept: Option<(Grant, Arc<Hold>)>,
     closed: bool,
@@ -121,6 +134,8 @@ impl KeyQueue {
     pub(crate) fn new(key: LockKey, stored: String, first: Waiter) -> Self {
         let state = QueueState {
             waiting: VecDeque::from([first]),
+            has_worker: false,
+            orphan: None,
             hold: None,
             hold_span: None,
             last_hold: None,
@@ -128,10 +143,12 @@ impl KeyQueue {
             owner: None,
             asked: None,
             busy: None,
+            failure: None,
             kept: None,
             closed: false,
         };
-        Self { key, stored, state: Mutex::new(state), changed: Notify::new() }
+        let (changed, worker_gone) = (Notify::new(), Notify::new());
+        Self { key, stored, state: Mutex::new(state), changed, worker_gone }
     }
 
     fn state(&self) -> MutexGuard<'_, QueueState> {
@@ -150,7 +167,7 @@ impl KeyQueue {
     pub(crate) fn enqueue(&self, mut waiter: Waiter, counts: &Counts) -> Option<Option<Lease>> {
         let mut state = self.state();
         if let Some((_, hold)) = &state.hold
-            && waiter.scope == Some(hold.scope())
+            && waiter.scope.as_ref().is_some_and(|scope| scope.is_within(hold.scope()))
             && let Some(lease) = hold.reenter()
         {
             increment(&counts.reentered);
@@ -175,6 +192,43 @@ impl KeyQueue {
         None
     }
 
+    /// Whether the caller has to start a worker: the queue has none, and there is work. The
+    /// queue counts on it from now on.
+    pub(crate) fn claim_worker(&self) -> bool {
+        let mut state = self.state();
+        let needs = state.orphan.is_some() || !state.waiting.is_empty() || state.closed;
+        if state.has_worker || !needs {
+            return false;
+        }
+        state.has_worker = true;
+        true
+    }
+
+    /// Resolves when the worker has ended before its work. Counts from this call.
+    pub(crate) fn worker_gone(&self) -> Notified<'_> {
+        self.worker_gone.notified()
+    }
+
+    /// Notes that the worker has ended before its work. The lease that it kept is lost.
+    /// Returns whether there was one.
+    pub(crate) fn lose_worker(&self) -> bool {
+        let mut state = self.state();
+        state.has_worker = false;
+        let owner = state.owner.take();
+        state.orphan = owner.or(state.orphan);
+        (state.contending, state.asked, state.busy, state.kept) = (None, None, None, None);
+        let hold = state.hold.take();
+        drop(state);
+        let lost = hold.is_some_and(|(_, hold)| hold.lose(LossCause::Abandoned));
+        self.worker_gone.notify_waiters();
+        lost
+    }
+
+    /// The grant that an earlier worker left behind.
+    pub(crate) fn take_orphan(&self) -> Option<Uuid> {
+        self.state().orphan.take()
+    }
+
     /// Has the worker look at the queue again.
     pub(crate) fn wake_worker(&self) {
         self.changed.notify_one();
@@ -190,7 +244,8 @@ impl KeyQueue {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.state().waiting.is_empty()
+        let state = self.state();
+        state.waiting.is_empty() && state.orphan.is_none()
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -206,17 +261,16 @@ impl KeyQueue {
             return Ok(None);
         }
         let waited = since.elapsed();
-        Err(LockError::of(
-            &self.key,
-            match state.asked {
-                Some(_) if state.contending == Some(since) => {
-                    BackendError::in_doubt(format!("no answer within {waited:?}"))
-                }
-                _ => BackendError::unavailable(format!(
-                    "no answer to the caller ahead within {waited:?}"
-                )),
-            },
-        ))
+        let error = match (&state.failure, state.asked) {
+            (Some(failure), _) => failure.repeated(),
+            (None, Some(_)) if state.contending == Some(since) => {
+                BackendError::in_doubt(format!("no answer within {waited:?}"))
+            }
+            _ => BackendError::unavailable(format!(
+                "no answer to the caller ahead within {waited:?}"
+            )),
+        };
+        Err(LockError::of(&self.key, error))
     }
 
     /// Whether the grant is the worker's own.
@@ -247,18 +301,23 @@ impl KeyQueue {
         kept
     }
 
-    pub(crate) fn close(&self) {
+    /// Rejects the waiters. The lease that is held stays.
+    pub(crate) fn refuse(&self) {
         let mut state = self.state();
         state.closed = true;
         state.kept = None;
         // Waiters notice that their sender is dropped.
         state.waiting.clear();
-        let hold = state.hold.clone();
         drop(state);
+        self.wake_worker();
+    }
+
+    /// Ends the lease that is held, because the provider is closed.
+    pub(crate) fn lose_hold(&self) {
+        let hold = self.state().hold.clone();
         if let Some((_, hold)) = hold {
             hold.lose(LossCause::Closed);
         }
-        self.wake_worker();
     }
 
     /// Removes the next waiter that still waits.
@@ -289,6 +348,25 @@ impl KeyQueue {
     /// Notes when a request was sent to the server, or that it was answered.
     pub(crate) fn set_asked(&self, asked: Option<Instant>) {
         self.state().asked = asked;
+    }
+
+    /// Notes that a request failed and will be repeated, and tells the callers that do not wait.
+    pub(crate) fn failed(&self, error: BackendError) {
+        self.answer_tries(|| Err(LockError::of(&self.key, error.repeated())));
+        self.state().failure = Some(error);
+    }
+
+    /// Tells the callers that do not wait why the last request failed.
+    pub(crate) fn repeat_failure(&self) {
+        let failure = self.state().failure.as_ref().map(BackendError::repeated);
+        if let Some(failure) = failure {
+            self.failed(failure);
+        }
+    }
+
+    /// Notes that the server answers.
+    pub(crate) fn answered(&self) {
+        self.state().failure = None;
     }
 
     /// Notes the owner of the worker's grant, or of its request for one.

@@ -35,7 +35,8 @@ struct Acquisition {
 /// The hold of one scope on one key, however often the scope entered.
 pub(crate) struct Hold {
     key: LockKey,
-    stored: String,
+    /// The name of the key's fence.
+    fence: String,
     scope: LockScope,
     token: i64,
     max_hold: Duration,
@@ -50,6 +51,8 @@ pub(crate) struct Hold {
 struct HoldState {
     leases: usize,
     deadline: Instant,
+    /// When the term at the server ends, unless it is renewed before.
+    term_ends: Instant,
     /// Until when the key stays taken, even if the lease is released earlier.
     kept_until: Option<Instant>,
 }
@@ -59,6 +62,12 @@ struct HoldState {
 pub(crate) enum Ended {
     Released,
     Lost(LossCause),
+}
+
+impl HoldState {
+    fn ends(&self) -> Instant {
+        self.deadline.min(self.term_ends)
+    }
 }
 
 impl Ended {
@@ -82,20 +91,20 @@ impl Hold {
     /// A hold with its first lease.
     pub(crate) fn begin(
         key: LockKey,
-        stored: String,
+        fence: String,
         scope: LockScope,
         token: i64,
-        deadline: Instant,
+        (deadline, term_ends): (Instant, Instant),
         max_hold: Duration,
     ) -> (Arc<Self>, Lease, mpsc::UnboundedReceiver<Extension>) {
         let (extensions, asked) = mpsc::unbounded_channel();
         let hold = Arc::new(Self {
             key,
-            stored,
+            fence,
             scope,
             token,
             max_hold,
-            state: Mutex::new(HoldState { leases: 1, deadline, kept_until: None }),
+            state: Mutex::new(HoldState { leases: 1, deadline, term_ends, kept_until: None }),
             over: watch::Sender::new(None),
             returned: watch::Sender::new(None),
             extensions,
@@ -104,8 +113,8 @@ impl Hold {
         (hold, lease, asked)
     }
 
-    pub(crate) fn scope(&self) -> LockScope {
-        self.scope
+    pub(crate) fn scope(&self) -> &LockScope {
+        &self.scope
     }
 
     pub(crate) fn max_hold(&self) -> Duration {
@@ -133,8 +142,51 @@ impl Hold {
         (!rest.is_zero()).then_some(rest)
     }
 
-    pub(crate) fn defer(&self, by: Duration) {
-        lock(&self.state).deadline += by;
+    /// When the hold ends, unless it is extended or renewed before.
+    pub(crate) fn ends(&self) -> Instant {
+        lock(&self.state).ends()
+    }
+
+    /// Extends the hold, whose term at the server ends then. Returns `false` if it has ended
+    /// before: `lost()` may have said so.
+    pub(crate) fn extend(&self, by: Duration, term_ends: Instant) -> bool {
+        let mut state = lock(&self.state);
+        if !self.stands(&state) {
+            return false;
+        }
+        state.deadline = state.deadline.checked_add(by).unwrap_or(state.deadline);
+        state.term_ends = state.term_ends.max(term_ends);
+        true
+    }
+
+    /// Notes that the term was renewed. Returns `false` if the hold has ended before.
+    pub(crate) fn renew(&self, term_ends: Instant) -> bool {
+        let mut state = lock(&self.state);
+        let stands = self.stands(&state);
+        if stands {
+            state.term_ends = term_ends;
+        }
+        stands
+    }
+
+    /// Ends the hold if its time has passed.
+    pub(crate) fn expire(&self) {
+        let state = lock(&self.state);
+        if let Some(cause) = self.expiry(&state) {
+            self.end(Ended::Lost(cause));
+        }
+    }
+
+    /// The cause of the loss, if the time of the hold has passed.
+    fn expiry(&self, state: &HoldState) -> Option<LossCause> {
+        let now = Instant::now();
+        if now >= state.deadline {
+            Some(LossCause::Expired(self.max_hold))
+        } else if now >= state.term_ends {
+            Some(LossCause::NotRenewed("it was not renewed before it ended".to_owned()))
+        } else {
+            None
+        }
     }
 
     /// Ends the hold as lost. Returns `false` if it was over already.
@@ -156,6 +208,16 @@ impl Hold {
         }
     }
 
+    /// Ends what is left of the hold when its worker ends.
+    pub(crate) fn abandon(&self) {
+        self.lose(LossCause::Abandoned);
+        self.returned.send_if_modified(|returned| {
+            let first = returned.is_none();
+            *returned = returned.or(Some(false));
+            first
+        });
+    }
+
     /// Reports to [`Lease::release`] whether the key was still ours.
     pub(crate) fn return_as(&self, ours: bool) {
         self.returned.send_replace(Some(ours));
@@ -165,11 +227,10 @@ impl Hold {
         let mut state = lock(&self.state);
         state.leases -= 1;
         if state.leases == 0 {
-            // After the deadline the lease counts as lost: `Lease::lost` may have said so.
-            self.end(if Instant::now() < state.deadline {
-                Ended::Released
-            } else {
-                Ended::Lost(LossCause::Expired(self.max_hold))
+            // After its time the lease counts as lost: `Lease::lost` may have said so.
+            self.end(match self.expiry(&state) {
+                None => Ended::Released,
+                Some(cause) => Ended::Lost(cause),
             });
         }
     }
@@ -186,7 +247,7 @@ impl Hold {
     }
 
     fn stands(&self, state: &HoldState) -> bool {
-        self.over.borrow().is_none() && Instant::now() < state.deadline
+        self.over.borrow().is_none() && Instant::now() < state.ends()
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -197,6 +258,15 @@ impl Hold {
         self.stands(&lock(&self.state))
     }
 
+    fn remaining(&self) -> Duration {
+        let state = lock(&self.state);
+        if self.stands(&state) {
+            state.deadline.saturating_duration_since(Instant::now())
+        } else {
+            Duration::ZERO
+        }
+    }
+
     /// The cause of the loss, if the hold is lost. A deadline that has passed is a loss even
     /// before the worker has noticed.
     fn loss(&self) -> Option<LossCause> {
@@ -204,8 +274,7 @@ impl Hold {
         match &*self.over.borrow() {
             Some(Ended::Lost(cause)) => Some(cause.clone()),
             Some(Ended::Released) => None,
-            None if Instant::now() >= state.deadline => Some(LossCause::Expired(self.max_hold)),
-            None => None,
+            None => self.expiry(&state),
         }
     }
 }
@@ -238,11 +307,7 @@ impl Lease {
 
     /// The longest time that the lease can still last.
     pub fn remaining(&self) -> Duration {
-        if self.is_held() {
-            self.acquisition.hold.deadline().saturating_duration_since(Instant::now())
-        } else {
-            Duration::ZERO
-        }
+        if self.is_held() { self.acquisition.hold.remaining() } else { Duration::ZERO }
     }
 
     /// Resolves with the cause when the lease is lost. Never resolves if it is released.
@@ -257,7 +322,7 @@ impl Lease {
                     Ended::Lost(cause) => return cause,
                     Ended::Released => std::future::pending::<()>().await,
                 },
-                () = tokio::time::sleep_until(hold.deadline()) => {}
+                () = tokio::time::sleep_until(hold.ends()) => {}
             }
         }
     }
@@ -270,7 +335,14 @@ impl Lease {
         }
     }
 
-    /// Makes the lease last longer than `max_hold`.
+    /// Makes the lease last longer than `max_hold`. If the server cannot be reached, repeats that
+    /// until the lease ends.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Lost`] if the lease has ended, also if it ended before the server answered:
+    /// a lease whose [`lost`](Self::lost) has resolved is never held again. Otherwise the
+    /// server's error.
     pub async fn extend(&self, by: Duration) -> Result<(), LockError> {
         self.check()?;
         let hold = &self.acquisition.hold;
@@ -297,11 +369,16 @@ impl Lease {
         self.acquisition.leave();
     }
 
-    /// Releases the lease and waits until the next waiter can have the key. Returns `false` if
-    /// the lease was no longer held. Releasing it again has no effect.
+    /// Releases the lease and waits until the next waiter can have the key. If the server cannot
+    /// be reached, waits at most until it frees the key by itself.
+    ///
+    /// Returns `false` if the lease was no longer held, or if that is not known because the
+    /// server did not answer. Releasing it again has no effect and returns `false`.
     pub async fn release(&self) -> bool {
         let hold = &self.acquisition.hold;
-        self.acquisition.leave();
+        if !self.acquisition.leave() {
+            return false;
+        }
         if !matches!(*hold.over.borrow(), Some(Ended::Released)) {
             // The scope has another lease on the key, or this one was lost.
             return hold.is_held();
@@ -319,11 +396,13 @@ impl Lease {
 }
 
 impl Acquisition {
-    /// Takes effect once.
-    fn leave(&self) {
-        if !self.released.swap(true, Ordering::AcqRel) {
+    /// Takes effect once. Returns whether it did.
+    fn leave(&self) -> bool {
+        let first = !self.released.swap(true, Ordering::AcqRel);
+        if first {
             self.hold.leave();
         }
+        first
     }
 }
 
@@ -336,10 +415,16 @@ impl Drop for Acquisition {
 impl AsFence for Lease {
     fn as_fence(&self) -> Fence {
         Fence {
-            key: self.acquisition.hold.stored.clone(),
+            key: self.acquisition.hold.fence.clone(),
             token: self.token(),
             remaining: self.remaining(),
         }
+    }
+
+    /// A lease can be extended.
+    fn remaining_later(&self) -> Option<Arc<dyn Fn() -> Duration + Send + Sync>> {
+        let hold = self.acquisition.hold.clone();
+        Some(Arc::new(move || hold.remaining()))
     }
 }
 

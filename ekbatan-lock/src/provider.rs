@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ekbatan_core::config::LockSettings;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use crate::key_queue::{KeyQueue, Waiter};
-use crate::key_worker::serve;
+use crate::key_worker;
 use crate::options::countable;
 use crate::provider_state::{Enqueued, ProviderState};
 use crate::telemetry::{self, increment};
 use crate::{
-    Grant, Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockOptions, LockScope,
+    BackendError, Grant, Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockOptions,
+    LockScope,
 };
 
 /// Locks by key. Two callers that name the same key exclude each other. Contention is never an
@@ -23,6 +25,9 @@ use crate::{
 #[async_trait]
 pub trait KeyedLockProvider: Send + Sync + 'static {
     /// Waits until the lock is free. The lease ends by itself after `max_hold`.
+    ///
+    /// The wait for a holder has no limit. If the lock server is not available for 90 s in a
+    /// row, the answer is an error.
     async fn acquire(&self, key: &LockKey, max_hold: Duration) -> Result<Lease, LockError>;
 
     /// Waits at most `max_wait`, which includes the wait for a connection. Returns `None` if
@@ -84,6 +89,16 @@ impl LockProvider {
         self
     }
 
+    /// The same locks, with the term, the pauses between retries and the threshold of warnings
+    /// that a configuration names. For crates that open a provider of their own.
+    #[must_use]
+    pub fn configured(self, settings: &LockSettings) -> Self {
+        let threshold = settings.server.leak_detection_threshold;
+        self.renewing(settings.term)
+            .retrying(settings.retry_sleep.0, settings.retry_sleep.1)
+            .warning_after((!threshold.is_zero()).then_some(threshold))
+    }
+
     /// The name of the backend.
     pub fn name(&self) -> &'static str {
         self.state.backend.name()
@@ -94,13 +109,67 @@ impl LockProvider {
         self.state.counts.read()
     }
 
-    /// Rejects all waiters, releases the keys that are held and closes the backend. Leases
-    /// that are held are lost.
-    pub async fn close(&self) {
-        self.state.close().await;
+    /// The same locks, with these pauses before a request that failed is repeated. The first
+    /// pause is about `first`; each following one is twice as long, up to `longest`. Defaults:
+    /// 50 ms and 2 s.
+    ///
+    /// A request that the server refused is not repeated. Taking is repeated until the caller
+    /// stops waiting, extending and renewing until the lease ends, and releasing until the
+    /// server frees the key by itself. The setting holds for all clones.
+    #[must_use]
+    pub fn retrying(self, first: Duration, longest: Duration) -> Self {
+        let first = countable(first).max(LOOK_AGAIN);
+        self.state.set_retry_sleep(first, countable(longest).max(first));
+        self
     }
 
-    /// The key as the server and the fences know it.
+    /// The same locks, with fences of their own. Two lock servers count tokens independently. If
+    /// both have keys of the same name, and their leases fence commits in the same databases,
+    /// give the keys of one of them another fence: any name that is the same in every process
+    /// and differs from that of the other server. [`LockRegistry`](crate::LockRegistry) does so
+    /// by itself. The first call counts.
+    #[must_use]
+    pub fn fenced_as(self, server: &str) -> Self {
+        let _ = self.state.fences.set(server.to_owned());
+        self
+    }
+
+    /// The same locks, which log a lease that is held for longer than this: it may have been
+    /// forgotten. The setting holds for all clones.
+    #[must_use]
+    pub fn warning_after(self, held: Option<Duration>) -> Self {
+        self.state.set_warn_after(held.map(countable));
+        self
+    }
+
+    /// Like [`close_within`](Self::close_within), with 10 s.
+    pub async fn close(&self) {
+        self.close_within(CLOSE_GRACE).await;
+    }
+
+    /// Rejects callers from now on, also those that wait; waits until the holders have released
+    /// their leases; and closes the backend.
+    ///
+    /// Leases that are held after `grace` are lost, and their work may still run. A server that
+    /// ends leases by itself therefore keeps their keys until their terms end. The locks of a
+    /// session are free when the session is closed: then only the fence keeps the work of the
+    /// old holder from committing after that of the next one has begun.
+    pub async fn close_within(&self, grace: Duration) {
+        let state = &self.state;
+        state.refuse();
+        if tokio::time::timeout(countable(grace), key_worker::all_done(state)).await.is_err() {
+            state.open().iter().for_each(|queue| queue.lose_hold());
+            key_worker::all_done(state).await;
+        }
+        state.backend.close().await;
+    }
+
+    /// The name of the key's fence.
+    pub(crate) fn fence(&self, key: &LockKey) -> String {
+        self.state.fence(key)
+    }
+
+    /// The key as the server knows it.
     pub(crate) fn stored(&self, key: &LockKey) -> String {
         self.state.stored(key)
     }
@@ -176,8 +245,10 @@ impl LockProvider {
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter {
             scope: LockScope::current(),
+            holder: LockScope::of_new_lease(),
             options: *options,
             only_try: max_wait.is_some_and(|wait| wait.is_zero()),
+            waits_for_ever: max_wait.is_none(),
             since,
             contended: false,
             caller_span,
@@ -187,23 +258,47 @@ impl LockProvider {
         let queue = match self.state.enqueue(key, waiter)? {
             Enqueued::Answered(lease) => return Ok(lease),
             Enqueued::Waits(queue) => queue,
-            Enqueued::Opened(queue) => {
-                tokio::spawn(serve(self.state.clone(), queue.clone()));
-                queue
-            }
         };
         let _wake = WakeOnDrop(&queue);
-        let answer = match deadline {
+        let answered = self.answer(&queue, answered);
+        match deadline {
             // A try without a wait takes as long as the server takes to answer.
             Some(deadline) if max_wait.is_some_and(|wait| !wait.is_zero()) => {
                 match tokio::time::timeout_at(deadline, answered).await {
                     Ok(answer) => answer,
-                    Err(_) => return queue.unanswered(since),
+                    Err(_) => queue.unanswered(since),
                 }
             }
             _ => answered.await,
-        };
-        answer.unwrap_or_else(|_| Err(LockError::Closed { key: key.clone() }))
+        }
+    }
+
+    /// Waits for the answer, and sees to it that the queue has a worker meanwhile.
+    async fn answer(
+        &self,
+        queue: &Arc<KeyQueue>,
+        mut answered: oneshot::Receiver<Result<Option<Lease>, LockError>>,
+    ) -> Result<Option<Lease>, LockError> {
+        loop {
+            let worker_gone = queue.worker_gone();
+            if queue.claim_worker() {
+                key_worker::start(self.state.clone(), queue.clone());
+            }
+            tokio::select! {
+                biased;
+                answer = &mut answered => return match answer {
+                    Ok(answer) => answer,
+                    Err(_) if queue.is_closed() => {
+                        Err(LockError::Closed { key: queue.key().clone() })
+                    }
+                    Err(_) => Err(LockError::of(
+                        queue.key(),
+                        BackendError::in_doubt("the task that asked for it has ended"),
+                    )),
+                },
+                () = worker_gone => {}
+            }
+        }
     }
 }
 
@@ -247,6 +342,9 @@ impl KeyedLockProvider for LockProvider {
         Ok(self.force(key, why).await?.is_some())
     }
 }
+
+/// Time for holders to release their leases when the locks are closed.
+const CLOSE_GRACE: Duration = Duration::from_secs(10);
 
 /// Pause before a release by force looks again at a grant that its process is handing out.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

@@ -1,23 +1,35 @@
 //! What a provider shares with the workers of its keys: the backend and the queues.
 //!
-//! Invariants: a key has at most one queue, and a queue one worker. A queue is removed only
-//! while it is empty.
+//! Invariants: a key has at most one queue, and a queue at most one worker. A queue is removed
+//! only while it is empty.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use crate::key_queue::{KeyQueue, Waiter};
 use crate::telemetry::Counts;
 use crate::{Lease, LockBackend, LockError, LockKey};
 
+/// First and longest pause before a failed request is repeated, unless the provider says
+/// otherwise.
+const RETRY_SLEEP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
 pub(crate) struct ProviderState {
     pub(crate) backend: Arc<dyn LockBackend>,
     zone: String,
+    /// Distinguishes the fences of this provider's keys from those of other lock servers.
+    pub(crate) fences: OnceLock<String>,
     /// How this process names itself as a holder.
     pub(crate) holder: String,
     pub(crate) counts: Counts,
+    /// First and longest pause before a failed request is repeated.
+    retry_sleep: Mutex<(Duration, Duration)>,
+    /// After what time a lease that is held is logged.
+    warn_after: Mutex<Option<Duration>>,
     queues: Mutex<Queues>,
     removed: Notify,
 }
@@ -31,9 +43,8 @@ struct Queues {
 /// What became of a caller that wants a key.
 pub(crate) enum Enqueued {
     Answered(Option<Lease>),
+    /// The caller waits. The queue may need a worker.
     Waits(Arc<KeyQueue>),
-    /// The caller waits in a new queue, which needs a worker.
-    Opened(Arc<KeyQueue>),
 }
 
 impl ProviderState {
@@ -41,8 +52,11 @@ impl ProviderState {
         Self {
             backend: Arc::new(backend),
             zone: zone.to_owned(),
+            fences: OnceLock::new(),
             holder: holder_name(),
             counts: Counts::default(),
+            retry_sleep: Mutex::new(RETRY_SLEEP),
+            warn_after: Mutex::default(),
             queues: Mutex::default(),
             removed: Notify::new(),
         }
@@ -52,7 +66,15 @@ impl ProviderState {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key as the server and the fences know it.
+    /// The name of the key's fence.
+    pub(crate) fn fence(&self, key: &LockKey) -> String {
+        match self.fences.get() {
+            Some(server) => key.stored(&format!("{}@{server}", self.zone)),
+            None => self.stored(key),
+        }
+    }
+
+    /// The key as the server knows it.
     pub(crate) fn stored(&self, key: &LockKey) -> String {
         key.stored(&self.zone)
     }
@@ -72,7 +94,7 @@ impl ProviderState {
         }
         let queue = Arc::new(KeyQueue::new(key.clone(), stored.clone(), waiter));
         queues.open.insert(stored, queue.clone());
-        Ok(Enqueued::Opened(queue))
+        Ok(Enqueued::Waits(queue))
     }
 
     pub(crate) fn queue_of(&self, stored: &str) -> Option<Arc<KeyQueue>> {
@@ -91,22 +113,44 @@ impl ProviderState {
         true
     }
 
-    /// Closes every queue, and waits until their workers have released their keys.
-    pub(crate) async fn close(&self) {
-        let open: Vec<Arc<KeyQueue>> = {
-            let mut queues = self.queues();
-            queues.closed = true;
-            queues.open.values().cloned().collect()
-        };
-        open.iter().for_each(|queue| queue.close());
-        loop {
-            let removed = self.removed.notified();
-            if self.queues().open.is_empty() {
-                break;
-            }
-            removed.await;
-        }
-        self.backend.close().await;
+    /// First and longest pause before a failed request is repeated.
+    pub(crate) fn retry_sleep(&self) -> (Duration, Duration) {
+        *self.retry_sleep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_retry_sleep(&self, first: Duration, longest: Duration) {
+        *self.retry_sleep.lock().unwrap_or_else(PoisonError::into_inner) = (first, longest);
+    }
+
+    /// After what time a lease that is held is logged.
+    pub(crate) fn warn_after(&self) -> Option<Duration> {
+        *self.warn_after.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_warn_after(&self, after: Option<Duration>) {
+        *self.warn_after.lock().unwrap_or_else(PoisonError::into_inner) = after;
+    }
+
+    /// Notes that the worker of this queue has ended before its work.
+    pub(crate) fn worker_gone(&self, queue: &KeyQueue) {
+        self.remove_if_empty(queue);
+        self.removed.notify_waiters();
+    }
+
+    /// Rejects callers from now on. Those that wait are rejected, too.
+    pub(crate) fn refuse(&self) {
+        self.queues().closed = true;
+        self.open().iter().for_each(|queue| queue.refuse());
+    }
+
+    /// The queues that are left.
+    pub(crate) fn open(&self) -> Vec<Arc<KeyQueue>> {
+        self.queues().open.values().cloned().collect()
+    }
+
+    /// Resolves when a queue was removed, or has lost its worker. Counts from this call.
+    pub(crate) fn removed(&self) -> Notified<'_> {
+        self.removed.notified()
     }
 }
 

@@ -101,6 +101,14 @@ impl<S: LockServers> LockRegistry<S> {
         for ((settings, of), opened) in wanted.into_iter().zip(opened) {
             match opened {
                 Ok(provider) => {
+                    // Lock servers count tokens independently, so the fences of each server
+                    // have names of their own. Those of the default shard have the bare name.
+                    let provider = match of.iter().min() {
+                        Some(first) if !of.contains(&sharding.default_shard) => {
+                            provider.fenced_as(&first.to_string())
+                        }
+                        _ => provider,
+                    };
                     shards.extend(of.into_iter().map(|shard| (shard, Ok(provider.clone()))));
                     providers.push(provider);
                 }
@@ -188,9 +196,10 @@ impl<S> fmt::Debug for LockRegistry<S> {
 
 /// Whether two shards with these settings can share a provider.
 fn can_share(one: &LockSettings, other: &LockSettings) -> bool {
-    type Common<'s> = (LockProviderKind, &'s str, Option<Duration>);
+    type Common<'s> = (LockProviderKind, &'s str, Option<Duration>, (Duration, Duration), Duration);
     fn common(of: &LockSettings) -> Common<'_> {
-        (of.provider, &of.zone, of.term)
+        let threshold = of.server.leak_detection_threshold;
+        (of.provider, &of.zone, of.term, of.retry_sleep, threshold)
     }
     if common(one) != common(other) || one.provider == LockProviderKind::InProcess {
         return common(one) == common(other);

@@ -81,7 +81,7 @@ where
         lease.keep(at_least);
         let answer = tokio::select! {
             biased;
-            worked = work(lease.clone()).into_future() => {
+            worked = LockScope::run_work(async { work(lease.clone()).into_future().await }) => {
                 worked.map(RunOnce::Done).map_err(RunOnceError::Work)
             }
             cause = lease.lost() => Err(RunOnceError::Stopped { key: key.clone(), cause }),

@@ -33,7 +33,7 @@ impl LockServers for BuiltIn {
             }
             _ => return not_compiled_in(settings, UNKNOWN),
         };
-        Ok(provider.renewing(settings.term))
+        Ok(provider.configured(settings))
     }
 }
 

@@ -170,6 +170,7 @@ pub(crate) fn over(counts: &Counts, holding: &Span, ended: &Ended, held: Duratio
                 LossCause::Taken => "taken",
                 LossCause::Forced(_) => "forced",
                 LossCause::Closed => "closed",
+                LossCause::Abandoned => "abandoned",
             }
         }
     };

@@ -28,7 +28,9 @@ where
             return Err(WithLockError::Busy { key: key.clone(), waited: asked.elapsed() });
         };
         let guard = ReleaseOnDrop(lease);
-        work(guard.0.clone()).into_future().await.map_err(WithLockError::Work)
+        let lease = guard.0.clone();
+        let working = LockScope::run_work(async { work(lease).into_future().await });
+        working.await.map_err(WithLockError::Work)
     })
     .await
 }
@@ -47,7 +49,9 @@ where
     LockScope::run(async {
         let guards = take_all(provider, keys, &options).await?;
         let leases = keys.iter().filter_map(|key| guards.get(key)).map(|guard| guard.0.clone());
-        work(leases.collect()).into_future().await.map_err(WithLockError::Work)
+        let leases = leases.collect();
+        let working = LockScope::run_work(async { work(leases).into_future().await });
+        working.await.map_err(WithLockError::Work)
     })
     .await
 }

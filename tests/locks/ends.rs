@@ -193,7 +193,7 @@ async fn closing_ends_leases_and_rejects_waiters(t: &TestLocks) {
     while t.locks.inspect(&waited).await.unwrap().is_none_or(|holder| holder.waiting_here == 0) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    t.locks.close().await;
+    t.locks.close_within(Duration::ZERO).await;
     assert!(!lease.is_held() && !other.is_held());
     assert_eq!(lease.lost().await, LossCause::Closed);
     let refused = waiter.await.unwrap();

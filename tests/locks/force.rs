@@ -16,7 +16,7 @@ on_every_database! {
 }
 
 /// Deposits; runs a closure between its read and its change.
-struct Meanwhile<F>(F);
+pub struct Meanwhile<F>(pub F);
 
 impl<F, Fut> Action for Meanwhile<F>
 where

@@ -29,28 +29,32 @@ on_providers! {
 const WAIT: Duration = Duration::from_millis(300);
 
 /// Locks behind a proxy.
-struct Silenced {
-    locks: LockProvider,
-    proxy: Proxy,
+pub struct Silenced {
+    pub locks: LockProvider,
+    pub proxy: Proxy,
+    /// Another node, whose connections do not lead through the proxy.
+    pub other: LockProvider,
 }
 
 impl Silenced {
-    async fn start(kind: Kind) -> Self {
-        let (locks, proxy) = if kind == Kind::Redis {
+    pub async fn start(kind: Kind) -> Self {
+        let (locks, other, proxy) = if kind == Kind::Redis {
             let url = RedisServer::shared().await.unwrap().url();
             let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
             let proxy = Proxy::start(address).await.unwrap();
             let namespace = Uuid::new_v4().to_string();
             let backend = RedisBackend::connect(&proxy.url_for(&url), &namespace).await.unwrap();
-            (LockProvider::new(backend, "test"), proxy)
+            let other = RedisBackend::connect(&url, &namespace).await.unwrap();
+            let [locks, other] = [backend, other].map(|it| LockProvider::new(it, "test"));
+            (locks, other, proxy)
         } else {
             let place = Place::shared(kind).await;
             let proxy = place.proxy().await;
-            (place.process_through(&proxy).await, proxy)
+            (place.process_through(&proxy).await, place.process().await, proxy)
         };
         // The connections are open from now on.
         assert!(locks.acquire(&LockKey::named("open"), LONG).await.unwrap().release().await);
-        Self { locks, proxy }
+        Self { locks, proxy, other }
     }
 }
 

@@ -142,7 +142,7 @@ pub(super) async fn raise_fences<E>(
         }
         for (n, batch) in batches.iter().enumerate() {
             if n == 0 {
-                fencing.stand(&batch.database, attempt.action_name).await?;
+                fencing.stand_for_commit(&batch.database, attempt.action_name).await?;
             } else {
                 fencing.stand_again(&batch.database, attempt.action_name).await?;
             }

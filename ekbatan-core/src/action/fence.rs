@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::db::FenceCheck;
+use crate::db::{FenceCheck, LeaseEnd};
 use crate::shard::{Fencing, Shards};
 
 /// The longest time until a lease ends. Clocks cannot count to the end of every `Duration`.
@@ -31,6 +31,12 @@ pub struct Fence {
 pub trait AsFence {
     /// The fence in its present state.
     fn as_fence(&self) -> Fence;
+
+    /// The time until the lease ends, whenever it is called. A lease that can be extended
+    /// returns this, so that its fence lasts as long as the lease.
+    fn remaining_later(&self) -> Option<Arc<dyn Fn() -> Duration + Send + Sync>> {
+        None
+    }
 }
 
 impl AsFence for Fence {
@@ -43,6 +49,10 @@ impl<F: AsFence> AsFence for &F {
     fn as_fence(&self) -> Fence {
         (*self).as_fence()
     }
+
+    fn remaining_later(&self) -> Option<Arc<dyn Fn() -> Duration + Send + Sync>> {
+        (*self).remaining_later()
+    }
 }
 
 /// The fencing of a call under a lease, in addition to the leases `before` it.
@@ -53,7 +63,7 @@ where
     // Read the clock first: a slow `as_fence` must not prolong the lease.
     let asked = Instant::now();
     let fence = lease.as_fence();
-    let until = asked + fence.remaining.min(LONGEST);
+    let until = LeaseEnd::new(asked + fence.remaining.min(LONGEST), lease.remaining_later());
     let check = FenceCheck { key: fence.key, token: fence.token };
     // A crash of the server may lose the fence of a shard that was only read; then an expired
     // lease could change the rows that were read. With one shard the commit itself finds the

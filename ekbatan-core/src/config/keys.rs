@@ -281,6 +281,13 @@ const LOCK: &[Key] = &[
         "PostgreSQL leases: whether a grant waits until it is on disk. If not, a crash of the server may forget the last grants, and a key may then have two holders.",
     )
     .or("durable"),
+    Key::new(
+        "retry-sleep",
+        TIME,
+        "The pause before a request that the lock server did not answer is repeated. Each following pause is twice as long.",
+    )
+    .or("50ms"),
+    Key::new("max-retry-sleep", TIME, "The longest pause before a request is repeated.").or("2s"),
 ];
 
 const fn joined<const N: usize>(first: &[Key], second: &[Key]) -> [Key; N] {

@@ -67,6 +67,11 @@ pub struct LockConfig {
     /// Leases in PostgreSQL: grants do not wait until they are on disk. A crash of the server may
     /// then forget the last ones, and a key may have two holders. Default `false`.
     pub asynchronous: bool,
+    /// The pause before a failed request is repeated. Each following pause is twice as long.
+    /// Default 50 ms.
+    pub retry_sleep: Option<Duration>,
+    /// The longest pause before a failed request is repeated. Default 2 s.
+    pub max_retry_sleep: Option<Duration>,
 }
 
 impl LockConfig {
@@ -107,6 +112,13 @@ impl LockConfig {
     #[must_use]
     pub fn asynchronous(mut self) -> Self {
         self.asynchronous = true;
+        self
+    }
+
+    /// Sets [`retry_sleep`](Self::retry_sleep) and [`max_retry_sleep`](Self::max_retry_sleep).
+    #[must_use]
+    pub fn retry_sleep(mut self, first: Duration, longest: Duration) -> Self {
+        (self.retry_sleep, self.max_retry_sleep) = (Some(first), Some(longest));
         self
     }
 }

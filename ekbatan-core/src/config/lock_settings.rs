@@ -31,7 +31,12 @@ pub struct LockSettings {
     pub term: Option<Duration>,
     /// Whether grants of leases in PostgreSQL do not wait until they are on disk.
     pub asynchronous: bool,
+    /// The first and the longest pause before a failed request is repeated.
+    pub retry_sleep: (Duration, Duration),
 }
+
+/// The first and the longest pause before a failed request is repeated, by default.
+const RETRY_SLEEP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl LockSettings {
     /// `None` if neither the provider nor an address is known.
@@ -58,6 +63,10 @@ impl LockSettings {
             zone: locks.zone.clone().unwrap_or_else(|| "default".to_owned()),
             term: locks.term,
             asynchronous: locks.asynchronous,
+            retry_sleep: (
+                locks.retry_sleep.unwrap_or(RETRY_SLEEP.0),
+                locks.max_retry_sleep.unwrap_or(RETRY_SLEEP.1),
+            ),
             server,
         })
     }

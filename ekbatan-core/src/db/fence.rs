@@ -3,6 +3,10 @@
 //!
 //! Each dialect checks and raises them in its own `fence` file.
 
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 /// A hundred years, in microseconds. The end of a fence stays within the range of dates.
@@ -15,12 +19,43 @@ pub(crate) struct FenceCheck {
     pub(crate) token: i64,
 }
 
+/// The time until a lease ends, whenever it is called.
+pub(crate) type Remaining = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// When a lease ends. A lease that is extended ends later.
+#[derive(Clone)]
+pub(crate) struct LeaseEnd {
+    known: Instant,
+    remaining: Option<Remaining>,
+}
+
+impl LeaseEnd {
+    /// Ends at `known`, or later if `remaining` says so.
+    pub(crate) fn new(known: Instant, remaining: Option<Remaining>) -> Self {
+        Self { known, remaining }
+    }
+
+    /// The end as it is known now.
+    pub(crate) fn get(&self) -> Instant {
+        let Some(remaining) = &self.remaining else { return self.known };
+        // Read the clock first: a slow answer must not prolong the lease.
+        let now = Instant::now();
+        self.known.max(now.checked_add(remaining()).unwrap_or(self.known))
+    }
+}
+
+impl fmt::Debug for LeaseEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LeaseEnd").field(&self.get()).finish()
+    }
+}
+
 /// A fence to raise to the token of a lease. Raising it twice has the effect of raising it once.
 #[derive(Debug, Clone)]
 pub(crate) struct FenceRaise {
     pub(crate) check: FenceCheck,
     /// When the lease ends, by this process's clock.
-    pub(crate) until: Instant,
+    pub(crate) until: LeaseEnd,
     /// Whether the raise must survive a crash of the server. It need not if a commit on the same
     /// database follows: after a crash that commit finds no fence with its token, and is
     /// rejected. Only PostgreSQL can leave it to memory.
@@ -32,7 +67,7 @@ impl FenceRaise {
     /// The microseconds that are left of the lease. Called when the statement is sent, so that
     /// the wait for a connection is not counted as time of the lease.
     pub(crate) fn micros(&self) -> i64 {
-        let remaining = self.until.saturating_duration_since(Instant::now());
+        let remaining = self.until.get().saturating_duration_since(Instant::now());
         i64::try_from(remaining.as_micros()).unwrap_or(i64::MAX).min(LONGEST)
     }
 }

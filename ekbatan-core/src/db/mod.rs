@@ -47,7 +47,7 @@ pub(crate) use dialect::driver_for;
 pub use driver::{Capabilities, Isolation, Route, TransactionOptions};
 pub(crate) use driver::{Connection, Driver, Syntax};
 pub use error::{DbError, DbErrorKind};
-pub(crate) use fence::{FenceCheck, FenceRaise};
+pub(crate) use fence::{FenceCheck, FenceRaise, LeaseEnd};
 pub(crate) use lane::{Lanes, OpenAction};
 pub(crate) use merge::may_merge;
 pub use migration::{AppliedMigration, MigrationError, MigrationState, Migrations};

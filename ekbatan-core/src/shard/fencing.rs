@@ -1,23 +1,33 @@
 //! The fences of one execution, by shard.
 //!
-//! Invariants: the fences of a shard are raised once, before the execution reads anything there;
-//! a refused raise is recorded even if the caller drops its error.
+//! Invariants: the fences of a shard are raised once, before the execution reads anything there,
+//! and again before a commit if a lease was extended meanwhile; a refused raise is recorded even
+//! if the caller drops its error.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::{Databases, visit};
-use crate::db::{Database, DbError, FenceCheck, FenceRaise, Query, Route, Rows, TableInfo};
+use crate::db::{
+    Database, DbError, FenceCheck, FenceRaise, LeaseEnd, Query, Route, Rows, TableInfo,
+};
 use crate::domain::ShardIdentifier;
+
+/// The least difference by which a lease counts as extended: two readings of its end differ a
+/// little.
+const EXTENDED: Duration = Duration::from_millis(1);
 
 /// The leases of an execution, and the shards on which their fences were raised. All attempts
 /// share it: a raised fence is not raised again, and the commit is refused if it was passed.
 pub(crate) struct Fencing {
     raises: Vec<FenceRaise>,
     shards: Mutex<BTreeMap<ShardIdentifier, Arc<OnceCell<()>>>>,
+    /// When the leases ended, as far as was known when the fences of a shard were raised last.
+    raised_until: Mutex<BTreeMap<ShardIdentifier, Vec<Instant>>>,
     /// The key of the first lease that is known to have ended.
     lost: OnceLock<String>,
 }
@@ -36,14 +46,19 @@ impl Fencing {
     pub(crate) fn new(
         before: Option<&Self>,
         check: FenceCheck,
-        until: Instant,
+        until: LeaseEnd,
         to_disk: bool,
     ) -> Self {
         let mut raises = before.map(|before| before.raises.clone()).unwrap_or_default();
         raises.push(FenceRaise { check, until, to_disk });
         // All executions raise fences in the same order, so that they cannot deadlock.
         raises.sort_by(|a, b| a.check.key.cmp(&b.check.key));
-        Self { raises, shards: Mutex::default(), lost: OnceLock::new() }
+        Self {
+            raises,
+            shards: Mutex::default(),
+            raised_until: Mutex::default(),
+            lost: OnceLock::new(),
+        }
     }
 
     pub(crate) fn checks(&self) -> Vec<FenceCheck> {
@@ -52,7 +67,7 @@ impl Fencing {
 
     /// The key of a lease that is known to have ended: it expired, or a raise was refused.
     pub(crate) fn over(&self) -> Option<&str> {
-        let late = || self.raises.iter().find(|raise| Instant::now() >= raise.until);
+        let late = || self.raises.iter().find(|raise| Instant::now() >= raise.until.get());
         self.refused().or_else(|| late().map(|raise| raise.check.key.as_str()))
     }
 
@@ -74,6 +89,27 @@ impl Fencing {
     ) -> Result<(), FencingError> {
         let raising = || async { self.raise(database, None, holder).await.map(drop) };
         self.standing(database).get_or_try_init(raising).await.map(drop)
+    }
+
+    /// Ensures that the fences are raised on a shard and last as long as the leases do now, before
+    /// a commit there.
+    pub(crate) async fn stand_for_commit(
+        &self,
+        database: &Database,
+        holder: &'static str,
+    ) -> Result<(), FencingError> {
+        self.stand(database, holder).await?;
+        if self.is_extended(database.shard) {
+            self.raise(database, None, holder).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a lease ends later than was known when the fences of the shard were raised.
+    fn is_extended(&self, shard: ShardIdentifier) -> bool {
+        let raised = self.raised_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(raised) = raised.get(&shard) else { return false };
+        self.raises.iter().zip(raised).any(|(raise, until)| raise.until.get() > *until + EXTENDED)
     }
 
     /// Raises the fences on a shard again, to detect whether a later lease passed them.
@@ -119,12 +155,16 @@ impl Fencing {
         if let Some(key) = self.over() {
             return Err(self.lose(key));
         }
+        let until = self.raises.iter().map(|raise| raise.until.get()).collect();
         let mut rows = Rows::new();
         for (n, raise) in (1..).zip(&self.raises) {
             let read = read.filter(|_| n == self.raises.len());
             let raised = database.raise_fence(raise, read, holder).await?;
             rows = raised.ok_or_else(|| self.lose(&raise.check.key))?;
         }
+        let mut raised = self.raised_until.lock().unwrap_or_else(PoisonError::into_inner);
+        raised.insert(database.shard, until);
+        drop(raised);
         Ok(rows)
     }
 
@@ -155,7 +195,8 @@ impl Databases {
     /// Every shard is called even if another one fails. Calling it again changes nothing.
     pub async fn fence_off(&self, key: &str, token: i64) -> Result<(), DbError> {
         let check = FenceCheck { key: key.to_owned(), token };
-        let raise = &FenceRaise { check, until: Instant::now(), to_disk: true };
+        let raise =
+            &FenceRaise { check, until: LeaseEnd::new(Instant::now(), None), to_disk: true };
         let told = self.shards.all().map(|database| async move {
             database.raise_fence(raise, None, "fence").await.map(drop)
         });

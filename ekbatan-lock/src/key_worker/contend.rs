@@ -9,13 +9,17 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::backoff::Backoff;
 use super::server_key::{ServerGrant, ServerKey};
 use crate::key_queue::{MAX_TURN, Waiter};
 use crate::telemetry::{self, increment};
-use crate::{Attempt, BackendError, Grant, GrantRequest};
+use crate::{Attempt, BackendError, FailureKind, Grant, GrantRequest};
 
 /// Initial delay before checking whether another process took the key.
 const FIRST_CHECK: Duration = Duration::from_millis(1);
+
+/// How long a caller without a limit to its wait waits for a server that is not available.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The longest random delay after a hint, as a fraction of the last turn.
 const MAX_DELAY_FRACTION: u32 = 8;
@@ -54,7 +58,10 @@ pub(super) async fn obtain(
 async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -> bool {
     let term = waiter.term();
     let asked = Instant::now();
-    if granted.until >= asked + term - MAX_TURN {
+    let too_short = granted.until < asked + term - MAX_TURN;
+    // After a crash, the server would keep the key for longer than its holder asked for.
+    let too_long = server.backend().frees_by_itself() && granted.until > asked + term;
+    if !too_short && !too_long {
         return true;
     }
     let extending = server.backend().extend(server.stored(), &granted.grant, term);
@@ -83,17 +90,24 @@ async fn give_way(server: &mut ServerKey) {
 }
 
 /// Asks the server until it grants the key, or the waiter does not want it any more.
-async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, BackendError> {
-    let (backend, key, counts) = (server.backend(), server.stored(), &server.provider.counts);
-    let not_wanted = || waiter.answer.is_closed() || server.queue.is_closed();
+async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, BackendError> {
+    let (provider, queue) = (server.provider.clone(), server.queue.clone());
+    let (backend, key, counts) = (&*provider.backend, queue.stored(), &provider.counts);
+    let not_wanted = || waiter.answer.is_closed() || queue.is_closed();
+    let (mut backoff, mut failing) = (server.backoff(), None);
     let (mut contended, mut named) = (waiter.contended, waiter.acquire_span.is_disabled());
-    let (owner, mut queued) = (Uuid::new_v4(), false);
+    let (mut owner, mut queued) = (Uuid::new_v4(), false);
     loop {
         if not_wanted() {
             if queued {
                 leave_queue(server, owner).await;
             }
             return Ok(Obtained::NotWanted);
+        }
+        if let Err(error) = server.settle().await {
+            // The loop begins with the question whether the key is still wanted.
+            pause(server, waiter, error, &mut failing, &mut backoff).await?;
+            continue;
         }
         // Listen before trying, so that a release in between is not missed.
         let mut freed = backend.freed(key);
@@ -114,13 +128,17 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, Backen
         }
         let pause = match answer {
             Ok(Attempt::Granted(grant)) => {
+                queue.answered();
                 return Ok(Obtained::Granted(ServerGrant::new(grant, asked, request.term)));
             }
             Ok(Attempt::HandedOver(hand_over)) => {
+                queue.answered();
                 return Ok(Obtained::Granted(ServerGrant::handed_over(hand_over)));
             }
             Ok(answer @ (Attempt::Busy(_) | Attempt::Queued)) => {
-                server.queue.held_elsewhere();
+                queue.answered();
+                queue.held_elsewhere();
+                (backoff, failing) = (server.backoff(), None);
                 if !contended {
                     contended = true;
                     increment(&counts.contended);
@@ -140,13 +158,21 @@ async fn contend(server: &ServerKey, waiter: &Waiter) -> Result<Obtained, Backen
                 }
             }
             Err(error) => {
-                // The server may have granted the key although the call failed.
-                let unknown = Grant { owner: request.owner, token: 0 };
-                if let Err(error) = server.asking(backend.release(key, &unknown)).await {
-                    tracing::debug!(%error, key, "it is unknown whether a failed try was granted; if so, the key is free when its term ends");
+                match error.kind() {
+                    FailureKind::Unavailable => queue.set_owner(None),
+                    // The server may have granted the key although the call failed.
+                    _ => {
+                        server.doubt(request.owner, asked + request.term);
+                        // A backend may refuse an owner that has given up.
+                        (owner, queued) = (Uuid::new_v4(), false);
+                        if let Err(unsettled) = server.settle().await {
+                            tracing::debug!(error = %unsettled, key, "it is unknown whether a failed try was granted");
+                        }
+                    }
                 }
-                server.queue.set_owner(None);
-                return Err(error);
+                // The loop begins with the question whether the key is still wanted.
+                pause(server, waiter, error, &mut failing, &mut backoff).await?;
+                continue;
             }
         };
         let hinted = hinted || early;
@@ -192,6 +218,27 @@ async fn leave_queue(server: &ServerKey, owner: Uuid) {
         tracing::debug!(%error, key = server.stored(), "a waiter could not leave the queue of the server; if the key is handed over to it, the short term ends that");
     }
     server.queue.set_owner(None);
+}
+
+/// Waits before a try that failed is repeated, at most while the waiter wants the key. Returns
+/// the error if repeating is of no use to the waiter.
+async fn pause(
+    server: &ServerKey,
+    waiter: &Waiter,
+    error: BackendError,
+    failing: &mut Option<Instant>,
+    backoff: &mut Backoff,
+) -> Result<(), BackendError> {
+    let since = *failing.get_or_insert_with(Instant::now);
+    let given_up = waiter.waits_for_ever && since.elapsed() >= PATIENCE;
+    if waiter.only_try || given_up || !error.may_pass() {
+        return Err(error);
+    }
+    tracing::debug!(%error, key = server.stored(), "a lock could not be tried; trying again");
+    server.queue.failed(error);
+    let not_wanted = || waiter.answer.is_closed() || server.queue.is_closed();
+    server.pause(backoff.pause(), not_wanted).await;
+    Ok(())
 }
 
 /// Records the present holder in the span of the waiter.

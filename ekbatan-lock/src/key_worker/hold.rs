@@ -1,19 +1,18 @@
-//! Holding a key for one waiter: hands out the lease, renews and extends it, and notices its
-//! end.
+//! Holding a key for one waiter: hands out the lease, has it renewed and extended, and notices
+//! its end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::extend::{RENEWALS_PER_TERM, extend, renew};
 use super::server_key::{ServerGrant, ServerKey};
-use crate::key_queue::{MAX_TURN, Waiter};
+use crate::key_queue::Waiter;
 use crate::lease::{Ended, Extension, Hold};
 use crate::telemetry::{self, add_duration, increment};
-use crate::{LockError, LockOptions, LockScope, LossCause};
-
-/// How often a term is renewed before it would end.
-const RENEWALS_PER_TERM: u32 = 3;
+use crate::{LockOptions, LossCause};
 
 /// Hands the lease out and stays until it has ended. Returns the grant if the next waiter can
 /// have it.
@@ -32,12 +31,13 @@ pub(super) async fn hold(
     };
     let (hold, lease, extensions) = Hold::begin(
         server.queue.key().clone(),
-        server.stored().to_owned(),
-        waiter.scope.unwrap_or_else(LockScope::fresh),
+        server.provider.fence(server.queue.key()),
+        waiter.holder.clone(),
         granted.token(),
-        deadline,
+        (deadline, server.term_ends(&granted)),
         waiter.options.max_hold,
     );
+    let _abandoned = AbandonOnDrop(hold.clone());
     let began = Instant::now();
     let provider = server.provider.clone();
     let counts = &provider.counts;
@@ -86,14 +86,29 @@ pub(super) async fn hold(
         Ended::Lost(cause) => {
             hold.return_as(false);
             // These leases ended here; the server still has the key as ours.
-            use LossCause::{Closed, Expired, Forced};
-            if matches!(cause, Expired(_) | Forced(_) | Closed) {
+            let is_ours = match cause {
+                LossCause::Expired(_) | LossCause::Forced(_) | LossCause::Abandoned => true,
+                // Work that was not done when the provider was closed may still run, so the
+                // key stays taken if the server frees it by itself.
+                LossCause::Closed => !server.backend().frees_by_itself(),
+                _ => false,
+            };
+            if is_ours {
                 server.release(granted).await;
             } else {
                 server.queue.set_owner(None);
             }
             None
         }
+    }
+}
+
+/// Ends the lease if the worker ends before it.
+struct AbandonOnDrop(Arc<Hold>);
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        self.0.abandon();
     }
 }
 
@@ -105,6 +120,7 @@ async fn watch(
     options: &LockOptions,
     mut extensions: mpsc::UnboundedReceiver<Extension>,
 ) -> (ServerGrant, Ended) {
+    let mut warning = server.provider.warn_after().map(|after| Instant::now() + after);
     let term = options.term;
     let grant = granted.grant;
     let mut gone = server.backend().lost(server.stored(), &grant);
@@ -116,77 +132,29 @@ async fn watch(
             biased;
             ended = hold.ended() => return (granted, ended),
             why = &mut gone => drop(hold.lose(LossCause::SessionGone(why))),
-            () = tokio::time::sleep_until(hold.deadline()) => {
-                hold.lose(LossCause::Expired(hold.max_hold()));
-            }
+            () = tokio::time::sleep_until(hold.ends()) => hold.expire(),
             Some(Extension { by, answer }) = extensions.recv() => {
-                let _ = answer.send(extend(server, hold, &mut granted, by).await);
+                let extended = tokio::select! {
+                    biased;
+                    ended = hold.ended() => return (granted, ended),
+                    extended = extend(server, hold, &mut granted, by) => extended,
+                };
+                let _ = answer.send(extended);
+            }
+            () = tokio::time::sleep_until(warning.unwrap_or(never)), if warning.is_some() => {
+                warning = None;
+                let after = server.provider.warn_after();
+                tracing::warn!(name: "ekbatan.lock.held_long", key = %server.queue.key(), ?after, token = granted.token(), "a lease is held for longer than the threshold");
             }
             () = tokio::time::sleep_until(renewal.unwrap_or(never)), if renewal.is_some() => {
                 let whole = term.unwrap_or(options.max_hold);
-                let next = renew(server, hold, &mut granted, whole).await;
+                let next = tokio::select! {
+                    biased;
+                    ended = hold.ended() => return (granted, ended),
+                    next = renew(server, hold, &mut granted, whole) => next,
+                };
                 renewal = (term.is_some() || granted.is_short).then_some(next);
             }
-        }
-    }
-}
-
-async fn extend(
-    server: &ServerKey,
-    hold: &Hold,
-    granted: &mut ServerGrant,
-    by: Duration,
-) -> Result<(), LockError> {
-    let asked = Instant::now();
-    let term = hold.deadline().saturating_duration_since(asked) + by + MAX_TURN;
-    match server.backend().extend(server.stored(), &granted.grant, term).await {
-        Ok(true) => {
-            granted.until = granted.until.max(asked + term);
-            granted.is_short = false;
-            hold.defer(by);
-            Ok(())
-        }
-        Ok(false) => {
-            hold.lose(LossCause::Taken);
-            Err(LockError::Lost { key: server.queue.key().clone(), cause: LossCause::Taken })
-        }
-        Err(error) => Err(server.failed(error)),
-    }
-}
-
-/// Renews the term. Returns when to renew it again.
-async fn renew(
-    server: &ServerKey,
-    hold: &Hold,
-    granted: &mut ServerGrant,
-    term: Duration,
-) -> Instant {
-    let asked = Instant::now();
-    // Never beyond `max_hold`.
-    let left = hold.deadline().saturating_duration_since(asked);
-    let term = term.min(left) + MAX_TURN;
-    let renewing = server.backend().extend(server.stored(), &granted.grant, term);
-    match tokio::time::timeout_at(granted.until, renewing).await {
-        Ok(Ok(true)) => {
-            granted.until = asked + term;
-            granted.is_short = false;
-            asked + term / RENEWALS_PER_TERM
-        }
-        Ok(Ok(false)) => {
-            hold.lose(LossCause::Taken);
-            asked + term
-        }
-        failed => {
-            let why = match failed {
-                Ok(Err(error)) => error.to_string(),
-                _ => "the server did not answer".to_owned(),
-            };
-            if Instant::now() >= granted.until {
-                hold.lose(LossCause::NotRenewed(why));
-            } else {
-                tracing::warn!(key = %server.queue.key(), why, "a term could not be renewed; trying again");
-            }
-            granted.until.min(Instant::now() + term / (RENEWALS_PER_TERM * 4))
         }
     }
 }

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use uuid::Uuid;
 
+use super::backoff::Backoff;
 use crate::key_queue::{KeyQueue, MAX_TURN};
+use crate::options::countable;
 use crate::provider_state::ProviderState;
 use crate::{BackendError, Grant, HandOver, LockBackend, LockError};
 
@@ -17,6 +20,9 @@ const HAND_OFFS: u16 = 16;
 /// About one round trip to the server. Holders that only read something under the key would
 /// otherwise spend most of the time on releasing it.
 const ROUND_TRIP: Duration = Duration::from_millis(1);
+
+/// How long releasing the grant of an earlier worker is repeated.
+const ORPHAN: Duration = Duration::from_secs(90);
 
 /// The low bits of a lease's token, which count hand-offs. The server's token is above them.
 pub(crate) const HAND_OFF_BITS: u32 = 16;
@@ -64,11 +70,18 @@ pub(super) struct ServerKey {
     other_turn: Option<Instant>,
     /// How long this process's last turn was, if it ended while more of its callers waited.
     pub(super) cut_short: Option<Duration>,
+    /// Tries that the server may have granted although they failed, and when their terms end.
+    doubts: Vec<(Grant, Instant)>,
 }
 
 impl ServerKey {
     pub(super) fn new(provider: Arc<ProviderState>, queue: Arc<KeyQueue>) -> Self {
-        Self { provider, queue, other_turn: None, cut_short: None }
+        let mut server =
+            Self { provider, queue, other_turn: None, cut_short: None, doubts: Vec::new() };
+        if let Some(owner) = server.queue.take_orphan() {
+            server.doubt(owner, Instant::now() + ORPHAN);
+        }
+        server
     }
 
     pub(super) fn backend(&self) -> &dyn LockBackend {
@@ -91,6 +104,83 @@ impl ServerKey {
         answer
     }
 
+    /// When the server frees the key by itself; much later, if it does not.
+    pub(super) fn term_ends(&self, granted: &ServerGrant) -> Instant {
+        if self.backend().frees_by_itself() {
+            granted.until
+        } else {
+            Instant::now() + countable(Duration::MAX)
+        }
+    }
+
+    pub(super) fn backoff(&self) -> Backoff {
+        Backoff::new(self.provider.retry_sleep())
+    }
+
+    /// Waits before a request is repeated, at most until `until`. Callers that do not wait learn
+    /// of the failure. Returns early, with `true`, if the queue is closed or `stop` says so
+    /// after a change of the queue.
+    pub(super) async fn pause(&self, pause: Duration, stop: impl Fn() -> bool) -> bool {
+        let closed = self.queue.is_closed();
+        let until = Instant::now() + pause;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return false,
+                () = self.queue.changed() => {
+                    if stop() || self.queue.is_closed() != closed {
+                        return true;
+                    }
+                    self.queue.repeat_failure();
+                }
+            }
+        }
+    }
+
+    /// Notes a try that the server may have granted although it failed.
+    pub(super) fn doubt(&mut self, owner: Uuid, until: Instant) {
+        self.doubts.push((Grant { owner, token: 0 }, until));
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        !self.doubts.is_empty()
+    }
+
+    /// Releases what the server may have granted although the try failed. Otherwise this
+    /// process would wait for itself.
+    pub(super) async fn settle(&mut self) -> Result<(), BackendError> {
+        while let Some((grant, until)) = self.doubts.last().copied() {
+            if Instant::now() < until {
+                let releasing = self.backend().release(self.stored(), &grant);
+                match self.asking(releasing).await {
+                    Err(error) if error.may_pass() => return Err(error),
+                    Err(error) => {
+                        tracing::warn!(%error, key = %self.queue.key(), "it is unknown whether a failed try was granted; if so, the key is free when its term ends");
+                    }
+                    Ok(_) => {}
+                }
+            }
+            self.doubts.pop();
+        }
+        self.queue.set_owner(None);
+        Ok(())
+    }
+
+    /// Settles what is in doubt while nobody waits, until its term has ended.
+    pub(super) async fn settle_in_the_end(&mut self) {
+        let mut backoff = self.backoff();
+        while let Err(error) = self.settle().await {
+            if self.queue.is_closed() {
+                self.doubts.clear();
+                return;
+            }
+            self.queue.failed(error);
+            if self.pause(backoff.pause(), || self.queue.waiting() > 0).await {
+                return;
+            }
+        }
+        self.queue.answered();
+    }
+
     /// When the turn of the process that wanted the released key ends, if it has a turn.
     pub(super) fn other_turn(&mut self) -> Option<Instant> {
         self.other_turn = self.other_turn.filter(|ends| *ends > Instant::now());
@@ -101,22 +191,34 @@ impl ServerKey {
         self.other_turn = None;
     }
 
-    /// Releases the key. Returns whether this process still had it.
+    /// Releases the key, and repeats that until the server frees the key by itself. Returns
+    /// whether this process is known to have had the key.
     pub(super) async fn release(&mut self, granted: ServerGrant) -> bool {
         self.cut_short = None;
-        let released = self.asking(self.backend().release(self.stored(), &granted.grant)).await;
-        self.queue.set_owner(None);
-        match released {
-            Ok(released) => {
-                if released.wanted {
-                    self.other_turn = Some(Instant::now() + self.backend().give_way());
+        let mut backoff = self.backoff();
+        let ours = loop {
+            let last = self.queue.is_closed();
+            let releasing = self.backend().release(self.stored(), &granted.grant);
+            let error = match self.asking(releasing).await {
+                Ok(released) => {
+                    if released.wanted {
+                        self.other_turn = Some(Instant::now() + self.backend().give_way());
+                    }
+                    break released.ours;
                 }
-                released.ours
-            }
-            Err(error) => {
+                Err(error) => error,
+            };
+            let rest = granted.until.saturating_duration_since(Instant::now());
+            if last || rest.is_zero() || !error.may_pass() {
                 tracing::warn!(%error, key = %self.queue.key(), "a lock could not be released; it is free when its term ends");
-                false
+                break false;
             }
-        }
+            tracing::debug!(%error, key = %self.queue.key(), "releasing a lock failed; trying again");
+            self.queue.failed(error);
+            self.pause(backoff.pause().min(rest), || false).await;
+        };
+        self.queue.answered();
+        self.queue.set_owner(None);
+        ours
     }
 }

@@ -113,6 +113,8 @@ fn locks(section: &mut Section, ignored: &mut Vec<String>) -> LockConfig {
         zone: section.text("zone"),
         term: section.time("term"),
         asynchronous: section.word("grants") == Some("asynchronous"),
+        retry_sleep: section.time("retry-sleep"),
+        max_retry_sleep: section.time("max-retry-sleep"),
     };
     if locks.provider == Some(LockProviderKind::InProcess) {
         let server = ["url", "jdbc-url", "username", "password", "tls-mode", "tls-root-cert"];

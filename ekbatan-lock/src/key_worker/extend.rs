@@ -1,0 +1,96 @@
+//! Making a grant last longer: extensions that a holder asks for, and renewals of its term.
+//!
+//! Invariant: a lease that has ended is not brought back, whenever the server answers.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::server_key::{ServerGrant, ServerKey};
+use crate::key_queue::MAX_TURN;
+use crate::lease::Hold;
+use crate::{BackendError, LockError, LossCause};
+
+/// How often a term is renewed before it would end.
+pub(super) const RENEWALS_PER_TERM: u32 = 3;
+
+/// Extends the hold. Repeats that until the hold ends.
+pub(super) async fn extend(
+    server: &ServerKey,
+    hold: &Hold,
+    granted: &mut ServerGrant,
+    by: Duration,
+) -> Result<(), LockError> {
+    let lost = |cause: LossCause| Err(LockError::Lost { key: server.queue.key().clone(), cause });
+    let mut backoff = server.backoff();
+    loop {
+        let asked = Instant::now();
+        let term = hold.deadline().saturating_duration_since(asked) + by + MAX_TURN;
+        let extending = server.backend().extend(server.stored(), &granted.grant, term);
+        let error = match tokio::time::timeout_at(hold.ends(), extending).await {
+            Ok(Ok(true)) => {
+                granted.until = granted.until.max(asked + term);
+                granted.is_short = false;
+                if hold.extend(by, server.term_ends(granted)) {
+                    return Ok(());
+                }
+                return lost(LossCause::Expired(hold.max_hold()));
+            }
+            Ok(Ok(false)) => {
+                hold.lose(LossCause::Taken);
+                return lost(LossCause::Taken);
+            }
+            Ok(Err(error)) => error,
+            Err(_) => BackendError::in_doubt("no answer before the lease ended"),
+        };
+        let rest = hold.ends().saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            hold.expire();
+            return lost(LossCause::Expired(hold.max_hold()));
+        }
+        if !error.may_pass() {
+            return Err(server.failed(error));
+        }
+        tracing::debug!(%error, key = %server.queue.key(), "extending a lease failed; trying again");
+        tokio::time::sleep(backoff.pause().min(rest)).await;
+    }
+}
+
+/// Renews the term. Returns when to renew it again.
+pub(super) async fn renew(
+    server: &ServerKey,
+    hold: &Hold,
+    granted: &mut ServerGrant,
+    term: Duration,
+) -> Instant {
+    let mut backoff = server.backoff();
+    loop {
+        let asked = Instant::now();
+        // Never beyond `max_hold`.
+        let left = hold.deadline().saturating_duration_since(asked);
+        let term = term.min(left) + MAX_TURN;
+        let renewing = server.backend().extend(server.stored(), &granted.grant, term);
+        let why = match tokio::time::timeout_at(granted.until, renewing).await {
+            Ok(Ok(true)) => {
+                granted.until = asked + term;
+                granted.is_short = false;
+                // If the lease has ended meanwhile, the worker notices.
+                hold.renew(server.term_ends(granted));
+                return asked + term / RENEWALS_PER_TERM;
+            }
+            Ok(Ok(false)) => {
+                hold.lose(LossCause::Taken);
+                return asked + term;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the server did not answer".to_owned(),
+        };
+        let rest = granted.until.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            hold.lose(LossCause::NotRenewed(why));
+            return asked + term;
+        }
+        tracing::warn!(key = %server.queue.key(), why, "a term could not be renewed; trying again");
+        tokio::time::sleep(backoff.pause().min(rest)).await;
+    }
+}

@@ -1,0 +1,115 @@
+//! Calls beside each other in one task exclude each other. Only calls within a call re-enter.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockScope};
+use ekbatan::prelude::*;
+use futures_util::future::join_all;
+
+use crate::providers::{LONG, TestLocks};
+
+on_every_provider! {
+    calls_beside_each_other_exclude_each_other,
+    leases_taken_beside_each_other_exclude_each_other,
+    scopes_beside_each_other_exclude_each_other,
+    calls_within_calls_reenter,
+}
+
+/// Counts those that are inside at the same time.
+#[derive(Default)]
+struct Inside(AtomicUsize);
+
+impl Inside {
+    async fn alone(&self) {
+        assert_eq!(self.0.fetch_add(1, Ordering::SeqCst), 0, "a key has one holder");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn options() -> LockOptions {
+    LockOptions::wait(LONG).hold(LONG)
+}
+
+/// Begins at different times: some while another one waits, some while it is inside.
+async fn begin(n: u64) {
+    tokio::time::sleep(Duration::from_millis(n * 2)).await;
+}
+
+async fn calls_beside_each_other_exclude_each_other(t: &TestLocks) {
+    let (outer, inner) = (LockKey::named("outer"), LockKey::named("inner"));
+    let inside = Inside::default();
+    let work = async |_: Lease| {
+        let calls = (0..6).map(|n| {
+            let (locks, inner, inside) = (&t.locks, &inner, &inside);
+            async move {
+                begin(n).await;
+                let work = async |_: Lease| {
+                    inside.alone().await;
+                    Ok::<_, ()>(())
+                };
+                locks.with_lock(inner, options(), work).await.unwrap();
+            }
+        });
+        join_all(calls).await;
+        Ok::<_, ()>(())
+    };
+    t.locks.with_lock(&outer, options(), work).await.unwrap();
+}
+
+async fn leases_taken_beside_each_other_exclude_each_other(t: &TestLocks) {
+    let (outer, inner) = (LockKey::named("outer"), LockKey::named("inner"));
+    let inside = Inside::default();
+    let work = async |_: Lease| {
+        let calls = (0..6).map(|n| {
+            let (locks, inner, inside) = (&t.locks, &inner, &inside);
+            async move {
+                begin(n).await;
+                let lease = locks.acquire(inner, LONG).await.unwrap();
+                inside.alone().await;
+                assert!(lease.release().await);
+            }
+        });
+        join_all(calls).await;
+        Ok::<_, ()>(())
+    };
+    t.locks.with_lock(&outer, options(), work).await.unwrap();
+}
+
+async fn scopes_beside_each_other_exclude_each_other(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let inside = Inside::default();
+    LockScope::run(async {
+        let scopes = (0..6).map(|n| {
+            let (locks, key, inside) = (&t.locks, &key, &inside);
+            LockScope::run(async move {
+                begin(n).await;
+                let lease = locks.acquire(key, LONG).await.unwrap();
+                let again = locks.acquire(key, LONG).await.unwrap();
+                assert_eq!(again.token(), lease.token());
+                inside.alone().await;
+            })
+        });
+        join_all(scopes).await;
+    })
+    .await;
+}
+
+async fn calls_within_calls_reenter(t: &TestLocks) {
+    let (a, b) = (LockKey::named("a"), LockKey::named("b"));
+    let work = async |first: Lease| {
+        let work = async |_: Lease| {
+            let work = async |again: Lease| {
+                assert_eq!(again.token(), first.token());
+                let taken = t.locks.try_acquire(&a, Duration::ZERO, LONG).await.unwrap();
+                assert_eq!(taken.expect("the scope holds it").token(), first.token());
+                Ok::<_, ()>(())
+            };
+            t.locks.with_lock(&a, options(), work).await.map_err(drop)
+        };
+        t.locks.with_lock(&b, options(), work).await.map_err(drop)
+    };
+    t.locks.with_lock(&a, options(), work).await.unwrap();
+    t.is_free_in_the_end(&a).await;
+}
