@@ -40,7 +40,11 @@ impl LeaseEnd {
         let Some(remaining) = &self.remaining else { return self.known };
         // Read the clock first: a slow answer must not prolong the lease.
         let now = Instant::now();
-        self.known.max(now.checked_add(remaining()).unwrap_or(self.known))
+        match remaining() {
+            // Otherwise a lease that is over would end now, whenever it is asked.
+            Duration::ZERO => self.known,
+            rest => self.known.max(now.checked_add(rest).unwrap_or(self.known)),
+        }
     }
 }
 
