@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, Row};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::decode::{bind_query, decode};
 use super::error::classify;
@@ -27,6 +27,9 @@ pub(crate) struct SqliteConnection {
     pub(super) writer_lock: WriterLock,
     /// Held while a writing transaction of the transaction manager is open.
     writing: Option<OwnedMutexGuard<()>>,
+    /// Held while a connection to the file is closed. The last one to be closed writes the log
+    /// into the file; of two at the same time, each would leave that to the other.
+    closing: Arc<Mutex<()>>,
     /// SQLite rolled the open transaction back. Whatever is written from here on would commit by
     /// itself.
     rolled_back: bool,
@@ -35,11 +38,16 @@ pub(crate) struct SqliteConnection {
 }
 
 impl SqliteConnection {
-    pub(super) fn new(inner: sqlx::SqliteConnection, writer_lock: WriterLock) -> Self {
+    pub(super) fn new(
+        inner: sqlx::SqliteConnection,
+        writer_lock: WriterLock,
+        closing: Arc<Mutex<()>>,
+    ) -> Self {
         Self {
             inner,
             writer_lock,
             writing: None,
+            closing,
             rolled_back: false,
             trips: 0,
             chains: HashMap::new(),
@@ -241,7 +249,8 @@ impl Connection for SqliteConnection {
     }
 
     async fn close(self: Box<Self>) {
-        let Self { inner, writing, .. } = *self;
+        let Self { inner, writing, closing, .. } = *self;
+        let _alone = closing.lock().await;
         if let Err(error) = inner.close().await {
             tracing::warn!(%error, "a connection was not closed in order");
         }

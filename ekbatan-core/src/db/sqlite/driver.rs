@@ -1,11 +1,13 @@
 //! Opens connections to a database file.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use rust_decimal::Decimal;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection as _};
+use tokio::sync::Mutex;
 
 use super::connection::SqliteConnection;
 use super::syntax::{DECIMAL, SqliteSyntax};
@@ -31,13 +33,15 @@ pub(crate) struct SqliteDriver {
     options: SqliteConnectOptions,
     address: String,
     writer_lock: WriterLock,
+    closing: Arc<Mutex<()>>,
 }
 
 impl SqliteDriver {
     pub(crate) fn new(config: &DataSourceConfig) -> Result<Self, DbError> {
         let options = file_options(config)?;
         let address = format!("sqlite:{}", options.get_filename().display());
-        Ok(Self { options, address, writer_lock: WriterLock::new(config.connection_timeout) })
+        let writer_lock = WriterLock::new(config.connection_timeout);
+        Ok(Self { options, address, writer_lock, closing: Arc::default() })
     }
 }
 
@@ -93,7 +97,8 @@ impl Driver for SqliteDriver {
     async fn connect(&self, _: Route) -> Result<Box<dyn Connection>, DbError> {
         match sqlx::SqliteConnection::connect_with(&self.options).await {
             Ok(connection) => {
-                Ok(Box::new(SqliteConnection::new(connection, self.writer_lock.clone())))
+                let (writer_lock, closing) = (self.writer_lock.clone(), self.closing.clone());
+                Ok(Box::new(SqliteConnection::new(connection, writer_lock, closing)))
             }
             // Not `Unavailable`: waiting does not help if a file cannot be opened.
             Err(error) => Err(DbError::new(
