@@ -74,6 +74,7 @@ mod encryption;
 mod ends;
 mod ends_exactly_once;
 mod exclusion;
+mod fences;
 mod force;
 mod forced_successors;
 mod grants;

@@ -1,0 +1,30 @@
+//! The fences of two lock servers in one database.
+
+use ekbatan::lock::{KeyedLockProvider, LockProvider, ProcessBackend};
+use ekbatan::prelude::*;
+use support::Dialect;
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening};
+
+use crate::database::TestDatabase;
+use crate::providers::LONG;
+
+/// Tokens of one server say nothing about those of another, so one key may be held at both.
+#[tokio::test]
+async fn keys_of_one_name_at_two_servers_do_not_fence_each_other_off() {
+    let database = TestDatabase::start(Dialect::Sqlite).await;
+    let executor = database.executor();
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;
+    let one = LockProvider::new(ProcessBackend::new(), "test");
+    let other = LockProvider::new(ProcessBackend::new(), "test").fenced_as("another server");
+    let key = lock_key!("wallet", wallet);
+    let deposit = || Deposit { wallet, amount: Decimal::ONE };
+    let earlier = one.acquire(&key, LONG).await.unwrap();
+    // Both servers count from the clock, so one grant more makes the token greater.
+    assert!(other.acquire(&lock_key!("another"), LONG).await.unwrap().release().await);
+    let later = other.acquire(&key, LONG).await.unwrap();
+    assert!(later.token() > earlier.token());
+    for lease in [&later, &earlier] {
+        executor.execute(&DepositMoney, deposit()).fenced_by(lease).await.unwrap();
+    }
+}
