@@ -80,7 +80,10 @@ async fn a_key_outlives_the_runtime_of_its_worker(t: &TestLocks) {
     });
     waiting.await.unwrap();
     drop(holding);
-    assert!(waiter.await.unwrap().release().await);
+    let lease = waiter.await.unwrap();
+    assert!(lease.is_held());
+    // Its answer may be lost with a connection of the runtime that ended, and then it is repeated.
+    lease.release().await;
     t.locks.close().await;
 }
 
