@@ -118,7 +118,7 @@ async fn run(mut options: ShellArgs) -> Result<bool, Failure> {
             done
         }
     };
-    shell.locks.close().await;
+    shell.end().await;
     Ok(done)
 }
 
@@ -238,6 +238,15 @@ impl Shell {
             println!("lost {name}: {}", watched.lost().await);
         });
         self.held.insert(key, (lease, watch));
+    }
+
+    /// Releases all keys. `close` alone would wait for work that still holds a key.
+    async fn end(self) {
+        for (lease, watch) in self.held.into_values() {
+            watch.abort();
+            lease.release().await;
+        }
+        self.locks.close().await;
     }
 }
 
