@@ -242,7 +242,8 @@ pub trait LockBackend: Send + Sync + 'static {
     async fn force_release(&self, key: &str, seen: &Grant, why: &str)
     -> Result<bool, BackendError>;
 
-    /// Resolves when the key may be free. This is a hint: it can come late, wrongly or never.
+    /// Resolves when the key may be free. This is a hint: it can come late or wrongly. A backend
+    /// that may lose hints has a short [`poll_interval`](Self::poll_interval).
     /// Listening begins with the first poll.
     async fn freed(&self, key: &str) {
         let _ = key;

@@ -92,8 +92,8 @@ struct Listened {
     pause: Duration,
     /// Whether it was never looked at.
     new: bool,
-    /// Whether its term ends before the next look would otherwise be.
-    ends: bool,
+    /// When its term ends, as far as the last look showed.
+    ends_at: Option<Instant>,
 }
 
 impl KeyPoller {
@@ -131,7 +131,7 @@ impl Watch {
             next: None,
             pause: self.pace.first,
             new: true,
-            ends: false,
+            ends_at: None,
         });
         listened.count += 1;
         Listening { watch: self, key, notify: listened.notify.clone() }
@@ -171,7 +171,8 @@ impl Watch {
         let soon = |listened: &Listened| now + listened.pause.mul_f64(0.75);
         let due = |listened: &Listened| listened.next.is_some_and(|next| next <= soon(listened));
         let due: Vec<_> = keys.listened.iter().filter(|(_, listened)| due(listened)).collect();
-        let must_look = due.iter().any(|(_, listened)| listened.new || listened.ends);
+        let ends = |listened: &Listened| listened.ends_at.is_some_and(|at| at <= soon(listened));
+        let must_look = due.iter().any(|(_, listened)| listened.new || ends(listened));
         (due.into_iter().map(|(key, _)| key.clone()).collect(), must_look)
     }
 
@@ -189,7 +190,6 @@ impl Watch {
         let mut keys = self.keys();
         for key in looked_at {
             let Some(listened) = keys.listened.get_mut(key) else { continue };
-            let mut remaining = None;
             if let Some(states) = &states {
                 let state = states.get(key);
                 let grant = state.map(|state| state.grant);
@@ -197,17 +197,18 @@ impl Watch {
                     listened.since = now;
                 }
                 listened.grant = grant;
-                remaining = state.map_or(Some(Duration::ZERO), |state| state.remaining);
-                if remaining == Some(Duration::ZERO) {
+                let remaining = state.map_or(Some(Duration::ZERO), |state| state.remaining);
+                let is_free = remaining == Some(Duration::ZERO);
+                if is_free {
                     listened.notify.notify_waiters();
-                    remaining = None;
                 }
+                let rest = remaining.filter(|_| !is_free);
+                listened.ends_at = rest.map(|rest| now + rest + Duration::from_millis(1));
             }
             let pause = (now - listened.since) / 3;
             listened.pause = pause.clamp(self.pace.first, self.pace.longest);
-            let ends = remaining.map(|rest| rest + Duration::from_millis(1));
-            listened.ends = ends.is_some_and(|ends| ends < listened.pause);
-            listened.next = Some(now + ends.unwrap_or(listened.pause).min(listened.pause));
+            let turn = now + listened.pause;
+            listened.next = Some(listened.ends_at.map_or(turn, |at| at.min(turn)));
         }
     }
 
@@ -259,6 +260,13 @@ impl Drop for Running {
         // By now there may be another task.
         if keys.task == self.task {
             keys.running = false;
+            // Nobody looks for those that still wait: let each of them ask. The first that finds
+            // its key busy starts another task.
+            for listened in keys.listened.values_mut() {
+                if listened.next.take().is_some() {
+                    listened.notify.notify_waiters();
+                }
+            }
         }
     }
 }

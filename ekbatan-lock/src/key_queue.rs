@@ -78,15 +78,15 @@ struct QueueState {
     hold_span: Option<Span>,
     /// Begin and end of the last hold.
     last_hold: Option<(Instant, Instant)>,
-    /// When the caller began to wait for whom the worker is asking the server for the key.
+    /// Begin of the wait of the caller for which the worker asks the server.
     contending: Option<Instant>,
     /// The owner of the worker's grant, or of its request for one.
     owner: Option<Uuid>,
     /// When the request was sent that the server has not answered yet.
     asked: Option<Instant>,
-    /// When another process was last known to have the key. Unknown again when the worker asks
-    /// for the next caller.
-    busy: Option<Instant>,
+    /// Whether another process is known to have the key. Unknown again when the worker asks for
+    /// the next caller.
+    busy: bool,
     /// Why the last request failed, if none has been answered since.
     failure: Option<BackendError>,
     /// The grant with which the key stays taken here although its work is over.
@@ -108,10 +108,14 @@ impl QueueState {
         self.kept.is_some() || self.hold.as_ref().is_some_and(|(_, hold)| !hold.is_over())
     }
 
-    /// Whether another process is known to have the key. A server that has become silent
-    /// does not count.
+    /// Whether another process is known to have the key. What a server said before it failed or
+    /// became silent does not count.
     fn is_held_elsewhere(&self) -> bool {
-        self.busy.is_some() && self.asked.is_none_or(|asked| asked.elapsed() < SILENCE)
+        self.busy && !self.is_silent()
+    }
+
+    fn is_silent(&self) -> bool {
+        self.failure.is_some() || self.asked.is_some_and(|asked| asked.elapsed() >= SILENCE)
     }
 }
 
@@ -142,7 +146,7 @@ impl KeyQueue {
             contending: None,
             owner: None,
             asked: None,
-            busy: None,
+            busy: false,
             failure: None,
             kept: None,
             closed: false,
@@ -182,7 +186,7 @@ impl KeyQueue {
         {
             waiter.acquire_span.follows_from(hold_span);
         }
-        // Otherwise the answer to the caller ahead is that to this one, too.
+        // Otherwise wait: the answer to the caller ahead also answers this one.
         if waiter.only_try && (state.is_held_here() || state.is_held_elsewhere()) {
             return Some(None);
         }
@@ -216,7 +220,8 @@ impl KeyQueue {
         state.has_worker = false;
         let owner = state.owner.take();
         state.orphan = owner.or(state.orphan);
-        (state.contending, state.asked, state.busy, state.kept) = (None, None, None, None);
+        (state.contending, state.asked, state.kept) = (None, None, None);
+        state.busy = false;
         let hold = state.hold.take();
         drop(state);
         let lost = hold.is_some_and(|(_, hold)| hold.lose(LossCause::Abandoned));
@@ -248,6 +253,11 @@ impl KeyQueue {
         state.waiting.is_empty() && state.orphan.is_none()
     }
 
+    /// Whether there is neither work nor a worker.
+    pub(crate) fn is_deserted(&self) -> bool {
+        !self.state().has_worker && self.is_empty()
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.state().closed
     }
@@ -256,8 +266,7 @@ impl KeyQueue {
     pub(crate) fn unanswered(&self, since: Instant) -> Answer {
         let state = self.state();
         let held_before = state.last_hold.is_some_and(|(_, ended)| ended > since);
-        let silent = state.asked.is_some_and(|asked| asked.elapsed() >= SILENCE);
-        if state.is_held_here() || ((held_before || state.busy.is_some()) && !silent) {
+        if state.is_held_here() || ((held_before || state.busy) && !state.is_silent()) {
             return Ok(None);
         }
         let waited = since.elapsed();
@@ -266,9 +275,7 @@ impl KeyQueue {
             (None, Some(_)) if state.contending == Some(since) => {
                 BackendError::in_doubt(format!("no answer within {waited:?}"))
             }
-            _ => BackendError::unavailable(format!(
-                "no answer to the caller ahead within {waited:?}"
-            )),
+            _ => BackendError::unavailable(format!("the server was not asked within {waited:?}")),
         };
         Err(LockError::of(&self.key, error))
     }
@@ -335,14 +342,14 @@ impl KeyQueue {
     pub(crate) fn begin_contending(&self, since: Instant) {
         let mut state = self.state();
         state.contending = Some(since);
-        state.busy = None;
+        state.busy = false;
     }
 
     /// Notes that the worker has stopped asking, without a grant.
     pub(crate) fn stop_contending(&self) {
         let mut state = self.state();
         state.contending = None;
-        state.busy = None;
+        state.busy = false;
     }
 
     /// Notes when a request was sent to the server, or that it was answered.
@@ -376,8 +383,13 @@ impl KeyQueue {
 
     /// Notes that another process has the key, and tells the callers that do not wait.
     pub(crate) fn held_elsewhere(&self) {
-        self.state().busy = Some(Instant::now());
+        self.state().busy = true;
         self.answer_tries(|| Ok(None));
+    }
+
+    /// Notes that another process is about to take the key.
+    pub(crate) fn other_process_is_next(&self) {
+        self.state().busy = true;
     }
 
     /// Answers the callers that do not wait for a busy key.
@@ -413,7 +425,7 @@ impl KeyQueue {
         state.hold = Some((grant, hold));
         state.hold_span = Some(hold_span);
         state.contending = None;
-        state.busy = None;
+        state.busy = false;
         predecessor
     }
 

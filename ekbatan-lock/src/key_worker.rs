@@ -28,7 +28,7 @@ use crate::telemetry::increment;
 pub(crate) fn start(provider: Arc<ProviderState>, queue: Arc<KeyQueue>) {
     let watch = WatchedWorker { provider, queue, began: false, finished: false };
     tokio::spawn(async move {
-        // The task owns the whole of it, not a copy of its flags.
+        // The closure would capture its fields one by one, and copy the flags.
         let mut watch = watch;
         watch.began = true;
         serve(&watch.provider, &watch.queue).await;

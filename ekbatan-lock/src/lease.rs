@@ -208,9 +208,8 @@ impl Hold {
         }
     }
 
-    /// Ends what is left of the hold when its worker ends.
+    /// Answers [`Lease::release`] if the worker ends before it has.
     pub(crate) fn abandon(&self) {
-        self.lose(LossCause::Abandoned);
         self.returned.send_if_modified(|returned| {
             let first = returned.is_none();
             *returned = returned.or(Some(false));

@@ -1,7 +1,7 @@
 //! Locks in PostgreSQL, with two strategies: a row per key, or the locks of one session.
 //!
 //! Invariants: the number of connections is constant, however many leases and waiters there
-//! are. No statement waits for a lock. A server that follows another one grants nothing.
+//! are. No statement waits for a key. A server that follows another one grants nothing.
 
 mod address;
 mod error;
@@ -88,7 +88,8 @@ impl PostgresLocks {
     }
 
     /// Leases as rows of the table `eventlog.lock_leases`. A lease holds no connection, and
-    /// works behind poolers. One connection beyond the pool listens for released keys.
+    /// works behind poolers. One connection beyond the pool learns of keys that
+    /// are handed over to this process.
     ///
     /// A grant is on disk before its holder learns of it, unless
     /// [`asynchronous`](Self::asynchronous) says otherwise. So leases survive a crash of the

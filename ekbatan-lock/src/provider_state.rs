@@ -40,6 +40,16 @@ struct Queues {
     closed: bool,
 }
 
+impl Queues {
+    /// Removes this queue, but not another one of the same key.
+    fn remove(&mut self, queue: &KeyQueue) {
+        let is_this = |open: &Arc<KeyQueue>| std::ptr::eq(Arc::as_ptr(open), queue);
+        if self.open.get(queue.stored()).is_some_and(is_this) {
+            self.open.remove(queue.stored());
+        }
+    }
+}
+
 /// What became of a caller that wants a key.
 pub(crate) enum Enqueued {
     Answered(Option<Lease>),
@@ -69,7 +79,10 @@ impl ProviderState {
     /// The name of the key's fence.
     pub(crate) fn fence(&self, key: &LockKey) -> String {
         match self.fences.get() {
-            Some(server) => key.stored(&format!("{}@{server}", self.zone)),
+            // Part of the name, because keys of all zones do not have the zone in theirs.
+            Some(server) => LockKey::named(&format!("{}@{server}", key.id()))
+                .level(key.reach())
+                .stored(&self.zone),
             None => self.stored(key),
         }
     }
@@ -107,7 +120,7 @@ impl ProviderState {
         if !queue.is_empty() {
             return false;
         }
-        queues.open.remove(queue.stored());
+        queues.remove(queue);
         drop(queues);
         self.removed.notify_waiters();
         true
@@ -133,7 +146,12 @@ impl ProviderState {
 
     /// Notes that the worker of this queue has ended before its work.
     pub(crate) fn worker_gone(&self, queue: &KeyQueue) {
-        self.remove_if_empty(queue);
+        let mut queues = self.queues();
+        // By now a caller may have started another worker.
+        if queue.is_deserted() {
+            queues.remove(queue);
+        }
+        drop(queues);
         self.removed.notify_waiters();
     }
 

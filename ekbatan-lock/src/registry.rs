@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan_core::config::{
-    DataSourceConfig, EkbatanConfig, ExposeSecret, LockProviderKind, LockSettings, UnknownShard,
+    DataSourceConfig, EkbatanConfig, ExposeSecret, LockProviderKind, LockSettings, LockStrategy,
+    UnknownShard,
 };
 use ekbatan_core::domain::ShardIdentifier;
 use ekbatan_core::shard::ShardError;
@@ -98,16 +99,16 @@ impl<S: LockServers> LockRegistry<S> {
         let opened = join_all(wanted.iter().map(|(settings, _)| S::open(settings))).await;
         let mut providers = Vec::new();
         let mut failures = Vec::new();
-        for ((settings, of), opened) in wanted.into_iter().zip(opened) {
+        let fences: Vec<_> = wanted
+            .iter()
+            .map(|(settings, _)| fence_server(settings, &wanted, sharding.default_shard))
+            .collect();
+        for (((settings, of), opened), fence) in wanted.into_iter().zip(opened).zip(fences) {
             match opened {
                 Ok(provider) => {
-                    // Lock servers count tokens independently, so the fences of each server
-                    // have names of their own. Those of the default shard have the bare name.
-                    let provider = match of.iter().min() {
-                        Some(first) if !of.contains(&sharding.default_shard) => {
-                            provider.fenced_as(&first.to_string())
-                        }
-                        _ => provider,
+                    let provider = match fence {
+                        Some(server) => provider.fenced_as(&server),
+                        None => provider,
                     };
                     shards.extend(of.into_iter().map(|shard| (shard, Ok(provider.clone()))));
                     providers.push(provider);
@@ -192,6 +193,29 @@ impl<S> fmt::Debug for LockRegistry<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.shards()).finish()
     }
+}
+
+/// Names a lock server in the names of its fences, because lock servers count tokens
+/// independently. The server of the default shard has no name. The name follows from the shards of
+/// the server, so that other settings, such as a pool size, do not change it.
+fn fence_server(
+    settings: &LockSettings,
+    wanted: &[(LockSettings, Vec<ShardIdentifier>)],
+    default: ShardIdentifier,
+) -> Option<String> {
+    let at_server = wanted.iter().filter(|(other, _)| have_one_server(settings, other));
+    let shards: Vec<_> = at_server.flat_map(|(_, shards)| shards).collect();
+    if shards.contains(&&default) { None } else { shards.iter().min().map(ToString::to_string) }
+}
+
+/// Whether the locks with these settings are kept in the same place.
+fn have_one_server(one: &LockSettings, other: &LockSettings) -> bool {
+    fn place(of: &LockSettings) -> (LockProviderKind, LockStrategy, &str, &str, &str) {
+        (of.provider, of.strategy, &of.namespace, &of.server.url, &of.server.eventlog)
+    }
+    // Each provider in the process has keys of its own.
+    let in_process = one.provider == LockProviderKind::InProcess;
+    if in_process { can_share(one, other) } else { place(one) == place(other) }
 }
 
 /// Whether two shards with these settings can share a provider.

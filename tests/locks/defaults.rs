@@ -47,8 +47,9 @@ impl InTheWay {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        // Longer than the limit, which would have ended the wait.
+        // A statement that has failed waits no more, and its caller says so.
         let _ = tokio::time::timeout(Duration::from_secs(2), waits).await;
+        // Longer than the limits that the server has by default.
         tokio::time::sleep(Duration::from_millis(20)).await;
         sqlx::raw_sql("COMMIT").execute(&mut self.0).await.unwrap();
     }

@@ -77,6 +77,9 @@ async fn an_extension_that_comes_late_does_not_bring_the_lease_back(t: &TestLock
         }
         lease.release().await;
     }
+    let lease = t.try_for(&key, LONG, Duration::from_millis(20)).await.unwrap();
+    lease.lost().await;
+    assert!(matches!(lease.extend(LONG).await, Err(LockError::Lost { .. })) && !lease.is_held());
 }
 
 async fn closing_waits_for_the_holder(t: &TestLocks) {

@@ -1,6 +1,6 @@
 //! The fences of two lock servers in one database.
 
-use ekbatan::lock::{KeyedLockProvider, LockProvider, ProcessBackend};
+use ekbatan::lock::{KeyedLockProvider, LockLevel, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use support::Dialect;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening};
@@ -17,14 +17,16 @@ async fn keys_of_one_name_at_two_servers_do_not_fence_each_other_off() {
     let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;
     let one = LockProvider::new(ProcessBackend::new(), "test");
     let other = LockProvider::new(ProcessBackend::new(), "test").fenced_as("another server");
-    let key = lock_key!("wallet", wallet);
     let deposit = || Deposit { wallet, amount: Decimal::ONE };
-    let earlier = one.acquire(&key, LONG).await.unwrap();
-    // Both servers count from the clock, so one grant more makes the token greater.
-    assert!(other.acquire(&lock_key!("another"), LONG).await.unwrap().release().await);
-    let later = other.acquire(&key, LONG).await.unwrap();
-    assert!(later.token() > earlier.token());
-    for lease in [&later, &earlier] {
-        executor.execute(&DepositMoney, deposit()).fenced_by(lease).await.unwrap();
+    for key in [LockLevel::Zone, LockLevel::Global].map(|it| lock_key!("wallet", wallet).level(it))
+    {
+        let earlier = one.acquire(&key, LONG).await.unwrap();
+        // Both servers count from the clock, so one grant more makes the token greater.
+        assert!(other.acquire(&lock_key!("another"), LONG).await.unwrap().release().await);
+        let later = other.acquire(&key, LONG).await.unwrap();
+        assert!(later.token() > earlier.token());
+        for lease in [&later, &earlier] {
+            executor.execute(&DepositMoney, deposit()).fenced_by(lease).await.unwrap();
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider};
 
 use crate::providers::{Kind, LONG, TestLocks};
+use crate::sql::place::acquire_eventually;
 use support::soak::rounds;
 
 on_every_provider! {
@@ -21,8 +22,8 @@ fn waiter(locks: &LockProvider) -> tokio::task::JoinHandle<Lease> {
     tokio::spawn(async move { locks.acquire(&LockKey::named(KEY), LONG).await.unwrap() })
 }
 
-/// Runs rounds in which `forced_by` ends the lease of `t.locks` while `next` waits for it, and
-/// in half of which the holder releases the lease at the same time.
+/// Runs rounds in which `forced_by` ends the lease of `t.locks` while `next` waits for it. In
+/// half of the rounds the holder releases the lease at the same time.
 async fn successors_keep_their_leases(
     t: &TestLocks,
     next: &LockProvider,
@@ -32,11 +33,7 @@ async fn successors_keep_their_leases(
     let beside = t.other_node().await;
     for round in 0..rounds(60, 400) {
         // On MySQL, the force of the last round has ended a session of this process.
-        let held = loop {
-            if let Ok(held) = t.locks.acquire(&key, LONG).await {
-                break held;
-            }
-        };
+        let held = acquire_eventually(&t.locks, &key).await;
         let waiting = waiter(next);
         tokio::time::sleep(Duration::from_micros(fastrand::u64(0..1_500))).await;
         if round % 2 == 0 {

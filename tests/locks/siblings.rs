@@ -37,44 +37,40 @@ async fn begin(n: u64) {
     tokio::time::sleep(Duration::from_millis(n * 2)).await;
 }
 
-async fn calls_beside_each_other_exclude_each_other(t: &TestLocks) {
-    let (outer, inner) = (LockKey::named("outer"), LockKey::named("inner"));
-    let inside = Inside::default();
+/// Runs six calls beside each other, under another lock.
+async fn beside_each_other(t: &TestLocks, call: impl AsyncFn()) {
     let work = async |_: Lease| {
-        let calls = (0..6).map(|n| {
-            let (locks, inner, inside) = (&t.locks, &inner, &inside);
-            async move {
-                begin(n).await;
-                let work = async |_: Lease| {
-                    inside.alone().await;
-                    Ok::<_, ()>(())
-                };
-                locks.with_lock(inner, options(), work).await.unwrap();
-            }
+        let call = &call;
+        let calls = (0..6).map(|n| async move {
+            begin(n).await;
+            call().await;
         });
         join_all(calls).await;
         Ok::<_, ()>(())
     };
-    t.locks.with_lock(&outer, options(), work).await.unwrap();
+    t.locks.with_lock(&LockKey::named("outer"), options(), work).await.unwrap();
+}
+
+async fn calls_beside_each_other_exclude_each_other(t: &TestLocks) {
+    let (inner, inside) = (LockKey::named("inner"), Inside::default());
+    let call = async || {
+        let work = async |_: Lease| {
+            inside.alone().await;
+            Ok::<_, ()>(())
+        };
+        t.locks.with_lock(&inner, options(), work).await.unwrap();
+    };
+    beside_each_other(t, call).await;
 }
 
 async fn leases_taken_beside_each_other_exclude_each_other(t: &TestLocks) {
-    let (outer, inner) = (LockKey::named("outer"), LockKey::named("inner"));
-    let inside = Inside::default();
-    let work = async |_: Lease| {
-        let calls = (0..6).map(|n| {
-            let (locks, inner, inside) = (&t.locks, &inner, &inside);
-            async move {
-                begin(n).await;
-                let lease = locks.acquire(inner, LONG).await.unwrap();
-                inside.alone().await;
-                assert!(lease.release().await);
-            }
-        });
-        join_all(calls).await;
-        Ok::<_, ()>(())
+    let (inner, inside) = (LockKey::named("inner"), Inside::default());
+    let call = async || {
+        let lease = t.locks.acquire(&inner, LONG).await.unwrap();
+        inside.alone().await;
+        assert!(lease.release().await);
     };
-    t.locks.with_lock(&outer, options(), work).await.unwrap();
+    beside_each_other(t, call).await;
 }
 
 async fn scopes_beside_each_other_exclude_each_other(t: &TestLocks) {

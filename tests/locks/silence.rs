@@ -39,9 +39,9 @@ pub struct Silenced {
 impl Silenced {
     pub async fn start(kind: Kind) -> Self {
         let (locks, other, proxy) = if kind == Kind::Redis {
-            let url = RedisServer::shared().await.unwrap().url();
-            let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
-            let proxy = Proxy::start(address).await.unwrap();
+            let server = RedisServer::shared().await.unwrap();
+            let url = server.url();
+            let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
             let namespace = Uuid::new_v4().to_string();
             let backend = RedisBackend::connect(&proxy.url_for(&url), &namespace).await.unwrap();
             let other = RedisBackend::connect(&url, &namespace).await.unwrap();

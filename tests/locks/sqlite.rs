@@ -76,7 +76,7 @@ async fn a_file_with_another_writer_is_waited_for() {
     let held = locks.try_acquire(&LockKey::named("held"), LONG, LONG).await.unwrap().unwrap();
     let mut writer = SqliteConnection::connect(&file.url()).await.unwrap();
     sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut writer).await.unwrap();
-    // A wait that is shorter than the write ends without a lease. Who has the key is unknown.
+    // A wait that is shorter than the write ends without a lease: the holder is unknown.
     let impatient = locks.try_acquire(&key, Duration::from_millis(200), LONG).await;
     assert!(matches!(impatient, Err(LockError::InDoubt { .. })), "{impatient:?}");
     let (patient, of_task) = (locks.clone(), key.clone());

@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider, lock_key};
-use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::{Proxy, RedisServer};
+use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, lock_key};
 
 use crate::providers::{Kind, LONG};
-use crate::sql::place::Place;
+use crate::silence::Silenced;
 
 on_providers! {
     |kind| kind;
@@ -20,24 +18,8 @@ const KEYS: i64 = 100;
 /// The most round trips of a process in a second, whatever it waits for.
 const MOST: f64 = 5.0;
 
-/// A process that is connected directly, and one that is connected through a proxy.
-async fn two_processes(kind: Kind) -> (LockProvider, LockProvider, Proxy) {
-    if kind == Kind::Redis {
-        let (server, namespace) = (RedisServer::shared().await.unwrap(), uuid::Uuid::new_v4());
-        let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
-        let locks = async |url: String| {
-            let backend = RedisBackend::connect(&url, &namespace.to_string()).await.unwrap();
-            LockProvider::new(backend, "test")
-        };
-        return (locks(server.url()).await, locks(proxy.url_for(&server.url())).await, proxy);
-    }
-    let place = Place::shared(kind).await;
-    let proxy = place.proxy().await;
-    (place.process().await, place.process_through(&proxy).await, proxy)
-}
-
 async fn a_hundred_keys_that_are_waited_for_take_few_round_trips(kind: Kind) {
-    let (holder, waiter, proxy) = two_processes(kind).await;
+    let Silenced { locks: waiter, other: holder, proxy } = Silenced::start(kind).await;
     let keys: Vec<LockKey> = (0..KEYS).map(|n| lock_key!("key", n)).collect();
     let mut held = Vec::new();
     for key in &keys {

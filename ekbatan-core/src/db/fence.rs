@@ -35,6 +35,12 @@ impl LeaseEnd {
         Self { known, remaining }
     }
 
+    /// Whether the lease is over, be it at its end or before.
+    pub(crate) fn is_over(&self) -> bool {
+        let at_its_end = Instant::now() >= self.get();
+        at_its_end || self.remaining.as_ref().is_some_and(|remaining| remaining().is_zero())
+    }
+
     /// The end as it is known now.
     pub(crate) fn get(&self) -> Instant {
         let Some(remaining) = &self.remaining else { return self.known };

@@ -67,7 +67,7 @@ impl Fencing {
 
     /// The key of a lease that is known to have ended: it expired, or a raise was refused.
     pub(crate) fn over(&self) -> Option<&str> {
-        let late = || self.raises.iter().find(|raise| Instant::now() >= raise.until.get());
+        let late = || self.raises.iter().find(|raise| raise.until.is_over());
         self.refused().or_else(|| late().map(|raise| raise.check.key.as_str()))
     }
 

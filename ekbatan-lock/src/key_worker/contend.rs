@@ -79,6 +79,9 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
 /// server grants a free key to the first that asks, which would be this process again.
 async fn give_way(server: &mut ServerKey) {
     let mut pause = FIRST_CHECK;
+    if server.other_turn().is_some() {
+        server.queue.other_process_is_next();
+    }
     while let Some(turn_ends) = server.other_turn() {
         tokio::time::sleep_until(turn_ends.min(Instant::now() + pause)).await;
         let looking = server.backend().inspect(server.stored());
@@ -165,9 +168,6 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
                         server.doubt(request.owner, asked + request.term);
                         // A backend may refuse an owner that has given up.
                         (owner, queued) = (Uuid::new_v4(), false);
-                        if let Err(unsettled) = server.settle().await {
-                            tracing::debug!(error = %unsettled, key, "it is unknown whether a failed try was granted");
-                        }
                     }
                 }
                 // The loop begins with the question whether the key is still wanted.

@@ -61,8 +61,11 @@ pub(super) async fn hold(
         increment(&counts.handed_on);
     }
     waiter.acquire_span.record("ekbatan.lock.handed_on", granted.hand_offs);
-    // If the waiter is gone, the lease is dropped here, which releases it.
-    if waiter.answer.send(Ok(Some(lease))).is_ok() {
+    if server.queue.is_closed() {
+        // The leases that were held have been ended already, and this one would not be.
+        drop((waiter.answer, lease));
+    } else if waiter.answer.send(Ok(Some(lease))).is_ok() {
+        // If the waiter is gone, the lease is dropped, which releases it.
         server.queue.answer_tries(|| Ok(None));
     }
     let (granted, ended) = watch(server, &hold, granted, &waiter.options, extensions).await;
@@ -103,7 +106,7 @@ pub(super) async fn hold(
     }
 }
 
-/// Ends the lease if the worker ends before it.
+/// Answers a release that waits, if the worker ends before it has answered.
 struct AbandonOnDrop(Arc<Hold>);
 
 impl Drop for AbandonOnDrop {
@@ -139,6 +142,11 @@ async fn watch(
                     ended = hold.ended() => return (granted, ended),
                     extended = extend(server, hold, &mut granted, by) => extended,
                 };
+                if term.is_none() && !granted.is_short {
+                    // The extension has confirmed a grant that was handed over. A renewal now
+                    // would take the extension back.
+                    renewal = None;
+                }
                 let _ = answer.send(extended);
             }
             () = tokio::time::sleep_until(warning.unwrap_or(never)), if warning.is_some() => {
@@ -166,6 +174,12 @@ async fn keep(server: &mut ServerKey, hold: &Hold, granted: ServerGrant, rest: D
     let grant = granted.grant;
     if server.backend().frees_by_itself() {
         let kept = server.backend().extend(server.stored(), &grant, rest).await;
+        if !server.queue.is_keeping() && !server.queue.is_closed() {
+            // It was released by force meanwhile.
+            hold.return_as(false);
+            server.release(granted).await;
+            return;
+        }
         server.queue.stop_keeping();
         server.queue.set_owner(None);
         hold.return_as(kept.unwrap_or_else(|error| {

@@ -201,6 +201,7 @@ impl ServerKey {
             let releasing = self.backend().release(self.stored(), &granted.grant);
             let error = match self.asking(releasing).await {
                 Ok(released) => {
+                    self.queue.answered();
                     if released.wanted {
                         self.other_turn = Some(Instant::now() + self.backend().give_way());
                     }
@@ -217,7 +218,6 @@ impl ServerKey {
             self.queue.failed(error);
             self.pause(backoff.pause().min(rest), || false).await;
         };
-        self.queue.answered();
         self.queue.set_owner(None);
         ours
     }

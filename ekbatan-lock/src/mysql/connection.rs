@@ -1,7 +1,7 @@
 //! One connection, and SQL texts of several statements that take one round trip.
 //!
-//! Invariants: a connection whose answer was not read to its end is not used again. A session
-//! sets all variables that a statement here relies on, so the server's defaults do not matter.
+//! Invariants: a connection whose answer was not read to its end, or whose runtime has ended, is not
+//! used again. A session sets all variables that a statement here relies on, so the server's defaults do not matter.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use ekbatan_core::config::DataSourceConfig;
 use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
+use tokio::task::AbortHandle;
 
 use super::error::{MySqlLocksError, StatementFailure, connecting, describe};
 use super::server::{ServerInfo, VARIABLES};
@@ -78,7 +79,8 @@ impl MySqlConnector {
         let set = run(&mut inner, "setting up a session", &setup).await;
         set.map_err(BackendError::from)?;
         let (answer, used) = (self.answer, Instant::now());
-        Ok(MySqlLockConnection { inner, server, answer, busy: false, used })
+        let runtime = RuntimeWatch::begin();
+        Ok(MySqlLockConnection { inner, server, answer, busy: false, used, runtime })
     }
 }
 
@@ -98,6 +100,27 @@ pub(super) struct MySqlLockConnection {
     /// Whether a caller may have been dropped in the middle of an answer.
     busy: bool,
     used: Instant,
+    runtime: RuntimeWatch,
+}
+
+/// A task of the runtime that opened a connection. The task ends with that runtime, and from
+/// then on statements are still sent, but their answers cannot be read.
+struct RuntimeWatch(AbortHandle);
+
+impl RuntimeWatch {
+    fn begin() -> Self {
+        Self(tokio::spawn(std::future::pending::<()>()).abort_handle())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl Drop for RuntimeWatch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl MySqlLockConnection {
@@ -120,7 +143,7 @@ impl MySqlLockConnection {
 
     /// Whether the connection can be used again.
     pub(super) fn is_reusable(&self) -> bool {
-        !self.busy
+        !self.busy && !self.runtime.has_ended()
     }
 
     /// The time since the last answer of the server.

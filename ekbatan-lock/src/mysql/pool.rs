@@ -40,7 +40,9 @@ impl managed::Manager for MySqlLockManager {
         _: &Metrics,
     ) -> RecycleResult<MySqlLocksError> {
         if !connection.is_reusable() {
-            return Err(RecycleError::message("an answer was not read to its end"));
+            return Err(RecycleError::message(
+                "an answer was not read to its end, or the runtime of the connection has ended",
+            ));
         }
         if connection.idle_for() >= CHECK_AFTER {
             connection

@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::address::PostgresAddress;
-use super::lease_waiters::LeaseWaiters;
+use super::lease_waiters::{DeafOnDrop, LeaseWaiters};
 use super::listener::HandOverListener;
 use super::pool::{PostgresLockPool, TypedValue};
 use crate::{Attempt, BackendError, Grant, GrantRequest, HandOver, Holder, LockBackend, Released};
@@ -123,17 +122,17 @@ impl LeaseRows {
             (&confirm, Type::INT8),
             (&self.durable, Type::BOOL),
         ];
-        let asked = Instant::now();
-        let Some(row) = self.pool.row("taking a lease", TAKE, &values).await? else {
+        let (sent, rows) = self.pool.timed_rows("taking a lease", TAKE, &values).await?;
+        let Some(row) = rows.first() else {
             return Err(BackendError::new("taking a lease: the server returned no row"));
         };
         let (granted, token): (bool, i64) = (row.get(0), row.get(1));
-        let (ends, now): (i64, i64) = (row.get(2), row.get(3));
-        self.waiters.server_clock(asked, now);
+        let (ends, now, stood): (i64, i64, bool) = (row.get(2), row.get(3), row.get(4));
+        self.waiters.server_clock(sent, now);
         if granted {
             let grant = Grant { owner: request.owner, token };
-            // A grant that was handed over lasts for the confirm term only.
-            return Ok(if ends.saturating_sub(now) < term / 2 {
+            // A grant that stood before lasts for the rest of its own term.
+            return Ok(if stood {
                 Attempt::HandedOver(HandOver { grant, until: self.waiters.ends(ends) })
             } else {
                 Attempt::Granted(grant)
@@ -158,10 +157,11 @@ impl LeaseRows {
             (&confirm, Type::INT8),
             (&self.durable, Type::BOOL),
         ];
-        let asked = Instant::now();
-        for row in self.pool.rows("looking at waited-for leases", LOOK, &values).await? {
+        let what = "looking at waited-for leases";
+        let (sent, rows) = self.pool.timed_rows(what, LOOK, &values).await?;
+        for row in rows {
             let owner: Uuid = row.get(0);
-            self.waiters.server_clock(asked, row.get(4));
+            self.waiters.server_clock(sent, row.get(4));
             if row.get(1) {
                 self.waiters.hand_over(owner, row.get(2), row.get(3));
             } else {
@@ -174,6 +174,7 @@ impl LeaseRows {
     /// Finds messages that were lost and grants that have ended, once per second while the
     /// process waits for keys.
     async fn look_again_and_again(self) {
+        let _deaf = DeafOnDrop(self.waiters.clone());
         loop {
             drop(self.waiters.all_registered().await);
             tokio::time::sleep(LOOK_EVERY).await;
@@ -219,7 +220,7 @@ impl LockBackend for PostgresLeases {
             (&self.rows.durable, Type::BOOL),
         ];
         let row = self.rows.pool.row("releasing a lease", RELEASE, &values).await?;
-        // A lease that has expired is free already. Who waits has the key by now.
+        // A lease that has expired is free already. If a process waits, it has the key by now.
         Ok(Released { ours: row.is_some_and(|row| row.get(0)), wanted: false })
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -132,6 +132,16 @@ impl LeaseWaiters {
             }
             self.registered.notified().await;
         }
+    }
+}
+
+/// Held by the tasks that hear of grants. If one ends in any way, such as with its runtime, this
+/// process asks again and again, as it does without messages.
+pub(super) struct DeafOnDrop(pub(super) Arc<LeaseWaiters>);
+
+impl Drop for DeafOnDrop {
+    fn drop(&mut self) {
+        self.0.set_listening(false);
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use super::address::PostgresAddress;
 use super::error::failed;
 use super::key_data;
-use super::lease_waiters::LeaseWaiters;
+use super::lease_waiters::{DeafOnDrop, LeaseWaiters};
 use super::notify_connection::NotifyConnection;
 use crate::BackendError;
 
@@ -43,6 +43,7 @@ impl Drop for HandOverListener {
 }
 
 async fn listen(server: PostgresAddress, channel: String, waiters: Arc<LeaseWaiters>) {
+    let _deaf = DeafOnDrop(waiters.clone());
     let mut pause = PAUSE.0;
     loop {
         match subscribe(&server, &channel, &waiters).await {

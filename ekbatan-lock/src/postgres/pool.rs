@@ -11,6 +11,7 @@ use std::time::Duration;
 use deadpool_postgres::{
     Hook, HookError, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
 };
+use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
@@ -19,7 +20,7 @@ use super::error::{PostgresLocksError, failed, not_connected};
 use super::{key_data, settings};
 use crate::{BackendError, FailureKind};
 
-/// Maximum time for the server to answer. No statement here waits for a lock.
+/// Maximum time for the server to answer. No statement here waits for a key.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
 
 /// Maximum time to wait for a connection.
@@ -98,10 +99,24 @@ impl PostgresLockPool {
         sql: &str,
         values: &[TypedValue<'_>],
     ) -> Result<Vec<Row>, BackendError> {
+        Ok(self.timed_rows(what, sql, values).await?.1)
+    }
+
+    /// Runs one statement, and returns when it was sent as well.
+    pub(super) async fn timed_rows(
+        &self,
+        what: &'static str,
+        sql: &str,
+        values: &[TypedValue<'_>],
+    ) -> Result<(Instant, Vec<Row>), BackendError> {
         let connection = self.connection().await?;
+        let sent = Instant::now();
         let answer = self.ask(&connection, sql, values);
         match tokio::time::timeout(ANSWER, answer).await {
-            Ok(answer) => answer.map_err(|error| failed(what, &error)),
+            Ok(answer) => {
+                let rows = answer.map_err(|error| failed(what, &error))?;
+                Ok((sent, rows))
+            }
             Err(_) => {
                 drop(Object::take(connection));
                 Err(BackendError::in_doubt(format!("{what}: no answer within {ANSWER:?}")))

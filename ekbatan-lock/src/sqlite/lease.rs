@@ -1,8 +1,8 @@
 //! Leases as rows, by the clock of the machine.
 //!
 //! Invariants: a key's token only grows, also if its row was [cleaned](super::cleaning). A
-//! statement that changes a lease names its owner and token. Every change is one statement, which reads the clock after
-//! it has become the only writer of the file.
+//! statement that changes a lease names its owner and token. Every change is one statement, which
+//! reads the clock after it has become the only writer of the file.
 //!
 //! Tokens are at least the milliseconds since 1970, so that they grow even if the file is
 //! lost.

@@ -41,7 +41,7 @@ impl WrongBackend {
         if self.has(Defect::IgnoresCase) { key.to_lowercase() } else { key.to_owned() }
     }
 
-    /// Frees the key, whoever has it.
+    /// Frees the key from its holder, without a look at the owner.
     async fn free(&self, key: &str) -> Result<(), BackendError> {
         if let Some(holder) = self.inner.inspect(key).await? {
             self.inner.force_release(key, &holder.grant(), "").await?;

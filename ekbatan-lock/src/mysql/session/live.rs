@@ -124,7 +124,10 @@ impl MySqlSession {
                 Err(failure) => {
                     let again = failure.is_deadlock() && tries < TRIES;
                     // The statement may have taken locks before it failed; they stay taken.
-                    self.unlock_unknown(asked.keys().map(String::as_str)).await;
+                    // Those of a session that has ended do not.
+                    if !self.grants.is_over() {
+                        self.unlock_unknown(asked.keys().map(String::as_str)).await;
+                    }
                     tries += 1;
                     if !again || self.grants.is_over() {
                         return all(asked, &BackendError::from(failure));
@@ -297,7 +300,8 @@ impl MySqlSession {
         };
         if token == 0 || known.is_none() {
             return Err(BackendError::unavailable(format!(
-                "session {session} has only just taken it; end it again"
+                "session {session} took the key a moment ago and has not stored its token yet; force the \
+                 release again"
             )));
         }
         if known != Some(token) {

@@ -45,17 +45,19 @@ END
 $$;
 
 -- Takes the key if it is free and nobody waits. Otherwise registers the caller, if it waits, and
--- hands over a grant whose term has ended.
+-- hands over a grant whose term has ended. `stood` says that the caller had the grant before, such
+-- as one that was handed over for the confirm term.
 CREATE OR REPLACE FUNCTION eventlog.lease_take(
     key text, me uuid, name text, term bigint, process text, waits boolean, registered bigint,
     confirm bigint, durable boolean,
-    OUT is_granted boolean, OUT has_token bigint, OUT ends bigint, OUT at bigint
+    OUT is_granted boolean, OUT has_token bigint, OUT ends bigint, OUT at bigint, OUT stood boolean
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     l eventlog.lock_leases;
     clock timestamptz;
     waiter jsonb;
     place int;
+    handed boolean := false;
 BEGIN
     IF NOT durable THEN
         PERFORM set_config('synchronous_commit', 'off', true);
@@ -99,7 +101,9 @@ BEGIN
             END IF;
         END IF;
         IF l.until <= clock THEN
-            PERFORM eventlog.lease_hand_over(l, me, clock, confirm);
+            handed := eventlog.lease_hand_over(l, me, clock, confirm);
+            -- Every registration has ended, so the key is free.
+            CONTINUE WHEN NOT handed;
             SELECT * INTO l FROM eventlog.lock_leases e WHERE e.lock_key = key;
         ELSIF waits AND l.owner IS DISTINCT FROM me THEN
             UPDATE eventlog.lock_leases e SET waiters = l.waiters WHERE e.lock_key = key;
@@ -109,8 +113,10 @@ BEGIN
         EXIT;
     END LOOP;
     at := eventlog.lease_micros(clock_timestamp());
+    stood := false;
     IF is_granted IS NULL THEN
         is_granted := l.owner = me AND l.until > clock_timestamp();
+        stood := is_granted AND NOT handed;
         has_token := l.token;
         ends := CASE WHEN l.until > clock_timestamp() THEN eventlog.lease_micros(l.until) ELSE at END;
     END IF;
