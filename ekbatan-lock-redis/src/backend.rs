@@ -93,16 +93,18 @@ impl LockBackend for RedisBackend {
     }
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        let mut take = self.scripts.take.key(self.names.lock(key));
-        take.key(self.names.fence(key))
-            .key(self.names.wanted(key))
+        let take = self.scripts.take.key(self.names.lock(key));
+        let take = take
+            .key(self.names.fence(key))
+            .key(self.names.waiters(key))
             .key(self.names.given_up(key, request.owner))
             .arg(request.owner.to_string())
             .arg(&request.holder)
             .arg(milliseconds(request.term))
             .arg(self.process.to_string())
-            .arg(milliseconds(PLACE));
-        Ok(match answered(self.commands.run::<(bool, i64)>(&take).await)? {
+            .arg(milliseconds(PLACE))
+            .arg(u8::from(request.waits));
+        Ok(match answered(self.commands.run::<(bool, i64)>(take).await)? {
             (true, token) => Attempt::Granted(Grant { owner: request.owner, token }),
             // The poller notices when the term ends.
             (false, _) => {
@@ -113,9 +115,9 @@ impl LockBackend for RedisBackend {
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
-        let mut extend = self.scripts.extend.key(self.names.lock(key));
-        extend.arg(grant.owner.to_string()).arg(milliseconds(term));
-        answered(self.commands.run(&extend).await)
+        let extend = self.scripts.extend.key(self.names.lock(key));
+        let extend = extend.arg(grant.owner).arg(milliseconds(term));
+        answered(self.commands.run(extend).await)
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
@@ -129,7 +131,7 @@ impl LockBackend for RedisBackend {
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
         let inspect = self.scripts.inspect.key(self.names.lock(key));
-        let found: Option<(String, i64, i64)> = answered(self.commands.run(&inspect).await)?;
+        let found: Option<(String, i64, i64)> = answered(self.commands.run(inspect).await)?;
         let Some((stored, remaining, now)) = found else { return Ok(None) };
         let mut parts = stored.splitn(4, '|');
         let owner = parts.next().and_then(|owner| Uuid::parse_str(owner).ok());
@@ -152,16 +154,16 @@ impl LockBackend for RedisBackend {
         seen: &Grant,
         _why: &str,
     ) -> Result<bool, BackendError> {
-        let mut force = self.scripts.force.key(self.names.lock(key));
-        force
+        let force = self.scripts.force.key(self.names.lock(key));
+        let force = force
             .key(self.names.fence(key))
-            .key(self.names.wanted(key))
+            .key(self.names.waiters(key))
             .arg(self.names.freed())
             .arg(key)
-            .arg(seen.owner.to_string())
+            .arg(format!("{}|{}|", seen.owner, seen.token))
             .arg(milliseconds(CONFIRM))
             .arg(milliseconds(PLACE));
-        answered(self.commands.run(&force).await)
+        answered(self.commands.run(force).await)
     }
 
     fn frees_by_itself(&self) -> bool {

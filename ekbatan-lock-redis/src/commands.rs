@@ -8,7 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, FromRedisValue, RedisError, RedisResult, ScriptInvocation};
+use redis::{Client, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind};
+
+use crate::scripts::{By, ScriptCall};
 
 /// Maximum time for the server to answer, and to accept a connection.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
@@ -47,23 +49,46 @@ impl Commands {
         self.current().manager.clone()
     }
 
-    pub(crate) async fn run<T: FromRedisValue>(
+    pub(crate) async fn run<T: FromRedisValue>(&self, call: ScriptCall<'_>) -> RedisResult<T> {
+        let mut answers = self.run_all(&[call]).await?;
+        answers.pop().ok_or_else(|| {
+            RedisError::from((ErrorKind::UnexpectedReturnType, "the server returned no answer"))
+        })
+    }
+
+    /// Runs several calls in one round trip.
+    pub(crate) async fn run_all<T: FromRedisValue>(
         &self,
-        script: &ScriptInvocation<'_>,
-    ) -> RedisResult<T> {
-        match self.once(script).await {
+        calls: &[ScriptCall<'_>],
+    ) -> RedisResult<Vec<T>> {
+        let by_hash = match self.once(calls, By::Hash).await {
             // Often a proxy has closed an idle connection.
-            Err(error) if error.is_connection_dropped() => self.once(script).await,
+            Err(error) if error.is_connection_dropped() => self.once(calls, By::Hash).await,
+            answered => answered,
+        };
+        match by_hash {
+            // One request, so that nobody can have the scripts forgotten in between.
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.once(calls, By::Text).await
+            }
             answered => answered,
         }
     }
 
-    async fn once<T: FromRedisValue>(&self, script: &ScriptInvocation<'_>) -> RedisResult<T> {
+    async fn once<T: FromRedisValue>(
+        &self,
+        calls: &[ScriptCall<'_>],
+        by: By,
+    ) -> RedisResult<Vec<T>> {
         let (mut manager, generation) = {
             let current = self.current();
             (current.manager.clone(), current.generation)
         };
-        let answered = script.invoke_async(&mut manager).await;
+        let mut pipeline = redis::pipe();
+        for call in calls {
+            pipeline.add_command(call.command(by));
+        }
+        let answered = pipeline.query_async(&mut manager).await;
         if answered.as_ref().is_err_and(RedisError::is_timeout) {
             self.replace(generation);
         }

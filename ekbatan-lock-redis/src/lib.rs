@@ -61,8 +61,9 @@
 //! # Stored keys
 //!
 //! For each lock: `<namespace>:{key}` while it is held; `<namespace>:fence:{key}`, the last
-//! token, until a day after the time that this token stands for; and `<namespace>:wanted:{key}`,
-//! for three seconds after a caller had to wait. The braces keep the keys of a lock on one node
+//! token, until a day after the time that this token stands for; `<namespace>:wanted:{key}`, for
+//! three seconds after a caller had to wait; and `<namespace>:given-up:{key}:<owner>`, for a minute
+//! after a try whose answer was lost. The braces keep the keys of a lock on one node
 //! of a cluster.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

@@ -33,8 +33,8 @@ impl RedisNames {
         format!("{}:fence:{{{key}}}", self.namespace)
     }
 
-    /// The mark that a caller waits for the key.
-    pub(crate) fn wanted(&self, key: &str) -> String {
+    /// The processes that wait for the key, in order.
+    pub(crate) fn waiters(&self, key: &str) -> String {
         format!("{}:wanted:{{{key}}}", self.namespace)
     }
 
@@ -58,7 +58,7 @@ mod tests {
         let names = RedisNames::within("app").unwrap();
         assert_eq!(names.lock("DC#eu#a"), "app:{DC#eu#a}");
         let owner = Uuid::nil();
-        for name in [names.fence("k"), names.wanted("k"), names.given_up("k", owner)] {
+        for name in [names.fence("k"), names.waiters("k"), names.given_up("k", owner)] {
             let tag = &name[name.find('{').unwrap() + 1..name.find('}').unwrap()];
             assert_eq!(tag, "k", "{name}");
         }

@@ -41,9 +41,9 @@ impl Passing {
         owner: Uuid,
         refused_for: u64,
     ) -> RedisResult<(bool, bool)> {
-        let mut release = self.scripts.release.key(self.names.lock(key));
-        release
-            .key(self.names.wanted(key))
+        let release = self.scripts.release.key(self.names.lock(key));
+        let release = release
+            .key(self.names.waiters(key))
             .key(self.names.given_up(key, owner))
             .key(self.names.fence(key))
             .arg(owner.to_string())
@@ -52,7 +52,7 @@ impl Passing {
             .arg(refused_for)
             .arg(milliseconds(CONFIRM))
             .arg(milliseconds(PLACE));
-        self.commands.run(&release).await
+        self.commands.run(release).await
     }
 
     /// Passes on the keys that were kept for this process after it had stopped waiting, until

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan_lock::{BackendError, KeyState, KeyStates, Pace};
-use redis::{ErrorKind, RedisResult, ServerErrorKind};
 use uuid::Uuid;
 
 use crate::answer::{answered, left, milliseconds};
@@ -40,30 +39,17 @@ impl WaitedKeys {
     ) -> Self {
         Self { names, scripts, commands, process }
     }
-
-    /// One round trip for all keys.
-    async fn wait(&self, keys: &[String]) -> RedisResult<Vec<i64>> {
-        let mut pipeline = redis::pipe();
-        for key in keys {
-            pipeline.cmd("EVALSHA").arg(self.scripts.wait.get_hash()).arg(2);
-            pipeline.arg(self.names.lock(key)).arg(self.names.wanted(key));
-            pipeline.arg(self.process.to_string()).arg(milliseconds(PLACE));
-        }
-        pipeline.query_async(&mut self.commands.connection()).await
-    }
 }
 
 #[async_trait]
 impl KeyStates for WaitedKeys {
     async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
-        let rests = match self.wait(keys).await {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                let load = self.scripts.wait.prepare_invoke();
-                answered(load.load_async(&mut self.commands.connection()).await)?;
-                answered(self.wait(keys).await)?
-            }
-            rests => answered(rests)?,
+        let wait = |key: &String| {
+            let wait = self.scripts.wait.key(self.names.lock(key)).key(self.names.waiters(key));
+            wait.arg(self.process).arg(milliseconds(PLACE))
         };
+        let calls: Vec<_> = keys.iter().map(wait).collect();
+        let rests: Vec<i64> = answered(self.commands.run_all(&calls).await)?;
         // A negative rest other than -2, "free", stands for a lock without a term.
         let state = |(key, rest): (&String, i64)| KeyState {
             key: key.clone(),

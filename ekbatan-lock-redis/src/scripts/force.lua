@@ -1,8 +1,8 @@
--- Ends the lease of this owner, uses up a token, and passes the key on.
+-- Ends the lease that was seen, uses up a token, and passes the key on.
 -- KEYS: lock, fence, waiters
--- ARGV: channel, key, owner, how long the next process may take to confirm, how long a place lasts
+-- ARGV: channel, key, `owner|token|` of the lease, how long the next process may take to confirm, how long a place lasts
 local held = redis.call('GET', KEYS[1])
-if not held or string.sub(held, 1, 36) ~= ARGV[3] then
+if not held or string.sub(held, 1, #ARGV[3]) ~= ARGV[3] then
     return 0
 end
 next_token(KEYS[2], clock())

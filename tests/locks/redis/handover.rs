@@ -115,3 +115,16 @@ async fn a_process_that_died_or_gave_up_keeps_nobody_waiting() {
         drop(living);
     }
 }
+
+#[tokio::test]
+async fn a_try_that_does_not_wait_gets_no_place() {
+    let space = Space::shared().await;
+    let (key, holder, other) = (LockKey::named("k"), space.locks().await, space.locks().await);
+    let held = holder.acquire(&key, LONG).await.unwrap();
+    assert!(other.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
+    let mut server = connection(&space.url).await;
+    let pattern = format!("{}:wanted:*", space.namespace);
+    let places: Vec<String> = asked(&mut server, &["KEYS", &pattern]).await;
+    assert!(places.is_empty(), "{places:?}");
+    assert!(held.release().await);
+}
