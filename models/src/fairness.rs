@@ -1,11 +1,15 @@
 //! Whether a waiter can wait for ever.
 //!
-//! A run in which somebody waits for ever stays among the states in which it waits. It either
-//! stops in a state that no fair step leaves, or ends up in a strongly connected part of these
-//! states, all of which it visits again and again. So the check looks at each such part: it is an
-//! endless run if every weakly fair step is taken in it or impossible somewhere in it, and every
-//! strongly fair step that is possible in it is taken in it. A part that fails the second rule
-//! may contain a smaller one, without the states in which the step is possible, that does not.
+//! A run in which a caller waits for ever stays among the states in which that caller waits. It
+//! either stops in a state that no fair step leaves, or it ends in a strongly connected part of
+//! these states and visits every state of the part again and again. So the check looks at each
+//! part. The part is an endless run if both rules hold:
+//!
+//! 1. Every weakly fair step is taken in the part, or is impossible in one of its states.
+//! 2. Every strongly fair step that is possible in the part is taken in it.
+//!
+//! If rule 2 fails for a step, the check removes the states in which that step is possible and
+//! looks at the parts that remain.
 
 use std::collections::{HashMap, HashSet};
 

@@ -31,7 +31,7 @@ pub trait Machine {
     /// What endless runs must do about `step`, which is possible in `state`.
     fn fairness(&self, state: &Self::State, step: Self::Step) -> Fairness;
 
-    /// Who waits in `state`, one bit for each.
+    /// The callers that wait in `state`, one bit for each.
     fn waiting(&self, state: &Self::State) -> u32;
 }
 
@@ -87,7 +87,7 @@ pub struct Explored<M: Machine> {
     pub(crate) edges: Vec<Edge>,
     /// Where the edges of each state begin, and one more.
     pub(crate) first_edge: Vec<u32>,
-    /// Who waits in each state.
+    /// The callers that wait in each state, one bit for each.
     pub(crate) waiting: Vec<u32>,
     /// The step by which each state was found, and the state before it.
     found_by: Vec<(u32, u32)>,
@@ -177,7 +177,7 @@ fn as_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or_else(|_| panic!("the model has more than {} states", u32::MAX))
 }
 
-/// A search hashes millions of small states, none of which an attacker chooses.
+/// A search hashes millions of small states, and no attacker chooses them.
 type Quick = BuildHasherDefault<QuickHasher>;
 
 #[derive(Default)]

@@ -1,8 +1,8 @@
 //! Attacks at random: four processes take, try, extend, release, drop, outlast and force leases of
 //! eight keys, and commit under them, while processes stand still and are killed.
 //!
-//! The history is all that is judged: no two holders at one time, tokens that grow, commits in the
-//! order of their tokens, no unexpected error, nothing left at the end. The seed makes the same
+//! The test judges the history only: no two holders at one time, tokens that grow, commits in the
+//! order of their tokens, no unexpected error of a take or an extension, nothing left at the end. The seed makes the same
 //! choices again, not the same moments.
 
 mod acts;
@@ -62,8 +62,8 @@ async fn random_attacks_leave_a_sound_history(kind: Kind) {
     }
     let mut history = finished(&record, &ledger, &server).await;
     if kind.force_ends_sessions() {
-        // A request on a session that is ended by force fails.
-        history.failures.clear();
+        // A request on a session that is ended by force fails. A lease that comes back is a defect.
+        history.failures.retain(|failure| failure.starts_with("after its loss"));
     }
     println!(
         "{kind:?}: {killed} kills, {stopped} stand-stills, {} grants, {} holds, {} commits, {} by force",

@@ -134,14 +134,12 @@ impl<'h> Excuses<'h> {
                 && possible(call, old, new)
                 && self.ended.get(&*call.id).is_none_or(|ended| *ended == grant)
         };
-        // A call that is known to have ended this grant is not used up by it once more.
+        // Prefer a call that is known to have ended this grant: the others may excuse other grants.
         let known = |call: &&ForceCall| self.ended.contains_key(&*call.id);
-        let mut calls: Vec<&ForceCall> = self.forces.iter().filter(of_grant).collect();
-        calls.sort_by_key(|call| !known(call));
-        if let Some(call) = calls.first() {
-            self.ended.insert(&call.id, grant);
-        }
-        !calls.is_empty()
+        let calls = self.forces.iter().filter(of_grant);
+        let Some(call) = calls.min_by_key(|call| !known(call)) else { return false };
+        self.ended.insert(&call.id, grant);
+        true
     }
 
     /// Whether the lease may have ended with its session, because another lease was forced out.
@@ -228,7 +226,7 @@ mod tests {
         let successor = hold(2, 21, 50, End::Lost("taken".to_owned()));
         let holds = [victim, successor, hold(3, 30, 60, End::Dropped)];
         assert_eq!(tokens(&holds, &[force("f", 18, Some(true))]), Some((2, 3)));
-        // One call excuses one holder, whichever that is.
+        // One call excuses one holder; it may be either of the two.
         let first = hold(1, 10, 25, End::Dropped);
         let holds = [first, holds[1].clone(), holds[2].clone()];
         assert_eq!(tokens(&holds, &[force("f", 18, Some(true))]), Some((2, 3)));

@@ -21,8 +21,9 @@ const ACQUIRE: &str = "INSERT INTO raw_leases AS l (lock_key, owner, token, unti
     SET owner = excluded.owner, token = l.token + 1, until = excluded.until \
     WHERE l.until <= clock_timestamp() RETURNING token";
 
-const RELEASE: &str =
-    "UPDATE raw_leases SET until = '-infinity' WHERE lock_key = $1 AND owner = $2";
+/// As in ekbatan, taking a lease waits for the disk, and releasing it does not.
+const RELEASE: &str = "UPDATE raw_leases SET until = '-infinity' WHERE lock_key = $1 AND owner = $2 \
+    RETURNING set_config('synchronous_commit', 'off', true)";
 
 async fn connect(url: &str) -> Result<Client, Failure> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
@@ -74,8 +75,6 @@ pub struct LeaseRow {
 impl LeaseRow {
     pub async fn connect(url: &str) -> Result<Self, Failure> {
         let client = connect(url).await?;
-        // As in ekbatan, taking a lease does not wait for the disk.
-        client.batch_execute("SET synchronous_commit = off").await?;
         let acquire = client.prepare(ACQUIRE).await?;
         let release = client.prepare(RELEASE).await?;
         Ok(Self { client, acquire, release, owner: Uuid::now_v7() })

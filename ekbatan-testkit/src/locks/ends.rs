@@ -24,7 +24,7 @@ impl LockConformance {
             format!("a term of {SHORT:?} had ended after {after:?}")
         })?;
         ensure(second.token > first.token, || "the next token is not greater".to_owned())?;
-        self.is_over(&key, &first).await?;
+        self.ensure_over(&key, &first).await?;
         self.give_back(&self.other, &key, &second).await
     }
 
@@ -42,7 +42,7 @@ impl LockConformance {
         ensure(after + ROUNDING >= SHORT * 8, || {
             format!("a term that was extended by {:?} had ended after {after:?}", SHORT * 8)
         })?;
-        self.is_over(&key, &first).await?;
+        self.ensure_over(&key, &first).await?;
         self.give_back(&self.other, &key, &second).await
     }
 
@@ -52,7 +52,7 @@ impl LockConformance {
         let shortened = self.one.extend(&key, &first, SHORT).await.map_err(broke("extend"))?;
         ensure(shortened, || "a term could not be made shorter".to_owned())?;
         let second = self.take_in_the_end(&self.other, &key).await?;
-        self.is_over(&key, &first).await?;
+        self.ensure_over(&key, &first).await?;
         self.give_back(&self.other, &key, &second).await
     }
 
@@ -65,15 +65,15 @@ impl LockConformance {
         let by_stranger = self.one.extend(&key, &stranger, LONG).await.map_err(broke("extend"))?;
         ensure(!by_stranger, || "a stranger extended a grant".to_owned())?;
         self.give_back(&self.one, &key, &grant).await?;
-        self.is_over(&key, &grant).await?;
+        self.ensure_over(&key, &grant).await?;
         // And no extension has granted the key anew.
         let next = self.take(&self.other, &key, LONG).await?;
-        self.is_over(&key, &grant).await?;
+        self.ensure_over(&key, &grant).await?;
         self.give_back(&self.other, &key, &next).await
     }
 
-    /// The backend says so, whatever is asked about the grant.
-    pub(super) async fn is_over(&self, key: &str, grant: &Grant) -> Result<(), Failure> {
+    /// Fails unless the backend refuses to extend the grant and says that its release was not ours.
+    pub(super) async fn ensure_over(&self, key: &str, grant: &Grant) -> Result<(), Failure> {
         let extended = self.one.extend(key, grant, LONG).await.map_err(broke("extend"))?;
         ensure(!extended, || "a grant that is over was extended".to_owned())?;
         let released = self.one.release(key, grant).await.map_err(broke("release"))?;

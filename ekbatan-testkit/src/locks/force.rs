@@ -13,7 +13,7 @@ impl LockConformance {
             let grant = self.take(&self.one, &key, LONG).await?;
             let seen = self.seen(by, &key).await?;
             ensure(force(by, &key, &seen).await?, || "a grant that stands stays".to_owned())?;
-            self.is_over(&key, &grant).await?;
+            self.ensure_over(&key, &grant).await?;
             let next = self.take_in_the_end(&self.other, &key).await?;
             ensure(next.token > grant.token, || "the next token is not greater".to_owned())?;
             self.give_back(&self.other, &key, &next).await?;
@@ -34,7 +34,7 @@ impl LockConformance {
                 let next = self.take(successor, &key, LONG).await?;
                 let ended = force(by, &key, &seen).await?;
                 ensure(!ended, || "force answered that it ended a grant that was over".to_owned())?;
-                self.is_taken(&key)
+                self.ensure_taken(&key)
                     .await
                     .map_err(|why| format!("force ended a successor: {why}"))?;
                 self.give_back(successor, &key, &next).await?;

@@ -15,7 +15,7 @@ impl LockConformance {
     pub(super) async fn a_key_has_one_holder(&self) -> Result<(), Failure> {
         let (key, free) = (new_key("holder"), new_key("free"));
         let grant = self.take(&self.one, &key, LONG).await?;
-        self.is_taken(&key).await?;
+        self.ensure_taken(&key).await?;
         let of_another = self.take(&self.other, &free, LONG).await?;
         self.give_back(&self.other, &free, &of_another).await?;
         self.give_back(&self.one, &key, &grant).await?;
@@ -96,7 +96,7 @@ impl LockConformance {
         for by in [&self.one, &self.other] {
             let released = by.release(&key, &stranger).await.map_err(broke("release"))?;
             ensure(!released.ours, || "a stranger's release was answered as ours".to_owned())?;
-            self.is_taken(&key).await?;
+            self.ensure_taken(&key).await?;
         }
         self.give_back(&self.one, &key, &grant).await
     }
@@ -110,7 +110,7 @@ impl LockConformance {
         let second = self.take(&self.other, &key, LONG).await?;
         let late = self.one.release(&key, &first).await.map_err(broke("release"))?;
         ensure(!late.ours, || "a late release was answered as ours".to_owned())?;
-        self.is_taken(&key).await?;
+        self.ensure_taken(&key).await?;
         self.give_back(&self.other, &key, &second).await
     }
 
@@ -124,8 +124,9 @@ impl LockConformance {
         self.give_back(&self.other, &key, &next).await
     }
 
-    /// A try is dropped at each of its polls, until one answers. A grant of which nobody knows is
-    /// found by its owner, or ends with its term if the try arrives after the release.
+    /// A try is dropped at each of its polls, until one answers. The caller does not know
+    /// whether it was granted. The release finds such a grant by its owner; if the try arrives
+    /// after the release, the grant ends with its term.
     pub(super) async fn a_dropped_try_can_be_released(&self) -> Result<(), Failure> {
         let term = if self.one.frees_by_itself() { SHORT } else { LONG };
         for polls in 0.. {

@@ -123,7 +123,7 @@ impl LockConformance {
     pub async fn run(&self) -> Result<(), NotConforming> {
         let mut failures = Vec::new();
         for (name, check) in self.checks() {
-            match tokio::time::timeout(self.patience * 4, check).await {
+            match tokio::time::timeout(self.patience.saturating_mul(4), check).await {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => failures.push((name, why)),
                 Err(_) => failures.push((name, "it does not end".to_owned())),
@@ -197,8 +197,8 @@ impl LockConformance {
         }
     }
 
-    /// Whether nobody can take the key.
-    async fn is_taken(&self, key: &str) -> Result<(), Failure> {
+    /// Fails if a process can take the key.
+    async fn ensure_taken(&self, key: &str) -> Result<(), Failure> {
         for (who, backend) in [("the same process", &self.one), ("another process", &self.other)] {
             let request = request(LONG);
             match backend.try_grant(key, &request).await.map_err(broke("try_grant"))? {

@@ -58,7 +58,7 @@ impl LockConformance {
         if let Ok(why) = lost {
             return Err(format!("a grant that stands was lost: {why}"));
         }
-        self.is_taken(&key).await?;
+        self.ensure_taken(&key).await?;
         self.give_back(&self.one, &key, &grant).await
     }
 }

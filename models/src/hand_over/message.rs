@@ -1,4 +1,4 @@
-//! Who sends messages, and which there are.
+//! The messages between the callers, the lock server and the database.
 
 use std::fmt;
 
@@ -64,16 +64,8 @@ pub enum Message {
 
 impl Message {
     pub(super) fn owner(&self) -> Option<Owner> {
-        match *self {
-            Self::Ask { owner, .. }
-            | Self::Busy { owner }
-            | Self::Register { owner }
-            | Self::Granted { owner, .. }
-            | Self::Extend { owner, .. }
-            | Self::Extended { owner, .. }
-            | Self::Release { owner } => Some(owner),
-            Self::Commit { .. } => None,
-        }
+        let mut message = *self;
+        message.owner_mut().copied()
     }
 
     pub(super) fn owner_mut(&mut self) -> Option<&mut Owner> {

@@ -22,7 +22,7 @@ pub enum Variant {
     TermFromArrival,
     /// The server looks whether the key is free in one step, and registers the waiter in another.
     RegistersLater,
-    /// A release ends the grant that stands when it arrives, whoever has it.
+    /// A release ends the grant that stands when it arrives, also if another caller has it.
     ReleasesWhatStands,
     /// A hand-over keeps the token of the holder before.
     KeepsTheToken,
