@@ -1,7 +1,7 @@
 //! The queue of one key: the callers of this process that wait for it.
 //!
-//! A task, the key's [worker](crate::key_worker), serves the waiters in order. Only the worker
-//! talks to the server about this key.
+//! The key's [worker](crate::key_worker) serves the waiters in order. Only the worker talks to the
+//! server about this key.
 //!
 //! Invariants: a caller only enqueues and waits for the answer, so a caller that is dropped
 //! leaves nothing behind. If the worker ends before its work, a waiting caller starts another.

@@ -1,5 +1,5 @@
-//! The worker of a key: a task that serves the key's queue. It gets the key from the server,
-//! hands out leases one after the other, and releases the key when nobody waits.
+//! The worker of a key: an [`InlineTask`] that serves the key's queue. It gets the key from the
+//! server, hands out leases one after the other, and releases the key when nobody waits.
 //!
 //! Invariants: whatever the server granted, the worker passes on or releases. A worker that
 //! ends before its work, by a panic or with its runtime, is replaced: at once, or by the next
@@ -11,7 +11,7 @@ mod extend;
 mod hold;
 mod server_key;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::Handle;
 
@@ -20,20 +20,28 @@ use self::hold::hold;
 pub(crate) use self::server_key::HAND_OFF_BITS;
 use self::server_key::ServerKey;
 use crate::LockError;
+use crate::inline_task::InlineTask;
 use crate::key_queue::KeyQueue;
 use crate::provider_state::ProviderState;
 use crate::telemetry::increment;
 
-/// Starts the worker of a queue that was claimed for it.
+/// Starts the worker of a queue that was claimed for it. It works in place until it has to wait.
 pub(crate) fn start(provider: Arc<ProviderState>, queue: Arc<KeyQueue>) {
+    worker(provider, queue).poll_after(|| ());
+}
+
+fn worker(provider: Arc<ProviderState>, queue: Arc<KeyQueue>) -> Arc<InlineTask> {
     let watch = WatchedWorker { provider, queue, began: false, finished: false };
-    tokio::spawn(async move {
-        // The closure would capture its fields one by one, and copy the flags.
-        let mut watch = watch;
-        watch.began = true;
-        serve(&watch.provider, &watch.queue).await;
-        watch.finished = true;
-    });
+    InlineTask::new(|task| {
+        let task = task.clone();
+        async move {
+            // The closure would capture its fields one by one, and copy the flags.
+            let mut watch = watch;
+            watch.began = true;
+            serve(&watch.provider, &watch.queue, task).await;
+            watch.finished = true;
+        }
+    })
 }
 
 /// Resolves when no queue is left. Replaces workers that end before their work.
@@ -75,14 +83,14 @@ impl Drop for WatchedWorker {
         // A runtime that shuts down drops new tasks before they begin: then the next caller
         // starts the worker.
         if self.began && Handle::try_current().is_ok() && queue.claim_worker() {
-            start(provider.clone(), queue.clone());
+            worker(provider.clone(), queue.clone()).schedule();
         }
     }
 }
 
 /// Serves a key until nobody waits for it.
-async fn serve(provider: &Arc<ProviderState>, queue: &Arc<KeyQueue>) {
-    let mut server = ServerKey::new(provider.clone(), queue.clone());
+async fn serve(provider: &Arc<ProviderState>, queue: &Arc<KeyQueue>, task: Weak<InlineTask>) {
+    let mut server = ServerKey::new(provider.clone(), queue.clone(), task);
     let mut granted = None;
     loop {
         let Some(waiter) = queue.next() else {

@@ -6,13 +6,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use ekbatan_core::action::{AsFence, Fence};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::inline_task::InlineTask;
 use crate::options::countable;
 use crate::{LockError, LockKey, LockScope, LossCause};
 
@@ -46,6 +47,8 @@ pub(crate) struct Hold {
     /// Whether the key was still ours when the worker released it.
     returned: watch::Sender<Option<bool>>,
     extensions: mpsc::UnboundedSender<Extension>,
+    /// The task of the key's worker.
+    worker: Weak<InlineTask>,
 }
 
 struct HoldState {
@@ -96,6 +99,7 @@ impl Hold {
         token: i64,
         (deadline, term_ends): (Instant, Instant),
         max_hold: Duration,
+        worker: Weak<InlineTask>,
     ) -> (Arc<Self>, Lease, mpsc::UnboundedReceiver<Extension>) {
         let (extensions, asked) = mpsc::unbounded_channel();
         let hold = Arc::new(Self {
@@ -108,6 +112,7 @@ impl Hold {
             over: watch::Sender::new(None),
             returned: watch::Sender::new(None),
             extensions,
+            worker,
         });
         let lease = Lease::of(&hold);
         (hold, lease, asked)
@@ -119,6 +124,14 @@ impl Hold {
 
     pub(crate) fn max_hold(&self) -> Duration {
         self.max_hold
+    }
+
+    /// Makes a change that the worker waits for, and has the worker go on in place.
+    fn tell_worker(&self, change: impl FnOnce()) {
+        match self.worker.upgrade() {
+            Some(worker) => worker.poll_after(change),
+            None => change(),
+        }
     }
 
     /// One more lease, unless the hold is over.
@@ -347,9 +360,12 @@ impl Lease {
         let hold = &self.acquisition.hold;
         let (answer, answered) = oneshot::channel();
         let over = || hold.loss().unwrap_or(LossCause::Expired(hold.max_hold));
-        if hold.extensions.send(Extension { by: countable(by), answer }).is_ok()
-            && let Ok(answer) = answered.await
-        {
+        hold.tell_worker(|| {
+            let asked = Extension { by: countable(by), answer };
+            // A worker that has ended drops the request, which ends the wait for its answer.
+            let _ = hold.extensions.send(asked);
+        });
+        if let Ok(answer) = answered.await {
             return answer;
         }
         Err(LockError::Lost { key: self.key().clone(), cause: over() })
@@ -399,7 +415,7 @@ impl Acquisition {
     fn leave(&self) -> bool {
         let first = !self.released.swap(true, Ordering::AcqRel);
         if first {
-            self.hold.leave();
+            self.hold.tell_worker(|| self.hold.leave());
         }
         first
     }

@@ -14,6 +14,7 @@ mod backend;
 mod error;
 mod execute_locked;
 mod force;
+mod inline_task;
 mod key_hints;
 mod key_poller;
 mod key_queue;
@@ -38,6 +39,8 @@ mod source;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod telemetry;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod to_the_end;
 mod with_lock;
 
 pub use backend::{

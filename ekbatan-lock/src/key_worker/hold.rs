@@ -36,6 +36,7 @@ pub(super) async fn hold(
         granted.token(),
         (deadline, server.term_ends(&granted)),
         waiter.options.max_hold,
+        server.task.clone(),
     );
     let _abandoned = AbandonOnDrop(hold.clone());
     let began = Instant::now();

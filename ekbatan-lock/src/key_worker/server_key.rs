@@ -1,13 +1,14 @@
 //! One key at the server, as the worker of this process sees it: its grants, and whose turn it
 //! is among the processes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::backoff::Backoff;
+use crate::inline_task::InlineTask;
 use crate::key_queue::{KeyQueue, MAX_TURN};
 use crate::options::countable;
 use crate::provider_state::ProviderState;
@@ -66,6 +67,8 @@ impl ServerGrant {
 pub(super) struct ServerKey {
     pub(super) provider: Arc<ProviderState>,
     pub(super) queue: Arc<KeyQueue>,
+    /// The task of the worker itself.
+    pub(super) task: Weak<InlineTask>,
     /// When the turn of another process ends.
     other_turn: Option<Instant>,
     /// How long this process's last turn was, if it ended while more of its callers waited.
@@ -75,9 +78,13 @@ pub(super) struct ServerKey {
 }
 
 impl ServerKey {
-    pub(super) fn new(provider: Arc<ProviderState>, queue: Arc<KeyQueue>) -> Self {
+    pub(super) fn new(
+        provider: Arc<ProviderState>,
+        queue: Arc<KeyQueue>,
+        task: Weak<InlineTask>,
+    ) -> Self {
         let mut server =
-            Self { provider, queue, other_turn: None, cut_short: None, doubts: Vec::new() };
+            Self { provider, queue, task, other_turn: None, cut_short: None, doubts: Vec::new() };
         if let Some(owner) = server.queue.take_orphan() {
             server.doubt(owner, Instant::now() + ORPHAN);
         }

@@ -4,8 +4,8 @@
 //! same. The server does not know how long a lock has been held. It ends a session that sends
 //! nothing for longer than its first lock lasts, and 5 s.
 //!
-//! Requests do not queue behind each other: each runs in a task of its own, and their
-//! statements travel one after the other on the session's connection.
+//! Requests do not queue behind each other: their statements travel one after the other on the
+//! session's connection.
 
 mod live;
 mod pooler;
@@ -23,6 +23,7 @@ use crate::session::{
     Forced, ReleaseRequest, Requests, SessionBackend, SessionGrants, SessionRequest, SessionServer,
     TakeRequest, TryOutcome,
 };
+use crate::to_the_end::ToTheEnd;
 use crate::{BackendError, Grant, GrantRequest, Holder, Released};
 use live::PostgresSession;
 
@@ -96,15 +97,15 @@ impl SessionServer for PostgresSessions {
         &shared.grants
     }
 
-    /// Saves the way through the actor, which would add nothing but a wake-up.
+    /// Saves the way through the actor, which would add nothing but wake-ups.
     fn handle_directly(
         &self,
         shared: &Arc<PostgresSession>,
         request: SessionRequest,
         requests: &Requests,
-    ) -> Option<SessionRequest> {
-        self.spawn(shared, request, requests);
-        None
+    ) -> Result<ToTheEnd, SessionRequest> {
+        let (session, hints) = (shared.clone(), self.hints.clone());
+        Ok(ToTheEnd::new(handle(session, hints, request, requests.clone())))
     }
 
     async fn take(

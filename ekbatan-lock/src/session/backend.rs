@@ -43,13 +43,14 @@ impl<S: SessionServer> SessionBackend<S> {
         let (reply, replied) = oneshot::channel();
         let closed = || BackendError::unavailable("the lock session was closed");
         let (request, current) = (request(reply), self.common.current());
-        let for_actor = if S::grants(&current).is_over() {
-            Some(request)
+        let handled = if S::grants(&current).is_over() {
+            Err(request)
         } else {
             self.common.server.handle_directly(&current, request, &self.requests)
         };
-        if let Some(request) = for_actor {
-            self.requests.send(request).map_err(|_| closed())?;
+        match handled {
+            Ok(work) => work.await,
+            Err(for_actor) => self.requests.send(for_actor).map_err(|_| closed())?,
         }
         replied.await.unwrap_or_else(|_| Err(closed()))
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::grants::SessionGrants;
 use super::request::{ReleaseRequest, Requests, SessionRequest, TakeRequest};
+use crate::to_the_end::ToTheEnd;
 
 pub(crate) trait SessionServer: Send + Sync + 'static {
     /// The name of the backend.
@@ -42,15 +43,16 @@ pub(crate) trait SessionServer: Send + Sync + 'static {
 
     fn grants(shared: &Self::Shared) -> &SessionGrants<Self::Lock>;
 
-    /// Handles a request without the actor, if the session allows that; otherwise returns it.
+    /// How to handle a request without the actor, if the session allows that; otherwise returns
+    /// the request.
     fn handle_directly(
         &self,
         shared: &Self::Shared,
         request: SessionRequest,
         requests: &Requests,
-    ) -> Option<SessionRequest> {
+    ) -> Result<ToTheEnd, SessionRequest> {
         let _ = (shared, requests);
-        Some(request)
+        Err(request)
     }
 
     /// Tries to take locks, and replies.
