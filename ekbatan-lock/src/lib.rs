@@ -11,6 +11,8 @@
 #![warn(missing_docs)]
 
 mod backend;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod cleaning;
 mod error;
 mod execute_locked;
 mod force;

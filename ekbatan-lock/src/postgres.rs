@@ -4,6 +4,7 @@
 //! are. No statement waits for a key. A server that follows another one grants nothing.
 
 mod address;
+mod cleaning;
 mod error;
 mod key_data;
 mod lease;

@@ -7,11 +7,11 @@ use ekbatan_testkit::TempSqlite;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use crate::providers::{Kind, LONG, on_sqlite};
-use crate::sql::place::{Place, mysql_client};
+use crate::sql::place::Place;
 
 on_providers! {
     |kind| kind;
-    [sqlite, mysql_lease, mysql_session, mariadb_lease, mariadb_session]
+    [sqlite, postgres_lease, mysql_lease, mysql_session, mariadb_lease, mariadb_session]
     rows_of_keys_that_are_not_used_are_deleted,
 }
 
@@ -39,6 +39,7 @@ impl Rows {
     fn table(&self) -> &'static str {
         match self {
             Self::File(_) => "eventlog_lock_leases",
+            Self::Server(place) if place.kind == Kind::PostgresLease => "eventlog.lock_leases",
             Self::Server(place) if place.kind.is_session() => "lock_sessions",
             Self::Server(_) => "lock_leases",
         }
@@ -47,20 +48,15 @@ impl Rows {
     /// The number of rows of keys with this name.
     async fn count(&self, name: &str) -> i64 {
         let sql = format!("SELECT COUNT(*) FROM {} WHERE lock_key LIKE '%{name}%'", self.table());
-        let query = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
             Self::File(file) => {
                 let mut connection = SqliteConnection::connect(&file.url()).await.unwrap();
-                let row = query.fetch_one(&mut connection).await.unwrap();
+                let count = sqlx::query_scalar(AssertSqlSafe(sql));
+                let count = count.fetch_one(&mut connection).await.unwrap();
                 connection.close().await.unwrap();
-                sqlx::Row::get(&row, 0)
+                count
             }
-            Self::Server(place) => {
-                let mut connection = mysql_client(&place.url).await;
-                let row = query.fetch_one(&mut connection).await.unwrap();
-                connection.close().await.unwrap();
-                sqlx::Row::get(&row, 0)
-            }
+            Self::Server(place) => place.number(&sql).await,
         }
     }
 

@@ -19,6 +19,7 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::address::PostgresAddress;
+use super::cleaning::RowCleaner;
 use super::lease_waiters::{DeafOnDrop, LeaseWaiters};
 use super::listener::HandOverListener;
 use super::pool::{PostgresLockPool, TypedValue};
@@ -65,6 +66,7 @@ pub(super) struct PostgresLeases {
     rows: LeaseRows,
     listener: HandOverListener,
     looker: JoinHandle<()>,
+    cleaner: Arc<RowCleaner>,
 }
 
 /// The rows, as this process changes them. Cheap to clone.
@@ -86,7 +88,19 @@ impl PostgresLeases {
         let listener = HandOverListener::start(server, channel, waiters.clone());
         let rows = LeaseRows { pool, process, waiters, durable };
         let looker = tokio::spawn(rows.clone().look_again_and_again());
-        Self { rows, listener, looker }
+        Self { rows, listener, looker, cleaner: Arc::default() }
+    }
+
+    /// Deletes old rows if that is due, without the caller of the release waiting for it.
+    fn clean_after(&self, released: &str) {
+        if let Some(slice) = self.cleaner.slice_after(released) {
+            let (pool, cleaner) = (self.rows.pool.clone(), self.cleaner.clone());
+            tokio::spawn(async move {
+                if let Err(error) = cleaner.clean(slice, &pool).await {
+                    tracing::debug!(%error, "old rows of leases stay");
+                }
+            });
+        }
     }
 }
 
@@ -220,6 +234,7 @@ impl LockBackend for PostgresLeases {
             (&self.rows.durable, Type::BOOL),
         ];
         let row = self.rows.pool.row("releasing a lease", RELEASE, &values).await?;
+        self.clean_after(key);
         // A lease that has expired is free already. If a process waits, it has the key by now.
         Ok(Released { ours: row.is_some_and(|row| row.get(0)), wanted: false })
     }

@@ -1,8 +1,4 @@
-//! Deleting rows of keys that nobody has used for long.
-//!
-//! A process looks at a slice of the table after its first release and then after every
-//! [`RELEASES`]th, so that the work keeps step with the keys that are used, and an idle process
-//! does none.
+//! Deleting rows of keys that nobody has used for long, [slice by slice](crate::cleaning).
 //!
 //! Invariants: a row is deleted only if its key is free and its token is more than a day old. A
 //! new row begins with the clock's milliseconds, so tokens grow unless the clock was set back by
@@ -13,9 +9,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use super::columns::get;
 use super::file::{LockFile, SqliteValue};
 use crate::BackendError;
-
-/// Number of releases of this process for each slice.
-const RELEASES: u64 = 256;
+use crate::cleaning::RELEASES;
 
 /// The last row of the next slice.
 const SLICE: &str = "\

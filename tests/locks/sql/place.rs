@@ -57,7 +57,8 @@ impl Place {
     }
 
     /// The result of a query for one number.
-    pub async fn number(&self, sql: &'static str) -> i64 {
+    pub async fn number(&self, sql: &str) -> i64 {
+        let sql = AssertSqlSafe(sql.to_owned());
         if is_postgres(self.kind) {
             let mut connection = PgConnection::connect(&self.url).await.unwrap();
             let number = sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap();
