@@ -273,6 +273,12 @@ pub trait LockBackend: Send + Sync + 'static {
         false
     }
 
+    /// Whether processes of all zones can reach the keys. If not, keys of all zones
+    /// ([`LockLevel::Global`](crate::LockLevel::Global)) are refused.
+    fn spans_zones(&self) -> bool {
+        true
+    }
+
     /// Time between tries while no hint comes.
     fn poll_interval(&self) -> Duration {
         Duration::from_millis(20)

@@ -108,6 +108,16 @@ pub enum LockError {
         /// The value.
         value: Duration,
     },
+    /// The key is one of all zones, and the locks cannot be reached from other zones.
+    #[error(
+        "`{key}` is a key of all zones, and {backend} locks can be reached from one zone only: take it from a lock server that all zones reach, or give it `LockLevel::Zone`"
+    )]
+    OneZone {
+        /// The key.
+        key: LockKey,
+        /// The name of the backend.
+        backend: &'static str,
+    },
     /// The key is blank.
     #[error("a lock's key is blank; name what is locked, such as `wallet:17`")]
     BlankKey,

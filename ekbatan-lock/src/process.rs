@@ -132,6 +132,10 @@ impl LockBackend for ProcessBackend {
     fn frees_by_itself(&self) -> bool {
         true
     }
+
+    fn spans_zones(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use crate::options::countable;
 use crate::provider_state::{Enqueued, ProviderState};
 use crate::telemetry::{self, increment};
 use crate::{
-    BackendError, Grant, Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockOptions,
-    LockScope,
+    BackendError, Grant, Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockLevel,
+    LockOptions, LockScope,
 };
 
 /// Locks by key. Two callers that name the same key exclude each other. Contention is never an
@@ -219,6 +219,9 @@ impl LockProvider {
     ) -> Result<Option<Lease>, LockError> {
         let options = LockOptions { term: options.term.or(self.term), ..*options };
         check(key, &options)?;
+        if key.reach() == LockLevel::Global && !self.state.backend.spans_zones() {
+            return Err(LockError::OneZone { key: key.clone(), backend: self.name() });
+        }
         let (max_wait, options) = (max_wait.map(countable), &options.countable());
         let since = Instant::now();
         let (caller_span, acquire_span) = (Span::current(), telemetry::acquiring(self.name(), key));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LockLevel, LockSource, lock_key};
 
-use crate::providers::{LONG, TestLocks};
+use crate::providers::{Kind, LONG, TestLocks};
 
 /// A small part of the wait that a waiter was ready for, and more than a busy machine needs.
 const PROMPT: Duration = Duration::from_secs(20);
@@ -122,7 +122,16 @@ async fn a_waiter_gets_the_key_when_it_is_released(t: &TestLocks) {
 async fn the_levels_of_one_key_are_separate_locks(t: &TestLocks) {
     let key = LockKey::named("k");
     let _zone = t.hold(&key).await;
-    assert!(t.try_now(&key.clone().level(LockLevel::Global)).await.is_some());
+    let global = key.clone().level(LockLevel::Global);
+    if matches!(t.kind(), Kind::Process | Kind::Sqlite) {
+        // No other zone can reach them.
+        let refused = t.locks.try_acquire(&global, Duration::ZERO, LONG).await.unwrap_err();
+        assert!(matches!(refused, LockError::OneZone { .. }), "{refused}");
+        let message = refused.to_string();
+        assert!(message.contains("`k`") && message.contains("LockLevel::Zone"), "{message}");
+    } else {
+        assert!(t.try_now(&global).await.is_some());
+    }
     assert!(t.try_now(&key.level(LockLevel::Zone)).await.is_none());
 }
 

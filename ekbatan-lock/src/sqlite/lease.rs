@@ -234,6 +234,10 @@ impl LockBackend for SqliteLeases {
         true
     }
 
+    fn spans_zones(&self) -> bool {
+        false
+    }
+
     async fn freed(&self, key: &str) {
         self.poller.freed(key).await;
     }
