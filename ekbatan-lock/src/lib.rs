@@ -21,6 +21,7 @@ mod key_hints;
 mod key_poller;
 mod key_queue;
 mod key_worker;
+mod lead;
 mod lease;
 mod leases;
 #[cfg(feature = "mysql")]

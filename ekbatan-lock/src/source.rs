@@ -1,8 +1,10 @@
-//! What every source of locks can do with a closure: run it under locks, or on one node only.
+//! What every source of locks can do with a closure: run it under locks, on one node only, or
+//! as the leader.
 
 use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
+use crate::lead::lead;
 use crate::run_once::run_once;
 use crate::with_lock::{with_lock, with_locks};
 use crate::{KeyedLockProvider, Lease, LockKey, LockOptions, RunOnce, RunOnceError, WithLockError};
@@ -137,6 +139,44 @@ pub trait LockSource: KeyedLockProvider {
         F: IntoFuture<Output = Result<T, E>>,
     {
         run_once(self, key, at_least, at_most, work)
+    }
+
+    /// Runs the work as soon as, and while, this process is the leader: the holder of the key.
+    /// Use it for work that goes on and that one process should do, such as forwarding events.
+    /// Returns when the work returns; until then, the process leads or stands by.
+    ///
+    /// While the process leads, it renews the key, which the server keeps for `term`. If the
+    /// process dies or cannot renew the key, another one leads after this time. Locks of a session
+    /// are free as soon as the session ends.
+    ///
+    /// If the lease is lost, the work is dropped at its next await, and the process stands by to
+    /// lead again, with new work. Tasks that the work spawned keep running: they have to watch
+    /// [`Lease::lost`]. What the work writes should be fenced by its lease. A lock server that is
+    /// not available is waited for.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_lock::*;
+    /// # async fn forward(lease: &Lease) -> std::io::Result<()> { Ok(()) }
+    /// # async fn run(locks: &LockProvider) -> Result<(), WithLockError<std::io::Error>> {
+    /// let term = Duration::from_secs(10);
+    /// locks.lead(&lock_key!("forwarder"), term, async |lease| forward(&lease).await).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The work's own error, or an error of the lock that waiting does not cure.
+    fn lead<F, T, E>(
+        &self,
+        key: &LockKey,
+        term: Duration,
+        work: impl FnMut(Lease) -> F,
+    ) -> impl Future<Output = Result<T, WithLockError<E>>>
+    where
+        F: IntoFuture<Output = Result<T, E>>,
+    {
+        lead(self, key, term, work)
     }
 }
 

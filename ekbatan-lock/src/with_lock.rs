@@ -27,8 +27,8 @@ where
         let Some(lease) = provider.take(key, &options).await? else {
             return Err(WithLockError::Busy { key: key.clone(), waited: asked.elapsed() });
         };
-        let guard = ReleaseOnDrop(lease);
-        let lease = guard.0.clone();
+        let guard = ReleaseOnDrop::new(lease);
+        let lease = guard.lease();
         let working = LockScope::run_work(async { work(lease).into_future().await });
         working.await.map_err(WithLockError::Work)
     })
@@ -48,7 +48,7 @@ where
 {
     LockScope::run(async {
         let guards = take_all(provider, keys, &options).await?;
-        let leases = keys.iter().filter_map(|key| guards.get(key)).map(|guard| guard.0.clone());
+        let leases = keys.iter().filter_map(|key| guards.get(key)).map(ReleaseOnDrop::lease);
         let leases = leases.collect();
         let working = LockScope::run_work(async { work(leases).into_future().await });
         working.await.map_err(WithLockError::Work)
@@ -79,14 +79,24 @@ where
         let Some(lease) = answer? else {
             return Err(WithLockError::Busy { key: key.clone(), waited: asked.elapsed() });
         };
-        guards.insert(key, ReleaseOnDrop(lease));
+        guards.insert(key, ReleaseOnDrop::new(lease));
     }
     guards.values().try_for_each(|guard| guard.0.check())?;
     Ok(guards)
 }
 
 /// Ends the lease when dropped, even if clones of the lease remain.
-struct ReleaseOnDrop(Lease);
+pub(crate) struct ReleaseOnDrop(Lease);
+
+impl ReleaseOnDrop {
+    pub(crate) fn new(lease: Lease) -> Self {
+        Self(lease)
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        self.0.clone()
+    }
+}
 
 impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {

@@ -79,6 +79,7 @@ mod force;
 mod forced_successors;
 mod grants;
 mod hand_over;
+mod lead;
 mod mysql;
 mod postgres;
 mod queue;
