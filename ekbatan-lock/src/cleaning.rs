@@ -1,4 +1,4 @@
-//! When rows of keys that nobody has used for long are looked for, and among which keys.
+//! Decides when to look for rows of keys that nobody has used for long, and in which slice.
 //!
 //! A process looks at a slice of its table after its first release and then after every
 //! [`RELEASES`]th, so that the work keeps step with the keys that are used, and an idle process

@@ -1,8 +1,8 @@
 //! A task that exists for the runtime only while it has something to do.
 //!
-//! Who has work for it polls it in place: work that waits for nothing is then done without a
-//! change of thread, and a request is sent before its caller goes on. When it is woken later, a
-//! task of the runtime polls it. In between it costs no task.
+//! A caller that has work for it polls it in place: work that waits for nothing is then done
+//! without a change of thread, and a request is sent before its caller goes on. When it is woken
+//! later, a task of the runtime polls it. In between it costs no task.
 //!
 //! Invariants: the future is polled by one thread at a time, and always within its runtime. A
 //! wake-up is followed by a poll. A future that panics is dropped, and one whose runtime has
@@ -48,7 +48,7 @@ impl InlineTask {
     }
 
     /// Makes a change that the future waits for, and polls the future in place. If another
-    /// thread polls it, that one polls it again.
+    /// thread polls it, or this thread cannot, a task of the runtime polls it.
     pub(crate) fn poll_after(self: &Arc<Self>, change: impl FnOnce()) {
         let polls =
             is_fit_to_poll() && (self.change(IDLE, POLLED) || self.change(SCHEDULED, POLLED));
@@ -57,6 +57,8 @@ impl InlineTask {
             // The change has woken the future, and the poll that follows is enough for that.
             self.change(WOKEN, POLLED);
             self.poll();
+        } else {
+            self.schedule();
         }
     }
 
@@ -118,8 +120,16 @@ impl Wake for InlineTask {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.change(POLLED, WOKEN) {
-            self.schedule();
+        // Writes in each state, so that the next poll sees what this thread has done before.
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+            Some(match state {
+                IDLE => SCHEDULED,
+                POLLED => WOKEN,
+                other => other,
+            })
+        });
+        if before == Ok(IDLE) {
+            self.spawn();
         }
     }
 }
@@ -148,8 +158,8 @@ impl Drop for ScheduledPoll {
     }
 }
 
-/// Drops a future on a thread that does only this. Who wakes a future may hold a lock that is
-/// taken when the future is dropped.
+/// Drops a future on a thread that does only this. The thread that has woken the future may hold
+/// a lock that is taken when the future is dropped.
 fn drop_elsewhere(future: BoxFuture<'static, ()>) {
     static FUTURES: OnceLock<Sender<BoxFuture<'static, ()>>> = OnceLock::new();
     let futures = FUTURES.get_or_init(|| {
@@ -159,11 +169,13 @@ fn drop_elsewhere(future: BoxFuture<'static, ()>) {
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
             }
         };
-        // Without a thread, the future is dropped here.
         let _ = std::thread::Builder::new().name("ekbatan-lock".to_owned()).spawn(drops);
         futures
     });
-    let _ = futures.send(future);
+    if let Err(unsent) = futures.send(future) {
+        // The thread could not be started. A leak is better than a thread that waits for itself.
+        std::mem::forget(unsent);
+    }
 }
 
 /// Whether this thread can poll: it is neither ending nor unwinding from a panic.
@@ -224,27 +236,28 @@ mod tests {
         for _ in 0..200 {
             let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
             let (seen, done) = (begun.clone(), ended.clone());
+            let changed = Arc::new(Notify::new());
+            let of_task = changed.clone();
             let task = task(async move {
-                poll_fn(|cx| {
-                    cx.waker().wake_by_ref();
-                    let enough = seen.load(Ordering::SeqCst) == 4;
-                    if enough { Poll::Ready(()) } else { Poll::Pending }
-                })
-                .await;
+                while seen.load(Ordering::SeqCst) < 4 {
+                    of_task.notified().await;
+                }
                 done.notify_one();
             });
+            task.poll_after(|| ());
             let threads = (0..4).map(|_| {
-                let (task, begun) = (task.clone(), begun.clone());
+                let (task, begun, changed) = (task.clone(), begun.clone(), changed.clone());
                 tokio::task::spawn_blocking(move || {
-                    task.poll_after(|| {
-                        begun.fetch_add(1, Ordering::SeqCst);
-                    });
+                    task.poll_after(|| ());
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    changed.notify_one();
                 })
             });
             for thread in threads.collect::<Vec<_>>() {
                 thread.await.unwrap();
             }
-            ended.notified().await;
+            let ended = tokio::time::timeout(Duration::from_secs(60), ended.notified());
+            ended.await.expect("a wake-up was lost");
         }
     }
 
@@ -298,9 +311,9 @@ mod tests {
     async fn who_wakes_a_future_without_a_runtime_may_hold_its_locks() {
         let (guard, dropped) = dropped();
         let waker = Arc::new(Mutex::new(None));
-        let (of_future, runtime) = (waker.clone(), tokio::runtime::Builder::new_current_thread());
+        let of_future = waker.clone();
         let ended = std::thread::spawn(move || {
-            let runtime = { runtime }.build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let _entered = runtime.enter();
             let task = task(async move {
                 let locks = Locks(of_future, Some(guard));

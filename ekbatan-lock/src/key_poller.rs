@@ -151,6 +151,8 @@ impl Watch {
         keys.task += 1;
         // The runtime may end before the task does; the next busy key starts another one.
         let running = Running { watch: self.clone(), task: keys.task };
+        // A runtime that ends drops the task at once, which locks the keys.
+        drop(keys);
         tokio::spawn(async move { poll(&running.watch).await });
     }
 

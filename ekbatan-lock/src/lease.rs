@@ -127,7 +127,7 @@ impl Hold {
     }
 
     /// Makes a change that the worker waits for, and has the worker go on in place.
-    fn tell_worker(&self, change: impl FnOnce()) {
+    fn poll_worker_after(&self, change: impl FnOnce()) {
         match self.worker.upgrade() {
             Some(worker) => worker.poll_after(change),
             None => change(),
@@ -360,7 +360,7 @@ impl Lease {
         let hold = &self.acquisition.hold;
         let (answer, answered) = oneshot::channel();
         let over = || hold.loss().unwrap_or(LossCause::Expired(hold.max_hold));
-        hold.tell_worker(|| {
+        hold.poll_worker_after(|| {
             let asked = Extension { by: countable(by), answer };
             // A worker that has ended drops the request, which ends the wait for its answer.
             let _ = hold.extensions.send(asked);
@@ -415,7 +415,7 @@ impl Acquisition {
     fn leave(&self) -> bool {
         let first = !self.released.swap(true, Ordering::AcqRel);
         if first {
-            self.hold.tell_worker(|| self.hold.leave());
+            self.hold.poll_worker_after(|| self.hold.leave());
         }
         first
     }

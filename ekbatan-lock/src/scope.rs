@@ -17,7 +17,7 @@ tokio::task_local! {
 /// the scope holds, and those that the scopes around it hold. A spawned task does not inherit
 /// the scope and waits like any other caller.
 ///
-/// `with_lock`, `with_locks` and `run_once` open a scope for their work. Their locks are
+/// `with_lock`, `with_locks`, `run_once` and `lead` open a scope for their work. Their locks are
 /// re-entered by calls within the work. A lease that the work takes by `acquire` or `take` is a
 /// holder of its own, which nothing re-enters, so that parts of the work that run beside each
 /// other, for example in `join!`, exclude each other.

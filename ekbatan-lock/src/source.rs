@@ -147,7 +147,7 @@ pub trait LockSource: KeyedLockProvider {
     ///
     /// While the process leads, it renews the key, which the server keeps for `term`. If the
     /// process dies or cannot renew the key, another one leads after this time. Locks of a session
-    /// are free as soon as the session ends.
+    /// are free as soon as the server notices that the session has ended.
     ///
     /// If the lease is lost, the work is dropped at its next await, and the process stands by to
     /// lead again, with new work. Tasks that the work spawned keep running: they have to watch
@@ -166,7 +166,7 @@ pub trait LockSource: KeyedLockProvider {
     ///
     /// # Errors
     ///
-    /// The work's own error, or an error of the lock that waiting does not cure.
+    /// The work's own error, or an error with which the lock server refuses the request.
     fn lead<F, T, E>(
         &self,
         key: &LockKey,

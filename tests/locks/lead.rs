@@ -35,8 +35,13 @@ impl Drop for Work {
 
 impl Candidate {
     fn start(locks: &LockProvider, key: &LockKey) -> Self {
+        Self::beside(locks, key, Arc::default())
+    }
+
+    /// Shares the count of works with another one.
+    fn beside(locks: &LockProvider, key: &LockKey, works: Arc<AtomicUsize>) -> Self {
         let (led, leads) = mpsc::unbounded_channel();
-        let (stop, works) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let stop = Arc::new(Notify::new());
         let (locks, key) = (locks.clone(), key.clone());
         let (may_stop, counted) = (stop.clone(), works.clone());
         let run = tokio::spawn(async move {
@@ -62,7 +67,7 @@ async fn one_process_leads_and_the_next_takes_over_when_its_work_is_done(t: &Tes
     let (key, other) = (LockKey::named("k"), t.other_node().await);
     let mut first = Candidate::start(&t.locks, &key);
     let lease = first.leads().await;
-    let mut second = Candidate::start(&other, &key);
+    let mut second = Candidate::beside(&other, &key, first.works.clone());
     assert!(t.try_now(&key).await.is_none());
     assert!(lease.is_held() && second.leads.is_empty(), "one leads at a time");
     first.stop.notify_one();
@@ -90,7 +95,7 @@ async fn a_leader_that_is_dropped_leads_no_more(t: &TestLocks) {
     let mut first = Candidate::start(&t.locks, &key);
     let lease = first.leads().await;
     first.run.abort();
-    let mut second = Candidate::start(&other, &key);
+    let mut second = Candidate::beside(&other, &key, first.works.clone());
     second.leads().await;
     assert!(!lease.is_held());
     second.run.abort();

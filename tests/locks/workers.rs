@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ekbatan::lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, KeyedLockProvider, Lease, LockBackend,
-    LockError, LockKey, LockOptions, LockProvider, LossCause, ProcessBackend, Released,
+    LockError, LockKey, LockOptions, LockProvider, LossCause, ProcessBackend, Released, lock_key,
 };
 
 use crate::providers::{LONG, TestLocks};
@@ -15,6 +15,7 @@ use crate::providers::{LONG, TestLocks};
 on_every_provider! {
     the_longest_times_are_accepted,
     a_key_outlives_the_runtime_of_its_worker,
+    a_lease_may_be_dropped_at_the_end_of_a_runtime,
 }
 
 async fn the_longest_times_are_accepted(t: &TestLocks) {
@@ -83,6 +84,18 @@ async fn a_key_outlives_the_runtime_of_its_worker(t: &TestLocks) {
     drop(holding.await.unwrap()); // that runtime has ended by now
     assert!(lease.is_held() && lease.release().await);
     t.locks.close().await;
+}
+
+async fn a_lease_may_be_dropped_at_the_end_of_a_runtime(t: &TestLocks) {
+    for round in 0..10 {
+        let key = lock_key!("k", round);
+        let (locks, of_runtime) = (t.locks.clone(), key.clone());
+        on_its_own_runtime(async move {
+            drop(locks.acquire(&of_runtime, LONG * 10).await.unwrap());
+        })
+        .await;
+        assert!(t.hold(&key).await.release().await, "round {round}");
+    }
 }
 
 async fn waiting_for(locks: &LockProvider, key: &LockKey) {

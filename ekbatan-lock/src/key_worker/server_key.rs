@@ -106,7 +106,11 @@ impl ServerKey {
     /// Awaits the server's answer. Callers whose wait ends meanwhile learn that there is none.
     pub(super) async fn asking<T>(&self, request: impl Future<Output = T>) -> T {
         self.queue.set_asked(Some(Instant::now()));
-        let answer = request.await;
+        // Wakes the worker when its runtime ends, whatever the request waits for.
+        let answer = match tokio::time::timeout(countable(Duration::MAX), request).await {
+            Ok(answer) => answer,
+            Err(_) => std::future::pending().await,
+        };
         self.queue.set_asked(None);
         answer
     }

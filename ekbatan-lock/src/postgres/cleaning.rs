@@ -2,7 +2,7 @@
 //!
 //! Invariants: a row is deleted only if its key is free, nobody waits for it, and its token is
 //! more than a day old. A new row begins with the clock's milliseconds, so tokens grow unless the
-//! server's clock was set back by more than that. A deletion waits for nobody.
+//! server's clock was set back by more than that. A deletion waits for no row.
 
 use tokio_postgres::types::Type;
 

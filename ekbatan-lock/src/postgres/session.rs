@@ -105,7 +105,8 @@ impl SessionServer for PostgresSessions {
         requests: &Requests,
     ) -> Result<ToTheEnd, SessionRequest> {
         let (session, hints) = (shared.clone(), self.hints.clone());
-        Ok(ToTheEnd::new(handle(session, hints, request, requests.clone())))
+        let runtime = session.runtime.clone();
+        Ok(ToTheEnd::new(runtime, handle(session, hints, request, requests.clone())))
     }
 
     async fn take(
@@ -155,12 +156,24 @@ impl SessionServer for PostgresSessions {
     }
 }
 
+/// Ends the session if a request is not finished, because its effect is unknown then.
+struct EndIfUnfinished<'s>(Option<&'s PostgresSession>);
+
+impl Drop for EndIfUnfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.0 {
+            session.end("a request was not finished".to_owned());
+        }
+    }
+}
+
 async fn handle(
     session: Arc<PostgresSession>,
     hints: Arc<KeyHints>,
     request: SessionRequest,
     requests: Requests,
 ) {
+    let mut unfinished = EndIfUnfinished(Some(&session));
     match request {
         SessionRequest::Take { reply, .. } if reply.is_closed() => {}
         SessionRequest::Take { key, request, reply } => {
@@ -182,6 +195,7 @@ async fn handle(
         }
         SessionRequest::Close { reply } => drop(reply.send(())),
     }
+    unfinished.0 = None;
 }
 
 async fn take(

@@ -22,7 +22,7 @@ pub(super) struct PostgresTables {
     functions: &'static str,
 }
 
-/// One row per key that was ever leased.
+/// One row for each key that was leased lately.
 pub(super) const LEASES: PostgresTables = PostgresTables {
     names: &[
         "eventlog.lock_leases",

@@ -43,8 +43,7 @@ pub(crate) trait SessionServer: Send + Sync + 'static {
 
     fn grants(shared: &Self::Shared) -> &SessionGrants<Self::Lock>;
 
-    /// How to handle a request without the actor, if the session allows that; otherwise returns
-    /// the request.
+    /// The work for a request that needs no actor. Returns the request if it needs one.
     fn handle_directly(
         &self,
         shared: &Self::Shared,

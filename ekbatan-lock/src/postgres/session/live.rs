@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_postgres::{Error, Row, Statement};
 use uuid::Uuid;
@@ -104,6 +105,8 @@ pub(crate) struct PostgresSession {
     pub(super) grants: SessionGrants<i64>,
     /// What the server process is marked with.
     mark: String,
+    /// The runtime of the connection.
+    pub(super) runtime: Handle,
     /// When this session last registered as a waiter, by key.
     noted: Mutex<HashMap<String, Instant>>,
     /// Whether the last statement that was sent set a limit. Statements are sent while it is
@@ -139,6 +142,7 @@ impl PostgresSession {
             id,
             grants: SessionGrants::new(),
             mark,
+            runtime: Handle::current(),
             noted: Mutex::default(),
             limited: Mutex::default(),
             statements,
