@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ekbatan::action::{Coalesced, Outcome};
+use ekbatan::action::{Coalesced, ErrorKind, Outcome};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
@@ -22,6 +22,7 @@ on_every_database! {
     a_late_call_that_read_uncommitted_rows_runs_again,
     a_call_may_await_a_spawned_call_on_its_key,
     a_turn_that_nobody_waits_for_has_no_bound,
+    a_call_in_an_open_transaction_waits_for_no_turn,
 }
 
 /// Groups that are bounded by the turns of their calls only.
@@ -204,4 +205,23 @@ async fn a_turn_that_nobody_waits_for_has_no_bound(db: &TestDatabase) {
     gate.open();
     assert_eq!(call.await.unwrap().version(), 2);
     assert_eq!(slow.runs(), 1);
+}
+
+/// Its group would be committed by another task, beside the transaction, and might wait for it.
+async fn a_call_in_an_open_transaction_waits_for_no_turn(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let (holds, touches) = (hold(&gate), touch(id));
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let transactions = db.databases.transactions();
+    let answer = transactions.in_transaction(async |_| {
+        let call = in_queue(&executor, &touches).into_future();
+        Ok::<_, Refused>(bounded("a call in a transaction", call).await)
+    });
+    let refused = answer.await.unwrap().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused, "{refused}");
+    gate.open();
+    holding.await.unwrap();
+    assert_eq!(db.things().get(id).await.unwrap().version(), 1);
 }
