@@ -21,12 +21,12 @@ fn log_of(file: &Path) -> PathBuf {
 async fn a_closed_database_is_one_whole_file(db: &TestDatabase) {
     let file = PathBuf::from(db.url.strip_prefix("sqlite:").unwrap());
     db.databases.close().await;
-    for round in 1..=20 {
+    for round in 1..=200 {
         let databases = db.open_again().await;
         let things = databases.repository::<Thing>();
         things.add(quiet(thing(&format!("{round}")))).await.unwrap();
         // Several connections; one has not finished its last use.
-        for count in join_all((0..5).map(|_| things.count())).await {
+        for count in join_all((0..10).map(|_| things.count())).await {
             assert_eq!(count.unwrap(), round);
         }
         let _unfinished = drop_at_poll(1, things.count()).await;
