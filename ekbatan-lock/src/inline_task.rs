@@ -326,11 +326,12 @@ mod tests {
             task.poll_after(|| ());
         });
         ended.join().unwrap();
-        {
+        std::thread::spawn(move || {
             let waker = waker.lock().unwrap();
             waker.as_ref().unwrap().wake_by_ref();
-        }
-        dropped.await.unwrap();
+        });
+        let dropped = tokio::time::timeout(Duration::from_secs(60), dropped).await;
+        dropped.expect("the thread that wakes the future waits for itself").unwrap();
     }
 
     #[tokio::test]
