@@ -48,8 +48,8 @@ pub enum LockError {
         /// How it ended.
         cause: LossCause,
     },
-    /// The lock server cannot be used at present. The request had no effect. The
-    /// holder of the lock is not known.
+    /// The lock server cannot be used at present. The request had no effect. The holder of
+    /// the lock is not known.
     #[error("the lock server of `{key}` is not available: {source}")]
     Unavailable {
         /// The key.

@@ -89,8 +89,8 @@ impl PostgresLocks {
     }
 
     /// Leases as rows of the table `eventlog.lock_leases`. A lease holds no connection, and
-    /// works behind poolers. One connection beyond the pool learns of keys that
-    /// are handed over to this process.
+    /// works behind poolers. One connection beyond the pool learns of keys that are handed over
+    /// to this process.
     ///
     /// A grant is on disk before its holder learns of it, unless
     /// [`asynchronous`](Self::asynchronous) says otherwise. So leases survive a crash of the

@@ -17,7 +17,7 @@ on_every_provider! {
     the_error_of_the_work_ends_the_lead,
 }
 
-/// A process that leads until it is told to stop. Counts the works that exist.
+/// A process that leads until the test stops it. `works` is the number of works that run now.
 struct Candidate {
     leads: mpsc::UnboundedReceiver<Lease>,
     stop: Arc<Notify>,

@@ -1,7 +1,8 @@
 //! One connection, and SQL texts of several statements that take one round trip.
 //!
-//! Invariants: a connection whose answer was not read to its end, or whose runtime has ended, is not
-//! used again. A session sets all variables that a statement here relies on, so the server's defaults do not matter.
+//! Invariants: a connection whose answer was not read to its end, or whose runtime has ended, is
+//! not used again. A session sets all variables that a statement here relies on, so the server's
+//! defaults do not matter.
 
 use std::time::{Duration, Instant};
 
