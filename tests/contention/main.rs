@@ -21,6 +21,7 @@ mod effects;
 mod expectations;
 mod faults;
 mod groups;
+mod hot_rows;
 mod leases;
 mod processes;
 mod reads;

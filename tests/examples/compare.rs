@@ -39,6 +39,7 @@ fn compare_runs_without_a_server_and_writes_every_report() {
     let arguments = ["--tasks", "1,4", "--csv", csv, "--html", html, "--svg", svg];
     let lines = compare(folder.path(), &arguments);
     let all = [
+        "default",
         "optimistic",
         "pessimistic",
         "coalesced",

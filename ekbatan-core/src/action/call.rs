@@ -92,6 +92,7 @@ impl<'a, A: Action> Call<'a, A> {
             deadline: Deadline::new(options.deadline.unwrap_or(executor.deadline)),
             number: 1,
             alone: false,
+            queue_number: None,
             fencing: options.fencing.take(),
             wants_token: options.wants_token,
             open: Some(open),

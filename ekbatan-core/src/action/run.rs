@@ -1,6 +1,7 @@
 //! Runs a call: idempotency, attempts and retries, until the call has an answer.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tracing::{Instrument, Span, field};
 
@@ -115,11 +116,11 @@ impl<A: Action> Call<'_, A> {
         let executor = self.executor;
         let own_policy = self.options.retry.take();
         let policy = own_policy.as_ref().unwrap_or(&executor.retry);
-        let chosen = self.choose_strategy()?;
+        let mut chosen = self.choose_strategy()?;
         let mut spent = BTreeMap::<ErrorKind, u32>::new();
         loop {
             Span::current().record("ekbatan.action.retry.count", self.attempt.number - 1);
-            let mut error = match executor.strategies.attempt(chosen.as_ref(), self).await {
+            let mut error = match executor.strategies.attempt(chosen.as_mut(), self).await {
                 Ok(output) => return Ok(output),
                 Err(error) => error,
             };
@@ -152,11 +153,14 @@ impl<A: Action> Call<'_, A> {
             else {
                 return Err(error);
             };
-            let wait = executor.jitter(budget.bound(*used));
+            let queues = chosen.as_mut().is_some_and(ChosenStrategy::takes_queue);
+            let wait = if queues { Duration::ZERO } else { executor.jitter(budget.bound(*used)) };
             *used += 1;
             tracing::debug!(name: "retry", attempt = self.attempt.number, ?kind, ?wait, "retry");
-            let waiting = tokio::time::sleep(wait);
-            self.attempt.deadline.bound(waiting).await.map_err(|_| error)?;
+            if !queues {
+                let waiting = tokio::time::sleep(wait);
+                self.attempt.deadline.bound(waiting).await.map_err(|_| error)?;
+            }
             self.attempt.number += 1;
         }
     }

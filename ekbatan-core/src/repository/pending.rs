@@ -1,7 +1,8 @@
 //! Rows that are staged by earlier calls of the same group and are not in any database yet.
 //!
 //! A [`Repository`](super::Repository) with a [`PendingReads`] answers reads by id from these
-//! rows. Before it asks the database about a whole table, it has them committed.
+//! rows. Before it asks the database about a whole table, it has them committed. It also tells
+//! the [`PendingReads`] which rows it reads.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -22,6 +23,12 @@ pub(crate) trait PendingReads: Send + Sync {
     /// Commits the pending rows of a table, so that the database can answer for it. Returns
     /// `None` if there are none.
     fn settle(&self, table: TableKey) -> Option<BoxFuture<'_, ()>>;
+
+    /// Called before a row is read by its id, and after a row is found otherwise. If the reader
+    /// must wait, returns when it may go on.
+    fn meet(&self, _model: &'static str, _id: Uuid) -> Option<BoxFuture<'_, ()>> {
+        None
+    }
 }
 
 /// A row as a plan stages it. Cloning it does not copy the value.

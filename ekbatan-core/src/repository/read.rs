@@ -73,7 +73,9 @@ impl<T: Entity> Repository<T> {
         self.settle_pending().await;
         let condition = &condition;
         let asked = ask!(self.sources(), |source| source.find_where(condition, "").await);
-        Ok(all(asked).await?.into_iter().flatten().collect())
+        let rows: Vec<_> = all(asked).await?.into_iter().flatten().collect();
+        self.meet_all(&rows).await;
+        Ok(rows)
     }
 
     /// Returns the rows that match a condition from all shards that can be read, and lists the
@@ -96,6 +98,7 @@ impl<T: Entity> Repository<T> {
                 Err(error) => return Err(error),
             }
         }
+        self.meet_all(&rows).await;
         Ok(Reachable { rows, unreachable })
     }
 
@@ -108,6 +111,7 @@ impl<T: Entity> Repository<T> {
         if rows.len() > 1 {
             return Err(ReadError::NotUnique { model: T::TABLE.model });
         }
+        self.meet_all(&rows).await;
         Ok(rows.pop())
     }
 
@@ -152,7 +156,9 @@ impl<T: Entity> Repository<T> {
             }
         };
         let next = request.following(&rows);
-        Ok(Page { rows: rows.into_iter().map(stored).collect::<Result<_, _>>()?, next })
+        let rows: Vec<_> = rows.into_iter().map(stored).collect::<Result<_, _>>()?;
+        self.meet_all(&rows).await;
+        Ok(Page { rows, next })
     }
 
     /// Streams all rows that match a condition, ordered by id, reading a page at a time.
@@ -166,7 +172,11 @@ impl<T: Entity> Repository<T> {
         let rows = Merged::new(self.sources(), PageRequest::first(1).filter(condition));
         stream::try_unfold((self.clone(), rows), |(repository, mut rows)| async move {
             repository.settle_pending().await;
-            Ok(rows.next().await?.map(|row| (row, (repository, rows))))
+            let row = rows.next().await?;
+            if let Some(row) = &row {
+                repository.meet(row.value.id().uuid()).await;
+            }
+            Ok(row.map(|row| (row, (repository, rows))))
         })
     }
 }
@@ -175,6 +185,7 @@ impl<T: Entity> Repository<T> {
     /// The pending state of a row: `Some(None)` if it is going to be deleted, and `None` if
     /// the database must be asked.
     async fn pending_row(&self, id: T::Id) -> Option<Option<Stored<T>>> {
+        self.meet(id.uuid()).await;
         let row = self.pending.as_ref()?.find((T::TABLE.key(), id.uuid()))?;
         if row.deleted {
             return Some(None);
@@ -205,6 +216,23 @@ impl<T: Entity> Repository<T> {
             }
         }
         (rows, others)
+    }
+
+    /// Tells which rows the call has found, and waits if it must.
+    async fn meet_all(&self, rows: &[Stored<T>]) {
+        if self.pending.is_some() {
+            for row in rows {
+                self.meet(row.value.id().uuid()).await;
+            }
+        }
+    }
+
+    async fn meet(&self, id: Uuid) {
+        if let Some(waiting) =
+            self.pending.as_ref().and_then(|pending| pending.meet(T::TABLE.model, id))
+        {
+            waiting.await;
+        }
     }
 
     /// Has the pending rows of this table committed, so that the database can answer.

@@ -21,6 +21,7 @@ const MAX_POOL: u32 = 16;
 /// retried without a limit, as by the other contenders.
 pub struct Ekbatan {
     executor: ActionExecutor,
+    names_key: bool,
 }
 
 impl Ekbatan {
@@ -30,34 +31,38 @@ impl Ekbatan {
         let patient = [ErrorKind::Stale, ErrorKind::Deadlock, ErrorKind::Serialization]
             .into_iter()
             .fold(RetryPolicy::default(), |policy, kind| policy.with(kind, Budget::new(u32::MAX)));
-        let mut builder = ActionExecutor::builder(&databases, NAMESPACE)
-            .model::<Wallet>()
-            .retry(patient)
-            .contention(contention(job));
+        let mut builder =
+            ActionExecutor::builder(&databases, NAMESPACE).model::<Wallet>().retry(patient);
+        if let Some(contention) = contention(job) {
+            builder = builder.contention(contention);
+        }
         let takes_turns = job.strategy == Strategy::Adaptive && job.several_processes;
         if job.strategy.takes_leases() || takes_turns {
             builder = builder.leases(job.lock.connect(&job.access).await?);
         }
-        Ok(Self { executor: builder.build().await? })
+        let names_key = job.strategy != Strategy::Default;
+        Ok(Self { executor: builder.build().await?, names_key })
     }
 }
 
-fn contention(job: &WorkerJob) -> Contention {
+fn contention(job: &WorkerJob) -> Option<Contention> {
     let leased = Coalesced::default().under_lease(Pessimistic::default());
-    match job.strategy {
+    let contention = match job.strategy {
+        Strategy::Default => return None,
         Strategy::Pessimistic => Contention::pessimistic(),
         Strategy::Coalesced => Contention::coalesced(),
         Strategy::CoalescedLease => leased.into(),
         Strategy::Adaptive if job.several_processes => Adaptive::default().coalesced(leased).into(),
         Strategy::Adaptive => Contention::adaptive(),
         _ => Contention::Optimistic,
-    }
+    };
+    Some(contention)
 }
 
 #[async_trait]
 impl Contender for Ekbatan {
     async fn deposit(&self, wallet: Uuid, amount: Decimal) -> Result<u32, Failure> {
-        let action = CountedDeposit::default();
+        let action = CountedDeposit { attempts: AtomicU32::new(0), names_key: self.names_key };
         let deposit = Deposit { wallet: Id::from(wallet), amount };
         self.executor.execute(&action, deposit).principal(PRINCIPAL).await?;
         Ok(action.attempts.into_inner())
@@ -68,10 +73,11 @@ impl Contender for Ekbatan {
     }
 }
 
-/// The deposit of the wallet example, with a contention key and a count of its attempts.
-#[derive(Default)]
+/// The deposit of the wallet example, with a count of its attempts, and a contention key unless
+/// nothing is to be set.
 struct CountedDeposit {
     attempts: AtomicU32,
+    names_key: bool,
 }
 
 impl Action for CountedDeposit {
@@ -81,7 +87,7 @@ impl Action for CountedDeposit {
     type Error = WalletError;
 
     fn contention_keys(&self, params: &Deposit) -> Vec<LockKey> {
-        vec![LockKey::of("wallet", params.wallet)]
+        self.names_key.then(|| LockKey::of("wallet", params.wallet)).into_iter().collect()
     }
 
     async fn perform(

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
+    /// ekbatan: neither a strategy nor a key is set.
+    Default,
     /// ekbatan: read, commit if the row is unchanged, otherwise retry.
     Optimistic,
     /// ekbatan: hold a lease on the wallet, see --lock.
@@ -48,6 +50,7 @@ impl Strategy {
     /// The name on the command line and in the results.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Default => "default",
             Self::Optimistic => "optimistic",
             Self::Pessimistic => "pessimistic",
             Self::Coalesced => "coalesced",
@@ -62,7 +65,8 @@ impl Strategy {
 
     pub const fn family(self) -> Family {
         match self {
-            Self::Optimistic
+            Self::Default
+            | Self::Optimistic
             | Self::Pessimistic
             | Self::Coalesced
             | Self::CoalescedLease

@@ -125,9 +125,14 @@ impl ConflictTracker {
         self.created.elapsed()
     }
 
+    /// Whether any key is hot, or was until lately.
+    pub(super) fn has_hot_keys(&self) -> bool {
+        self.hot_count.load(Ordering::Relaxed) > 0
+    }
+
     /// How a call of this key runs.
     pub(super) fn handling(&self, key: &LockKey, now: Duration) -> Handling {
-        if self.hot_count.load(Ordering::Relaxed) == 0 {
+        if !self.has_hot_keys() {
             return Handling::Optimistic;
         }
         let Some(hot) = self.read().keys.get(key).copied() else { return Handling::Optimistic };
@@ -153,7 +158,7 @@ impl ConflictTracker {
         now: Duration,
     ) -> (&'k LockKey, Handling) {
         let first = &keys[0];
-        if keys.len() == 1 || self.hot_count.load(Ordering::Relaxed) == 0 {
+        if keys.len() == 1 || !self.has_hot_keys() {
             return (first, self.handling(first, now));
         }
         let temperature = |key: &LockKey| {

@@ -6,12 +6,13 @@
 //!
 //! From bottom to top: what callers choose ([`options`], [`leases`]), what a strategy needs of
 //! a call ([`perform`], which is also the optimistic strategy), the [`pessimistic`] and the
-//! coalesced strategy ([`coalesce`]), the [`conflict_tracker`] of the adaptive one, and the
-//! choice among them ([`strategy`]).
+//! coalesced strategy ([`coalesce`]), the [`conflict_tracker`] and the [`hot_rows`] of the
+//! adaptive one, and the choice among them ([`strategy`]).
 
 mod coalesce;
 mod conflict_tracker;
 mod decaying_count;
+mod hot_rows;
 mod leases;
 mod options;
 mod perform;

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 /// How a call deals with others that want the same row at the same time.
 ///
-/// All strategies but [`Contention::Optimistic`] need a [`LockKey`](crate::domain::LockKey) or
-/// several, which the action derives from its parameters or the call sets. Without a key the executor's
-/// default falls back to optimistic; a strategy that the call or the action chose fails.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// The default is [`Contention::Adaptive`], which needs no key. [`Contention::Pessimistic`] and
+/// [`Contention::Coalesced`] need a [`LockKey`](crate::domain::LockKey) or several, which the
+/// action derives from its parameters or the call sets. Without a key such a default of the
+/// executor falls back to optimistic; a strategy that the call or the action chose fails.
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Contention {
-    /// Commits if no row has changed since it was read; otherwise the call is retried.
-    #[default]
+    /// Commits if no row has changed since it was read; otherwise the call is retried after a
+    /// random pause. Calls that keep meeting on one row are not fair to each other.
     Optimistic,
     /// Takes the lease of each key before the first read; the leases fence the commit. All calls
     /// take the leases of several keys in the same order.
@@ -22,7 +23,18 @@ pub enum Contention {
     Coalesced(Coalesced),
     /// Starts optimistically. Commits the calls of a key together while they conflict, and
     /// under its lease while other processes conflict too. Of several keys, the hottest counts.
+    ///
+    /// A call without a key contends for the rows on which it meets others. After a conflict it
+    /// waits in the queue of the row, and while the row is hot, later calls of the same action
+    /// do so when they read it: `perform` is dropped at that read, and runs again from its
+    /// begin when it is the call's turn.
     Adaptive(Adaptive),
+}
+
+impl Default for Contention {
+    fn default() -> Self {
+        Self::adaptive()
+    }
 }
 
 impl Contention {

@@ -47,6 +47,15 @@ pub(super) async fn optimistic<C: Perform>(
     call.attempt().check_lease()?;
     let deadline = call.attempt().deadline;
     let performed = deadline.bound(call.perform(None)).await??;
+    commit_performed(call, performed, release).await
+}
+
+/// Plans and commits what an action has staged.
+pub(super) async fn commit_performed<C: Perform>(
+    call: &mut C,
+    performed: Performed<C::Output>,
+    release: impl FnOnce() + Send,
+) -> CallResult<C::Output, C::Error> {
     let (output, planned) = call.plan(performed).await?;
     let committed = commit(call.attempt(), planned, release).await?;
     Ok((output, Some(committed)))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::coalesce::{Coalescer, coalesced};
 use super::conflict_tracker::{ConflictTracker, Handling, HotKey};
+use super::hot_rows::HotRows;
 use super::perform::{Perform, optimistic};
 use super::pessimistic::pessimistic;
 use super::{Adaptive, Coalesced, Contention, Leases};
@@ -12,19 +13,42 @@ use crate::action::effect::EffectRunner;
 use crate::action::{ContentionError, ExecuteError};
 use crate::domain::LockKey;
 
+/// The largest number of rows that a call learns.
+const MOST_ROWS: usize = 8;
+
 /// The strategies of an executor.
 pub(in crate::action) struct Strategies {
     default: Contention,
     leases: Option<Arc<dyn Leases>>,
     tracker: Arc<ConflictTracker>,
+    rows: Arc<HotRows>,
     coalescer: Arc<Coalescer>,
 }
 
 /// The strategy that was chosen for a call, and the keys that the call contends for.
 pub(in crate::action) struct ChosenStrategy {
     contention: Contention,
-    /// At least one.
+    /// Those that the call or its action names. An adaptive call that names none begins without,
+    /// and learns those of the rows on which it meets others.
     keys: Vec<LockKey>,
+    learns: bool,
+    /// Whether the next attempt waits in a queue that the call has just learned of.
+    queues: bool,
+}
+
+impl ChosenStrategy {
+    /// Whether the next attempt needs no pause, because it waits in a queue.
+    pub(in crate::action) fn takes_queue(&mut self) -> bool {
+        std::mem::take(&mut self.queues)
+    }
+
+    fn learn(&mut self, keys: Vec<LockKey>) {
+        for key in keys {
+            if self.keys.len() < MOST_ROWS && !self.keys.contains(&key) {
+                self.keys.push(key);
+            }
+        }
+    }
 }
 
 impl Strategies {
@@ -34,8 +58,9 @@ impl Strategies {
         effects: EffectRunner,
     ) -> Self {
         let tracker = Arc::new(ConflictTracker::new(leases.is_some()));
+        let rows = Arc::new(HotRows::new(tracker.clone()));
         let coalescer = Arc::new(Coalescer::new(tracker.clone(), effects));
-        Self { default, leases, tracker, coalescer }
+        Self { default, leases, tracker, rows, coalescer }
     }
 
     /// Chooses the strategy of a call: its own or its action's, otherwise the executor's.
@@ -55,8 +80,9 @@ impl Strategies {
             return Err(ContentionError::NoLeases { action });
         }
         let keys = keys();
-        if !keys.is_empty() {
-            return Ok(Some(ChosenStrategy { contention, keys }));
+        let learns = keys.is_empty() && matches!(contention, Contention::Adaptive(_));
+        if learns || !keys.is_empty() {
+            return Ok(Some(ChosenStrategy { contention, keys, learns, queues: false }));
         }
         if !is_default {
             return Err(ContentionError::NoKey { action });
@@ -68,17 +94,58 @@ impl Strategies {
     /// Runs one attempt of a call.
     pub(in crate::action) async fn attempt<C: Perform>(
         &self,
-        chosen: Option<&ChosenStrategy>,
+        chosen: Option<&mut ChosenStrategy>,
         call: &mut C,
     ) -> CallResult<C::Output, C::Error> {
-        let Some(ChosenStrategy { contention, keys }) = chosen else {
-            return optimistic(call, || ()).await;
-        };
+        let Some(chosen) = chosen else { return optimistic(call, || ()).await };
+        if !chosen.learns {
+            return self.attempt_with_keys(chosen, call).await;
+        }
+        if chosen.keys.is_empty() {
+            let answer = if self.rows.may_be_met(call.attempt()) {
+                Box::pin(self.rows.attempt(call)).await
+            } else {
+                Ok(optimistic(call, || ()).await)
+            };
+            match answer {
+                Ok(answer) => {
+                    self.learn(chosen, call, &answer);
+                    chosen.queues = !chosen.keys.is_empty();
+                    return answer;
+                }
+                Err(met) => chosen.keys.push(met),
+            }
+        }
+        let answer = self.attempt_with_keys(chosen, call).await;
+        self.learn(chosen, call, &answer);
+        answer
+    }
+
+    /// Adds the rows on which an attempt met others to the keys of the call.
+    fn learn<C: Perform>(
+        &self,
+        chosen: &mut ChosenStrategy,
+        call: &mut C,
+        answer: &CallResult<C::Output, C::Error>,
+    ) {
+        let Err(ExecuteError::Stale { rows, .. }) = answer else { return };
+        let met = self.rows.conflicted(call.attempt().action_name, rows);
+        let now = self.tracker.now();
+        met.iter().for_each(|row| self.tracker.conflicted(row, now));
+        chosen.learn(met);
+    }
+
+    /// Runs one attempt of a call that has keys.
+    async fn attempt_with_keys<C: Perform>(
+        &self,
+        ChosenStrategy { contention, keys, learns, .. }: &ChosenStrategy,
+        call: &mut C,
+    ) -> CallResult<C::Output, C::Error> {
         let leases = self.leases.as_deref();
-        let (strategy, key) = self.resolve(contention, keys, call);
+        let (strategy, key) = self.resolve(contention, keys, *learns, call);
         // The group counts the conflicts of its key; which other key is hot can only be counted
         // here.
-        let counts = keys.len() > 1 || !matches!(strategy, Contention::Coalesced(_));
+        let counts = !learns && (keys.len() > 1 || !matches!(strategy, Contention::Coalesced(_)));
         let answer = match strategy {
             Contention::Pessimistic(options) => {
                 Box::pin(pessimistic(leases, call, keys, &options, || ())).await
@@ -97,11 +164,13 @@ impl Strategies {
     }
 
     /// The strategy of the next attempt, and the key whose queue it would enter. Adaptive calls
-    /// go by the present state of their keys.
+    /// go by the present state of their keys. A call that has `learned` a row has already met
+    /// another call there, so it waits in the queue of the row also before that is hot.
     fn resolve<'k>(
         &self,
         contention: &Contention,
         keys: &'k [LockKey],
+        learned: bool,
         call: &mut impl Perform,
     ) -> (Contention, &'k LockKey) {
         let (key, handling) = self.tracker.hottest(keys, self.tracker.now());
@@ -109,8 +178,10 @@ impl Strategies {
             Contention::Adaptive(Adaptive { coalesced }) => {
                 let lease = Some(coalesced.lease.unwrap_or_default());
                 match handling {
-                    Handling::Optimistic => Contention::Optimistic,
-                    Handling::Coalesced => Coalesced { lease: None, ..*coalesced }.into(),
+                    Handling::Optimistic if !learned => Contention::Optimistic,
+                    Handling::Optimistic | Handling::Coalesced => {
+                        Coalesced { lease: None, ..*coalesced }.into()
+                    }
                     Handling::TakingTurns => Coalesced { lease, ..*coalesced }.into(),
                 }
             }

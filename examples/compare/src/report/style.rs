@@ -35,6 +35,7 @@ pub const FONTS: &str =
 /// The colour of a strategy's line and name.
 pub const fn color(strategy: Strategy) -> Shade {
     match strategy {
+        Strategy::Default => shade("#00838f", "#4dd0e1"),
         Strategy::Optimistic => shade("#1f6fd1", "#62a5f5"),
         Strategy::Pessimistic => shade("#b35c00", "#f0a04b"),
         Strategy::Coalesced => shade("#0a8459", "#36cf97"),

@@ -31,7 +31,9 @@ pub(in crate::action::contention) async fn coalesced<C: Perform>(
     key: &LockKey,
     options: Coalesced,
 ) -> CallResult<C::Output, C::Error> {
-    let number = coalescer.queues.draw_number();
+    // A call that runs again goes before those that came after it.
+    let draw_number = || coalescer.queues.draw_number();
+    let number = *call.attempt().queue_number.get_or_insert_with(draw_number);
     let mode = if call.attempt().alone { RunMode::Alone } else { RunMode::First };
     let entered = Instant::now();
     let inherited_lease = false;

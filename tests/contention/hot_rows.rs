@@ -1,0 +1,249 @@
+//! Calls that name neither a key nor a strategy: the rows on which they meet become their keys.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ekbatan::action::{Budget, ErrorKind, Handling, RetryPolicy};
+use ekbatan::prelude::*;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+use support::TestDatabase;
+use support::things::{Thing, ThingEvent};
+
+use crate::acts::{
+    Act, Gate, Nothing, Refused, a_thing, act, event_versions, poll_once, touch,
+    touch_after_reading, touch_at,
+};
+
+on_every_database! {
+    calls_on_one_row_all_commit_and_none_is_left_behind,
+    a_call_that_met_another_waits_in_the_queue_of_the_row_without_a_pause,
+    a_call_that_reads_a_hot_row_begins_again_when_it_is_its_turn,
+    a_row_that_is_found_by_a_condition_is_waited_for_too,
+    an_action_that_only_reads_a_hot_row_does_not_wait,
+    a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up,
+    a_dropped_call_leaves_the_queue_of_its_row,
+    calls_that_choose_to_be_optimistic_make_no_row_hot,
+}
+
+type Execution<'a> = ekbatan::action::Execution<'a, Act<Stored<Thing>>>;
+
+fn call<'a>(executor: &'a ActionExecutor, act: &'a Act<Stored<Thing>>) -> Execution<'a> {
+    executor.execute(act, Nothing {})
+}
+
+/// One call that another executor overtakes between its read and its commit.
+async fn conflict(db: &TestDatabase, executor: &ActionExecutor, id: Id<Thing>) {
+    let (slow, has_read, may_go_on) = touch_after_reading(id);
+    let outsider = async {
+        has_read.pass().await;
+        call(&db.executor().await, &touch(id)).await.unwrap();
+        may_go_on.open();
+    };
+    let (slowly, ()) = tokio::join!(call(executor, &slow).into_future(), outsider);
+    slowly.unwrap();
+}
+
+/// Lets calls conflict until the row is hot. Conflicts heat a row only when they are close
+/// together, which they may not be on a slow machine.
+async fn heat(db: &TestDatabase, executor: &ActionExecutor, id: Id<Thing>) {
+    while executor.hot_keys().is_empty() {
+        conflict(db, executor, id).await;
+    }
+}
+
+async fn small(db: &TestDatabase, id: Id<Thing>) -> i32 {
+    db.things().get(id).await.unwrap().small
+}
+
+async fn calls_on_one_row_all_commit_and_none_is_left_behind(db: &TestDatabase) {
+    const TASKS: i32 = 16;
+    const CALLS: i32 = 20;
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    let before = small(db, id).await;
+    let tasks = (0..TASKS).map(|_| async {
+        let act = touch(id);
+        for _ in 0..CALLS {
+            // Three retries are the default; 16 optimistic tasks would use them up.
+            call(&executor, &act).await.unwrap();
+        }
+    });
+    join_all(tasks).await;
+    assert_eq!(small(db, id).await - before, TASKS * CALLS);
+    let versions = event_versions(db, id).await;
+    assert!(versions.windows(2).all(|pair| pair[1] == pair[0] + 1), "{versions:?}");
+}
+
+async fn a_call_that_met_another_waits_in_the_queue_of_the_row_without_a_pause(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let long = Budget::new(1).base(Duration::from_secs(100_000)).cap(Duration::MAX);
+    let builder = ActionExecutor::builder(&db.databases, "tests").model::<Thing>();
+    let policy = RetryPolicy::none().with(ErrorKind::Stale, long);
+    let executor = builder.retry(policy).build().await.unwrap();
+    // One conflict does not make a row hot, yet the call that met it waits there.
+    conflict(db, &executor, id).await;
+}
+
+async fn a_call_that_reads_a_hot_row_begins_again_when_it_is_its_turn(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    heat(db, &executor, id).await;
+    let hot = &executor.hot_keys()[0];
+    assert_eq!(hot.handling, Handling::Coalesced);
+    assert!(hot.key.id().contains(&id.to_string()), "{}", hot.key);
+    let gate = Gate::closed();
+    let (first, second) = (touch_at(&gate, id), touch(id));
+    let (mut first_call, mut second_call) =
+        (call(&executor, &first).into_future(), call(&executor, &second).into_future());
+    // The first call gives up its first run at the read, and holds the row in its second one.
+    while first.runs() < 2 {
+        assert!(poll_once(&mut first_call).await.is_pending());
+        tokio::task::yield_now().await;
+    }
+    assert!(poll_once(&mut second_call).await.is_pending());
+    assert_eq!(second.runs(), 1, "it gave up its first run, and waits");
+    gate.open();
+    let (first_done, second_done) = tokio::join!(first_call, second_call);
+    let (first_done, second_done) = (first_done.unwrap(), second_done.unwrap());
+    assert_eq!((first.runs(), second.runs()), (2, 2));
+    assert_eq!(second_done.version(), first_done.version() + 1);
+    assert_eq!(small(db, id).await, second_done.small);
+}
+
+async fn a_row_that_is_found_by_a_condition_is_waited_for_too(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    heat(db, &executor, id).await;
+    let gate = Gate::closed();
+    let (first, second) = (touch_at(&gate, id), touch_found(id));
+    let (mut first_call, mut second_call) =
+        (call(&executor, &first).into_future(), call(&executor, &second).into_future());
+    while first.runs() < 2 {
+        assert!(poll_once(&mut first_call).await.is_pending());
+        tokio::task::yield_now().await;
+    }
+    let opened = async {
+        while second.runs() < 1 {
+            tokio::task::yield_now().await;
+        }
+        gate.open();
+    };
+    let second_call = async { (&mut second_call).await };
+    let (first_done, second_done, ()) = tokio::join!(first_call, second_call, opened);
+    assert_eq!(second_done.unwrap().version(), first_done.unwrap().version() + 1);
+    // It never came to a commit that was refused.
+    assert_eq!(second.runs(), 2);
+}
+
+/// Like [`touch`], but finds the row by a condition.
+fn touch_found(id: Id<Thing>) -> Act<Stored<Thing>> {
+    act(move |ctx| {
+        async move {
+            let found =
+                ctx.repository::<Thing>().find_one(Thing::LABEL.eq("the thing")).await.unwrap();
+            Ok(ctx.plan().update(found.unwrap().apply(|thing| {
+                thing.small += 1;
+                ThingEvent::Touched
+            })))
+        }
+        .boxed()
+    })
+}
+
+/// Reads a thing, and changes nothing.
+struct Look;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct LookAt {
+    thing: Id<Thing>,
+}
+
+impl Action for Look {
+    const NAME: &'static str = "contention.look";
+    type Params = LookAt;
+    type Output = i32;
+    type Error = Refused;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, at: &LookAt) -> Result<i32, Refused> {
+        Ok(ctx.get(at.thing).await.unwrap().small)
+    }
+}
+
+async fn an_action_that_only_reads_a_hot_row_does_not_wait(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    heat(db, &executor, id).await;
+    let before = small(db, id).await;
+    let gate = Gate::closed();
+    let holds = touch_at(&gate, id);
+    let mut holding = call(&executor, &holds).into_future();
+    while holds.runs() < 2 {
+        assert!(poll_once(&mut holding).await.is_pending());
+        tokio::task::yield_now().await;
+    }
+    tokio::select! {
+        _ = &mut holding => panic!("the gate is closed"),
+        looked = executor.execute(&Look, LookAt { thing: id }) => assert_eq!(looked.unwrap(), before),
+    }
+    gate.open();
+    holding.await.unwrap();
+}
+
+async fn a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    heat(db, &executor, id).await;
+    let finished = Arc::new(AtomicU32::new(0));
+    let counted = finished.clone();
+    let spawning = act(move |ctx| {
+        let (things, finished) = (ctx.repository::<Thing>(), counted.clone());
+        async move {
+            let reading = tokio::spawn(async move {
+                let thing = things.get(id).await.unwrap();
+                finished.fetch_add(1, Ordering::SeqCst);
+                thing
+            });
+            Ok(ctx.plan().update(reading.await.unwrap().apply(|thing| {
+                thing.small += 1;
+                ThingEvent::Touched
+            })))
+        }
+        .boxed()
+    });
+    call(&executor, &spawning).await.unwrap();
+    assert_eq!(spawning.runs(), 2);
+    while finished.load(Ordering::SeqCst) < 2 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn a_dropped_call_leaves_the_queue_of_its_row(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    heat(db, &executor, id).await;
+    let before = small(db, id).await;
+    let gate = Gate::closed();
+    let acts = [touch_at(&gate, id), touch(id), touch(id), touch(id)];
+    let mut calls: Vec<_> = acts.iter().map(|act| call(&executor, act).into_future()).collect();
+    while acts[0].runs() < 2 {
+        assert!(poll_once(&mut calls[0]).await.is_pending());
+        tokio::task::yield_now().await;
+    }
+    for waiting in &mut calls[1..] {
+        assert!(poll_once(waiting).await.is_pending());
+    }
+    drop(calls.remove(2));
+    gate.open();
+    for done in join_all(calls).await {
+        done.unwrap();
+    }
+    assert_eq!(small(db, id).await, before + 3);
+}
+
+async fn calls_that_choose_to_be_optimistic_make_no_row_hot(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let builder = ActionExecutor::builder(&db.databases, "tests").model::<Thing>();
+    let executor = builder.contention(Contention::Optimistic).build().await.unwrap();
+    for _ in 0..5 {
+        conflict(db, &executor, id).await;
+    }
+    assert_eq!(executor.hot_keys(), []);
+}
