@@ -46,7 +46,8 @@ async fn a_retry_may_wait_for_any_time(db: &TestDatabase) {
     });
     let waits = Budget::new(1).base(Duration::MAX).cap(Duration::MAX);
     let executor = db.executor().await;
-    let call = executor.execute(&action, Nothing {}).deadline(Duration::from_millis(500));
+    let call = executor.execute(&action, Nothing {}).contention(Contention::Optimistic);
+    let call = call.deadline(Duration::from_millis(500));
     call.retry(RetryPolicy::none().with(ErrorKind::Stale, waits)).await.unwrap_err();
     assert!(action.runs() <= 1);
 }

@@ -34,7 +34,11 @@ pub(in crate::action::contention) async fn coalesced<C: Perform>(
     // A call that runs again goes before those that came after it.
     let draw_number = || coalescer.queues.draw_number();
     let number = *call.attempt().queue_number.get_or_insert_with(draw_number);
-    let mode = if call.attempt().alone { RunMode::Alone } else { RunMode::First };
+    let mode = match call.attempt() {
+        attempt if attempt.alone => RunMode::Alone,
+        attempt if attempt.number > 1 => RunMode::Again,
+        _ => RunMode::First,
+    };
     let entered = Instant::now();
     let inherited_lease = false;
     CoalescedCall { call, coalescer, leases, key, options, number, entered, mode, inherited_lease }
