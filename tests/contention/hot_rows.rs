@@ -82,7 +82,8 @@ async fn a_call_that_met_another_waits_in_the_queue_of_the_row_without_a_pause(d
     let long = Budget::new(1).base(Duration::from_secs(100_000)).cap(Duration::MAX);
     let builder = ActionExecutor::builder(&db.databases, "tests").model::<Thing>();
     let policy = RetryPolicy::none().with(ErrorKind::Stale, long);
-    let executor = builder.retry(policy).build().await.unwrap();
+    let executor = builder.retry(policy).deadline(Duration::from_secs(60));
+    let executor = executor.build().await.unwrap();
     // One conflict does not make a row hot, yet the call that met it waits there.
     conflict(db, &executor, id).await;
 }
@@ -151,8 +152,8 @@ fn touch_found(id: Id<Thing>) -> Act<Stored<Thing>> {
     })
 }
 
-/// Reads a thing, and changes nothing.
-struct Look;
+/// Reads a thing, and changes nothing. Counts its runs.
+struct Look(AtomicU32);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct LookAt {
@@ -166,6 +167,7 @@ impl Action for Look {
     type Error = Refused;
 
     async fn perform(&self, ctx: &mut ActionContext<'_>, at: &LookAt) -> Result<i32, Refused> {
+        self.0.fetch_add(1, Ordering::SeqCst);
         Ok(ctx.get(at.thing).await.unwrap().small)
     }
 }
@@ -181,10 +183,12 @@ async fn an_action_that_only_reads_a_hot_row_does_not_wait(db: &TestDatabase) {
         assert!(poll_once(&mut holding).await.is_pending());
         tokio::task::yield_now().await;
     }
+    let look = Look(AtomicU32::new(0));
     tokio::select! {
         _ = &mut holding => panic!("the gate is closed"),
-        looked = executor.execute(&Look, LookAt { thing: id }) => assert_eq!(looked.unwrap(), before),
+        looked = executor.execute(&look, LookAt { thing: id }) => assert_eq!(looked.unwrap(), before),
     }
+    assert_eq!(look.0.into_inner(), 1);
     gate.open();
     holding.await.unwrap();
 }
@@ -211,9 +215,12 @@ async fn a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up(db: &T
     });
     call(&executor, &spawning).await.unwrap();
     assert_eq!(spawning.runs(), 2);
-    while finished.load(Ordering::SeqCst) < 2 {
-        tokio::task::yield_now().await;
-    }
+    let both = async {
+        while finished.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), both).await.expect("both reads end");
 }
 
 async fn a_dropped_call_leaves_the_queue_of_its_row(db: &TestDatabase) {

@@ -30,6 +30,9 @@ pub trait Action: Send + Sync {
     type Error: Error + Send + Sync + 'static;
 
     /// Reads through the context and stages changes on its plan.
+    ///
+    /// It may be dropped wherever it awaits, and run again: when the caller goes, after a
+    /// conflict, and when it reads a row that many calls change.
     fn perform(
         &self,
         ctx: &mut ActionContext<'_>,

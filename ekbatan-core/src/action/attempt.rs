@@ -61,9 +61,9 @@ impl Attempt {
         Some(ExecuteError::FenceLost { key: key.to_owned() })
     }
 
-    /// Whether this task has a transaction open in which the call's writes belong. Another task
-    /// must not commit them: it does not know of the transaction, and it might wait for it.
+    /// Whether this task has a writing transaction open. Another task must not commit the call:
+    /// it might wait for that transaction.
     pub(super) fn is_in_transaction(&self) -> bool {
-        self.shards.all().any(|database| database.check_not_beside_transaction().is_err())
+        self.shards.all().any(|database| database.is_in_transaction())
     }
 }

@@ -30,7 +30,7 @@ pub struct ActionExecutorBuilder {
     log_principal: bool,
     record_reads: bool,
     seed: Option<u64>,
-    contention: Contention,
+    contention: Option<Contention>,
     leases: Option<Arc<dyn Leases>>,
     key_scope: KeyScope,
     key_homes: KeyHomes,
@@ -65,7 +65,7 @@ impl ActionExecutor {
             log_principal: false,
             record_reads: false,
             seed: None,
-            contention: Contention::default(),
+            contention: None,
             leases: None,
             key_scope: KeyScope::default(),
             key_homes: KeyHomes::default(),
@@ -96,10 +96,11 @@ impl ActionExecutorBuilder {
         self
     }
 
-    /// Sets how calls deal with others that want the same key, unless the action or the call
-    /// says otherwise. Calls without a [key](super::Action::contention_keys) run optimistically.
+    /// Sets how calls deal with others that want the same key or row, unless the action or the
+    /// call says otherwise. If it is not set, calls are [adaptive](Contention::Adaptive), and
+    /// take no leases.
     pub fn contention(mut self, contention: impl Into<Contention>) -> Self {
-        self.contention = contention.into();
+        self.contention = Some(contention.into());
         self
     }
 
@@ -181,7 +182,7 @@ impl ActionExecutorBuilder {
         if !is_dotted_identifier(&self.namespace) {
             return Err(BuildError::Namespace(self.namespace.clone()));
         }
-        if self.contention.takes_leases() && self.leases.is_none() {
+        if self.contention.as_ref().is_some_and(Contention::takes_leases) && self.leases.is_none() {
             return Err(BuildError::NoLeases);
         }
         match self.key_homes.unknown(&self.databases.shards) {

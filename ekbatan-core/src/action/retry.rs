@@ -47,7 +47,8 @@ impl Budget {
 ///
 /// The default retries stale rows, deadlocks and serialization failures three times each, with
 /// waits from 10 ms, capped at 1 s. Each wait is random between zero and its bound, so that
-/// calls that conflicted once do not conflict again.
+/// calls that conflicted once do not conflict again. By default the first retry of a stale row
+/// waits in the queue of the row instead, see [`Contention::Adaptive`](super::Contention::Adaptive).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     budgets: BTreeMap<ErrorKind, Budget>,

@@ -1,7 +1,6 @@
 //! Runs a call: idempotency, attempts and retries, until the call has an answer.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use tracing::{Instrument, Span, field};
 
@@ -153,11 +152,11 @@ impl<A: Action> Call<'_, A> {
             else {
                 return Err(error);
             };
-            let queues = chosen.as_mut().is_some_and(ChosenStrategy::takes_queue);
-            let wait = if queues { Duration::ZERO } else { executor.jitter(budget.bound(*used)) };
+            let in_queue = chosen.as_ref().is_some_and(ChosenStrategy::waits_in_queue);
+            let wait = (!in_queue).then(|| executor.jitter(budget.bound(*used)));
             *used += 1;
             tracing::debug!(name: "retry", attempt = self.attempt.number, ?kind, ?wait, "retry");
-            if !queues {
+            if let Some(wait) = wait {
                 let waiting = tokio::time::sleep(wait);
                 self.attempt.deadline.bound(waiting).await.map_err(|_| error)?;
             }

@@ -211,6 +211,11 @@ impl Database {
         self.lanes.is_open(action)
     }
 
+    /// Whether this task has a writing transaction open.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        open_transaction(self).is_some()
+    }
+
     /// Rejects a write beside a transaction that this task has open: the write would stay if the
     /// transaction is rolled back. With a single writer it would wait for its own task.
     pub(crate) fn check_not_beside_transaction(&self) -> Result<(), DbError> {

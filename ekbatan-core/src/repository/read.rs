@@ -13,6 +13,9 @@ use super::{Condition, Page, PageRequest, ReadError, Repository};
 use crate::domain::{Entity, EntityId, Stored};
 use crate::shard::visit;
 
+/// The most rows of one read that a call is told to meet.
+const MOST_MET: usize = 16;
+
 impl<T: Entity> Repository<T> {
     /// Returns the row with this id, or an error if there is none.
     pub async fn get(&self, id: T::Id) -> Result<Stored<T>, ReadError> {
@@ -218,9 +221,10 @@ impl<T: Entity> Repository<T> {
         (rows, others)
     }
 
-    /// Tells which rows the call has found, and waits if it must.
+    /// Tells which rows the call has found, and waits if it must. A call that reads many rows is
+    /// not about one of them.
     async fn meet_all(&self, rows: &[Stored<T>]) {
-        if self.pending.is_some() {
+        if self.pending.is_some() && rows.len() <= MOST_MET {
             for row in rows {
                 self.meet(row.value.id().uuid()).await;
             }

@@ -27,7 +27,7 @@ const FIRST_TURNS: Duration = Duration::from_secs(5);
 const LONGEST_TURNS: Duration = Duration::from_secs(80);
 /// The largest number of hot keys. Further keys stay optimistic until some have cooled.
 const MOST_HOT: usize = 1_024;
-/// How often cooled keys are removed when the number of hot keys is at its limit.
+/// The least time between two removals of all cooled keys.
 const SWEEP: Duration = Duration::from_millis(100);
 
 /// How adaptive calls of a key run at present.
@@ -47,7 +47,7 @@ pub enum Handling {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HotKey {
-    /// The key.
+    /// The key. That of a row of a model, for calls without a key, is `row of <model>:<id>`.
     pub key: LockKey,
     /// How its calls run.
     pub handling: Handling,
@@ -92,10 +92,14 @@ impl HotKeys {
     /// Whether one more key can become hot.
     fn has_room(&mut self, now: Duration) -> bool {
         if self.keys.len() >= MOST_HOT && now >= self.swept + SWEEP {
-            self.keys.retain(|_, hot| !hot.is_cool(now));
-            self.swept = now;
+            self.sweep(now);
         }
         self.keys.len() < MOST_HOT
+    }
+
+    fn sweep(&mut self, now: Duration) {
+        self.keys.retain(|_, hot| !hot.is_cool(now));
+        self.swept = now;
     }
 }
 
@@ -125,14 +129,23 @@ impl ConflictTracker {
         self.created.elapsed()
     }
 
-    /// Whether any key is hot, or was until lately.
-    pub(super) fn has_hot_keys(&self) -> bool {
-        self.hot_count.load(Ordering::Relaxed) > 0
+    /// Whether any key may be hot. Now and then removes the keys that have cooled and that no
+    /// call has asked for.
+    pub(super) fn has_hot_keys(&self, now: Duration) -> bool {
+        if self.hot_count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        if now >= self.read().swept + SWEEP {
+            let mut hot = self.write();
+            hot.sweep(now);
+            self.hot_count.store(hot.keys.len(), Ordering::Relaxed);
+        }
+        true
     }
 
     /// How a call of this key runs.
     pub(super) fn handling(&self, key: &LockKey, now: Duration) -> Handling {
-        if !self.has_hot_keys() {
+        if self.hot_count.load(Ordering::Relaxed) == 0 {
             return Handling::Optimistic;
         }
         let Some(hot) = self.read().keys.get(key).copied() else { return Handling::Optimistic };
@@ -158,7 +171,7 @@ impl ConflictTracker {
         now: Duration,
     ) -> (&'k LockKey, Handling) {
         let first = &keys[0];
-        if keys.len() == 1 || !self.has_hot_keys() {
+        if keys.len() == 1 || self.hot_count.load(Ordering::Relaxed) == 0 {
             return (first, self.handling(first, now));
         }
         let temperature = |key: &LockKey| {

@@ -2,15 +2,16 @@
 //!
 //! A conflict names the row. The next attempt of the call waits in the queue of that row. While
 //! the row is hot, later calls of the same action go there as soon as they read it: the attempt
-//! is given up at that read, and the call begins again in the queue. Until then it has sent
-//! nothing but reads.
+//! is given up at that read, and the call begins again in the queue. Until then the framework
+//! has sent nothing but reads.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tokio::sync::watch;
+use tokio::sync::SetOnce;
 use uuid::Uuid;
 
 use super::conflict_tracker::{ConflictTracker, Handling};
@@ -19,6 +20,10 @@ use crate::action::attempt::{Attempt, CallResult};
 use crate::db::RowRef;
 use crate::domain::{LockKey, TableKey};
 use crate::repository::{PendingReads, PendingRow, RowKey};
+
+/// How long an action is known to meet others on the rows of a model. While its calls wait for
+/// each other they do not conflict, so now and then one conflict shows that they still meet.
+const KNOWN: Duration = Duration::from_secs(30);
 
 /// The key of a row. It differs from every key that an application would name, because a call
 /// that waits for the row may hold a lease on such a key.
@@ -29,38 +34,42 @@ fn row_key(model: &str, id: Uuid) -> LockKey {
 /// The rows on which the calls of an executor conflict.
 pub(super) struct HotRows {
     tracker: Arc<ConflictTracker>,
-    /// The actions that met conflicts, each with the models of the rows. An action that only
-    /// reads rows of a model is not among them, and does not wait for those that change them.
-    meeting: RwLock<HashSet<(&'static str, &'static str)>>,
+    /// When an action last met a changed row of a model. An action that only reads rows of a
+    /// model is not among them, and does not wait for those that change them.
+    conflicts: RwLock<HashMap<(&'static str, &'static str), Duration>>,
 }
 
 impl HotRows {
     pub(super) fn new(tracker: Arc<ConflictTracker>) -> Self {
-        Self { tracker, meeting: RwLock::default() }
+        Self { tracker, conflicts: RwLock::default() }
     }
 
     /// Records that an action met changed rows. Returns their keys.
     pub(super) fn conflicted(&self, action: &'static str, rows: &[RowRef]) -> Vec<LockKey> {
-        for row in rows {
-            if !self.may_meet_in(action, row.model) {
-                let mut meeting = self.meeting.write().unwrap_or_else(PoisonError::into_inner);
-                meeting.insert((action, row.model));
-            }
-        }
-        rows.iter().map(|row| row_key(row.model, row.id)).collect()
+        let now = self.tracker.now();
+        let mut conflicts = self.conflicts.write().unwrap_or_else(PoisonError::into_inner);
+        conflicts.extend(rows.iter().map(|row| ((action, row.model), now)));
+        drop(conflicts);
+        let keys: Vec<_> = rows.iter().map(|row| row_key(row.model, row.id)).collect();
+        keys.iter().for_each(|key| self.tracker.conflicted(key, now));
+        keys
     }
 
-    /// Whether an attempt may read a hot row.
-    pub(super) fn may_be_met(&self, attempt: &Attempt) -> bool {
+    /// Whether an attempt may read a hot row that it should wait for.
+    pub(super) fn may_be_met_by(&self, attempt: &Attempt) -> bool {
+        let now = self.tracker.now();
         let meets = || {
-            let meeting = self.meeting.read().unwrap_or_else(PoisonError::into_inner);
-            meeting.iter().any(|(action, _)| *action == attempt.action_name)
+            let conflicts = self.conflicts.read().unwrap_or_else(PoisonError::into_inner);
+            let mut of_action = conflicts.iter().filter(|((it, _), _)| *it == attempt.action_name);
+            of_action.any(|(_, at)| now < *at + KNOWN)
         };
-        self.tracker.has_hot_keys() && meets() && !attempt.is_in_transaction()
+        self.tracker.has_hot_keys(now) && meets() && !attempt.is_in_transaction()
     }
 
-    fn may_meet_in(&self, action: &'static str, model: &'static str) -> bool {
-        self.meeting.read().unwrap_or_else(PoisonError::into_inner).contains(&(action, model))
+    /// Whether calls of an action meet others on the rows of a model.
+    fn meets(&self, action: &'static str, model: &'static str) -> bool {
+        let conflicts = self.conflicts.read().unwrap_or_else(PoisonError::into_inner);
+        conflicts.get(&(action, model)).is_some_and(|at| self.tracker.now() < *at + KNOWN)
     }
 
     /// Runs an optimistic attempt. Returns the key of the first hot row that it reads, at which
@@ -70,18 +79,12 @@ impl HotRows {
         call: &mut C,
     ) -> Result<CallResult<C::Output, C::Error>, LockKey> {
         let (action, deadline) = (call.attempt().action_name, call.attempt().deadline);
-        let (stage, mut met) = watch::channel(Stage::Running);
-        let reads = Arc::new(WatchedReads { rows: self.clone(), action, stage });
-        let over = Over(reads.clone());
+        let reads = Arc::new(WatchedReads { rows: self.clone(), action, met: SetOnce::new() });
         let performed = tokio::select! {
             biased;
-            performed = deadline.bound(call.perform(Some(reads))) => performed,
-            Ok(stage) = met.wait_for(|stage| matches!(stage, Stage::Met(_))) => {
-                let Stage::Met(key) = &*stage else { unreachable!("it waits for this stage") };
-                return Err(key.clone());
-            }
+            performed = deadline.bound(call.perform(Some(reads.clone()))) => performed,
+            key = reads.met.wait() => return Err(key.clone()),
         };
-        drop(over);
         Ok(match performed {
             Ok(Ok(performed)) => commit_performed(call, performed, || ()).await,
             Ok(Err(error)) => Err(error),
@@ -90,29 +93,12 @@ impl HotRows {
     }
 }
 
-/// How far a watched attempt is.
-enum Stage {
-    Running,
-    /// It read the row with this key, which is hot.
-    Met(LockKey),
-    /// It has performed, or was given up.
-    Over,
-}
-
 /// The reads of an attempt that is given up at a hot row.
 struct WatchedReads {
     rows: Arc<HotRows>,
     action: &'static str,
-    stage: watch::Sender<Stage>,
-}
-
-/// Ends the watching when it is dropped. Reads that go on in tasks of their own then continue.
-struct Over(Arc<WatchedReads>);
-
-impl Drop for Over {
-    fn drop(&mut self) {
-        self.0.stage.send_replace(Stage::Over);
-    }
+    /// The key of the first hot row that was read.
+    met: SetOnce<LockKey>,
 }
 
 impl PendingReads for WatchedReads {
@@ -124,25 +110,17 @@ impl PendingReads for WatchedReads {
         None
     }
 
+    /// Lets the call give up this attempt. A read that the attempt does not wait for itself, for
+    /// example in a task that it spawned, goes on.
     fn meet(&self, model: &'static str, id: Uuid) -> Option<BoxFuture<'_, ()>> {
-        if !self.rows.may_meet_in(self.action, model) {
+        if !self.rows.meets(self.action, model) {
             return None;
         }
         let (key, tracker) = (row_key(model, id), &self.rows.tracker);
         if tracker.handling(&key, tracker.now()) == Handling::Optimistic {
             return None;
         }
-        self.stage.send_if_modified(|stage| {
-            let is_first = matches!(stage, Stage::Running);
-            if is_first {
-                *stage = Stage::Met(key);
-            }
-            is_first
-        });
-        let mut stage = self.stage.subscribe();
-        let given_up = async move {
-            let _ = stage.wait_for(|stage| matches!(stage, Stage::Over)).await;
-        };
-        Some(given_up.boxed())
+        self.met.set(key).ok()?;
+        Some(tokio::task::yield_now().boxed())
     }
 }

@@ -27,7 +27,7 @@ pub enum Contention {
     /// A call without a key contends for the rows on which it meets others. After a conflict it
     /// waits in the queue of the row, and while the row is hot, later calls of the same action
     /// do so when they read it: `perform` is dropped at that read, and runs again from its
-    /// begin when it is the call's turn.
+    /// beginning when it is the call's turn.
     Adaptive(Adaptive),
 }
 
@@ -165,7 +165,7 @@ impl Coalesced {
     }
 }
 
-/// Starts optimistically and switches to [`Coalesced`] for keys on which calls conflict.
+/// Starts optimistically and switches to [`Coalesced`] for keys and rows on which calls conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Adaptive {

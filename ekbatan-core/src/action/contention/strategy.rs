@@ -18,7 +18,8 @@ const MOST_ROWS: usize = 8;
 
 /// The strategies of an executor.
 pub(in crate::action) struct Strategies {
-    default: Contention,
+    /// `None`: adaptive, and without leases that nobody has asked for.
+    default: Option<Contention>,
     leases: Option<Arc<dyn Leases>>,
     tracker: Arc<ConflictTracker>,
     rows: Arc<HotRows>,
@@ -32,14 +33,16 @@ pub(in crate::action) struct ChosenStrategy {
     /// and learns those of the rows on which it meets others.
     keys: Vec<LockKey>,
     learns: bool,
-    /// Whether the next attempt waits in a queue that the call has just learned of.
+    /// Whether the next attempt waits in the queue of a row that the last one has met.
     queues: bool,
+    /// Whether groups of a contested key take its lease. A caller may hold that very lease.
+    takes_turns: bool,
 }
 
 impl ChosenStrategy {
     /// Whether the next attempt needs no pause, because it waits in a queue.
-    pub(in crate::action) fn takes_queue(&mut self) -> bool {
-        std::mem::take(&mut self.queues)
+    pub(in crate::action) fn waits_in_queue(&self) -> bool {
+        self.queues
     }
 
     fn learn(&mut self, keys: Vec<LockKey>) {
@@ -53,7 +56,7 @@ impl ChosenStrategy {
 
 impl Strategies {
     pub(in crate::action) fn new(
-        default: Contention,
+        default: Option<Contention>,
         leases: Option<Arc<dyn Leases>>,
         effects: EffectRunner,
     ) -> Self {
@@ -72,7 +75,9 @@ impl Strategies {
         keys: impl FnOnce() -> Vec<LockKey>,
     ) -> Result<Option<ChosenStrategy>, ContentionError> {
         let is_default = own.is_none();
-        let contention = own.unwrap_or_else(|| self.default.clone());
+        let chosen = own.or_else(|| self.default.clone());
+        let takes_turns = chosen.is_some();
+        let contention = chosen.unwrap_or_default();
         if contention == Contention::Optimistic {
             return Ok(None);
         }
@@ -82,7 +87,13 @@ impl Strategies {
         let keys = keys();
         let learns = keys.is_empty() && matches!(contention, Contention::Adaptive(_));
         if learns || !keys.is_empty() {
-            return Ok(Some(ChosenStrategy { contention, keys, learns, queues: false }));
+            return Ok(Some(ChosenStrategy {
+                contention,
+                keys,
+                learns,
+                queues: false,
+                takes_turns,
+            }));
         }
         if !is_default {
             return Err(ContentionError::NoKey { action });
@@ -101,8 +112,9 @@ impl Strategies {
         if !chosen.learns {
             return self.attempt_with_keys(chosen, call).await;
         }
+        chosen.queues = false;
         if chosen.keys.is_empty() {
-            let answer = if self.rows.may_be_met(call.attempt()) {
+            let answer = if self.rows.may_be_met_by(call.attempt()) {
                 Box::pin(self.rows.attempt(call)).await
             } else {
                 Ok(optimistic(call, || ()).await)
@@ -110,10 +122,15 @@ impl Strategies {
             match answer {
                 Ok(answer) => {
                     self.learn(chosen, call, &answer);
-                    chosen.queues = !chosen.keys.is_empty();
+                    chosen.queues = !chosen.keys.is_empty() && !call.attempt().is_in_transaction();
                     return answer;
                 }
-                Err(met) => chosen.keys.push(met),
+                Err(met) => {
+                    let attempt = call.attempt();
+                    tracing::debug!(name: "rerun", attempt = attempt.number, row = %met, "the call read a hot row, and runs again in its queue");
+                    attempt.number += 1;
+                    chosen.keys.push(met);
+                }
             }
         }
         let answer = self.attempt_with_keys(chosen, call).await;
@@ -129,23 +146,23 @@ impl Strategies {
         answer: &CallResult<C::Output, C::Error>,
     ) {
         let Err(ExecuteError::Stale { rows, .. }) = answer else { return };
-        let met = self.rows.conflicted(call.attempt().action_name, rows);
-        let now = self.tracker.now();
-        met.iter().for_each(|row| self.tracker.conflicted(row, now));
-        chosen.learn(met);
+        // A call that changes many rows would make all of them hot.
+        let rows = &rows[..rows.len().min(MOST_ROWS)];
+        chosen.learn(self.rows.conflicted(call.attempt().action_name, rows));
     }
 
     /// Runs one attempt of a call that has keys.
     async fn attempt_with_keys<C: Perform>(
         &self,
-        ChosenStrategy { contention, keys, learns, .. }: &ChosenStrategy,
+        chosen: &ChosenStrategy,
         call: &mut C,
     ) -> CallResult<C::Output, C::Error> {
-        let leases = self.leases.as_deref();
-        let (strategy, key) = self.resolve(contention, keys, *learns, call);
+        let (leases, keys) = (self.leases.as_deref(), &chosen.keys);
+        let (strategy, key) = self.resolve(chosen, call);
         // The group counts the conflicts of its key; which other key is hot can only be counted
         // here.
-        let counts = !learns && (keys.len() > 1 || !matches!(strategy, Contention::Coalesced(_)));
+        let counts =
+            !chosen.learns && (keys.len() > 1 || !matches!(strategy, Contention::Coalesced(_)));
         let answer = match strategy {
             Contention::Pessimistic(options) => {
                 Box::pin(pessimistic(leases, call, keys, &options, || ())).await
@@ -164,13 +181,11 @@ impl Strategies {
     }
 
     /// The strategy of the next attempt, and the key whose queue it would enter. Adaptive calls
-    /// go by the present state of their keys. A call that has `learned` a row has already met
+    /// go by the present state of their keys. A call that has learned a row has already met
     /// another call there, so it waits in the queue of the row also before that is hot.
     fn resolve<'k>(
         &self,
-        contention: &Contention,
-        keys: &'k [LockKey],
-        learned: bool,
+        ChosenStrategy { contention, keys, learns, takes_turns, .. }: &'k ChosenStrategy,
         call: &mut impl Perform,
     ) -> (Contention, &'k LockKey) {
         let (key, handling) = self.tracker.hottest(keys, self.tracker.now());
@@ -178,11 +193,11 @@ impl Strategies {
             Contention::Adaptive(Adaptive { coalesced }) => {
                 let lease = Some(coalesced.lease.unwrap_or_default());
                 match handling {
-                    Handling::Optimistic if !learned => Contention::Optimistic,
-                    Handling::Optimistic | Handling::Coalesced => {
-                        Coalesced { lease: None, ..*coalesced }.into()
+                    Handling::Optimistic if !learns => Contention::Optimistic,
+                    Handling::TakingTurns if *takes_turns => {
+                        Coalesced { lease, ..*coalesced }.into()
                     }
-                    Handling::TakingTurns => Coalesced { lease, ..*coalesced }.into(),
+                    _ => Coalesced { lease: None, ..*coalesced }.into(),
                 }
             }
             own => own.clone(),

@@ -26,7 +26,7 @@ use crate::shard::Fencing;
 pub(super) enum RunMode {
     /// In a group.
     First,
-    /// In a group, after one conflict or another attempt that failed.
+    /// In a group once more, after one conflict.
     Again,
     /// By itself, while the queue waits.
     Alone,

@@ -34,11 +34,7 @@ pub(in crate::action::contention) async fn coalesced<C: Perform>(
     // A call that runs again goes before those that came after it.
     let draw_number = || coalescer.queues.draw_number();
     let number = *call.attempt().queue_number.get_or_insert_with(draw_number);
-    let mode = match call.attempt() {
-        attempt if attempt.alone => RunMode::Alone,
-        attempt if attempt.number > 1 => RunMode::Again,
-        _ => RunMode::First,
-    };
+    let mode = if call.attempt().alone { RunMode::Alone } else { RunMode::First };
     let entered = Instant::now();
     let inherited_lease = false;
     CoalescedCall { call, coalescer, leases, key, options, number, entered, mode, inherited_lease }
@@ -319,10 +315,17 @@ impl<C: Perform> CoalescedCall<'_, C> {
         let committed = commit(self.call.attempt(), planned, || drop(held.take())).await;
         let step = match (committed, held) {
             // The same as a group of one member that is refused.
-            (Err(ExecuteError::Stale { .. }), Some(guard)) if self.mode == RunMode::First => {
+            (Err(ExecuteError::Stale { rows, attempts }), Some(guard))
+                if self.mode == RunMode::First =>
+            {
                 let tracker = &self.coalescer.tracker;
                 tracker.lost_to_others(self.key, tracker.now());
-                NextStep::RunAgain(guard.renew(self.options.turn), RunMode::Again)
+                if self.call.attempt().number == 1 {
+                    NextStep::RunAgain(guard.renew(self.options.turn), RunMode::Again)
+                } else {
+                    // The call is alone and has lost before: it pauses, as any retry does.
+                    NextStep::Return(Err(ExecuteError::Stale { rows, attempts }))
+                }
             }
             (Err(error), Some(guard)) => self.fail(guard, error),
             (committed, _) => NextStep::Return(committed.map(|done| (output, Some(done)))),
