@@ -46,6 +46,9 @@ impl Database {
         route: Route,
         holder: &'static str,
     ) -> Admission<'_> {
+        if !self.driver.capabilities().folds_reads {
+            return Admission::Apart;
+        }
         let Ok(runtime) = Handle::try_current() else { return Admission::Apart };
         let key = FoldKey { table: table.table.key(), route, runtime: runtime.id() };
         let admission = self.folded_reads.admit(key, table, id, holder);
