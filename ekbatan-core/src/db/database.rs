@@ -11,8 +11,8 @@ use super::open_transactions::{Side, open_transaction};
 use super::same_table::{self, Described, alike};
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
-    Lanes, OpenAction, Pool, PooledConnection, Query, Route, Rows, SchemaError, SizeLimits,
-    TableError, TableInfo, TransactionOptions, Use,
+    FoldedReads, Lanes, OpenAction, Pool, PooledConnection, Query, Route, Rows, SchemaError,
+    SizeLimits, TableError, TableInfo, TransactionOptions, Use,
 };
 use crate::config::DataSourceConfig;
 use crate::domain::{ShardIdentifier, Table, TableKey};
@@ -23,6 +23,7 @@ pub(crate) struct Database {
     pub(crate) primary: Pool,
     pub(crate) replica: Option<Pool>,
     lanes: Lanes,
+    pub(super) folded_reads: FoldedReads,
     sizes: SizeLimits,
     tables: RwLock<HashMap<TableKey, Arc<TableInfo>>>,
 }
@@ -56,7 +57,8 @@ impl Database {
         first_connection(&primary, timeout).await?;
         let lanes = Lanes::start(driver.clone(), source);
         let (sizes, tables) = (SizeLimits::new(source), RwLock::default());
-        Ok(Self { shard, driver, primary, replica, lanes, sizes, tables })
+        let folded_reads = FoldedReads::default();
+        Ok(Self { shard, driver, primary, replica, lanes, folded_reads, sizes, tables })
     }
 
     pub(crate) fn pool(&self, route: Route) -> &Pool {

@@ -41,6 +41,9 @@ pub struct Capabilities {
     /// Whether a failed migration leaves nothing behind. If not, the statements before the one
     /// that failed stay applied.
     pub atomic_migrations: bool,
+    /// Whether reads by id that wait at the same moment share a statement. A database in this
+    /// process answers them faster one by one.
+    pub folds_reads: bool,
 }
 
 /// The isolation level of a transaction.

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 /// Why a statement or a connection failed. It is derived from the SQLSTATE or result code, never
 /// from the text of a message.
@@ -54,7 +55,7 @@ pub enum DbErrorKind {
 #[derive(Debug)]
 pub struct DbError(Box<Failure>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Failure {
     kind: DbErrorKind,
     message: String,
@@ -62,7 +63,7 @@ struct Failure {
     constraint: Option<String>,
     table: Option<String>,
     turn: Option<usize>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl DbError {
@@ -124,6 +125,11 @@ impl DbError {
         self
     }
 
+    /// The same error for another caller.
+    pub(crate) fn copy(&self) -> Self {
+        Self(self.0.clone())
+    }
+
     /// A stored value that does not fit the code.
     pub(crate) fn misfit(column: &str, reason: impl fmt::Display) -> Self {
         Self::new(DbErrorKind::Decode, format!("column `{column}` does not fit the code: {reason}"))
@@ -179,7 +185,7 @@ impl DbError {
     }
 
     pub(crate) fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
-        self.0.source = Some(Box::new(source));
+        self.0.source = Some(Arc::new(source));
         self
     }
 }

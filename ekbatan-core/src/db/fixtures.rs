@@ -55,7 +55,8 @@ pub(super) fn table(
 ) -> Arc<TableInfo> {
     let columns = table.columns.iter().map(|of| column(of.name, db_type(of)));
     let (columns, rules) = (columns.collect(), Rules::default());
-    Arc::new(TableInfo { table, columns, rules, unfilled: Vec::new(), by_id: Default::default() })
+    let (by_id, by_ids) = Default::default();
+    Arc::new(TableInfo { table, columns, rules, unfilled: Vec::new(), by_id, by_ids })
 }
 
 /// A change without values.

@@ -27,9 +27,11 @@ mod pool;
 pub(crate) mod postgres;
 mod query;
 mod raw;
+mod read_fold;
 mod rules;
 mod same_table;
 mod schema;
+mod select;
 mod size;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
@@ -57,6 +59,7 @@ pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection, Use};
 pub(crate) use query::{Arg, Query, Rows};
 pub use raw::{RawConnection, TransactionConnection};
+pub(crate) use read_fold::FoldedReads;
 pub(crate) use rules::{Rule, Rules};
 #[cfg(feature = "mysql")]
 pub(crate) use schema::Reference;

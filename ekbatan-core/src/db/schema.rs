@@ -66,8 +66,10 @@ pub(crate) struct TableInfo {
     pub(super) unfilled: Vec<String>,
     /// What in the database looks at the changes of rows.
     pub(crate) rules: Rules,
-    /// The text of the read by id, built once.
-    pub(crate) by_id: OnceLock<Arc<str>>,
+    /// The text of the read of one row by its id, built once.
+    pub(super) by_id: OnceLock<Arc<str>>,
+    /// The text of the read of several rows by their ids, built once.
+    pub(super) by_ids: OnceLock<Arc<str>>,
 }
 
 /// Error returned when a table does not fit the code. It lists every difference.
@@ -180,7 +182,8 @@ impl TableInfo {
         }
         let unfilled = unfilled(table, &found);
         if problems.is_empty() {
-            return Ok(Self { table, columns, rules, unfilled, by_id: OnceLock::new() });
+            let (by_id, by_ids) = (OnceLock::new(), OnceLock::new());
+            return Ok(Self { table, columns, rules, unfilled, by_id, by_ids });
         }
         problems.extend(unfilled);
         Err(misfit_of(table, database, problems))

@@ -38,28 +38,28 @@ impl<T: Entity> Source<T> {
         self.database.shard
     }
 
+    /// Reads that may see the same state share statements. A read that has to see a certain one
+    /// goes by itself: that of a transaction, of a fence, or of a commit token.
     pub(super) async fn find(&self, id: Uuid) -> Result<Option<Stored<T>>, ReadError> {
         let info = self.table().await?;
-        let by_id = || by_ids(self.syntax(), &info, &[id], &mut Vec::new());
-        let sql = info.by_id.get_or_init(|| self.select_sql(&info, &by_id(), "").into()).clone();
-        let args = vec![Arg::One(ValueType::Uuid, Value::Uuid(id))];
-        let query = Query { sql, args, columns: info.table.columns.into() };
-        let mut rows = self.fetch_as(query, Some(&info)).await?;
-        rows.pop().map(stored).transpose()
+        let row = if self.within.is_none() && self.fencing.is_none() && self.after.is_none() {
+            self.database.find(&info, id, self.route, self.holder).await?
+        } else {
+            self.fetch_as(info.by_id(self.syntax(), id), Some(&info)).await?.pop()
+        };
+        row.map(stored).transpose()
     }
 
     pub(super) async fn exists(&self, id: Uuid) -> Result<bool, ReadError> {
         let info = self.table().await?;
-        let mut args = Vec::new();
-        let by_id = by_ids(self.syntax(), &info, &[id], &mut args);
-        self.any(by_id, args).await
+        let (filter, args) = info.id_is(self.syntax(), id);
+        self.any(&info, &filter, args).await
     }
 
     pub(super) async fn find_by_ids(&self, ids: &[Uuid]) -> Result<Vec<Stored<T>>, ReadError> {
         let info = self.table().await?;
-        let mut args = Vec::new();
-        let by_id = by_ids(self.syntax(), &info, ids, &mut args);
-        self.select(&info, by_id, args, "").await
+        let rows = self.fetch(info.by_ids(self.syntax(), ids)).await?;
+        rows.into_iter().map(stored).collect()
     }
 
     pub(super) async fn find_where(
@@ -69,14 +69,17 @@ impl<T: Entity> Source<T> {
     ) -> Result<Vec<Stored<T>>, ReadError> {
         let info = self.table().await?;
         let (filter, args) = self.render(&info, condition)?;
-        self.select(&info, filter, args, tail).await
+        let sql = info.select(self.syntax(), &filter, tail).into();
+        let rows = self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?;
+        rows.into_iter().map(stored).collect()
     }
 
     pub(super) async fn count_where(&self, condition: &Condition<T>) -> Result<u64, ReadError> {
         let info = self.table().await?;
         let (filter, args) = self.render(&info, condition)?;
         let table = self.syntax().table(T::TABLE);
-        let sql = format!("SELECT count(*) FROM {table}{}", self.visible(&filter));
+        let visible = info.visible(self.syntax(), &filter);
+        let sql = format!("SELECT count(*) FROM {table}{visible}");
         let columns = vec![ColumnDef::new("count", ValueType::Int)].into();
         let rows = self.fetch(Query { sql: sql.into(), args, columns }).await?;
         match rows.first().and_then(|row| row.first()) {
@@ -88,7 +91,7 @@ impl<T: Entity> Source<T> {
     pub(super) async fn exists_where(&self, condition: &Condition<T>) -> Result<bool, ReadError> {
         let info = self.table().await?;
         let (filter, args) = self.render(&info, condition)?;
-        self.any(filter, args).await
+        self.any(&info, &filter, args).await
     }
 
     /// The rows of one page. With `merged`, texts are ordered by their bytes, because the page is
@@ -108,7 +111,7 @@ impl<T: Entity> Source<T> {
             filter = format!("({filter}) AND {}", keys.beyond(position, &mut args));
         }
         let tail = format!(" ORDER BY {} LIMIT {}", keys.order(), request.size);
-        let sql = self.select_sql(&info, &filter, &tail).into();
+        let sql = info.select(syntax, &filter, &tail).into();
         self.fetch(Query { sql, args, columns: info.table.columns.into() }).await
     }
 
@@ -134,40 +137,10 @@ impl<T: Entity> Source<T> {
         Ok((sql, args))
     }
 
-    /// The WHERE clause: the filter, and the exclusion of deleted rows.
-    fn visible(&self, filter: &str) -> String {
-        match T::TABLE.state {
-            Some(state) => {
-                let state = self.syntax().quote(T::TABLE.columns[state].name);
-                format!(" WHERE ({filter}) AND {state} <> 'DELETED'")
-            }
-            None => format!(" WHERE {filter}"),
-        }
-    }
-
-    fn select_sql(&self, info: &TableInfo, filter: &str, tail: &str) -> String {
-        let columns: Vec<String> =
-            info.columns.iter().map(|column| self.syntax().quote(&column.name)).collect();
-        let table = self.syntax().table(T::TABLE);
-        format!("SELECT {} FROM {table}{}{tail}", columns.join(", "), self.visible(filter))
-    }
-
-    async fn select(
-        &self,
-        info: &TableInfo,
-        filter: String,
-        args: Vec<Arg>,
-        tail: &str,
-    ) -> Result<Vec<Stored<T>>, ReadError> {
-        let sql = self.select_sql(info, &filter, tail).into();
-        let rows = self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?;
-        rows.into_iter().map(stored).collect()
-    }
-
-    async fn any(&self, filter: String, args: Vec<Arg>) -> Result<bool, ReadError> {
-        let table = self.syntax().table(T::TABLE);
+    async fn any(&self, info: &TableInfo, filter: &str, args: Vec<Arg>) -> Result<bool, ReadError> {
+        let (table, visible) = (self.syntax().table(T::TABLE), info.visible(self.syntax(), filter));
         // PostgreSQL returns a bare 1 as int4, which decodes as an integer.
-        let sql = format!("SELECT 1 FROM {table}{} LIMIT 1", self.visible(&filter)).into();
+        let sql = format!("SELECT 1 FROM {table}{visible} LIMIT 1").into();
         let columns = vec![ColumnDef::new("one", ValueType::Int)].into();
         Ok(!self.fetch(Query { sql, args, columns }).await?.is_empty())
     }
@@ -200,21 +173,6 @@ impl<T: Entity> Source<T> {
             }
             // A read from a replica is not fenced: a replica may lag behind any fence.
             _ => Ok(database.fetch(&query, self.route, holder).await?),
-        }
-    }
-}
-
-fn by_ids(syntax: &dyn Syntax, info: &TableInfo, ids: &[Uuid], args: &mut Vec<Arg>) -> String {
-    let column = &info.columns[0];
-    match ids {
-        [id] => {
-            args.push(Arg::One(ValueType::Uuid, Value::Uuid(*id)));
-            let name = syntax.quote(&column.name);
-            format!("{name} = {}", syntax.argument(1, ValueType::Uuid, column))
-        }
-        ids => {
-            args.push(Arg::Many(ValueType::Uuid, ids.iter().copied().map(Value::Uuid).collect()));
-            syntax.any(1, ValueType::Uuid, column)
         }
     }
 }

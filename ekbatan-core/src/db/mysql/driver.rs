@@ -18,6 +18,7 @@ const MYSQL: Capabilities = Capabilities {
     isolation_levels: true,
     names_constraints: true,
     atomic_migrations: false,
+    folds_reads: true,
 };
 
 const MARIADB: Capabilities = Capabilities { dialect: Dialect::MariaDb, ..MYSQL };

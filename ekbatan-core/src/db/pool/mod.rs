@@ -120,6 +120,11 @@ impl Pool {
         })
     }
 
+    /// The maximum time that a caller waits for a connection.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     fn timed_out(&self) -> DbError {
         let status = self.status();
         let holders: Vec<String> =

@@ -19,6 +19,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     isolation_levels: true,
     names_constraints: true,
     atomic_migrations: true,
+    folds_reads: true,
 };
 
 /// The server probes an idle connection after 60 s, six times. So it ends the session of a client

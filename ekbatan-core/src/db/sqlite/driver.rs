@@ -22,6 +22,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     isolation_levels: false,
     names_constraints: false,
     atomic_migrations: true,
+    folds_reads: false,
 };
 
 /// The sqlx connection of a connection of this dialect.
