@@ -86,6 +86,12 @@ pub enum LockError {
         /// The cause.
         source: DbError,
     },
+    /// The keys that are held could not be listed.
+    #[error("the locks could not be listed: {source}")]
+    List {
+        /// The cause.
+        source: BackendError,
+    },
     /// The backend could not be started.
     #[error("the lock backend could not be started: {source}")]
     Start {

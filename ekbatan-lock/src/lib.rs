@@ -24,6 +24,7 @@ mod key_worker;
 mod lead;
 mod lease;
 mod leases;
+mod listing;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod options;
@@ -57,6 +58,7 @@ pub use execute_locked::ExecuteLocked;
 pub use key_hints::KeyHints;
 pub use key_poller::{KeyPoller, KeyState, KeyStates, Pace};
 pub use lease::Lease;
+pub use listing::{HeldKey, HeldKeys};
 #[cfg(feature = "mysql")]
 pub use mysql::{MySqlLocks, MySqlLocksError};
 pub use options::LockOptions;

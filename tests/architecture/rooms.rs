@@ -51,7 +51,7 @@ pub const TABLE: [RoomList; 5] = [
     ] },
     // A backend knows a server and the contract; a provider knows the contract only.
     RoomList { of_crate: "ekbatan-lock", folder: "", rooms: &[
-        rooms("contract", &["backend", "error", "options", "scope"], &[]),
+        rooms("contract", &["backend", "error", "listing", "options", "scope"], &[]),
         room(&["process"], &["contract"]),
         rooms("sessions", &["session", "cleaning", "key_hints", "key_poller", "to_the_end"], &["contract"]),
         room(&["postgres"], &["contract", "sessions"]),

@@ -80,6 +80,7 @@ mod forced_successors;
 mod grants;
 mod hand_over;
 mod lead;
+mod listing;
 mod mysql;
 mod postgres;
 mod queue;
