@@ -114,6 +114,26 @@ pub enum LockError {
         /// The value.
         value: Duration,
     },
+    /// The number of permits or readers is out of range.
+    #[error("`{key}` has {count} {what}; name a number from 1 to {most}")]
+    Count {
+        /// The key.
+        key: LockKey,
+        /// What is counted.
+        what: &'static str,
+        /// The number.
+        count: usize,
+        /// The greatest number.
+        most: usize,
+    },
+    /// A scope that reads under a read/write lock asked to write.
+    #[error(
+        "the scope reads under `{key}` and cannot write: two readers that both want to write would wait for each other; release the read lease first, or write from the start"
+    )]
+    Upgrade {
+        /// The key.
+        key: LockKey,
+    },
     /// The key is one of all zones, and the locks cannot be reached from other zones.
     #[error(
         "`{key}` is a key of all zones, and {backend} locks can be reached from one zone only: take it from a lock server that all zones reach, or give it `LockLevel::Zone`"

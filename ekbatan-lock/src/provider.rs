@@ -48,6 +48,14 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
     /// Like [`try_acquire`](Self::try_acquire), with all options.
     async fn take(&self, key: &LockKey, options: &LockOptions) -> Result<Option<Lease>, LockError>;
 
+    /// One more lease on the key if the scope of the caller, or one around it, holds it. Asks
+    /// nothing of the server. A provider of your own that returns `None` re-enters no semaphores and
+    /// no read/write locks.
+    fn reenter(&self, key: &LockKey) -> Option<Lease> {
+        let _ = key;
+        None
+    }
+
     /// The holder of the key, as the server knows it.
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError>;
 
@@ -356,6 +364,13 @@ impl KeyedLockProvider for LockProvider {
         self.traced(key, Some(options.max_wait), options).await
     }
 
+    fn reenter(&self, key: &LockKey) -> Option<Lease> {
+        let scope = LockScope::current()?;
+        let lease = self.state.queue_of(&self.stored(key))?.reenter(&scope)?;
+        increment(&self.state.counts.reentered);
+        Some(lease)
+    }
+
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {
         let stored = self.stored(key);
         let found = self.state.backend.inspect(&stored).await;
@@ -401,7 +416,8 @@ impl fmt::Debug for LockProvider {
     }
 }
 
-fn check(key: &LockKey, options: &LockOptions) -> Result<(), LockError> {
+/// Rejects a blank key, and durations of zero that must be longer.
+pub(crate) fn check(key: &LockKey, options: &LockOptions) -> Result<(), LockError> {
     if key.id().trim().is_empty() {
         return Err(LockError::BlankKey);
     }

@@ -175,6 +175,10 @@ impl<S: 'static> KeyedLockProvider for LockRegistry<S> {
         self.of(key)?.take(key, options).await
     }
 
+    fn reenter(&self, key: &LockKey) -> Option<Lease> {
+        self.of(key).ok()?.reenter(key)
+    }
+
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {
         self.of(key)?.inspect(key).await
     }

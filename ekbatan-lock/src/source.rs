@@ -1,5 +1,5 @@
 //! What every source of locks can do with a closure: run it under locks, on one node only, or
-//! as the leader.
+//! as the leader; and keys with several holders.
 
 use std::future::{Future, IntoFuture};
 use std::time::Duration;
@@ -7,7 +7,10 @@ use std::time::Duration;
 use crate::lead::lead;
 use crate::run_once::run_once;
 use crate::with_lock::{with_lock, with_locks};
-use crate::{KeyedLockProvider, Lease, LockKey, LockOptions, RunOnce, RunOnceError, WithLockError};
+use crate::{
+    KeyedLockProvider, Lease, LockKey, LockOptions, ReadWriteLock, RunOnce, RunOnceError, Semaphore,
+    WithLockError,
+};
 
 /// Runs work under locks. Every [`KeyedLockProvider`] has these methods, `dyn` ones included.
 ///
@@ -177,6 +180,47 @@ pub trait LockSource: KeyedLockProvider {
         F: IntoFuture<Output = Result<T, E>>,
     {
         lead(self, key, term, work)
+    }
+
+    /// The key as a semaphore: as many holders as there are permits have it at the same time. Use
+    /// it to limit how much of something runs at once, over all processes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_lock::*;
+    /// # async fn send() -> std::io::Result<()> { Ok(()) }
+    /// # async fn run(locks: &LockProvider) -> Result<(), WithLockError<std::io::Error>> {
+    /// let gateway = locks.semaphore(&lock_key!("sms-gateway"), 4);
+    /// let options = LockOptions::wait(Duration::from_secs(5)).hold(Duration::from_secs(10));
+    /// gateway.with_permit(options, async |_permit| send().await).await
+    /// # }
+    /// ```
+    fn semaphore(&self, key: &LockKey, permits: usize) -> Semaphore<'_, Self> {
+        Semaphore::new(self, key, permits)
+    }
+
+    /// The key as a read/write lock: either up to `readers` readers have it at the same time, or
+    /// one writer. Use it where many may look at something together while nobody changes it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_core::action::{Action, ActionExecutor, ExecuteError};
+    /// # use ekbatan_lock::*;
+    /// # async fn run<A: Action>(locks: &LockProvider, executor: &ActionExecutor, sell: A, order: A::Params, reprice: A, prices: A::Params) -> Result<(), WithLockError<ExecuteError<A::Error>>> {
+    /// let catalog = locks.read_write(&lock_key!("catalog"), 8);
+    /// let options = LockOptions::wait(Duration::from_secs(5)).hold(Duration::from_secs(10));
+    /// let sold = catalog.with_read(options, |reader| {
+    ///     executor.execute(&sell, order).fenced_by(&reader)
+    /// });
+    /// sold.await?;
+    /// let repriced = catalog.with_write(options, |writer| {
+    ///     executor.execute(&reprice, prices).fenced_by(&writer)
+    /// });
+    /// repriced.await?;
+    /// # Ok(()) }
+    /// ```
+    fn read_write(&self, key: &LockKey, readers: usize) -> ReadWriteLock<'_, Self> {
+        ReadWriteLock::new(self, key, readers)
     }
 }
 

@@ -58,7 +58,7 @@ pub const TABLE: [RoomList; 5] = [
         room(&["mysql"], &["contract", "sessions"]),
         room(&["sqlite"], &["contract", "sessions"]),
         rooms("provider", &["inline_task", "lease", "key_queue", "key_worker", "force", "provider", "provider_state", "telemetry"], &["contract"]),
-        rooms("use", &["source", "with_lock", "run_once", "lead", "execute_locked"], &["contract", "provider"]),
+        rooms("use", &["source", "with_lock", "run_once", "lead", "execute_locked", "slots", "semaphore", "read_write"], &["contract", "provider"]),
         rooms("registry", &["registry", "servers", "leases"], &["contract", "process", "postgres", "mysql", "sqlite", "provider"]),
     ] },
 ];
