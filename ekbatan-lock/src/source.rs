@@ -5,11 +5,11 @@ use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
 use crate::lead::lead;
-use crate::run_once::run_once;
+use crate::run_once::{run_once, run_once_at};
 use crate::with_lock::{with_lock, with_locks};
 use crate::{
-    KeyedLockProvider, Lease, LockKey, LockOptions, ReadWriteLock, RunOnce, RunOnceError, Semaphore,
-    WithLockError,
+    KeyPart, KeyedLockProvider, Lease, LockKey, LockOptions, ReadWriteLock, RunOnce, RunOnceError,
+    Semaphore, WithLockError,
 };
 
 /// Runs work under locks. Every [`KeyedLockProvider`] has these methods, `dyn` ones included.
@@ -142,6 +142,49 @@ pub trait LockSource: KeyedLockProvider {
         F: IntoFuture<Output = Result<T, E>>,
     {
         run_once(self, key, at_least, at_most, work)
+    }
+
+    /// Runs the work of one fire of a schedule on one node, like [`run_once`](Self::run_once), if
+    /// the nodes can name the fire: by the time for which it was planned, not by their clocks.
+    ///
+    /// The fire stays taken for `at_least` from the begin of the work, and nothing else does: a node
+    /// that comes late with the same fire skips it, and the next fire is not skipped for it.
+    /// `at_least` can thus be much longer than the time between two fires, and be longer than any
+    /// node is ever late. While the work runs, other fires of the key are skipped.
+    ///
+    /// If the node dies, nobody repeats the fire for `at_least`, and other fires run again after
+    /// 30 s. If the key is busy or the lock fails, the fire is free again.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_lock::*;
+    /// # async fn send_reports() -> std::io::Result<u32> { Ok(3) }
+    /// # async fn run(locks: &LockProvider) -> Result<(), RunOnceError<std::io::Error>> {
+    /// let (at_least, at_most) = (Duration::from_secs(6 * 3600), Duration::from_secs(600));
+    /// let (key, planned) = (lock_key!("hourly-report"), "2026-11-23T03:00Z");
+    /// let sent =
+    ///     locks.run_once_at(&key, planned, at_least, at_most, async |_| send_reports().await);
+    /// if let RunOnce::Done(sent) = sent.await? {
+    ///     println!("{sent} reports sent");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`run_once`](Self::run_once).
+    fn run_once_at<F, T, E>(
+        &self,
+        key: &LockKey,
+        fire: impl KeyPart,
+        at_least: Duration,
+        at_most: Duration,
+        work: impl FnOnce(Lease) -> F,
+    ) -> impl Future<Output = Result<RunOnce<T>, RunOnceError<E>>>
+    where
+        F: IntoFuture<Output = Result<T, E>>,
+    {
+        run_once_at(self, key, fire, at_least, at_most, work)
     }
 
     /// Runs the work as soon as, and while, this process is the leader: the holder of the key.

@@ -91,6 +91,7 @@ mod redis;
 mod registry;
 mod retries;
 mod run_once;
+mod run_once_at;
 mod scopes;
 mod semaphore;
 mod several;
