@@ -193,16 +193,17 @@ impl LockError {
     }
 }
 
-/// Error of [`LockSource::with_lock`](crate::LockSource::with_lock), `with_locks` and
-/// [`ExecuteLocked`](crate::ExecuteLocked).
+/// Error of [`LockSource::with_lock`](crate::LockSource::with_lock), `with_locks`, `with_permit`,
+/// `with_read`, `with_write` and [`ExecuteLocked`](crate::ExecuteLocked).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WithLockError<E> {
     /// The work's own error, unchanged.
     #[error(transparent)]
     Work(E),
-    /// Another holder had the key during the whole wait. The work did not begin.
-    #[error("`{key}` was held by another holder during the whole wait of {waited:?}")]
+    /// Others had the key during the whole wait: another holder, or as many as it has permits. The
+    /// work did not begin.
+    #[error("`{key}` was held by others during the whole wait of {waited:?}")]
     Busy {
         /// The key.
         key: LockKey,

@@ -20,7 +20,7 @@ pub struct HeldKey {
 pub struct HeldKeys {
     /// The keys that were found, in order.
     pub keys: Vec<HeldKey>,
-    /// Whether more keys are held than the caller asked for. Which of them were found is then a
-    /// matter of the server.
+    /// Whether more keys are held than the caller asked for. The server then chooses which of them
+    /// it names.
     pub more: bool,
 }

@@ -26,7 +26,8 @@ use crate::{
 ///
 /// Readers and writers that have to wait are served in the order in which they came, as far as the
 /// backend serves processes in order. A reader that comes after a writer waits behind it, so a
-/// writer does not wait for ever.
+/// writer does not wait for ever. A caller that does not wait (a `max_wait` of zero) gets `None` if
+/// others wait, or if a writer tries at the same moment.
 ///
 /// Commits are fenced: once a writer's action has begun, no earlier reader commits, and once a
 /// reader's action has begun, no earlier writer commits. Readers do not refuse each other.
