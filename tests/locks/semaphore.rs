@@ -250,14 +250,22 @@ async fn a_waiter_whose_process_dies_is_passed_over(t: &TestLocks) {
         dying.block_on(async {
             let other = t.other_node().await;
             let waits = other.clone();
-            tokio::spawn(async move { permit(&waits, 1).await });
+            tokio::spawn(async move {
+                // Short, because it may get the permit in the moment in which it dies.
+                let options = patient().hold(Duration::from_secs(2));
+                waits.semaphore(&key(), 1).take(&options).await
+            });
             somebody_waits(&other).await;
         });
     });
     // Without a word to the server.
     dying.shutdown_background();
     assert!(held.release().await);
-    assert!(permit(&t.locks, 1).await.is_held());
+    let Ok(next) = tokio::time::timeout(LONG, permit(&t.locks, 1)).await else {
+        let holder = async |key| t.locks.inspect(&key).await.unwrap();
+        panic!("the turn: {:?}, the permit: {:?}", holder(turn()).await, holder(slot(0)).await);
+    };
+    assert!(next.is_held());
 }
 
 async fn a_permit_expires_and_can_be_extended(t: &TestLocks) {
