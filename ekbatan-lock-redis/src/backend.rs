@@ -15,9 +15,10 @@ use ekbatan_lock::{
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::answer::{answered, left, milliseconds};
+use crate::answer::{answered, milliseconds};
 use crate::client::{self, unreachable};
 use crate::commands::Commands;
+use crate::listing::{FoundLease, holder, list};
 use crate::names::RedisNames;
 use crate::passing::{CONFIRM, Passing};
 use crate::safety;
@@ -131,21 +132,16 @@ impl LockBackend for RedisBackend {
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
         let inspect = self.scripts.inspect.key(self.names.lock(key));
-        let found: Option<(String, i64, i64)> = answered(self.commands.run(inspect).await)?;
-        let Some((stored, remaining, now)) = found else { return Ok(None) };
-        let mut parts = stored.splitn(4, '|');
-        let owner = parts.next().and_then(|owner| Uuid::parse_str(owner).ok());
-        let mut number = || parts.next()?.parse::<i64>().ok();
-        let (Some(token), Some(since)) = (number(), number()) else {
-            let why =
-                format!("Redis: the value stored as `{}` is not a lock", self.names.lock(key));
-            return Err(BackendError::new(why));
-        };
-        let held = left(now.saturating_sub(since));
-        let holder = parts.next().unwrap_or_default();
-        let mut holder = Holder::new(holder, token).held(held).remaining(left(remaining));
-        holder.owner = owner;
-        Ok(Some(holder))
+        let found: FoundLease = answered(self.commands.run(inspect).await)?;
+        found.map(|found| holder(&self.names.lock(key), found)).transpose()
+    }
+
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        list(&self.names, &self.scripts, &self.commands, prefixes, most).await
     }
 
     async fn force_release(

@@ -72,6 +72,7 @@ mod answer;
 mod backend;
 mod client;
 mod commands;
+mod listing;
 mod names;
 mod passing;
 mod safety;

@@ -28,6 +28,23 @@ impl RedisNames {
         format!("{}:{{{key}}}", self.namespace)
     }
 
+    /// The pattern of the locks whose keys begin like this.
+    pub(crate) fn locks(&self, prefix: &str) -> String {
+        let mut pattern = String::new();
+        for letter in format!("{}:{{{prefix}", self.namespace).chars() {
+            if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
+                pattern.push('\\');
+            }
+            pattern.push(letter);
+        }
+        pattern + "*}"
+    }
+
+    /// The key of a lock with this name.
+    pub(crate) fn key_of<'n>(&self, lock: &'n str) -> Option<&'n str> {
+        lock.strip_prefix(&self.namespace)?.strip_prefix(":{")?.strip_suffix('}')
+    }
+
     /// The last token of the key.
     pub(crate) fn fence(&self, key: &str) -> String {
         format!("{}:fence:{{{key}}}", self.namespace)
@@ -69,6 +86,16 @@ mod tests {
         let names = RedisNames::within("app").unwrap();
         for key in ["fence:{k}", "fence:k", ":fence:{k}", "k}", "{k}"] {
             assert_ne!(names.lock(key), names.fence("k"));
+        }
+    }
+
+    #[test]
+    fn a_lock_is_found_by_the_beginning_of_its_key() {
+        let names = RedisNames::within("a*b").unwrap();
+        assert_eq!(names.locks("DC#e?#"), "a\\*b:{DC#e\\?#*}");
+        for key in ["DC#eu#k", "{k}", "fence:{k}"] {
+            assert_eq!(names.key_of(&names.lock(key)), Some(key));
+            assert_eq!(names.key_of(&names.fence(key)), None);
         }
     }
 

@@ -237,6 +237,20 @@ pub trait LockBackend: Send + Sync + 'static {
     /// The holder of the key.
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError>;
 
+    /// The keys that are held and begin with one of the prefixes, with their holders: at most
+    /// `most` of them, and any if there are more.
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        let _ = (prefixes, most);
+        Err(BackendError::new(format!(
+            "{} locks do not list their keys; ask for each key by `inspect`",
+            self.name()
+        )))
+    }
+
     /// Ends the grant that [`inspect`](Self::inspect) has reported, and no other. Returns
     /// `false` if it is over already, also if another grant has followed.
     async fn force_release(&self, key: &str, seen: &Grant, why: &str)

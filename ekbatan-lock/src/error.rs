@@ -86,6 +86,12 @@ pub enum LockError {
         /// The cause.
         source: DbError,
     },
+    /// The keys that are held could not be listed.
+    #[error("the locks could not be listed: {source}")]
+    List {
+        /// The cause.
+        source: BackendError,
+    },
     /// The backend could not be started.
     #[error("the lock backend could not be started: {source}")]
     Start {
@@ -107,6 +113,26 @@ pub enum LockError {
         what: &'static str,
         /// The value.
         value: Duration,
+    },
+    /// The number of permits or readers is out of range.
+    #[error("`{key}` has {count} {what}; name a number from 1 to {most}")]
+    Count {
+        /// The key.
+        key: LockKey,
+        /// What is counted.
+        what: &'static str,
+        /// The number.
+        count: usize,
+        /// The greatest number.
+        most: usize,
+    },
+    /// A scope that reads under a read/write lock asked to write.
+    #[error(
+        "the scope reads under `{key}` and cannot write: two readers that both want to write would wait for each other; release the read lease first, or write from the start"
+    )]
+    Upgrade {
+        /// The key.
+        key: LockKey,
     },
     /// The key is one of all zones, and the locks cannot be reached from other zones.
     #[error(
@@ -167,16 +193,17 @@ impl LockError {
     }
 }
 
-/// Error of [`LockSource::with_lock`](crate::LockSource::with_lock), `with_locks` and
-/// [`ExecuteLocked`](crate::ExecuteLocked).
+/// Error of [`LockSource::with_lock`](crate::LockSource::with_lock), `with_locks`, `with_permit`,
+/// `with_read`, `with_write` and [`ExecuteLocked`](crate::ExecuteLocked).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WithLockError<E> {
     /// The work's own error, unchanged.
     #[error(transparent)]
     Work(E),
-    /// Another holder had the key during the whole wait. The work did not begin.
-    #[error("`{key}` was held by another holder during the whole wait of {waited:?}")]
+    /// Others had the key during the whole wait: another holder, or as many as it has permits. The
+    /// work did not begin.
+    #[error("`{key}` was held by others during the whole wait of {waited:?}")]
     Busy {
         /// The key.
         key: LockKey,

@@ -95,6 +95,12 @@ struct QueueState {
 }
 
 impl QueueState {
+    /// One more lease on the hold, if the scope or one around it has it.
+    fn reenter(&self, scope: &LockScope) -> Option<Lease> {
+        let (_, hold) = self.hold.as_ref()?;
+        scope.is_within(hold.scope()).then(|| hold.reenter()).flatten()
+    }
+
     fn still_waiting(&self) -> usize {
         self.waiting.iter().filter(|waiter| !waiter.answer.is_closed()).count()
     }
@@ -170,10 +176,7 @@ impl KeyQueue {
     /// Returns the answer if it is known at once; otherwise enqueues the waiter.
     pub(crate) fn enqueue(&self, mut waiter: Waiter, counts: &Counts) -> Option<Option<Lease>> {
         let mut state = self.state();
-        if let Some((_, hold)) = &state.hold
-            && waiter.scope.as_ref().is_some_and(|scope| scope.is_within(hold.scope()))
-            && let Some(lease) = hold.reenter()
-        {
+        if let Some(lease) = waiter.scope.as_ref().and_then(|scope| state.reenter(scope)) {
             increment(&counts.reentered);
             return Some(Some(lease));
         }
@@ -194,6 +197,11 @@ impl KeyQueue {
         drop(state);
         self.wake_worker();
         None
+    }
+
+    /// One more lease on the key, if the scope or one around it holds it.
+    pub(crate) fn reenter(&self, scope: &LockScope) -> Option<Lease> {
+        self.state().reenter(scope)
     }
 
     /// Whether the caller has to start a worker: the queue has none, and there is work. The

@@ -24,6 +24,7 @@ mod key_worker;
 mod lead;
 mod lease;
 mod leases;
+mod listing;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod options;
@@ -32,12 +33,15 @@ mod postgres;
 mod process;
 mod provider;
 mod provider_state;
+mod read_write;
 mod registry;
 mod run_once;
 mod scope;
+mod semaphore;
 mod servers;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod session;
+mod slots;
 mod source;
 #[cfg(feature = "sqlite")]
 mod sqlite;
@@ -57,6 +61,7 @@ pub use execute_locked::ExecuteLocked;
 pub use key_hints::KeyHints;
 pub use key_poller::{KeyPoller, KeyState, KeyStates, Pace};
 pub use lease::Lease;
+pub use listing::{HeldKey, HeldKeys};
 #[cfg(feature = "mysql")]
 pub use mysql::{MySqlLocks, MySqlLocksError};
 pub use options::LockOptions;
@@ -64,9 +69,11 @@ pub use options::LockOptions;
 pub use postgres::{PostgresLocks, PostgresLocksError};
 pub use process::ProcessBackend;
 pub use provider::{KeyedLockProvider, LockProvider};
+pub use read_write::{ReadWriteLock, WriteLease};
 pub use registry::{KeyedLocksError, LockRegistry, ShardLocksError};
 pub use run_once::{RunOnce, RunOnceError};
 pub use scope::LockScope;
+pub use semaphore::Semaphore;
 pub use servers::{BuiltIn, LockServers};
 pub use source::LockSource;
 #[cfg(feature = "sqlite")]

@@ -34,6 +34,13 @@ impl TakenKey {
     fn grant(&self) -> Grant {
         Grant { owner: self.owner, token: self.token }
     }
+
+    fn holder(&self) -> Holder {
+        Holder::new(self.holder.clone(), self.token)
+            .owner(self.owner)
+            .held(Some(self.since.elapsed()))
+            .remaining(Some(self.until.saturating_duration_since(Instant::now())))
+    }
 }
 
 impl ProcessBackend {
@@ -106,13 +113,18 @@ impl LockBackend for ProcessBackend {
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        Ok(self.state().standing(key).map(TakenKey::holder))
+    }
+
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
         let state = self.state();
-        Ok(state.standing(key).map(|taken| {
-            Holder::new(taken.holder.clone(), taken.token)
-                .owner(taken.owner)
-                .held(Some(taken.since.elapsed()))
-                .remaining(Some(taken.until - Instant::now()))
-        }))
+        let wanted = state.taken.keys().filter(|key| prefixes.iter().any(|it| key.starts_with(it)));
+        let held = wanted.filter_map(|key| Some((key.clone(), state.standing(key)?.holder())));
+        Ok(held.take(most).collect())
     }
 
     async fn force_release(

@@ -16,8 +16,8 @@ use crate::options::countable;
 use crate::provider_state::{Enqueued, ProviderState};
 use crate::telemetry::{self, increment};
 use crate::{
-    BackendError, Grant, Holder, Lease, LockBackend, LockCounters, LockError, LockKey, LockLevel,
-    LockOptions, LockScope,
+    BackendError, Grant, HeldKey, HeldKeys, Holder, Lease, LockBackend, LockCounters, LockError,
+    LockKey, LockLevel, LockOptions, LockScope,
 };
 
 /// Locks by key. Two callers that name the same key exclude each other. Contention is never an
@@ -48,8 +48,38 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
     /// Like [`try_acquire`](Self::try_acquire), with all options.
     async fn take(&self, key: &LockKey, options: &LockOptions) -> Result<Option<Lease>, LockError>;
 
+    /// One more lease on the key if the scope of the caller, or one around it, holds it. Asks
+    /// nothing of the server. A provider of your own that returns `None` re-enters no semaphores and
+    /// no read/write locks.
+    fn reenter(&self, key: &LockKey) -> Option<Lease> {
+        let _ = key;
+        None
+    }
+
     /// The holder of the key, as the server knows it.
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError>;
+
+    /// The keys that are held, with their holders: at most `most` of them. If more are held,
+    /// [`HeldKeys::more`] is set. A provider lists the keys of its zone and those of all zones.
+    ///
+    /// ```
+    /// # use ekbatan_lock::*;
+    /// # async fn run(locks: &LockProvider) -> Result<(), LockError> {
+    /// let held = locks.list(100).await?;
+    /// for HeldKey { key, holder, .. } in &held.keys {
+    ///     println!("{key} is held by {} for {:?}", holder.holder, holder.held);
+    /// }
+    /// if held.more {
+    ///     println!("and others");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::List`] if the server cannot be asked, or does not know the keys: session locks
+    /// of PostgreSQL are numbers to their server.
+    async fn list(&self, most: usize) -> Result<HeldKeys, LockError>;
 
     /// Ends the lease of the holder that the call finds, and never the lease of one that follows
     /// it. Returns `false` if there was none, or if it ended by itself meanwhile.
@@ -162,6 +192,11 @@ impl LockProvider {
             key_worker::all_done(state).await;
         }
         state.backend.close().await;
+    }
+
+    /// Whether both are clones of one provider.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
     }
 
     /// The name of the key's fence.
@@ -329,6 +364,13 @@ impl KeyedLockProvider for LockProvider {
         self.traced(key, Some(options.max_wait), options).await
     }
 
+    fn reenter(&self, key: &LockKey) -> Option<Lease> {
+        let scope = LockScope::current()?;
+        let lease = self.state.queue_of(&self.stored(key))?.reenter(&scope)?;
+        increment(&self.state.counts.reentered);
+        Some(lease)
+    }
+
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {
         let stored = self.stored(key);
         let found = self.state.backend.inspect(&stored).await;
@@ -339,6 +381,22 @@ impl KeyedLockProvider for LockProvider {
             holder.waiting_here = queue.waiting();
         }
         Ok(holder)
+    }
+
+    async fn list(&self, most: usize) -> Result<HeldKeys, LockError> {
+        let state = &self.state;
+        let found = state.backend.list(&state.prefixes(), most.saturating_add(1)).await;
+        let mut found = found.map_err(|source| LockError::List { source })?;
+        let more = found.len() > most;
+        found.truncate(most);
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let keys = found.into_iter().filter_map(|(stored, mut holder)| {
+            if let Some(queue) = state.queue_of(&stored) {
+                holder.waiting_here = queue.waiting();
+            }
+            Some(HeldKey { key: state.named(&stored)?, holder })
+        });
+        Ok(HeldKeys { keys: keys.collect(), more })
     }
 
     async fn force_release(&self, key: &LockKey, why: &str) -> Result<bool, LockError> {
@@ -358,7 +416,8 @@ impl fmt::Debug for LockProvider {
     }
 }
 
-fn check(key: &LockKey, options: &LockOptions) -> Result<(), LockError> {
+/// Rejects a blank key, and durations of zero that must be longer.
+pub(crate) fn check(key: &LockKey, options: &LockOptions) -> Result<(), LockError> {
     if key.id().trim().is_empty() {
         return Err(LockError::BlankKey);
     }

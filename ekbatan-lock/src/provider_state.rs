@@ -12,11 +12,13 @@ use tokio::sync::futures::Notified;
 
 use crate::key_queue::{KeyQueue, Waiter};
 use crate::telemetry::Counts;
-use crate::{Lease, LockBackend, LockError, LockKey};
+use crate::{Lease, LockBackend, LockError, LockKey, LockLevel};
 
 /// First and longest pause before a failed request is repeated, unless the provider says
 /// otherwise.
 const RETRY_SLEEP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+const LEVELS: [LockLevel; 2] = [LockLevel::Zone, LockLevel::Global];
 
 pub(crate) struct ProviderState {
     pub(crate) backend: Arc<dyn LockBackend>,
@@ -90,6 +92,20 @@ impl ProviderState {
     /// The key as the server knows it.
     pub(crate) fn stored(&self, key: &LockKey) -> String {
         key.stored(&self.zone)
+    }
+
+    /// What the stored keys begin with that this provider can name: those of its zone, and those of
+    /// all zones.
+    pub(crate) fn prefixes(&self) -> [String; 2] {
+        LEVELS.map(|level| LockKey::named("").level(level).stored(&self.zone))
+    }
+
+    /// The key that is stored like this, if this provider can name it.
+    pub(crate) fn named(&self, stored: &str) -> Option<LockKey> {
+        let found = LEVELS.into_iter().zip(self.prefixes()).find_map(|(level, prefix)| {
+            Some(LockKey::named(stored.strip_prefix(&prefix)?).level(level))
+        });
+        found.filter(|key| self.stored(key) == stored)
     }
 
     /// Enqueues the caller unless the answer is known at once.

@@ -24,7 +24,8 @@ use error::advice;
 pub use error::{KeyedLocksError, ShardLocksError};
 
 use crate::{
-    Holder, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider, LockServers,
+    HeldKey, HeldKeys, Holder, KeyedLockProvider, Lease, LockError, LockKey, LockOptions,
+    LockProvider, LockServers,
 };
 
 /// The locks of every shard: one provider per shard, opened as its `lock-config` says. Cheap
@@ -174,8 +175,30 @@ impl<S: 'static> KeyedLockProvider for LockRegistry<S> {
         self.of(key)?.take(key, options).await
     }
 
+    fn reenter(&self, key: &LockKey) -> Option<Lease> {
+        self.of(key).ok()?.reenter(key)
+    }
+
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {
         self.of(key)?.inspect(key).await
+    }
+
+    /// Lists the locks of all shards, those of the first shards first. Each key names a shard whose
+    /// locks it is among. If the locks of one shard cannot be listed, the call fails;
+    /// [`shards`](LockRegistry::shards) has the providers, each of which lists its own.
+    async fn list(&self, most: usize) -> Result<HeldKeys, LockError> {
+        let (mut all, mut listed) = (HeldKeys::default(), Vec::<&LockProvider>::new());
+        for (shard, provider) in self.shards() {
+            if listed.iter().any(|before| before.is_same(provider)) {
+                continue;
+            }
+            listed.push(provider);
+            let found = provider.list(most - all.keys.len()).await?;
+            let on_shard = |held: HeldKey| HeldKey { key: held.key.on_shard(shard), ..held };
+            all.keys.extend(found.keys.into_iter().map(on_shard));
+            all.more |= found.more;
+        }
+        Ok(all)
     }
 
     async fn force_release(&self, key: &LockKey, why: &str) -> Result<bool, LockError> {

@@ -2,12 +2,16 @@
 //! hour: the first node runs it, the others skip it.
 //!
 //! Invariants: once the work has begun, the key stays taken for `at_least`, however the work
-//! ends. The work does not outlive its lease.
+//! ends. The work does not outlive its lease. With a fire that is named, it is the fire that stays
+//! taken.
 
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use crate::{KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, LossCause};
+use crate::slots::part_of;
+use crate::{
+    KeyPart, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, LossCause,
+};
 
 /// Minimum term of a key at the server, renewed while the work runs. After a node dies, the
 /// others wait this long.
@@ -88,6 +92,40 @@ where
         };
         lease.release().await;
         answer
+    })
+    .await
+}
+
+/// Behind [`LockSource::run_once_at`](crate::LockSource::run_once_at).
+pub(crate) async fn run_once_at<P, F, T, E>(
+    provider: &P,
+    key: &LockKey,
+    fire: impl KeyPart,
+    at_least: Duration,
+    at_most: Duration,
+    work: impl FnOnce(Lease) -> F,
+) -> Result<RunOnce<T>, RunOnceError<E>>
+where
+    P: KeyedLockProvider + ?Sized,
+    F: IntoFuture<Output = Result<T, E>>,
+{
+    // Longer than the work: a lease that ends before it is released keeps nothing.
+    let hold = at_least.saturating_add(at_most).saturating_add(TERM);
+    let options = LockOptions::wait(Duration::ZERO).hold(hold).renewed(at_least.max(TERM));
+    LockScope::run(async {
+        // The fire first: a late node that took the key first would have the next fire skipped.
+        let fire_key = part_of(key, format!("fire:{}", fire.text()));
+        let Some(of_fire) = provider.take(&fire_key, &options).await? else {
+            tracing::debug!(%key, fire = fire.text(), "work skipped: the fire was taken before");
+            return Ok(RunOnce::Skipped);
+        };
+        let ran = run_once(provider, key, Duration::ZERO, at_most, |lease| {
+            of_fire.keep(at_least);
+            work(lease)
+        })
+        .await;
+        of_fire.release().await;
+        ran
     })
     .await
 }

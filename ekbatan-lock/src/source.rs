@@ -1,13 +1,16 @@
 //! What every source of locks can do with a closure: run it under locks, on one node only, or
-//! as the leader.
+//! as the leader; and keys with several holders.
 
 use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
 use crate::lead::lead;
-use crate::run_once::run_once;
+use crate::run_once::{run_once, run_once_at};
 use crate::with_lock::{with_lock, with_locks};
-use crate::{KeyedLockProvider, Lease, LockKey, LockOptions, RunOnce, RunOnceError, WithLockError};
+use crate::{
+    KeyPart, KeyedLockProvider, Lease, LockKey, LockOptions, ReadWriteLock, RunOnce, RunOnceError,
+    Semaphore, WithLockError,
+};
 
 /// Runs work under locks. Every [`KeyedLockProvider`] has these methods, `dyn` ones included.
 ///
@@ -141,6 +144,49 @@ pub trait LockSource: KeyedLockProvider {
         run_once(self, key, at_least, at_most, work)
     }
 
+    /// Runs the work of one fire of a schedule on one node, like [`run_once`](Self::run_once), if
+    /// the nodes can name the fire: by the time for which it was planned, not by their clocks.
+    ///
+    /// The fire stays taken for `at_least` from the begin of the work, and nothing else does: a node
+    /// that comes late with the same fire skips it, and the next fire is not skipped for it.
+    /// `at_least` can thus be much longer than the time between two fires, and be longer than any
+    /// node is ever late. While the work runs, other fires of the key are skipped.
+    ///
+    /// If the node dies, nobody repeats the fire for `at_least`, and other fires run again after
+    /// 30 s. If the key is busy or the lock fails, the fire is free again.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_lock::*;
+    /// # async fn send_reports() -> std::io::Result<u32> { Ok(3) }
+    /// # async fn run(locks: &LockProvider) -> Result<(), RunOnceError<std::io::Error>> {
+    /// let (at_least, at_most) = (Duration::from_secs(6 * 3600), Duration::from_secs(600));
+    /// let (key, planned) = (lock_key!("hourly-report"), "2026-11-23T03:00Z");
+    /// let sent =
+    ///     locks.run_once_at(&key, planned, at_least, at_most, async |_| send_reports().await);
+    /// if let RunOnce::Done(sent) = sent.await? {
+    ///     println!("{sent} reports sent");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`run_once`](Self::run_once).
+    fn run_once_at<F, T, E>(
+        &self,
+        key: &LockKey,
+        fire: impl KeyPart,
+        at_least: Duration,
+        at_most: Duration,
+        work: impl FnOnce(Lease) -> F,
+    ) -> impl Future<Output = Result<RunOnce<T>, RunOnceError<E>>>
+    where
+        F: IntoFuture<Output = Result<T, E>>,
+    {
+        run_once_at(self, key, fire, at_least, at_most, work)
+    }
+
     /// Runs the work as soon as, and while, this process is the leader: the holder of the key.
     /// Use it for work that goes on and that one process should do, such as forwarding events.
     /// Returns when the work returns; until then, the process leads or stands by.
@@ -177,6 +223,47 @@ pub trait LockSource: KeyedLockProvider {
         F: IntoFuture<Output = Result<T, E>>,
     {
         lead(self, key, term, work)
+    }
+
+    /// The key as a semaphore: as many holders as there are permits have it at the same time. Use
+    /// it to limit how much of something runs at once, over all processes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_lock::*;
+    /// # async fn send() -> std::io::Result<()> { Ok(()) }
+    /// # async fn run(locks: &LockProvider) -> Result<(), WithLockError<std::io::Error>> {
+    /// let gateway = locks.semaphore(&lock_key!("sms-gateway"), 4);
+    /// let options = LockOptions::wait(Duration::from_secs(5)).hold(Duration::from_secs(10));
+    /// gateway.with_permit(options, async |_permit| send().await).await
+    /// # }
+    /// ```
+    fn semaphore(&self, key: &LockKey, permits: usize) -> Semaphore<'_, Self> {
+        Semaphore::new(self, key, permits)
+    }
+
+    /// The key as a read/write lock: either up to `readers` readers have it at the same time, or
+    /// one writer. Use it where many may look at something together while nobody changes it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use ekbatan_core::action::{Action, ActionExecutor, ExecuteError};
+    /// # use ekbatan_lock::*;
+    /// # async fn run<A: Action>(locks: &LockProvider, executor: &ActionExecutor, sell: A, order: A::Params, reprice: A, prices: A::Params) -> Result<(), WithLockError<ExecuteError<A::Error>>> {
+    /// let catalog = locks.read_write(&lock_key!("catalog"), 8);
+    /// let options = LockOptions::wait(Duration::from_secs(5)).hold(Duration::from_secs(10));
+    /// let sold = catalog.with_read(options, |reader| {
+    ///     executor.execute(&sell, order).fenced_by(&reader)
+    /// });
+    /// sold.await?;
+    /// let repriced = catalog.with_write(options, |writer| {
+    ///     executor.execute(&reprice, prices).fenced_by(&writer)
+    /// });
+    /// repriced.await?;
+    /// # Ok(()) }
+    /// ```
+    fn read_write(&self, key: &LockKey, readers: usize) -> ReadWriteLock<'_, Self> {
+        ReadWriteLock::new(self, key, readers)
     }
 }
 

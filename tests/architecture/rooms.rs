@@ -51,14 +51,14 @@ pub const TABLE: [RoomList; 5] = [
     ] },
     // A backend knows a server and the contract; a provider knows the contract only.
     RoomList { of_crate: "ekbatan-lock", folder: "", rooms: &[
-        rooms("contract", &["backend", "error", "options", "scope"], &[]),
+        rooms("contract", &["backend", "error", "listing", "options", "scope"], &[]),
         room(&["process"], &["contract"]),
         rooms("sessions", &["session", "cleaning", "key_hints", "key_poller", "to_the_end"], &["contract"]),
         room(&["postgres"], &["contract", "sessions"]),
         room(&["mysql"], &["contract", "sessions"]),
         room(&["sqlite"], &["contract", "sessions"]),
         rooms("provider", &["inline_task", "lease", "key_queue", "key_worker", "force", "provider", "provider_state", "telemetry"], &["contract"]),
-        rooms("use", &["source", "with_lock", "run_once", "lead", "execute_locked"], &["contract", "provider"]),
+        rooms("use", &["source", "with_lock", "run_once", "lead", "execute_locked", "slots", "semaphore", "read_write"], &["contract", "provider"]),
         rooms("registry", &["registry", "servers", "leases"], &["contract", "process", "postgres", "mysql", "sqlite", "provider"]),
     ] },
 ];

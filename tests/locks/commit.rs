@@ -33,13 +33,13 @@ on_providers! {
 }
 
 /// A database and the locks for it.
-struct LockedDatabase {
+pub struct LockedDatabase {
     db: TestDatabase,
     of_test: TestLocks,
 }
 
 impl LockedDatabase {
-    async fn start(kind: Kind) -> Self {
+    pub async fn start(kind: Kind) -> Self {
         let dialect = match kind {
             Kind::Process | Kind::Redis | Kind::Sqlite => Dialect::Sqlite,
             Kind::PostgresLease | Kind::PostgresSession => Dialect::Postgres,
@@ -50,25 +50,25 @@ impl LockedDatabase {
         Self { db: TestDatabase::start(dialect).await, of_test }
     }
 
-    fn executor(&self) -> ActionExecutor {
+    pub fn executor(&self) -> ActionExecutor {
         self.db.executor()
     }
 
-    fn locks(&self) -> LockProvider {
+    pub fn locks(&self) -> LockProvider {
         self.of_test.locks.clone()
     }
 
-    async fn wallet(&self, id: Id<Wallet>) -> Stored<Wallet> {
+    pub async fn wallet(&self, id: Id<Wallet>) -> Stored<Wallet> {
         self.db.databases.repository::<Wallet>().get(id).await.unwrap()
     }
 }
 
-async fn wallet(executor: &ActionExecutor) -> Id<Wallet> {
+pub async fn wallet(executor: &ActionExecutor) -> Id<Wallet> {
     let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
     executor.execute(&OpenWallet, opening).await.unwrap().id
 }
 
-fn one(wallet: Id<Wallet>) -> Deposit {
+pub fn one(wallet: Id<Wallet>) -> Deposit {
     Deposit { wallet, amount: Decimal::ONE }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, LockKey, LossCause, PostgresLocks, PostgresLocksError};
 use ekbatan_testkit::PostgresServer;
+use sqlx::{Connection, PgConnection};
 
 use crate::providers::{Kind, LONG};
 use crate::sql::place::{Place, acquire_eventually};
@@ -30,6 +31,32 @@ async fn a_failed_try_is_notified_of_the_release(kind: Kind) {
     let hint = hint.expect("the release of a wanted key is notified").unwrap();
     assert_eq!(hint.payload(), "DC#test#k");
     assert!(b.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_some());
+}
+
+/// How large the table of leases gets by a hot key, while a snapshot of a database is open.
+async fn size_of_a_hot_key(of_locks: &Place, of_snapshot: &Place) -> i64 {
+    let locks = of_locks.process().await;
+    let mut snapshot = PgConnection::connect(&of_snapshot.url).await.unwrap();
+    let open =
+        sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current_snapshot()");
+    open.execute(&mut snapshot).await.unwrap();
+    let key = LockKey::named("hot");
+    for _ in 0..400 {
+        assert!(locks.acquire(&key, LONG).await.unwrap().release().await);
+    }
+    let size = of_locks.number("SELECT pg_relation_size('eventlog.lock_leases')").await;
+    snapshot.close().await.unwrap();
+    size
+}
+
+/// The server keeps the versions of a row for the snapshots of the same database only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hot_key_does_not_grow_by_snapshots_of_another_database() {
+    let [data, locks] =
+        [Place::shared(Kind::PostgresLease).await, Place::shared(Kind::PostgresLease).await];
+    let (apart, together) =
+        (size_of_a_hot_key(&locks, &data).await, size_of_a_hot_key(&data, &data).await);
+    assert!(apart * 2 < together, "{apart} bytes, and {together} beside the snapshot");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -289,3 +289,29 @@ async fn an_action_runs_under_configured_locks() {
         tokio::task::yield_now().await;
     }
 }
+
+#[tokio::test]
+async fn the_keys_of_all_shards_are_listed_once() {
+    let url = database().await;
+    let [first, second] =
+        ["a", "b"].map(|file| on(&format!("sqlite:{file}.db"), "provider: in-process"));
+    let locks = connect(&shards(&[first, second, on(&url, "zone: test")])).await;
+    let mut leases = Vec::new();
+    for key in [key_of(0), key_of(1), key_of(2), LockKey::named("nightly-report")] {
+        leases.push(locks.acquire(&key, LONG).await.unwrap());
+    }
+    let found = locks.list(10).await.unwrap();
+    let mut names: Vec<_> = found.keys.iter().map(|held| held.key.id()).collect();
+    names.sort_unstable();
+    let mut expected: Vec<_> = leases.iter().map(|lease| lease.key().id()).collect();
+    expected.sort_unstable();
+    assert_eq!((names, found.more), (expected, false));
+    let some = locks.list(3).await.unwrap();
+    assert_eq!((some.keys.len(), some.more), (3, true));
+    for held in found.keys {
+        assert!(locks.force_release(&held.key, "a test").await.unwrap(), "{}", held.key);
+    }
+    assert!(!leases.iter().any(|lease| lease.is_held()));
+    assert!(locks.list(10).await.unwrap().keys.is_empty());
+    locks.close().await;
+}

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ekbatan::action::Fence;
-use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider, ProcessBackend};
+use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider, LockSource, ProcessBackend};
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
@@ -213,4 +213,22 @@ async fn a_kept_clone_does_not_hold_the_lock_after_the_work() {
         assert!(locks.acquire(&key, LONG).await.unwrap().release().await);
         drop(kept);
     }
+}
+
+/// One looks for callers that wait, one takes the permit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_free_permit_takes_two_round_trips() {
+    let url = ScratchDatabase::create(Dialect::Postgres).await.url;
+    let (lock_url, lock) = proxied(&url).await;
+    let locks = on_postgres(Kind::PostgresLease, &lock_url).await;
+    let semaphore = locks.semaphore(&LockKey::named("k"), 4);
+    let options = LockOptions::wait(LONG).hold(LONG);
+    let mut least = u64::MAX;
+    for _ in 0..10 {
+        lock.reset();
+        let permit = semaphore.take(&options).await.unwrap().expect("all are free");
+        least = least.min(lock.round_trips());
+        assert!(permit.release().await);
+    }
+    assert_eq!(least, 2);
 }

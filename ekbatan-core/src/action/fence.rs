@@ -37,6 +37,11 @@ pub trait AsFence {
     fn remaining_later(&self) -> Option<Arc<dyn Fn() -> Duration + Send + Sync>> {
         None
     }
+
+    /// Further leases of the same holder, which fence the call as well: a holder may have several.
+    fn others(&self) -> Vec<&dyn AsFence> {
+        Vec::new()
+    }
 }
 
 impl AsFence for Fence {
@@ -52,6 +57,10 @@ impl<F: AsFence> AsFence for &F {
 
     fn remaining_later(&self) -> Option<Arc<dyn Fn() -> Duration + Send + Sync>> {
         (*self).remaining_later()
+    }
+
+    fn others(&self) -> Vec<&dyn AsFence> {
+        (*self).others()
     }
 }
 
@@ -69,5 +78,7 @@ where
     // lease could change the rows that were read. With one shard the commit itself finds the
     // fence missing, so the fence need not reach the disk first.
     let to_disk = !shards.is_single();
-    Arc::new(Fencing::new(before, check, until, to_disk))
+    let fencing = Arc::new(Fencing::new(before, check, until, to_disk));
+    let others = lease.others();
+    others.iter().fold(fencing, |fencing, other| fenced_by(shards, Some(&fencing), *other))
 }

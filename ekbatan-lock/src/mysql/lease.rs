@@ -25,7 +25,7 @@ use uuid::Uuid;
 use super::cleaning::RowCleaner;
 use super::connection::{StatementResult, value};
 use super::pool::MySqlLockPool;
-use super::sql::{MILLIS, NEVER, micros, text, texts, uuid};
+use super::sql::{MILLIS, NEVER, begins_with, micros, text, texts, uuid};
 use super::tables::{LEASES, full_name};
 use crate::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
@@ -143,6 +143,16 @@ impl LeaseRows {
         )
     }
 
+    /// Selects the holders of the keys that are held and for which the condition is true.
+    fn holders(&self, condition: &str) -> String {
+        format!(
+            "SELECT holder, token, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)), \
+                 TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until), owner, lock_key \
+             FROM {} WHERE {condition} AND until > UTC_TIMESTAMP(6)",
+            self.table
+        )
+    }
+
     async fn affects(&self, what: &str, sql: &str) -> Result<bool, BackendError> {
         let sets = self.pool.run(what, sql).await?;
         Ok(sets.iter().any(|set| set.affected > 0))
@@ -167,6 +177,11 @@ fn row(sets: &[StatementResult], statement: usize) -> Option<&MySqlRow> {
 
 pub(super) fn duration(row: &MySqlRow, column: usize) -> Result<Duration, BackendError> {
     Ok(Duration::from_micros(u64::try_from(value::<i64>(row, column)?).unwrap_or_default()))
+}
+
+fn holder(row: &MySqlRow) -> Result<Holder, BackendError> {
+    let holder = Holder::new(value::<String>(row, 0)?, value(row, 1)?).owner(value(row, 4)?);
+    Ok(holder.held(Some(duration(row, 2)?)).remaining(Some(duration(row, 3)?)))
 }
 
 /// The state of a row with a key, a token and the rest of a term.
@@ -230,18 +245,21 @@ impl LockBackend for MySqlLeases {
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
-        let sql = format!(
-            "SELECT holder, token, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)), \
-                 TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), until), owner \
-             FROM {} WHERE lock_key = {} AND until > UTC_TIMESTAMP(6)",
-            self.rows.table,
-            text(key)
-        );
+        let sql = self.rows.holders(&format!("lock_key = {}", text(key)));
         let sets = self.rows.pool.run("looking for the holder of a lease", &sql).await?;
-        let Some(row) = row(&sets, 0) else { return Ok(None) };
-        let holder = Holder::new(value::<String>(row, 0)?, value(row, 1)?);
-        let holder = holder.owner(value(row, 4)?);
-        Ok(Some(holder.held(Some(duration(row, 2)?)).remaining(Some(duration(row, 3)?))))
+        row(&sets, 0).map(holder).transpose()
+    }
+
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        let all = self.rows.holders(&begins_with(prefixes));
+        let sql = format!("{all} ORDER BY lock_key LIMIT {most}");
+        let sets = self.rows.pool.run("listing leases", &sql).await?;
+        let rows = sets.iter().flat_map(|set| &set.rows);
+        rows.map(|row| Ok((value(row, 5)?, holder(row)?))).collect()
     }
 
     async fn force_release(

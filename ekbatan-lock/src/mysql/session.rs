@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use tokio::sync::{mpsc, oneshot};
 
 use super::cleaning::RowCleaner;
-use super::connection::MySqlConnector;
+use super::connection::{MySqlConnector, value};
 use super::error::MySqlLocksError;
 use super::lease::{GIVE_WAY, POLLS, WITHOUT_HINT};
 use crate::key_poller::{KeyPoller, KeyState, KeyStates};
@@ -22,7 +22,7 @@ use crate::session::{
     Forced, ReleaseRequest, Requests, SessionBackend, SessionGrants, SessionRequest, SessionServer,
     TakeRequest, TryOutcome,
 };
-use crate::{BackendError, Grant, Released};
+use crate::{BackendError, Grant, Holder, Released};
 use live::MySqlSession;
 use statements::SessionStatements;
 
@@ -94,6 +94,30 @@ impl SessionServer for MySqlSessions {
     fn opened(&self, requests: &Requests) {
         let states = SessionStates { requests: requests.downgrade() };
         self.poller.get_or_init(|| KeyPoller::new(states, POLLS));
+    }
+
+    /// Over a connection of its own: the session of the locks does not wait for it.
+    async fn list(
+        &self,
+        grants: &Arc<SessionGrants<String>>,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        let opened = self.connector.open(None).await;
+        let mut connection =
+            opened.map_err(|error| BackendError::unavailable(error.to_string()))?;
+        let sets = connection.run("listing locks", &self.statements.list(prefixes, most)).await?;
+        connection.close().await;
+        let rows = sets.iter().flat_map(|set| &set.rows);
+        let held = rows.map(|row| {
+            let key: String = value(row, 5)?;
+            // Counted again while the row is read: the lock may be free by now.
+            let Some(session) = value::<Option<i64>>(row, 0)? else { return Ok(None) };
+            let mut holder = live::holder(session, Some((row, value(row, 4)?)))?;
+            holder.owner = grants.held(&key).map(|held| held.grant.owner);
+            Ok(Some((key, holder)))
+        });
+        held.filter_map(Result::transpose).collect()
     }
 
     async fn freed(&self, key: &str) {

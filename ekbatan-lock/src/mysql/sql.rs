@@ -28,6 +28,13 @@ pub(super) fn texts<T: AsRef<str>>(values: impl IntoIterator<Item = T>) -> Strin
     values.into_iter().map(|value| text(value.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
+/// The condition that a key begins with one of the prefixes.
+pub(super) fn begins_with(prefixes: &[String]) -> String {
+    let begins =
+        |prefix: &String| format!("LEFT(lock_key, {}) = {}", prefix.chars().count(), text(prefix));
+    format!("({})", prefixes.iter().map(begins).collect::<Vec<_>>().join(" OR "))
+}
+
 pub(super) fn uuid(value: Uuid) -> String {
     bytes(value.as_bytes())
 }

@@ -48,6 +48,13 @@ const INSPECT: &str = "\
     FROM (SELECT *, clock_timestamp() AS now FROM eventlog.lock_leases WHERE lock_key = $1) l \
     WHERE until > now";
 
+const LIST: &str = "\
+    SELECT holder, token, (extract(epoch FROM now - since) * 1000000)::bigint, \
+        (extract(epoch FROM until - now) * 1000000)::bigint, owner, lock_key \
+    FROM (SELECT *, clock_timestamp() AS now FROM eventlog.lock_leases \
+        WHERE EXISTS (SELECT FROM unnest($1) AS prefix WHERE starts_with(lock_key, prefix))) l \
+    WHERE until > now ORDER BY lock_key LIMIT $2";
+
 /// The longest term that keeps a timestamp within its range.
 const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
 
@@ -117,6 +124,14 @@ fn micros(term: Duration) -> i64 {
 
 fn duration(row: &Row, column: usize) -> Duration {
     Duration::from_micros(u64::try_from(row.get::<_, i64>(column)).unwrap_or_default())
+}
+
+/// The holder in a row of [`INSPECT`] or [`LIST`].
+fn holder(row: &Row) -> Holder {
+    Holder::new(row.get::<_, String>(0), row.get(1))
+        .held(Some(duration(row, 2)))
+        .remaining(Some(duration(row, 3)))
+        .owner(row.get(4))
 }
 
 impl LeaseRows {
@@ -249,12 +264,18 @@ impl LockBackend for PostgresLeases {
             .pool
             .row("looking for the holder of a lease", INSPECT, &[(&key, Type::TEXT)])
             .await?;
-        Ok(row.map(|row| {
-            Holder::new(row.get::<_, String>(0), row.get(1))
-                .held(Some(duration(&row, 2)))
-                .remaining(Some(duration(&row, 3)))
-                .owner(row.get(4))
-        }))
+        Ok(row.as_ref().map(holder))
+    }
+
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let values: [TypedValue<'_>; 2] = [(&prefixes, Type::TEXT_ARRAY), (&most, Type::INT8)];
+        let rows = self.rows.pool.rows("listing leases", LIST, &values).await?;
+        Ok(rows.iter().map(|row| (row.get(5), holder(row))).collect())
     }
 
     async fn force_release(

@@ -30,6 +30,12 @@ use live::PostgresSession;
 /// Keeps the locks of this crate apart from other advisory locks in the same database.
 const NAMESPACE: &str = "ekbatan-lock";
 
+/// A digest has no way back to its key, and other programs may have advisory locks beside these.
+const UNLISTED: &str = "session locks in PostgreSQL are numbers, from which the server does not know \
+    the keys. Ask for each key by `inspect`; see the numbers by `SELECT pid, classid, objid FROM \
+    pg_locks WHERE locktype = 'advisory' AND objsubid = 1`; or use leases \
+    (`PostgresLocks::leases`, `strategy: lease`), which can be listed";
+
 /// The number of a key's lock.
 fn lock_of(key: &str) -> i64 {
     let digest = Sha256::new().chain_update(NAMESPACE).chain_update([0]).chain_update(key);
@@ -149,6 +155,15 @@ impl SessionServer for PostgresSessions {
 
     async fn close(&self, session: Arc<PostgresSession>, why: &str) {
         session.end(why.to_owned());
+    }
+
+    async fn list(
+        &self,
+        _: &Arc<PostgresSession>,
+        _: &[String],
+        _: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        Err(BackendError::new(UNLISTED))
     }
 
     async fn freed(&self, key: &str) {

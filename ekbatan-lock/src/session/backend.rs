@@ -84,6 +84,14 @@ impl<S: SessionServer> LockBackend for SessionBackend<S> {
         self.ask(|reply| SessionRequest::Inspect { key, reply }).await
     }
 
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        self.common.server.list(&self.common.current(), prefixes, most).await
+    }
+
     async fn force_release(
         &self,
         key: &str,

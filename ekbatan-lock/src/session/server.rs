@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::grants::SessionGrants;
 use super::request::{ReleaseRequest, Requests, SessionRequest, TakeRequest};
 use crate::to_the_end::ToTheEnd;
+use crate::{BackendError, Holder};
 
 pub(crate) trait SessionServer: Send + Sync + 'static {
     /// The name of the backend.
@@ -88,6 +89,14 @@ pub(crate) trait SessionServer: Send + Sync + 'static {
     fn ping(&self, session: &mut Self::Session) -> impl Future<Output = ()> + Send;
 
     fn close(&self, session: Self::Session, why: &str) -> impl Future<Output = ()> + Send;
+
+    /// See [`LockBackend::list`](crate::LockBackend::list).
+    fn list(
+        &self,
+        shared: &Self::Shared,
+        prefixes: &[String],
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<(String, Holder)>, BackendError>> + Send;
 
     /// See [`LockBackend::freed`](crate::LockBackend::freed).
     fn freed(&self, key: &str) -> impl Future<Output = ()> + Send {

@@ -98,6 +98,15 @@ const INSPECT: &str = concat!(
     now!()
 );
 
+const LIST: &str = concat!(
+    "SELECT holder, token, ",
+    now!(),
+    " - since, until - ",
+    now!(),
+    ", owner, lock_key FROM eventlog_lock_leases WHERE until > ",
+    now!()
+);
+
 /// The longest term: a thousand years.
 const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
 
@@ -138,6 +147,15 @@ impl SqliteLeases {
             });
         }
     }
+}
+
+/// The holder in a row of [`INSPECT`] or [`LIST`].
+fn holder(row: &SqliteRow) -> Result<Holder, BackendError> {
+    let mut holder = Holder::new(get::<String>(row, 0)?, get(row, 1)?)
+        .held(Some(duration(row, 2)?))
+        .remaining(Some(duration(row, 3)?));
+    holder.owner = Uuid::parse_str(&get::<String>(row, 4)?).ok();
+    Ok(holder)
 }
 
 /// Rounded up: the file must not free a key earlier than its holder expects.
@@ -206,14 +224,25 @@ impl LockBackend for SqliteLeases {
             .file
             .row("looking for the holder of a lease", INSPECT, &[SqliteValue::Text(key)])
             .await?;
-        let holder = |row: SqliteRow| {
-            let holder = Holder::new(get::<String>(&row, 0)?, get(&row, 1)?)
-                .held(Some(duration(&row, 2)?))
-                .remaining(Some(duration(&row, 3)?));
-            let owner = Uuid::parse_str(&get::<String>(&row, 4)?);
-            Ok(owner.map_or(holder.clone(), |owner| holder.owner(owner)))
-        };
-        row.map(holder).transpose()
+        row.as_ref().map(holder).transpose()
+    }
+
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        let begins = (1..=prefixes.len())
+            .map(|n| format!("substr(lock_key, 1, length(${n})) = ${n}"))
+            .collect::<Vec<_>>()
+            .join(" OR ");
+        // A literal beyond this would be no integer.
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let sql = format!("{LIST} AND ({begins}) ORDER BY lock_key LIMIT {most}");
+        let values: Vec<SqliteValue<'_>> =
+            prefixes.iter().map(|prefix| SqliteValue::Text(prefix)).collect();
+        let rows = self.file.rows("listing leases", &sql, &values).await?;
+        rows.iter().map(|row| Ok((get(row, 5)?, holder(row)?))).collect()
     }
 
     async fn force_release(

@@ -10,6 +10,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sqlx::mysql::MySqlRow;
+
 use super::statements::SessionStatements;
 use crate::key_poller::KeyState;
 use crate::mysql::cleaning::RowCleaner;
@@ -267,15 +269,13 @@ impl MySqlSession {
         let sets = self.run("looking for the holder of a lock", &self.statements.holder(key)).await;
         let sets = sets.map_err(BackendError::from)?;
         let Some(session) = number(&sets, 0, 0)? else { return Ok(None) };
-        if let Some(row) = sets.get(1).and_then(|set| set.rows.first())
-            && value::<i64>(row, 0)? == session
-        {
-            let mut holder = Holder::new(value::<String>(row, 1)?, value(row, 2)?);
-            holder.owner = self.grants.held(&key.to_owned()).map(|held| held.grant.owner);
-            return Ok(Some(holder.held(Some(duration(row, 3)?))));
-        }
-        // The session has the lock, but has not written its row yet.
-        Ok(Some(Holder::new(format!("session {session}"), 0)))
+        let row = match sets.get(1).and_then(|set| set.rows.first()) {
+            Some(row) => Some((row, value(row, 0)?)),
+            None => None,
+        };
+        let mut holder = holder(session, row)?;
+        holder.owner = self.grants.held(&key.to_owned()).map(|held| held.grant.owner);
+        Ok(Some(holder))
     }
 
     /// Tells the session that has the lock under this token to end, unless it is `ending`,
@@ -363,6 +363,17 @@ impl WantedKeys {
             self.pending.push(key.to_owned());
         }
     }
+}
+
+/// The session that has a lock, described by the lock's row: holder, token and microseconds in the
+/// columns 1 to 3. The row names the session that wrote it.
+pub(super) fn holder(session: i64, row: Option<(&MySqlRow, i64)>) -> Result<Holder, BackendError> {
+    let Some((row, _)) = row.filter(|(_, of)| *of == session) else {
+        // The session has the lock, but has not written its row yet.
+        return Ok(Holder::new(format!("session {session}"), 0));
+    };
+    let holder = Holder::new(value::<String>(row, 1)?, value(row, 2)?);
+    Ok(holder.held(Some(duration(row, 3)?)))
 }
 
 fn all(asked: &BTreeMap<String, String>, error: &BackendError) -> BTreeMap<String, TokenOrBusy> {

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::mysql::cleaning::RowCleaner;
-use crate::mysql::sql::{MILLIS, NEVER, text, texts, uuid};
+use crate::mysql::sql::{MILLIS, NEVER, begins_with, text, texts, uuid};
 use crate::mysql::tables::{SESSIONS, full_name};
 
 /// The table, and the names of locks, which are global to a server.
@@ -131,6 +131,18 @@ impl SessionStatements {
             self.table,
             texts(keys),
             self.want(keys, lasts, false)
+        )
+    }
+
+    /// Selects the rows whose locks are held, with the sessions that hold them.
+    pub(super) fn list(&self, prefixes: &[String], most: usize) -> String {
+        format!(
+            "SELECT used, holder, token, TIMESTAMPDIFF(MICROSECOND, since, UTC_TIMESTAMP(6)), \
+                 session, lock_key \
+             FROM (SELECT *, IS_USED_LOCK(lock_name) AS used FROM {} WHERE {}) l \
+             WHERE used IS NOT NULL ORDER BY lock_key LIMIT {most}",
+            self.table,
+            begins_with(prefixes)
         )
     }
 
