@@ -117,7 +117,7 @@ async fn a_row_that_is_found_by_a_condition_is_waited_for_too(db: &TestDatabase)
     let (executor, id) = (db.executor().await, a_thing(db).await.id);
     heat(db, &executor, id).await;
     let gate = Gate::closed();
-    let (first, second) = (touch_at(&gate, id), touch_found(id));
+    let (first, second) = (touch_at(&gate, id), touch_found());
     let (mut first_call, mut second_call) =
         (call(&executor, &first).into_future(), call(&executor, &second).into_future());
     while first.runs() < 2 {
@@ -137,8 +137,8 @@ async fn a_row_that_is_found_by_a_condition_is_waited_for_too(db: &TestDatabase)
     assert_eq!(second.runs(), 2);
 }
 
-/// Like [`touch`], but finds the row by a condition.
-fn touch_found(id: Id<Thing>) -> Act<Stored<Thing>> {
+/// Like [`touch`], but finds the only row by a condition.
+fn touch_found() -> Act<Stored<Thing>> {
     act(move |ctx| {
         async move {
             let found =
