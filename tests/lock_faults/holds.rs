@@ -114,6 +114,9 @@ struct Excuses<'h> {
     forces: &'h [ForceCall],
     /// The grant that each call has ended, as far as it is known.
     ended: HashMap<&'h str, i64>,
+    /// When the grants of the server were requested, by key and grant, as far as it is known: by
+    /// their first holders.
+    requested: HashMap<(&'h str, i64), u64>,
 }
 
 impl<'h> Excuses<'h> {
@@ -122,7 +125,11 @@ impl<'h> Excuses<'h> {
             End::ForcedHere(id) => Some((&**id, hold.token >> HAND_OFF_BITS)),
             _ => None,
         };
-        Self { forces, ended: holds.iter().filter_map(here).collect() }
+        let first = holds.iter().filter(|hold| !is_handed_on(hold.token));
+        let requested =
+            first.map(|hold| ((&*hold.key, hold.token >> HAND_OFF_BITS), hold.requested));
+        let (ended, requested) = (holds.iter().filter_map(here).collect(), requested.collect());
+        Self { forces, ended, requested }
     }
 
     /// Whether the old holder may have been forced out before the new one came. Each call can have
@@ -131,7 +138,7 @@ impl<'h> Excuses<'h> {
         let grant = old.token >> HAND_OFF_BITS;
         let of_grant = |call: &&ForceCall| {
             call.key == old.key
-                && possible(call, old, new)
+                && self.is_possible(call, old, new)
                 && self.ended.get(&*call.id).is_none_or(|ended| *ended == grant)
         };
         // Prefer a call that is known to have ended this grant: the others may excuse other grants.
@@ -144,7 +151,17 @@ impl<'h> Excuses<'h> {
 
     /// Whether the lease may have ended with its session, because another lease was forced out.
     fn session_ended(&self, old: &Hold, new: &Hold) -> bool {
-        self.forces.iter().any(|call| possible(call, old, new))
+        self.forces.iter().any(|call| self.is_possible(call, old, new))
+    }
+
+    /// Whether a call can have ended the grant of the old hold before the new one began. It may
+    /// have done so before the old holder asked: a process hands a grant on until it notices.
+    fn is_possible(&self, call: &ForceCall, old: &Hold, new: &Hold) -> bool {
+        let requested = self.requested.get(&(&*old.key, old.token >> HAND_OFF_BITS));
+        let is_late_enough = |answered| requested.is_none_or(|requested| answered >= *requested);
+        call.ended != Some(false)
+            && call.called <= new.from
+            && call.answered.is_none_or(is_late_enough)
     }
 }
 
@@ -159,13 +176,6 @@ pub fn may_have_ended(forces: &[ForceCall], key: &str, received: u64) -> bool {
 /// Whether a token stands for a grant that was handed on within its process.
 pub fn is_handed_on(token: i64) -> bool {
     token & ((1 << HAND_OFF_BITS) - 1) != 0
-}
-
-/// Whether a call can have ended the old hold before the new one began.
-fn possible(call: &ForceCall, old: &Hold, new: &Hold) -> bool {
-    call.ended != Some(false)
-        && call.called <= new.from
-        && call.answered.is_none_or(|answered| answered >= old.requested)
 }
 
 #[cfg(test)]
@@ -204,6 +214,20 @@ mod tests {
         // Leases of different keys do not exclude each other.
         let other = Hold { key: "l".to_owned(), ..holds[1].clone() };
         assert_eq!(tokens(&[holds[0].clone(), other], &[]), None);
+    }
+
+    #[test]
+    fn a_force_excuses_a_holder_to_whom_the_ended_grant_was_handed_on() {
+        let first = hold(1, 10, 24, End::Released(true));
+        // Asked at 29, after the answer at 25.
+        let mut handed_on = hold(1, 30, 50, End::Expired);
+        handed_on.token += 1;
+        let new = hold(2, 26, 60, End::Dropped);
+        let holds = [first, handed_on, new];
+        assert_eq!(tokens(&holds, &[force("f", 20, Some(true))]), None);
+        // A call that was answered before the grant was requested has not ended it.
+        assert_eq!(tokens(&holds, &[force("f", 1, Some(true))]), Some((2, 1)));
+        assert_eq!(tokens(&holds, &[]), Some((2, 1)));
     }
 
     #[test]
