@@ -14,9 +14,8 @@ use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use crate::semaphore::with_one;
 use crate::slots::{MOST, Slots};
-use crate::with_lock::ReleaseOnDrop;
+use crate::with_lock::{ReleaseOnDrop, with_lease};
 use crate::{
     KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, LossCause, WithLockError,
 };
@@ -88,7 +87,7 @@ impl<'l, P: KeyedLockProvider + ?Sized> ReadWriteLock<'l, P> {
     where
         F: IntoFuture<Output = Result<T, E>>,
     {
-        with_one(&self.0, options, work).await
+        with_lease(&self.0.key, self.0.take_one(&options), work).await
     }
 
     /// Runs the work as the writer, and releases the lease, however the work ends.

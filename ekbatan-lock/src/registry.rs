@@ -184,8 +184,8 @@ impl<S: 'static> KeyedLockProvider for LockRegistry<S> {
     }
 
     /// Lists the locks of all shards, those of the first shards first. Each key names a shard whose
-    /// locks it is among. If the locks of one shard cannot be listed, the call fails;
-    /// [`shards`](LockRegistry::shards) has the providers, each of which lists its own.
+    /// locks it is among. If the locks of one shard cannot be listed, the call fails. Then call
+    /// `list` of the other providers, which [`shards`](LockRegistry::shards) returns.
     async fn list(&self, most: usize) -> Result<HeldKeys, LockError> {
         let (mut all, mut listed) = (HeldKeys::default(), Vec::<&LockProvider>::new());
         for (shard, provider) in self.shards() {

@@ -3,11 +3,9 @@
 use std::fmt;
 use std::future::IntoFuture;
 
-use tokio::time::Instant;
-
 use crate::slots::{MOST, Slots};
-use crate::with_lock::ReleaseOnDrop;
-use crate::{KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, WithLockError};
+use crate::with_lock::with_lease;
+use crate::{KeyedLockProvider, Lease, LockError, LockKey, LockOptions, WithLockError};
 
 /// A key with a number of permits. As many holders have it at the same time, in all processes
 /// together. Returned by [`LockSource::semaphore`](crate::LockSource::semaphore).
@@ -61,31 +59,8 @@ impl<'l, P: KeyedLockProvider + ?Sized> Semaphore<'l, P> {
     where
         F: IntoFuture<Output = Result<T, E>>,
     {
-        with_one(&self.0, options, work).await
+        with_lease(&self.0.key, self.0.take_one(&options), work).await
     }
-}
-
-/// Runs the work with one slot.
-pub(crate) async fn with_one<P, F, T, E>(
-    slots: &Slots<'_, P>,
-    options: LockOptions,
-    work: impl FnOnce(Lease) -> F,
-) -> Result<T, WithLockError<E>>
-where
-    P: KeyedLockProvider + ?Sized,
-    F: IntoFuture<Output = Result<T, E>>,
-{
-    LockScope::run(async {
-        let asked = Instant::now();
-        let Some(lease) = slots.take_one(&options).await? else {
-            return Err(WithLockError::Busy { key: slots.key.clone(), waited: asked.elapsed() });
-        };
-        let guard = ReleaseOnDrop::new(lease);
-        let lease = guard.lease();
-        let working = LockScope::run_work(async { work(lease).into_future().await });
-        working.await.map_err(WithLockError::Work)
-    })
-    .await
 }
 
 impl<P: ?Sized> fmt::Debug for Semaphore<'_, P> {

@@ -147,7 +147,7 @@ pub trait LockSource: KeyedLockProvider {
     /// Runs the work of one fire of a schedule on one node, like [`run_once`](Self::run_once), if
     /// the nodes can name the fire: by the time for which it was planned, not by their clocks.
     ///
-    /// The fire stays taken for `at_least` from the begin of the work, and nothing else does: a node
+    /// The fire stays taken for `at_least` from the beginning of the work, and nothing else does: a node
     /// that comes late with the same fire skips it, and the next fire is not skipped for it.
     /// `at_least` can thus be much longer than the time between two fires, and be longer than any
     /// node is ever late. While the work runs, other fires of the key are skipped.

@@ -9,7 +9,7 @@ use std::future::IntoFuture;
 
 use tokio::time::Instant;
 
-use crate::{KeyedLockProvider, Lease, LockKey, LockOptions, LockScope, WithLockError};
+use crate::{KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, WithLockError};
 
 /// Behind [`LockSource::with_lock`](crate::LockSource::with_lock).
 pub(crate) async fn with_lock<P, F, T, E>(
@@ -22,9 +22,21 @@ where
     P: KeyedLockProvider + ?Sized,
     F: IntoFuture<Output = Result<T, E>>,
 {
+    with_lease(key, provider.take(key, &options), work).await
+}
+
+/// Runs the work under the lease that is taken. `None` means that the key was busy.
+pub(crate) async fn with_lease<F, T, E>(
+    key: &LockKey,
+    taking: impl Future<Output = Result<Option<Lease>, LockError>>,
+    work: impl FnOnce(Lease) -> F,
+) -> Result<T, WithLockError<E>>
+where
+    F: IntoFuture<Output = Result<T, E>>,
+{
     LockScope::run(async {
         let asked = Instant::now();
-        let Some(lease) = provider.take(key, &options).await? else {
+        let Some(lease) = taking.await? else {
             return Err(WithLockError::Busy { key: key.clone(), waited: asked.elapsed() });
         };
         let guard = ReleaseOnDrop::new(lease);

@@ -3,11 +3,11 @@
 use ekbatan::action::{AsFence, Fence};
 use ekbatan::lock::{Lease, LockKey, LockProvider, WriteLease};
 use ekbatan::prelude::*;
-use futures_util::future::BoxFuture;
 
 use crate::commit::{LockedDatabase, one, wallet};
 use crate::semaphore::{patient, slot};
-use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
+use crate::trips::Interrupted;
+use support::wallet::{DepositMoney, Wallet};
 
 on_providers! {
     |kind| &crate::commit::LockedDatabase::start(kind).await;
@@ -44,37 +44,6 @@ impl AsFence for Unaware {
     }
 }
 
-/// Deposits, and lets something happen between its read and its commit.
-struct Interrupted {
-    by: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
-}
-
-impl Interrupted {
-    fn by<F: Future<Output = ()> + Send + 'static>(
-        happens: impl Fn() -> F + Send + Sync + 'static,
-    ) -> Self {
-        Self { by: Box::new(move || Box::pin(happens())) }
-    }
-}
-
-impl Action for Interrupted {
-    const NAME: &'static str = "wallet.interrupted";
-    type Params = Deposit;
-    type Output = Stored<Wallet>;
-    type Error = WalletError;
-
-    async fn perform(
-        &self,
-        ctx: &mut ActionContext<'_>,
-        params: &Deposit,
-    ) -> Result<Stored<Wallet>, WalletError> {
-        let wallet = ctx.get(params.wallet).await?;
-        let wallet = wallet.change(|wallet| wallet.deposit(params.amount))?;
-        tokio::spawn((self.by)()).await.expect("what happens meanwhile does not fail");
-        Ok(ctx.plan().update(wallet))
-    }
-}
-
 /// A call, and another one on another wallet that commits between the read and the commit of the
 /// first.
 struct Race<'t> {
@@ -100,13 +69,15 @@ impl<'t> Race<'t> {
     {
         let (executor, locks) = (self.t.executor(), self.t.locks());
         let [of_first, of_other] = self.wallets;
-        let meanwhile = Interrupted::by(move || {
+        let meanwhile = Interrupted(move |_| {
             let (executor, other) = (executor.clone(), other(locks.clone()));
-            async move {
+            // In a task of its own: a call within `perform` is refused.
+            let depositing = tokio::spawn(async move {
                 let lease = other.await;
                 let call = executor.execute(&DepositMoney, one(of_other)).fenced_by(&lease);
                 call.await.expect("the lease of the other call is held");
-            }
+            });
+            async { depositing.await.expect("the other call commits") }
         });
         let executor = self.t.executor();
         let call = executor.execute(&meanwhile, one(of_first)).fenced_by(&Unaware::of(first));

@@ -101,7 +101,7 @@ async fn a_fenced_action_takes_two_round_trips(dialect: Dialect) {
 }
 
 /// Deposits; runs a closure between its read and its change.
-struct Interrupted<F>(F);
+pub struct Interrupted<F>(pub F);
 
 impl<F, Fut> Action for Interrupted<F>
 where

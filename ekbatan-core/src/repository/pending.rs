@@ -24,10 +24,10 @@ pub(crate) trait PendingReads: Send + Sync {
     /// `None` if there are none.
     fn settle(&self, table: TableKey) -> Option<BoxFuture<'_, ()>>;
 
-    /// Called before a row is read by its id, and after a row is found otherwise. If the reader
-    /// must wait, returns when it may go on.
-    fn meet(&self, _model: &'static str, _id: Uuid) -> Option<BoxFuture<'_, ()>> {
-        None
+    /// Called before a row is read by its id, and after a row is found otherwise. Returns whether
+    /// the reader has to yield once, so that the call can give up its attempt.
+    fn meet(&self, _model: &'static str, _id: Uuid) -> bool {
+        false
     }
 }
 

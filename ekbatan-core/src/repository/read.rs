@@ -13,8 +13,9 @@ use super::{Condition, Page, PageRequest, ReadError, Repository};
 use crate::domain::{Entity, EntityId, Stored};
 use crate::shard::visit;
 
-/// The most rows of one read that a call is told to meet.
-const MOST_MET: usize = 16;
+/// A read that finds more rows than this by a condition reports none of them: its call is not about
+/// one of them.
+const MOST_REPORTED: usize = 16;
 
 impl<T: Entity> Repository<T> {
     /// Returns the row with this id, or an error if there is none.
@@ -221,21 +222,19 @@ impl<T: Entity> Repository<T> {
         (rows, others)
     }
 
-    /// Tells which rows the call has found, and waits if it must. A call that reads many rows is
-    /// not about one of them.
+    /// Reports the rows that the call has found. The call may be dropped meanwhile.
     async fn meet_all(&self, rows: &[Stored<T>]) {
-        if self.pending.is_some() && rows.len() <= MOST_MET {
+        if self.pending.is_some() && rows.len() <= MOST_REPORTED {
             for row in rows {
                 self.meet(row.value.id().uuid()).await;
             }
         }
     }
 
+    /// Reports a row that the call reads. The call may be dropped meanwhile.
     async fn meet(&self, id: Uuid) {
-        if let Some(waiting) =
-            self.pending.as_ref().and_then(|pending| pending.meet(T::TABLE.model, id))
-        {
-            waiting.await;
+        if self.pending.as_ref().is_some_and(|pending| pending.meet(T::TABLE.model, id)) {
+            tokio::task::yield_now().await;
         }
     }
 

@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::SetOnce;
 use uuid::Uuid;
@@ -112,15 +111,11 @@ impl PendingReads for WatchedReads {
 
     /// Lets the call give up this attempt. A read that the attempt does not wait for itself, for
     /// example in a task that it spawned, goes on.
-    fn meet(&self, model: &'static str, id: Uuid) -> Option<BoxFuture<'_, ()>> {
+    fn meet(&self, model: &'static str, id: Uuid) -> bool {
         if !self.rows.meets(self.action, model) {
-            return None;
+            return false;
         }
         let (key, tracker) = (row_key(model, id), &self.rows.tracker);
-        if tracker.handling(&key, tracker.now()) == Handling::Optimistic {
-            return None;
-        }
-        self.met.set(key).ok()?;
-        Some(tokio::task::yield_now().boxed())
+        tracker.handling(&key, tracker.now()) != Handling::Optimistic && self.met.set(key).is_ok()
     }
 }

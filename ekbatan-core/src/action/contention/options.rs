@@ -170,8 +170,8 @@ impl Coalesced {
 #[non_exhaustive]
 pub struct Adaptive {
     /// How the calls of a hot key are committed together. The lease is taken only while other
-    /// processes conflict. If none is set, an executor with leases takes one with default
-    /// options.
+    /// processes conflict. If none is set, an executor with leases takes one with default options,
+    /// but only for calls whose strategy was chosen: by the executor, the action or the call.
     pub coalesced: Coalesced,
 }
 

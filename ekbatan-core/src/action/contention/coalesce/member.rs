@@ -323,7 +323,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
                 if self.call.attempt().number == 1 {
                     NextStep::RunAgain(guard.renew(self.options.turn), RunMode::Again)
                 } else {
-                    // The call is alone and has lost before: it pauses, as any retry does.
+                    // This is not its first run, and it is alone: it pauses, as any retry does.
                     NextStep::Return(Err(ExecuteError::Stale { rows, attempts }))
                 }
             }
