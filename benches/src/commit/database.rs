@@ -72,7 +72,8 @@ impl StartedDatabase {
         Ok(Some(Proxy::start(("127.0.0.1", port)).await?))
     }
 
-    /// One worker per task, connected directly or through a proxy.
+    /// One worker per task, connected directly or through a proxy. The library has one worker for
+    /// all tasks.
     pub async fn workers(
         &self,
         mode: CommitMode,
@@ -83,6 +84,14 @@ impl StartedDatabase {
             CommitMode::Ekbatan => worker::ekbatan(self.config(proxy), tasks as usize).await,
             CommitMode::SqlxTransaction => self.pooled_workers(tasks, proxy).await,
             CommitMode::SingleStatement => self.connected_workers(tasks, proxy).await,
+            CommitMode::Library => self.library_worker(),
+        }
+    }
+
+    fn library_worker(&self) -> Result<Vec<Worker>, Failure> {
+        match self {
+            Self::Sqlite(sqlite) => Ok(vec![Worker::SqliteLibrary(Box::new(sqlite.library()?))]),
+            Self::Postgres(_) | Self::MySql(_) => Err("a server has no library".into()),
         }
     }
 

@@ -28,7 +28,7 @@ pub struct CommitOptions {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
 
-    /// Modes to measure; several, separated by commas. Default: all of them.
+    /// Modes to measure; several, separated by commas. Default: all that the database has.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub mode: Vec<CommitMode>,
 
@@ -74,6 +74,9 @@ pub enum CommitMode {
     SingleStatement,
     /// ActionExecutor::execute.
     Ekbatan,
+    /// By hand, the limit of SQLite: the library on one thread, prepared statements, and
+    /// nothing else. With several tasks it is still one thread.
+    Library,
 }
 
 impl CommitMode {
@@ -83,7 +86,13 @@ impl CommitMode {
             Self::SqlxTransaction => "sqlx-transaction",
             Self::SingleStatement => "single-statement",
             Self::Ekbatan => "ekbatan",
+            Self::Library => "library",
         }
+    }
+
+    /// Whether the mode exists for the database.
+    fn exists_for(self, database: BenchDatabase) -> bool {
+        self != Self::Library || database == BenchDatabase::Sqlite
     }
 }
 
@@ -111,6 +120,11 @@ impl CommitOptions {
     pub fn complete(mut self) -> Result<Self, Failure> {
         if self.mode.is_empty() {
             self.mode = CommitMode::value_variants().to_vec();
+            self.mode.retain(|mode| mode.exists_for(self.database));
+        }
+        if let Some(mode) = self.mode.iter().find(|mode| !mode.exists_for(self.database)) {
+            let (mode, database) = (mode.name(), self.database.name());
+            return Err(format!("--mode {mode} is for SQLite; {database} is a server").into());
         }
         for (n, mode) in self.mode.iter().enumerate() {
             if self.mode[..n].contains(mode) {

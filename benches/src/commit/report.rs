@@ -48,6 +48,7 @@ struct CommitRecord {
     round_trips: Option<f64>,
     ratio_to_sqlx_transaction: Option<f64>,
     ratio_to_single_statement: Option<f64>,
+    ratio_to_library: Option<f64>,
 }
 
 impl CommitRecord {
@@ -67,6 +68,7 @@ impl CommitRecord {
             round_trips: figure.round_trips.map(hundredths),
             ratio_to_sqlx_transaction: ratio(CommitMode::SqlxTransaction),
             ratio_to_single_statement: ratio(CommitMode::SingleStatement),
+            ratio_to_library: ratio(CommitMode::Library),
         }
     }
 }
@@ -83,15 +85,23 @@ pub fn print(options: &CommitOptions, figures: &[CommitFigure]) {
         );
     }
     println!(
-        "{:<16} {:>5} {:>10} {:>9} {:>9} {:>12} {:>11} {:>11}",
-        "mode", "tasks", "actions/s", "p50 us", "p99 us", "trips/action", "/sqlx-tx", "/single-st"
+        "{:<16} {:>5} {:>10} {:>9} {:>9} {:>12} {:>11} {:>11} {:>11}",
+        "mode",
+        "tasks",
+        "actions/s",
+        "p50 us",
+        "p99 us",
+        "trips/action",
+        "/sqlx-tx",
+        "/single-st",
+        "/library"
     );
     for (n, record) in records.iter().enumerate() {
         if n > 0 && records[n - 1].tasks != record.tasks {
             println!();
         }
         println!(
-            "{:<16} {:>5} {:>10.0} {:>9.0} {:>9.0} {:>12} {:>11} {:>11}",
+            "{:<16} {:>5} {:>10.0} {:>9.0} {:>9.0} {:>12} {:>11} {:>11} {:>11}",
             record.mode,
             record.tasks,
             record.actions_per_s,
@@ -100,6 +110,7 @@ pub fn print(options: &CommitOptions, figures: &[CommitFigure]) {
             or_dash(record.round_trips),
             or_dash(record.ratio_to_sqlx_transaction),
             or_dash(record.ratio_to_single_statement),
+            or_dash(record.ratio_to_library),
         );
     }
     println!();

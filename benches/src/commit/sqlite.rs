@@ -1,5 +1,7 @@
 //! A SQLite file, and the hand-written deposits for it.
 
+mod library;
+
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,8 @@ use crate::commit::options::CommitDurability;
 use crate::commit::rows::{DepositEvent, NAMESPACE, PRINCIPAL, Totals, WalletRow};
 use crate::failure::Failure;
 use crate::wallet::migrations;
+
+pub use library::Library;
 
 const SELECT: &str = "SELECT id, owner, currency, balance, state, version, created_date, updated_date \
                       FROM wallets WHERE id = ? AND state <> 'DELETED'";
@@ -102,6 +106,11 @@ impl SqliteBench {
             CommitDurability::Full => Durability::Full,
             CommitDurability::Wal => Durability::Wal,
         })
+    }
+
+    /// The worker of the `library` mode.
+    pub fn library(&self) -> Result<Library, Failure> {
+        Library::open(self.options.get_filename(), self.durability)
     }
 
     /// The pool of the `sqlx-transaction` mode.

@@ -22,6 +22,7 @@ pub enum Worker {
     MySqlOwn(Box<MySqlConnection>),
     SqlitePool(SqlitePool),
     SqliteOwn(Box<sqlite::ReaderAndWriter>),
+    SqliteLibrary(Box<sqlite::Library>),
 }
 
 impl Worker {
@@ -39,6 +40,7 @@ impl Worker {
             Self::MySqlOwn(connection) => mysql::packet(connection, wallet, amount).await,
             Self::SqlitePool(pool) => sqlite::transaction(pool, wallet, amount).await,
             Self::SqliteOwn(own) => own.deposit(wallet, amount).await,
+            Self::SqliteLibrary(library) => library.deposit(wallet, amount),
         }
     }
 
@@ -49,7 +51,8 @@ impl Worker {
             Self::PostgresPool(pool) => pool.close().await,
             Self::MySqlPool(pool) => pool.close().await,
             Self::SqlitePool(pool) => pool.close().await,
-            Self::PostgresOwn(_) | Self::MySqlOwn(_) | Self::SqliteOwn(_) => {}
+            Self::PostgresOwn(_) | Self::MySqlOwn(_) => {}
+            Self::SqliteOwn(_) | Self::SqliteLibrary(_) => {}
         }
     }
 }
