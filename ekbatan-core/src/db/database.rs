@@ -121,6 +121,17 @@ impl Database {
         self.read(self.pool(route), holder, |connection| connection.fetch(query)).await
     }
 
+    /// Like [`Database::fetch`], for a query that selects a row by its id.
+    pub(super) async fn fetch_by_id(
+        &self,
+        query: &Query,
+        route: Route,
+        holder: &'static str,
+    ) -> Result<Rows, DbError> {
+        self.sizes.check_query(query)?;
+        self.read(self.pool(route), holder, |connection| connection.find(query)).await
+    }
+
     /// Runs a read on the replica if the replica reaches `position` within `timeout`, and on the
     /// primary otherwise. The connection that compares the position also reads: one address may
     /// stand for several replicas.

@@ -120,6 +120,11 @@ pub(crate) trait Driver: Send + Sync + 'static {
 pub(crate) trait Connection: Send {
     async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError>;
 
+    /// Runs a query that selects a row by its id, outside of a transaction.
+    async fn find(&mut self, query: &Query) -> Result<Rows, DbError> {
+        self.fetch(query).await
+    }
+
     /// Commits batches, each of them whole or not at all and independently of the others. The
     /// outcomes are in the order of the batches. No two batches update the same row, and no batch
     /// expects a row to be unchanged that a batch before it updates. A batch with turns is the only

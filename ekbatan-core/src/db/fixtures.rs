@@ -60,6 +60,7 @@ pub(super) fn table(
 }
 
 /// A change without values.
+#[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
 pub(super) fn change(table: &Arc<TableInfo>, kind: ChangeKind) -> RowChange {
     RowChange { table: table.clone(), kind, id: Uuid::nil(), values: Default::default(), steps: 1 }
 }

@@ -33,7 +33,7 @@ impl Database {
             Admission::Apart => None,
         };
         let query = table.by_id(self.driver.syntax(), id);
-        let rows = self.fetch(&query, route, holder).await;
+        let rows = self.fetch_by_id(&query, route, holder).await;
         drop(alone);
         rows.map(|mut rows| rows.pop())
     }

@@ -3,16 +3,34 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use sqlx::sqlite::SqliteArguments;
-use sqlx::{AssertSqlSafe, Row};
+use futures_util::FutureExt;
+use rusqlite::types::Value as SqlValue;
 use uuid::Uuid;
 
-use super::connection::SqliteConnection;
-use super::decode::{bind, bind_column};
-use super::error::classify;
-use super::statement::{chained, chunk, find_stale, guard_positions, set_positions, write_rows};
-use crate::db::{ChangeKind, CommitBatch, CommitError, DbError, RowChange, RowRef, TableInfo};
-use crate::domain::{TableKey, Value};
+use super::decode::{Cells, bind, bind_column};
+use super::library::{Library, Patience};
+use super::session::Session;
+use super::statement::{chunk, find_stale, guard_positions, set_positions, write_rows};
+use crate::db::{
+    ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, RowChange, RowRef, TableInfo,
+};
+use crate::domain::Value;
+
+/// The outcomes of batches, in their order.
+pub(super) type Answers = Result<Vec<Result<(), CommitError>>, DbError>;
+
+/// Commits batches on the thread of the caller. After an `Err` nothing of any batch is written.
+pub(super) fn commit(
+    library: &mut Library,
+    batches: &[&CommitBatch],
+    patience: Patience,
+) -> Answers {
+    library.set_patience(patience)?;
+    let mut session = Session::Library(library);
+    session.commit(batches).now_or_never().unwrap_or_else(|| {
+        Err(DbError::new(DbErrorKind::Other, "a statement of the library was not done at once"))
+    })
+}
 
 /// One row, its records, and nothing else to check: the most frequent batch. It needs no read
 /// before it writes.
@@ -20,62 +38,38 @@ fn is_simple(batch: &CommitBatch) -> bool {
     batch.changes.len() == 1 && batch.fences.is_empty() && batch.expected.is_empty()
 }
 
-/// What the text of a simple batch depends on; `None` if the batch is not simple.
-pub(super) fn chain_tables(batch: &CommitBatch) -> Option<(ChangeKind, Vec<TableKey>)> {
-    let rows = batch.changes.iter().chain(&batch.records);
-    is_simple(batch)
-        .then(|| (batch.changes[0].kind, rows.map(|row| row.table.table.key()).collect()))
-}
-
-/// How many of `batches` simple batches are written by one call. There are few different lengths,
-/// so that few texts are prepared.
-pub(super) fn chain_length(batches: usize) -> usize {
-    [16, 8, 4, 2, 1].into_iter().find(|length| *length <= batches).unwrap_or(1)
-}
-
-impl SqliteConnection {
-    /// Commits all batches in one transaction. After an `Err` nothing of any batch is written.
-    pub(super) async fn commit_together(
-        &mut self,
-        batches: &[&CommitBatch],
-    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        let writing = self.writer_lock.acquire().await?;
-        let answers = self.commit_as_writer(batches).await;
-        if answers.is_err() {
-            // Fails after errors that already ended the transaction.
-            let _ = self.run("ROLLBACK", SqliteArguments::default()).await;
+impl Session<'_> {
+    async fn commit(&mut self, batches: &[&CommitBatch]) -> Answers {
+        match batches {
+            [batch] if !batch.turns.is_empty() => Ok(vec![self.commit_in_turn(batch).await?]),
+            _ => self.commit_together(batches).await,
         }
-        drop(writing);
+    }
+
+    async fn commit_together(&mut self, batches: &[&CommitBatch]) -> Answers {
+        let answers = self.commit_or_leave_open(batches).await;
+        if answers.is_err() {
+            self.roll_back().await;
+        }
         answers
     }
 
-    async fn commit_as_writer(
-        &mut self,
-        batches: &[&CommitBatch],
-    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        // A call hands over to SQLite's thread, which costs as much as the work itself.
-        if let [batch] = batches
-            && is_simple(batch)
-        {
-            return self.write_chains(batches, true).await;
+    /// Fails after errors that already ended the transaction.
+    pub(super) async fn roll_back(&mut self) {
+        let _ = self.run("ROLLBACK", Vec::new()).await;
+    }
+
+    async fn commit_or_leave_open(&mut self, batches: &[&CommitBatch]) -> Answers {
+        self.run("BEGIN IMMEDIATE", Vec::new()).await?;
+        // SQLite prepares all statements of a connection anew after this one.
+        if !batches.iter().all(|batch| is_simple(batch)) {
+            self.run("PRAGMA defer_foreign_keys = ON", Vec::new()).await?;
         }
-        self.run("BEGIN IMMEDIATE; PRAGMA defer_foreign_keys = ON", SqliteArguments::default())
-            .await?;
         let mut answers = Vec::with_capacity(batches.len());
-        for alike in
-            batches.chunk_by(|a, b| chain_tables(a).is_some() && chain_tables(a) == chain_tables(b))
-        {
-            let mut rest = alike;
-            while !rest.is_empty() {
-                let (now, later) = rest.split_at(chain_length(rest.len()));
-                match now {
-                    [batch] => answers.push(self.write_batch(batch).await?),
-                    chains => answers.extend(self.write_chains(chains, false).await?),
-                }
-                rest = later;
-            }
+        for batch in batches {
+            answers.push(self.write_batch(batch).await?);
         }
-        self.run("COMMIT", SqliteArguments::default()).await?;
+        self.run("COMMIT", Vec::new()).await?;
         Ok(answers)
     }
 
@@ -86,7 +80,7 @@ impl SqliteConnection {
         batch: &CommitBatch,
     ) -> Result<Result<(), CommitError>, DbError> {
         if is_simple(batch) {
-            return Ok(self.write_chains(&[batch], false).await?.remove(0));
+            return self.write_simple(batch).await;
         }
         for fence in &batch.fences {
             if !self.fence_holds(fence).await? {
@@ -103,23 +97,50 @@ impl SqliteConnection {
         {
             let (table, kind) = (&group[0].table, group[0].kind);
             for rows in group.chunks(chunk(table)) {
-                let mut arguments = SqliteArguments::default();
+                let mut arguments = Vec::new();
                 for row in rows {
-                    for position in kind.written(table) {
-                        bind_column(
-                            &mut arguments,
-                            &row.values[position],
-                            &table.columns[position],
-                        )?;
-                    }
+                    bind_positions(&mut arguments, row, kind.written(table))?;
                     if kind == ChangeKind::Update {
-                        bind(&mut arguments, &Value::Int(row.steps))?;
+                        arguments.push(SqlValue::Integer(row.steps));
                     }
                 }
-                self.run(write_rows(table, kind, rows.len()), arguments).await?;
+                self.run(&write_rows(table, kind, rows.len()), arguments).await?;
             }
         }
         Ok(Ok(()))
+    }
+
+    /// A stale update changes no row, and then nothing else is written.
+    async fn write_simple(
+        &mut self,
+        batch: &CommitBatch,
+    ) -> Result<Result<(), CommitError>, DbError> {
+        let change = &batch.changes[0];
+        if self.write_one(change).await? != 1 {
+            return Ok(Err(CommitError::Stale(vec![change.row_ref()])));
+        }
+        for record in &batch.records {
+            self.write_one(record).await?;
+        }
+        Ok(Ok(()))
+    }
+
+    async fn write_one(&mut self, row: &RowChange) -> Result<u64, DbError> {
+        let mut arguments = Vec::with_capacity(row.values.len());
+        match row.kind {
+            ChangeKind::Insert => {
+                bind_positions(&mut arguments, row, row.kind.written(&row.table))?;
+            }
+            ChangeKind::Update => {
+                bind_positions(&mut arguments, row, set_positions(&row.table))?;
+                if row.table.table.version.is_some() {
+                    arguments.push(SqlValue::Integer(row.steps));
+                }
+                bind_positions(&mut arguments, row, guard_positions(&row.table))?;
+            }
+        }
+        let sql = self.write_row(row);
+        self.run(&sql, arguments).await
     }
 
     /// The rows that are deleted or at another version than the batch needs. The caller is the
@@ -132,112 +153,38 @@ impl SqliteConnection {
         for group in guarded.chunk_by(|(a, _), (b, _)| a.table.key() == b.table.key()) {
             let table = group[0].0;
             for rows in group.chunks(chunk(table)) {
-                let mut arguments = SqliteArguments::default();
+                let mut arguments = Vec::new();
                 for (_, row) in rows {
-                    bind(&mut arguments, &Value::Uuid(row.id))?;
+                    arguments.push(bind(&Value::Uuid(row.id))?);
                     if table.table.version.is_some() {
-                        bind(&mut arguments, &Value::Int(row.expected_version))?;
+                        arguments.push(SqlValue::Integer(row.expected_version));
                     }
                 }
-                self.trips += 1;
-                let found =
-                    sqlx::query_with(AssertSqlSafe(find_stale(table, rows.len())), arguments)
-                        .fetch_all(&mut self.inner)
-                        .await
-                        .map_err(classify)?;
-                let found: HashSet<(Uuid, i64)> = found
-                    .iter()
-                    .filter_map(|row| {
-                        let id = row.try_get::<String, _>(0).ok()?.parse().ok()?;
-                        Some((id, row.try_get(1).ok()?))
-                    })
-                    .collect();
+                let found = self.rows(&find_stale(table, rows.len()), arguments).await?;
+                let found: HashSet<(Uuid, i64)> = found.iter().filter_map(id_and_version).collect();
                 let is_stale = |row: &RowRef| found.contains(&(row.id, row.expected_version));
                 stale.extend(rows.iter().map(|(_, row)| *row).filter(is_stale));
             }
         }
         Ok(stale)
     }
+}
 
-    /// Writes simple batches over the same tables in one call. A chain returns its number if it
-    /// was written, and nothing if it is stale.
-    pub(super) async fn write_chains(
-        &mut self,
-        batches: &[&CommitBatch],
-        whole: bool,
-    ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        let sql = self.chains_text(batches, whole);
-        let mut arguments = SqliteArguments::default();
-        for (number, batch) in (0..).zip(batches) {
-            let change = &batch.changes[0];
-            match change.kind {
-                ChangeKind::Insert => bind_all(&mut arguments, change)?,
-                ChangeKind::Update => {
-                    let bind_at = |arguments: &mut SqliteArguments, position: usize| {
-                        let column = &change.table.columns[position];
-                        bind_column(arguments, &change.values[position], column)
-                    };
-                    for position in set_positions(&change.table) {
-                        bind_at(&mut arguments, position)?;
-                    }
-                    if change.table.table.version.is_some() {
-                        bind(&mut arguments, &Value::Int(change.steps))?;
-                    }
-                    for position in guard_positions(&change.table) {
-                        bind_at(&mut arguments, position)?;
-                    }
-                }
-            }
-            batch.records.iter().try_for_each(|record| bind_all(&mut arguments, record))?;
-            bind(&mut arguments, &Value::Int(number))?;
-        }
-        self.trips += 1;
-        let held = sqlx::query_with(AssertSqlSafe(sql), arguments)
-            .fetch_all(&mut self.inner)
-            .await
-            .map_err(classify)?;
-        let held: HashSet<i64> =
-            held.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(classify)?;
-        let answer = |(number, batch): (i64, &&CommitBatch)| {
-            if held.contains(&number) {
-                Ok(())
-            } else {
-                Err(CommitError::Stale(vec![batch.changes[0].row_ref()]))
-            }
-        };
-        Ok((0..).zip(batches).map(answer).collect())
-    }
-
-    fn chains_text(&mut self, batches: &[&CommitBatch], whole: bool) -> Arc<str> {
-        let first = batches[0];
-        let tables = first.changes.iter().chain(&first.records).map(|row| row.table.table.key());
-        let key = (first.changes[0].kind, whole, batches.len(), tables.collect());
-        self.chains
-            .entry(key)
-            .or_insert_with(|| {
-                let chain = chained(&first.changes[0], &first.records);
-                let sql = vec![chain.as_str(); batches.len()].join("; ");
-                if whole { format!("BEGIN IMMEDIATE; {sql}; COMMIT").into() } else { sql.into() }
-            })
-            .clone()
-    }
-
-    pub(super) async fn run(
-        &mut self,
-        sql: impl Into<Arc<str>>,
-        arguments: SqliteArguments,
-    ) -> Result<(), DbError> {
-        self.trips += 1;
-        sqlx::query_with(AssertSqlSafe(sql.into()), arguments)
-            .execute(&mut self.inner)
-            .await
-            .map(drop)
-            .map_err(classify)
+fn id_and_version(row: &Cells) -> Option<(Uuid, i64)> {
+    match &row[..] {
+        [SqlValue::Text(id), SqlValue::Integer(version)] => Some((id.parse().ok()?, *version)),
+        _ => None,
     }
 }
 
-fn bind_all(arguments: &mut SqliteArguments, row: &RowChange) -> Result<(), DbError> {
-    row.kind.written(&row.table).try_for_each(|position| {
-        bind_column(arguments, &row.values[position], &row.table.columns[position])
+fn bind_positions(
+    arguments: &mut Cells,
+    row: &RowChange,
+    mut positions: impl Iterator<Item = usize>,
+) -> Result<(), DbError> {
+    positions.try_for_each(|position| {
+        let column = &row.table.columns[position];
+        arguments.push(bind_column(&row.values[position], column)?);
+        Ok(())
     })
 }

@@ -1,7 +1,6 @@
 //! One connection to a database file.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,20 +8,28 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use super::decode::{bind_query, decode};
+use super::commit::{Answers, commit};
+use super::decode::{bind_query, decode, sqlx_arguments};
 use super::error::classify;
+use super::library::{Library, Patience};
+use super::library_thread::LibraryThread;
+use super::pace::Pace;
+use super::session::Session;
 use super::writer_lock::WriterLock;
 use crate::db::{
-    ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceRaise, Nulls, Query, Rows, Rules, Syntax, TableInfo, TransactionOptions,
+    ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
+    Nulls, Query, Rows, Rules, Syntax, TableInfo, TransactionOptions,
 };
-use crate::domain::{Table, TableKey};
-
-/// What the text of chained writes depends on: the kind of change, whether it is a whole
-/// transaction, the number of chains, and the tables.
-type ChainKey = (ChangeKind, bool, usize, Vec<TableKey>);
+use crate::domain::Table;
 
 pub(crate) struct SqliteConnection {
+    /// Reads by id and commits. `None` while a thread uses it, and after a use that did not
+    /// complete. Dropped before `inner`, so that the thread of that one closes the file.
+    library: Option<Library>,
+    /// Started for the first commit that needs it.
+    thread: Option<LibraryThread>,
+    pace: Pace,
+    /// Everything else.
     pub(crate) inner: sqlx::SqliteConnection,
     pub(super) writer_lock: WriterLock,
     /// Held while a writing transaction of the transaction manager is open.
@@ -34,24 +41,61 @@ pub(crate) struct SqliteConnection {
     /// itself.
     rolled_back: bool,
     pub(super) trips: u64,
-    pub(super) chains: HashMap<ChainKey, Arc<str>>,
 }
 
 impl SqliteConnection {
     pub(super) fn new(
+        library: Library,
+        pace: Pace,
         inner: sqlx::SqliteConnection,
         writer_lock: WriterLock,
         closing: Arc<Mutex<()>>,
     ) -> Self {
         Self {
+            library: Some(library),
+            thread: None,
+            pace,
             inner,
             writer_lock,
             writing: None,
             closing,
             rolled_back: false,
             trips: 0,
-            chains: HashMap::new(),
         }
+    }
+
+    /// Commits on the thread of the caller; `None` if the commit would wait there.
+    fn commit_here(&mut self, batches: &[&CommitBatch]) -> Option<Answers> {
+        if !self.pace.may_commit(rows_of(batches)?) {
+            return None;
+        }
+        let library = self.library.as_mut()?;
+        let answers = self.pace.run(|| commit(library, batches, Patience::None));
+        (!meets_other_writer(&answers)).then_some(answers)
+    }
+
+    /// Commits on the connection's own thread. The writer lock is held until the commit has ended,
+    /// also if the caller is dropped.
+    async fn commit_there(
+        &mut self,
+        batches: &[&CommitBatch],
+        writing: OwnedMutexGuard<()>,
+    ) -> Answers {
+        let mut library = self.library.take().ok_or_else(library_lost)?;
+        let thread = match &mut self.thread {
+            Some(thread) => thread,
+            None => self.thread.insert(LibraryThread::start()?),
+        };
+        let batches: Vec<CommitBatch> = batches.iter().copied().cloned().collect();
+        let work = move || {
+            let batches: Vec<&CommitBatch> = batches.iter().collect();
+            let answers = commit(&mut library, &batches, Patience::Full);
+            drop(writing);
+            (library, answers)
+        };
+        let (library, answers) = thread.run(work).await?;
+        self.library = Some(library);
+        answers
     }
 }
 
@@ -60,20 +104,36 @@ impl Connection for SqliteConnection {
     async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError> {
         let (sql, arguments) = bind_query(query)?;
         self.trips += 1;
-        let rows = sqlx::query_with(AssertSqlSafe(sql), arguments)
+        let rows = sqlx::query_with(AssertSqlSafe(sql), sqlx_arguments(arguments)?)
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;
         rows.iter().map(|row| decode(row, &query.columns)).collect()
     }
 
+    /// A read by id that would wait for the disk or for another process goes to the thread of sqlx.
+    async fn find(&mut self, query: &Query) -> Result<Rows, DbError> {
+        if let Some(library) = &mut self.library
+            && self.pace.may_read()
+        {
+            let rows = self.pace.run(|| library.read(query));
+            if !matches!(&rows, Err(error) if error.kind() == DbErrorKind::LockTimeout) {
+                self.trips += 1;
+                return rows;
+            }
+        }
+        self.fetch(query).await
+    }
+
     async fn commit(
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        match batches {
-            [batch] if !batch.turns.is_empty() => Ok(vec![self.commit_in_turn(batch).await?]),
-            _ => self.commit_together(batches).await,
+        let writing = self.writer_lock.acquire().await?;
+        self.trips += 1;
+        match self.commit_here(batches) {
+            Some(answers) => answers,
+            None => self.commit_there(batches, writing).await,
         }
     }
 
@@ -83,7 +143,8 @@ impl Connection for SqliteConnection {
             return Err(run(rolled_back_error()));
         }
         self.script("SAVEPOINT batch").await.map_err(run)?;
-        let answer = match self.write_batch(batch).await {
+        let mut session = Session::Sqlx { connection: &mut self.inner, trips: &mut self.trips };
+        let answer = match session.write_batch(batch).await {
             Ok(answer) => answer,
             Err(error) => Err(CommitError::Refused(error)),
         };
@@ -212,8 +273,8 @@ impl Connection for SqliteConnection {
         _: Option<&str>,
         actions: &[ActionId],
     ) -> Result<Vec<ActionId>, DbError> {
-        // SQLite's thread may still end the transaction of a call that was dropped with its
-        // runtime. Once this connection can write, that transaction has ended.
+        // A thread may still commit what a caller sent that was dropped with its runtime. It holds
+        // the writer lock until then.
         let writing = self.writer_lock.acquire().await?;
         self.script("BEGIN IMMEDIATE; ROLLBACK").await?;
         drop(writing);
@@ -249,8 +310,9 @@ impl Connection for SqliteConnection {
     }
 
     async fn close(self: Box<Self>) {
-        let Self { inner, writing, closing, .. } = *self;
+        let Self { library, inner, writing, closing, .. } = *self;
         let _alone = closing.lock().await;
+        drop(library);
         if let Err(error) = inner.close().await {
             tracing::warn!(%error, "a connection was not closed in order");
         }
@@ -261,6 +323,27 @@ impl Connection for SqliteConnection {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
+}
+
+/// How many rows batches write and check; `None` for the turns of a group, which may be many.
+fn rows_of(batches: &[&CommitBatch]) -> Option<usize> {
+    let rows = |batch: &&CommitBatch| batch.turns.is_empty().then(|| batch.rows());
+    batches.iter().map(rows).sum()
+}
+
+fn meets_other_writer(answers: &Answers) -> bool {
+    let error = match answers {
+        Err(error) => error,
+        Ok(answers) => match &answers[..] {
+            [Err(CommitError::Refused(error))] => error,
+            _ => return false,
+        },
+    };
+    error.kind() == DbErrorKind::LockTimeout
+}
+
+fn library_lost() -> DbError {
+    DbError::new(DbErrorKind::Unavailable, "the last commit on this connection did not complete")
 }
 
 fn rolled_back_error() -> DbError {

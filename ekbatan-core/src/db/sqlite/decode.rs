@@ -4,15 +4,20 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use chrono::{DateTime, Datelike, NaiveDate, SecondsFormat, Utc};
+use rusqlite::types::Value as SqlValue;
 use rust_decimal::Decimal;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Arguments, Row, TypeInfo, ValueRef};
 use uuid::Uuid;
 
+use super::error::classify;
 use super::statement::MAX_PARAMETERS;
 use super::syntax::float_list;
 use crate::db::{Arg, ColumnInfo, DbError, DbErrorKind, Query};
 use crate::domain::{ColumnDef, Value, ValueType};
+
+/// The values of a row, or the arguments of a statement, in SQLite's storage classes.
+pub(super) type Cells = Vec<SqlValue>;
 
 /// A timestamp in the form whose order as text is its order in time.
 fn timestamp(value: &DateTime<Utc>) -> Result<String, DbError> {
@@ -46,44 +51,55 @@ fn float(value: f64) -> Result<f64, DbError> {
     ))
 }
 
-/// Binds a value of a row; an error names the column.
-pub(super) fn bind_column(
-    arguments: &mut SqliteArguments,
-    value: &Value,
-    column: &ColumnInfo,
-) -> Result<(), DbError> {
-    bind(arguments, value).map_err(|error| error.in_column(&column.name))
+/// An argument for a value of a row; an error names the column.
+pub(super) fn bind_column(value: &Value, column: &ColumnInfo) -> Result<SqlValue, DbError> {
+    bind(value).map_err(|error| error.in_column(&column.name))
 }
 
-pub(super) fn bind(arguments: &mut SqliteArguments, value: &Value) -> Result<(), DbError> {
-    let added = match value {
-        Value::Null => arguments.add(None::<i64>),
-        Value::Bool(v) => arguments.add(*v),
-        Value::Int(v) => arguments.add(*v),
-        Value::Float(v) => arguments.add(float(*v)?),
-        Value::Text(v) | Value::Json(v) => arguments.add(v.clone()),
-        Value::Bytes(v) => arguments.add(v.clone()),
-        Value::Uuid(v) => arguments.add(v.to_string()),
-        Value::Decimal(v) => arguments.add(v.to_string()),
-        Value::Date(v) => arguments.add(date(v)?),
-        Value::Timestamp(v) => arguments.add(timestamp(v)?),
-    };
-    added.map_err(|e| {
-        DbError::new(DbErrorKind::ValueOutOfRange, format!("a value cannot be sent: {e}"))
+pub(super) fn bind(value: &Value) -> Result<SqlValue, DbError> {
+    Ok(match value {
+        Value::Null => SqlValue::Null,
+        Value::Bool(v) => SqlValue::Integer(i64::from(*v)),
+        Value::Int(v) => SqlValue::Integer(*v),
+        Value::Float(v) => SqlValue::Real(float(*v)?),
+        Value::Text(v) | Value::Json(v) => SqlValue::Text(v.clone()),
+        Value::Bytes(v) => SqlValue::Blob(v.clone()),
+        Value::Uuid(v) => SqlValue::Text(v.to_string()),
+        Value::Decimal(v) => SqlValue::Text(v.to_string()),
+        Value::Date(v) => SqlValue::Text(date(v)?),
+        Value::Timestamp(v) => SqlValue::Text(timestamp(v)?),
     })
 }
 
-/// A query and its arguments. Lists of floats become further parameters at the end.
-pub(super) fn bind_query(query: &Query) -> Result<(Arc<str>, SqliteArguments), DbError> {
-    let mut sql = query.sql.clone();
+/// The same arguments for sqlx.
+pub(super) fn sqlx_arguments(cells: Cells) -> Result<SqliteArguments, DbError> {
     let mut arguments = SqliteArguments::default();
+    for cell in cells {
+        let added = match cell {
+            SqlValue::Null => arguments.add(None::<i64>),
+            SqlValue::Integer(v) => arguments.add(v),
+            SqlValue::Real(v) => arguments.add(v),
+            SqlValue::Text(v) => arguments.add(v),
+            SqlValue::Blob(v) => arguments.add(v),
+        };
+        added.map_err(|e| {
+            DbError::new(DbErrorKind::ValueOutOfRange, format!("a value cannot be sent: {e}"))
+        })?;
+    }
+    Ok(arguments)
+}
+
+/// A query and its arguments. Lists of floats become further parameters at the end.
+pub(super) fn bind_query(query: &Query) -> Result<(Arc<str>, Cells), DbError> {
+    let mut sql = query.sql.clone();
+    let mut arguments = Vec::new();
     let mut floats: Vec<&Value> = Vec::new();
     for (n, arg) in (1..).zip(&query.args) {
         let Arg::Many(ValueType::Float, values) = arg else {
-            bind_arg(&mut arguments, arg)?;
+            arguments.push(bind_arg(arg)?);
             continue;
         };
-        bind(&mut arguments, &Value::Null)?;
+        arguments.push(SqlValue::Null);
         let first = query.args.len() + floats.len() + 1;
         let marks: Vec<String> = (first..first + values.len()).map(|n| format!("${n}")).collect();
         if first + marks.len() > MAX_PARAMETERS {
@@ -97,16 +113,18 @@ pub(super) fn bind_query(query: &Query) -> Result<(Arc<str>, SqliteArguments), D
             sql.replace(&format!("({})", float_list(n)), &format!("({})", marks.join(", "))).into();
         floats.extend(values);
     }
-    floats.into_iter().try_for_each(|value| bind(&mut arguments, value))?;
+    for value in floats {
+        arguments.push(bind(value)?);
+    }
     Ok((sql, arguments))
 }
 
-fn bind_arg(arguments: &mut SqliteArguments, arg: &Arg) -> Result<(), DbError> {
+fn bind_arg(arg: &Arg) -> Result<SqlValue, DbError> {
     match arg {
-        Arg::One(_, value) => bind(arguments, value),
+        Arg::One(_, value) => bind(value),
         Arg::Many(_, values) => {
             let list = values.iter().map(element).collect::<Result<Vec<_>, _>>()?;
-            bind(arguments, &Value::Json(serde_json::Value::Array(list).to_string()))
+            Ok(SqlValue::Text(serde_json::Value::Array(list).to_string()))
         }
     }
 }
@@ -135,59 +153,79 @@ fn element(value: &Value) -> Result<serde_json::Value, DbError> {
 
 /// Decodes a row's values as the types of `columns`.
 pub(super) fn decode(row: &SqliteRow, columns: &[ColumnDef]) -> Result<Vec<Value>, DbError> {
-    columns
-        .iter()
-        .enumerate()
-        .map(|(position, column)| {
-            value(row, position, column.ty).map_err(|reason| DbError::misfit(column.name, reason))
-        })
-        .collect()
+    let cells = (0..columns.len()).map(|at| cell(row, at)).collect::<Result<_, _>>()?;
+    decode_cells(cells, columns)
 }
 
-fn value(row: &SqliteRow, at: usize, ty: ValueType) -> Result<Value, String> {
-    let raw = row.try_get_raw(at).map_err(|e| e.to_string())?;
+/// Like [`decode`].
+pub(super) fn decode_cells(cells: Cells, columns: &[ColumnDef]) -> Result<Vec<Value>, DbError> {
+    let value = |(cell, column): (SqlValue, &ColumnDef)| {
+        value(cell, column.ty).map_err(|reason| DbError::misfit(column.name, reason))
+    };
+    cells.into_iter().zip(columns).map(value).collect()
+}
+
+/// A value of a row of sqlx.
+pub(super) fn cell(row: &SqliteRow, at: usize) -> Result<SqlValue, DbError> {
+    let raw = row.try_get_raw(at).map_err(classify)?;
     if raw.is_null() {
-        return Ok(Value::Null);
+        return Ok(SqlValue::Null);
     }
-    let class = raw.type_info().name().to_owned();
-    let text = || row.try_get_unchecked::<String, _>(at).map_err(|e| e.to_string());
-    let integer = || row.try_get_unchecked::<i64, _>(at).map_err(|e| e.to_string());
-    let is_text = class == "TEXT" || class == "DATE" || class == "DATETIME" || class == "TIME";
-    let expected = |what: &str| format!("the database holds {class} where the code expects {what}");
-    match ty {
-        ValueType::Bool | ValueType::Int if class != "INTEGER" && class != "BOOLEAN" => {
-            Err(expected("an integer"))
-        }
-        ValueType::Bool => integer().map(|v| Value::Bool(v != 0)),
-        ValueType::Int => integer().map(Value::Int),
-        ValueType::Float if class == "INTEGER" => integer().map(|v| Value::Float(v as f64)),
-        ValueType::Float if class != "REAL" => Err(expected("a float")),
-        ValueType::Float => row.try_get_unchecked(at).map(Value::Float).map_err(|e| e.to_string()),
-        ValueType::Bytes => row.try_get_unchecked(at).map(Value::Bytes).map_err(|e| e.to_string()),
-        _ if !is_text => Err(expected("text")),
-        ValueType::Text => text().map(Value::Text),
-        ValueType::Json => text().map(Value::Json),
-        ValueType::Uuid => {
-            let text = text()?;
-            text.parse::<Uuid>().map(Value::Uuid).map_err(|e| format!("`{text}` is no UUID: {e}"))
-        }
-        ValueType::Decimal => {
-            let text = text()?;
-            Decimal::from_str_exact(&text)
-                .map(Value::Decimal)
-                .map_err(|e| format!("`{text}` is no decimal that fits: {e}"))
-        }
-        ValueType::Date => {
-            let text = text()?;
-            text.parse::<NaiveDate>()
-                .map(Value::Date)
-                .map_err(|e| format!("`{text}` is no date: {e}"))
-        }
-        ValueType::Timestamp => {
-            let text = text()?;
-            DateTime::parse_from_rfc3339(&text).map(|v| Value::Timestamp(v.to_utc())).map_err(|e| {
-                format!("`{text}` is no timestamp such as 2026-01-31T12:00:00.000000Z: {e}")
-            })
-        }
+    let cell = match raw.type_info().name() {
+        "INTEGER" => row.try_get_unchecked(at).map(SqlValue::Integer),
+        "REAL" => row.try_get_unchecked(at).map(SqlValue::Real),
+        "TEXT" => row.try_get_unchecked(at).map(SqlValue::Text),
+        _ => row.try_get_unchecked(at).map(SqlValue::Blob),
+    };
+    cell.map_err(classify)
+}
+
+fn class(cell: &SqlValue) -> &'static str {
+    match cell {
+        SqlValue::Null => "NULL",
+        SqlValue::Integer(_) => "INTEGER",
+        SqlValue::Real(_) => "REAL",
+        SqlValue::Text(_) => "TEXT",
+        SqlValue::Blob(_) => "BLOB",
     }
+}
+
+fn value(cell: SqlValue, ty: ValueType) -> Result<Value, String> {
+    Ok(match (ty, cell) {
+        (_, SqlValue::Null) => Value::Null,
+        (ValueType::Bool, SqlValue::Integer(v)) => Value::Bool(v != 0),
+        (ValueType::Int, SqlValue::Integer(v)) => Value::Int(v),
+        (ValueType::Float, SqlValue::Integer(v)) => Value::Float(v as f64),
+        (ValueType::Float, SqlValue::Real(v)) => Value::Float(v),
+        (ValueType::Bytes, SqlValue::Blob(v)) => Value::Bytes(v),
+        (ValueType::Bytes, SqlValue::Text(v)) => Value::Bytes(v.into_bytes()),
+        (ValueType::Text, SqlValue::Text(v)) => Value::Text(v),
+        (ValueType::Json, SqlValue::Text(v)) => Value::Json(v),
+        (ValueType::Uuid, SqlValue::Text(v)) => {
+            Value::Uuid(v.parse::<Uuid>().map_err(|e| format!("`{v}` is no UUID: {e}"))?)
+        }
+        (ValueType::Decimal, SqlValue::Text(v)) => Value::Decimal(
+            Decimal::from_str_exact(&v)
+                .map_err(|e| format!("`{v}` is no decimal that fits: {e}"))?,
+        ),
+        (ValueType::Date, SqlValue::Text(v)) => {
+            Value::Date(v.parse().map_err(|e| format!("`{v}` is no date: {e}"))?)
+        }
+        (ValueType::Timestamp, SqlValue::Text(v)) => {
+            let parsed = DateTime::parse_from_rfc3339(&v).map_err(|e| {
+                format!("`{v}` is no timestamp such as 2026-01-31T12:00:00.000000Z: {e}")
+            })?;
+            Value::Timestamp(parsed.to_utc())
+        }
+        (ty, cell) => {
+            let expected = match ty {
+                ValueType::Bool | ValueType::Int => "an integer",
+                ValueType::Float => "a float",
+                ValueType::Bytes => "bytes",
+                _ => "text",
+            };
+            let class = class(&cell);
+            return Err(format!("the database holds {class} where the code expects {expected}"));
+        }
+    })
 }

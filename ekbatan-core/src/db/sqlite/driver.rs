@@ -4,13 +4,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rust_decimal::Decimal;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection as _};
 use tokio::sync::Mutex;
 
 use super::connection::SqliteConnection;
-use super::syntax::{DECIMAL, SqliteSyntax};
+use super::library::{Library, LibraryOptions};
+use super::library_thread::LibraryThread;
+use super::pace::Pace;
+use super::syntax::{DECIMAL, SqliteSyntax, by_value};
 use super::writer_lock::WriterLock;
 use crate::config::{DataSourceConfig, Durability, LONGEST_TIMEOUT};
 use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Dialect, Driver, Route, Syntax};
@@ -32,6 +34,8 @@ pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut sqlx::SqliteCo
 
 pub(crate) struct SqliteDriver {
     options: SqliteConnectOptions,
+    library: LibraryOptions,
+    durability: Durability,
     address: String,
     writer_lock: WriterLock,
     closing: Arc<Mutex<()>>,
@@ -42,8 +46,51 @@ impl SqliteDriver {
         let options = file_options(config)?;
         let address = format!("sqlite:{}", options.get_filename().display());
         let writer_lock = WriterLock::new(config.connection_timeout);
-        Ok(Self { options, address, writer_lock, closing: Arc::default() })
+        let library = library_options(config, &options)?;
+        let durability = config.durability;
+        Ok(Self { options, library, durability, address, writer_lock, closing: Arc::default() })
     }
+
+    /// Not `Unavailable`: waiting does not help if a file cannot be opened.
+    fn not_opened(&self, error: impl std::error::Error + Send + Sync + 'static) -> DbError {
+        DbError::new(
+            DbErrorKind::Other,
+            format!(
+                "{} cannot be opened: {error}; does its folder exist, and may it be written?",
+                self.address
+            ),
+        )
+        .with_source(error)
+    }
+}
+
+/// How the library opens the file that sqlx opens with `options`.
+fn library_options(
+    config: &DataSourceConfig,
+    options: &SqliteConnectOptions,
+) -> Result<LibraryOptions, DbError> {
+    let path = options.get_filename().to_str().ok_or_else(|| {
+        DbError::new(DbErrorKind::Other, format!("`{}` is not UTF-8", config.shown_url()))
+    })?;
+    let parameters = config.url.split_once('?').map_or("", |(_, parameters)| parameters);
+    let (read_only, others): (Vec<&str>, Vec<&str>) =
+        parameters.split('&').filter(|pair| !pair.is_empty()).partition(|pair| *pair == "mode=ro");
+    let others: Vec<&str> = others.into_iter().filter(|pair| !pair.starts_with("mode=")).collect();
+    let name = if others.is_empty() {
+        path.to_owned()
+    } else {
+        let path = path.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+        format!("file:{path}?{}", others.join("&"))
+    };
+    Ok(LibraryOptions {
+        name,
+        read_only: !read_only.is_empty(),
+        synchronous: match config.durability {
+            Durability::Full => "FULL",
+            Durability::Wal => "NORMAL",
+        },
+        busy_timeout: config.connection_timeout.min(LONGEST_TIMEOUT),
+    })
 }
 
 /// The options by which connections to a database file are opened.
@@ -78,13 +125,6 @@ pub fn file_options(config: &DataSourceConfig) -> Result<SqliteConnectOptions, D
         .disable_statement_logging())
 }
 
-fn by_value(left: &str, right: &str) -> std::cmp::Ordering {
-    match (Decimal::from_str_exact(left), Decimal::from_str_exact(right)) {
-        (Ok(left), Ok(right)) => left.cmp(&right),
-        _ => left.cmp(right),
-    }
-}
-
 #[async_trait]
 impl Driver for SqliteDriver {
     fn capabilities(&self) -> &Capabilities {
@@ -97,19 +137,16 @@ impl Driver for SqliteDriver {
 
     async fn connect(&self, _: Route) -> Result<Box<dyn Connection>, DbError> {
         match sqlx::SqliteConnection::connect_with(&self.options).await {
-            Ok(connection) => {
+            Ok(inner) => {
+                let options = self.library.clone();
+                let opening = LibraryThread::start()?;
+                let opened = opening.run(move || Library::open(&options)).await?;
+                let library = opened.map_err(|error| self.not_opened(error))?;
+                let pace = Pace::new(self.durability == Durability::Full);
                 let (writer_lock, closing) = (self.writer_lock.clone(), self.closing.clone());
-                Ok(Box::new(SqliteConnection::new(connection, writer_lock, closing)))
+                Ok(Box::new(SqliteConnection::new(library, pace, inner, writer_lock, closing)))
             }
-            // Not `Unavailable`: waiting does not help if a file cannot be opened.
-            Err(error) => Err(DbError::new(
-                DbErrorKind::Other,
-                format!(
-                    "{} cannot be opened: {error}; does its folder exist, and may it be written?",
-                    self.address
-                ),
-            )
-            .with_source(error)),
+            Err(error) => Err(self.not_opened(error)),
         }
     }
 

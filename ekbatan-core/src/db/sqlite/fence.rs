@@ -4,11 +4,13 @@
 //! The raise commits before the read begins, so the read sees every commit that came before the
 //! raise.
 
+use rusqlite::types::Value as SqlValue;
 use sqlx::{AssertSqlSafe, Column, Row};
 
 use super::connection::SqliteConnection;
-use super::decode::{bind, bind_query, decode};
+use super::decode::{bind_query, decode, sqlx_arguments};
 use super::error::classify;
+use super::session::Session;
 use crate::db::{Arg, DbError, FenceCheck, FenceRaise, Query, Rows};
 use crate::domain::{Value, ValueType};
 
@@ -26,20 +28,16 @@ const RAISED: &str = "ekbatan_raised";
 const CHECK: &str = "SELECT 1 FROM eventlog_lock_fences WHERE lock_key = ? AND token = ? \
     AND until > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')";
 
-impl SqliteConnection {
+impl Session<'_> {
     /// Whether the fence's token is the stored one and its lease has not ended. The caller is the
     /// writer, so the answer stays true until the caller's commit.
     pub(super) async fn fence_holds(&mut self, fence: &FenceCheck) -> Result<bool, DbError> {
-        self.trips += 1;
-        let found: Option<i64> = sqlx::query_scalar(CHECK)
-            .bind(&fence.key)
-            .bind(fence.token)
-            .fetch_optional(&mut self.inner)
-            .await
-            .map_err(classify)?;
-        Ok(found.is_some())
+        let arguments = vec![SqlValue::Text(fence.key.clone()), SqlValue::Integer(fence.token)];
+        Ok(!self.rows(CHECK, arguments).await?.is_empty())
     }
+}
 
+impl SqliteConnection {
     /// Raises the fence and then runs `read`, if given. `None` if a later token is stored.
     pub(super) async fn raise_and_read(
         &mut self,
@@ -56,11 +54,11 @@ impl SqliteConnection {
             }
             None => bind_query(&alone)?,
         };
-        bind(&mut arguments, &Value::Text(raise.check.key.clone()))?;
-        bind(&mut arguments, &Value::Int(raise.check.token))?;
-        bind(&mut arguments, &Value::Int(raise.micros()))?;
+        arguments.push(SqlValue::Text(raise.check.key.clone()));
+        arguments.push(SqlValue::Integer(raise.check.token));
+        arguments.push(SqlValue::Integer(raise.micros()));
         self.trips += 1;
-        let mut rows = sqlx::query_with(AssertSqlSafe(sql), arguments)
+        let mut rows = sqlx::query_with(AssertSqlSafe(sql), sqlx_arguments(arguments)?)
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;

@@ -9,7 +9,11 @@ mod fence;
 #[cfg(test)]
 mod guide;
 mod in_turn;
+mod library;
+mod library_thread;
+mod pace;
 mod rules;
+mod session;
 mod statement;
 mod syntax;
 mod writer_lock;

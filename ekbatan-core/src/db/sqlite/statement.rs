@@ -1,10 +1,9 @@
-//! The texts of the statements that commit. Parameters are `?`, taken in order across all
-//! statements of one call.
+//! The texts of the statements that commit. Parameters are `?`, taken in order.
 
 use std::fmt::Write as _;
 
 use super::syntax::SqliteSyntax;
-use crate::db::{ChangeKind, RowChange, Syntax, TableInfo};
+use crate::db::{ChangeKind, Syntax, TableInfo};
 
 /// SQLite's limit on the parameters of a statement.
 pub(super) const MAX_PARAMETERS: usize = 32_766;
@@ -30,17 +29,15 @@ fn marks(table: &TableInfo, kind: ChangeKind) -> String {
     vec!["?"; kind.written(table).count() + steps].join(", ")
 }
 
-/// Writes one changed row and its records, each only if the one before it was written. A stale
-/// update changes no row, so nothing after it is written either.
-pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
+/// Writes one row. An update that finds another version changes no row.
+pub(super) fn write_row(table: &TableInfo, kind: ChangeKind) -> String {
     let mut sql = String::new();
-    match change.kind {
+    match kind {
         ChangeKind::Insert => {
-            insert_into(&mut sql, &change.table);
-            let _ = write!(sql, " VALUES ({})", marks(&change.table, ChangeKind::Insert));
+            insert_into(&mut sql, table);
+            let _ = write!(sql, " VALUES ({})", marks(table, ChangeKind::Insert));
         }
         ChangeKind::Update => {
-            let table = &change.table;
             // The steps are bound after the other values, then the key and the version.
             let set: Vec<String> = set_positions(table)
                 .map(|position| format!("{} = ?", name(table, position)))
@@ -60,15 +57,6 @@ pub(super) fn chained(change: &RowChange, records: &[RowChange]) -> String {
             );
         }
     }
-    for record in records {
-        sql.push_str("; ");
-        insert_into(&mut sql, &record.table);
-        let _ =
-            write!(sql, " SELECT {} WHERE changes() = 1", marks(&record.table, ChangeKind::Insert));
-    }
-    // The library reports the number of changed rows of the last statement that changed any. So
-    // the last statement returns the chain's number to show that the chain was written.
-    sql.push_str(" RETURNING ?");
     sql
 }
 
@@ -146,24 +134,23 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::db::fixtures::{SHORT_EVENTS, WALLETS, change, table};
+    use crate::db::fixtures::{SHORT_EVENTS, WALLETS, table};
 
     fn wallets() -> Arc<TableInfo> {
         table(&WALLETS, |column| if column.name == "version" { "INTEGER" } else { "TEXT" })
     }
 
     #[test]
-    fn an_event_is_written_only_if_its_row_is() {
-        let events = table(&SHORT_EVENTS, |_| "TEXT");
-        let sql = chained(
-            &change(&wallets(), ChangeKind::Update),
-            &[change(&events, ChangeKind::Insert)],
-        );
+    fn a_row_is_updated_only_at_its_version() {
         assert_eq!(
-            sql,
+            write_row(&wallets(), ChangeKind::Update),
             "UPDATE \"wallets\" SET \"balance\" = ?, \"updated_date\" = ?, \"version\" = \"version\" + ? \
-             WHERE \"id\" = ? AND \"version\" = ?; \
-             INSERT INTO \"eventlog_events\" (\"id\", \"payload\") SELECT ?, ? WHERE changes() = 1 RETURNING ?"
+             WHERE \"id\" = ? AND \"version\" = ?"
+        );
+        let events = table(&SHORT_EVENTS, |_| "TEXT");
+        assert_eq!(
+            write_row(&events, ChangeKind::Insert),
+            "INSERT INTO \"eventlog_events\" (\"id\", \"payload\") VALUES (?, ?)"
         );
     }
 

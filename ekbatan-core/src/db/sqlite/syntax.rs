@@ -1,10 +1,20 @@
 //! SQLite's SQL fragments.
 
+use rust_decimal::Decimal;
+
 use crate::db::{ColumnInfo, Syntax};
 use crate::domain::{Table, ValueType};
 
 /// The collation that orders decimals, which are stored as text, by their value.
 pub(super) const DECIMAL: &str = "ekbatan_decimal";
+
+/// The order of that collation.
+pub(super) fn by_value(left: &str, right: &str) -> std::cmp::Ordering {
+    match (Decimal::from_str_exact(left), Decimal::from_str_exact(right)) {
+        (Ok(left), Ok(right)) => left.cmp(&right),
+        _ => left.cmp(right),
+    }
+}
 
 pub(super) struct SqliteSyntax;
 
