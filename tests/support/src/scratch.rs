@@ -1,6 +1,6 @@
 //! An empty database for one test.
 
-use ekbatan::config::DataSourceConfig;
+use ekbatan::config::{DataSourceConfig, Durability};
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
 
 use crate::{Dialect, PlainConnection, Recorder, TextRow};
@@ -51,12 +51,16 @@ impl ScratchDatabase {
     }
 
     /// The configuration of a data source on the database at this URL. On MySQL and MariaDB the
-    /// framework gets a database of its own, because tests share the server.
+    /// framework gets a database of its own, because tests share the server. With
+    /// `TEST_SQLITE_DURABILITY=wal` commits on SQLite do not wait for the disk, and so mostly run
+    /// on other threads than with the default.
     pub fn config_of(url: &str) -> DataSourceConfig {
         let config = DataSourceConfig::new(url);
         if Dialect::of_url(url).is_mysql() {
             let database = url.rsplit('/').next().unwrap();
             config.eventlog(format!("{database}_log"))
+        } else if std::env::var("TEST_SQLITE_DURABILITY").is_ok_and(|value| value == "wal") {
+            config.durability(Durability::Wal)
         } else {
             config
         }

@@ -19,6 +19,16 @@ use crate::domain::Value;
 /// The outcomes of batches, in their order.
 pub(super) type Answers = Result<Vec<Result<(), CommitError>>, DbError>;
 
+/// When a transaction checks foreign keys.
+#[derive(Clone, Copy, PartialEq)]
+enum ForeignKeys {
+    /// With each statement. What passes so would also pass at the end.
+    AtOnce,
+    /// When it commits. The pragma for it makes SQLite prepare all statements of the connection
+    /// anew, which takes longer than to run them.
+    AtTheEnd,
+}
+
 /// Commits batches on the thread of the caller. After an `Err` nothing of any batch is written.
 pub(super) fn commit(
     library: &mut Library,
@@ -47,7 +57,12 @@ impl Session<'_> {
     }
 
     async fn commit_together(&mut self, batches: &[&CommitBatch]) -> Answers {
-        let answers = self.commit_or_leave_open(batches).await;
+        let mut answers = self.commit_or_leave_open(batches, ForeignKeys::AtOnce).await;
+        // By its statements, a batch of several rows may write a child before its parent.
+        if violates_foreign_key(&answers) && !batches.iter().all(|batch| is_simple(batch)) {
+            self.roll_back().await;
+            answers = self.commit_or_leave_open(batches, ForeignKeys::AtTheEnd).await;
+        }
         if answers.is_err() {
             self.roll_back().await;
         }
@@ -59,10 +74,13 @@ impl Session<'_> {
         let _ = self.run("ROLLBACK", Vec::new()).await;
     }
 
-    async fn commit_or_leave_open(&mut self, batches: &[&CommitBatch]) -> Answers {
+    async fn commit_or_leave_open(
+        &mut self,
+        batches: &[&CommitBatch],
+        foreign_keys: ForeignKeys,
+    ) -> Answers {
         self.run("BEGIN IMMEDIATE", Vec::new()).await?;
-        // SQLite prepares all statements of a connection anew after this one.
-        if !batches.iter().all(|batch| is_simple(batch)) {
+        if foreign_keys == ForeignKeys::AtTheEnd {
             self.run("PRAGMA defer_foreign_keys = ON", Vec::new()).await?;
         }
         let mut answers = Vec::with_capacity(batches.len());
@@ -168,6 +186,10 @@ impl Session<'_> {
         }
         Ok(stale)
     }
+}
+
+fn violates_foreign_key(answers: &Answers) -> bool {
+    matches!(answers, Err(error) if error.kind() == DbErrorKind::ForeignKeyViolation)
 }
 
 fn id_and_version(row: &Cells) -> Option<(Uuid, i64)> {

@@ -154,3 +154,23 @@ impl Driver for SqliteDriver {
         &self.address
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_opens_what_sqlx_opens() {
+        let opened = |url: &str| {
+            let config = DataSourceConfig::new(url);
+            let options = library_options(&config, &file_options(&config).unwrap()).unwrap();
+            (options.name, options.read_only)
+        };
+        assert_eq!(opened("sqlite:a.db"), ("a.db".to_owned(), false));
+        assert_eq!(opened("sqlite:///a%20b.db?mode=rwc"), ("/a b.db".to_owned(), false));
+        assert_eq!(opened("sqlite:a.db?mode=ro"), ("a.db".to_owned(), true));
+        let with_others = opened("sqlite:a%23b.db?immutable=true&mode=ro&vfs=unix-dotfile");
+        let name = "file:a%23b.db?immutable=true&vfs=unix-dotfile";
+        assert_eq!(with_others, (name.to_owned(), true));
+    }
+}

@@ -48,3 +48,16 @@ impl LibraryThread {
         answered.await.map_err(|_| died(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_ends_the_work_and_not_the_thread() {
+        let thread = LibraryThread::start().unwrap();
+        let panicked = thread.run(|| -> u8 { panic!("a test") }).await;
+        assert_eq!(panicked.unwrap_err().kind(), DbErrorKind::Unavailable);
+        assert_eq!(thread.run(|| 1).await.unwrap(), 1);
+    }
+}

@@ -16,6 +16,8 @@ mod rules;
 mod session;
 mod statement;
 mod syntax;
+#[cfg(test)]
+mod tests;
 mod writer_lock;
 
 pub use driver::file_options;
