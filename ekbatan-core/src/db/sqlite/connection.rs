@@ -66,7 +66,13 @@ impl SqliteConnection {
 
     /// Commits on the thread of the caller; `None` if the commit would wait there.
     fn commit_here(&mut self, batches: &[&CommitBatch]) -> Option<Answers> {
-        if !self.pace.may_commit(rows_of(batches)?) {
+        // The turns of a group may be many.
+        if batches.iter().any(|batch| !batch.turns.is_empty()) {
+            return None;
+        }
+        let rows = batches.iter().map(|batch| batch.rows()).sum();
+        let bytes = batches.iter().map(|batch| batch.size()).sum();
+        if !self.pace.may_commit(rows, bytes) {
             return None;
         }
         let library = self.library.as_mut()?;
@@ -323,12 +329,6 @@ impl Connection for SqliteConnection {
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
-}
-
-/// How many rows batches write and check; `None` for the turns of a group, which may be many.
-fn rows_of(batches: &[&CommitBatch]) -> Option<usize> {
-    let rows = |batch: &&CommitBatch| batch.turns.is_empty().then(|| batch.rows());
-    batches.iter().map(rows).sum()
 }
 
 fn meets_other_writer(answers: &Answers) -> bool {

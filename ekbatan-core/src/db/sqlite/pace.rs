@@ -5,14 +5,15 @@
 //! others wait for it. So whatever may wait for a disk, for another process or for many rows runs
 //! on a thread of its own:
 //!
-//! - commits that wait for the disk (`durability: full`), and those of many rows;
-//! - every `LIMIT`th commit, because only those there write a long log into the file;
+//! - commits that wait for the disk (`durability: full`), and large ones;
+//! - one commit after `MAX_COMMITS` others, because only there a long log is written into the file;
 //! - all work for a while after work took so long that it must have waited.
 
 use std::time::{Duration, Instant};
 
-/// How many rows a commit may have.
+/// How many rows a commit may have, and how many bytes.
 const MAX_ROWS: usize = 16;
+const MAX_BYTES: usize = 64 * 1024;
 
 /// After so many commits one goes to the thread.
 const MAX_COMMITS: u32 = 64;
@@ -40,9 +41,10 @@ impl Pace {
     }
 
     /// Counts the commit.
-    pub(super) fn may_commit(&mut self, rows: usize) -> bool {
+    pub(super) fn may_commit(&mut self, rows: usize, bytes: usize) -> bool {
         let may = !self.waits_for_disk
             && rows <= MAX_ROWS
+            && bytes <= MAX_BYTES
             && self.commits < MAX_COMMITS
             && self.may_read();
         self.commits = if may { self.commits + 1 } else { 0 };
@@ -70,16 +72,17 @@ mod tests {
 
     #[test]
     fn what_waits_for_the_disk_or_writes_much_goes_to_the_thread() {
-        assert!(Pace::new(false).may_commit(1));
+        assert!(Pace::new(false).may_commit(1, 1));
         assert!(Pace::new(true).may_read());
-        assert!(!Pace::new(true).may_commit(1));
-        assert!(!Pace::new(false).may_commit(MAX_ROWS + 1));
+        assert!(!Pace::new(true).may_commit(1, 1));
+        assert!(!Pace::new(false).may_commit(MAX_ROWS + 1, 1));
+        assert!(!Pace::new(false).may_commit(1, MAX_BYTES + 1));
     }
 
     #[test]
     fn some_commits_go_to_the_thread_where_the_log_is_shortened() {
         let mut pace = Pace::new(false);
-        let there = (0..1_000).filter(|_| !pace.may_commit(2)).count();
+        let there = (0..1_000).filter(|_| !pace.may_commit(2, 1)).count();
         assert_eq!(there, 1_000 / (MAX_COMMITS as usize + 1));
     }
 
@@ -87,10 +90,10 @@ mod tests {
     fn after_long_work_the_thread_of_the_caller_is_left_alone() {
         let mut pace = Pace::new(false);
         pace.record(LONG);
-        assert!(pace.may_read() && pace.may_commit(1));
+        assert!(pace.may_read() && pace.may_commit(1, 1));
         pace.record(LONG * 2);
-        assert!(!pace.may_read() && !pace.may_commit(1));
+        assert!(!pace.may_read() && !pace.may_commit(1, 1));
         pace.rests_until = Some(Instant::now());
-        assert!(pace.may_read() && pace.may_commit(1));
+        assert!(pace.may_read() && pace.may_commit(1, 1));
     }
 }
