@@ -12,10 +12,10 @@ use uuid::Uuid;
 
 use super::SqliteDriver;
 use crate::config::{DataSourceConfig, Durability};
-use crate::db::fixtures::{WALLETS, table};
+use crate::db::fixtures::{SHORT_EVENTS, WALLETS, table};
 use crate::db::{
-    ActionId, Arg, ChangeKind, CommitBatch, CommitError, Connection, Driver, Query, Route,
-    RowChange,
+    ActionId, Arg, ChangeKind, CommitBatch, CommitError, Connection, DbErrorKind, Driver, Query,
+    Route, RowChange,
 };
 use crate::domain::{Value, ValueType};
 
@@ -165,6 +165,32 @@ async fn a_stale_batch_writes_nothing_and_the_others_of_its_transaction_commit()
         assert_eq!(version(&mut *connection, ids[1]).await, Some(2));
         let Value::Uuid(recorded) = recorded else { panic!("a key is a UUID") };
         assert_eq!(version(&mut *connection, recorded).await, None);
+        connection.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_plan_may_write_a_child_before_its_parent_and_not_without_it() {
+    for durability in [Durability::Wal, Durability::Full] {
+        let (_file, mut connection) = File::new(durability).await;
+        let refers = "DROP TABLE eventlog_events; \
+            CREATE TABLE eventlog_events (id TEXT REFERENCES wallets (id), payload TEXT)";
+        connection.script(refers).await.unwrap();
+        let child_of = |id| {
+            let values = vec![Value::Uuid(id), Value::Json("{}".to_owned())];
+            let table = table(&SHORT_EVENTS, |_| "TEXT");
+            RowChange { table, kind: ChangeKind::Insert, id, values: Arc::new(values), steps: 1 }
+        };
+        let (parent, other) = (Uuid::now_v7(), Uuid::now_v7());
+        let mut family = batch(ChangeKind::Insert, parent, 1);
+        family.changes.insert(0, child_of(parent));
+        connection.commit(&[&family]).await.unwrap().remove(0).unwrap();
+        assert_eq!(version(&mut *connection, parent).await, Some(1));
+        let mut orphan = batch(ChangeKind::Insert, other, 1);
+        orphan.changes.insert(0, child_of(Uuid::now_v7()));
+        let error = connection.commit(&[&orphan]).await.unwrap_err();
+        assert_eq!(error.kind(), DbErrorKind::ForeignKeyViolation);
+        assert_eq!(version(&mut *connection, other).await, None);
         connection.close().await;
     }
 }
