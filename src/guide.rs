@@ -16,6 +16,7 @@ pages! {
     transactions = "../docs/src/transactions.md",
     commit = "../docs/src/commit.md",
     outbox = "../docs/src/outbox.md",
+    events = "../docs/src/events.md",
     migrations = "../docs/src/migrations.md",
     sharding = "../docs/src/sharding.md",
     locks = "../docs/src/locks.md",

@@ -56,6 +56,7 @@
 //! | [`db`] | Migrations, transactions, connections for raw SQL, database errors. |
 //! | [`config`] | The configuration, from YAML, the environment and code. |
 //! | [`lock`] | Keyed locks: in this process, in a database, or in Redis. |
+//! | [`events`] | Nodes and handlers: what happens after a commit, in order and once. |
 //! | [`clock`] | The source of time, which tests replace. |
 //!
 //! # Features
@@ -65,6 +66,7 @@
 //! | `sqlite` | yes | SQLite, compiled in; needs a C compiler and no server. |
 //! | `postgres` | yes | PostgreSQL. |
 //! | `mysql` | yes | MySQL and MariaDB. |
+//! | `events` | yes | Handlers for events. |
 //! | `redis` | no | Keyed locks in Redis or Valkey. |
 //!
 //! The framework reports spans and events through [`tracing`](https://docs.rs/tracing), and
@@ -95,6 +97,11 @@ pub use {chrono, rust_decimal, uuid};
 
 #[doc(hidden)]
 pub use ekbatan_core::__private;
+
+/// Handlers for the events that actions emit.
+#[cfg(feature = "events")]
+#[doc(inline)]
+pub use ekbatan_events as events;
 
 pub mod lock;
 

@@ -16,7 +16,7 @@ pub struct Room {
 }
 
 #[rustfmt::skip]
-pub const TABLE: [RoomList; 5] = [
+pub const TABLE: [RoomList; 6] = [
     RoomList { of_crate: "ekbatan-core", folder: "", rooms: &[
         room(&["clock"], &[]),
         room(&["domain"], &["clock"]),
@@ -60,6 +60,16 @@ pub const TABLE: [RoomList; 5] = [
         rooms("provider", &["inline_task", "lease", "key_queue", "key_worker", "force", "provider", "provider_state", "telemetry"], &["contract"]),
         rooms("use", &["source", "with_lock", "run_once", "lead", "execute_locked", "slots", "semaphore", "read_write"], &["contract", "provider"]),
         rooms("registry", &["registry", "servers", "leases"], &["contract", "process", "postgres", "mysql", "sqlite", "provider"]),
+    ] },
+    // What a handler sees is below what runs it.
+    RoomList { of_crate: "ekbatan-events", folder: "", rooms: &[
+        rooms("contract", &["options", "decode", "error", "dead_letter", "handler", "settings"], &[]),
+        room(&["handler_set"], &["contract"]),
+        rooms("nodes", &["membership", "registration"], &["contract", "handler_set"]),
+        rooms("claims", &["claim", "poll", "streams"], &["contract", "handler_set", "nodes"]),
+        room(&["delivery_run"], &["contract", "handler_set", "claims"]),
+        rooms("node", &["shard_worker", "node"], &["contract", "handler_set", "nodes", "claims", "delivery_run"]),
+        room(&["operations"], &["contract", "nodes"]),
     ] },
 ];
 

@@ -1,5 +1,6 @@
 //! A call: what the caller asks for, and the running call that performs and plans it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, PlanRows, Planned, 
 use super::{Action, ActionContext, ActionPlan, Contention, ExecuteError, PlanError, RetryPolicy};
 use crate::db::{ActionId, OpenAction};
 use crate::domain::{LockKey, PayloadError};
+use crate::outbox::deliveries::Mark;
 use crate::outbox::{ActionRecord, KeyRecord};
 use crate::repository::PendingReads;
 use crate::shard::{Fencing, HomedKey};
@@ -44,6 +46,8 @@ pub(super) struct CallOptions {
     /// Empty: those of the action.
     pub(super) contention_keys: Vec<LockKey>,
     pub(super) wants_token: bool,
+    /// The mark of the delivery that the call handles.
+    pub(super) mark: Option<Mark>,
 }
 
 type RetryIf<E> = Box<dyn Fn(&E) -> bool + Send + Sync>;
@@ -180,8 +184,12 @@ impl<A: Action> Perform for Call<'_, A> {
         };
         let span =
             tracing::info_span!("ekbatan.action.perform", ekbatan.action.attempt = attempt.number);
-        let perform = self.action.perform(&mut ctx, &self.params).instrument(span);
-        match performing(A::NAME, perform).await {
+        let performed = {
+            // Pinned here, because what wraps a future copies it.
+            let perform = pin!(self.action.perform(&mut ctx, &self.params));
+            performing(A::NAME, perform.instrument(span)).await
+        };
+        match performed {
             Ok(output) => Ok(Performed { output, plan: ctx.plan, started }),
             Err(error) => Err(attempt.fence_lost().unwrap_or(ExecuteError::Domain(error))),
         }
@@ -193,7 +201,8 @@ impl<A: Action> Perform for Call<'_, A> {
     ) -> Result<(A::Output, Planned), ExecuteError<A::Error>> {
         let Performed { output, plan, started } = performed;
         let PlanParts { rows, expected, events, effects, pending } = plan.into_parts()?;
-        let changes_nothing = rows.is_empty() && self.idempotent.is_none();
+        let changes_nothing =
+            rows.is_empty() && self.idempotent.is_none() && self.options.mark.is_none();
         let is_recorded = !changes_nothing || self.executor.record_reads;
         let batches = if !is_recorded && expected.is_empty() {
             Vec::new()
@@ -210,10 +219,14 @@ impl<A: Action> Perform for Call<'_, A> {
                 fencing: self.attempt.fencing.as_deref(),
                 allow_cross_shard: self.options.allow_cross_shard,
                 is_recorded,
+                deliveries: &self.executor.deliveries,
+                mark: self.options.mark.as_ref(),
             };
             let rows = PlanRows { changes: rows, expected };
-            let building = builder.build(rows, &events, key);
-            let PlannedBatches { batches, claim } = self.attempt.deadline.bound(building).await??;
+            let PlannedBatches { batches, claim } = {
+                let building = pin!(builder.build(rows, &events, key));
+                self.attempt.deadline.bound(building).await??
+            };
             if let Some(idempotent) = &mut self.idempotent {
                 idempotent.leaves_home = claim.is_some() || batches.len() > 1;
                 self.claim_key(claim).await?;

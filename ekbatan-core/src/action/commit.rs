@@ -60,7 +60,8 @@ pub(super) async fn commit<E>(
     deadline.check()?;
     if effects.is_empty() && batches.len() <= 1 {
         // Once a lane has taken the batch, it completes the commit even if the caller is dropped.
-        let mut committing = pin!(commit_batches(batches, action, token).instrument(span));
+        let committing = pin!(commit_batches(batches, action, token));
+        let mut committing = pin!(committing.instrument(span));
         let committed = deadline.bound_begun(committing.as_mut()).await;
         return answer(committed, attempt, first.as_deref());
     }

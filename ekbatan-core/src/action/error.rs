@@ -170,6 +170,15 @@ pub enum ExecuteError<E> {
         /// The lock's key.
         key: String,
     },
+    /// The event that the call handles is not to be handled by it any more: another node has taken it
+    /// over, somebody has skipped it, or the handler has executed its last action already.
+    #[error(
+        "the event is not `{handler}`'s to handle any more: it was handled, skipped, or taken over by another node; nothing was written"
+    )]
+    DeliveryLost {
+        /// The handler.
+        handler: String,
+    },
     /// The deadline passed before anything was sent.
     #[error("the deadline of {after:?} passed; nothing was written")]
     Deadline {
@@ -276,6 +285,7 @@ pub enum ErrorKind {
     Unavailable,
     Overloaded,
     FenceLost,
+    DeliveryLost,
     Deadline,
     CommitUnknown,
     KeyReused,
@@ -304,6 +314,7 @@ impl<E> ExecuteError<E> {
             ExecuteError::Unavailable(_) => ErrorKind::Unavailable,
             ExecuteError::Overloaded(_) => ErrorKind::Overloaded,
             ExecuteError::FenceLost { .. } => ErrorKind::FenceLost,
+            ExecuteError::DeliveryLost { .. } => ErrorKind::DeliveryLost,
             ExecuteError::Deadline { .. } => ErrorKind::Deadline,
             ExecuteError::CommitUnknown { .. } => ErrorKind::CommitUnknown,
             ExecuteError::KeyReused { .. } => ErrorKind::KeyReused,

@@ -17,6 +17,7 @@ use super::trace_parent;
 use super::{Action, AsFence, Contention, ExecuteError, RetryPolicy};
 use crate::db::{ActionId, Committed, outside_transaction};
 use crate::domain::LockKey;
+use crate::outbox::deliveries::Mark;
 
 /// A call that runs when it is awaited.
 ///
@@ -160,6 +161,14 @@ impl<'a, A: Action> Execution<'a, A> {
     pub fn with_commit(mut self) -> ExecutionWithCommit<'a, A> {
         self.0.options.wants_token = true;
         ExecutionWithCommit(self)
+    }
+
+    /// Lets the commit mark a delivery as handled. If the delivery is not claimed any more as it was
+    /// read, nothing is committed.
+    #[doc(hidden)]
+    pub fn marking(mut self, mark: Mark) -> Self {
+        self.0.options.mark = Some(mark);
+        self
     }
 
     /// Makes the call safe to repeat. The first call with this key commits. Every later call

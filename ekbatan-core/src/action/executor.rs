@@ -8,6 +8,7 @@ use super::executor_state::ExecutorState;
 use super::{Action, Execution};
 use crate::db::{ActionId, DbError};
 use crate::domain::ShardIdentifier;
+use crate::outbox::deliveries::DeliveryHub;
 use crate::outbox::is_recorded;
 use crate::shard::{Databases, visit};
 
@@ -88,6 +89,12 @@ impl ActionExecutor {
         let ExecutorState { key_scope, key_homes, namespace, databases, .. } = &*self.state;
         let key = key_scope.key(namespace, principal, key.to_owned());
         key_homes.home(&databases.shards, &key).shard
+    }
+
+    /// What the events of the executor's calls are delivered to.
+    #[doc(hidden)]
+    pub fn deliveries(&self) -> &Arc<DeliveryHub> {
+        &self.state.deliveries
     }
 
     /// The databases.

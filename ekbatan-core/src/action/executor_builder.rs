@@ -174,6 +174,7 @@ impl ActionExecutorBuilder {
             record_reads: self.record_reads,
             random: Mutex::new(random),
             fence_refusals: AtomicU64::new(0),
+            deliveries: Arc::default(),
         };
         Ok(ActionExecutor { state: Arc::new(state) })
     }

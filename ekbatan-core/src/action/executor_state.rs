@@ -1,7 +1,7 @@
 //! What all calls of an executor share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::RetryPolicy;
@@ -10,6 +10,7 @@ use super::effect::EffectRunner;
 use super::idempotency_locks::IdempotencyLocks;
 use super::key_scope::KeyScope;
 use crate::domain::IdGenerator;
+use crate::outbox::deliveries::DeliveryHub;
 use crate::shard::{Databases, KeyHomes};
 
 /// The state of an executor.
@@ -29,6 +30,8 @@ pub(super) struct ExecutorState {
     pub(super) record_reads: bool,
     pub(super) random: Mutex<fastrand::Rng>,
     pub(super) fence_refusals: AtomicU64,
+    /// What the events of calls are delivered to.
+    pub(super) deliveries: Arc<DeliveryHub>,
 }
 
 impl ExecutorState {

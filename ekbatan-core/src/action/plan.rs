@@ -253,7 +253,7 @@ fn covers(change: &Staged, expected: &StagedExpectation) -> bool {
     let version = change.table.version.and_then(|position| change.values.get(position));
     let Some(Value::Int(version)) = version else { return false };
     match change.kind {
-        ChangeKind::Insert => expected.version == *version,
+        ChangeKind::Insert | ChangeKind::Delete => expected.version == *version,
         ChangeKind::Update => [*version, version + 1].contains(&expected.version),
     }
 }
@@ -273,7 +273,7 @@ impl<'p> StagedChange<'p> {
         self.0.table
     }
 
-    /// Whether the row is added or updated.
+    /// How the row changes.
     pub fn kind(&self) -> ChangeKind {
         self.0.kind
     }

@@ -88,7 +88,10 @@ impl RetryPolicy {
         // After a lost lease another holder may be working. A commit with an unknown result may
         // have succeeded. Neither is safe to retry.
         match kind {
-            ErrorKind::FenceLost | ErrorKind::CommitUnknown | ErrorKind::Deadline => None,
+            ErrorKind::FenceLost
+            | ErrorKind::DeliveryLost
+            | ErrorKind::CommitUnknown
+            | ErrorKind::Deadline => None,
             kind => self.budgets.get(&kind).copied(),
         }
     }

@@ -1,6 +1,7 @@
 //! Runs a call: idempotency, attempts and retries, until the call has an answer.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 
 use tracing::{Instrument, Span, field};
 
@@ -38,19 +39,23 @@ pub(super) async fn run<A: Action>(
     // Until the call ends, `executor.outcome` waits.
     let open = executor.databases.shards.default().open_action(request.id);
     let key = request.idempotency_key.take();
-    let running = async move {
+    // Pinned here, because what wraps a future copies it, and this one is large.
+    let running = pin!(async move {
         if let Some(within) = performed_action() {
             return Err(ExecuteError::Nested { action: A::NAME, within });
         }
         let mut call = Call::begin(request, open)?;
         match key {
-            Some((key, codec)) => call.run_idempotent(key, codec).await,
+            Some((key, codec)) => Box::pin(call.run_idempotent(key, codec)).await,
             None => call.attempt_until_done().await,
         }
-    };
+    });
     let answer = running.instrument(span.clone()).await;
     if let Err(ExecuteError::FenceLost { key }) = &answer {
         span.in_scope(|| executor.count_fence_refusal(key));
+    }
+    if answer.is_ok() {
+        executor.deliveries.committed();
     }
     match &answer {
         Ok(_) => span.record("ekbatan.action.outcome", "success"),
@@ -138,6 +143,11 @@ impl<A: Action> Call<'_, A> {
                 error = DbError::new(DbErrorKind::Serialization, why).into();
                 kind = error.kind();
             }
+            if let (ExecuteError::Stale { rows, .. }, Some(mark)) = (&error, &self.options.mark)
+                && mark.is_among(rows)
+            {
+                return Err(ExecuteError::DeliveryLost { handler: mark.handler().to_owned() });
+            }
             if kind == ErrorKind::PartlyCommitted {
                 return Err(error);
             }
@@ -168,7 +178,8 @@ impl<A: Action> Call<'_, A> {
     /// lease excludes others by that lease already. Waiting for another lease, or in a group
     /// that waits for this very lease, could deadlock.
     fn choose_strategy(&self) -> Result<Option<ChosenStrategy>, ExecuteError<A::Error>> {
-        if self.attempt.fencing.is_some() {
+        // A group would not know which of its members has lost its delivery.
+        if self.attempt.fencing.is_some() || self.options.mark.is_some() {
             return Ok(None);
         }
         let own = self.options.contention.clone().or_else(|| self.action.contention());

@@ -10,6 +10,7 @@ use crate::db::{
     CommitBatch, Database, ExpectedRow, StageError, Staged, StagedExpectation, resolve,
 };
 use crate::domain::{IdGenerator, ShardIdentifier};
+use crate::outbox::deliveries::{DeliveryHub, Mark};
 use crate::outbox::{ActionRecord, EventRecord, KeyRecord, Part, decision, records};
 use crate::repository::PendingRow;
 use crate::shard::{Fencing, Shards};
@@ -59,6 +60,10 @@ pub(super) struct BatchBuilder<'a> {
     pub(super) allow_cross_shard: bool,
     /// Whether the action is recorded in the outbox. One that only checks rows need not be.
     pub(super) is_recorded: bool,
+    /// What the events are delivered to.
+    pub(super) deliveries: &'a DeliveryHub,
+    /// The mark of the delivery that the call handles.
+    pub(super) mark: Option<&'a Mark>,
 }
 
 /// The rows of a plan.
@@ -119,7 +124,9 @@ impl BatchBuilder<'_> {
             let own =
                 |(_, event): &(usize, &EventRecord)| positions.binary_search(&event.row).is_ok();
             let events = events.iter().enumerate().filter(own);
-            let mut staged_records = records(self.action, events, self.ids);
+            let subscriptions = self.deliveries.of(database.shard);
+            let mut staged_records =
+                records(self.action, events, self.ids, subscriptions.as_deref())?;
             staged_records.extend(of_first.take());
             if shards.len() > 1 {
                 let part = Part {
@@ -159,8 +166,8 @@ impl BatchBuilder<'_> {
         (Some(decision), Some(ClaimPlan { id, row, first: first.clone() }))
     }
 
-    /// Groups the rows by shard. A plan without rows goes to the home of its idempotency key, or
-    /// to the default shard.
+    /// Groups the rows by shard. A plan without rows goes to the shard of its mark, to the home of
+    /// its idempotency key, or to the default shard.
     fn group<E>(
         &self,
         PlanRows { changes: rows, expected }: PlanRows,
@@ -173,7 +180,7 @@ impl BatchBuilder<'_> {
             expected: Vec::new(),
         };
         let mut groups = BTreeMap::new();
-        if rows.is_empty() && expected.is_empty() {
+        if rows.is_empty() && expected.is_empty() && self.mark.is_none() {
             let database = home.unwrap_or_else(|| self.shards.default());
             groups.insert(database.shard, empty(database));
         }
@@ -187,6 +194,10 @@ impl BatchBuilder<'_> {
             let database = self.shards.of_row(row.table, row.carries_shard, row.id, &row.values)?;
             let of_shard = groups.entry(database.shard).or_insert_with(|| empty(database));
             of_shard.expected.push(row);
+        }
+        if let Some(Mark { database, staged, .. }) = self.mark {
+            let of_shard = groups.entry(database.shard).or_insert_with(|| empty(database));
+            of_shard.rows.push(staged.clone());
         }
         Ok(groups)
     }

@@ -31,23 +31,34 @@ pub enum ChangeKind {
     Insert,
     /// The row exists at the version that the change names.
     Update,
+    /// The row exists at the version that the change names, and is removed. Only the framework
+    /// deletes rows, from its own tables: no other row refers to them, and no trigger runs when
+    /// they are deleted.
+    Delete,
 }
 
 impl ChangeKind {
-    /// The columns of `table` that a change writes: an update leaves the creation date alone.
+    /// The columns of `table` whose values a change sends: an update leaves the creation date
+    /// alone, and a delete needs the key and the version only.
     pub(crate) fn written(self, table: &TableInfo) -> impl Iterator<Item = usize> {
-        let skipped = match self {
-            ChangeKind::Update => table.table.dates,
-            ChangeKind::Insert => None,
-        };
-        (0..table.columns.len()).filter(move |position| Some(*position) != skipped)
+        let (version, dates) = (table.table.version, table.table.dates);
+        (0..table.columns.len()).filter(move |position| match self {
+            ChangeKind::Insert => true,
+            ChangeKind::Update => Some(*position) != dates,
+            ChangeKind::Delete => *position == 0 || Some(*position) == version,
+        })
+    }
+
+    /// Whether the row must be at a version: all but new rows must.
+    pub(crate) fn is_guarded(self) -> bool {
+        self != ChangeKind::Insert
     }
 }
 
 /// One row to write, with a value for every column in the table's order.
 ///
 /// In an update the value of the version column is the *expected* version; the database adds
-/// `steps` to it.
+/// `steps` to it. In a delete it is the expected version, too.
 #[derive(Debug, Clone)]
 pub(crate) struct RowChange {
     pub(crate) table: Arc<TableInfo>,
@@ -68,11 +79,12 @@ impl RowChange {
         }
     }
 
-    /// The version that the row has after the commit.
-    pub(crate) fn next_version(&self) -> i64 {
+    /// The version that the row has after the commit; `None` if the row is deleted.
+    pub(crate) fn next_version(&self) -> Option<i64> {
         match self.kind {
-            ChangeKind::Insert => self.expected_version(),
-            ChangeKind::Update => self.expected_version() + self.steps,
+            ChangeKind::Insert => Some(self.expected_version()),
+            ChangeKind::Update => Some(self.expected_version() + self.steps),
+            ChangeKind::Delete => None,
         }
     }
 
@@ -150,15 +162,17 @@ impl CommitBatch {
         self.expected.sort_by_key(|row| (row.table.table.key(), row.id));
     }
 
-    pub(crate) fn updates(&self) -> impl Iterator<Item = &RowChange> {
-        self.changes.iter().filter(|change| change.kind == ChangeKind::Update)
+    /// The changes of rows that must be at a version: the updates and the deletes.
+    pub(crate) fn guarded_changes(&self) -> impl Iterator<Item = &RowChange> {
+        self.changes.iter().filter(|change| change.kind.is_guarded())
     }
 
-    /// The rows that must be at a version: those that are updated, and those that are expected.
+    /// The rows that must be at a version: those that are updated or deleted, and those that are
+    /// expected.
     pub(crate) fn guarded(&self) -> impl Iterator<Item = (TableKey, RowRef)> {
-        let updated = self.updates().map(|row| (row.table.table.key(), row.row_ref()));
+        let changed = self.guarded_changes().map(|row| (row.table.table.key(), row.row_ref()));
         let expected = self.expected.iter().map(|row| (row.table.table.key(), row.row_ref()));
-        updated.chain(expected)
+        changed.chain(expected)
     }
 
     /// Whether the batch writes anything. One that does not only checks rows and fences.

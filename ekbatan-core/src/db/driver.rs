@@ -126,8 +126,8 @@ pub(crate) trait Connection: Send {
     }
 
     /// Commits batches, each of them whole or not at all and independently of the others. The
-    /// outcomes are in the order of the batches. No two batches update the same row, and no batch
-    /// expects a row to be unchanged that a batch before it updates. A batch with turns is the only
+    /// outcomes are in the order of the batches. No two batches change the same row, and no batch
+    /// expects a row to be unchanged that a batch before it changes. A batch with turns is the only
     /// one.
     ///
     /// `Err` applies to all batches: nothing was written, unless the connection broke; then any
@@ -143,7 +143,7 @@ pub(crate) trait Connection: Send {
         vec![0; batches.len()]
     }
 
-    /// Which of the batches update a row that another transaction keeps locked at this moment.
+    /// Which of the batches change a row that another transaction keeps locked at this moment.
     /// Waits for no lock. With a single writer no row is locked by itself.
     async fn locked(&mut self, batches: &[&CommitBatch]) -> Result<Vec<bool>, DbError> {
         Ok(vec![false; batches.len()])

@@ -37,6 +37,7 @@ pub(crate) static EVENTS: Table = Table {
         ColumnDef::nullable("model_version", ValueType::Int),
         ColumnDef::nullable("event_index", ValueType::Int),
         ColumnDef::nullable("event_version", ValueType::Int),
+        ColumnDef::nullable("fanned_out", ValueType::Int),
     ],
     version: None,
     dates: None,

@@ -33,14 +33,16 @@ fn images_pass<'t>(turns: impl Iterator<Item = &'t CommitBatch>) -> bool {
 }
 
 /// Whether several turns touch rows of a table that compares its rows. Rows that are only
-/// inserted do no harm: a value that one turn takes is not given up by another.
+/// inserted do no harm, nor do rows that are only deleted: a value that one turn takes is not given
+/// up by another.
 fn compares_rows<'t>(turns: impl Iterator<Item = &'t CommitBatch>) -> bool {
     struct Touched {
         turn: usize,
         row: Uuid,
         several_turns: bool,
         several_rows: bool,
-        updated: bool,
+        takes_values: bool,
+        gives_values_up: bool,
     }
     let mut tables: HashMap<TableKey, Touched> = HashMap::new();
     for (turn, batch) in turns.enumerate() {
@@ -50,22 +52,28 @@ fn compares_rows<'t>(turns: impl Iterator<Item = &'t CommitBatch>) -> bool {
                 row: row.id,
                 several_turns: false,
                 several_rows: false,
-                updated: false,
+                takes_values: false,
+                gives_values_up: false,
             });
             touched.several_turns |= touched.turn != turn;
             touched.several_rows |= touched.row != row.id;
-            touched.updated |= row.kind == ChangeKind::Update;
+            touched.takes_values |= row.kind != ChangeKind::Delete;
+            touched.gives_values_up |= row.kind != ChangeKind::Insert;
         }
     }
-    tables.values().any(|table| table.several_turns && table.several_rows && table.updated)
+    tables.values().any(|table| {
+        let is_shared = table.several_turns && table.several_rows;
+        is_shared && table.takes_values && table.gives_values_up
+    })
 }
 
 /// Whether a row refers to a value that only a later turn writes.
 fn refers_forward<'t>(turns: impl Iterator<Item = &'t CommitBatch> + Clone) -> bool {
-    // The id of an updated row was there before.
-    let may_be_new = |row: &RowChange, position: usize| match position {
-        0 => row.kind == ChangeKind::Insert,
-        _ => row.table.rules.is_key(position),
+    let may_be_new = |row: &RowChange, position: usize| match (row.kind, position) {
+        (ChangeKind::Insert, 0) => true,
+        // The id of an updated row was there before.
+        (ChangeKind::Update, 0) | (ChangeKind::Delete, _) => false,
+        (ChangeKind::Insert | ChangeKind::Update, _) => row.table.rules.is_key(position),
     };
     let written: Vec<(usize, &Value)> = turns
         .clone()
@@ -78,7 +86,8 @@ fn refers_forward<'t>(turns: impl Iterator<Item = &'t CommitBatch> + Clone) -> b
         })
         .collect();
     let mut referring = turns.enumerate().flat_map(|(turn, batch)| {
-        let rows = batch.changes.iter().filter(|row| row.table.rules.refers);
+        let rows = batch.changes.iter().filter(|row| row.kind != ChangeKind::Delete);
+        let rows = rows.filter(|row| row.table.rules.refers);
         rows.map(move |row| (turn, row))
     });
     referring.any(|(turn, row)| {
@@ -129,8 +138,42 @@ fn in_parentheses(db_type: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::db::fixtures::column;
+    use crate::db::fixtures::{WALLETS, change, column, table};
+    use crate::db::{ActionId, Rule, Rules, TableInfo};
+
+    /// Turns that each change one row of a table whose balances differ from row to row.
+    fn turns(kinds: &[ChangeKind]) -> Vec<CommitBatch> {
+        let rules = Rules::of(&WALLETS, vec![Rule::Comparison(vec!["balance".to_owned()])]);
+        let info = Arc::into_inner(table(&WALLETS, |_| "text")).unwrap();
+        let info = Arc::new(TableInfo { rules, ..info });
+        let turn = |(n, kind): (u128, &ChangeKind)| CommitBatch {
+            action: ActionId(Uuid::nil()),
+            changes: vec![RowChange { id: Uuid::from_u128(n), ..change(&info, *kind) }],
+            expected: Vec::new(),
+            records: Vec::new(),
+            fences: Vec::new(),
+            traceable: true,
+            turns: Vec::new(),
+        };
+        (0..).zip(kinds).map(turn).collect()
+    }
+
+    #[test]
+    fn turns_that_delete_different_rows_may_be_merged() {
+        use ChangeKind::{Delete, Insert, Update};
+        for (kinds, merges) in [
+            (&[Delete, Delete][..], true),
+            (&[Insert, Insert][..], true),
+            // The new row may take the balance that the deleted row gives up.
+            (&[Delete, Insert][..], false),
+            (&[Update, Delete][..], false),
+        ] {
+            assert_eq!(may_merge(turns(kinds).iter()), merges, "{kinds:?}");
+        }
+    }
 
     #[test]
     fn a_value_that_a_column_might_refuse_does_not_surely_fit() {

@@ -7,6 +7,8 @@
 
 mod batch;
 mod database;
+#[cfg(all(test, feature = "sqlite"))]
+mod delete_tests;
 mod dialect;
 mod driver;
 mod error;
@@ -69,8 +71,8 @@ pub(crate) use size::SizeLimits;
 #[cfg(feature = "mysql")]
 pub(crate) use size::{largest, too_large};
 pub(crate) use stage::{
-    StageError, StageResult, Staged, StagedExpectation, resolve, stage_changed, stage_expected,
-    stage_new,
+    StageError, StageResult, Staged, StagedExpectation, resolve, stage_changed, stage_deleted,
+    stage_expected, stage_new,
 };
 pub use token::{CommitToken, CommitTokenError};
 pub use transaction::{Transaction, TransactionError, TransactionManager};

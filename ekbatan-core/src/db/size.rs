@@ -20,14 +20,19 @@ fn size_of(value: &Value) -> usize {
 }
 
 impl RowChange {
+    /// The positions of the values that are sent, and their sizes.
+    fn sizes(&self) -> impl Iterator<Item = (usize, usize)> {
+        let written = self.kind.written(&self.table);
+        written.filter_map(|at| Some((at, size_of(self.values.get(at)?))))
+    }
+
     pub(crate) fn size(&self) -> usize {
-        self.values.iter().map(size_of).sum()
+        self.sizes().map(|(_, size)| size).sum()
     }
 
     /// The position of the largest value, and its size.
     fn largest(&self) -> (usize, usize) {
-        let sizes = self.values.iter().map(size_of).enumerate();
-        sizes.max_by_key(|(_, size)| *size).unwrap_or_default()
+        self.sizes().max_by_key(|(_, size)| *size).unwrap_or_default()
     }
 
     /// Names a value in a message.
@@ -148,4 +153,22 @@ impl SizeLimits {
 
 pub(crate) fn too_large(message: String) -> DbError {
     DbError::new(DbErrorKind::TooLarge, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::ChangeKind;
+    use crate::db::fixtures::{WALLETS, change, table};
+
+    #[test]
+    fn a_delete_is_as_large_as_its_key_and_version() {
+        let wallets = table(&WALLETS, |_| "text");
+        let long = Value::Text("x".repeat(1_000));
+        let values = vec![Value::Null, long, Value::Null, Value::Null, Value::Null];
+        let of = |kind| RowChange { values: values.clone().into(), ..change(&wallets, kind) };
+        assert_eq!(of(ChangeKind::Insert).size(), 1_000 + 4 * FIXED);
+        assert_eq!(of(ChangeKind::Delete).size(), 2 * FIXED);
+        assert_eq!(of(ChangeKind::Delete).largest(), (2, FIXED));
+    }
 }

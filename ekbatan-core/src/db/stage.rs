@@ -61,6 +61,13 @@ pub(crate) fn stage_changed<T: Entity>(changed: Changed<T>, now: DateTime<Utc>) 
     Ok((staged, stored, changed.events))
 }
 
+/// Stages the deletion of a row at the version that was read.
+pub(crate) fn stage_deleted<T: Entity>(row: &Stored<T>) -> Result<Staged, StageError> {
+    let value = row.value.clone();
+    let (version, dates) = (row.version, row.dates);
+    stage::<T>(value, ChangeKind::Delete, version, version, dates).map(|(staged, _)| staged)
+}
+
 /// Stages the expectation that a row is unchanged.
 pub(crate) fn stage_expected<T: Entity>(read: &Stored<T>) -> Result<StagedExpectation, StageError> {
     let (table, id) = (T::TABLE, read.value.id().uuid());

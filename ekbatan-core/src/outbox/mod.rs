@@ -3,6 +3,7 @@
 
 mod claims;
 mod cross_shard;
+pub mod deliveries;
 mod idempotency;
 mod records;
 mod retention;

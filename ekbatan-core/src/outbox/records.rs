@@ -3,10 +3,14 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use super::deliveries::{NewDelivery, Subscriptions};
 use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
-use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, Staged};
+use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, StageError, Staged};
 use crate::domain::{ColumnDef, IdGenerator, Value, ValueType};
+
+/// No subscription began in this generation or before.
+const BEFORE_ALL: i64 = 0;
 
 /// The values that all event rows of an action share.
 #[derive(Debug, Clone)]
@@ -35,24 +39,47 @@ pub(crate) struct EventRecord {
     pub(crate) payload: String,
 }
 
-/// One row per event, numbered within the action. An action without events gets one row without
-/// an event, so that the action can be looked up.
+/// One row per event, numbered within the action, and its deliveries. An action without events gets
+/// one row without an event, so that the action can be looked up.
 pub(crate) fn records<'e>(
     action: &ActionRecord,
     events: impl Iterator<Item = (usize, &'e EventRecord)>,
     ids: &IdGenerator,
-) -> Vec<Staged> {
-    let rows: Vec<_> = events.map(|(index, event)| row(action, Some(event), index, ids)).collect();
-    if rows.is_empty() { vec![row(action, None, 0, ids)] } else { rows }
+    subscriptions: Option<&Subscriptions>,
+) -> Result<Vec<Staged>, StageError> {
+    let generation = subscriptions.map_or(0, Subscriptions::generation);
+    let mut rows = Vec::new();
+    let mut deliveries = Vec::new();
+    for (index, event) in events {
+        let row = row(action, Some(event), index, ids.next_uuid(), generation);
+        if let Some(subscriptions) = subscriptions {
+            let delivery = NewDelivery {
+                event_id: row.id,
+                stream: event.model_id,
+                model_version: event.model_version,
+                event_index: index as i64,
+                event_date: action.completed,
+            };
+            for delivery in subscriptions.deliveries(event.name, delivery, BEFORE_ALL) {
+                deliveries.push(delivery?);
+            }
+        }
+        rows.push(row);
+    }
+    if rows.is_empty() {
+        rows.push(row(action, None, 0, ids.next_uuid(), generation));
+    }
+    rows.append(&mut deliveries);
+    Ok(rows)
 }
 
 fn row(
     action: &ActionRecord,
     event: Option<&EventRecord>,
     index: usize,
-    ids: &IdGenerator,
+    id: Uuid,
+    generation: i64,
 ) -> Staged {
-    let id = ids.next_uuid();
     let text = |text: &Option<String>| text.clone().map_or(Value::Null, Value::Text);
     let of_event = |value: fn(&EventRecord) -> Value| event.map_or(Value::Null, value);
     let completed = to_micros(action.completed);
@@ -76,6 +103,7 @@ fn row(
         of_event(|event| Value::Int(event.model_version)),
         event.map_or(Value::Null, |_| Value::Int(index as i64)),
         of_event(|event| Value::Int(event.version.into())),
+        Value::Int(generation),
     ];
     Staged { table: &EVENTS, kind: ChangeKind::Insert, id, carries_shard: false, values }
 }

@@ -9,7 +9,7 @@ use super::source::After;
 use crate::clock::Clock;
 use crate::db::{CommitToken, Route, Transaction};
 use crate::domain::Entity;
-use crate::shard::{Databases, Fencing, Shards};
+use crate::shard::{Databases, Fencing, Shard, Shards};
 
 /// The rows of one table.
 ///
@@ -84,6 +84,15 @@ impl<T: Entity> Repository<T> {
         self.route = Route::Replica;
         self.pending = None;
         self.after = Some(Arc::new(After { token: commit.clone(), patience }));
+        self
+    }
+
+    /// Returns a repository of one shard alone: reads find the rows that are there, and new rows are
+    /// written there, wherever the placement of `T` would look for them.
+    #[must_use]
+    pub fn on_shard(mut self, shard: &Shard) -> Self {
+        self.shards = Arc::new(Shards::only(shard.database()));
+        self.pending = None;
         self
     }
 

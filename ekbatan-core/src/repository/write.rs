@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{Repository, WriteError};
 use crate::db::{
     ActionId, CommitBatch, Database, StageError, Staged, outside_transaction, resolve,
-    stage_changed, stage_new,
+    stage_changed, stage_deleted, stage_new,
 };
 use crate::domain::{Addable, Changed, Deletable, Entity, EntityId, New, Stored, Updatable};
 
@@ -58,6 +58,12 @@ impl<T: Entity> Repository<T> {
     /// Soft-deletes a row. Fails if its version is not the one that was read.
     pub async fn delete(&self, row: impl Deletable<T>) -> Result<Stored<T>, WriteError> {
         self.update(row.into_deletion()).await
+    }
+
+    /// Deletes a row for good. Fails if its version is not the one that was read.
+    #[doc(hidden)]
+    pub async fn erase(&self, row: &Stored<T>) -> Result<(), WriteError> {
+        self.write("DELETE", vec![(stage_deleted(row)?, row.clone())]).await.map(drop)
     }
 
     async fn write(

@@ -109,6 +109,12 @@ impl Databases {
         Self::connect(&EkbatanConfig::single(url)).await
     }
 
+    /// The clock.
+    #[doc(hidden)]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
     /// Returns the same databases with another clock.
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {

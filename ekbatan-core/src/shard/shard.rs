@@ -2,11 +2,16 @@
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::Slot;
-use crate::db::{Capabilities, Database, PoolStatus, Route, TransactionManager};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-use crate::db::{DbError, RawConnection};
-use crate::domain::ShardIdentifier;
+use crate::db::RawConnection;
+use crate::db::{Capabilities, Database, DbError, PoolStatus, Route, TransactionManager};
+use crate::domain::{FieldError, ShardIdentifier, Stored};
+use crate::outbox::deliveries::{
+    Delivery, Mark, StoredEvent, Subscriptions, SweepError, Swept, stored_events, sweep,
+};
 
 /// One shard of a [`Databases`](super::Databases). Cheap to clone.
 #[derive(Clone)]
@@ -16,6 +21,10 @@ pub struct Shard {
 }
 
 impl Shard {
+    pub(crate) fn database(&self) -> &Arc<Database> {
+        &self.database
+    }
+
     /// The identifier.
     pub fn identifier(&self) -> ShardIdentifier {
         self.database.shard
@@ -44,6 +53,28 @@ impl Shard {
     /// A further database of the shard, by its camelCase name, such as `lockConfig`.
     pub fn slot(&self, name: &str) -> Option<&Slot> {
         self.slots.iter().find(|slot| slot.name() == name)
+    }
+
+    /// The mark of a delivery on this shard.
+    #[doc(hidden)]
+    pub fn mark(&self, delivery: &Stored<Delivery>) -> Result<Mark, FieldError> {
+        Mark::new(self.database.clone(), delivery)
+    }
+
+    /// The events with these ids, in no order.
+    #[doc(hidden)]
+    pub async fn events(&self, ids: Vec<Uuid>) -> Result<Vec<StoredEvent>, DbError> {
+        stored_events(&self.database, ids).await
+    }
+
+    /// Gives deliveries to events on this shard that lack some.
+    #[doc(hidden)]
+    pub async fn sweep(
+        &self,
+        subscriptions: &Subscriptions,
+        most: usize,
+    ) -> Result<Swept, SweepError> {
+        sweep(&self.database, subscriptions, most).await
     }
 
     /// A connection for raw SQL on PostgreSQL.

@@ -30,6 +30,17 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
+    /// One database, which has every row.
+    pub(crate) fn only(database: &Arc<Database>) -> Self {
+        Self {
+            databases: BTreeMap::from([(database.shard, database.clone())]),
+            default: database.clone(),
+            unknown: UnknownShard::DefaultShard,
+            placements: HashMap::new(),
+            slots: BTreeMap::new(),
+        }
+    }
+
     /// The database of rows that name no shard.
     pub(crate) fn default(&self) -> &Arc<Database> {
         &self.default

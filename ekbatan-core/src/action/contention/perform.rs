@@ -1,5 +1,6 @@
 //! What a contention strategy needs of a call, and the optimistic strategy.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -46,7 +47,11 @@ pub(super) async fn optimistic<C: Perform>(
 ) -> CallResult<C::Output, C::Error> {
     call.attempt().check_lease()?;
     let deadline = call.attempt().deadline;
-    let performed = deadline.bound(call.perform(None)).await??;
+    let performed = {
+        // Pinned here, because what wraps a future copies it.
+        let performing = pin!(call.perform(None));
+        deadline.bound(performing).await??
+    };
     commit_performed(call, performed, release).await
 }
 

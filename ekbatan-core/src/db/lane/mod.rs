@@ -5,9 +5,9 @@
 //!   a commit nor a connection in an unknown state.
 //! - A batch that no lane has taken leaves the queue with its caller, and nothing of it is sent.
 //! - A lane commits all waiting batches together (it folds them), and never waits for more.
-//! - A batch that updates a row which a batch in flight updates, or expects it to be unchanged, is
-//!   parked until that batch is answered. If the commit moved the row past the version that the
-//!   parked batch expects, the parked batch is stale and is never sent.
+//! - A batch that changes a row which a batch in flight updates or deletes, or expects it to be
+//!   unchanged, is parked until that batch is answered. If the commit moved the row past the version
+//!   that the parked batch expects, or deleted it, the parked batch is stale and is never sent.
 //! - A lane that dies is replaced, and its successor settles what it had taken.
 
 mod apart;

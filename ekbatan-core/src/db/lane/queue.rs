@@ -22,7 +22,7 @@ use crate::domain::TableKey;
 /// single batch may have more.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
-/// Identifies a row that an update changes.
+/// Identifies a row that an update or a delete changes.
 type RowKey = (TableKey, Uuid);
 
 fn row_key(change: &RowChange) -> RowKey {
@@ -36,8 +36,9 @@ pub(super) struct State {
     /// The order in which they are taken. Skips those that are parked, and may still name some
     /// that were withdrawn.
     waiting: VecDeque<ActionId>,
-    /// Rows that a batch in flight updates, each with the actions whose batches update it or
-    /// expect it to be unchanged, and are parked behind it. These, too, may have been withdrawn.
+    /// Rows that a batch in flight updates or deletes, each with the actions whose batches change
+    /// it or expect it to be unchanged, and are parked behind it. These, too, may have been
+    /// withdrawn.
     in_flight: HashMap<RowKey, Vec<ActionId>>,
     /// What lanes had taken when they died.
     pub(super) abandoned: Vec<TakenBatches>,
@@ -164,7 +165,7 @@ impl CommitQueue {
         while taken.batches.len() < max_batches && rows < max_rows && bytes < MAX_BYTES {
             let Some(action) = state.waiting.pop_front() else { break };
             let Some(queued) = state.queued.get(&action) else { continue };
-            // A row that a batch in flight expects to be unchanged may be updated: this batch
+            // A row that a batch in flight expects to be unchanged may be changed: this batch
             // comes after that one, in its statement or by the locks of the database.
             let mut guarded = queued.batch.guarded().map(|(table, row)| (table, row.id));
             if let Some(row) = guarded.find(|row| state.in_flight.contains_key(row)) {
@@ -179,7 +180,7 @@ impl CommitQueue {
                 break;
             }
             let Some(queued) = state.queued.remove(&action) else { continue };
-            for change in queued.batch.updates() {
+            for change in queued.batch.guarded_changes() {
                 state.in_flight.insert(row_key(change), Vec::new());
             }
             rows += queued.batch.rows();
@@ -199,10 +200,10 @@ impl CommitQueue {
     pub(super) fn release(&self, batch: &CommitBatch, committed: bool) {
         let mut stale = Vec::new();
         let mut state = self.state();
-        for change in batch.updates() {
+        for change in batch.guarded_changes() {
             for action in state.in_flight.remove(&row_key(change)).unwrap_or_default() {
                 let Some(queued) = state.queued.get(&action) else { continue };
-                let is_stale = |row: &RowRef| row.expected_version != change.next_version();
+                let is_stale = |row: &RowRef| Some(row.expected_version) != change.next_version();
                 let mut same_row = queued.batch.guarded().filter_map(|(table, parked)| {
                     ((table, parked.id) == row_key(change)).then_some(parked)
                 });

@@ -173,6 +173,7 @@ fn framework(dialect: Dialect) -> Vec<Migration> {
         migration!(3, "read_under_fence", "0003_read_under_fence.sql", only "postgres" = Postgres),
         migration!(4, "key_homes", "0004_key_homes.sql"),
         migration!(5, "event_retention", "0005_event_retention.sql"),
+        migration!(6, "deliveries", "0006_deliveries.sql"),
     ];
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! Most commits, of one batch or several, take one round trip: all statements and the COMMIT are
 //! one packet, and the server stops at the first statement that fails. Longer commits are several
-//! packets in one transaction, with the COMMIT in the last. After each UPDATE stands a guard,
+//! packets in one transaction, with the COMMIT in the last. After each UPDATE or DELETE stands a guard,
 //! which fails if a row was not at its version, so the COMMIT runs only if all batches hold.
 //!
 //! After a failure the transaction is rolled back. If a guard failed, every row is locked and
@@ -21,15 +21,17 @@ use super::fence::{check, guard_fence};
 use super::locks::lock_first;
 use super::order::ordered;
 use super::packets::{ONE_WRITE, PacketPlan};
-use super::statement::{LockMode, guard, guard_expected, insert_into, insert_row, look, update};
+use super::statement::{
+    LockMode, delete, guard, guard_expected, insert_into, insert_row, look, update,
+};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, ExpectedRow, FenceCheck, RowChange,
     RowRef, TableInfo, largest, too_large,
 };
 use crate::domain::TableKey;
 
-/// How many rows one UPDATE changes; the server compares each row with the ids of all of them.
-const UPDATE_ROWS: usize = 32;
+/// How many rows one UPDATE or DELETE changes; the server compares each row with the ids of all of them.
+const GUARDED_ROWS: usize = 32;
 
 /// How many rows one guard of unchanged rows counts.
 const EXPECTED_ROWS: usize = 500;
@@ -165,8 +167,8 @@ impl MySqlConnection {
         {
             let planned = match alike[0].kind {
                 ChangeKind::Insert => self.plan_inserts(alike, plan),
-                ChangeKind::Update => {
-                    alike.chunks(UPDATE_ROWS).try_for_each(|rows| self.plan_update(rows, plan))
+                ChangeKind::Update | ChangeKind::Delete => {
+                    alike.chunks(GUARDED_ROWS).try_for_each(|rows| self.plan_guarded(rows, plan))
                 }
             };
             planned.map_err(|error| match error.kind() {
@@ -193,14 +195,18 @@ impl MySqlConnection {
         plan.push(sql)
     }
 
-    fn plan_update(&self, rows: &[&RowChange], plan: &mut PacketPlan) -> Result<(), DbError> {
-        let sql = update(&self.syntax, rows)?;
+    /// Plans the updates or the deletes of one table.
+    fn plan_guarded(&self, rows: &[&RowChange], plan: &mut PacketPlan) -> Result<(), DbError> {
+        let sql = match rows[0].kind {
+            ChangeKind::Delete => delete(&self.syntax, rows)?,
+            _ => update(&self.syntax, rows)?,
+        };
         if rows.len() > 1 && sql.len() > ONE_WRITE {
             let (some, others) = rows.split_at(rows.len() / 2);
-            self.plan_update(some, plan)?;
-            return self.plan_update(others, plan);
+            self.plan_guarded(some, plan)?;
+            return self.plan_guarded(others, plan);
         }
-        // The two stay in one packet, because the guard reads the row count of the UPDATE.
+        // The two stay in one packet, because the guard reads the row count of the first.
         plan.push(format!("{sql}; {}", guard(rows.len())))
     }
 
@@ -220,8 +226,8 @@ impl MySqlConnection {
         let fences = fences(batches);
         let mut rows: Vec<(&TableInfo, RowRef, LockMode)> = Vec::new();
         for batch in batches {
-            let updates = batch.updates();
-            rows.extend(updates.map(|row| (&*row.table, row.row_ref(), LockMode::Exclusive)));
+            let changes = batch.guarded_changes();
+            rows.extend(changes.map(|row| (&*row.table, row.row_ref(), LockMode::Exclusive)));
             let expected = batch.expected.iter();
             rows.extend(expected.map(|row| (&*row.table, row.row_ref(), LockMode::Share)));
         }

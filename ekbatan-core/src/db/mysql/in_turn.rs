@@ -82,13 +82,13 @@ impl MySqlConnection {
         Ok(plan)
     }
 
-    /// Locks the rows that several turns update, in the order in which every commit locks them.
+    /// Locks the rows that the turns update or delete, in the order in which every commit locks them.
     fn plan_locks(&self, batch: &CommitBatch, plan: &mut PacketPlan) -> Result<(), DbError> {
-        let updates: Vec<&RowChange> = batch.updates().collect();
-        if updates.len() < 2 {
+        let changes: Vec<&RowChange> = batch.guarded_changes().collect();
+        if changes.len() < 2 {
             return Ok(());
         }
-        for rows in updates.chunk_by(|a, b| a.table.table.key() == b.table.table.key()) {
+        for rows in changes.chunk_by(|a, b| a.table.table.key() == b.table.table.key()) {
             let table = &rows[0].table;
             let id = self.syntax.quote(&table.columns[0].name);
             let ids = rows.iter().map(|row| literal(row, 0)).collect::<Result<Vec<_>, _>>()?;

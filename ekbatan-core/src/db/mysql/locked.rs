@@ -8,15 +8,15 @@ use super::statement::free_row;
 use crate::db::{CommitBatch, DbError};
 
 impl MySqlConnection {
-    /// Which of the batches update a row that another transaction keeps locked. A row that does
+    /// Which of the batches change a row that another transaction keeps locked. A row that does
     /// not exist counts as locked, because nothing tells the two apart.
     pub(super) async fn find_locked(
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<bool>, DbError> {
         let mut plan = PacketPlan::new(self.max_packet);
-        let updates = || batches.iter().flat_map(|batch| batch.updates());
-        for (n, row) in updates().enumerate() {
+        let changes = batches.iter().flat_map(|batch| batch.guarded_changes());
+        for (n, row) in changes.enumerate() {
             plan.push(free_row(&self.syntax, row, n)?)?;
         }
         plan.push("ROLLBACK")?;
@@ -30,7 +30,8 @@ impl MySqlConnection {
             free.contains(&(n - 1))
         };
         // Every row is asked for, so that the numbers stay in step.
-        let is_locked = |batch: &&CommitBatch| batch.updates().filter(|_| !is_free()).count() > 0;
+        let is_locked =
+            |batch: &&CommitBatch| batch.guarded_changes().filter(|_| !is_free()).count() > 0;
         Ok(batches.iter().map(is_locked).collect())
     }
 }

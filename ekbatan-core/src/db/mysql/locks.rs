@@ -3,10 +3,12 @@
 //! InnoDB checks the foreign key of a new row by a share lock on the parent. A commit that added a
 //! child and then updated its parent would have to raise that lock, and two such commits of one
 //! parent wait for each other. So do two commits that each update one parent and add a child to the
-//! other, and two that each update the row that the other expects to be unchanged.
+//! other, and two that each update the row that the other expects to be unchanged, or that the other
+//! deletes.
 //!
-//! Invariant: a commit that adds children or expects rows to be unchanged begins by locking all
-//! rows that it will need, by table, column and key. Other commits lock in this order as they write.
+//! Invariant: a commit that adds children, expects rows to be unchanged, or both updates and deletes
+//! rows of one table begins by locking all rows that it will need, by table, column and key. Other
+//! commits lock in this order as they write.
 //!
 //! Two kinds of lock are left to the server, which aborts one of two commits that then wait for
 //! each other: on the parents of a foreign key with several columns, and on the new parent of a row
@@ -42,20 +44,29 @@ pub(super) fn lock_first(
         let name = syntax.quote(&column.name);
         rows.insert((syntax.table(row.table.table), name, key), LockMode::Share);
     }
-    if rows.is_empty() {
+    if rows.is_empty() && !has_mixed_table(batches) {
         return Ok(Vec::new());
     }
-    let mut updates = batches.iter().flat_map(|batch| batch.updates()).peekable();
-    if rows.len() == 1 && updates.peek().is_none() {
+    let mut changes = batches.iter().flat_map(|batch| batch.guarded_changes()).peekable();
+    if rows.len() == 1 && changes.peek().is_none() {
         return Ok(Vec::new());
     }
-    for row in updates {
+    for row in changes {
         let column = &row.table.columns[0];
         let name = syntax.quote(&column.name);
         let key = literal(&row.values[0], column)?;
         rows.insert((syntax.table(row.table.table), name, key), LockMode::Exclusive);
     }
     Ok(rows.iter().map(lock).collect())
+}
+
+/// Whether the batches both update and delete rows of one table, by one statement after the other.
+fn has_mixed_table(batches: &[&CommitBatch]) -> bool {
+    let changes = batches.iter().flat_map(|batch| batch.guarded_changes());
+    let (deletes, updates): (Vec<_>, Vec<_>) =
+        changes.partition(|row| row.kind == ChangeKind::Delete);
+    let updates: BTreeSet<_> = updates.iter().map(|row| row.table.table.key()).collect();
+    deletes.iter().any(|row| updates.contains(&row.table.table.key()))
 }
 
 /// The rows to which new rows refer, apart from those that are new themselves.
@@ -161,10 +172,24 @@ mod tests {
 
     #[test]
     fn writes_without_foreign_keys_need_no_lock_before_them() {
-        use ChangeKind::{Insert, Update};
+        use ChangeKind::{Delete, Insert, Update};
+        assert!(locked(vec![wallet(Delete, 2), wallet(Delete, 1), wallet(Insert, 3)]).is_empty());
         assert!(locked(vec![wallet(Update, 2), wallet(Update, 1), wallet(Insert, 3)]).is_empty());
         assert!(locked(vec![payment(9, 1)]).is_empty());
         assert!(locked(vec![payment(9, 1), wallet(Insert, 1), wallet(Update, 2)]).is_empty());
+    }
+
+    #[test]
+    fn updated_and_deleted_rows_of_one_table_are_locked_in_the_order_of_their_keys() {
+        use ChangeKind::{Delete, Update};
+        let lock = |n: u128| {
+            let id = Uuid::from_u128(n);
+            format!("SELECT COUNT(*) INTO @ekbatan FROM `wallets` WHERE `id` = '{id}' FOR UPDATE")
+        };
+        assert_eq!(
+            locked(vec![wallet(Update, 1), wallet(Update, 3), wallet(Delete, 2)]),
+            [lock(1), lock(2), lock(3)]
+        );
     }
 
     #[test]

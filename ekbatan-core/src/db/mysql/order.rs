@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - A new parent is written before its children, because InnoDB checks foreign keys row by row.
-//! - Updates come after all inserts, because they may refer to new rows, and then by table and
-//!   key. Where this is not the order in which all commits lock rows, `locks` locks them first.
+//! - Updates and deletes come after all inserts, because an update may refer to a new row, and then
+//!   by table, kind and key. Where this is not the order in which all commits lock rows, `locks`
+//!   locks them first.
 
 use std::collections::HashMap;
 
@@ -12,18 +13,18 @@ use uuid::Uuid;
 use crate::db::{ChangeKind, CommitBatch, RowChange};
 use crate::domain::{TableKey, Value};
 
-/// All rows of the batches: the inserts, the updates, the records.
+/// All rows of the batches: the inserts, the updates and deletes, the records.
 pub(super) fn ordered<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b RowChange> {
     let changes = || batches.iter().flat_map(|batch| &batch.changes);
     let mut inserts: Vec<&RowChange> =
         changes().filter(|row| row.kind == ChangeKind::Insert).collect();
-    let mut updates: Vec<&RowChange> =
-        changes().filter(|row| row.kind == ChangeKind::Update).collect();
+    let mut guarded: Vec<&RowChange> =
+        batches.iter().flat_map(|batch| batch.guarded_changes()).collect();
     let mut records: Vec<&RowChange> = batches.iter().flat_map(|batch| &batch.records).collect();
     inserts.sort_by_key(|row| (row.table.table.key(), row.id));
-    updates.sort_by_key(|row| (row.table.table.key(), row.id));
+    guarded.sort_by_key(|row| (row.table.table.key(), row.kind, row.id));
     records.sort_by_key(|row| row.table.table.key()); // stable: events keep their order
-    parents_first(inserts).into_iter().chain(updates).chain(records).collect()
+    parents_first(inserts).into_iter().chain(guarded).chain(records).collect()
 }
 
 /// The rows table by table, each table after those that it refers to. In a table that refers to

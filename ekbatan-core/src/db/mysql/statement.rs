@@ -42,42 +42,74 @@ pub(super) fn insert_row(row: &RowChange) -> Result<String, DbError> {
 /// the rows by the primary key.
 pub(super) fn update(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String, DbError> {
     let table = &rows[0].table;
-    let name = |position: usize| syntax.quote(&table.columns[position].name);
-    let ids = rows.iter().map(|row| literal(row, 0)).collect::<Result<Vec<_>, _>>()?;
-    let choose = |values: Vec<String>| -> String {
+    let chosen = RowValues::new(syntax, rows)?;
+    let mut set = Vec::new();
+    for position in ChangeKind::Update.written(table).filter(|position| *position != 0) {
+        let name = chosen.name(position);
+        set.push(if Some(position) == table.table.version {
+            let steps = chosen.choose(rows.iter().map(|row| row.steps.to_string()).collect());
+            format!("{name} = {name} + {steps}")
+        } else {
+            format!("{name} = {}", chosen.value(position)?)
+        });
+    }
+    let target = syntax.table(table.table);
+    Ok(format!("UPDATE {target} SET {} WHERE {}", set.join(", "), chosen.guard()?))
+}
+
+/// Deletes those rows of one table that are at their version.
+pub(super) fn delete(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String, DbError> {
+    let target = syntax.table(rows[0].table.table);
+    Ok(format!("DELETE FROM {target} WHERE {}", RowValues::new(syntax, rows)?.guard()?))
+}
+
+/// The values of rows of one table, as they stand in one statement for all of them.
+struct RowValues<'r> {
+    syntax: &'r MySqlSyntax,
+    rows: &'r [&'r RowChange],
+    ids: Vec<String>,
+}
+
+impl<'r> RowValues<'r> {
+    fn new(syntax: &'r MySqlSyntax, rows: &'r [&'r RowChange]) -> Result<Self, DbError> {
+        let ids = rows.iter().map(|row| literal(row, 0)).collect::<Result<_, _>>()?;
+        Ok(Self { syntax, rows, ids })
+    }
+
+    fn name(&self, position: usize) -> String {
+        self.syntax.quote(&self.rows[0].table.columns[position].name)
+    }
+
+    /// One of `values`, which are in the order of the rows.
+    fn choose(&self, values: Vec<String>) -> String {
         if values.iter().all(|value| *value == values[0]) {
             return values.into_iter().next().unwrap_or_default();
         }
-        let mut sql = format!("CASE {}", name(0));
-        for (id, value) in ids.iter().zip(&values) {
+        let mut sql = format!("CASE {}", self.name(0));
+        for (id, value) in self.ids.iter().zip(&values) {
             let _ = write!(sql, " WHEN {id} THEN {value}");
         }
         sql.push_str(" END");
         sql
-    };
-    let chosen = |position: usize| -> Result<String, DbError> {
-        Ok(choose(rows.iter().map(|row| literal(row, position)).collect::<Result<_, _>>()?))
-    };
-    let mut set = Vec::new();
-    for position in ChangeKind::Update.written(table).filter(|position| *position != 0) {
-        let name = name(position);
-        set.push(if Some(position) == table.table.version {
-            let steps = choose(rows.iter().map(|row| row.steps.to_string()).collect());
-            format!("{name} = {name} + {steps}")
-        } else {
-            format!("{name} = {}", chosen(position)?)
-        });
     }
-    let found = match &ids[..] {
-        [id] => format!("{} = {id}", name(0)),
-        ids => format!("{} IN ({})", name(0), ids.join(", ")),
-    };
-    let mut sql =
-        format!("UPDATE {} SET {} WHERE {found}", syntax.table(table.table), set.join(", "));
-    if let Some(version) = table.table.version {
-        let _ = write!(sql, " AND {} = {}", name(version), chosen(version)?);
+
+    /// The value of each row in this column.
+    fn value(&self, position: usize) -> Result<String, DbError> {
+        let values = self.rows.iter().map(|row| literal(row, position));
+        Ok(self.choose(values.collect::<Result<_, _>>()?))
     }
-    Ok(sql)
+
+    /// That a row is one of these, and at its version.
+    fn guard(&self) -> Result<String, DbError> {
+        let mut sql = match &self.ids[..] {
+            [id] => format!("{} = {id}", self.name(0)),
+            ids => format!("{} IN ({})", self.name(0), ids.join(", ")),
+        };
+        if let Some(version) = self.rows[0].table.table.version {
+            let _ = write!(sql, " AND {} = {}", self.name(version), self.value(version)?);
+        }
+        Ok(sql)
+    }
 }
 
 /// Fails unless the statement before it found `rows` rows: a subquery with two rows is no scalar.
@@ -221,6 +253,24 @@ mod tests {
                 "UPDATE `wallets` SET `balance` = CASE `id` WHEN {one} THEN 1.00 WHEN {two} THEN 2.00 END, \
                  `version` = `version` + 1, `updated_date` = TIMESTAMP'1970-01-01 00:00:00.000000' \
                  WHERE `id` IN ({one}, {two}) AND `version` = CASE `id` WHEN {one} THEN 3 WHEN {two} THEN 4 END"
+            )
+        );
+    }
+
+    #[test]
+    fn rows_are_deleted_by_their_ids_and_versions() {
+        let (one, two) =
+            ("x'00000000000000000000000000000001'", "x'00000000000000000000000000000002'");
+        let rows = [wallet(1, 100, 3), wallet(2, 200, 4)];
+        assert_eq!(
+            delete(&syntax(), &[&rows[0]]).unwrap(),
+            format!("DELETE FROM `wallets` WHERE `id` = {one} AND `version` = 3")
+        );
+        assert_eq!(
+            delete(&syntax(), &[&rows[0], &rows[1]]).unwrap(),
+            format!(
+                "DELETE FROM `wallets` WHERE `id` IN ({one}, {two}) \
+                 AND `version` = CASE `id` WHEN {one} THEN 3 WHEN {two} THEN 4 END"
             )
         );
     }

@@ -49,7 +49,7 @@ impl<'b> FormRows<'b> {
         let mut rows = Self { form, groups, guarded: Vec::new(), last: 0 };
         for (n, batch) in (1..).zip(batches) {
             for row in batch.changes.iter().chain(&batch.records) {
-                let guarded = (row.kind == ChangeKind::Update).then(|| row.row_ref());
+                let guarded = row.kind.is_guarded().then(|| row.row_ref());
                 rows.add(n, row.table.table.key(), row.kind.into(), guarded).changes.push(row);
             }
             for row in &batch.expected {
@@ -241,6 +241,10 @@ fn bind_group(
             add(arguments, ordinals)?;
             add(arguments, changes.iter().map(|row| row.steps).collect::<Vec<i64>>())?;
             ChangeKind::Update
+        }
+        Role::Delete => {
+            add(arguments, ordinals)?;
+            ChangeKind::Delete
         }
         Role::Insert => ChangeKind::Insert,
     };

@@ -31,6 +31,7 @@ const KEPT: usize = 128;
 pub(super) enum Role {
     Insert,
     Update,
+    Delete,
     /// The rows must be unchanged.
     Expect,
 }
@@ -40,6 +41,7 @@ impl From<ChangeKind> for Role {
         match kind {
             ChangeKind::Insert => Role::Insert,
             ChangeKind::Update => Role::Update,
+            ChangeKind::Delete => Role::Delete,
         }
     }
 }

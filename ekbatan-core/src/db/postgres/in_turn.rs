@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Either};
 use super::connection::PostgresConnection;
 use super::error::classify;
 use super::literal::{literal, quoted, wire_literal};
-use super::statement::written;
+use super::statement::{Strength, written};
 use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, ExpectedRow, FenceCheck, RowChange, Syntax,
@@ -107,12 +107,15 @@ fn guard_fence(fence: &FenceCheck) -> String {
     )
 }
 
-/// Locks the rows that several turns update, and those that are expected, in the order in which
+/// Locks the rows that the turns update or delete, and those that are expected, in the order in which
 /// every commit locks them.
 fn lock(batch: &CommitBatch) -> Vec<String> {
-    let updated = batch.updates().map(|row| (&row.table, row.id, true));
-    let expected = batch.expected.iter().map(|row| (&row.table, row.id, false));
-    let mut rows: Vec<_> = updated.chain(expected).collect();
+    let changed = batch.guarded_changes().map(|row| {
+        let is_deleted = row.kind == ChangeKind::Delete;
+        (&row.table, row.id, if is_deleted { Strength::Update } else { Strength::NoKeyUpdate })
+    });
+    let expected = batch.expected.iter().map(|row| (&row.table, row.id, Strength::Share));
+    let mut rows: Vec<_> = changed.chain(expected).collect();
     if rows.len() < 2 {
         return Vec::new();
     }
@@ -123,8 +126,8 @@ fn lock(batch: &CommitBatch) -> Vec<String> {
             let table = rows[0].0;
             let id = PostgresSyntax.quote(&table.columns[0].name);
             let ids: Vec<String> = rows.iter().map(|(_, id, _)| format!("'{id}'::uuid")).collect();
-            let is_updated = rows.iter().any(|(.., updated)| *updated);
-            let strength = if is_updated { "FOR NO KEY UPDATE" } else { "FOR SHARE" };
+            let strength = rows.iter().map(|(.., strength)| *strength).max();
+            let strength = strength.unwrap_or(Strength::Share).clause();
             format!(
                 "SELECT 1 FROM {} WHERE {id} IN ({}) ORDER BY {id} {strength}",
                 PostgresSyntax.table(table.table),
@@ -206,6 +209,10 @@ fn write(turn: &CommitBatch) -> String {
                 counts.push(format!("(SELECT count(*) FROM c{n})"));
                 format!("c{n} AS ({} RETURNING 1)", update(row, &values))
             }
+            ChangeKind::Delete => {
+                counts.push(format!("(SELECT count(*) FROM c{n})"));
+                format!("c{n} AS ({} RETURNING 1)", delete(row, &values))
+            }
         });
     }
     let with = if parts.is_empty() { String::new() } else { format!("WITH {} ", parts.join(", ")) };
@@ -236,6 +243,13 @@ fn update(row: &RowChange, values: &[(usize, String, String)]) -> String {
     }
     let target = PostgresSyntax.table(row.table.table);
     format!("UPDATE {target} SET {} WHERE {}", set.join(", "), guard.join(" AND "))
+}
+
+/// The values are the key and the version.
+fn delete(row: &RowChange, values: &[(usize, String, String)]) -> String {
+    let guard: Vec<String> =
+        values.iter().map(|(_, name, value)| format!("{name} = {value}")).collect();
+    format!("DELETE FROM {} WHERE {}", PostgresSyntax.table(row.table.table), guard.join(" AND "))
 }
 
 /// Inserts rows, which are sorted by table, by one statement for each table.
@@ -269,8 +283,7 @@ mod tests {
     use std::sync::Arc;
     use uuid::Uuid;
 
-    #[test]
-    fn a_turn_is_one_statement_that_fails_unless_its_row_is_at_its_version() {
+    fn row(kind: ChangeKind) -> RowChange {
         let wallets: Arc<TableInfo> = table(&WALLETS, |column| wire_type(column.ty));
         let now = Value::Timestamp(chrono::DateTime::UNIX_EPOCH);
         let values = vec![
@@ -280,16 +293,39 @@ mod tests {
             now.clone(),
             now,
         ];
-        let row = RowChange { values: values.into(), ..change(&wallets, ChangeKind::Update) };
-        let turn = CommitBatch {
+        RowChange { values: values.into(), ..change(&wallets, kind) }
+    }
+
+    fn turn(changes: Vec<RowChange>) -> CommitBatch {
+        CommitBatch {
             action: ActionId(Uuid::nil()),
-            changes: vec![row],
+            changes,
             expected: Vec::new(),
             records: Vec::new(),
             fences: Vec::new(),
             traceable: true,
             turns: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_turn_deletes_a_row_that_is_at_its_version() {
+        let (prepare, run) = prepare(&[turn(vec![row(ChangeKind::Delete)])]).unwrap();
+        assert_eq!(
+            prepare,
+            ["PREPARE ekbatan_turn_0 AS WITH c0 AS (DELETE FROM \"wallets\" \
+              WHERE \"id\" = $1::uuid AND \"version\" = $2::int8 RETURNING 1) \
+              SELECT 1 / (1 * (SELECT count(*) FROM c0))"]
+        );
+        let values = "'00000000-0000-0000-0000-000000000000'::uuid, '3'::int8";
+        assert_eq!(run, [format!("EXECUTE ekbatan_turn_0 ({values})")]);
+        let locked = turn(vec![row(ChangeKind::Update), row(ChangeKind::Delete)]);
+        assert!(lock(&locked)[0].ends_with(" ORDER BY \"id\" FOR UPDATE"));
+    }
+
+    #[test]
+    fn a_turn_is_one_statement_that_fails_unless_its_row_is_at_its_version() {
+        let turn = turn(vec![row(ChangeKind::Update)]);
         let (prepare, run) = prepare(&[turn.clone(), turn.clone()]).unwrap();
         assert_eq!(
             prepare,

@@ -27,7 +27,7 @@ fn is_key_or_version(table: &TableInfo, position: usize) -> bool {
 /// INSERT INTO eventlog.events (..) SELECT $10, .. FROM u
 /// ```
 ///
-/// A stale update returns no row to the insert, so the whole statement writes nothing.
+/// A stale update or delete returns no row to the insert, so the whole statement writes nothing.
 pub(super) fn single(change: &RowChange, record: &RowChange) -> String {
     let mut next = 0;
     let mut parameter = |table: &TableInfo, position: usize, column: &ColumnInfo| {
@@ -40,29 +40,30 @@ pub(super) fn single(change: &RowChange, record: &RowChange) -> String {
     let values: Vec<(usize, &ColumnInfo, (usize, String))> = written(table, change.kind)
         .map(|(position, column)| (position, column, parameter(table, position, column)))
         .collect();
+    let guard = || {
+        let compared = values.iter().filter(|(position, ..)| is_key_or_version(table, *position));
+        let equal = compared.map(|(_, column, (_, value))| {
+            format!("{} = {value}", PostgresSyntax.quote(&column.name))
+        });
+        equal.collect::<Vec<_>>().join(" AND ")
+    };
     let mut sql = String::from("WITH c AS (");
     match change.kind {
         ChangeKind::Insert => insert_into(&mut sql, table),
         ChangeKind::Update => {
-            let _ = write!(sql, "UPDATE {target} SET ");
-            let mut guard = String::new();
             let mut set = Vec::new();
             for (position, column, (n, value)) in &values {
                 let name = PostgresSyntax.quote(&column.name);
-                if is_key_or_version(table, *position) {
-                    let _ = write!(
-                        guard,
-                        "{}{name} = {value}",
-                        if guard.is_empty() { "" } else { " AND " }
-                    );
-                }
                 if Some(*position) == table.table.version {
                     set.push(format!("{name} = ${n}::int8 + 1"));
                 } else if *position != 0 {
                     set.push(format!("{name} = {value}"));
                 }
             }
-            let _ = write!(sql, "{} WHERE {guard}", set.join(", "));
+            let _ = write!(sql, "UPDATE {target} SET {} WHERE {}", set.join(", "), guard());
+        }
+        ChangeKind::Delete => {
+            let _ = write!(sql, "DELETE FROM {target} WHERE {}", guard());
         }
     }
     if change.kind == ChangeKind::Insert {
@@ -85,18 +86,37 @@ fn insert_into(sql: &mut String, table: &TableInfo) {
     let _ = write!(sql, "INSERT INTO {} ({})", PostgresSyntax.table(table.table), names.join(", "));
 }
 
+/// How a row is locked. Of two ways to lock one table, the stronger one is the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Strength {
+    Share,
+    NoKeyUpdate,
+    Update,
+}
+
+impl Strength {
+    pub(super) fn clause(self) -> &'static str {
+        match self {
+            Strength::Share => "FOR SHARE",
+            Strength::NoKeyUpdate => "FOR NO KEY UPDATE",
+            Strength::Update => "FOR UPDATE",
+        }
+    }
+}
+
 /// The rows of one table that are locked, and how they are found.
 struct Lock<'f> {
     name: String,
     table: &'f TableInfo,
     /// Each selects batch, ordinal, key and version.
     sources: Vec<String>,
-    strength: &'static str,
+    strength: Strength,
 }
 
 impl Lock<'_> {
     fn sql(&self) -> String {
         let Self { name, table, sources, strength } = self;
+        let strength = strength.clause();
         let version = table.table.version;
         let columns: Vec<String> =
             std::iter::once(0).chain(version).map(|position| format!("c{position}")).collect();
@@ -118,6 +138,17 @@ impl Lock<'_> {
     }
 }
 
+/// Adds a lock, or joins it with the one before it if both lock rows of one table.
+fn add<'f>(locks: &mut Vec<Lock<'f>>, lock: Lock<'f>) {
+    match locks.last_mut() {
+        Some(last) if last.table.table.key() == lock.table.table.key() => {
+            last.sources.extend(lock.sources);
+            last.strength = last.strength.max(lock.strength);
+        }
+        _ => locks.push(lock),
+    }
+}
+
 /// That the row of `t` has the key and the version of `v`.
 ///
 /// Not written with `=`: the only plan for `= ANY(ARRAY[..])` is to look each row up by its key. For
@@ -135,15 +166,16 @@ fn guard(table: &TableInfo) -> String {
 
 /// Commits any number of batches, each whole or not at all, by one statement over arrays.
 ///
-/// `$1` is the number of rows that each batch must find: those that it updates, those that must
-/// be unchanged, and its fences. `l0`, `l1`, .. lock the rows that still have their version, in
+/// `$1` is the number of rows that each batch must find: those that it updates or deletes, those
+/// that must be unchanged, and its fences. `l0`, `l1`, .. lock the rows that still have their version, in
 /// key order. `g` has, per batch, whether all were found, and the writes join only batches for
 /// which it is true. When a row is locked that another transaction changed after the snapshot,
 /// PostgreSQL evaluates the condition again, so the batch of a stale row is left out.
 ///
 /// The locks are those that an `UPDATE` takes. A stronger one would wait for the foreign keys of
-/// uncommitted rows of others. Rows that must be unchanged are locked in share mode, unless the
-/// same table is updated: all rows of a table are locked in one order, by one part.
+/// uncommitted rows of others. Rows that are deleted are locked as a `DELETE` does, and rows that
+/// must be unchanged in share mode. All rows of a table are locked in one order, by one part, which
+/// takes the strongest of these locks.
 ///
 /// The result has, besides `g`, the ordinals of the rows that were found (positive) and of the
 /// fences that held (negative).
@@ -187,8 +219,9 @@ pub(super) fn folded(form: &Form) -> String {
                     .collect();
                 let keys = arrays.iter().filter(|(at, ..)| is_key_or_version(table, *at));
                 let keys: Vec<&str> = keys.map(|(.., array)| array.as_str()).collect();
-                let sources = vec![format!("unnest({batch}, {ordinal}, {})", keys.join(", "))];
-                locks.push(Lock { name, table, sources, strength: "FOR NO KEY UPDATE" });
+                let source = format!("unnest({batch}, {ordinal}, {})", keys.join(", "));
+                let strength = Strength::NoKeyUpdate;
+                add(&mut locks, Lock { name, table, sources: vec![source], strength });
                 let set: Vec<String> = arrays
                     .iter()
                     .filter(|(position, ..)| *position != 0)
@@ -208,20 +241,27 @@ pub(super) fn folded(form: &Form) -> String {
                     guard(table)
                 ));
             }
+            Role::Delete => {
+                let keys: Vec<(usize, &ColumnInfo, String)> = written(table, ChangeKind::Delete)
+                    .map(|(position, column)| (position, column, parameter(wire(position))))
+                    .collect();
+                let arrays: Vec<&str> = keys.iter().map(|(.., array)| array.as_str()).collect();
+                let source = format!("unnest({batch}, {ordinal}, {})", arrays.join(", "));
+                let strength = Strength::Update;
+                add(&mut locks, Lock { name, table, sources: vec![source], strength });
+                writes.push(format!(
+                    "w{n} AS (DELETE FROM {target} t USING {} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
+                    unnest(&batch, &keys, &[]),
+                    guard(table)
+                ));
+            }
             Role::Expect => {
                 let positions = std::iter::once(0).chain(table.table.version);
                 let keys: Vec<String> =
                     positions.map(|position| parameter(wire(position))).collect();
                 let source = format!("unnest({batch}, {ordinal}, {})", keys.join(", "));
-                match locks.last_mut() {
-                    Some(last) if last.table.table.key() == table.table.key() => {
-                        last.sources.push(source);
-                    }
-                    _ => {
-                        let sources = vec![source];
-                        locks.push(Lock { name, table, sources, strength: "FOR SHARE" });
-                    }
-                }
+                let strength = Strength::Share;
+                add(&mut locks, Lock { name, table, sources: vec![source], strength });
             }
         }
     }
@@ -309,6 +349,40 @@ mod tests {
              \"updated_date\" = ($4::timestamp AT TIME ZONE 'UTC') WHERE \"id\" = $1::uuid AND \"version\" = $3::int8 RETURNING 1) \
              INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT $5::uuid, $6::text::jsonb FROM c"
         );
+    }
+
+    #[test]
+    fn a_delete_and_its_event_are_one_statement() {
+        let sql =
+            single(&change(&wallets(), ChangeKind::Delete), &change(&events(), ChangeKind::Insert));
+        assert_eq!(
+            sql,
+            "WITH c AS (DELETE FROM \"wallets\" WHERE \"id\" = $1::uuid AND \"version\" = $2::int8 RETURNING 1) \
+             INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT $3::uuid, $4::text::jsonb FROM c"
+        );
+    }
+
+    #[test]
+    fn deleted_rows_are_locked_in_one_order_with_updated_rows_of_their_table() {
+        let wallets = wallets();
+        let sql = folded(&form(&[(&wallets, Role::Delete)], false));
+        assert!(sql.starts_with(
+            "WITH l0 AS MATERIALIZED (SELECT v.batch, v.ord FROM unnest($2::int4[], $3::int4[], $4::uuid[], $5::int8[]) \
+             AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2]) \
+             ORDER BY v.c0 FOR UPDATE OF t), n AS"
+        ));
+        assert!(sql.contains(
+            "w0 AS (DELETE FROM \"wallets\" t USING unnest($2::int4[], $4::uuid[], $5::int8[]) AS v(batch, c0, c2) \
+             WHERE ((SELECT ok FROM g))[v.batch] AND t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2]))"
+        ));
+        let all = [Role::Update, Role::Delete, Role::Expect].map(|role| (&wallets, role));
+        let sql = folded(&form(&all, false));
+        assert!(sql.contains(
+            "(SELECT * FROM unnest($2::int4[], $3::int4[], $5::uuid[], $7::int8[]) UNION ALL \
+             SELECT * FROM unnest($9::int4[], $10::int4[], $11::uuid[], $12::int8[]) UNION ALL \
+             SELECT * FROM unnest($13::int4[], $14::int4[], $15::uuid[], $16::int8[])) AS v(batch, ord, c0, c2) "
+        ));
+        assert!(sql.contains("ORDER BY v.c0 FOR UPDATE OF t), n AS"));
     }
 
     #[test]

@@ -128,7 +128,7 @@ impl Session<'_> {
         Ok(Ok(()))
     }
 
-    /// A stale update changes no row, and then nothing else is written.
+    /// A stale update or delete changes no row, and then nothing else is written.
     async fn write_simple(
         &mut self,
         batch: &CommitBatch,
@@ -156,6 +156,9 @@ impl Session<'_> {
                 }
                 bind_positions(&mut arguments, row, guard_positions(&row.table))?;
             }
+            ChangeKind::Delete => {
+                bind_positions(&mut arguments, row, guard_positions(&row.table))?;
+            }
         }
         let sql = self.write_row(row);
         self.run(&sql, arguments).await
@@ -164,9 +167,9 @@ impl Session<'_> {
     /// The rows that are deleted or at another version than the batch needs. The caller is the
     /// only writer, so the answer stays true until its commit.
     async fn stale_rows(&mut self, batch: &CommitBatch) -> Result<Vec<RowRef>, DbError> {
-        let updates = batch.updates().map(|row| (&row.table, row.row_ref()));
+        let changes = batch.guarded_changes().map(|row| (&row.table, row.row_ref()));
         let expected = batch.expected.iter().map(|row| (&row.table, row.row_ref()));
-        let guarded: Vec<(&Arc<TableInfo>, RowRef)> = updates.chain(expected).collect();
+        let guarded: Vec<(&Arc<TableInfo>, RowRef)> = changes.chain(expected).collect();
         let mut stale = Vec::new();
         for group in guarded.chunk_by(|(a, _), (b, _)| a.table.key() == b.table.key()) {
             let table = group[0].0;

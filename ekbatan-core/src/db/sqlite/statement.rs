@@ -29,7 +29,7 @@ fn marks(table: &TableInfo, kind: ChangeKind) -> String {
     vec!["?"; kind.written(table).count() + steps].join(", ")
 }
 
-/// Writes one row. An update that finds another version changes no row.
+/// Writes one row. An update or a delete that finds another version changes no row.
 pub(super) fn write_row(table: &TableInfo, kind: ChangeKind) -> String {
     let mut sql = String::new();
     match kind {
@@ -42,9 +42,6 @@ pub(super) fn write_row(table: &TableInfo, kind: ChangeKind) -> String {
             let set: Vec<String> = set_positions(table)
                 .map(|position| format!("{} = ?", name(table, position)))
                 .collect();
-            let guard: Vec<String> = guard_positions(table)
-                .map(|position| format!("{} = ?", name(table, position)))
-                .collect();
             let version = table.table.version.map(|position| name(table, position));
             let bump = version.map(|version| format!("{version} = {version} + ?"));
             let set: Vec<String> = set.into_iter().chain(bump).collect();
@@ -53,11 +50,25 @@ pub(super) fn write_row(table: &TableInfo, kind: ChangeKind) -> String {
                 "UPDATE {} SET {} WHERE {}",
                 SqliteSyntax.table(table.table),
                 set.join(", "),
-                guard.join(" AND ")
+                guard(table)
+            );
+        }
+        ChangeKind::Delete => {
+            let _ = write!(
+                sql,
+                "DELETE FROM {} WHERE {}",
+                SqliteSyntax.table(table.table),
+                guard(table)
             );
         }
     }
     sql
+}
+
+/// That a row has the key and the version that are bound.
+fn guard(table: &TableInfo) -> String {
+    let equal = guard_positions(table).map(|position| format!("{} = ?", name(table, position)));
+    equal.collect::<Vec<_>>().join(" AND ")
 }
 
 /// The columns that an update sets: all but the key, the version and the creation date.
@@ -68,7 +79,7 @@ pub(super) fn set_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
         .filter(move |position| *position != 0 && Some(*position) != version)
 }
 
-/// The columns that an update compares: the key and the version.
+/// The columns that an update or a delete compares: the key and the version.
 pub(super) fn guard_positions(table: &TableInfo) -> impl Iterator<Item = usize> {
     std::iter::once(0).chain(table.table.version)
 }
@@ -125,6 +136,17 @@ pub(super) fn write_rows(table: &TableInfo, kind: ChangeKind, rows: usize) -> St
                 name(table, 0),
             );
         }
+        ChangeKind::Delete => {
+            let names: Vec<String> =
+                kind.written(table).map(|position| format!("c{position}")).collect();
+            let _ = write!(
+                sql,
+                "WITH v({}) AS (VALUES {values}) DELETE FROM {} WHERE {} IN (SELECT c0 FROM v)",
+                names.join(", "),
+                SqliteSyntax.table(table.table),
+                name(table, 0),
+            );
+        }
     }
     sql
 }
@@ -146,6 +168,14 @@ mod tests {
             write_row(&wallets(), ChangeKind::Update),
             "UPDATE \"wallets\" SET \"balance\" = ?, \"updated_date\" = ?, \"version\" = \"version\" + ? \
              WHERE \"id\" = ? AND \"version\" = ?"
+        );
+        assert_eq!(
+            write_row(&wallets(), ChangeKind::Delete),
+            "DELETE FROM \"wallets\" WHERE \"id\" = ? AND \"version\" = ?"
+        );
+        assert_eq!(
+            write_rows(&wallets(), ChangeKind::Delete, 2),
+            "WITH v(c0, c2) AS (VALUES (?, ?), (?, ?)) DELETE FROM \"wallets\" WHERE \"id\" IN (SELECT c0 FROM v)"
         );
         let events = table(&SHORT_EVENTS, |_| "TEXT");
         assert_eq!(

@@ -24,8 +24,9 @@ struct Turn {
 pub(super) struct GroupBatch {
     database: Option<Arc<Database>>,
     turns: Vec<Turn>,
-    /// The version of each row after the members so far that changed or expected it.
-    versions: HashMap<RowKey, i64>,
+    /// The version of each row after the members so far that changed or expected it; `None` once
+    /// the row is deleted.
+    versions: HashMap<RowKey, Option<i64>>,
     bytes: usize,
 }
 
@@ -72,7 +73,7 @@ impl GroupBatch {
             return false;
         }
         let has_expected = |row: &ExpectedRow| {
-            self.versions.get(&expected_key(row)).is_none_or(|it| *it == row.version)
+            self.versions.get(&expected_key(row)).is_none_or(|it| *it == Some(row.version))
         };
         let changes_follow = part.batch.changes.iter().all(|row| {
             // A trigger may change what later members read.
@@ -80,9 +81,10 @@ impl GroupBatch {
                 && match self.versions.get(&key(row)) {
                     None => true,
                     // A call that did not read the pending row, or inserts a row that exists,
-                    // must be refused by the database, and by itself.
+                    // must be refused by the database, and by itself. A delete is never merged with
+                    // another change of its row.
                     Some(version) => {
-                        row.kind == ChangeKind::Update && row.expected_version() == *version
+                        row.kind == ChangeKind::Update && Some(row.expected_version()) == *version
                     }
                 }
         });
@@ -91,9 +93,10 @@ impl GroupBatch {
 
     /// Adds the batch of the member at this position.
     pub(super) fn join(&mut self, member: usize, ShardBatch { database, batch }: ShardBatch) {
-        self.bytes += size(&batch);
+        self.bytes += batch.size();
         self.database.get_or_insert(database);
-        self.versions.extend(batch.expected.iter().map(|row| (expected_key(row), row.version)));
+        let expected = batch.expected.iter().map(|row| (expected_key(row), Some(row.version)));
+        self.versions.extend(expected);
         self.versions.extend(batch.changes.iter().map(|row| (key(row), row.next_version())));
         self.turns.push(Turn { member, batch });
     }
@@ -165,19 +168,21 @@ fn unchanged<'b>(batches: impl Iterator<Item = &'b CommitBatch>) -> Vec<Expected
     unchanged
 }
 
-/// The change of a row from what `first` expects to what `last` leaves.
+/// The change of a row from what `first` expects to what `last` leaves. A delete is the only change
+/// of its row.
 fn merge(first: &RowChange, last: &RowChange) -> RowChange {
     let mut row = first.clone();
     if std::ptr::eq(first, last) {
         return row;
     }
-    let (expected, next) = (first.expected_version(), last.next_version());
+    let expected = first.expected_version();
+    let next = last.next_version().unwrap_or(expected);
     row.values = last.values.clone();
     row.steps = next - expected;
     if let Some(version) = row.table.table.version {
         let stored = match first.kind {
             ChangeKind::Insert => next,
-            ChangeKind::Update => expected,
+            ChangeKind::Update | ChangeKind::Delete => expected,
         };
         Arc::make_mut(&mut row.values)[version] = Value::Int(stored);
     }
@@ -192,13 +197,136 @@ fn expected_key(row: &ExpectedRow) -> RowKey {
     (row.table.table.key(), row.id)
 }
 
-/// The approximate number of bytes that a batch takes when it is sent.
-pub(super) fn size(batch: &CommitBatch) -> usize {
-    let of_value = |value: &Value| match value {
-        Value::Text(text) | Value::Json(text) => text.len(),
-        Value::Bytes(bytes) => bytes.len(),
-        _ => 16,
-    };
-    let rows = batch.changes.iter().chain(&batch.records);
-    rows.flat_map(|row| &*row.values).map(of_value).sum()
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use tempfile::TempDir;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::config::DataSourceConfig;
+    use crate::db::{CommitError, Route, TableInfo};
+    use crate::domain::{ColumnDef, ShardIdentifier, Table, ValueType};
+
+    static WALLETS: Table = table("wallets");
+    static DELIVERIES: Table = table("deliveries");
+
+    const fn table(name: &'static str) -> Table {
+        const COLUMNS: &[ColumnDef] =
+            &[ColumnDef::new("id", ValueType::Uuid), ColumnDef::new("version", ValueType::Int)];
+        let (schema, version, dates, state) = (None, Some(1), None, None);
+        Table { schema, name, model: name, columns: COLUMNS, version, dates, state }
+    }
+
+    async fn database(url: &str) -> Arc<Database> {
+        let config = DataSourceConfig::new(url);
+        let database = Database::connect(ShardIdentifier::default(), &config, None).await.unwrap();
+        let mut connection = database.driver.connect(Route::Primary).await.unwrap();
+        for table in ["wallets", "deliveries"] {
+            let columns = "id TEXT PRIMARY KEY, version INTEGER NOT NULL";
+            connection.script(&format!("CREATE TABLE {table} ({columns})")).await.unwrap();
+        }
+        connection.close().await;
+        Arc::new(database)
+    }
+
+    fn row(table: &Arc<TableInfo>, kind: ChangeKind, id: Uuid, version: i64) -> RowChange {
+        let values = Arc::new(vec![Value::Uuid(id), Value::Int(version)]);
+        RowChange { table: table.clone(), kind, id, values, steps: 1 }
+    }
+
+    fn part(database: &Arc<Database>, changes: Vec<RowChange>) -> ShardBatch {
+        let batch = CommitBatch {
+            action: ActionId(Uuid::now_v7()),
+            changes,
+            expected: Vec::new(),
+            records: Vec::new(),
+            fences: Vec::new(),
+            traceable: false,
+            turns: Vec::new(),
+        };
+        ShardBatch { database: database.clone(), batch }
+    }
+
+    struct Scratch {
+        database: Arc<Database>,
+        wallets: Arc<TableInfo>,
+        deliveries: Arc<TableInfo>,
+        _folder: TempDir,
+    }
+
+    impl Scratch {
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let url = format!("sqlite:{}", folder.path().join("group.db").display());
+            let database = database(&url).await;
+            let wallets = database.table(&WALLETS).await.unwrap();
+            let deliveries = database.table(&DELIVERIES).await.unwrap();
+            Self { database, wallets, deliveries, _folder: folder }
+        }
+
+        /// The turn of a call that updates a wallet and deletes a delivery.
+        fn call(&self, wallet: Uuid, version: i64, delivery: Uuid) -> ShardBatch {
+            let update = row(&self.wallets, ChangeKind::Update, wallet, version);
+            let delete = row(&self.deliveries, ChangeKind::Delete, delivery, 1);
+            part(&self.database, vec![update, delete])
+        }
+
+        async fn commits(&self, change: RowChange) -> bool {
+            let batch = part(&self.database, vec![change]).batch;
+            match self.database.commit(batch).await {
+                Ok(_) => true,
+                Err(CommitError::Stale(_)) => false,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_deletes_of_all_members_are_committed_with_what_their_updates_leave() {
+        use ChangeKind::{Delete, Insert, Update};
+        let scratch = Scratch::new().await;
+        let Scratch { wallets, deliveries, .. } = &scratch;
+        for writing in [Writing::Merged, Writing::InTurn] {
+            let [wallet, first, second] = [(); 3].map(|()| Uuid::now_v7());
+            for (table, id) in [(wallets, wallet), (deliveries, first), (deliveries, second)] {
+                assert!(scratch.commits(row(table, Insert, id, 1)).await);
+            }
+            let mut group = GroupBatch::default();
+            group.join(0, scratch.call(wallet, 1, first));
+            assert!(group.can_join(&scratch.call(wallet, 2, second)));
+            group.join(1, scratch.call(wallet, 2, second));
+            assert_eq!(group.writing(2), Writing::Merged);
+            let batch = CommitBatch { traceable: false, ..group.commit(2, writing, None) };
+            let changes = batch.changes.iter().map(|row| (row.kind, row.id, row.steps));
+            let deletes = [first, second].map(|id| (Delete, id, 1));
+            let expected = [(Update, wallet, 2), deletes[0], deletes[1]];
+            assert_eq!(changes.collect::<Vec<_>>(), expected);
+            scratch.database.commit(batch).await.unwrap();
+            assert!(!scratch.commits(row(deliveries, Delete, first, 1)).await);
+            assert!(!scratch.commits(row(deliveries, Delete, second, 1)).await);
+            assert!(scratch.commits(row(wallets, Delete, wallet, 3)).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_row_that_one_member_deletes_is_not_changed_by_another() {
+        use ChangeKind::{Delete, Insert, Update};
+        let scratch = Scratch::new().await;
+        let Scratch { database, wallets, deliveries, .. } = &scratch;
+        let [wallet, delivery] = [(); 2].map(|()| Uuid::now_v7());
+        let mut group = GroupBatch::default();
+        group.join(0, scratch.call(wallet, 1, delivery));
+        for late in [
+            row(deliveries, Insert, delivery, 1),
+            row(deliveries, Update, delivery, 1),
+            row(deliveries, Delete, delivery, 1),
+            row(wallets, Delete, wallet, 2),
+        ] {
+            assert!(!group.can_join(&part(database, vec![late.clone()])), "{late:?}");
+        }
+        let mut expecting = part(database, Vec::new());
+        let table = deliveries.clone();
+        expecting.batch.expected = vec![ExpectedRow { table, id: delivery, version: 1 }];
+        assert!(!group.can_join(&expecting));
+    }
 }

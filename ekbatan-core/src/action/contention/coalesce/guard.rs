@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::call_group::CallGroup;
 use super::group::{GroupGuard, GroupReads, GroupState, KeyGroup};
-use super::group_batch::size;
 use super::group_commit::Member;
 use crate::action::contention::{Coalesced, HeldLease};
 use crate::action::shard_batches::ShardBatch;
@@ -47,7 +46,7 @@ impl GroupView {
         let (may_join, has_room) = match batches {
             [] => (true, true),
             [batch] => {
-                let bytes = calls.batch.bytes() + size(&batch.batch);
+                let bytes = calls.batch.bytes() + batch.batch.size();
                 (calls.batch.can_join(batch), is_empty || bytes <= calls.options.bytes)
             }
             _ => (false, true),

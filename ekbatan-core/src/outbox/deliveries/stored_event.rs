@@ -1,0 +1,117 @@
+//! Events as they are stored.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::db::eventlog::EVENTS;
+use crate::db::{ActionId, Arg, Database, DbError, Query, Route, TableError};
+use crate::domain::{ColumnDef, Value, ValueType};
+
+/// A row of the outbox that is an event.
+#[derive(Debug, Clone)]
+pub struct StoredEvent {
+    /// The event's own id.
+    pub id: Uuid,
+    /// The execution that emitted it.
+    pub action: ActionId,
+    /// The name of the action.
+    pub action_name: String,
+    /// The model's id, as text.
+    pub model_id: String,
+    /// The model's name.
+    pub model_type: String,
+    /// The version of the model after the change; `None` if another program wrote the row.
+    pub model_version: Option<i64>,
+    /// The event's name.
+    pub event_type: String,
+    /// The version of the payload's shape.
+    pub event_version: i32,
+    /// The payload, as JSON.
+    pub payload: String,
+    /// The time of the event.
+    pub date: DateTime<Utc>,
+    /// Who called the action.
+    pub principal: Option<String>,
+    /// The W3C trace context of the call.
+    pub trace_parent: Option<String>,
+}
+
+const COLUMNS: &[ColumnDef] = &[
+    ColumnDef::new("id", ValueType::Uuid),
+    ColumnDef::new("action_id", ValueType::Uuid),
+    ColumnDef::new("action_name", ValueType::Text),
+    ColumnDef::nullable("model_id", ValueType::Text),
+    ColumnDef::nullable("model_type", ValueType::Text),
+    ColumnDef::nullable("model_version", ValueType::Int),
+    ColumnDef::nullable("event_type", ValueType::Text),
+    ColumnDef::nullable("event_version", ValueType::Int),
+    ColumnDef::nullable("payload", ValueType::Json),
+    ColumnDef::new("event_date", ValueType::Timestamp),
+    ColumnDef::nullable("principal", ValueType::Text),
+    ColumnDef::nullable("trace_parent", ValueType::Text),
+];
+
+impl StoredEvent {
+    /// `None` for the row of an action without events.
+    fn read(row: Vec<Value>) -> Option<Self> {
+        let [
+            Value::Uuid(id),
+            Value::Uuid(action),
+            Value::Text(action_name),
+            Value::Text(model_id),
+            model_type,
+            model_version,
+            Value::Text(event_type),
+            event_version,
+            payload,
+            Value::Timestamp(date),
+            principal,
+            trace_parent,
+        ] = <[Value; 12]>::try_from(row).ok()?
+        else {
+            return None;
+        };
+        let text = |value| if let Value::Text(text) = value { Some(text) } else { None };
+        let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
+        Some(Self {
+            id,
+            action: ActionId(action),
+            action_name,
+            model_id,
+            model_type: text(model_type).unwrap_or_default(),
+            model_version: number(model_version),
+            event_type,
+            event_version: number(event_version).and_then(|n| n.try_into().ok()).unwrap_or(1),
+            payload: if let Value::Json(json) = payload { json } else { "{}".to_owned() },
+            date,
+            principal: text(principal),
+            trace_parent: text(trace_parent),
+        })
+    }
+}
+
+/// The events with these ids, in no order.
+pub(crate) async fn stored_events(
+    database: &Database,
+    ids: Vec<Uuid>,
+) -> Result<Vec<StoredEvent>, DbError> {
+    let events = database.table(&EVENTS).await.map_err(|error| match error {
+        TableError::Database(error) => error,
+        TableError::Schema(error) => DbError::misfit("id", error),
+    })?;
+    let syntax = database.driver.syntax();
+    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
+    let query = Query {
+        sql: format!(
+            "SELECT {} FROM {} WHERE {}",
+            names.join(", "),
+            syntax.table(&EVENTS),
+            syntax.any(1, ValueType::Uuid, &events.columns[0])
+        )
+        .into(),
+        args: vec![Arg::Many(ValueType::Uuid, ids.into_iter().map(Value::Uuid).collect())],
+        columns: COLUMNS.into(),
+    };
+    let rows = database.fetch(&query, Route::Primary, "events").await?;
+    Ok(rows.into_iter().filter_map(StoredEvent::read).collect())
+}

@@ -1,0 +1,286 @@
+//! One run of a handler, and what becomes of its delivery.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use chrono::{DateTime, Utc};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent};
+use ekbatan_core::action::ActionExecutor;
+use ekbatan_core::clock::Clock;
+use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::repository::Repository;
+use ekbatan_core::shard::Shard;
+use futures_util::FutureExt;
+use tracing::{Instrument, field};
+use uuid::Uuid;
+
+use crate::HandlerContext;
+use crate::claim::{Claimed, StreamKey};
+use crate::dead_letter::{DeadLetter, DeadLetterState};
+use crate::error::EventsError;
+use crate::handler_set::Handler;
+use crate::options::AfterLastAttempt;
+
+/// The longest error that is stored, in characters.
+const LONGEST_ERROR: usize = 2_000;
+
+/// How a run ended.
+pub(crate) enum End {
+    /// The event is handled, or skipped for good.
+    Handled,
+    /// The delivery is not this node's any more.
+    Lost,
+    /// The delivery waits until then; `None`: it is parked.
+    Failed { until: Option<DateTime<Utc>> },
+}
+
+/// A run that has ended.
+pub(crate) struct Ended {
+    pub(crate) handler: &'static str,
+    pub(crate) id: Uuid,
+    pub(crate) stream: Option<StreamKey>,
+    pub(crate) end: End,
+}
+
+/// What every run on a shard needs.
+#[derive(Clone)]
+pub(crate) struct Runner {
+    pub(crate) executor: ActionExecutor,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) shard: Shard,
+    pub(crate) deliveries: Repository<Delivery>,
+    pub(crate) dead_letters: Repository<DeadLetter>,
+}
+
+impl Runner {
+    /// Runs the handler of a claimed delivery to its end.
+    pub(crate) async fn run(self, claimed: Claimed) -> Ended {
+        let stream = claimed.stream();
+        let Claimed { handler, delivery, event } = claimed;
+        let (name, id) = (handler.name, delivery.id.uuid());
+        let span = tracing::info_span!(
+            "ekbatan.event.handle",
+            ekbatan.event.handler = name,
+            ekbatan.event.r#type = %event.event_type,
+            ekbatan.event.id = %event.id,
+            ekbatan.event.attempt = delivery.attempts + 1,
+            ekbatan.event.trace_parent = event.trace_parent.as_deref(),
+            ekbatan.event.outcome = field::Empty,
+        );
+        let running = self.run_once(&handler, &delivery, event).instrument(span.clone());
+        // Nothing is known of a delivery whose end was not stored; the check of claimed deliveries
+        // finds it.
+        let end = match AssertUnwindSafe(running).catch_unwind().await {
+            Ok(Ok(end)) => end,
+            Ok(Err(error)) => {
+                tracing::warn!(handler = name, %error, "the end of a run could not be stored");
+                End::Lost
+            }
+            Err(panic) => {
+                let panic = text_of(&*panic);
+                tracing::error!(handler = name, panic, "a run panicked outside of its handler");
+                End::Lost
+            }
+        };
+        span.record(
+            "ekbatan.event.outcome",
+            match end {
+                End::Handled => "handled",
+                End::Lost => "lost",
+                End::Failed { until: Some(_) } => "failed",
+                End::Failed { until: None } => "parked",
+            },
+        );
+        Ended { handler: name, id, stream, end }
+    }
+
+    async fn run_once(
+        &self,
+        handler: &Handler,
+        delivery: &Stored<Delivery>,
+        event: StoredEvent,
+    ) -> Result<End, EventsError> {
+        if let Some(age) = self.too_old(handler, &event) {
+            let why = format!("the event is older than {age:?}, and was not handled in time");
+            let why = delivery
+                .last_error
+                .as_ref()
+                .map_or(why.clone(), |last| format!("{why}; the last failure: {last}"));
+            return self.give_up(handler, delivery, why).await;
+        }
+        let attempt = u32::try_from(delivery.attempts).unwrap_or(u32::MAX).saturating_add(1);
+        let date = event.date;
+        let mut ctx = HandlerContext {
+            executor: &self.executor,
+            handler: handler.name,
+            delivery: delivery.id.uuid(),
+            trace_parent: event.trace_parent.clone(),
+            mark: Some(self.shard.mark(delivery).map_err(misfit)?),
+            lost: false,
+        };
+        let handling = handler.handle(&mut ctx, event, attempt, self.shard.identifier());
+        let handling = AssertUnwindSafe(handling).catch_unwind();
+        let handled = tokio::time::timeout(handler.options.timeout, handling).await;
+        let (is_marked, is_lost) = (ctx.mark.is_none(), ctx.lost);
+        let why = match handled {
+            _ if is_lost => return Ok(End::Lost),
+            Ok(Ok(Ok(()))) if is_marked => None,
+            Ok(Ok(Ok(()))) => {
+                match self.deliveries.erase(delivery).await.map_err(EventsError::from) {
+                    Ok(()) => None,
+                    Err(error) if error.is_stale() => return Ok(End::Lost),
+                    Err(error) => return Err(error),
+                }
+            }
+            // A text of the application, which may panic.
+            Ok(Ok(Err(error))) => Some(
+                std::panic::catch_unwind(AssertUnwindSafe(|| chain(&*error)))
+                    .unwrap_or_else(|_| "an error that cannot be shown".to_owned()),
+            ),
+            Ok(Err(panic)) => Some(format!("panicked: {}", text_of(&*panic))),
+            Err(_) => Some(format!("did not end within {:?}", handler.options.timeout)),
+        };
+        match why {
+            None => {
+                handler.handled.fetch_add(1, Ordering::Relaxed);
+                Ok(End::Handled)
+            }
+            Some(why) if is_marked => {
+                tracing::warn!(handler = handler.name, error = %why, "a handler failed after its last action had committed; its event is handled");
+                handler.handled.fetch_add(1, Ordering::Relaxed);
+                Ok(End::Handled)
+            }
+            Some(why) => self.fail(handler, delivery, why, attempt, date).await,
+        }
+    }
+
+    /// The age at which the handler gives events up, if this one has reached it.
+    fn too_old(&self, handler: &Handler, event: &StoredEvent) -> Option<std::time::Duration> {
+        let age = (self.clock.now() - event.date).to_std().unwrap_or_default();
+        handler.options.max_age.filter(|longest| age > *longest)
+    }
+
+    /// Stores a failure: the delivery is tried again, or given up.
+    async fn fail(
+        &self,
+        handler: &Handler,
+        delivery: &Stored<Delivery>,
+        why: String,
+        attempt: u32,
+        date: DateTime<Utc>,
+    ) -> Result<End, EventsError> {
+        handler.failed.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(handler = handler.name, event = %delivery.event_id, attempt, error = %why, "a handler failed");
+        let options = &handler.options;
+        // The time after the run counts: it may have taken long.
+        let now = self.clock.now();
+        let age = (now - date).to_std().unwrap_or_default();
+        let is_last = options.max_attempts.is_some_and(|most| attempt >= most)
+            || options.max_age.is_some_and(|longest| age > longest);
+        if is_last {
+            return self.give_up(handler, delivery, why).await;
+        }
+        let until = now + options.retry.after(attempt, fastrand::f64());
+        let change = delivery.clone().apply(|row| {
+            (row.state, row.node, row.due) = (DeliveryState::Waiting, Uuid::nil(), until);
+            row.attempts += 1;
+            row.last_error = Some(shorten(&why));
+        });
+        self.update(change).await.map(|kept| match kept {
+            true => End::Failed { until: Some(until) },
+            false => End::Lost,
+        })
+    }
+
+    /// Parks the delivery, or moves it to the dead letters.
+    async fn give_up(
+        &self,
+        handler: &Handler,
+        delivery: &Stored<Delivery>,
+        why: String,
+    ) -> Result<End, EventsError> {
+        tracing::error!(handler = handler.name, event = %delivery.event_id, error = %why, "an event is given up");
+        match handler.options.after_last_attempt {
+            AfterLastAttempt::Park => {
+                let change = delivery.clone().apply(|row| {
+                    (row.state, row.node) = (DeliveryState::Parked, Uuid::nil());
+                    row.attempts += 1;
+                    row.last_error = Some(shorten(&why));
+                });
+                self.update(change).await.map(|kept| match kept {
+                    true => End::Failed { until: None },
+                    false => End::Lost,
+                })
+            }
+            AfterLastAttempt::DeadLetter => {
+                let letter = DeadLetter {
+                    id: Id::from_uuid(Uuid::now_v7()),
+                    handler: delivery.handler.clone(),
+                    stream: delivery.stream,
+                    model_version: delivery.model_version,
+                    event_index: delivery.event_index,
+                    event_id: delivery.event_id,
+                    attempts: delivery.attempts + 1,
+                    error: shorten(&why),
+                    died: self.clock.now(),
+                    settled_by: None,
+                    settled_why: None,
+                    state: DeadLetterState::Dead,
+                };
+                let moving = |transaction| async move {
+                    self.deliveries.within(&transaction).erase(delivery).await?;
+                    self.dead_letters.within(&transaction).add(New::new(letter, ())).await?;
+                    Ok::<_, EventsError>(())
+                };
+                let moved = self.shard.transactions().in_transaction(moving).await;
+                match moved.map_err(EventsError::from) {
+                    Ok(()) => Ok(End::Handled),
+                    Err(error) if error.is_stale() => Ok(End::Lost),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// `false` if the delivery is not as it was read.
+    async fn update(
+        &self,
+        change: ekbatan_core::domain::Changed<Delivery>,
+    ) -> Result<bool, EventsError> {
+        match self.deliveries.update(change).await.map_err(EventsError::from) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_stale() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn misfit(error: ekbatan_core::domain::FieldError) -> EventsError {
+    let kind = ekbatan_core::db::DbErrorKind::Decode;
+    EventsError::Database(ekbatan_core::db::DbError::new(kind, error.to_string()))
+}
+
+/// An error and its causes.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
+}
+
+/// An error as it is stored: not too long, and without what no database stores.
+fn shorten(error: &str) -> String {
+    error.chars().filter(|character| *character != '\0').take(LONGEST_ERROR).collect()
+}

@@ -1,0 +1,111 @@
+//! The errors of nodes and operations.
+
+use ekbatan_core::__private::deliveries::SweepError;
+use ekbatan_core::db::{DbError, TransactionError};
+use ekbatan_core::domain::ShardIdentifier;
+use ekbatan_core::repository::{ReadError, WriteError};
+
+/// Error returned when the tables of events cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventsError {
+    /// A row cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A row cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// Events that lack deliveries cannot get them.
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] DbError),
+    /// A transaction did not commit.
+    #[error(transparent)]
+    Transaction(Box<TransactionError<EventsError>>),
+    /// There is no such delivery or dead letter, or it is in another state by now.
+    #[error("there is no {what} {id} on shard {shard} that is {state}")]
+    NotFound {
+        /// What was looked for.
+        what: &'static str,
+        /// Its id.
+        id: uuid::Uuid,
+        /// The shard.
+        shard: ShardIdentifier,
+        /// The state in which it would have to be.
+        state: &'static str,
+    },
+}
+
+impl From<TransactionError<EventsError>> for EventsError {
+    fn from(error: TransactionError<EventsError>) -> Self {
+        match error {
+            TransactionError::Inner(error) => error,
+            other => EventsError::Transaction(Box::new(other)),
+        }
+    }
+}
+
+impl EventsError {
+    /// Whether the row was no longer as it was read.
+    pub(crate) fn is_stale(&self) -> bool {
+        matches!(self, EventsError::Write(WriteError::Stale(_)))
+    }
+}
+
+/// Error returned when a node cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// Two handlers have one name.
+    #[error(
+        "the name `{name}` belongs to two handlers, `{first}` and `{second}`; each name and alias needs one handler"
+    )]
+    NameTwice {
+        /// The name or alias.
+        name: String,
+        /// A handler.
+        first: &'static str,
+        /// The other one.
+        second: &'static str,
+    },
+    /// An option of a handler cannot work.
+    #[error("the handler `{handler}` has a wrong `{option}`: {why}")]
+    Option {
+        /// The handler.
+        handler: &'static str,
+        /// The option.
+        option: &'static str,
+        /// The value, and what would do.
+        why: String,
+    },
+    /// A handler wants an event that its type does not have.
+    #[error(
+        "the handler `{handler}` wants the event `{event}`, which its type does not have; it has {known}"
+    )]
+    UnknownEvent {
+        /// The handler.
+        handler: &'static str,
+        /// The event.
+        event: String,
+        /// The events of its type.
+        known: String,
+    },
+    /// A setting of the node cannot work.
+    #[error("a node has a wrong `{setting}`: {why}")]
+    Setting {
+        /// The setting.
+        setting: &'static str,
+        /// The value, and what would do.
+        why: String,
+    },
+    /// A shard failed.
+    #[error("shard {shard}: {source}")]
+    Shard {
+        /// The shard.
+        shard: ShardIdentifier,
+        /// The cause.
+        source: EventsError,
+    },
+}

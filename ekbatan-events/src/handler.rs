@@ -1,0 +1,214 @@
+//! What an application writes: a handler of events.
+
+use std::error::Error;
+use std::ops::Deref;
+
+use chrono::{DateTime, Utc};
+use ekbatan_core::__private::deliveries::{Mark, StoredEvent};
+use ekbatan_core::action::{Action, ActionExecutor, ErrorKind, ExecuteError};
+use ekbatan_core::db::ActionId;
+use ekbatan_core::domain::ShardIdentifier;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value as Json;
+use uuid::Uuid;
+
+use crate::HandledEvent;
+
+/// Handles the events of one model.
+///
+/// ```
+/// # use ekbatan_core::action::{Action, ActionContext, ExecuteError};
+/// # use ekbatan_macros::Event;
+/// # use ekbatan_events::{Delivered, EventHandler, HandlerContext};
+/// # use serde::{Deserialize, Serialize};
+/// # #[derive(Debug, Clone, Serialize, Deserialize, Event)]
+/// # pub enum WalletEvent { #[event(name = "WalletMoneyDeposited")] MoneyDeposited { amount: i64 } }
+/// # #[derive(Debug, Serialize)] pub struct Entry { amount: i64 }
+/// # pub struct PostEntry;
+/// # impl Action for PostEntry {
+/// #     const NAME: &'static str = "ledger.post_entry";
+/// #     type Params = Entry; type Output = (); type Error = std::convert::Infallible;
+/// #     async fn perform(&self, _: &mut ActionContext<'_>, _: &Entry) -> Result<(), Self::Error> { Ok(()) }
+/// # }
+/// pub struct PostToLedger;
+///
+/// impl EventHandler for PostToLedger {
+///     const NAME: &'static str = "ledger.post";
+///     type Event = WalletEvent;
+///     type Error = ExecuteError<std::convert::Infallible>;
+///
+///     async fn handle(
+///         &self,
+///         ctx: &mut HandlerContext<'_>,
+///         event: &Delivered<WalletEvent>,
+///     ) -> Result<(), Self::Error> {
+///         let WalletEvent::MoneyDeposited { amount } = event.event;
+///         // The commit of the action marks the event as handled: it is posted exactly once.
+///         ctx.execute(&PostEntry, Entry { amount }).await
+///     }
+/// }
+/// ```
+pub trait EventHandler: Send + Sync + 'static {
+    /// The stored name. It must never change; see
+    /// [`HandlerOptions::alias`](crate::HandlerOptions::alias).
+    const NAME: &'static str;
+    /// The events.
+    type Event: HandledEvent;
+    /// Why handling failed. The event is tried again.
+    type Error: Into<Box<dyn Error + Send + Sync>>;
+
+    /// Handles an event. `Ok` means that it is handled and never comes again.
+    ///
+    /// It may run more than once: after an error, a panic or a timeout, and if the process dies
+    /// before the event is marked as handled. What it commits by [`HandlerContext::execute`] is
+    /// nevertheless in the database once.
+    fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        event: &Delivered<Self::Event>,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+
+    /// Converts the payload of an earlier version of an event to the present one. Called if the
+    /// stored version is lower than that of the code.
+    fn upcast(
+        &self,
+        name: &str,
+        version: i32,
+        payload: Json,
+    ) -> Result<Json, Box<dyn Error + Send + Sync>> {
+        let _ = (name, version);
+        Ok(payload)
+    }
+}
+
+/// An event, and what is known of it. Dereferences to the event.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Delivered<E> {
+    /// The event.
+    pub event: E,
+    /// Its own id, by which a receiver outside of the database can recognise a repetition.
+    pub id: Uuid,
+    /// Its stored name.
+    pub name: String,
+    /// The execution that emitted it.
+    pub action: ActionId,
+    /// The name of the action.
+    pub action_name: String,
+    /// The model's name.
+    pub model_type: String,
+    /// The model's id, as text.
+    pub model_id: String,
+    /// The version of the model after the change; `None` if another program wrote the event.
+    pub model_version: Option<i64>,
+    /// The time of the event.
+    pub date: DateTime<Utc>,
+    /// Who called the action.
+    pub principal: Option<String>,
+    /// The number of this run, from 1.
+    pub attempt: u32,
+    /// The shard that stores the event.
+    pub shard: ShardIdentifier,
+}
+
+impl<E> Deref for Delivered<E> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        &self.event
+    }
+}
+
+impl<E: HandledEvent> Delivered<E> {
+    pub(crate) fn new(event: E, stored: StoredEvent, attempt: u32, shard: ShardIdentifier) -> Self {
+        Self {
+            event,
+            id: stored.id,
+            name: stored.event_type,
+            action: stored.action,
+            action_name: stored.action_name,
+            model_type: stored.model_type,
+            model_id: stored.model_id,
+            model_version: stored.model_version,
+            date: stored.date,
+            principal: stored.principal,
+            attempt,
+            shard,
+        }
+    }
+}
+
+/// How a handler executes actions.
+pub struct HandlerContext<'c> {
+    pub(crate) executor: &'c ActionExecutor,
+    pub(crate) handler: &'static str,
+    /// Identifies this delivery, for the keys of steps.
+    pub(crate) delivery: Uuid,
+    pub(crate) trace_parent: Option<String>,
+    /// `None` once an action has carried it.
+    pub(crate) mark: Option<Mark>,
+    /// Whether the delivery turned out to be another node's.
+    pub(crate) lost: bool,
+}
+
+impl HandlerContext<'_> {
+    /// Executes an action whose commit marks the event as handled: either both are in the database
+    /// or neither is. It is the last action of a handler; [`step`](Self::step) executes others
+    /// before it.
+    ///
+    /// The action must write to the shard that stores the event. For another shard use `step`.
+    ///
+    /// A further call after one that committed is refused with
+    /// [`DeliveryLost`](ExecuteError::DeliveryLost): the event is handled.
+    pub async fn execute<A: Action>(
+        &mut self,
+        action: &A,
+        params: A::Params,
+    ) -> Result<A::Output, ExecuteError<A::Error>> {
+        let Some(mark) = self.mark.clone() else {
+            return Err(ExecuteError::DeliveryLost { handler: self.handler.to_owned() });
+        };
+        let call = self.call(action, params).marking(mark);
+        let answer = call.await;
+        match &answer {
+            Ok(_) => self.mark = None,
+            Err(error) => self.lost |= error.kind() == ErrorKind::DeliveryLost,
+        }
+        answer
+    }
+
+    /// Executes an action of which further ones follow, or which writes to another shard. It
+    /// commits by itself, once for this name and this event: if the handler runs again, the stored
+    /// output is returned.
+    pub async fn step<A: Action>(
+        &mut self,
+        name: &str,
+        action: &A,
+        params: A::Params,
+    ) -> Result<A::Output, ExecuteError<A::Error>>
+    where
+        A::Output: Serialize + DeserializeOwned,
+    {
+        let key = format!("event-step:{}:{name}", self.delivery);
+        self.call(action, params).idempotency_key(key).await
+    }
+
+    /// The executor, for reads: `ctx.executor().databases().repository::<Wallet>()`. What is
+    /// executed by it directly is not tied to the event, and repeated if the handler runs again.
+    pub fn executor(&self) -> &ActionExecutor {
+        self.executor
+    }
+
+    fn call<'a, A: Action>(
+        &'a self,
+        action: &'a A,
+        params: A::Params,
+    ) -> ekbatan_core::action::Execution<'a, A> {
+        let call = self.executor.execute(action, params).principal(self.handler);
+        match &self.trace_parent {
+            Some(parent) => call.trace_parent(parent.clone()),
+            None => call,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The handlers of a node, without their types.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use ekbatan_core::__private::deliveries::StoredEvent;
+use ekbatan_core::domain::{EventName, ShardIdentifier};
+
+use crate::decode::DecodeError;
+use crate::error::StartError;
+use crate::{Delivered, EventHandler, HandledEvent, HandlerContext, HandlerOptions};
+
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A handler whose events are decoded within.
+#[async_trait]
+trait AnyHandler: Send + Sync {
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        event: StoredEvent,
+        attempt: u32,
+        shard: ShardIdentifier,
+    ) -> Result<(), BoxError>;
+}
+
+#[async_trait]
+impl<H: EventHandler> AnyHandler for H {
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        mut stored: StoredEvent,
+        attempt: u32,
+        shard: ShardIdentifier,
+    ) -> Result<(), BoxError> {
+        let (name, version) = (stored.event_type.clone(), stored.event_version);
+        let unreadable = |source| DecodeError::Payload { name: name.clone(), source };
+        let payload = std::mem::take(&mut stored.payload);
+        let mut payload = serde_json::from_str(&payload).map_err(unreadable)?;
+        let present = H::Event::NAMES.iter().find(|known| known.name == name);
+        if present.is_some_and(|present| version < present.version) {
+            payload = self
+                .upcast(&name, version, payload)
+                .map_err(|source| DecodeError::Upcast { name: name.clone(), version, source })?;
+        }
+        let event = H::Event::decode(&name, payload)?;
+        let event = Delivered::new(event, stored, attempt, shard);
+        EventHandler::handle(self, ctx, &event).await.map_err(Into::into)
+    }
+}
+
+/// A handler, its options, and what it has done so far.
+pub(crate) struct Handler {
+    pub(crate) name: &'static str,
+    pub(crate) options: HandlerOptions,
+    /// The names of the events that it wants.
+    pub(crate) events: Vec<String>,
+    pub(crate) paused: AtomicBool,
+    pub(crate) handled: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    inner: Box<dyn AnyHandler>,
+}
+
+impl Handler {
+    pub(crate) fn new<H: EventHandler>(handler: H, options: HandlerOptions) -> Self {
+        let names = |known: &[EventName]| known.iter().map(|name| name.name.to_owned()).collect();
+        let events =
+            if options.only.is_empty() { names(H::Event::NAMES) } else { options.only.clone() };
+        Self {
+            name: H::NAME,
+            options,
+            events,
+            paused: AtomicBool::new(false),
+            handled: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            inner: Box::new(handler),
+        }
+    }
+
+    pub(crate) async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        event: StoredEvent,
+        attempt: u32,
+        shard: ShardIdentifier,
+    ) -> Result<(), BoxError> {
+        self.inner.handle(ctx, event, attempt, shard).await
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
+    }
+}
+
+/// The handlers of a node, by their names.
+#[derive(Clone, Default)]
+pub(crate) struct HandlerSet {
+    handlers: Vec<Arc<Handler>>,
+    /// Names and aliases.
+    by_name: HashMap<String, usize>,
+}
+
+impl HandlerSet {
+    /// Fails if options cannot work, or if two handlers have one name.
+    pub(crate) fn new(handlers: Vec<Handler>) -> Result<Self, StartError> {
+        let mut set = Self::default();
+        for handler in handlers {
+            check(&handler)?;
+            let at = set.handlers.len();
+            for name in std::iter::once(handler.name).chain(aliases(&handler)) {
+                if let Some(other) = set.by_name.insert(name.to_owned(), at) {
+                    let other = set.handlers.get(other).map_or(handler.name, |other| other.name);
+                    return Err(StartError::NameTwice {
+                        name: name.to_owned(),
+                        first: other,
+                        second: handler.name,
+                    });
+                }
+            }
+            set.handlers.push(Arc::new(handler));
+        }
+        Ok(set)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Handler>> {
+        self.handlers.iter()
+    }
+
+    /// The handler with this name or alias.
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Handler>> {
+        self.by_name.get(name).map(|at| &self.handlers[*at])
+    }
+
+    /// The name and the aliases of each handler.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&str, &Arc<Handler>)> {
+        self.by_name.iter().map(|(name, at)| (name.as_str(), &self.handlers[*at]))
+    }
+}
+
+fn aliases(handler: &Handler) -> impl Iterator<Item = &str> {
+    handler.options.aliases.iter().map(String::as_str)
+}
+
+fn check(handler: &Handler) -> Result<(), StartError> {
+    let refuse =
+        |option, why: String| Err(StartError::Option { handler: handler.name, option, why });
+    let options = &handler.options;
+    for name in std::iter::once(handler.name).chain(aliases(handler)) {
+        if name.trim().is_empty() || name.len() > 255 {
+            return refuse("NAME", format!("`{name}` has {} bytes; use 1 to 255", name.len()));
+        }
+    }
+    if options.concurrency == 0 {
+        return refuse("concurrency", "0 events at a time handle none; use at least 1".to_owned());
+    }
+    if options.timeout.is_zero() {
+        return refuse("timeout", "0 s leave no time to handle anything".to_owned());
+    }
+    if options.max_attempts == Some(0) {
+        return refuse(
+            "max_attempts",
+            "0 gives events up before they are tried; use at least 1".to_owned(),
+        );
+    }
+    if options.retry.longest < options.retry.first {
+        let (first, longest) = (options.retry.first, options.retry.longest);
+        return refuse(
+            "retry",
+            format!("the longest pause, {longest:?}, is shorter than the first, {first:?}"),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! The row of a node, and the rows of others.
+//!
+//! A node renews its row by raising the version. Whoever sees the same version for as long as the
+//! lease deletes the row, unless it is renewed in the same moment. So no two clocks are compared,
+//! and each process is a node of its own, whatever its name.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
+use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::repository::{PageRequest, Repository};
+use ekbatan_core::shard::{Databases, Shard};
+use ekbatan_macros::{Entity, State};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::error::EventsError;
+
+/// How many deliveries are released at a time.
+const PAGE: usize = 256;
+
+/// A process that handles events, from its start to its end.
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "eventlog.nodes")]
+pub(crate) struct NodeRow {
+    pub(crate) id: Id<NodeRow>,
+    pub(crate) name: String,
+    pub(crate) started: DateTime<Utc>,
+    pub(crate) state: NodeState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, State)]
+pub(crate) enum NodeState {
+    Live,
+}
+
+/// A node on one shard.
+pub(crate) struct Membership {
+    nodes: Repository<NodeRow>,
+    deliveries: Repository<Delivery>,
+    own: Stored<NodeRow>,
+    lease: Duration,
+    /// The versions of other nodes, and since when they are the same.
+    seen: HashMap<Uuid, (i64, Instant)>,
+}
+
+impl Membership {
+    /// Adds a node.
+    pub(crate) async fn join(
+        databases: &Databases,
+        shard: &Shard,
+        name: &str,
+        now: DateTime<Utc>,
+        lease: Duration,
+    ) -> Result<Self, EventsError> {
+        let nodes = databases.repository::<NodeRow>().on_shard(shard);
+        let row = NodeRow {
+            id: Id::from_uuid(Uuid::now_v7()),
+            name: name.to_owned(),
+            started: now,
+            state: NodeState::Live,
+        };
+        let own = nodes.add(New::new(row, ())).await?;
+        let deliveries = databases.repository().on_shard(shard);
+        Ok(Self { nodes, deliveries, own, lease, seen: HashMap::new() })
+    }
+
+    pub(crate) fn id(&self) -> Uuid {
+        self.own.id.uuid()
+    }
+
+    /// Renews the node. `false` if somebody has deleted it: it is lost.
+    pub(crate) async fn renew(&mut self) -> Result<bool, EventsError> {
+        match self.nodes.update(self.own.clone().apply(|_| ())).await.map_err(EventsError::from) {
+            Ok(renewed) => {
+                self.own = renewed;
+                Ok(true)
+            }
+            // The answer to an earlier renewal may have been lost.
+            Err(error) if error.is_stale() => match self.nodes.find(self.own.id).await? {
+                Some(own) => {
+                    self.own = own;
+                    Ok(true)
+                }
+                None => Ok(false),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes nodes that do not renew their rows, and releases what nobody holds any more.
+    pub(crate) async fn clear_away(&mut self, now: DateTime<Utc>) -> Result<usize, EventsError> {
+        let present = Instant::now();
+        let others = self.nodes.find_all().await?;
+        self.seen.retain(|id, _| others.iter().any(|node| node.id.uuid() == *id));
+        for node in others.iter().filter(|node| node.id != self.own.id) {
+            let version = node.version();
+            let (seen, since) = self.seen.entry(node.id.uuid()).or_insert((version, present));
+            if *seen != version {
+                (*seen, *since) = (version, present);
+            } else if present.duration_since(*since) >= self.lease {
+                match self.nodes.erase(node).await.map_err(EventsError::from) {
+                    Ok(()) => {
+                        tracing::warn!(node = %node.id, name = %node.name, "a node is silent; its deliveries are taken over")
+                    }
+                    Err(error) if error.is_stale() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.release_orphans(now).await
+    }
+
+    /// Releases deliveries whose node has no row.
+    async fn release_orphans(&self, now: DateTime<Utc>) -> Result<usize, EventsError> {
+        let known = self.nodes.find_all().await?;
+        let known = known.iter().map(|node| node.id.uuid());
+        let claimed = Delivery::STATE.eq(DeliveryState::Claimed);
+        let orphans = claimed & !Delivery::NODE.is_in(known);
+        let orphans = self.deliveries.page(PageRequest::first(PAGE).filter(orphans)).await?.rows;
+        if orphans.is_empty() {
+            return Ok(0);
+        }
+        // A node that joined meanwhile may have claimed them.
+        let nodes: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
+        let ids: Vec<_> = nodes.into_iter().map(Id::from_uuid).collect();
+        let living = self.nodes.find_by_ids(&ids).await?;
+        let is_orphan = |row: &Stored<Delivery>| living.iter().all(|of| of.id.uuid() != row.node);
+        let orphans: Vec<_> = orphans.into_iter().filter(is_orphan).collect();
+        let count = orphans.len();
+        for row in orphans {
+            release(&self.deliveries, row, now).await?;
+        }
+        Ok(count)
+    }
+
+    /// Deletes the node, at its end.
+    pub(crate) async fn leave(&self) -> Result<(), EventsError> {
+        match self.nodes.erase(&self.own).await.map_err(EventsError::from) {
+            Err(error) if !error.is_stale() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Gives a claimed delivery back, without counting an attempt. Nothing happens if it is not as it
+/// was read.
+pub(crate) async fn release(
+    deliveries: &Repository<Delivery>,
+    row: Stored<Delivery>,
+    due: DateTime<Utc>,
+) -> Result<(), EventsError> {
+    let change = row.apply(|row| {
+        (row.state, row.node, row.due) = (DeliveryState::Waiting, Uuid::nil(), due);
+    });
+    match deliveries.update(change).await.map_err(EventsError::from) {
+        Err(error) if !error.is_stale() => Err(error),
+        _ => Ok(()),
+    }
+}

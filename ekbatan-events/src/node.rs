@@ -1,0 +1,302 @@
+//! A node: handles events in this process.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ekbatan_core::__private::deliveries::DeliveryHub;
+use ekbatan_core::action::ActionExecutor;
+use ekbatan_core::shard::{Databases, Shard};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::delivery_run::Runner;
+use crate::error::{EventsError, StartError};
+use crate::handler_set::{Handler, HandlerSet};
+use crate::membership::Membership;
+use crate::registration::Registrar;
+use crate::settings::Settings;
+use crate::shard_worker::{ShardWorker, Stop};
+use crate::{EventHandler, HandledEvent, HandlerOptions};
+
+/// Handles events on every shard, until it is drained or dropped.
+///
+/// Any number of nodes share the work, also nodes with different handlers. A node whose process dies
+/// is noticed after its lease, and others take over what it had claimed.
+///
+/// If it is dropped, its handlers are cancelled, and others take over after its lease. Call
+/// [`drain`](Self::drain) to end in order.
+#[must_use = "a node that is dropped stops"]
+pub struct Node {
+    handlers: HandlerSet,
+    stop: watch::Sender<Stop>,
+    workers: JoinSet<()>,
+    /// The heartbeats; they end when this is dropped.
+    hearts: JoinSet<()>,
+    leaving: watch::Sender<bool>,
+}
+
+/// Configures a [`Node`].
+#[must_use = "a node handles nothing until it is started"]
+pub struct NodeBuilder {
+    executor: ActionExecutor,
+    handlers: Vec<Handler>,
+    unknown: Option<StartError>,
+    settings: Settings,
+}
+
+/// What a handler of a node does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandlerStatus {
+    /// The handler.
+    pub name: &'static str,
+    /// Whether it is paused on this node.
+    pub is_paused: bool,
+    /// The number of events that it has handled since the node started.
+    pub handled: u64,
+    /// The number of runs that failed since the node started.
+    pub failed: u64,
+}
+
+impl NodeBuilder {
+    /// Adds a handler with the default options: events of one model in order, retried for a week.
+    pub fn handler<H: EventHandler>(self, handler: H) -> Self {
+        self.handler_with(handler, HandlerOptions::default())
+    }
+
+    /// Adds a handler.
+    pub fn handler_with<H: EventHandler>(mut self, handler: H, options: HandlerOptions) -> Self {
+        let names = H::Event::NAMES;
+        let is_unknown = |event: &&String| names.iter().all(|known| known.name != **event);
+        if let Some(event) = options.only.iter().find(is_unknown) {
+            let known: Vec<String> = names.iter().map(|name| format!("`{}`", name.name)).collect();
+            self.unknown.get_or_insert(StartError::UnknownEvent {
+                handler: H::NAME,
+                event: event.clone(),
+                known: known.join(", "),
+            });
+        }
+        self.handlers.push(Handler::new(handler, options));
+        self
+    }
+
+    /// Sets a name for logs. It need not be unique.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = name.into();
+        self
+    }
+
+    /// Sets the time after which a node that is not heard of loses what it has claimed; 15 s unless
+    /// set, at least 1 s. Handlers of a node that was only slow run twice, but what they commit by
+    /// [`HandlerContext::execute`](crate::HandlerContext::execute) is there once.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// Sets the pauses between looking for events: the shortest while there are some, and the
+    /// longest while there are none; 2 ms and 500 ms unless set. A commit of this process ends the
+    /// pause.
+    pub fn poll(mut self, shortest: Duration, longest: Duration) -> Self {
+        (self.settings.shortest_poll, self.settings.longest_poll) = (shortest, longest);
+        self
+    }
+
+    /// Registers the handlers on every shard, and starts.
+    pub async fn start(self) -> Result<Node, StartError> {
+        let Self { executor, handlers, unknown, settings } = self;
+        settings.check()?;
+        if let Some(error) = unknown {
+            return Err(error);
+        }
+        let handlers = HandlerSet::new(handlers)?;
+        let databases = executor.databases().clone();
+        let hub = executor.deliveries().clone();
+        let (stop, stopping) = watch::channel(Stop::No);
+        let (leaving, left) = watch::channel(false);
+        let (mut workers, mut hearts) = (JoinSet::new(), JoinSet::new());
+        for shard in databases.shards() {
+            let identifier = shard.identifier();
+            let failed = |source| StartError::Shard { shard: identifier, source };
+            let clock = databases.clock().clone();
+            let registrar = Registrar::new(&databases, &shard);
+            let subscriptions = registrar.register(&handlers, clock.now()).await.map_err(failed)?;
+            hub.set(identifier, Arc::new(subscriptions));
+            let joining =
+                Membership::join(&databases, &shard, &settings.name, clock.now(), settings.lease);
+            let membership = joining.await.map_err(failed)?;
+            let (identity, known) = watch::channel(Some(membership.id()));
+            let runner = Runner {
+                executor: executor.clone(),
+                clock,
+                shard: shard.clone(),
+                deliveries: databases.repository().on_shard(&shard),
+                dead_letters: databases.repository().on_shard(&shard),
+            };
+            let worker = ShardWorker {
+                runner,
+                handlers: handlers.clone(),
+                hub: hub.clone(),
+                settings: settings.clone(),
+                identity: known,
+                stop: stopping.clone(),
+            };
+            workers.spawn(worker.run());
+            let heart = Heart {
+                databases: databases.clone(),
+                shard,
+                registrar,
+                hub: hub.clone(),
+                settings: settings.clone(),
+                identity,
+                leaving: left.clone(),
+            };
+            hearts.spawn(heart.beat(membership));
+        }
+        Ok(Node { handlers, stop, workers, hearts, leaving })
+    }
+}
+
+impl Node {
+    /// A node for the calls of an executor. It handles events on all shards of its databases.
+    ///
+    /// A node without handlers handles nothing, but lets the commits of its executor deliver to the
+    /// handlers of other nodes at once.
+    pub fn builder(executor: &ActionExecutor) -> NodeBuilder {
+        NodeBuilder {
+            executor: executor.clone(),
+            handlers: Vec::new(),
+            unknown: None,
+            settings: Settings::default(),
+        }
+    }
+
+    /// What the handlers do.
+    pub fn handlers(&self) -> Vec<HandlerStatus> {
+        let status = |handler: &Arc<Handler>| HandlerStatus {
+            name: handler.name,
+            is_paused: handler.is_paused(),
+            handled: handler.handled.load(Ordering::Relaxed),
+            failed: handler.failed.load(Ordering::Relaxed),
+        };
+        self.handlers.iter().map(status).collect()
+    }
+
+    /// Lets this node claim no more events for a handler. Those that it has claimed are handled.
+    /// `false` if it has no handler of this name.
+    pub fn pause(&self, handler: &str) -> bool {
+        self.set_paused(handler, true)
+    }
+
+    /// Ends a pause. `false` if the node has no handler of this name.
+    pub fn resume(&self, handler: &str) -> bool {
+        self.set_paused(handler, false)
+    }
+
+    fn set_paused(&self, handler: &str, paused: bool) -> bool {
+        let found = self.handlers.get(handler);
+        found.inspect(|handler| handler.paused.store(paused, Ordering::Relaxed)).is_some()
+    }
+
+    /// Claims nothing more, waits for the handlers that run, for at most `grace`, cancels those that
+    /// still run, and gives everything back that is not handled, without counting an attempt.
+    pub async fn drain(mut self, grace: Duration) {
+        let now = Instant::now();
+        // A century, if there is no such time.
+        let at = now.checked_add(grace).unwrap_or(now + Duration::from_secs(3_155_760_000));
+        self.stop.send_replace(Stop::At(at));
+        while self.workers.join_next().await.is_some() {}
+        self.leaving.send_replace(true);
+        while self.hearts.join_next().await.is_some() {}
+    }
+}
+
+/// Keeps a node alive on one shard, and takes over from those that are not.
+struct Heart {
+    databases: Databases,
+    shard: Shard,
+    registrar: Registrar,
+    hub: Arc<DeliveryHub>,
+    settings: Settings,
+    identity: watch::Sender<Option<Uuid>>,
+    leaving: watch::Receiver<bool>,
+}
+
+impl Heart {
+    async fn beat(mut self, mut membership: Membership) {
+        let every = self.settings.lease / 5;
+        let mut renewed = Instant::now();
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(every) => {}
+                _ = self.leaving.changed() => {
+                    if let Err(error) = membership.leave().await {
+                        tracing::warn!(%error, "a node left its row behind; others delete it");
+                    }
+                    return;
+                }
+            }
+            match tokio::time::timeout(self.settings.lease, membership.renew()).await {
+                Ok(Ok(true)) => {
+                    renewed = Instant::now();
+                    self.set_identity(Some(membership.id()));
+                }
+                Ok(Ok(false)) => {
+                    tracing::warn!(node = %membership.id(), shard = %self.shard.identifier(), "this node was silent for too long; others have taken over");
+                    self.set_identity(None);
+                    match self.join_again().await {
+                        Ok(joined) => {
+                            (membership, renewed) = (joined, Instant::now());
+                            self.set_identity(Some(membership.id()));
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "the node could not join again; trying again")
+                        }
+                    }
+                }
+                Ok(Err(error)) => self.silent(renewed, &error),
+                Err(late) => self.silent(renewed, &late),
+            }
+            // Never for so long that this node is not renewed in time.
+            match tokio::time::timeout(every, self.look_around(&mut membership)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the other nodes could not be looked at; trying again")
+                }
+                Err(late) => {
+                    tracing::debug!(%late, "the other nodes could not be looked at in time; trying again")
+                }
+            }
+        }
+    }
+
+    async fn join_again(&self) -> Result<Membership, EventsError> {
+        let Settings { name, lease, .. } = &self.settings;
+        let now = self.databases.clock().now();
+        Membership::join(&self.databases, &self.shard, name, now, *lease).await
+    }
+
+    /// Nothing new begins once others may take this node for dead.
+    fn silent(&self, renewed: Instant, error: &dyn std::error::Error) {
+        tracing::warn!(shard = %self.shard.identifier(), %error, "the node could not be renewed");
+        if renewed.elapsed() >= self.settings.lease {
+            self.set_identity(None);
+        }
+    }
+
+    fn set_identity(&self, identity: Option<Uuid>) {
+        self.identity.send_if_modified(|known| std::mem::replace(known, identity) != identity);
+    }
+
+    async fn look_around(&self, membership: &mut Membership) -> Result<(), EventsError> {
+        let known = self.hub.of(self.shard.identifier()).map(|of| of.generation());
+        if known != Some(self.registrar.generation().await?) {
+            let subscriptions = self.registrar.read().await?;
+            self.hub.set(self.shard.identifier(), Arc::new(subscriptions));
+        }
+        membership.clear_away(self.databases.clock().now()).await.map(drop)
+    }
+}

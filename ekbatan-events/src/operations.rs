@@ -1,0 +1,264 @@
+//! What an operator does with deliveries: looks, retries, skips, replays.
+
+use chrono::{DateTime, Utc};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
+use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::repository::{Condition, Direction, PageRequest, Repository};
+use ekbatan_core::shard::{Databases, Shard};
+use uuid::Uuid;
+
+use crate::dead_letter::{DeadLetter, DeadLetterState};
+use crate::error::EventsError;
+
+/// How many blocked deliveries are released at a time.
+const PAGE: usize = 256;
+
+/// Deliveries and dead letters of one shard, for operators.
+///
+/// ```
+/// # use ekbatan_core::shard::Databases;
+/// # use ekbatan_events::{DeliveryOperations, EventsError};
+/// # async fn run(databases: &Databases) -> Result<(), EventsError> {
+/// for shard in databases.shards() {
+///     let operations = DeliveryOperations::new(databases, &shard);
+///     for parked in operations.parked(100).await? {
+///         println!("{} failed {} times: {:?}", parked.handler, parked.attempts, parked.last_error);
+///         operations.retry(parked.id).await?;
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+pub struct DeliveryOperations {
+    databases: Databases,
+    shard: Shard,
+    deliveries: Repository<Delivery>,
+    dead_letters: Repository<DeadLetter>,
+}
+
+/// A delivery that is not handled yet.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PendingDelivery {
+    /// The identity, for [`DeliveryOperations::retry`] and [`DeliveryOperations::skip`].
+    pub id: Uuid,
+    /// The handler.
+    pub handler: String,
+    /// The event.
+    pub event_id: Uuid,
+    /// The model's id.
+    pub stream: Uuid,
+    /// The version of the model after the change.
+    pub model_version: i64,
+    /// How many times the handler has failed.
+    pub attempts: i64,
+    /// Why it failed the last time.
+    pub last_error: Option<String>,
+    /// When it is tried next, if it is not parked.
+    pub due: DateTime<Utc>,
+}
+
+impl DeliveryOperations {
+    /// Operations on a shard.
+    pub fn new(databases: &Databases, shard: &Shard) -> Self {
+        Self {
+            databases: databases.clone(),
+            shard: shard.clone(),
+            deliveries: databases.repository().on_shard(shard),
+            dead_letters: databases.repository().on_shard(shard),
+        }
+    }
+
+    /// The number of events that a handler has not handled yet.
+    pub async fn pending(&self, handler: &str) -> Result<u64, EventsError> {
+        Ok(self.deliveries.count_where(Delivery::HANDLER.eq(handler)).await?)
+    }
+
+    /// Deliveries that were given up and wait for somebody, the oldest first, at most `most`.
+    pub async fn parked(&self, most: usize) -> Result<Vec<PendingDelivery>, EventsError> {
+        self.oldest(Delivery::STATE.eq(DeliveryState::Parked), most).await
+    }
+
+    /// Deliveries that have failed and are tried again, those that are due first first, at most
+    /// `most`.
+    pub async fn failing(&self, most: usize) -> Result<Vec<PendingDelivery>, EventsError> {
+        let failing = Delivery::STATE.eq(DeliveryState::Waiting) & Delivery::ATTEMPTS.gt(0);
+        self.oldest(failing, most).await
+    }
+
+    async fn oldest(
+        &self,
+        condition: Condition<Delivery>,
+        most: usize,
+    ) -> Result<Vec<PendingDelivery>, EventsError> {
+        let request = PageRequest::first(most).filter(condition);
+        let request = request.order_by(Delivery::DUE, Direction::Ascending);
+        let rows = self.deliveries.page(request).await?.rows;
+        Ok(rows.into_iter().map(|row| pending(row.into_value())).collect())
+    }
+
+    /// Lets a parked delivery be tried again at once, with all of its attempts. Those of its model
+    /// that wait behind it follow.
+    pub async fn retry(&self, id: Uuid) -> Result<(), EventsError> {
+        let parked = self.find_parked(id).await?;
+        let stream = parked.stream;
+        let now = self.databases.clock().now();
+        let change = parked.apply(|row| {
+            (row.state, row.due, row.attempts) = (DeliveryState::Waiting, now, 0);
+        });
+        self.found("parked delivery", id, "parked", self.deliveries.update(change).await)?;
+        self.release_behind(stream).await
+    }
+
+    /// Moves a parked delivery to the dead letters, as skipped by somebody for a reason. Those of
+    /// its model that wait behind it are handled.
+    pub async fn skip(&self, id: Uuid, who: &str, why: &str) -> Result<(), EventsError> {
+        let parked = self.find_parked(id).await?;
+        let stream = parked.stream;
+        let letter = DeadLetter {
+            id: Id::from_uuid(Uuid::now_v7()),
+            handler: parked.handler.clone(),
+            stream,
+            model_version: parked.model_version,
+            event_index: parked.event_index,
+            event_id: parked.event_id,
+            attempts: parked.attempts,
+            error: parked.last_error.clone().unwrap_or_default(),
+            died: self.databases.clock().now(),
+            settled_by: Some(who.to_owned()),
+            settled_why: Some(why.to_owned()),
+            state: DeadLetterState::Skipped,
+        };
+        let moving = |transaction| async move {
+            self.deliveries.within(&transaction).erase(&parked).await?;
+            self.dead_letters.within(&transaction).add(New::new(letter, ())).await?;
+            Ok::<_, EventsError>(())
+        };
+        let moved = self.shard.transactions().in_transaction(moving).await;
+        self.found("parked delivery", id, "parked", moved)?;
+        self.release_behind(stream).await
+    }
+
+    /// Dead letters that nobody has settled, the oldest first, at most `most`.
+    pub async fn dead_letters(&self, most: usize) -> Result<Vec<Stored<DeadLetter>>, EventsError> {
+        let dead = DeadLetter::STATE.eq(DeadLetterState::Dead);
+        let request = PageRequest::first(most).filter(dead);
+        Ok(self
+            .dead_letters
+            .page(request.order_by(DeadLetter::DIED, Direction::Ascending))
+            .await?
+            .rows)
+    }
+
+    /// Delivers the event of a dead letter to its handler once more.
+    pub async fn replay(
+        &self,
+        letter: &Stored<DeadLetter>,
+        who: &str,
+        why: &str,
+    ) -> Result<(), EventsError> {
+        let delivery = Delivery {
+            // Its own identity: the steps of the first delivery are not those of this one.
+            id: Id::from_uuid(Uuid::now_v7()),
+            handler: letter.handler.clone(),
+            stream: letter.stream,
+            model_version: letter.model_version,
+            event_index: letter.event_index,
+            event_id: letter.event_id,
+            due: self.databases.clock().now(),
+            attempts: 0,
+            node: Uuid::nil(),
+            last_error: Some(letter.error.clone()),
+            state: DeliveryState::New,
+        };
+        let settled = self.settle(letter, DeadLetterState::Replayed, who, why);
+        let moving = |transaction| async move {
+            self.dead_letters.within(&transaction).update(settled).await?;
+            self.deliveries.within(&transaction).add(New::new(delivery, ())).await?;
+            Ok::<_, EventsError>(())
+        };
+        let moved = self.shard.transactions().in_transaction(moving).await;
+        self.found("dead letter", letter.id.uuid(), "dead", moved)
+    }
+
+    /// Settles a dead letter: it is not to be handled.
+    pub async fn dismiss(
+        &self,
+        letter: &Stored<DeadLetter>,
+        who: &str,
+        why: &str,
+    ) -> Result<(), EventsError> {
+        let settled = self.settle(letter, DeadLetterState::Skipped, who, why);
+        let updated = self.dead_letters.update(settled).await;
+        self.found("dead letter", letter.id.uuid(), "dead", updated).map(drop)
+    }
+
+    fn settle(
+        &self,
+        letter: &Stored<DeadLetter>,
+        state: DeadLetterState,
+        who: &str,
+        why: &str,
+    ) -> ekbatan_core::domain::Changed<DeadLetter> {
+        letter.clone().apply(|letter| {
+            letter.state = state;
+            letter.settled_by = Some(who.to_owned());
+            letter.settled_why = Some(why.to_owned());
+        })
+    }
+
+    async fn find_parked(&self, id: Uuid) -> Result<Stored<Delivery>, EventsError> {
+        let found = self.deliveries.find(Id::from_uuid(id)).await?;
+        let parked = found.filter(|row| row.state == DeliveryState::Parked);
+        parked.ok_or_else(|| self.not_found("parked delivery", id, "parked"))
+    }
+
+    fn not_found(&self, what: &'static str, id: Uuid, state: &'static str) -> EventsError {
+        EventsError::NotFound { what, id, shard: self.shard.identifier(), state }
+    }
+
+    /// Somebody else may have changed the row since it was read.
+    fn found<T, E: Into<EventsError>>(
+        &self,
+        what: &'static str,
+        id: Uuid,
+        state: &'static str,
+        written: Result<T, E>,
+    ) -> Result<T, EventsError> {
+        written.map_err(Into::into).map_err(|error| match error {
+            error if error.is_stale() => self.not_found(what, id, state),
+            error => error,
+        })
+    }
+
+    /// Releases the deliveries that were blocked by one that is not parked any more. This comes
+    /// after that one was changed: who blocks another one afterwards sees it. A handler may have
+    /// several names, so all deliveries of the stream are released: others are blocked again.
+    async fn release_behind(&self, stream: Uuid) -> Result<(), EventsError> {
+        let blocked = Delivery::STREAM.eq(stream) & Delivery::STATE.eq(DeliveryState::Blocked);
+        loop {
+            let request = PageRequest::first(PAGE).filter(blocked.clone());
+            let rows = self.deliveries.page(request).await?.rows;
+            // Read again also after the last page: a check may have changed a row meanwhile.
+            if rows.is_empty() {
+                return Ok(());
+            }
+            let now = self.databases.clock().now();
+            for row in rows {
+                crate::membership::release(&self.deliveries, row, now).await?;
+            }
+        }
+    }
+}
+
+fn pending(row: Delivery) -> PendingDelivery {
+    PendingDelivery {
+        id: row.id.uuid(),
+        handler: row.handler,
+        event_id: row.event_id,
+        stream: row.stream,
+        model_version: row.model_version,
+        attempts: row.attempts,
+        last_error: row.last_error,
+        due: row.due,
+    }
+}

@@ -1,0 +1,192 @@
+//! How a handler is run.
+
+use std::time::Duration;
+
+/// How a handler is run. The default handles the events of each model in their order, retries a
+/// failed event with growing pauses for a week, and then parks it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct HandlerOptions {
+    /// In which order events are handled.
+    pub order: Order,
+    /// How many events of this handler a node handles at a time, on each shard. At least 1.
+    pub concurrency: usize,
+    /// The time after which one run of the handler is given up and counts as failed.
+    pub timeout: Duration,
+    /// The pause before a failed event is tried again.
+    pub retry: RetryDelay,
+    /// After how many runs an event is given up; `None` for no limit.
+    pub max_attempts: Option<u32>,
+    /// At which age an event is given up; `None` for no limit.
+    pub max_age: Option<Duration>,
+    /// What happens to an event that is given up.
+    pub after_last_attempt: AfterLastAttempt,
+    /// Which of the earlier events a handler gets that is new.
+    pub start_from: StartFrom,
+    /// The events that the handler wants, by name; empty for all of its type.
+    pub only: Vec<String>,
+    /// Earlier names of the handler, whose events it handles too.
+    pub aliases: Vec<String>,
+}
+
+/// In which order a handler gets events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Order {
+    /// The events of one model one after another, in the order of its versions. Events of different
+    /// models are handled side by side.
+    #[default]
+    PerModel,
+    /// In any order, all side by side.
+    None,
+}
+
+/// What happens to an event that is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum AfterLastAttempt {
+    /// It stays where it is until somebody retries or skips it. If the handler has an order, later
+    /// events of its model wait.
+    #[default]
+    Park,
+    /// It moves to the dead letters, and later events of its model are handled.
+    DeadLetter,
+}
+
+/// Which events a handler gets that a database does not know yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum StartFrom {
+    /// All events of its types that are stored.
+    #[default]
+    Beginning,
+    /// Those that are emitted from now on.
+    Now,
+}
+
+/// The pause before a failed event is tried again. It doubles with each failure, and each pause is
+/// shortened by a random part of up to a half, so that events that failed together do not come
+/// back together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryDelay {
+    /// The pause after the first failure.
+    pub first: Duration,
+    /// The longest pause.
+    pub longest: Duration,
+}
+
+impl Default for RetryDelay {
+    fn default() -> Self {
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(60) }
+    }
+}
+
+impl RetryDelay {
+    /// The pause after this many failures, at least 1, with `random` from 0 to 1.
+    pub(crate) fn after(self, failures: u32, random: f64) -> Duration {
+        let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
+        let pause = self.first.saturating_mul(doubled).min(self.longest);
+        pause.mul_f64(1.0 - random.clamp(0.0, 1.0) / 2.0)
+    }
+}
+
+impl Default for HandlerOptions {
+    fn default() -> Self {
+        Self {
+            order: Order::default(),
+            concurrency: 16,
+            timeout: Duration::from_secs(60),
+            retry: RetryDelay::default(),
+            max_attempts: None,
+            max_age: Some(Duration::from_secs(7 * 24 * 60 * 60)),
+            after_last_attempt: AfterLastAttempt::default(),
+            start_from: StartFrom::default(),
+            only: Vec::new(),
+            aliases: Vec::new(),
+        }
+    }
+}
+
+impl HandlerOptions {
+    /// Options for a handler whose events have no order.
+    pub fn unordered() -> Self {
+        Self { order: Order::None, ..Self::default() }
+    }
+
+    /// Sets how many events a node handles at a time, on each shard.
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// Sets the time after which one run is given up.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets the first and the longest pause before a failed event is tried again.
+    #[must_use]
+    pub fn retry(mut self, first: Duration, longest: Duration) -> Self {
+        self.retry = RetryDelay { first, longest };
+        self
+    }
+
+    /// Gives an event up after so many runs.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// Gives an event up at this age; `None` for no limit.
+    #[must_use]
+    pub fn max_age(mut self, age: impl Into<Option<Duration>>) -> Self {
+        self.max_age = age.into();
+        self
+    }
+
+    /// Moves events that are given up to the dead letters, so that later ones are handled.
+    #[must_use]
+    pub fn dead_letters(mut self) -> Self {
+        self.after_last_attempt = AfterLastAttempt::DeadLetter;
+        self
+    }
+
+    /// Skips the events that are stored before the handler is known to the database.
+    #[must_use]
+    pub fn from_now_on(mut self) -> Self {
+        self.start_from = StartFrom::Now;
+        self
+    }
+
+    /// Sets the events that the handler wants, by their stored names.
+    #[must_use]
+    pub fn only<N: Into<String>>(mut self, events: impl IntoIterator<Item = N>) -> Self {
+        self.only = events.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Adds an earlier name of the handler.
+    #[must_use]
+    pub fn alias(mut self, name: impl Into<String>) -> Self {
+        self.aliases.push(name.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let delay = RetryDelay { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+        let pauses: Vec<u64> = (1..=8).map(|n| delay.after(n, 0.0).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(delay.after(u32::MAX, 0.0).as_secs(), 60);
+        assert_eq!(delay.after(1, 1.0), Duration::from_millis(500));
+    }
+}

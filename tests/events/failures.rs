@@ -1,0 +1,157 @@
+//! Handlers that fail: retried, parked, dead letters.
+
+use std::time::Duration;
+
+use ekbatan::events::{AfterLastAttempt, HandlerOptions};
+use futures_util::FutureExt;
+use support::until;
+
+use crate::scene::{Ledger, Scene, post};
+
+on_every_database! {
+    a_failed_event_is_tried_again_and_not_overtaken,
+    a_panic_and_a_timeout_fail_their_own_event_only,
+    a_parked_event_stops_its_own_model_only,
+    a_parked_event_that_is_skipped_lets_its_model_go_on,
+    a_dead_letter_lets_its_model_go_on_and_can_be_replayed,
+    an_event_that_is_too_old_is_given_up_without_a_run,
+}
+
+fn quick() -> HandlerOptions {
+    HandlerOptions::default().retry(Duration::from_millis(1), Duration::from_millis(5))
+}
+
+/// A ledger that fails at a version of every wallet, up to so many times.
+fn failing(version: i64, times: u32) -> Ledger {
+    Ledger::new(move |ctx, event| {
+        if event.model_version == Some(version) && event.attempt <= times {
+            return async { Err("the ledger is closed".into()) }.boxed();
+        }
+        post(ctx, event)
+    })
+}
+
+async fn a_failed_event_is_tried_again_and_not_overtaken(scene: &Scene) {
+    let ledger = failing(2, 2);
+    let seen = ledger.seen();
+    let _node = scene.node().handler_with(ledger, quick()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.deposit(wallet, 3).await;
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4]);
+    let runs: Vec<(i64, u32)> =
+        seen.lock().unwrap().iter().map(|seen| (seen.version, seen.attempt)).collect();
+    assert_eq!(runs, [(1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1)]);
+}
+
+async fn a_panic_and_a_timeout_fail_their_own_event_only(scene: &Scene) {
+    let ledger = Ledger::new(|ctx, event| match (event.model_version, event.attempt) {
+        (Some(2), 1) => async { panic!("a handler that panics") }.boxed(),
+        (Some(3), 1) => async {
+            std::future::pending::<()>().await;
+            Ok(())
+        }
+        .boxed(),
+        _ => post(ctx, event),
+    });
+    let options = quick().timeout(Duration::from_millis(500));
+    let node = scene.node().handler_with(ledger, options).start().await.unwrap();
+    let wallets = [scene.open_wallet().await, scene.open_wallet().await];
+    for wallet in wallets {
+        scene.deposit(wallet, 3).await;
+    }
+    scene.until_handled("ledger.post").await;
+    for wallet in wallets {
+        assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4]);
+    }
+    assert_eq!((node.handlers()[0].handled, node.handlers()[0].failed >= 4), (8, true));
+}
+
+async fn a_parked_event_stops_its_own_model_only(scene: &Scene) {
+    let ledger = failing(2, 1);
+    let options = quick().max_attempts(1);
+    let _node = scene.node().handler_with(ledger, options).start().await.unwrap();
+    let (poisoned, other) = (scene.open_wallet().await, scene.open_wallet().await);
+    scene.deposit(poisoned, 30).await;
+    until("the event is parked", async || !scene.operations().parked(10).await.unwrap().is_empty())
+        .await;
+    // The other wallet has no poisoned version: its second one was tried before.
+    let parked = scene.operations().parked(10).await.unwrap();
+    assert_eq!((parked.len(), parked[0].model_version, parked[0].attempts), (1, 2, 1));
+    assert_eq!(parked[0].last_error.as_deref(), Some("the ledger is closed"));
+    scene.until_posted(2).await;
+    assert_eq!(scene.posted(other).await, [1]);
+    assert_eq!(scene.posted(poisoned).await, [1]);
+
+    // With all of its attempts again it would fail: version 2 fails at its first one.
+    let operations = scene.operations();
+    operations.retry(parked[0].id).await.unwrap();
+    until("it is parked once more", async || {
+        operations.parked(10).await.unwrap().iter().any(|row| row.attempts == 1)
+    })
+    .await;
+    assert_eq!(scene.posted(poisoned).await, [1]);
+}
+
+async fn a_parked_event_that_is_skipped_lets_its_model_go_on(scene: &Scene) {
+    let options = quick().max_attempts(1);
+    let _node = scene.node().handler_with(failing(2, 9), options).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.deposit(wallet, 20).await;
+    let operations = scene.operations();
+    until("the event is parked", async || !operations.parked(10).await.unwrap().is_empty()).await;
+    let id = operations.parked(10).await.unwrap()[0].id;
+    operations.skip(id, "alice", "posted by hand").await.unwrap();
+    // Also those that come now.
+    scene.deposit(wallet, 5).await;
+    scene.until_handled("ledger.post").await;
+    let all_but_the_second: Vec<i64> = (1..=26).filter(|version| *version != 2).collect();
+    assert_eq!(scene.posted(wallet).await, all_but_the_second);
+    assert!(operations.dead_letters(10).await.unwrap().is_empty(), "it is settled");
+    let letters = scene.scratch.eventlog("dead_letters");
+    let from = format!("FROM {letters}");
+    let rows = scene.scratch.select(&["settled_by", "settled_why", "error"], &from).await;
+    let expected =
+        ["alice", "posted by hand", "the ledger is closed"].map(|text| Some(text.to_owned()));
+    assert_eq!(rows[0][..], expected);
+    let again = operations.skip(id, "bob", "twice").await.unwrap_err().to_string();
+    assert!(again.starts_with(&format!("there is no parked delivery {id} on shard")), "{again}");
+}
+
+async fn a_dead_letter_lets_its_model_go_on_and_can_be_replayed(scene: &Scene) {
+    let options = quick().max_attempts(2).dead_letters();
+    assert_eq!(options.after_last_attempt, AfterLastAttempt::DeadLetter);
+    let node = scene.node().handler_with(failing(2, 2), options.clone()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.deposit(wallet, 3).await;
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(wallet).await, [1, 3, 4]);
+    let operations = scene.operations();
+    let letters = operations.dead_letters(10).await.unwrap();
+    assert_eq!((letters.len(), letters[0].attempts, letters[0].model_version), (1, 2, 2));
+    node.drain(Duration::from_secs(60)).await;
+
+    let _node = scene.node().handler_with(Ledger::posting(), options).start().await.unwrap();
+    operations.replay(&letters[0], "alice", "the ledger is open again").await.unwrap();
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(wallet).await, [1, 3, 4, 2]);
+    assert!(operations.dead_letters(10).await.unwrap().is_empty());
+    let twice = operations.replay(&letters[0], "alice", "again").await.unwrap_err().to_string();
+    assert!(twice.contains("there is no dead letter"), "{twice}");
+}
+
+async fn an_event_that_is_too_old_is_given_up_without_a_run(scene: &Scene) {
+    let wallet = scene.open_wallet().await;
+    let ledger = Ledger::posting();
+    let seen = ledger.seen();
+    let options = quick().max_age(Duration::ZERO).dead_letters();
+    let _node = scene.node().handler_with(ledger, options).start().await.unwrap();
+    until("the event is a dead letter", async || {
+        !scene.operations().dead_letters(10).await.unwrap().is_empty()
+    })
+    .await;
+    assert!(seen.lock().unwrap().is_empty());
+    assert!(scene.posted(wallet).await.is_empty());
+    let letters = scene.operations().dead_letters(10).await.unwrap();
+    assert!(letters[0].error.contains("older than 0ns"), "{}", letters[0].error);
+}

@@ -1,0 +1,26 @@
+//! Events that arrive: in order, retried, parked, handled once in the database, whatever happens to
+//! the nodes.
+//!
+//! A test is an `async fn(&Scene)`, listed in `on_every_database!`.
+
+/// Declares each test once for each database, or only for those that `only` names.
+macro_rules! on_every_database {
+    ($($tests:tt)*) => {
+        support::on_every_database! {
+            #[tokio::test(flavor = "multi_thread")]
+            |dialect| &crate::scene::Scene::start(dialect).await;
+            $($tests)*
+        }
+    };
+}
+
+mod scene;
+
+mod attack;
+mod completing;
+mod failures;
+mod late;
+mod nodes;
+mod order;
+mod refusals;
+mod shards;

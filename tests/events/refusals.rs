@@ -1,0 +1,71 @@
+//! Nodes that cannot start, and events that cannot be read.
+
+use std::time::Duration;
+
+use ekbatan::events::HandlerOptions;
+use support::until;
+
+use crate::scene::{Ledger, Mail, Renamed, Scene};
+
+on_every_database! { on_sqlite_only: a_node_that_cannot_work_says_why, options_that_cannot_work_are_refused }
+on_every_database! { an_event_that_no_code_can_read_fails_by_itself }
+
+async fn refused(scene: &Scene, options: HandlerOptions) -> String {
+    let starting = scene.node().handler_with(Ledger::posting(), options).start();
+    starting.await.err().expect("the node is refused").to_string()
+}
+
+async fn options_that_cannot_work_are_refused(scene: &Scene) {
+    let options = HandlerOptions::default;
+    for (options, expected) in [
+        (options().concurrency(0), "a wrong `concurrency`: 0 events at a time handle none"),
+        (options().timeout(Duration::ZERO), "a wrong `timeout`: 0 s leave no time"),
+        (options().max_attempts(0), "a wrong `max_attempts`: 0 gives events up"),
+        (
+            options().retry(Duration::from_secs(2), Duration::from_secs(1)),
+            "a wrong `retry`: the longest pause, 1s, is shorter than the first, 2s",
+        ),
+        (options().alias(" "), "a wrong `NAME`: ` ` has 1 bytes"),
+        (
+            options().only(["WalletSold"]),
+            "wants the event `WalletSold`, which its type does not have; it has `WalletOpened`, \
+             `WalletMoneyDeposited`, `WalletClosed`",
+        ),
+    ] {
+        let error = refused(scene, options).await;
+        assert!(error.starts_with("the handler `ledger.post` "), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+async fn a_node_that_cannot_work_says_why(scene: &Scene) {
+    let twice = scene.node().handler(Ledger::posting()).handler(Ledger::posting()).start().await;
+    let error = twice.err().expect("a name is there twice").to_string();
+    assert!(error.contains("`ledger.post` belongs to two handlers"), "{error}");
+    let alias = HandlerOptions::default().alias("mail.send");
+    let mail = Mail::new(|_, _| Box::pin(async { Ok(()) }));
+    let node = scene.node().handler(mail).handler_with(Renamed::posting(), alias);
+    let error = node.start().await.err().expect("an alias is a name").to_string();
+    assert!(error.contains("`mail.send` and `ledger.post_again`"), "{error}");
+    let short = scene.node().lease(Duration::from_millis(10)).start().await;
+    let error = short.err().expect("the lease is too short").to_string();
+    assert!(error.contains("10ms is too short to be renewed in time; use at least 1 s"), "{error}");
+    let pauses = scene.node().poll(Duration::ZERO, Duration::ZERO).start().await;
+    assert!(pauses.err().expect("no pause").to_string().contains("a wrong `poll`"));
+}
+
+async fn an_event_that_no_code_can_read_fails_by_itself(scene: &Scene) {
+    let (poisoned, other) = (scene.open_wallet().await, scene.open_wallet().await);
+    let events = scene.scratch.eventlog("events");
+    let broken =
+        format!("UPDATE {events} SET payload = '{{\"owner\":5}}' WHERE model_id = '{poisoned}'");
+    scene.scratch.execute(&broken).await;
+    let options = HandlerOptions::default().max_attempts(1);
+    let _node = scene.node().handler_with(Ledger::posting(), options).start().await.unwrap();
+    scene.until_posted(1).await;
+    until("it is parked", async || !scene.operations().parked(5).await.unwrap().is_empty()).await;
+    assert_eq!(scene.posted(other).await, [1]);
+    let parked = scene.operations().parked(5).await.unwrap();
+    let error = parked[0].last_error.clone().unwrap();
+    assert!(error.starts_with("the payload of `WalletOpened` does not fit the code"), "{error}");
+}

@@ -1,0 +1,162 @@
+//! Events on several shards: each shard's are handled there, with their effect.
+
+use ekbatan::config::{EkbatanConfig, ShardMemberConfig};
+use ekbatan::domain::{New, ShardIdentifier};
+use ekbatan::events::{Delivered, EventHandler, HandlerContext, HandlerOptions};
+use ekbatan::prelude::*;
+use serde::{Deserialize, Serialize};
+use support::{Dialect, ScratchDatabase, until};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Model)]
+#[model(table = "tickets", event = TicketEvent, name = "Ticket")]
+struct Ticket {
+    id: ShardedId<Ticket>,
+    confirmed: bool,
+    state: TicketState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, State)]
+enum TicketState {
+    Sold,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, Event)]
+enum TicketEvent {
+    #[event(name = "TicketSold")]
+    Sold { ticket: Uuid },
+    #[event(name = "TicketConfirmed")]
+    Confirmed {},
+}
+
+struct Sell;
+
+impl Action for Sell {
+    const NAME: &'static str = "ticket.sell";
+    type Params = On;
+    type Output = ShardedId<Ticket>;
+    type Error = ReadError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        on: &On,
+    ) -> Result<ShardedId<Ticket>, ReadError> {
+        let shard = ShardIdentifier::new(on.group, on.member).expect("the test names a shard");
+        let id: ShardedId<Ticket> = ctx.new_sharded_id(shard);
+        let ticket = Ticket { id, confirmed: false, state: TicketState::Sold };
+        ctx.plan().add(New::new(ticket, TicketEvent::Sold { ticket: id.uuid() }));
+        Ok(id)
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct On {
+    group: u32,
+    member: u32,
+}
+
+struct Confirm;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Confirmation {
+    ticket: Uuid,
+}
+
+impl Action for Confirm {
+    const NAME: &'static str = "ticket.confirm";
+    type Params = Confirmation;
+    type Output = ();
+    type Error = ReadError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Confirmation,
+    ) -> Result<(), ReadError> {
+        let ticket = ctx.get(ShardedId::<Ticket>::from_uuid(params.ticket)).await?;
+        let ticket = ticket.apply(|ticket| {
+            ticket.confirmed = true;
+            TicketEvent::Confirmed {}
+        });
+        ctx.plan().update(ticket);
+        Ok(())
+    }
+}
+
+/// Confirms what was sold, on the shard of the ticket.
+struct ConfirmTickets;
+
+impl EventHandler for ConfirmTickets {
+    const NAME: &'static str = "tickets.confirm";
+    type Event = TicketEvent;
+    type Error = ExecuteError<ReadError>;
+
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        event: &Delivered<TicketEvent>,
+    ) -> Result<(), ExecuteError<ReadError>> {
+        match event.event {
+            TicketEvent::Sold { ticket } => ctx.execute(&Confirm, Confirmation { ticket }).await,
+            TicketEvent::Confirmed {} => Ok(()),
+        }
+    }
+}
+
+fn migrations() -> Migrations {
+    let tickets = |uuid: &str, date: &str| {
+        format!(
+            "CREATE TABLE tickets (id {uuid} PRIMARY KEY, confirmed boolean NOT NULL, \
+             state varchar(16) NOT NULL, version bigint NOT NULL, created_date {date} NOT NULL, \
+             updated_date {date} NOT NULL)"
+        )
+    };
+    let sqlite = tickets("TEXT NOT NULL", "TEXT");
+    let sqlite = sqlite
+        .replace("boolean", "INTEGER")
+        .replace("bigint", "INTEGER")
+        .replace("varchar(16)", "TEXT");
+    Migrations::none()
+        .script_for(ekbatan::db::Dialect::Sqlite, 1, "tickets", sqlite)
+        .script_for(ekbatan::db::Dialect::Postgres, 1, "tickets", tickets("uuid", "timestamp"))
+        .script_for(ekbatan::db::Dialect::MariaDb, 1, "tickets", tickets("uuid", "datetime(6)"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_shard_handles_its_own_events_and_commits_their_effects_there() {
+    let shard = |group, member| ShardIdentifier::new(group, member).expect("a shard");
+    let shards = [shard(0, 0), shard(0, 1), shard(3, 7)];
+    let mut scratches = Vec::new();
+    for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::MariaDb] {
+        scratches.push(ScratchDatabase::create(dialect).await);
+    }
+    let others = shards.iter().zip(&scratches).skip(1);
+    let config =
+        others.fold(EkbatanConfig::from(scratches[0].config()), |config, (shard, scratch)| {
+            config.shard(*shard, ShardMemberConfig::new(0, scratch.config()))
+        });
+    let databases = Databases::connect(&config).await.unwrap();
+    databases.migrate(&migrations()).await.unwrap();
+    let builder = ActionExecutor::builder(&databases, "com.example.tickets").model::<Ticket>();
+    let executor = builder.build().await.unwrap();
+    let node = crate::scene::node(&executor)
+        .handler_with(ConfirmTickets, HandlerOptions::default())
+        .start()
+        .await
+        .unwrap();
+    for _ in 0..10 {
+        for shard in shards {
+            let on = On { group: shard.group().into(), member: shard.member().into() };
+            executor.execute(&Sell, on).await.unwrap();
+        }
+    }
+    // Each ticket has two events.
+    until("all are handled", async || node.handlers()[0].handled == 60).await;
+    let tickets = databases.repository::<Ticket>();
+    let confirmed = tickets.find_where(Ticket::CONFIRMED.eq(true)).await.unwrap();
+    assert_eq!(confirmed.len(), 30);
+    assert!(confirmed.iter().all(|ticket| ticket.version() == 2), "each was confirmed once");
+    for scratch in &scratches {
+        assert_eq!(scratch.count("tickets").await, 10);
+    }
+}
