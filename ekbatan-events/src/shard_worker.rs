@@ -48,109 +48,126 @@ pub(crate) struct ShardWorker {
     pub(crate) stop: watch::Receiver<Stop>,
 }
 
+/// What a worker has at hand.
+struct Work {
+    streams: Streams,
+    runs: JoinSet<(u64, Ended)>,
+    rounds: Rounds,
+    /// The identity under which deliveries were claimed.
+    identity: Option<Uuid>,
+}
+
+/// When a worker looks for deliveries.
+struct Rounds {
+    under_way: Option<Polling>,
+    next: Instant,
+    /// The pause after a round that finds nothing.
+    pause: Duration,
+    checked: Option<Instant>,
+    /// The streams of which a run has failed since the round began. The round must not let what it
+    /// found behind that start.
+    failed_meanwhile: HashSet<StreamKey>,
+}
+
 impl ShardWorker {
     /// Runs until the node stops.
     pub(crate) async fn run(mut self) {
-        let mut streams = Streams::default();
-        let mut runs: JoinSet<(u64, Ended)> = JoinSet::new();
         let mut commits = self.hub.commits();
-        let mut polling: Option<Polling> = None;
-        // A round that found deliveries behind one that failed meanwhile must not let them start.
-        let mut failed_meanwhile: HashSet<StreamKey> = HashSet::new();
-        let mut pause = self.settings.shortest_poll;
-        let mut next = Instant::now();
-        let mut checked = None::<Instant>;
-        let mut known = *self.identity.borrow_and_update();
+        let mut work = Work {
+            streams: Streams::default(),
+            runs: JoinSet::new(),
+            rounds: Rounds {
+                under_way: None,
+                next: Instant::now(),
+                pause: self.settings.shortest_poll,
+                checked: None,
+                failed_meanwhile: HashSet::new(),
+            },
+            identity: *self.identity.borrow_and_update(),
+        };
         loop {
-            let stop = *self.stop.borrow_and_update();
-            let deadline = match stop {
-                Stop::No => None,
-                Stop::At(deadline) => Some(deadline),
-            };
-            if deadline.is_some() || known.is_none() {
-                // Nothing new begins.
-            } else {
-                while let Some(Started { claimed, epoch }) = streams.start() {
-                    let running = self.runner.clone().run(claimed);
-                    runs.spawn(async move { (epoch, running.await) });
-                }
-            }
-            if let Some(deadline) = deadline
-                && polling.is_none()
-                && (runs.is_empty() || Instant::now() >= deadline)
-            {
-                return self.hand_back(streams, runs).await;
-            }
-            let may_poll = polling.is_none() && deadline.is_none();
-            if may_poll
-                && Instant::now() >= next
-                && let Some(node) = known
-            {
-                let checks = checked.is_none_or(|last| last.elapsed() >= CHECKS);
-                if checks {
-                    checked = Some(Instant::now());
-                }
-                failed_meanwhile.clear();
-                polling = self.poll(&streams, node, checks).map(Polling::start);
-                next = Instant::now() + pause;
-            }
             // Without an identity, and once its time is over, a node waits for what is under way.
-            let (wakes, has_time) = match deadline {
-                Some(deadline) => (deadline, Instant::now() < deadline),
-                None => (next, polling.is_none() && known.is_some()),
+            let stop = *self.stop.borrow_and_update();
+            let (wakes, has_time) = match stop {
+                Stop::No => {
+                    self.begin(&mut work);
+                    let is_idle = work.rounds.under_way.is_none();
+                    (work.rounds.next, is_idle && work.identity.is_some())
+                }
+                Stop::At(deadline) => {
+                    let has_time = Instant::now() < deadline;
+                    let is_done = work.runs.is_empty() || !has_time;
+                    if is_done && work.rounds.under_way.is_none() {
+                        return self.hand_back(work).await;
+                    }
+                    (deadline, has_time)
+                }
             };
             tokio::select! {
-                Some(ended) = runs.join_next() => {
-                    // A run catches the panics of its handler.
+                Some(ended) = work.runs.join_next() => {
+                    // A run catches its panics.
                     if let Ok((epoch, ended)) = ended {
-                        if !matches!(ended.end, End::Handled) {
-                            failed_meanwhile.extend(ended.stream);
-                        }
-                        self.end(&mut streams, epoch, ended).await;
+                        self.end(&mut work, epoch, ended).await;
                     }
                 }
-                polled = wait_for(&mut polling) => {
-                    polling = None;
-                    match polled {
-                        Ok(polled) => {
-                            pause = if polled.is_busy {
-                                self.settings.shortest_poll
-                            } else {
-                                (pause * 2).min(self.settings.longest_poll)
-                            };
-                            next = if polled.is_busy { Instant::now() } else { Instant::now() + pause };
-                            // What a lost node has claimed is released by others.
-                            if *self.identity.borrow() == known {
-                                let is_late = |one: &mut Claimed| {
-                                    one.stream().is_some_and(|key| failed_meanwhile.contains(&key))
-                                };
-                                let mut claimed = polled.claimed;
-                                let late = claimed.extract_if(.., is_late).collect();
-                                self.give_back(late, self.runner.clock.now()).await;
-                                streams.add(claimed);
-                            }
-                        }
-                        Err(error) => {
-                            tracing::warn!(shard = %self.runner.shard.identifier(), %error, "looking for events failed; trying again");
-                            pause = (pause * 2).min(self.settings.longest_poll);
-                            next = Instant::now() + pause;
-                        }
-                    }
+                polled = wait_for(&mut work.rounds.under_way) => {
+                    work.rounds.under_way = None;
+                    self.take(&mut work, polled).await;
                 }
-                _ = commits.changed() => {
-                    pause = self.settings.shortest_poll;
-                    next = next.min(Instant::now() + pause);
-                }
+                _ = commits.changed() => work.rounds.hurry(self.settings.shortest_poll),
                 Ok(()) = self.identity.changed() => {
-                    known = *self.identity.borrow_and_update();
-                    streams.begin_epoch();
-                    // It may have claimed what stands behind a forgotten one. If the identity comes
-                    // back, the next check releases that.
-                    polling = None;
-                    checked = None;
+                    work.begin_epoch(*self.identity.borrow_and_update());
                 }
                 Ok(()) = self.stop.changed() => {}
                 () = tokio::time::sleep_until(wakes), if has_time => {}
+            }
+        }
+    }
+
+    /// Begins what can begin: runs of claimed deliveries, and a round.
+    fn begin(&self, work: &mut Work) {
+        let Some(node) = work.identity else { return };
+        while let Some(Started { claimed, epoch }) = work.streams.start() {
+            let running = self.runner.clone().run(claimed);
+            work.runs.spawn(async move { (epoch, running.await) });
+        }
+        let rounds = &mut work.rounds;
+        if rounds.under_way.is_none() && Instant::now() >= rounds.next {
+            let checks = rounds.checked.is_none_or(|last| last.elapsed() >= CHECKS);
+            if checks {
+                rounds.checked = Some(Instant::now());
+            }
+            rounds.failed_meanwhile.clear();
+            rounds.under_way = self.poll(&work.streams, node, checks).map(Polling::start);
+            rounds.next = Instant::now() + rounds.pause;
+        }
+    }
+
+    /// Takes what a round has found.
+    async fn take(&self, work: &mut Work, polled: Result<Polled, EventsError>) {
+        let rounds = &mut work.rounds;
+        let is_busy = polled.as_ref().is_ok_and(|polled| polled.is_busy);
+        if is_busy {
+            rounds.pause = self.settings.shortest_poll;
+            rounds.next = Instant::now();
+        } else {
+            rounds.pause = (rounds.pause * 2).min(self.settings.longest_poll);
+            rounds.next = Instant::now() + rounds.pause;
+        }
+        match polled {
+            // What a lost node has claimed is released by others.
+            Ok(_) if *self.identity.borrow() != work.identity => {}
+            Ok(Polled { mut claimed, .. }) => {
+                let failed = &rounds.failed_meanwhile;
+                let is_late =
+                    |one: &mut Claimed| one.stream().is_some_and(|key| failed.contains(&key));
+                let late = claimed.extract_if(.., is_late).collect();
+                work.streams.add(claimed);
+                self.give_back(late, self.runner.clock.now()).await;
+            }
+            Err(error) => {
+                let shard = self.runner.shard.identifier();
+                tracing::warn!(%shard, %error, "looking for events failed; trying again");
             }
         }
     }
@@ -193,9 +210,13 @@ impl ShardWorker {
     }
 
     /// Takes note of a run that has ended. Deliveries behind one that failed are given back.
-    async fn end(&self, streams: &mut Streams, epoch: u64, ended: Ended) {
+    async fn end(&self, work: &mut Work, epoch: u64, ended: Ended) {
         let Ended { handler, id, stream, end } = ended;
-        let behind = streams.end(epoch, handler, id, stream, matches!(end, End::Handled));
+        let is_handled = matches!(end, End::Handled);
+        if !is_handled {
+            work.rounds.failed_meanwhile.extend(stream);
+        }
+        let behind = work.streams.end(epoch, handler, id, stream, is_handled);
         let due = match end {
             End::Failed { until: Some(until) } => until,
             _ => self.runner.clock.now(),
@@ -213,7 +234,8 @@ impl ShardWorker {
     }
 
     /// Ends what still runs, and gives everything back.
-    async fn hand_back(self, mut streams: Streams, mut runs: JoinSet<(u64, Ended)>) {
+    async fn hand_back(self, work: Work) {
+        let Work { mut streams, mut runs, .. } = work;
         runs.shutdown().await;
         let now = self.runner.clock.now();
         let waiting = streams.take_waiting();
@@ -238,6 +260,25 @@ impl ShardWorker {
         if let Err(error) = poll.run().await {
             tracing::warn!(%error, "deliveries were not given back; they are taken over later");
         }
+    }
+}
+
+impl Work {
+    /// Forgets what was claimed under another identity.
+    fn begin_epoch(&mut self, identity: Option<Uuid>) {
+        self.identity = identity;
+        self.streams.begin_epoch();
+        // The round may have claimed what stands behind a forgotten delivery. If the identity comes
+        // back, the next check releases that.
+        (self.rounds.under_way, self.rounds.checked) = (None, None);
+    }
+}
+
+impl Rounds {
+    /// Lets the next round begin soon.
+    fn hurry(&mut self, pause: Duration) {
+        self.pause = pause;
+        self.next = self.next.min(Instant::now() + pause);
     }
 }
 
