@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use ekbatan::events::HandlerOptions;
 use futures_util::future::join_all;
+use support::{Dialect, until};
+use uuid::Uuid;
 
 use crate::scene::{Ledger, Mail, Renamed, Scene, deposit};
 
 on_every_database! {
     a_new_handler_gets_all_earlier_events_in_order_while_commits_go_on,
+    a_new_handler_gets_a_long_history_in_order,
     a_handler_from_now_on_gets_no_earlier_event,
     events_of_a_process_without_a_node_are_handled,
     events_of_another_program_are_handled,
@@ -31,6 +34,44 @@ async fn a_new_handler_gets_all_earlier_events_in_order_while_commits_go_on(scen
     for wallet in wallets {
         assert_eq!(scene.posted(wallet).await, (1..=51).collect::<Vec<i64>>());
     }
+}
+
+/// More than one sweep gives their deliveries.
+async fn a_new_handler_gets_a_long_history_in_order(scene: &Scene) {
+    const EVENTS: i64 = 2_500;
+    let wallet = Uuid::now_v7();
+    let events = scene.scratch.eventlog("events");
+    let (date, no) = match scene.scratch.dialect {
+        Dialect::Sqlite => ("2026-01-31T12:00:00.000000Z", "0"),
+        Dialect::Postgres => ("2026-01-31 12:00:00", "false"),
+        _ => ("2026-01-31 12:00:00", "0"),
+    };
+    // The ids are in the opposite order, so that a sweep finds the last version first.
+    let mut ids: Vec<Uuid> = (0..EVENTS).map(|_| Uuid::now_v7()).collect();
+    ids.reverse();
+    let row = |(id, version): (&Uuid, i64)| {
+        format!(
+            "('{id}', 'a', '{id}', 'a', '{{}}', '{date}', '{date}', '{wallet}', 'Wallet', \
+             'WalletClosed', '{{\"balance\":\"1\"}}', '{date}', {no}, {version}, 0, 1, 0)"
+        )
+    };
+    let rows: Vec<String> = ids.iter().zip(1..).map(row).collect();
+    scene
+        .scratch
+        .execute(&format!(
+            "INSERT INTO {events} (id, namespace, action_id, action_name, action_params, started_date, \
+             completion_date, model_id, model_type, event_type, payload, event_date, delivered, \
+             model_version, event_index, event_version, fanned_out) VALUES {}",
+            rows.join(", ")
+        ))
+        .await;
+    let ledger = Ledger::new(|_, _| Box::pin(async { Ok(()) }));
+    let (seen, options) = (ledger.seen(), HandlerOptions::default().max_age(None));
+    let _node = scene.node().handler_with(ledger, options).start().await.unwrap();
+    until("the whole history is seen", async || seen.lock().unwrap().len() >= EVENTS as usize)
+        .await;
+    let versions: Vec<i64> = seen.lock().unwrap().iter().map(|seen| seen.version).collect();
+    assert_eq!(versions, (1..=EVENTS).collect::<Vec<i64>>());
 }
 
 async fn a_handler_from_now_on_gets_no_earlier_event(scene: &Scene) {
@@ -64,12 +105,12 @@ async fn events_of_another_program_are_handled(scene: &Scene) {
     let node = scene.node().handler_with(Ledger::posting(), options);
     let _node = node.start().await.unwrap();
     let events = scene.scratch.eventlog("events");
-    let wallet = uuid::Uuid::now_v7();
+    let wallet = Uuid::now_v7();
     for _ in 0..3 {
-        let (id, action) = (uuid::Uuid::now_v7(), uuid::Uuid::now_v7());
+        let (id, action) = (Uuid::now_v7(), Uuid::now_v7());
         // SQLite has no dates: these are in the form of the framework.
         let date = match scene.scratch.dialect {
-            support::Dialect::Sqlite => "2026-01-31T12:00:00.000000Z",
+            Dialect::Sqlite => "2026-01-31T12:00:00.000000Z",
             _ => "2026-01-31 12:00:00.000000",
         };
         scene
@@ -81,7 +122,7 @@ async fn events_of_another_program_are_handled(scene: &Scene) {
                  '{date}', '{date}', '{wallet}', 'Wallet', \
                  'WalletMoneyDeposited', '{{\"amount\":\"1\",\"balance\":\"1\"}}', \
                  '{date}', {no})",
-                no = if scene.scratch.dialect == support::Dialect::Postgres { "false" } else { "0" },
+                no = if scene.scratch.dialect == Dialect::Postgres { "false" } else { "0" },
             ))
             .await;
     }
