@@ -24,7 +24,7 @@ use crate::HandledEvent;
 /// # use serde::{Deserialize, Serialize};
 /// # #[derive(Debug, Clone, Serialize, Deserialize, Event)]
 /// # pub enum WalletEvent { #[event(name = "WalletMoneyDeposited")] MoneyDeposited { amount: i64 } }
-/// # #[derive(Debug, Serialize)] pub struct Entry { amount: i64 }
+/// # #[derive(Debug, Serialize, Deserialize)] pub struct Entry { amount: i64 }
 /// # pub struct PostEntry;
 /// # impl Action for PostEntry {
 /// #     const NAME: &'static str = "ledger.post_entry";
