@@ -238,9 +238,7 @@ async fn batches_that_delete_one_row_each_are_committed_together() {
     for outcome in join_all(deletes).await {
         let committed = outcome.unwrap();
         assert_eq!(committed.folded, 64);
-        // SQLite runs 16 of them by one call, between the calls that begin and commit.
-        let is_sqlite = scratch.database.driver.capabilities().dialect == Dialect::Sqlite;
-        assert_eq!(committed.round_trips, if is_sqlite { 6 } else { 1 });
+        assert_eq!(committed.round_trips, 1);
     }
     for id in rows {
         assert_eq!(scratch.version(deliveries, id).await, None);

@@ -80,6 +80,7 @@ fn a_deposit_is_sent_as_the_guide_shows_it() {
             Value::Int(2),
             Value::Int(0),
             Value::Int(1),
+            Value::Int(0),
         ]
         .into(),
         ..change(&table(&EVENTS, db_type), Insert)
