@@ -57,6 +57,7 @@
 //! | [`config`] | The configuration, from YAML, the environment and code. |
 //! | [`lock`] | Keyed locks: in this process, in a database, or in Redis. |
 //! | [`events`] | Nodes and handlers: what happens after a commit, in order and once. |
+//! | [`jobs`] | Jobs that run by a schedule: one run for each slot, over any number of nodes. |
 //! | [`clock`] | The source of time, which tests replace. |
 //!
 //! # Features
@@ -67,6 +68,7 @@
 //! | `postgres` | yes | PostgreSQL. |
 //! | `mysql` | yes | MySQL and MariaDB. |
 //! | `events` | yes | Handlers for events. |
+//! | `jobs` | yes | Jobs that run by a schedule. |
 //! | `redis` | no | Keyed locks in Redis or Valkey. |
 //!
 //! The framework reports spans and events through [`tracing`](https://docs.rs/tracing), and
@@ -102,6 +104,11 @@ pub use ekbatan_core::__private;
 #[cfg(feature = "events")]
 #[doc(inline)]
 pub use ekbatan_events as events;
+
+/// Jobs that run by a schedule.
+#[cfg(feature = "jobs")]
+#[doc(inline)]
+pub use ekbatan_jobs as jobs;
 
 pub mod lock;
 

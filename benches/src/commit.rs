@@ -21,11 +21,12 @@ use ekbatan_testkit::Proxy;
 
 use crate::failure::Failure;
 use crate::statistics::RoundResult;
-use database::StartedDatabase;
+pub use database::StartedDatabase;
 use options::CommitMode;
-pub use options::CommitOptions;
+pub use options::{BenchDatabase, CommitDurability, CommitOptions};
 use report::CommitFigure;
 use rows::Totals;
+pub use rows::{NAMESPACE, PRINCIPAL};
 use worker::Worker;
 
 /// The amount of each deposit, in cents.
@@ -41,7 +42,9 @@ const UNCOUNTED: u64 = 20;
 pub async fn run(options: &CommitOptions) -> Result<(), Failure> {
     let wallets: Arc<[Uuid]> = (0..options.wallets).map(|_| Uuid::now_v7()).collect();
     eprintln!("starting {:?} with {} wallets", options.database, wallets.len());
-    let database = StartedDatabase::start(options, &wallets).await?;
+    let most = options.tasks.iter().copied().max().unwrap_or(1);
+    let durability = options.durability();
+    let database = StartedDatabase::start(options.database, durability, most, &wallets).await?;
     let figures = measure(options, &database, &wallets).await;
     database.stop().await?;
     report::print(options, &figures?);
@@ -201,14 +204,14 @@ async fn deposit_alone(
 }
 
 /// SplitMix64, which is even enough to choose wallets.
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(Uuid::now_v7().as_u64_pair().1)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

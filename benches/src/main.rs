@@ -2,6 +2,7 @@
 //! explains how to read the figures.
 
 mod commit;
+mod events;
 mod failure;
 mod locks;
 mod statistics;
@@ -35,6 +36,13 @@ enum Bench {
     /// versions and events match the acknowledged deposits.
     Commit(commit::CommitOptions),
 
+    /// Events: how many are handled, and how soon after their commit.
+    ///
+    /// Deposits are made while their events are handled by something that does nothing. All
+    /// modes use one server with equal durability. The run fails unless each event was
+    /// handled exactly once, and in order where the mode has one.
+    Events(events::EventsOptions),
+
     /// Locks: the cost of a free key, of a key that passes between processes, and of a
     /// key under contention.
     ///
@@ -57,6 +65,10 @@ async fn main() -> ExitCode {
     let done = match bench {
         Bench::Commit(options) => match options.complete() {
             Ok(options) => commit::run(&options).await,
+            Err(error) => Err(error),
+        },
+        Bench::Events(options) => match options.complete() {
+            Ok(options) => events::run(&options).await,
             Err(error) => Err(error),
         },
         Bench::Locks(options) => locks::run(&options).await,

@@ -26,12 +26,13 @@ pub mod shard;
 /// What the derives' code and the workspace's other crates need, and users do not.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::db::doorbell::DoorbellMember;
     #[cfg(feature = "mysql")]
     pub use crate::db::mysql::server_options as mysql_options;
     #[cfg(feature = "sqlite")]
     pub use crate::db::sqlite::file_options as sqlite_options;
     pub use crate::domain::event::payload_of;
-    pub use crate::outbox::deliveries;
+    pub use crate::outbox::{Mark, OldRows, deliveries};
     pub use chrono;
     pub use serde_json;
 }

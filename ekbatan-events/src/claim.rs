@@ -7,23 +7,26 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent};
-use ekbatan_core::domain::Stored;
-use ekbatan_core::repository::{Condition, Direction, PageRequest, Repository};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, WantedDue};
+use ekbatan_core::domain::{Id, Stored};
+use ekbatan_core::repository::{Direction, PageRequest, Repository};
 use ekbatan_core::shard::Shard;
-use futures_util::future::{join_all, try_join};
+use futures_util::future::join_all;
 use uuid::Uuid;
 
+use crate::claimed::{Claimed, StreamKey, place, stream_of};
 use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
 use crate::membership::release;
-use crate::options::Order;
+use crate::put_off::{Obstructed, put_off};
 
-/// How many deliveries are looked at in one round.
-pub(crate) const ROUND: usize = 256;
+/// How many deliveries of one name and state are looked at, if there are many handlers.
+const FEWEST: usize = 16;
+
+/// The states in which deliveries can be claimed.
+const STATES: [DeliveryState; 2] = [DeliveryState::New, DeliveryState::Waiting];
 
 /// How many deliveries of one handler a node holds at most.
 const HELD: usize = 1_024;
@@ -33,46 +36,26 @@ const OBSTACLES: usize = 512;
 
 /// How many deliveries of a stream a node holds. One that takes long would keep others from being
 /// claimed.
-const LONGEST_RUN: usize = 16;
-
-/// After which time a delivery behind one that another node handles is looked at again, the first
-/// time.
-const BEHIND_OTHERS: Duration = Duration::from_millis(50);
-
-/// After which time it is checked whether a delivery is still behind a parked one.
-pub(crate) const BEHIND_PARKED: Duration = Duration::from_secs(600);
-
-/// A delivery that this node has claimed, with its event.
-pub(crate) struct Claimed {
-    pub(crate) handler: Arc<Handler>,
-    pub(crate) delivery: Stored<Delivery>,
-    pub(crate) event: StoredEvent,
-}
-
-impl Claimed {
-    /// The stream whose deliveries are handled one after another; `None` without an order.
-    pub(crate) fn stream(&self) -> Option<StreamKey> {
-        stream_of(&self.handler, &self.delivery)
-    }
-}
-
-/// A handler and a model.
-pub(crate) type StreamKey = (&'static str, Uuid);
-
-fn stream_of(handler: &Handler, delivery: &Delivery) -> Option<StreamKey> {
-    (handler.options.order == Order::PerModel).then_some((handler.name, delivery.stream))
-}
-
-/// The place of a delivery in its stream.
-pub(crate) fn place(delivery: &Delivery) -> (i64, i64, Uuid) {
-    (delivery.model_version, delivery.event_index, delivery.event_id)
-}
+pub(crate) const LONGEST_RUN: usize = 16;
 
 /// A delivery that could be claimed.
-type Candidate = (Arc<Handler>, Stored<Delivery>);
+pub(crate) type Candidate = (Arc<Handler>, Stored<Delivery>);
 
-/// A delivery, and the row before it that this node does not hold.
-type Obstructed = (Stored<Delivery>, Stored<Delivery>);
+/// What could be claimed at the begin of a round.
+pub(crate) struct Candidates {
+    pub(crate) found: Vec<Candidate>,
+    /// The generation of the subscriptions at that time.
+    pub(crate) generation: i64,
+}
+
+/// What a round has claimed.
+pub(crate) struct ClaimedRound {
+    pub(crate) claimed: Vec<Claimed>,
+    /// The streams that other nodes handle.
+    pub(crate) elsewhere: Vec<StreamKey>,
+    /// How many deliveries wait from now on for others before them.
+    pub(crate) put_off: usize,
+}
 
 /// Claims deliveries of one shard for a node.
 pub(crate) struct Claims<'c> {
@@ -82,6 +65,21 @@ pub(crate) struct Claims<'c> {
     pub(crate) node: Uuid,
     /// The deliveries that this node holds already.
     pub(crate) held: &'c HashSet<Uuid>,
+    /// By handler, the models whose streams the round skips.
+    pub(crate) passed_over: &'c HashMap<&'static str, Vec<Uuid>>,
+    /// How many deliveries are looked at in one round; more, if there are many handlers.
+    pub(crate) at_once: usize,
+}
+
+/// What of a stream can be claimed.
+struct Split<'r> {
+    /// The first deliveries before which there are only deliveries of this node, as many as there are
+    /// candidates.
+    run: Vec<Candidate>,
+    /// The row that keeps others from being claimed.
+    obstacle: Option<&'r Stored<Delivery>>,
+    /// The candidates behind it.
+    behind: Vec<Candidate>,
 }
 
 impl Claims<'_> {
@@ -90,32 +88,51 @@ impl Claims<'_> {
         &self,
         room: &HashMap<&'static str, usize>,
         now: DateTime<Utc>,
-    ) -> Result<Vec<Candidate>, EventsError> {
+    ) -> Result<Option<Candidates>, EventsError> {
         let names = self.handlers.names();
-        let open =
-            names.filter(|(_, handler)| room.get(handler.name).is_some_and(|room| *room > 0));
-        let open: Vec<String> = open.map(|(name, _)| name.to_owned()).collect();
+        let open: Vec<(&str, &Arc<Handler>)> = names
+            .filter(|(_, handler)| room.get(handler.name).is_some_and(|room| *room > 0))
+            .collect();
         if open.is_empty() {
-            return Ok(Vec::new());
+            return Ok(None);
         }
-        let wanted = Delivery::HANDLER.is_in(open);
-        let page = |condition: Condition<Delivery>| {
-            let request = PageRequest::first(ROUND).filter(condition & wanted.clone());
-            self.deliveries.page(request.order_by(Delivery::DUE, Direction::Ascending))
-        };
-        // A new delivery is due whatever the clock of the process says that committed it.
-        let new = page(Delivery::STATE.eq(DeliveryState::New));
-        let waiting = page(Delivery::STATE.eq(DeliveryState::Waiting) & Delivery::DUE.le(now));
-        let (new, waiting) = try_join(new, waiting).await?;
-        let mut left = room.clone();
-        let mut candidates = Vec::new();
-        for row in new.rows.into_iter().chain(waiting.rows) {
+        let wanted = self.wanted(&open);
+        let most = (self.at_once / open.len()).max(FEWEST);
+        let due = self.shard.due(&wanted, now, most).await?;
+        let mut ids: HashMap<&'static str, Vec<Vec<Uuid>>> = HashMap::new();
+        for ((_, handler), of_states) in open.iter().zip(due.deliveries.chunks(STATES.len())) {
+            ids.entry(handler.name).or_default().extend(of_states.iter().cloned());
+        }
+        let mut chosen = Vec::new();
+        for (handler, ids) in ids {
+            let ids = take_turns(ids).filter(|id| !self.held.contains(id));
+            chosen.extend(ids.take(room.get(handler).copied().unwrap_or_default()));
+        }
+        let chosen: Vec<_> = chosen.into_iter().map(Id::from_uuid).collect();
+        let mut found = Vec::with_capacity(chosen.len());
+        for row in self.deliveries.find_by_ids(&chosen).await? {
             let Some(handler) = self.handlers.get(&row.handler) else { continue };
-            let Some(left) = left.get_mut(handler.name).filter(|left| **left > 0) else { continue };
-            *left -= 1;
-            candidates.push((handler.clone(), row));
+            if STATES.contains(&row.state) {
+                found.push((handler.clone(), row));
+            }
         }
-        Ok(candidates)
+        Ok(Some(Candidates { found, generation: due.generation }))
+    }
+
+    /// What is asked for each name and state.
+    fn wanted<'n>(&self, open: &[(&'n str, &Arc<Handler>)]) -> Vec<WantedDue<'n>> {
+        let passed_over = |name: &str| self.passed_over.get(name).filter(|of| !of.is_empty());
+        let any = open.iter().any(|(_, handler)| passed_over(handler.name).is_some());
+        let questions = open.iter().flat_map(|(name, handler)| {
+            let mut except: Vec<Uuid> =
+                passed_over(handler.name).into_iter().flatten().copied().collect();
+            // If one question passes streams over, all do: so there are few different statements.
+            if any && except.is_empty() {
+                except.push(Uuid::nil());
+            }
+            STATES.map(|state| WantedDue { state, handler: name, except: except.clone() })
+        });
+        questions.collect()
     }
 
     /// Claims the candidates before which nothing stands, and puts the others off.
@@ -123,7 +140,7 @@ impl Claims<'_> {
         &self,
         candidates: Vec<Candidate>,
         now: DateTime<Utc>,
-    ) -> Result<Vec<Claimed>, EventsError> {
+    ) -> Result<ClaimedRound, EventsError> {
         let mut streams: HashMap<StreamKey, Vec<Candidate>> = HashMap::new();
         let mut free = Vec::new();
         for (handler, row) in candidates {
@@ -134,18 +151,25 @@ impl Claims<'_> {
         }
         let mut runs: Vec<Vec<Candidate>> = free.into_iter().map(|one| vec![one]).collect();
         let before = self.rows_before(&mut streams).await?;
-        let mut obstructed = Vec::new();
+        let (mut obstructed, mut elsewhere) = (Vec::new(), Vec::new());
         for (key, candidates) in streams {
             let rows = before.get(&key).map(Vec::as_slice).unwrap_or_default();
-            let (run, behind) = self.split(candidates, rows, now);
+            let Split { run, behind, obstacle } = self.split(candidates, rows, now);
             runs.push(run);
-            obstructed.extend(behind);
+            let Some(obstacle) = obstacle else { continue };
+            if obstacle.state == DeliveryState::Claimed && obstacle.node != self.node {
+                elsewhere.push(key);
+            }
+            obstructed.extend(behind.into_iter().map(|(handler, delivery)| Obstructed {
+                delivery,
+                behind: obstacle.clone(),
+                names: handler.names(),
+            }));
         }
-        for (row, obstacle) in obstructed {
-            self.put_off(row, &obstacle, now).await?;
-        }
+        let put_off = put_off(self.deliveries, obstructed, now).await?;
         let claimed: Vec<_> = join_all(runs.into_iter().map(|run| self.claim_run(run, now))).await;
-        self.with_events(claimed.into_iter().flatten().collect()).await
+        let claimed = self.with_events(claimed.into_iter().flatten().collect()).await?;
+        Ok(ClaimedRound { claimed, elsewhere, put_off })
     }
 
     /// All rows of the streams up to their last candidates, sorted by their places. Sorts the
@@ -159,12 +183,15 @@ impl Claims<'_> {
             candidates.sort_by_key(|(_, row)| place(row));
             let Some((handler, last)) = candidates.last() else { continue };
             let up_to = Delivery::STREAM.eq(last.stream)
-                & Delivery::HANDLER.is_in(self.names_of(handler))
+                & Delivery::HANDLER.is_in(handler.names())
                 & Delivery::MODEL_VERSION.le(last.model_version);
             of_any.push((*key, candidates.len(), up_to));
         }
         let mut found: HashMap<StreamKey, Vec<Stored<Delivery>>> = HashMap::new();
+        // The last one is repeated, so that there are few different statements.
         let any = of_any.iter().map(|(_, _, condition)| condition.clone());
+        let last = of_any.last().map(|(_, _, condition)| condition.clone());
+        let any = any.chain(last.into_iter().cycle()).take(of_any.len().next_power_of_two());
         let Some(any) = any.reduce(|a, b| a | b) else { return Ok(found) };
         let page = self.deliveries.page(PageRequest::first(OBSTACLES).filter(any)).await?.rows;
         if page.len() < OBSTACLES {
@@ -197,23 +224,17 @@ impl Claims<'_> {
         Ok(found)
     }
 
-    fn names_of(&self, handler: &Handler) -> Vec<String> {
-        let aliases = handler.options.aliases.iter().cloned();
-        std::iter::once(handler.name.to_owned()).chain(aliases).collect()
-    }
-
-    /// The first deliveries of a stream before which there are only deliveries of this node, as
-    /// many as there are candidates, and the candidates behind another row, with that row. The
-    /// first ones need not be candidates: those may be behind more rows than a round looks at.
-    fn split(
+    /// Finds the deliveries of a stream that can be claimed. They need not be candidates: those may
+    /// be behind more rows than a round looks at.
+    fn split<'r>(
         &self,
         candidates: Vec<Candidate>,
-        rows: &[Stored<Delivery>],
+        rows: &'r [Stored<Delivery>],
         now: DateTime<Utc>,
-    ) -> (Vec<Candidate>, Vec<Obstructed>) {
-        let mut run = Vec::new();
+    ) -> Split<'r> {
+        let mut split = Split { run: Vec::new(), behind: Vec::new(), obstacle: None };
         let Some(handler) = candidates.first().map(|(handler, _)| handler.clone()) else {
-            return (run, Vec::new());
+            return split;
         };
         let mut held = 0;
         for row in rows {
@@ -222,65 +243,30 @@ impl Claims<'_> {
                 DeliveryState::Waiting => row.due <= now,
                 _ => false,
             };
-            if is_open {
-                if run.len() == candidates.len() || held + run.len() >= LONGEST_RUN {
-                    break;
+            match (is_open, self.held.contains(&row.id.uuid())) {
+                // Others took this node for dead and have released the row. Its run does not know
+                // that yet, so it is left alone until the run has ended.
+                (true, true) => return split,
+                (true, false) => {
+                    if split.run.len() == candidates.len() || held + split.run.len() >= LONGEST_RUN
+                    {
+                        return split;
+                    }
+                    split.run.push((handler.clone(), row.clone()));
                 }
-                run.push((handler.clone(), row.clone()));
-            } else if self.holds(row) {
-                held += 1;
-            } else {
-                // Those before it are in the run, or were handled meanwhile.
-                let behind = candidates.into_iter().map(|(_, candidate)| candidate);
-                let behind = behind.filter(|candidate| place(candidate) > place(row));
-                return (run, behind.map(|candidate| (candidate, row.clone())).collect());
+                (false, true) if row.state == DeliveryState::Claimed && row.node == self.node => {
+                    held += 1;
+                }
+                (false, _) => {
+                    // Those before it are in the run, or were handled meanwhile.
+                    split.behind = candidates;
+                    split.behind.retain(|(_, candidate)| place(candidate) > place(row));
+                    split.obstacle = Some(row);
+                    return split;
+                }
             }
         }
-        (run, Vec::new())
-    }
-
-    fn holds(&self, row: &Stored<Delivery>) -> bool {
-        row.state == DeliveryState::Claimed
-            && row.node == self.node
-            && self.held.contains(&row.id.uuid())
-    }
-
-    /// Lets a candidate wait for the row before it, so that the next rounds find others.
-    async fn put_off(
-        &self,
-        row: Stored<Delivery>,
-        obstacle: &Stored<Delivery>,
-        now: DateTime<Utc>,
-    ) -> Result<(), EventsError> {
-        // The version tells how often it was put off.
-        let pause = BEHIND_OTHERS * u32::try_from(row.version()).unwrap_or(1).clamp(1, 32);
-        let (state, due) = match obstacle.state {
-            DeliveryState::New => return Ok(()),
-            DeliveryState::Claimed => (DeliveryState::Waiting, now + pause),
-            DeliveryState::Waiting => (DeliveryState::Waiting, obstacle.due.max(now + pause)),
-            DeliveryState::Parked | DeliveryState::Blocked => {
-                (DeliveryState::Blocked, now + BEHIND_PARKED)
-            }
-        };
-        let change = row.apply(|row| (row.state, row.due) = (state, due));
-        let changed = match self.deliveries.update(change).await.map_err(EventsError::from) {
-            Ok(changed) => changed,
-            Err(error) if error.is_stale() => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        if state == DeliveryState::Blocked {
-            // Whoever releases the parked row looks for blocked ones afterwards. It may have done
-            // so just before this one was blocked; the obstacle may be one that it is just
-            // releasing, so that the parked row itself is looked for.
-            let names = self.handlers.get(&changed.handler).map(|of| self.names_of(of));
-            let parked = Delivery::STREAM.eq(changed.stream)
-                & Delivery::HANDLER.is_in(names.unwrap_or_default())
-                & Delivery::STATE.eq(DeliveryState::Parked);
-            if !self.deliveries.exists_where(parked).await? {
-                release(self.deliveries, changed, now).await?;
-            }
-        }
-        Ok(())
+        split
     }
 
     /// Claims candidates of one stream. If another node was faster with one of them, those behind
@@ -338,4 +324,12 @@ impl Claims<'_> {
         }
         Ok(with_events)
     }
+}
+
+/// One id of each list in turn, so that none keeps the others waiting.
+fn take_turns(lists: Vec<Vec<Uuid>>) -> impl Iterator<Item = Uuid> {
+    let longest = lists.iter().map(Vec::len).max().unwrap_or_default();
+    (0..longest).flat_map(move |at| {
+        lists.iter().filter_map(|list| list.get(at).copied()).collect::<Vec<_>>()
+    })
 }

@@ -1,9 +1,12 @@
 //! Deliveries that were given up.
 
 use chrono::{DateTime, Utc};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
 use ekbatan_core::domain::Id;
 use ekbatan_macros::{Entity, State};
 use uuid::Uuid;
+
+use crate::intervention::Operator;
 
 /// A delivery that was given up. The event stays in the outbox.
 #[derive(Debug, Clone, PartialEq, Entity)]
@@ -28,9 +31,11 @@ pub struct DeadLetter {
     pub error: String,
     /// When the delivery was given up.
     pub died: DateTime<Utc>,
-    /// Who has settled it.
+    /// When somebody settled it.
+    pub settled: Option<DateTime<Utc>>,
+    /// The operator who settled it.
     pub settled_by: Option<String>,
-    /// Why it was settled like this.
+    /// The operator's reason.
     pub settled_why: Option<String>,
     /// What became of it.
     pub state: DeadLetterState,
@@ -46,4 +51,56 @@ pub enum DeadLetterState {
     Replayed,
     /// Somebody decided that it is not to be handled.
     Skipped,
+}
+
+impl DeadLetter {
+    /// The letter of a delivery that an operator does not want to be handled.
+    pub(crate) fn skipped(delivery: &Delivery, operator: Operator<'_>, now: DateTime<Utc>) -> Self {
+        let mut letter = Self {
+            id: Id::from_uuid(Uuid::now_v7()),
+            handler: delivery.handler.clone(),
+            stream: delivery.stream,
+            model_version: delivery.model_version,
+            event_index: delivery.event_index,
+            event_id: delivery.event_id,
+            attempts: delivery.attempts,
+            error: delivery.last_error.clone().unwrap_or_default(),
+            died: now,
+            settled: None,
+            settled_by: None,
+            settled_why: None,
+            state: DeadLetterState::Skipped,
+        };
+        letter.settle(DeadLetterState::Skipped, operator, now);
+        letter
+    }
+
+    pub(crate) fn settle(
+        &mut self,
+        state: DeadLetterState,
+        operator: Operator<'_>,
+        now: DateTime<Utc>,
+    ) {
+        (self.state, self.settled) = (state, Some(now));
+        self.settled_by = Some(operator.who.to_owned());
+        self.settled_why = Some(operator.why.to_owned());
+    }
+
+    /// A further delivery of the event.
+    pub(crate) fn delivered_again(&self, now: DateTime<Utc>) -> Delivery {
+        Delivery {
+            // Its own identity: the steps of the first delivery are not those of this one.
+            id: Id::from_uuid(Delivery::id_again(self.event_id)),
+            handler: self.handler.clone(),
+            stream: self.stream,
+            model_version: self.model_version,
+            event_index: self.event_index,
+            event_id: self.event_id,
+            due: now,
+            attempts: 0,
+            node: Uuid::nil(),
+            last_error: Some(self.error.clone()),
+            state: DeliveryState::New,
+        }
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent};
@@ -16,14 +15,12 @@ use tracing::{Instrument, field};
 use uuid::Uuid;
 
 use crate::HandlerContext;
-use crate::claim::{Claimed, StreamKey};
+use crate::claimed::{Claimed, StreamKey};
 use crate::dead_letter::{DeadLetter, DeadLetterState};
 use crate::error::EventsError;
+use crate::failure;
 use crate::handler_set::Handler;
 use crate::options::AfterLastAttempt;
-
-/// The longest error that is stored, in characters.
-const LONGEST_ERROR: usize = 2_000;
 
 /// How a run ended.
 pub(crate) enum End {
@@ -78,8 +75,8 @@ impl Runner {
                 End::Lost
             }
             Err(panic) => {
-                let panic = text_of(&*panic);
-                tracing::error!(handler = name, panic, "a run panicked outside of its handler");
+                let panic = failure::of_panic(&*panic);
+                tracing::error!(handler = name, panic, "a run failed outside of its handler");
                 End::Lost
             }
         };
@@ -101,7 +98,9 @@ impl Runner {
         delivery: &Stored<Delivery>,
         event: StoredEvent,
     ) -> Result<End, EventsError> {
-        if let Some(age) = self.too_old(handler, &event) {
+        // An operator who lets an event be tried again wants it to run, however old it is.
+        let is_wanted = delivery.attempts == 0 && delivery.last_error.is_some();
+        if let Some(age) = self.too_old(handler, &event).filter(|_| !is_wanted) {
             let why = format!("the event is older than {age:?}, and was not handled in time");
             let why = delivery
                 .last_error
@@ -133,22 +132,18 @@ impl Runner {
                     Err(error) => return Err(error),
                 }
             }
-            // A text of the application, which may panic.
-            Ok(Ok(Err(error))) => Some(
-                std::panic::catch_unwind(AssertUnwindSafe(|| chain(&*error)))
-                    .unwrap_or_else(|_| "an error that cannot be shown".to_owned()),
-            ),
-            Ok(Err(panic)) => Some(format!("panicked: {}", text_of(&*panic))),
+            Ok(Ok(Err(error))) => Some(failure::of_error(&*error)),
+            Ok(Err(panic)) => Some(failure::of_panic(&*panic)),
             Err(_) => Some(format!("did not end within {:?}", handler.options.timeout)),
         };
         match why {
             None => {
-                handler.handled.fetch_add(1, Ordering::Relaxed);
+                handler.count(self.shard.identifier(), |counts| counts.handled += 1);
                 Ok(End::Handled)
             }
             Some(why) if is_marked => {
                 tracing::warn!(handler = handler.name, error = %why, "a handler failed after its last action had committed; its event is handled");
-                handler.handled.fetch_add(1, Ordering::Relaxed);
+                handler.count(self.shard.identifier(), |counts| counts.handled += 1);
                 Ok(End::Handled)
             }
             Some(why) => self.fail(handler, delivery, why, attempt, date).await,
@@ -170,7 +165,7 @@ impl Runner {
         attempt: u32,
         date: DateTime<Utc>,
     ) -> Result<End, EventsError> {
-        handler.failed.fetch_add(1, Ordering::Relaxed);
+        handler.count(self.shard.identifier(), |counts| counts.failed += 1);
         tracing::warn!(handler = handler.name, event = %delivery.event_id, attempt, error = %why, "a handler failed");
         let options = &handler.options;
         // The time after the run counts: it may have taken long.
@@ -185,7 +180,7 @@ impl Runner {
         let change = delivery.clone().apply(|row| {
             (row.state, row.node, row.due) = (DeliveryState::Waiting, Uuid::nil(), until);
             row.attempts += 1;
-            row.last_error = Some(shorten(&why));
+            row.last_error = Some(failure::shorten(&why));
         });
         self.update(change).await.map(|kept| match kept {
             true => End::Failed { until: Some(until) },
@@ -206,7 +201,7 @@ impl Runner {
                 let change = delivery.clone().apply(|row| {
                     (row.state, row.node) = (DeliveryState::Parked, Uuid::nil());
                     row.attempts += 1;
-                    row.last_error = Some(shorten(&why));
+                    row.last_error = Some(failure::shorten(&why));
                 });
                 self.update(change).await.map(|kept| match kept {
                     true => End::Failed { until: None },
@@ -222,8 +217,9 @@ impl Runner {
                     event_index: delivery.event_index,
                     event_id: delivery.event_id,
                     attempts: delivery.attempts + 1,
-                    error: shorten(&why),
+                    error: failure::shorten(&why),
                     died: self.clock.now(),
+                    settled: None,
                     settled_by: None,
                     settled_why: None,
                     state: DeadLetterState::Dead,
@@ -259,28 +255,4 @@ impl Runner {
 fn misfit(error: ekbatan_core::domain::FieldError) -> EventsError {
     let kind = ekbatan_core::db::DbErrorKind::Decode;
     EventsError::Database(ekbatan_core::db::DbError::new(kind, error.to_string()))
-}
-
-/// An error and its causes.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
-}
-
-/// An error as it is stored: not too long, and without what no database stores.
-fn shorten(error: &str) -> String {
-    error.chars().filter(|character| *character != '\0').take(LONGEST_ERROR).collect()
 }

@@ -36,6 +36,48 @@ pub enum EventsError {
         /// The state in which it would have to be.
         state: &'static str,
     },
+    /// What an operator gave cannot be used.
+    #[error("`{what}` {why}")]
+    Unfit {
+        /// What was given.
+        what: &'static str,
+        /// What is wrong with it, and what would do.
+        why: String,
+    },
+    /// The filter does not select what was counted. Nothing was changed.
+    #[error(
+        "shard {shard} has {found} {filter}, and {counted} were counted; nothing was changed: count again"
+    )]
+    Recount {
+        /// The filter, in words.
+        filter: String,
+        /// How many were counted.
+        counted: u64,
+        /// How many there are.
+        found: u64,
+        /// The shard.
+        shard: ShardIdentifier,
+    },
+    /// The filter selects more than can be done at once.
+    #[error("shard {shard} has more than {most} {filter}; narrow the filter, as by its dates")]
+    TooMany {
+        /// The filter, in words.
+        filter: String,
+        /// The most.
+        most: usize,
+        /// The shard.
+        shard: ShardIdentifier,
+    },
+    /// The shard knows no handler of this name.
+    #[error("shard {shard} knows no handler `{handler}`; it knows {known}")]
+    UnknownHandler {
+        /// The name.
+        handler: String,
+        /// The shard.
+        shard: ShardIdentifier,
+        /// The handlers of the shard.
+        known: String,
+    },
 }
 
 impl From<TransactionError<EventsError>> for EventsError {

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::ops::Deref;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Mark, StoredEvent};
+use ekbatan_core::__private::Mark;
+use ekbatan_core::__private::deliveries::StoredEvent;
 use ekbatan_core::action::{Action, ActionExecutor, ErrorKind, ExecuteError};
 use ekbatan_core::db::ActionId;
 use ekbatan_core::domain::ShardIdentifier;
@@ -181,6 +182,10 @@ impl HandlerContext<'_> {
     /// Executes an action of which further ones follow, or which writes to another shard. It
     /// commits by itself, once for this name and this event: if the handler runs again, the stored
     /// output is returned.
+    ///
+    /// The parameters must be the same in every run: they are compared, as with every
+    /// [`idempotency_key`](ekbatan_core::action::Execution::idempotency_key). So take them from the
+    /// event, or from what an earlier step returned, and not from rows that may have changed since.
     pub async fn step<A: Action>(
         &mut self,
         name: &str,

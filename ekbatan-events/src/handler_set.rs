@@ -1,15 +1,16 @@
 //! The handlers of a node, without their types.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use ekbatan_core::__private::deliveries::StoredEvent;
+use ekbatan_core::__private::deliveries::{OwnedHandler, StoredEvent, Subscriptions};
 use ekbatan_core::domain::{EventName, ShardIdentifier};
 
 use crate::decode::DecodeError;
 use crate::error::StartError;
+use crate::options::Order;
 use crate::{Delivered, EventHandler, HandledEvent, HandlerContext, HandlerOptions};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -51,15 +52,21 @@ impl<H: EventHandler> AnyHandler for H {
     }
 }
 
+/// What a handler has done on one shard.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) handled: u64,
+    pub(crate) failed: u64,
+}
+
 /// A handler, its options, and what it has done so far.
 pub(crate) struct Handler {
     pub(crate) name: &'static str,
     pub(crate) options: HandlerOptions,
     /// The names of the events that it wants.
     pub(crate) events: Vec<String>,
-    pub(crate) paused: AtomicBool,
-    pub(crate) handled: AtomicU64,
-    pub(crate) failed: AtomicU64,
+    pub(crate) paused: Arc<AtomicBool>,
+    counts: Mutex<BTreeMap<ShardIdentifier, Counts>>,
     inner: Box<dyn AnyHandler>,
 }
 
@@ -72,11 +79,21 @@ impl Handler {
             name: H::NAME,
             options,
             events,
-            paused: AtomicBool::new(false),
-            handled: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
+            paused: Arc::default(),
+            counts: Mutex::default(),
             inner: Box::new(handler),
         }
+    }
+
+    /// How many deliveries a node holds for the handler at most, on each shard.
+    pub(crate) fn most_held(&self) -> usize {
+        self.options.concurrency.saturating_mul(4).clamp(64, 1_024)
+    }
+
+    /// The name and the aliases.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let aliases = self.options.aliases.iter().cloned();
+        std::iter::once(self.name.to_owned()).chain(aliases).collect()
     }
 
     pub(crate) async fn handle(
@@ -87,6 +104,27 @@ impl Handler {
         shard: ShardIdentifier,
     ) -> Result<(), BoxError> {
         self.inner.handle(ctx, event, attempt, shard).await
+    }
+
+    /// Counts what the handler has done on a shard.
+    pub(crate) fn count(&self, shard: ShardIdentifier, count: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        count(counts.entry(shard).or_default());
+    }
+
+    /// What the handler has done on one shard.
+    pub(crate) fn counts_of(&self, shard: ShardIdentifier) -> Counts {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&shard).copied().unwrap_or_default()
+    }
+
+    /// What the handler has done on all shards.
+    pub(crate) fn counts(&self) -> Counts {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.values().fold(Counts::default(), |sum, of| Counts {
+            handled: sum.handled + of.handled,
+            failed: sum.failed + of.failed,
+        })
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -126,6 +164,19 @@ impl HandlerSet {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Handler>> {
         self.handlers.iter()
+    }
+
+    /// The handlers, as the commits of this process see them. `subscriptions` are those with which the
+    /// node begins.
+    pub(crate) fn owned(&self, subscriptions: &Subscriptions) -> Vec<OwnedHandler> {
+        let owned = |handler: &Arc<Handler>| OwnedHandler {
+            name: handler.name,
+            since: subscriptions.since(handler.name),
+            is_ordered: handler.options.order == Order::PerModel,
+            most: handler.most_held(),
+            paused: handler.paused.clone(),
+        };
+        self.handlers.iter().map(owned).collect()
     }
 
     /// The handler with this name or alias.

@@ -5,34 +5,66 @@
 //! deliveries, runs their handlers, and deletes each delivery in the commit that has the handler's
 //! effect. So that effect is in the database exactly once, however often the handler runs.
 //!
-//! The files from bottom to top: `options`, `decode`, `error`, `dead_letter`, `handler` and `settings` are what
-//! an application sees; `handler_set`; `membership` and `registration`, the rows of nodes and subscriptions; `claim`,
-//! `poll` and `streams`, from due deliveries to those that may start; `delivery_run`; `shard_worker` and `node`;
-//! `operations`.
+//! The files from bottom to top: `options`, `decode`, `error`, `intervention`, `dead_letter`, `delivery_filter`,
+//! `failure` and `handler` are what an application sees; `handler_set`; `membership` and `registration`, the rows of nodes and
+//! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `put_off`, `elsewhere`,
+//! `claim`, `unheld`, `poll`, `streams`, `windows` and `rounds`, from due
+//! deliveries to those that may start; `delivery_run`; `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk` and
+//! `handler_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod bulk;
 mod claim;
+mod claimed;
 mod dead_letter;
 mod decode;
+mod delivery_filter;
 mod delivery_run;
+mod delivery_status;
+mod doorbell;
+mod elsewhere;
 mod error;
+mod failure;
+mod gauges;
 mod handler;
+mod handler_operations;
 mod handler_set;
+mod intervention;
 mod membership;
 mod node;
 mod operations;
 mod options;
 mod poll;
+mod put_off;
 mod registration;
+mod retention;
+mod rounds;
 mod settings;
 mod shard_worker;
 mod streams;
+mod unheld;
+mod windows;
 
 pub use dead_letter::{DeadLetter, DeadLetterState};
 pub use decode::{DecodeError, HandledEvent};
+pub use delivery_filter::DeliveryFilter;
+pub use delivery_status::DeliveryStatus;
 pub use error::{EventsError, StartError};
 pub use handler::{Delivered, EventHandler, HandlerContext};
+pub use intervention::{Intervention, InterventionKind, InterventionState};
 pub use node::{HandlerStatus, Node, NodeBuilder};
 pub use operations::{DeliveryOperations, PendingDelivery};
 pub use options::{AfterLastAttempt, HandlerOptions, Order, RetryDelay, StartFrom};
+pub use retention::{Deleted, Retention, RetentionError};
+
+/// What the workspace's other crates need, and users do not.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::intervention::Operator;
+
+    /// Why a handler or a job failed, as text.
+    pub mod failure {
+        pub use crate::failure::{of_error, of_panic};
+    }
+}

@@ -1,16 +1,16 @@
 //! The row of a node, and the rows of others.
 //!
-//! A node renews its row by raising the version. Whoever sees the same version for as long as the
-//! lease deletes the row, unless it is renewed in the same moment. So no two clocks are compared,
-//! and each process is a node of its own, whatever its name.
+//! A node renews its row by raising the version. If another node sees the same version for as
+//! long as the lease, it deletes the row, unless it is renewed in the same moment. So no two clocks
+//! are compared. Each process is a node of its own, also if several have one name.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
+use ekbatan_core::__private::deliveries::{Claimant, Delivery, DeliveryState};
 use ekbatan_core::domain::{Id, New, Stored};
-use ekbatan_core::repository::{PageRequest, Repository};
+use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::{Databases, Shard};
 use ekbatan_macros::{Entity, State};
 use tokio::time::Instant;
@@ -38,6 +38,7 @@ pub(crate) enum NodeState {
 
 /// A node on one shard.
 pub(crate) struct Membership {
+    shard: Shard,
     nodes: Repository<NodeRow>,
     deliveries: Repository<Delivery>,
     own: Stored<NodeRow>,
@@ -64,7 +65,7 @@ impl Membership {
         };
         let own = nodes.add(New::new(row, ())).await?;
         let deliveries = databases.repository().on_shard(shard);
-        Ok(Self { nodes, deliveries, own, lease, seen: HashMap::new() })
+        Ok(Self { shard: shard.clone(), nodes, deliveries, own, lease, seen: HashMap::new() })
     }
 
     pub(crate) fn id(&self) -> Uuid {
@@ -116,13 +117,14 @@ impl Membership {
     /// Releases deliveries whose node has no row.
     async fn release_orphans(&self, now: DateTime<Utc>) -> Result<usize, EventsError> {
         let known = self.nodes.find_all().await?;
-        let known = known.iter().map(|node| node.id.uuid());
-        let claimed = Delivery::STATE.eq(DeliveryState::Claimed);
-        let orphans = claimed & !Delivery::NODE.is_in(known);
-        let orphans = self.deliveries.page(PageRequest::first(PAGE).filter(orphans)).await?.rows;
+        let known = known.iter().map(|node| node.id.uuid()).collect();
+        let orphans = self.shard.claimed(Claimant::Other(known), PAGE).await?;
         if orphans.is_empty() {
             return Ok(0);
         }
+        let orphans: Vec<_> = orphans.into_iter().map(Id::from_uuid).collect();
+        let mut orphans = self.deliveries.find_by_ids(&orphans).await?;
+        orphans.retain(|row| row.state == DeliveryState::Claimed);
         // A node that joined meanwhile may have claimed them.
         let nodes: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
         let ids: Vec<_> = nodes.into_iter().map(Id::from_uuid).collect();
@@ -145,18 +147,19 @@ impl Membership {
     }
 }
 
-/// Gives a claimed delivery back, without counting an attempt. Nothing happens if it is not as it
-/// was read.
+/// Lets a delivery wait for a node again, without counting an attempt. `false` if it is not as it was
+/// read; then nothing happens.
 pub(crate) async fn release(
     deliveries: &Repository<Delivery>,
     row: Stored<Delivery>,
     due: DateTime<Utc>,
-) -> Result<(), EventsError> {
+) -> Result<bool, EventsError> {
     let change = row.apply(|row| {
         (row.state, row.node, row.due) = (DeliveryState::Waiting, Uuid::nil(), due);
     });
     match deliveries.update(change).await.map_err(EventsError::from) {
-        Err(error) if !error.is_stale() => Err(error),
-        _ => Ok(()),
+        Ok(_) => Ok(true),
+        Err(error) if error.is_stale() => Ok(false),
+        Err(error) => Err(error),
     }
 }

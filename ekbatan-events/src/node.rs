@@ -13,10 +13,13 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::delivery_run::Runner;
+use crate::doorbell::NodeDoorbell;
 use crate::error::{EventsError, StartError};
-use crate::handler_set::{Handler, HandlerSet};
+use crate::gauges::Gauges;
+use crate::handler_set::{Counts, Handler, HandlerSet};
 use crate::membership::Membership;
 use crate::registration::Registrar;
+use crate::retention::Retention;
 use crate::settings::Settings;
 use crate::shard_worker::{ShardWorker, Stop};
 use crate::{EventHandler, HandledEvent, HandlerOptions};
@@ -33,7 +36,7 @@ pub struct Node {
     handlers: HandlerSet,
     stop: watch::Sender<Stop>,
     workers: JoinSet<()>,
-    /// The heartbeats; they end when this is dropped.
+    /// The heartbeats and the retention; they end when this is dropped.
     hearts: JoinSet<()>,
     leaving: watch::Sender<bool>,
 }
@@ -62,9 +65,11 @@ pub struct HandlerStatus {
 }
 
 impl NodeBuilder {
-    /// Adds a handler with the default options: events of one model in order, retried for a week.
+    /// Adds a handler with the default options: events of one model in order, retried for a week, or
+    /// as the configuration says.
     pub fn handler<H: EventHandler>(self, handler: H) -> Self {
-        self.handler_with(handler, HandlerOptions::default())
+        let options = HandlerOptions::of(self.executor.databases().events_config());
+        self.handler_with(handler, options)
     }
 
     /// Adds a handler.
@@ -105,6 +110,54 @@ impl NodeBuilder {
         self
     }
 
+    /// Sets how many new deliveries a look claims at most, and how many that wait; 256 unless set, 16 to
+    /// 1,000. The handlers share it, with at least 16 for each. With less, the looks of a node that has much
+    /// to do are shorter, and there are more of them.
+    pub fn claimed_at_once(mut self, deliveries: usize) -> Self {
+        self.settings.claimed_at_once = deliveries;
+        self
+    }
+
+    /// Sets to how many events without deliveries a look gives theirs at most, in one transaction; 2,000
+    /// unless set, 1 to 10,000. Such events are those of other programs, and the earlier ones of a new handler.
+    pub fn swept_at_once(mut self, events: usize) -> Self {
+        self.settings.swept_at_once = events;
+        self
+    }
+
+    /// Sets whether the nodes of other processes are told of events that this process commits, and
+    /// this node hears of theirs; `true` unless set. It shortens the pauses, and nothing relies on it.
+    /// On PostgreSQL it takes a session of its own for each shard, which `LISTEN`s; switch it off if
+    /// a pooler makes that useless. SQLite is asked whether its file has changed. On MySQL and
+    /// MariaDB there is no such signal.
+    pub fn doorbell(mut self, doorbell: bool) -> Self {
+        self.settings.doorbell = doorbell;
+        self
+    }
+
+    /// Sets whether the node handles events; `true` unless set. If not, it registers its handlers and
+    /// leaves the events to other nodes.
+    pub fn handles(mut self, handles: bool) -> Self {
+        self.settings.handles = handles;
+        self
+    }
+
+    /// Sets how often the node reports how far its handlers are, as `tracing` events with the target
+    /// `ekbatan_events::gauges`; every minute unless set. The database is asked only if a subscriber
+    /// wants them.
+    pub fn gauges(mut self, every: Duration) -> Self {
+        self.settings.gauges = every;
+        self
+    }
+
+    /// Lets the node delete what nobody needs any more, on every shard, once in a while. The first
+    /// time is by chance. Several nodes may do it: what one has deleted, the others do not find. It replaces
+    /// the one of the configuration.
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.settings.retention = Some(retention);
+        self
+    }
+
     /// Registers the handlers on every shard, and starts.
     pub async fn start(self) -> Result<Node, StartError> {
         let Self { executor, handlers, unknown, settings } = self;
@@ -113,6 +166,9 @@ impl NodeBuilder {
             return Err(error);
         }
         let handlers = HandlerSet::new(handlers)?;
+        for handler in handlers.iter() {
+            handler.paused.store(!settings.handles, Ordering::Relaxed);
+        }
         let databases = executor.databases().clone();
         let hub = executor.deliveries().clone();
         let (stop, stopping) = watch::channel(Stop::No);
@@ -124,6 +180,7 @@ impl NodeBuilder {
             let clock = databases.clock().clone();
             let registrar = Registrar::new(&databases, &shard);
             let subscriptions = registrar.register(&handlers, clock.now()).await.map_err(failed)?;
+            let owned = handlers.owned(&subscriptions);
             hub.set(identifier, Arc::new(subscriptions));
             let joining =
                 Membership::join(&databases, &shard, &settings.name, clock.now(), settings.lease);
@@ -140,11 +197,15 @@ impl NodeBuilder {
                 runner,
                 handlers: handlers.clone(),
                 hub: hub.clone(),
+                registrar: registrar.clone(),
+                owner: hub.own(identifier, membership.id(), owned),
                 settings: settings.clone(),
+                doorbell: NodeDoorbell::join(&shard, &settings, &handlers),
                 identity: known,
                 stop: stopping.clone(),
             };
             workers.spawn(worker.run());
+            let shard_of_gauges = shard.clone();
             let heart = Heart {
                 databases: databases.clone(),
                 shard,
@@ -153,15 +214,28 @@ impl NodeBuilder {
                 settings: settings.clone(),
                 identity,
                 leaving: left.clone(),
+                states: None,
             };
             hearts.spawn(heart.beat(membership));
+            let gauges = Gauges {
+                databases: databases.clone(),
+                shard: shard_of_gauges,
+                handlers: handlers.clone(),
+                every: settings.gauges,
+                leaving: left.clone(),
+            };
+            hearts.spawn(gauges.run());
+        }
+        if let Some(retention) = settings.retention {
+            hearts.spawn(retention.run_often(databases, leaving.subscribe()));
         }
         Ok(Node { handlers, stop, workers, hearts, leaving })
     }
 }
 
 impl Node {
-    /// A node for the calls of an executor. It handles events on all shards of its databases.
+    /// A node for the calls of an executor. It handles events on all shards of its databases. Its
+    /// settings start from `ekbatan.events` of the configuration.
     ///
     /// A node without handlers handles nothing, but lets the commits of its executor deliver to the
     /// handlers of other nodes at once.
@@ -170,22 +244,21 @@ impl Node {
             executor: executor.clone(),
             handlers: Vec::new(),
             unknown: None,
-            settings: Settings::default(),
+            settings: Settings::new(executor.databases().events_config()),
         }
     }
 
     /// What the handlers do.
     pub fn handlers(&self) -> Vec<HandlerStatus> {
-        let status = |handler: &Arc<Handler>| HandlerStatus {
-            name: handler.name,
-            is_paused: handler.is_paused(),
-            handled: handler.handled.load(Ordering::Relaxed),
-            failed: handler.failed.load(Ordering::Relaxed),
+        let status = |handler: &Arc<Handler>| {
+            let Counts { handled, failed } = handler.counts();
+            HandlerStatus { name: handler.name, is_paused: handler.is_paused(), handled, failed }
         };
         self.handlers.iter().map(status).collect()
     }
 
     /// Lets this node claim no more events for a handler. Those that it has claimed are handled.
+    /// [`DeliveryOperations::pause`](crate::DeliveryOperations::pause) does it on all nodes.
     /// `false` if it has no handler of this name.
     pub fn pause(&self, handler: &str) -> bool {
         self.set_paused(handler, true)
@@ -223,6 +296,8 @@ struct Heart {
     settings: Settings,
     identity: watch::Sender<Option<Uuid>>,
     leaving: watch::Receiver<bool>,
+    /// How often operators had changed the states of subscriptions when they were read.
+    states: Option<i64>,
 }
 
 impl Heart {
@@ -261,7 +336,8 @@ impl Heart {
                 Err(late) => self.silent(renewed, &late),
             }
             // Never for so long that this node is not renewed in time.
-            match tokio::time::timeout(every, self.look_around(&mut membership)).await {
+            let longest = self.settings.lease / 2;
+            match tokio::time::timeout(longest, self.look_around(&mut membership)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "the other nodes could not be looked at; trying again")
@@ -291,11 +367,13 @@ impl Heart {
         self.identity.send_if_modified(|known| std::mem::replace(known, identity) != identity);
     }
 
-    async fn look_around(&self, membership: &mut Membership) -> Result<(), EventsError> {
+    async fn look_around(&mut self, membership: &mut Membership) -> Result<(), EventsError> {
         let known = self.hub.of(self.shard.identifier()).map(|of| of.generation());
-        if known != Some(self.registrar.generation().await?) {
+        let (generation, states) = self.registrar.versions().await?;
+        if known != Some(generation) || self.states != Some(states) {
             let subscriptions = self.registrar.read().await?;
             self.hub.set(self.shard.identifier(), Arc::new(subscriptions));
+            self.states = Some(states);
         }
         membership.clear_away(self.databases.clock().now()).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! What an operator does with deliveries: looks, retries, skips, replays.
+//! What an operator does with single deliveries: looks, retries, skips, replays.
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
@@ -8,7 +8,10 @@ use ekbatan_core::shard::{Databases, Shard};
 use uuid::Uuid;
 
 use crate::dead_letter::{DeadLetter, DeadLetterState};
+use crate::delivery_status::{DeliveryStatus, status};
 use crate::error::EventsError;
+use crate::intervention::{Intervention, InterventionKind, Operator};
+use crate::membership::release;
 
 /// How many blocked deliveries are released at a time.
 const PAGE: usize = 256;
@@ -23,16 +26,17 @@ const PAGE: usize = 256;
 ///     let operations = DeliveryOperations::new(databases, &shard);
 ///     for parked in operations.parked(100).await? {
 ///         println!("{} failed {} times: {:?}", parked.handler, parked.attempts, parked.last_error);
-///         operations.retry(parked.id).await?;
+///         operations.retry(parked.id, "alice", "the ledger is open again").await?;
 ///     }
 /// }
 /// # Ok(()) }
 /// ```
 pub struct DeliveryOperations {
-    databases: Databases,
-    shard: Shard,
-    deliveries: Repository<Delivery>,
-    dead_letters: Repository<DeadLetter>,
+    pub(crate) databases: Databases,
+    pub(crate) shard: Shard,
+    pub(crate) deliveries: Repository<Delivery>,
+    pub(crate) dead_letters: Repository<DeadLetter>,
+    pub(crate) interventions: Repository<Intervention>,
 }
 
 /// A delivery that is not handled yet.
@@ -65,7 +69,14 @@ impl DeliveryOperations {
             shard: shard.clone(),
             deliveries: databases.repository().on_shard(shard),
             dead_letters: databases.repository().on_shard(shard),
+            interventions: databases.repository().on_shard(shard),
         }
+    }
+
+    /// How far each handler is, ordered by name. It reads the deliveries that there are; what is
+    /// handled costs nothing.
+    pub async fn status(&self) -> Result<Vec<DeliveryStatus>, EventsError> {
+        status(&self.databases, &self.shard).await
     }
 
     /// The number of events that a handler has not handled yet.
@@ -96,38 +107,46 @@ impl DeliveryOperations {
         Ok(rows.into_iter().map(|row| pending(row.into_value())).collect())
     }
 
+    /// What operators did, the last first, at most `most`.
+    pub async fn interventions(
+        &self,
+        most: usize,
+    ) -> Result<Vec<Stored<Intervention>>, EventsError> {
+        let request = PageRequest::first(most);
+        let request = request.order_by(Intervention::STARTED, Direction::Descending);
+        Ok(self.interventions.page(request).await?.rows)
+    }
+
     /// Lets a parked delivery be tried again at once, with all of its attempts. Those of its model
-    /// that wait behind it follow.
-    pub async fn retry(&self, id: Uuid) -> Result<(), EventsError> {
+    /// that wait behind it follow. An event that is older than the handler's `max_age` is tried
+    /// once.
+    pub async fn retry(&self, id: Uuid, who: &str, why: &str) -> Result<(), EventsError> {
+        let operator = Operator::new(who, why)?;
         let parked = self.find_parked(id).await?;
         let stream = parked.stream;
         let now = self.databases.clock().now();
+        let kind = InterventionKind::Retry;
+        let intervention = operator.did(kind, &parked.handler, id.to_string(), now);
         let change = parked.apply(|row| {
             (row.state, row.due, row.attempts) = (DeliveryState::Waiting, now, 0);
         });
-        self.found("parked delivery", id, "parked", self.deliveries.update(change).await)?;
+        let retrying = |transaction| async move {
+            self.deliveries.within(&transaction).update(change).await?;
+            self.interventions.within(&transaction).add(intervention).await?;
+            Ok::<_, EventsError>(())
+        };
+        let retried = self.shard.transactions().in_transaction(retrying).await;
+        self.found("parked delivery", id, "parked", retried)?;
         self.release_behind(stream).await
     }
 
     /// Moves a parked delivery to the dead letters, as skipped by somebody for a reason. Those of
     /// its model that wait behind it are handled.
     pub async fn skip(&self, id: Uuid, who: &str, why: &str) -> Result<(), EventsError> {
+        let operator = Operator::new(who, why)?;
         let parked = self.find_parked(id).await?;
         let stream = parked.stream;
-        let letter = DeadLetter {
-            id: Id::from_uuid(Uuid::now_v7()),
-            handler: parked.handler.clone(),
-            stream,
-            model_version: parked.model_version,
-            event_index: parked.event_index,
-            event_id: parked.event_id,
-            attempts: parked.attempts,
-            error: parked.last_error.clone().unwrap_or_default(),
-            died: self.databases.clock().now(),
-            settled_by: Some(who.to_owned()),
-            settled_why: Some(why.to_owned()),
-            state: DeadLetterState::Skipped,
-        };
+        let letter = DeadLetter::skipped(&parked, operator, self.databases.clock().now());
         let moving = |transaction| async move {
             self.deliveries.within(&transaction).erase(&parked).await?;
             self.dead_letters.within(&transaction).add(New::new(letter, ())).await?;
@@ -149,29 +168,35 @@ impl DeliveryOperations {
             .rows)
     }
 
-    /// Delivers the event of a dead letter to its handler once more.
+    /// The dead letter with this id, also if it is settled.
+    pub async fn dead_letter(&self, id: Uuid) -> Result<Option<Stored<DeadLetter>>, EventsError> {
+        Ok(self.dead_letters.find(Id::from_uuid(id)).await?)
+    }
+
+    /// The delivery with this id; `None` if it is handled.
+    pub async fn delivery(&self, id: Uuid) -> Result<Option<PendingDelivery>, EventsError> {
+        let found = self.deliveries.find(Id::from_uuid(id)).await?;
+        Ok(found.map(|row| pending(row.into_value())))
+    }
+
+    /// Delivers the event of a dead letter to its handler once more. It has no order with events
+    /// that were handled since.
     pub async fn replay(
         &self,
         letter: &Stored<DeadLetter>,
         who: &str,
         why: &str,
     ) -> Result<(), EventsError> {
-        let delivery = Delivery {
-            // Its own identity: the steps of the first delivery are not those of this one.
-            id: Id::from_uuid(Uuid::now_v7()),
-            handler: letter.handler.clone(),
-            stream: letter.stream,
-            model_version: letter.model_version,
-            event_index: letter.event_index,
-            event_id: letter.event_id,
-            due: self.databases.clock().now(),
-            attempts: 0,
-            node: Uuid::nil(),
-            last_error: Some(letter.error.clone()),
-            state: DeliveryState::New,
-        };
-        let settled = self.settle(letter, DeadLetterState::Replayed, who, why);
+        let operator = Operator::new(who, why)?;
+        let (now, event) = (self.databases.clock().now(), letter.event_id);
+        let delivery = letter.delivered_again(now);
+        let settled =
+            letter.clone().apply(|row| row.settle(DeadLetterState::Replayed, operator, now));
         let moving = |transaction| async move {
+            // Before the delivery is there, so that no retention deletes the event meanwhile.
+            if self.shard.keep_events(&transaction, vec![event]).await?.is_empty() {
+                return Err(self.not_found("event", event, "stored"));
+            }
             self.dead_letters.within(&transaction).update(settled).await?;
             self.deliveries.within(&transaction).add(New::new(delivery, ())).await?;
             Ok::<_, EventsError>(())
@@ -187,23 +212,12 @@ impl DeliveryOperations {
         who: &str,
         why: &str,
     ) -> Result<(), EventsError> {
-        let settled = self.settle(letter, DeadLetterState::Skipped, who, why);
+        let operator = Operator::new(who, why)?;
+        let now = self.databases.clock().now();
+        let settled =
+            letter.clone().apply(|row| row.settle(DeadLetterState::Skipped, operator, now));
         let updated = self.dead_letters.update(settled).await;
         self.found("dead letter", letter.id.uuid(), "dead", updated).map(drop)
-    }
-
-    fn settle(
-        &self,
-        letter: &Stored<DeadLetter>,
-        state: DeadLetterState,
-        who: &str,
-        why: &str,
-    ) -> ekbatan_core::domain::Changed<DeadLetter> {
-        letter.clone().apply(|letter| {
-            letter.state = state;
-            letter.settled_by = Some(who.to_owned());
-            letter.settled_why = Some(why.to_owned());
-        })
     }
 
     async fn find_parked(&self, id: Uuid) -> Result<Stored<Delivery>, EventsError> {
@@ -235,18 +249,29 @@ impl DeliveryOperations {
     /// several names, so all deliveries of the stream are released: others are blocked again.
     async fn release_behind(&self, stream: Uuid) -> Result<(), EventsError> {
         let blocked = Delivery::STREAM.eq(stream) & Delivery::STATE.eq(DeliveryState::Blocked);
-        loop {
-            let request = PageRequest::first(PAGE).filter(blocked.clone());
-            let rows = self.deliveries.page(request).await?.rows;
-            // Read again also after the last page: a check may have changed a row meanwhile.
-            if rows.is_empty() {
-                return Ok(());
+        let mut page = Some(PageRequest::first(PAGE).filter(blocked));
+        // Each row once: what is blocked again meanwhile stands behind another parked one.
+        while let Some(request) = page {
+            let found = self.deliveries.page(request).await?;
+            for row in found.rows {
+                self.release_blocked(row).await?;
             }
-            let now = self.databases.clock().now();
-            for row in rows {
-                crate::membership::release(&self.deliveries, row, now).await?;
-            }
+            page = found.next;
         }
+        Ok(())
+    }
+
+    /// Releases a blocked delivery, also if a check changes it at this moment.
+    async fn release_blocked(&self, mut row: Stored<Delivery>) -> Result<(), EventsError> {
+        while row.state == DeliveryState::Blocked {
+            let (id, now) = (row.id, self.databases.clock().now());
+            if release(&self.deliveries, row, now).await? {
+                break;
+            }
+            let Some(present) = self.deliveries.find(id).await? else { break };
+            row = present;
+        }
+        Ok(())
     }
 }
 

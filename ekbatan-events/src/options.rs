@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use ekbatan_core::config::EventsConfig;
+
+/// A pause is never longer, whatever the options say.
+const LONGEST_PAUSE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// How a handler is run. The default handles the events of each model in their order, retries a
 /// failed event with growing pauses for a week, and then parks it.
 #[derive(Debug, Clone)]
@@ -84,8 +89,10 @@ impl Default for RetryDelay {
 impl RetryDelay {
     /// The pause after this many failures, at least 1, with `random` from 0 to 1.
     pub(crate) fn after(self, failures: u32, random: f64) -> Duration {
+        // A time of which no date lies beyond what can be stored.
+        let longest = self.longest.min(LONGEST_PAUSE);
         let doubled = 2_u32.saturating_pow(failures.saturating_sub(1));
-        let pause = self.first.saturating_mul(doubled).min(self.longest);
+        let pause = self.first.saturating_mul(doubled).min(longest);
         pause.mul_f64(1.0 - random.clamp(0.0, 1.0) / 2.0)
     }
 }
@@ -108,6 +115,14 @@ impl Default for HandlerOptions {
 }
 
 impl HandlerOptions {
+    /// The default options under a configuration.
+    pub(crate) fn of(config: &EventsConfig) -> Self {
+        let RetryDelay { first, .. } = RetryDelay::default();
+        let longest = config.longest_retry;
+        let retry = RetryDelay { first: first.min(longest), longest };
+        Self { retry, max_age: Some(config.max_age), ..Self::default() }
+    }
+
     /// Options for a handler whose events have no order.
     pub fn unordered() -> Self {
         Self { order: Order::None, ..Self::default() }
@@ -188,5 +203,7 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(delay.after(u32::MAX, 0.0).as_secs(), 60);
         assert_eq!(delay.after(1, 1.0), Duration::from_millis(500));
+        let endless = RetryDelay { first: Duration::MAX, longest: Duration::MAX };
+        assert_eq!(endless.after(1, 0.0), LONGEST_PAUSE);
     }
 }

@@ -4,48 +4,66 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, Subscriptions};
-use ekbatan_core::domain::Stored;
-use ekbatan_core::repository::{Direction, PageRequest, Repository};
+use ekbatan_core::__private::deliveries::{
+    Claimant, Delivery, DeliveryHub, DeliveryState, Subscriptions, WantedDue,
+};
+use ekbatan_core::domain::{Id, Stored};
+use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::Shard;
 use uuid::Uuid;
 
-use crate::claim::{BEHIND_PARKED, Claimed, Claims};
+use crate::claim::{ClaimedRound, Claims};
+use crate::claimed::{Claimed, StreamKey};
 use crate::error::EventsError;
 use crate::handler_set::HandlerSet;
 use crate::membership::release;
 use crate::options::Order;
+use crate::put_off::{BEHIND_PARKED, is_parked};
+use crate::registration::Registrar;
+use crate::unheld::Unheld;
 
-/// How many events a round gives their deliveries.
-const SWEPT: usize = 2_000;
-
-/// How many rows a check looks at.
+/// How many blocked deliveries of one name a check looks at.
 const CHECKED: usize = 256;
+
+/// How many deliveries of a node a check looks at, more than it holds.
+const CLAIMED: usize = 100_000;
 
 /// What a round needs to know.
 pub(crate) struct Poll {
     pub(crate) shard: Shard,
     pub(crate) deliveries: Repository<Delivery>,
     pub(crate) handlers: HandlerSet,
+    pub(crate) registrar: Registrar,
+    pub(crate) hub: Arc<DeliveryHub>,
     pub(crate) subscriptions: Arc<Subscriptions>,
     pub(crate) node: Uuid,
     pub(crate) held: HashSet<Uuid>,
+    /// By handler, the models whose streams the round skips.
+    pub(crate) passed_over: HashMap<&'static str, Vec<Uuid>>,
     /// How many deliveries each handler has room for.
     pub(crate) room: HashMap<&'static str, usize>,
     pub(crate) now: DateTime<Utc>,
     /// Whether rows are checked that nobody would find otherwise.
     pub(crate) checks: bool,
+    pub(crate) unheld: Unheld,
+    /// How many new deliveries the round claims at most, and how many others.
+    pub(crate) claimed_at_once: usize,
+    /// To how many events the round gives their deliveries at most.
+    pub(crate) swept_at_once: usize,
 }
 
 /// What a round has found.
 pub(crate) struct Polled {
     pub(crate) claimed: Vec<Claimed>,
+    /// The streams that other nodes handle.
+    pub(crate) elsewhere: Vec<StreamKey>,
     /// Whether the next round may find something at once.
     pub(crate) is_busy: bool,
+    pub(crate) unheld: Unheld,
 }
 
 impl Poll {
-    pub(crate) async fn run(self) -> Result<Polled, EventsError> {
+    pub(crate) async fn run(mut self) -> Result<Polled, EventsError> {
         if self.checks {
             self.release_unheld().await?;
             self.check_blocked().await?;
@@ -56,48 +74,62 @@ impl Poll {
             handlers: &self.handlers,
             node: self.node,
             held: &self.held,
+            passed_over: &self.passed_over,
+            at_once: self.claimed_at_once,
         };
-        let mut candidates = claims.candidates(&self.room, self.now).await?;
-        // Every event that was committed before a candidate has its deliveries after this sweep, so
-        // none of them is overtaken.
-        let swept = self.shard.sweep(&self.subscriptions, SWEPT).await?;
-        candidates.retain(|(handler, _)| {
-            let since = self.subscriptions.since(handler.name);
-            handler.options.order == Order::None
-                || since.is_some_and(|since| since <= swept.complete)
-        });
-        let claimed = claims.claim(candidates, self.now).await?;
-        let is_busy = swept.events > 0 || !claimed.is_empty();
-        Ok(Polled { claimed, is_busy })
-    }
-
-    /// Releases deliveries that this node has claimed and does not hold: the answer to the claim or
-    /// to the release was lost.
-    async fn release_unheld(&self) -> Result<(), EventsError> {
-        let own = Delivery::STATE.eq(DeliveryState::Claimed) & Delivery::NODE.eq(self.node);
-        loop {
-            let request = PageRequest::first(CHECKED).filter(own.clone());
-            let mut rows = self.deliveries.page(request).await?.rows;
-            let is_full = rows.len() == CHECKED;
-            rows.retain(|row| !self.held.contains(&row.id.uuid()));
-            let is_last = !is_full || rows.is_empty();
-            for row in rows {
-                release(&self.deliveries, row, self.now).await?;
-            }
-            if is_last {
-                return Ok(());
+        let mut candidates = Vec::new();
+        if let Some(due) = claims.candidates(&self.room, self.now).await? {
+            candidates = due.found;
+            // A handler may have another name by now, under which earlier events have deliveries.
+            if due.generation > self.subscriptions.generation() {
+                self.subscriptions = Arc::new(self.registrar.read().await?);
+                self.hub.set(self.shard.identifier(), self.subscriptions.clone());
             }
         }
+        // Every event that was committed before a candidate has its deliveries after this sweep, so
+        // none of them is overtaken.
+        let swept = self.shard.sweep(&self.subscriptions, self.swept_at_once).await?;
+        candidates.retain(|(handler, row)| {
+            let since = self.subscriptions.since(handler.name);
+            let is_complete = since.is_some_and(|since| since <= swept.complete);
+            handler.options.order == Order::None
+                || (is_complete && !swept.elsewhere.contains(&row.stream))
+        });
+        let ClaimedRound { claimed, elsewhere, put_off } =
+            claims.claim(candidates, self.now).await?;
+        let is_busy = swept.events > 0 || !claimed.is_empty() || put_off > 0;
+        Ok(Polled { claimed, elsewhere, is_busy, unheld: self.unheld })
+    }
+
+    /// Releases deliveries that this node has claimed and does not hold.
+    async fn release_unheld(&mut self) -> Result<(), EventsError> {
+        self.unheld.begin();
+        let mut ids = self.shard.claimed(Claimant::Node(self.node), CLAIMED).await?;
+        ids.retain(|id| !self.held.contains(id) && self.unheld.is_lost(*id));
+        let ids: Vec<_> = ids.into_iter().map(Id::from_uuid).collect();
+        for row in self.deliveries.find_by_ids(&ids).await? {
+            if row.state == DeliveryState::Claimed && row.node == self.node {
+                release(&self.deliveries, row, self.now).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Releases blocked deliveries whose stream has no parked one any more. The process that
     /// retried or skipped that one may have died before it released them.
     async fn check_blocked(&self) -> Result<(), EventsError> {
-        let due = Delivery::STATE.eq(DeliveryState::Blocked) & Delivery::DUE.le(self.now);
-        let request = PageRequest::first(CHECKED).filter(due);
-        let rows =
-            self.deliveries.page(request.order_by(Delivery::DUE, Direction::Ascending)).await?;
-        for row in rows.rows {
+        let names = self.handlers.names().map(|(handler, _)| WantedDue {
+            state: DeliveryState::Blocked,
+            handler,
+            except: Vec::new(),
+        });
+        let wanted: Vec<_> = names.collect();
+        let due = self.shard.due(&wanted, self.now, CHECKED).await?;
+        let ids: Vec<_> = due.deliveries.into_iter().flatten().map(Id::from_uuid).collect();
+        for row in self.deliveries.find_by_ids(&ids).await? {
+            if row.state != DeliveryState::Blocked {
+                continue;
+            }
             if self.is_blocked(&row).await? {
                 let later = row.apply(|row| row.due = self.now + BEHIND_PARKED);
                 match self.deliveries.update(later).await.map_err(EventsError::from) {
@@ -112,9 +144,7 @@ impl Poll {
     }
 
     async fn is_blocked(&self, row: &Stored<Delivery>) -> Result<bool, EventsError> {
-        let parked = Delivery::STREAM.eq(row.stream)
-            & Delivery::HANDLER.eq(row.handler.clone())
-            & Delivery::STATE.eq(DeliveryState::Parked);
-        Ok(self.deliveries.exists_where(parked).await?)
+        let Some(handler) = self.handlers.get(&row.handler) else { return Ok(true) };
+        is_parked(&self.deliveries, row.stream, handler.names()).await
     }
 }

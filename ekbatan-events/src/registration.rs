@@ -1,37 +1,27 @@
 //! Tells a shard which events the handlers of this process want.
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Subscription, SubscriptionState, Subscriptions};
-use ekbatan_core::db::DbErrorKind;
+use ekbatan_core::__private::deliveries::{
+    RegistryState, Subscription, SubscriptionRegistry, SubscriptionState, Subscriptions,
+};
+use ekbatan_core::db::{DbErrorKind, Transaction};
 use ekbatan_core::domain::{Id, New, Stored};
 use ekbatan_core::repository::{Repository, WriteError};
 use ekbatan_core::shard::{Databases, Shard};
-use ekbatan_macros::{Entity, State};
 use uuid::Uuid;
 
 use crate::error::EventsError;
 use crate::handler_set::HandlerSet;
+use crate::intervention::Intervention;
 use crate::options::StartFrom;
-
-/// The one row whose version is the generation of a shard's subscriptions.
-#[derive(Debug, Clone, PartialEq, Entity)]
-#[entity(table = "eventlog.subscription_registry")]
-struct Registry {
-    id: Id<Registry>,
-    state: RegistryState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, State)]
-enum RegistryState {
-    Active,
-}
 
 /// The subscriptions of one shard.
 #[derive(Clone)]
 pub(crate) struct Registrar {
     shard: Shard,
-    registry: Repository<Registry>,
+    registry: Repository<SubscriptionRegistry>,
     subscriptions: Repository<Subscription>,
+    interventions: Repository<Intervention>,
 }
 
 impl Registrar {
@@ -40,21 +30,85 @@ impl Registrar {
             shard: shard.clone(),
             registry: databases.repository().on_shard(shard),
             subscriptions: databases.repository().on_shard(shard),
+            interventions: databases.repository().on_shard(shard),
         }
+    }
+
+    /// All subscriptions, also those of handlers that are retired.
+    pub(crate) async fn all(&self) -> Result<Vec<Subscription>, EventsError> {
+        let rows = self.subscriptions.find_all().await?;
+        Ok(rows.into_iter().map(Stored::into_value).collect())
     }
 
     /// The present subscriptions.
     pub(crate) async fn read(&self) -> Result<Subscriptions, EventsError> {
         // The generation first: subscriptions that begin after it are left out.
-        let registry = self.registry.find(registry_id()).await?;
+        let registry = self.registry.find(SubscriptionRegistry::GENERATION).await?;
         let rows = self.subscriptions.find_all().await?;
         let generation = registry.map_or(0, |registry| registry.version());
         Ok(Subscriptions::new(generation, rows.into_iter().map(Stored::into_value)))
     }
 
-    /// The present generation.
-    pub(crate) async fn generation(&self) -> Result<i64, EventsError> {
-        Ok(self.registry.find(registry_id()).await?.map_or(0, |registry| registry.version()))
+    /// The present generation, and how often operators have changed the states of subscriptions.
+    pub(crate) async fn versions(&self) -> Result<(i64, i64), EventsError> {
+        let rows = self
+            .registry
+            .find_by_ids(&[SubscriptionRegistry::GENERATION, SubscriptionRegistry::STATES])
+            .await?;
+        let version = |id| rows.iter().find(|row| row.id == id).map_or(0, Stored::version);
+        Ok((version(SubscriptionRegistry::GENERATION), version(SubscriptionRegistry::STATES)))
+    }
+
+    /// Changes the subscriptions of a handler, and stores who did it. Nodes read them again.
+    pub(crate) async fn change(
+        &self,
+        handler: &str,
+        change: impl Fn(&mut Subscription),
+        log: impl Fn() -> New<Intervention>,
+    ) -> Result<(), EventsError> {
+        loop {
+            match self.try_change(handler, &change, log()).await {
+                // Another process has changed them at the same moment.
+                Err(error) if is_conflict(&error) => tokio::task::yield_now().await,
+                changed => return changed,
+            }
+        }
+    }
+
+    async fn try_change(
+        &self,
+        handler: &str,
+        change: impl Fn(&mut Subscription),
+        log: New<Intervention>,
+    ) -> Result<(), EventsError> {
+        let states = self.registry.find(SubscriptionRegistry::STATES).await?;
+        let rows = self.subscriptions.find_where(Subscription::HANDLER.eq(handler)).await?;
+        let changed: Vec<_> = rows.into_iter().map(|row| row.apply(&change)).collect();
+        let work = |transaction| async move {
+            self.raise(&transaction, states, SubscriptionRegistry::STATES).await?;
+            self.subscriptions.within(&transaction).update_all(changed).await?;
+            self.interventions.within(&transaction).add(log).await?;
+            Ok::<_, EventsError>(())
+        };
+        Ok(self.shard.transactions().in_transaction(work).await?)
+    }
+
+    /// Raises the version of a row of the registry by one.
+    async fn raise(
+        &self,
+        transaction: &Transaction,
+        row: Option<Stored<SubscriptionRegistry>>,
+        id: Id<SubscriptionRegistry>,
+    ) -> Result<(), EventsError> {
+        let registry = self.registry.within(transaction);
+        match row {
+            Some(row) => registry.update(row.apply(|_| ())).await?,
+            None => {
+                let row = SubscriptionRegistry { id, state: RegistryState::Active };
+                registry.add(New::new(row, ())).await?
+            }
+        };
+        Ok(())
     }
 
     /// Adds the subscriptions that the handlers lack.
@@ -78,7 +132,7 @@ impl Registrar {
         handlers: &HandlerSet,
         now: DateTime<Utc>,
     ) -> Result<(), EventsError> {
-        let registry = self.registry.find(registry_id()).await?;
+        let registry = self.registry.find(SubscriptionRegistry::GENERATION).await?;
         let present = self.subscriptions.find_all().await?;
         let next = registry.as_ref().map_or(0, |registry| registry.version()) + 1;
         let changes = Changes::of(handlers, present, next, now);
@@ -86,15 +140,7 @@ impl Registrar {
             return Ok(());
         }
         let work = |transaction| async move {
-            match registry {
-                Some(registry) => {
-                    self.registry.within(&transaction).update(registry.apply(|_| ())).await?;
-                }
-                None => {
-                    let registry = Registry { id: registry_id(), state: RegistryState::Active };
-                    self.registry.within(&transaction).add(New::new(registry, ())).await?;
-                }
-            }
+            self.raise(&transaction, registry, SubscriptionRegistry::GENERATION).await?;
             let subscriptions = self.subscriptions.within(&transaction);
             let new = changes.new.into_iter().map(|row| New::new(row, ()));
             subscriptions.add_all(new).await?;
@@ -103,10 +149,6 @@ impl Registrar {
         };
         Ok(self.shard.transactions().in_transaction(work).await?)
     }
-}
-
-fn registry_id() -> Id<Registry> {
-    Id::from_uuid(Uuid::nil())
 }
 
 fn is_conflict(error: &EventsError) -> bool {
@@ -147,24 +189,31 @@ impl Changes {
                 let of = |name: &str| {
                     present.iter().find(|row| row.handler == name && row.event_type == *event)
                 };
-                let active = |row: &&Stored<Subscription>| row.state == SubscriptionState::Active;
+                let active = |row: &&Stored<Subscription>| row.state.is_subscribed();
                 // A handler that was renamed goes on where it was: events that have a delivery
                 // under the earlier name get no other one.
                 let earlier =
                     handler.options.aliases.iter().find_map(|name| of(name).filter(active));
-                let (since, since_date) = match earlier {
-                    Some(earlier) => (earlier.since, earlier.since_date),
-                    None => (next, from),
+                let (since, since_date, state) = match earlier {
+                    Some(earlier) => (earlier.since, earlier.since_date, earlier.state),
+                    None => (next, from, SubscriptionState::Active),
                 };
                 match of(handler.name) {
-                    Some(row) if row.state == SubscriptionState::Active => {}
+                    Some(row) if row.state.is_subscribed() => {}
+                    Some(row) if row.state == SubscriptionState::Withdrawn && earlier.is_none() => {
+                        let since_date = from.or(row.since_date);
+                        changes.changed.push(row.clone().apply(|row| {
+                            (row.state, row.since) = (SubscriptionState::Active, next);
+                            row.since_date = since_date;
+                        }));
+                    }
                     // The events up to now had their deliveries under this name, and those since
                     // have them under the present one. None may get a second one.
                     Some(retired) if earlier.is_none() => {
                         tracing::error!(handler = %retired.handler, event = %event, "the handler was renamed, and this process knows the earlier name only: it gets no events; the deployment is not complete, or the present name is missing in the aliases");
                     }
                     Some(retired) => changes.changed.push(retired.clone().apply(|row| {
-                        (row.state, row.since) = (SubscriptionState::Active, since);
+                        (row.state, row.since) = (state, since);
                         row.since_date = since_date;
                     })),
                     None => changes.new.push(Subscription {
@@ -173,7 +222,7 @@ impl Changes {
                         event_type: event.clone(),
                         since,
                         since_date,
-                        state: SubscriptionState::Active,
+                        state,
                     }),
                 }
                 if let Some(earlier) = earlier {

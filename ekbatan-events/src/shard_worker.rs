@@ -1,11 +1,14 @@
 //! Handles the events of one shard: claims deliveries, runs their handlers, and looks for more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::DeliveryHub;
+use ekbatan_core::__private::deliveries::{
+    Arrived, Born, Delivery, DeliveryHub, DeliveryOwner, Ownership,
+};
+use ekbatan_core::domain::Stored;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
@@ -13,20 +16,22 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::claim::{Claimed, StreamKey};
+use crate::claimed::Claimed;
 use crate::delivery_run::{End, Ended, Runner};
+use crate::doorbell::NodeDoorbell;
 use crate::error::EventsError;
-use crate::handler_set::HandlerSet;
+use crate::handler_set::{Handler, HandlerSet};
 use crate::membership::release;
 use crate::poll::{Poll, Polled};
+use crate::registration::Registrar;
+use crate::rounds::{Polling, Rounds, unavailable};
 use crate::settings::Settings;
 use crate::streams::{Started, Streams};
+use crate::unheld::Unheld;
+use crate::windows::Windows;
 
 /// The time after which a round is given up.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
-
-/// How often rows are checked that nobody would find otherwise.
-const CHECKS: Duration = Duration::from_secs(5);
 
 /// Until when a node runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +47,11 @@ pub(crate) struct ShardWorker {
     pub(crate) runner: Runner,
     pub(crate) handlers: HandlerSet,
     pub(crate) hub: Arc<DeliveryHub>,
+    pub(crate) registrar: Registrar,
+    /// Gets the deliveries that commits of this process insert as claimed by the node.
+    pub(crate) owner: Ownership,
     pub(crate) settings: Settings,
+    pub(crate) doorbell: NodeDoorbell,
     /// The node's identity on this shard; `None` while it is not known to be alive.
     pub(crate) identity: watch::Receiver<Option<Uuid>>,
     pub(crate) stop: watch::Receiver<Stop>,
@@ -57,18 +66,6 @@ struct Work {
     identity: Option<Uuid>,
 }
 
-/// When a worker looks for deliveries.
-struct Rounds {
-    under_way: Option<Polling>,
-    next: Instant,
-    /// The pause after a round that finds nothing.
-    pause: Duration,
-    checked: Option<Instant>,
-    /// The streams of which a run has failed since the round began. The round must not let what it
-    /// found behind that start.
-    failed_meanwhile: HashSet<StreamKey>,
-}
-
 impl ShardWorker {
     /// Runs until the node stops.
     pub(crate) async fn run(mut self) {
@@ -76,16 +73,11 @@ impl ShardWorker {
         let mut work = Work {
             streams: Streams::default(),
             runs: JoinSet::new(),
-            rounds: Rounds {
-                under_way: None,
-                next: Instant::now(),
-                pause: self.settings.shortest_poll,
-                checked: None,
-                failed_meanwhile: HashSet::new(),
-            },
-            identity: *self.identity.borrow_and_update(),
+            rounds: Rounds::new(self.settings.shortest_poll),
+            identity: self.owner.node(),
         };
         loop {
+            self.arrive(&mut work).await;
             // Without an identity, and once its time is over, a node waits for what is under way.
             let stop = *self.stop.borrow_and_update();
             let (wakes, has_time) = match stop {
@@ -95,8 +87,11 @@ impl ShardWorker {
                     (work.rounds.next, is_idle && work.identity.is_some())
                 }
                 Stop::At(deadline) => {
+                    self.owner.close();
                     let has_time = Instant::now() < deadline;
-                    let is_done = work.runs.is_empty() || !has_time;
+                    // Commits that give this node something may be under way.
+                    let is_idle = work.runs.is_empty() && self.owner.in_flight() == 0;
+                    let is_done = is_idle || !has_time;
                     if is_done && work.rounds.under_way.is_none() {
                         return self.hand_back(work).await;
                     }
@@ -110,18 +105,37 @@ impl ShardWorker {
                         self.end(&mut work, epoch, ended).await;
                     }
                 }
-                polled = wait_for(&mut work.rounds.under_way) => {
+                polled = work.rounds.ended() => {
                     work.rounds.under_way = None;
                     self.take(&mut work, polled).await;
                 }
+                () = self.owner.changed() => {}
                 _ = commits.changed() => work.rounds.hurry(self.settings.shortest_poll),
+                () = self.doorbell.heard() => work.rounds.hear(self.settings.shortest_poll),
                 Ok(()) = self.identity.changed() => {
-                    work.begin_epoch(*self.identity.borrow_and_update());
+                    work.begin_epoch(*self.identity.borrow_and_update(), &self.owner);
                 }
                 Ok(()) = self.stop.changed() => {}
                 () = tokio::time::sleep_until(wakes), if has_time => {}
             }
         }
+    }
+
+    /// Takes what commits of this process have handed over.
+    async fn arrive(&self, work: &mut Work) {
+        let Arrived { born, returned } = self.owner.take();
+        work.streams.add(born.into_iter().filter_map(|one| self.claimed(one)).collect());
+        self.owner.set_held(|handler| work.streams.count(handler));
+        if !returned.is_empty() {
+            self.give_back(returned, self.runner.clock.now()).await;
+            work.rounds.hurry(self.settings.shortest_poll);
+        }
+    }
+
+    /// `None` is not reached: commits know the handlers of this node only.
+    fn claimed(&self, Born { delivery, event }: Born) -> Option<Claimed> {
+        let handler = self.handlers.get(&delivery.handler)?.clone();
+        Some(Claimed { handler, delivery, event })
     }
 
     /// Begins what can begin: runs of claimed deliveries, and a round.
@@ -133,12 +147,13 @@ impl ShardWorker {
         }
         let rounds = &mut work.rounds;
         if rounds.under_way.is_none() && Instant::now() >= rounds.next {
-            let checks = rounds.checked.is_none_or(|last| last.elapsed() >= CHECKS);
-            if checks {
-                rounds.checked = Some(Instant::now());
-            }
-            rounds.failed_meanwhile.clear();
-            rounds.under_way = self.poll(&work.streams, node, checks).map(Polling::start);
+            let checks = rounds.begin();
+            let unheld = std::mem::take(&mut rounds.unheld);
+            let passed_over = rounds.passed_over(&work.streams);
+            rounds.room = self.room(&mut rounds.windows);
+            let room = rounds.room.clone();
+            let poll = self.poll(&work.streams, node, checks, unheld, passed_over, room);
+            rounds.under_way = poll.map(Polling::start);
             rounds.next = Instant::now() + rounds.pause;
         }
     }
@@ -146,23 +161,35 @@ impl ShardWorker {
     /// Takes what a round has found.
     async fn take(&self, work: &mut Work, polled: Result<Polled, EventsError>) {
         let rounds = &mut work.rounds;
-        let is_busy = polled.as_ref().is_ok_and(|polled| polled.is_busy);
-        if is_busy {
-            rounds.pause = self.settings.shortest_poll;
-            rounds.next = Instant::now();
-        } else {
-            rounds.pause = (rounds.pause * 2).min(self.settings.longest_poll);
-            rounds.next = Instant::now() + rounds.pause;
-        }
+        let polled = polled.map(|polled| rounds.note(polled));
+        let is_busy = polled.as_ref().is_ok_and(|(_, is_busy)| *is_busy);
+        rounds.end(is_busy, self.settings.shortest_poll, self.settings.longest_poll);
         match polled {
             // What a lost node has claimed is released by others.
             Ok(_) if *self.identity.borrow() != work.identity => {}
-            Ok(Polled { mut claimed, .. }) => {
+            Ok((mut claimed, _)) => {
+                // What others have released while the node holds it, and what is behind that.
+                let held = work.streams.held();
+                let is_held = |one: &Claimed| held.contains(&one.delivery.id.uuid());
+                let held_streams =
+                    claimed.iter().filter(|one| is_held(one)).filter_map(Claimed::stream);
+                rounds.failed_meanwhile.extend(held_streams);
                 let failed = &rounds.failed_meanwhile;
-                let is_late =
-                    |one: &mut Claimed| one.stream().is_some_and(|key| failed.contains(&key));
-                let late = claimed.extract_if(.., is_late).collect();
+                let is_late = |one: &mut Claimed| {
+                    is_held(one) || one.stream().is_some_and(|key| failed.contains(&key))
+                };
+                for handler in self.handlers.iter() {
+                    let Some(room) = rounds.room.get(handler.name) else { continue };
+                    let count = claimed.iter().filter(|one| one.handler.name == handler.name);
+                    let left = work.streams.count(handler.name);
+                    rounds.windows.claimed(handler, *room, count.count(), left);
+                }
+                let late: Vec<Claimed> = claimed.extract_if(.., is_late).collect();
+                for one in &claimed {
+                    self.owner.claimed(one.handler.name, &one.delivery);
+                }
                 work.streams.add(claimed);
+                let late = late.into_iter().map(|one| one.delivery).collect();
                 self.give_back(late, self.runner.clock.now()).await;
             }
             Err(error) => {
@@ -172,33 +199,42 @@ impl ShardWorker {
         }
     }
 
+    /// How many deliveries of each handler a round may claim.
+    fn room(&self, windows: &mut Windows) -> HashMap<&'static str, usize> {
+        let room = |handler: &Arc<Handler>| {
+            (handler.name, self.owner.room(handler.name, windows.size(handler)))
+        };
+        self.handlers.iter().filter(|handler| !handler.is_paused()).map(room).collect()
+    }
+
     /// Begins a round, if any handler may get something.
     fn poll(
         &self,
         streams: &Streams,
         node: Uuid,
         checks: bool,
+        unheld: Unheld,
+        passed_over: HashMap<&'static str, Vec<Uuid>>,
+        mut room: HashMap<&'static str, usize>,
     ) -> Option<BoxFuture<'static, Result<Polled, EventsError>>> {
         let subscriptions = self.hub.of(self.runner.shard.identifier())?;
-        let room: HashMap<&'static str, usize> = self
-            .handlers
-            .iter()
-            .filter(|handler| !handler.is_paused())
-            .map(|handler| {
-                let most = (handler.options.concurrency * 4).clamp(64, 1_024);
-                (handler.name, most.saturating_sub(streams.count(handler.name)))
-            })
-            .collect();
+        room.retain(|handler, _| !subscriptions.is_paused(handler));
         let poll = Poll {
             shard: self.runner.shard.clone(),
             deliveries: self.runner.deliveries.clone(),
             handlers: self.handlers.clone(),
+            registrar: self.registrar.clone(),
+            hub: self.hub.clone(),
             subscriptions,
             node,
             held: streams.held().clone(),
+            passed_over,
             room,
             now: self.runner.clock.now(),
             checks,
+            unheld,
+            claimed_at_once: self.settings.claimed_at_once,
+            swept_at_once: self.settings.swept_at_once,
         };
         let limited = async move {
             match tokio::time::timeout(LONGEST_POLL, poll.run()).await {
@@ -217,6 +253,18 @@ impl ShardWorker {
             work.rounds.failed_meanwhile.extend(stream);
         }
         let behind = work.streams.end(epoch, handler, id, stream, is_handled);
+        if work.rounds.windows.is_half_empty(handler, work.streams.count(handler)) {
+            work.rounds.next = Instant::now();
+        }
+        let mut behind: Vec<_> = behind.into_iter().map(|one| one.delivery).collect();
+        match stream {
+            Some((_, model)) if is_handled => self.owner.handled(handler, model),
+            Some((_, model)) => {
+                let born = self.owner.forget(handler, model);
+                behind.extend(born.into_iter().map(|one| one.delivery));
+            }
+            None => {}
+        }
         let due = match end {
             End::Failed { until: Some(until) } => until,
             _ => self.runner.clock.now(),
@@ -225,20 +273,29 @@ impl ShardWorker {
     }
 
     /// Releases deliveries that are not to be handled now.
-    async fn give_back(&self, claimed: Vec<Claimed>, due: DateTime<Utc>) {
-        for one in claimed {
-            if let Err(error) = release(&self.runner.deliveries, one.delivery, due).await {
+    async fn give_back(&self, deliveries: Vec<Stored<Delivery>>, due: DateTime<Utc>) {
+        for delivery in deliveries {
+            if let Err(error) = release(&self.runner.deliveries, delivery, due).await {
                 tracing::warn!(%error, "a delivery was not given back; a later check does it");
             }
         }
     }
 
-    /// Ends what still runs, and gives everything back.
-    async fn hand_back(self, work: Work) {
-        let Work { mut streams, mut runs, .. } = work;
-        runs.shutdown().await;
+    /// Ends what still runs, and gives everything back, if the database answers.
+    async fn hand_back(self, mut work: Work) {
+        work.runs.shutdown().await;
+        if tokio::time::timeout(LONGEST_POLL, self.give_all_back(work)).await.is_err() {
+            tracing::warn!(shard = %self.runner.shard.identifier(), "deliveries were not given back within {LONGEST_POLL:?}; they are taken over later");
+        }
+    }
+
+    async fn give_all_back(&self, work: Work) {
+        let Work { mut streams, .. } = work;
         let now = self.runner.clock.now();
-        let waiting = streams.take_waiting();
+        let mut waiting: Vec<_> =
+            streams.take_waiting().into_iter().map(|one| one.delivery).collect();
+        let Arrived { born, returned } = self.owner.take();
+        waiting.extend(born.into_iter().map(|one| one.delivery).chain(returned));
         let (running, count) = (streams.held().len(), waiting.len());
         if running + count > 0 {
             tracing::info!(shard = %self.runner.shard.identifier(), cancelled = running, waiting = count, "a node hands deliveries back");
@@ -250,12 +307,18 @@ impl ShardWorker {
             shard: self.runner.shard.clone(),
             deliveries: self.runner.deliveries.clone(),
             handlers: HandlerSet::default(),
+            registrar: self.registrar.clone(),
+            hub: self.hub.clone(),
             subscriptions: Arc::default(),
             node,
             held: Default::default(),
+            passed_over: HashMap::new(),
             room: HashMap::new(),
             now,
             checks: true,
+            unheld: Unheld::of_ending_node(),
+            claimed_at_once: self.settings.claimed_at_once,
+            swept_at_once: self.settings.swept_at_once,
         };
         if let Err(error) = poll.run().await {
             tracing::warn!(%error, "deliveries were not given back; they are taken over later");
@@ -265,48 +328,12 @@ impl ShardWorker {
 
 impl Work {
     /// Forgets what was claimed under another identity.
-    fn begin_epoch(&mut self, identity: Option<Uuid>) {
+    fn begin_epoch(&mut self, identity: Option<Uuid>, owner: &DeliveryOwner) {
         self.identity = identity;
+        owner.begin_epoch(identity);
         self.streams.begin_epoch();
         // The round may have claimed what stands behind a forgotten delivery. If the identity comes
         // back, the next check releases that.
         (self.rounds.under_way, self.rounds.checked) = (None, None);
     }
-}
-
-impl Rounds {
-    /// Lets the next round begin soon.
-    fn hurry(&mut self, pause: Duration) {
-        self.pause = pause;
-        self.next = self.next.min(Instant::now() + pause);
-    }
-}
-
-/// A round that is under way, in a task of its own: it may hold a transaction, for whose end a
-/// write of the worker waits. It ends when this is dropped.
-struct Polling(JoinSet<Result<Polled, EventsError>>);
-
-impl Polling {
-    fn start(poll: BoxFuture<'static, Result<Polled, EventsError>>) -> Self {
-        let mut task = JoinSet::new();
-        task.spawn(poll);
-        Self(task)
-    }
-}
-
-/// Waits for the round that is under way, or for ever.
-async fn wait_for(polling: &mut Option<Polling>) -> Result<Polled, EventsError> {
-    match polling {
-        Some(Polling(task)) => match task.join_next().await {
-            Some(Ok(polled)) => polled,
-            Some(Err(error)) => Err(unavailable(error.to_string())),
-            None => Err(unavailable("the round has ended".to_owned())),
-        },
-        None => std::future::pending().await,
-    }
-}
-
-fn unavailable(why: String) -> EventsError {
-    let kind = ekbatan_core::db::DbErrorKind::Unavailable;
-    EventsError::Database(ekbatan_core::db::DbError::new(kind, why))
 }

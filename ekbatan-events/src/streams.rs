@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use uuid::Uuid;
 
-use crate::claim::{Claimed, StreamKey, place};
+use crate::claimed::{Claimed, StreamKey, place};
 
 /// A delivery that is handed out, and the epoch in which it was.
 pub(crate) struct Started {
@@ -35,6 +35,11 @@ pub(crate) struct Streams {
 impl Streams {
     pub(crate) fn held(&self) -> &HashSet<Uuid> {
         &self.held
+    }
+
+    /// The streams of which at least as many deliveries are held.
+    pub(crate) fn of_at_least(&self, many: usize) -> impl Iterator<Item = StreamKey> {
+        self.behind.iter().filter(move |(_, behind)| behind.len() + 1 >= many).map(|(key, _)| *key)
     }
 
     pub(crate) fn count(&self, handler: &str) -> usize {

@@ -12,8 +12,8 @@ use crate::{KeyedLockProvider, Lease, LockKey, LockOptions, WithLockError};
 ///
 /// This trait extends the call, [`LockSource`](crate::LockSource) extends the locks:
 /// `executor.execute(..).with_lock(&locks, ..)` adds the fence that
-/// `locks.with_lock(.., |lease| ..)` leaves to the caller.
-pub trait ExecuteLocked<A: Action>: Sized {
+/// `locks.with_lock(.., |lease| ..)` leaves to the caller. The call answers an `O`.
+pub trait ExecuteLocked<A: Action, O = <A as Action>::Output>: Sized {
     /// Executes the call under the lock.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ pub trait ExecuteLocked<A: Action>: Sized {
         locks: &P,
         key: &LockKey,
         options: LockOptions,
-    ) -> impl Future<Output = Result<A::Output, WithLockError<ExecuteError<A::Error>>>> + Send;
+    ) -> impl Future<Output = Result<O, WithLockError<ExecuteError<A::Error>>>> + Send;
 
     /// Executes the call under the locks on all keys; see
     /// [`LockSource::with_locks`](crate::LockSource::with_locks). Every lease fences the
@@ -38,16 +38,16 @@ pub trait ExecuteLocked<A: Action>: Sized {
         locks: &P,
         keys: &[LockKey],
         options: LockOptions,
-    ) -> impl Future<Output = Result<A::Output, WithLockError<ExecuteError<A::Error>>>> + Send;
+    ) -> impl Future<Output = Result<O, WithLockError<ExecuteError<A::Error>>>> + Send;
 }
 
-impl<A: Action> ExecuteLocked<A> for Execution<'_, A> {
+impl<A: Action, O: Send> ExecuteLocked<A, O> for Execution<'_, A, O> {
     async fn with_lock<P: KeyedLockProvider + ?Sized>(
         self,
         locks: &P,
         key: &LockKey,
         options: LockOptions,
-    ) -> Result<A::Output, WithLockError<ExecuteError<A::Error>>> {
+    ) -> Result<O, WithLockError<ExecuteError<A::Error>>> {
         with_lock(locks, key, options, |lease| self.fenced_by(&lease)).await
     }
 
@@ -56,7 +56,7 @@ impl<A: Action> ExecuteLocked<A> for Execution<'_, A> {
         locks: &P,
         keys: &[LockKey],
         options: LockOptions,
-    ) -> Result<A::Output, WithLockError<ExecuteError<A::Error>>> {
+    ) -> Result<O, WithLockError<ExecuteError<A::Error>>> {
         let fenced =
             |leases: Vec<Lease>| leases.iter().fold(self, |call, lease| call.fenced_by(lease));
         with_locks(locks, keys, options, fenced).await

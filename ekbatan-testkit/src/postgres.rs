@@ -62,6 +62,15 @@ impl PostgresServer {
         Ok(self.url(&name))
     }
 
+    /// What the server has logged. The setting `log_statement` decides which statements it logs.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server was not started here.
+    pub async fn log(&self) -> Result<String, ServerError> {
+        self.handle.log().await
+    }
+
     /// Runs a statement in the database `postgres`, which every server has.
     async fn run(&self, sql: String) -> Result<(), ServerError> {
         let mut connection = self.connect().await?;

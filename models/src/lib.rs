@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod deliveries;
 mod fairness;
 pub mod hand_over;
 mod search;

@@ -22,8 +22,11 @@ use imports::Import;
 use modules::Crate;
 
 /// Every crate of the workspace whose library or program has several files, by its folder.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 12] = [
+    "ekbatan-cli",
     "ekbatan-core",
+    "ekbatan-events",
+    "ekbatan-jobs",
     "ekbatan-lock",
     "ekbatan-lock-redis",
     "ekbatan-macros",

@@ -16,7 +16,7 @@ pub struct Room {
 }
 
 #[rustfmt::skip]
-pub const TABLE: [RoomList; 6] = [
+pub const TABLE: [RoomList; 7] = [
     RoomList { of_crate: "ekbatan-core", folder: "", rooms: &[
         room(&["clock"], &[]),
         room(&["domain"], &["clock"]),
@@ -29,23 +29,23 @@ pub const TABLE: [RoomList; 6] = [
     ] },
     // What is read is checked; the schema describes the same keys.
     RoomList { of_crate: "ekbatan-core", folder: "config", rooms: &[
-        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "findings", "key_path", "keys", "lock_config", "lock_settings", "sharding", "spelling"], &[]),
+        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "events_config", "jobs_config", "findings", "key_path", "keys", "lock_config", "lock_settings", "retention_config", "sharding", "spelling"], &[]),
         room(&["check"], &["model"]),
         room(&["read"], &["model", "check"]),
         room(&["describe"], &["model"]),
     ] },
     // No dialect imports another one. What all of them fulfil is below them, what uses them above.
     RoomList { of_crate: "ekbatan-core", folder: "db", rooms: &[
-        rooms("contract", &["batch", "driver", "error", "eventlog", "fence", "merge", "query", "rules", "schema", "select", "size", "stage", "token", "sqlx_error"], &[]),
+        rooms("contract", &["batch", "doorbell_session", "driver", "error", "eventlog", "fence", "merge", "query", "rules", "schema", "select", "size", "stage", "token", "sqlx_error"], &[]),
         room(&["postgres"], &["contract"]),
         room(&["mysql"], &["contract"]),
         room(&["sqlite"], &["contract"]),
-        rooms("use", &["database", "dialect", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction"], &["contract", "postgres", "mysql", "sqlite"]),
+        rooms("use", &["database", "dialect", "doorbell", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction"], &["contract", "postgres", "mysql", "sqlite"]),
     ] },
     // A strategy of contention knows neither the executor nor how a call is built.
     RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[
         rooms("plan", &["action", "context", "plan", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
-        rooms("commit", &["attempt", "call_queues", "commit", "deadline", "idempotency_locks", "shard_batches"], &["plan"]),
+        rooms("commit", &["attempt", "call_queues", "commit", "deadline", "key_locks", "sent_births", "shard_batches"], &["plan"]),
         room(&["contention"], &["plan", "commit"]),
         rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "performing", "run", "trace_parent"], &["plan", "commit", "contention"]),
     ] },
@@ -63,13 +63,25 @@ pub const TABLE: [RoomList; 6] = [
     ] },
     // What a handler sees is below what runs it.
     RoomList { of_crate: "ekbatan-events", folder: "", rooms: &[
-        rooms("contract", &["options", "decode", "error", "dead_letter", "handler", "settings"], &[]),
+        rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "handler"], &[]),
         room(&["handler_set"], &["contract"]),
         rooms("nodes", &["membership", "registration"], &["contract", "handler_set"]),
-        rooms("claims", &["claim", "poll", "streams"], &["contract", "handler_set", "nodes"]),
+        rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
+        room(&["delivery_status"], &["contract", "nodes"]),
+        rooms("claims", &["claimed", "put_off", "elsewhere", "claim", "poll", "streams", "unheld", "windows", "rounds"], &["contract", "handler_set", "nodes"]),
         room(&["delivery_run"], &["contract", "handler_set", "claims"]),
-        rooms("node", &["shard_worker", "node"], &["contract", "handler_set", "nodes", "claims", "delivery_run"]),
-        room(&["operations"], &["contract", "nodes"]),
+        rooms("node", &["doorbell", "gauges", "shard_worker", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "delivery_run"]),
+        rooms("operations", &["operations", "bulk", "handler_operations"], &["contract", "nodes", "delivery_status"]),
+    ] },
+    // Schedules and plans know no database.
+    RoomList { of_crate: "ekbatan-jobs", folder: "", rooms: &[
+        rooms("schedule", &["span", "schedule", "misfire"], &[]),
+        rooms("plan", &["options", "rows", "plan"], &["schedule"]),
+        rooms("store", &["error", "store"], &["schedule", "plan"]),
+        rooms("job", &["job", "job_set"], &["schedule", "plan", "store"]),
+        room(&["job_run"], &["plan", "store", "job"]),
+        rooms("node", &["settings", "membership", "heart", "worker", "node"], &["schedule", "plan", "store", "job", "job_run"]),
+        room(&["operations"], &["schedule", "plan", "store"]),
     ] },
 ];
 

@@ -1,6 +1,8 @@
 //! Configuration files: their keys, their values, and the problems of invalid files.
 
+mod events;
 mod files;
+mod jobs;
 mod layers;
 mod locks;
 mod places;

@@ -394,14 +394,29 @@ fn keys_of_the_java_framework_without_a_meaning_are_refused() {
     };
     each(&[
         (
-            &with("jobs: {polling-interval: PT10S}"),
-            "ekbatan.jobs",
-            "this framework does not schedule jobs; remove the section and start jobs from the application",
+            &with("jobs: {heartbeat-interval: PT10S}"),
+            "ekbatan.jobs.heartbeat-interval",
+            "a node renews its lease by itself; remove the key, `lease` says when others take over",
         ),
         (
-            &with("localEventHandler: {handling: {enabled: false}}"),
-            "ekbatan.local-event-handler",
-            "this framework does not run event handlers; remove the section and read the table",
+            &with("jobs: {shutdown-max-wait: PT30M}"),
+            "ekbatan.jobs.shutdown-max-wait",
+            "the time is given to `JobNode::drain`; remove the key",
+        ),
+        (
+            &with("localEventHandler: {fanoutPollDelay: PT1S}"),
+            "ekbatan.local-event-handler.fanout-poll-delay",
+            "commits deliver their events themselves; remove the key, `ekbatan.events.longest-poll` bounds",
+        ),
+        (
+            &with("local-event-handler: {fanout-batch-size: 200}"),
+            "ekbatan.local-event-handler.fanout-batch-size",
+            "commits deliver their events themselves; remove the key",
+        ),
+        (
+            &with("local-event-handler: {handling-batch-size: 100}"),
+            "ekbatan.local-event-handler.handling-batch-size",
+            "events are handled one by one; remove the key, and say how many at a time by `HandlerOptions::concurrency`",
         ),
         (
             &with("spring: {allow-boot-database-auto-configuration: false}"),

@@ -28,6 +28,7 @@ mod executor;
 mod greatest_times;
 mod hooks;
 mod idempotency;
+mod inbox;
 mod migrations;
 mod nested;
 mod outbox;

@@ -85,7 +85,7 @@ async fn a_parked_event_stops_its_own_model_only(scene: &Scene) {
 
     // With all of its attempts again it would fail: version 2 fails at its first one.
     let operations = scene.operations();
-    operations.retry(parked[0].id).await.unwrap();
+    operations.retry(parked[0].id, "alice", "try again").await.unwrap();
     until("it is parked once more", async || {
         operations.parked(10).await.unwrap().iter().any(|row| row.attempts == 1)
     })

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ekbatan::events::HandlerOptions;
 use futures_util::future::join_all;
-use support::{Dialect, until};
+use support::until;
 use uuid::Uuid;
 
-use crate::scene::{Ledger, Mail, Renamed, Scene, deposit};
+use crate::scene::{Foreign, Ledger, Mail, Renamed, Scene, deposit};
 
 on_every_database! {
     a_new_handler_gets_all_earlier_events_in_order_while_commits_go_on,
@@ -41,32 +41,12 @@ async fn a_new_handler_gets_a_long_history_in_order(scene: &Scene) {
     const WALLETS: usize = 50;
     const VERSIONS: i64 = 90;
     let wallets: Vec<Uuid> = (0..WALLETS).map(|_| Uuid::now_v7()).collect();
-    let events = scene.scratch.eventlog("events");
-    let (date, no) = match scene.scratch.dialect {
-        Dialect::Sqlite => ("2026-01-31T12:00:00.000000Z", "0"),
-        Dialect::Postgres => ("2026-01-31 12:00:00", "false"),
-        _ => ("2026-01-31 12:00:00", "0"),
-    };
-    let mut rows = Vec::new();
     // The last versions have the first ids, so that a sweep finds them first.
-    for version in (1..=VERSIONS).rev() {
-        for wallet in &wallets {
-            let id = Uuid::now_v7();
-            rows.push(format!(
-                "('{id}', 'a', '{id}', 'a', '{{}}', '{date}', '{date}', '{wallet}', 'Wallet', \
-                 'WalletClosed', '{{\"balance\":\"1\"}}', '{date}', {no}, {version}, 0, 1, 0)"
-            ));
-        }
-    }
-    scene
-        .scratch
-        .execute(&format!(
-            "INSERT INTO {events} (id, namespace, action_id, action_name, action_params, started_date, \
-             completion_date, model_id, model_type, event_type, payload, event_date, delivered, \
-             model_version, event_index, event_version, fanned_out) VALUES {}",
-            rows.join(", ")
-        ))
-        .await;
+    let versions = (1..=VERSIONS).rev();
+    let places = versions.flat_map(|version| wallets.iter().map(move |wallet| (version, *wallet)));
+    let row = |(version, wallet)| Foreign { id: Uuid::now_v7(), wallet, place: Some((version, 0)) };
+    let rows: Vec<Foreign> = places.map(row).collect();
+    scene.insert_events(&rows).await;
     let ledger = Ledger::new(|_, _| Box::pin(async { Ok(()) }));
     let (seen, options) = (ledger.seen(), HandlerOptions::default().max_age(None));
     let _node = scene.node().handler_with(ledger, options).start().await.unwrap();
@@ -110,28 +90,9 @@ async fn events_of_another_program_are_handled(scene: &Scene) {
     let options = HandlerOptions::default().max_age(None);
     let node = scene.node().handler_with(Ledger::posting(), options);
     let _node = node.start().await.unwrap();
-    let events = scene.scratch.eventlog("events");
     let wallet = Uuid::now_v7();
-    for _ in 0..3 {
-        let (id, action) = (Uuid::now_v7(), Uuid::now_v7());
-        // SQLite has no dates: these are in the form of the framework.
-        let date = match scene.scratch.dialect {
-            Dialect::Sqlite => "2026-01-31T12:00:00.000000Z",
-            _ => "2026-01-31 12:00:00.000000",
-        };
-        scene
-            .scratch
-            .execute(&format!(
-                "INSERT INTO {events} (id, namespace, action_id, action_name, action_params, \
-                 started_date, completion_date, model_id, model_type, event_type, payload, \
-                 event_date, delivered) VALUES ('{id}', 'java', '{action}', 'DepositAction', '{{}}', \
-                 '{date}', '{date}', '{wallet}', 'Wallet', \
-                 'WalletMoneyDeposited', '{{\"amount\":\"1\",\"balance\":\"1\"}}', \
-                 '{date}', {no})",
-                no = if scene.scratch.dialect == Dialect::Postgres { "false" } else { "0" },
-            ))
-            .await;
-    }
+    let row = |()| Foreign { id: Uuid::now_v7(), wallet, place: None };
+    scene.insert_events(&[(); 3].map(row)).await;
     scene.until_posted(3).await;
     scene.until_handled("ledger.post").await;
     assert_eq!(scene.entries().count().await.unwrap(), 3);

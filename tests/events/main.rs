@@ -16,11 +16,21 @@ macro_rules! on_every_database {
 
 mod scene;
 
-mod attack;
+mod adversity;
+mod backlog;
+mod birth;
 mod completing;
+mod doorbell;
 mod failures;
+
+mod isolation;
 mod late;
+mod locked;
 mod nodes;
+mod operations;
 mod order;
+mod plans;
 mod refusals;
+mod retention;
 mod shards;
+mod statements;

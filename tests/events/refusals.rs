@@ -50,6 +50,18 @@ async fn a_node_that_cannot_work_says_why(scene: &Scene) {
     let short = scene.node().lease(Duration::from_millis(10)).start().await;
     let error = short.err().expect("the lease is too short").to_string();
     assert!(error.contains("10ms is too short to be renewed in time; use at least 1 s"), "{error}");
+    for node in [scene.node().lease(Duration::MAX), scene.node().poll(Duration::MAX, Duration::MAX)]
+    {
+        let error = node.start().await.err().expect("the time is too long").to_string();
+        assert!(error.ends_with("s is too long; use at most 86400s"), "{error}");
+    }
+    for (node, words) in [
+        (scene.node().claimed_at_once(15), "a wrong `claimed_at_once`: 15 is not from 16 to 1000"),
+        (scene.node().swept_at_once(0), "a wrong `swept_at_once`: 0 is not from 1 to 10000"),
+    ] {
+        let error = node.start().await.err().expect("the size is wrong").to_string();
+        assert!(error.contains(words), "{error}");
+    }
     let pauses = scene.node().poll(Duration::ZERO, Duration::ZERO).start().await;
     assert!(pauses.err().expect("no pause").to_string().contains("a wrong `poll`"));
 }

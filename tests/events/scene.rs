@@ -156,6 +156,14 @@ impl<const N: u8> EventHandler for Scripted<N> {
     }
 }
 
+/// An event of another program.
+pub struct Foreign {
+    pub id: Uuid,
+    pub wallet: Uuid,
+    /// The version of the wallet and the index of the event, if the program knows them.
+    pub place: Option<(i64, i64)>,
+}
+
 /// The handler of most tests.
 pub type Ledger = Scripted<0>;
 /// Another handler of the same events.
@@ -199,6 +207,32 @@ impl Scene {
 
     pub async fn deposit(&self, wallet: Id<Wallet>, times: usize) {
         deposit(&self.executor, wallet, times).await;
+    }
+
+    /// Inserts closings of wallets as another program does that knows no handlers.
+    pub async fn insert_events(&self, rows: &[Foreign]) {
+        let (date, no) = match self.scratch.dialect {
+            // SQLite has no dates: these are in the form of the framework.
+            Dialect::Sqlite => ("2026-01-31T12:00:00.000000Z", "0"),
+            Dialect::Postgres => ("2026-01-31 12:00:00", "false"),
+            Dialect::MySql | Dialect::MariaDb => ("2026-01-31 12:00:00", "0"),
+        };
+        let row = |Foreign { id, wallet, place }: &Foreign| {
+            let place = place.map_or("NULL, NULL".to_owned(), |(v, i)| format!("{v}, {i}"));
+            format!(
+                "('{id}', 'java', '{id}', 'CloseAction', '{{}}', '{date}', '{date}', '{wallet}', \
+                 'Wallet', 'WalletClosed', '{{\"balance\":\"1\"}}', '{date}', {no}, {place})"
+            )
+        };
+        let events = self.scratch.eventlog("events");
+        let values: Vec<String> = rows.iter().map(row).collect();
+        let insert = format!(
+            "INSERT INTO {events} (id, namespace, action_id, action_name, action_params, \
+             started_date, completion_date, model_id, model_type, event_type, payload, event_date, \
+             delivered, model_version, event_index) VALUES {}",
+            values.join(", ")
+        );
+        self.scratch.execute(&insert).await;
     }
 
     /// The ledger: the versions of each wallet that were posted, in the order of posting.

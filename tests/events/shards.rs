@@ -1,5 +1,8 @@
 //! Events on several shards: each shard's are handled there, with their effect.
 
+use std::time::Duration;
+
+use ekbatan::action::Once;
 use ekbatan::config::{EkbatanConfig, ShardMemberConfig};
 use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::events::{Delivered, EventHandler, HandlerContext, HandlerOptions};
@@ -103,6 +106,35 @@ impl EventHandler for ConfirmTickets {
     }
 }
 
+/// Sells a second ticket for each one, on another shard.
+struct SellAnother;
+
+impl EventHandler for SellAnother {
+    const NAME: &'static str = "tickets.sell_another";
+    type Event = TicketEvent;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        event: &Delivered<TicketEvent>,
+    ) -> Result<(), Self::Error> {
+        if event.shard != ShardIdentifier::DEFAULT {
+            return Ok(());
+        }
+        let there = On { group: 3, member: 7 };
+        let call = ctx.executor().execute(&Sell, there).once(Self::NAME, event.id.to_string());
+        let answer = call.await?;
+        // Each event is handled twice: after the first run nothing says so.
+        if event.attempt == 1 {
+            assert!(matches!(answer, Once::Done(_)));
+            return Err("after the commit, before the mark".into());
+        }
+        assert_eq!(answer, Once::Duplicate);
+        Ok(())
+    }
+}
+
 fn migrations() -> Migrations {
     let tickets = |uuid: &str, date: &str| {
         format!(
@@ -122,8 +154,8 @@ fn migrations() -> Migrations {
         .script_for(ekbatan::db::Dialect::MariaDb, 1, "tickets", tickets("uuid", "datetime(6)"))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_shard_handles_its_own_events_and_commits_their_effects_there() {
+/// Tickets on SQLite, PostgreSQL and MariaDB.
+async fn three_shards() -> (ActionExecutor, [ShardIdentifier; 3], Vec<ScratchDatabase>) {
     let shard = |group, member| ShardIdentifier::new(group, member).expect("a shard");
     let shards = [shard(0, 0), shard(0, 1), shard(3, 7)];
     let mut scratches = Vec::new();
@@ -138,7 +170,12 @@ async fn each_shard_handles_its_own_events_and_commits_their_effects_there() {
     let databases = Databases::connect(&config).await.unwrap();
     databases.migrate(&migrations()).await.unwrap();
     let builder = ActionExecutor::builder(&databases, "com.example.tickets").model::<Ticket>();
-    let executor = builder.build().await.unwrap();
+    (builder.build().await.unwrap(), shards, scratches)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_shard_handles_its_own_events_and_commits_their_effects_there() {
+    let (executor, shards, scratches) = three_shards().await;
     let node = crate::scene::node(&executor)
         .handler_with(ConfirmTickets, HandlerOptions::default())
         .start()
@@ -152,11 +189,33 @@ async fn each_shard_handles_its_own_events_and_commits_their_effects_there() {
     }
     // Each ticket has two events.
     until("all are handled", async || node.handlers()[0].handled == 60).await;
-    let tickets = databases.repository::<Ticket>();
+    let tickets = executor.databases().repository::<Ticket>();
     let confirmed = tickets.find_where(Ticket::CONFIRMED.eq(true)).await.unwrap();
     assert_eq!(confirmed.len(), 30);
     assert!(confirmed.iter().all(|ticket| ticket.version() == 2), "each was confirmed once");
     for scratch in &scratches {
         assert_eq!(scratch.count("tickets").await, 10);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_effect_on_another_shard_is_there_once_by_the_inbox() {
+    let (executor, shards, scratches) = three_shards().await;
+    let options = HandlerOptions::default()
+        .retry(Duration::from_millis(1), Duration::from_millis(5))
+        .max_attempts(3);
+    let node = crate::scene::node(&executor).handler_with(SellAnother, options);
+    let node = node.start().await.unwrap();
+    for _ in 0..60 {
+        executor.execute(&Sell, On { group: 0, member: 0 }).await.unwrap();
+    }
+    until("all are handled", async || node.handlers()[0].handled == 120).await;
+    assert_eq!(node.handlers()[0].failed, 60);
+    assert_eq!(scratches[2].count("tickets").await, 60);
+    let mut inbox = Vec::new();
+    for scratch in &scratches {
+        inbox.push(scratch.count(&scratch.eventlog("inbox")).await);
+    }
+    assert_eq!(inbox.iter().sum::<usize>(), 60);
+    assert!(inbox.iter().all(|count| *count > 0), "on {shards:?}: {inbox:?}");
 }

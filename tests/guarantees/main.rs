@@ -36,6 +36,7 @@ mod folded_read_faults;
 mod folded_reads;
 mod folded_statements;
 mod forgotten_locks;
+mod inbox;
 mod lanes;
 mod lock_order;
 mod locked_rows;

@@ -14,9 +14,9 @@ pub use acts::Attacker;
 
 use crate::ledger::Ledger;
 use crate::providers::Kind;
-use crate::seed;
 use crate::server::LockServer;
 use crate::worker::{Record, Request, Worker, finished};
+use support::seed;
 use support::soak::rounds;
 
 on_every_provider_with_deposits! { random_attacks_leave_a_sound_history }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ekbatan::lock::{LockError, LockKey, WithLockError};
 use ekbatan::prelude::*;
+use support::seed;
 use tokio::task::JoinSet;
 
 use crate::providers::Kind;
-use crate::seed;
 use crate::server::LockServer;
 
 on_every_provider! {

@@ -11,9 +11,9 @@ use ekbatan_testkit::Proxy;
 
 use crate::ledger::{Ledger, now};
 use crate::providers::Kind;
-use crate::seed;
 use crate::server::LockServer;
 use crate::worker::{Record, Request, Worker, finished};
+use support::seed;
 use support::soak::rounds;
 
 on_every_provider_with_deposits! { only_the_last_holder_commits_whatever_fails }

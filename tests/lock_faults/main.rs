@@ -52,7 +52,6 @@ mod history;
 mod holds;
 mod ledger;
 mod providers;
-mod seed;
 mod server;
 mod worker;
 

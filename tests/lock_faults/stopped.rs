@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use ekbatan_testkit::Proxy;
+use support::seed;
 
 use crate::history::{Answer, Broken, History};
 use crate::ledger::Ledger;
 use crate::providers::Kind;
-use crate::seed;
 use crate::server::LockServer;
 use crate::worker::{Record, Report, Request, Worker, finished};
 

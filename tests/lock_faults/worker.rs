@@ -1,19 +1,16 @@
-//! Worker processes: the test binary starts itself. A worker reads commands from its standard input
-//! and prints reports to its standard output, one per line.
+//! Worker processes that deposit.
 //!
-//! Invariants: a worker ends with the process that started it. A report is in the history before the
-//! test can react to it.
+//! Invariant: a report is in the history before the test can react to it.
 
 mod inside;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, watch};
+use support::worker_process::{PATIENCE, WorkerProcess};
+use tokio::sync::watch;
 
 use crate::history::{Answer, History};
 use crate::ledger::{Ledger, Observation};
@@ -22,12 +19,6 @@ use crate::server::LockServer;
 
 /// The variable that holds the [`Order`] of a worker.
 const ORDER: &str = "EKBATAN_TEST_LOCK_WORKER";
-
-/// Marks the lines of a worker's output that are reports.
-const REPORT: &str = "@ ";
-
-/// Longer than any step takes on a machine that works.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Order {
@@ -121,11 +112,7 @@ pub async fn finished(record: &Record, ledger: &Ledger, server: &LockServer) -> 
 
 /// A worker process, seen from the test.
 pub struct Worker {
-    child: Child,
-    stdin: ChildStdin,
-    reports: mpsc::UnboundedReceiver<Report>,
-    /// Reads the reports until the process has ended.
-    reader: Option<JoinHandle<()>>,
+    process: WorkerProcess<Report>,
     /// When the latest deposit that was reported committed had been requested.
     latest: watch::Receiver<u64>,
 }
@@ -133,62 +120,26 @@ pub struct Worker {
 impl Worker {
     pub async fn start(kind: Kind, locks: &str, ledger: &str, record: &Record) -> Self {
         let order = Order { kind, locks: locks.to_owned(), ledger: ledger.to_owned() };
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "worker::inside::a_worker_with_redis_and_postgres_executes_its_commands",
-                "--nocapture",
-            ])
-            .env(ORDER, serde_json::to_string(&order).unwrap())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (send, reports) = mpsc::unbounded_channel();
         let (commits, latest) = watch::channel(0);
         let record = record.clone();
-        let reader = std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let Some(line) = line.strip_prefix(REPORT) else { continue };
-                // The last line of a killed process may be incomplete.
-                let Ok(report) = serde_json::from_str(line) else { continue };
-                match report {
-                    Report::Observed(observation) => {
-                        let of_commit = match &observation {
-                            Observation::Answered {
-                                requested, answer: Answer::Committed, ..
-                            } => *requested,
-                            _ => 0,
-                        };
-                        note(&record, observation);
-                        commits.send_modify(|latest| *latest = of_commit.max(*latest));
+        let sift = move |report| match report {
+            Report::Observed(observation) => {
+                let of_commit = match &observation {
+                    Observation::Answered { requested, answer: Answer::Committed, .. } => {
+                        *requested
                     }
-                    other => drop(send.send(other)),
-                }
+                    _ => 0,
+                };
+                note(&record, observation);
+                commits.send_modify(|latest| *latest = of_commit.max(*latest));
+                None
             }
-        });
-        let mut worker = Self { child, stdin, reports, reader: Some(reader), latest };
+            other => Some(other),
+        };
+        let test = "worker::inside::a_worker_with_redis_and_postgres_executes_its_commands";
+        let mut worker = Self { process: WorkerProcess::start(test, ORDER, &order, sift), latest };
         assert!(matches!(worker.receive().await, Report::Ready));
         worker
-    }
-
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub fn send(&mut self, request: &Request) {
-        writeln!(self.stdin, "{}", serde_json::to_string(request).unwrap()).unwrap();
-    }
-
-    pub async fn receive(&mut self) -> Report {
-        let report = tokio::time::timeout(PATIENCE, self.reports.recv()).await;
-        report.expect("a worker reports in time").expect("a worker does not end by itself")
-    }
-
-    /// The next report, if one has arrived.
-    pub fn try_receive(&mut self) -> Option<Report> {
-        self.reports.try_recv().ok()
     }
 
     /// Waits for the commit of a deposit that was requested after `moment`.
@@ -197,51 +148,29 @@ impl Worker {
         tokio::time::timeout(PATIENCE, later).await.expect("a worker makes progress").unwrap();
     }
 
-    /// Stops the process wherever it is; returns when all its threads are stopped.
-    pub fn freeze(&self) {
-        self.signal("STOP");
-        while !self.stands_still() {
-            std::thread::yield_now();
-        }
-    }
-
-    fn stands_still(&self) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
-        threads.into_iter().all(|thread| {
-            // A thread that has just ended has no file; then all threads are checked again.
-            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
-            stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().trim_start().starts_with('T'))
-        })
-    }
-
-    pub fn thaw(&self) {
-        self.signal("CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let kill = format!("kill -s {signal} {}", self.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
-    }
-
     /// Kills the worker. What it has reported is in the history.
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.reader.take().map(JoinHandle::join).transpose().unwrap();
+    pub fn kill(self) {
+        self.process.kill();
     }
 
     /// Ends the worker after its tasks have finished.
     pub async fn stop(mut self) {
         self.send(&Request::Stop);
         while !matches!(self.receive().await, Report::Stopped) {}
-        assert!(self.child.wait().unwrap().success());
+        self.process.join();
     }
 }
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // This also ends a stopped process.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Worker {
+    type Target = WorkerProcess<Report>;
+
+    fn deref(&self) -> &WorkerProcess<Report> {
+        &self.process
+    }
+}
+
+impl DerefMut for Worker {
+    fn deref_mut(&mut self) -> &mut WorkerProcess<Report> {
+        &mut self.process
     }
 }

@@ -28,6 +28,7 @@ mod dropped;
 mod expectations;
 mod fences;
 mod homes;
+mod inbox;
 mod keys;
 mod many;
 mod migrations;

@@ -133,7 +133,9 @@ impl TestShards {
         for table in ["accounts", "notes", "orders"] {
             assert_eq!(self.counts(table).await, [0; 3], "{table}");
         }
-        for table in ["events", "idempotency_keys", "idempotency_decisions", "cross_shard_parts"] {
+        for table in
+            ["events", "idempotency_keys", "idempotency_decisions", "inbox", "cross_shard_parts"]
+        {
             assert_eq!(self.eventlog_counts(table).await, [0; 3], "{table}");
         }
     }

@@ -5,7 +5,7 @@ use ekbatan::prelude::Uuid;
 use ekbatan_testkit::Proxy;
 
 use super::mysql::{self, MySqlBench};
-use super::options::{BenchDatabase, CommitMode, CommitOptions};
+use super::options::{BenchDatabase, CommitDurability, CommitMode};
 use super::postgres::{self, PostgresBench};
 use super::rows::Totals;
 use super::sqlite::SqliteBench;
@@ -24,17 +24,60 @@ pub enum StartedDatabase {
 }
 
 impl StartedDatabase {
-    pub async fn start(options: &CommitOptions, wallets: &[Uuid]) -> Result<Self, Failure> {
-        let most = options.tasks.iter().copied().max().unwrap_or(1);
-        Ok(match options.database {
+    /// Starts a database for up to `most` tasks. A server is always durable.
+    pub async fn start(
+        database: BenchDatabase,
+        durability: CommitDurability,
+        most: u32,
+        wallets: &[Uuid],
+    ) -> Result<Self, Failure> {
+        Ok(match database {
             BenchDatabase::Postgres => Self::Postgres(PostgresBench::start(most, wallets).await?),
             BenchDatabase::MySql => Self::MySql(MySqlBench::start_mysql(wallets).await?),
             BenchDatabase::MariaDb => Self::MySql(MySqlBench::start_mariadb(wallets).await?),
             BenchDatabase::Sqlite => {
-                let sqlite = SqliteBench::start(wallets, options.durability()).await?;
+                let sqlite = SqliteBench::start(wallets, durability).await?;
                 Self::Sqlite(Box::new(sqlite))
             }
         })
+    }
+
+    /// Starts a database that also counts the statements that its server executes.
+    pub async fn start_counting(
+        database: BenchDatabase,
+        durability: CommitDurability,
+        most: u32,
+        wallets: &[Uuid],
+    ) -> Result<Self, Failure> {
+        match database {
+            BenchDatabase::Postgres => {
+                Ok(Self::Postgres(PostgresBench::start_counting(most, wallets).await?))
+            }
+            _ => Self::start(database, durability, most, wallets).await,
+        }
+    }
+
+    /// Forgets everything but the wallets, so that nothing that an earlier measurement left slows
+    /// down a later one. No connection to the database may be open.
+    pub async fn empty(&mut self, wallets: &[Uuid]) -> Result<(), Failure> {
+        match self {
+            Self::Postgres(postgres) => postgres.empty(wallets).await,
+            Self::MySql(mysql) => mysql.empty().await,
+            Self::Sqlite(sqlite) => {
+                **sqlite = SqliteBench::start(wallets, sqlite.durability()).await?;
+                Ok(())
+            }
+        }
+    }
+
+    /// How many statements the server has executed since it started; `None` for SQLite, which has
+    /// no server.
+    pub async fn statements(&self) -> Result<Option<i64>, Failure> {
+        match self {
+            Self::Postgres(postgres) => postgres.statements().await.map(Some),
+            Self::MySql(mysql) => mysql.statements().await.map(Some),
+            Self::Sqlite(_) => Ok(None),
+        }
     }
 
     pub async fn stop(self) -> Result<(), Failure> {
@@ -51,6 +94,15 @@ impl StartedDatabase {
             Self::Postgres(postgres) => postgres.tidy().await,
             Self::MySql(mysql) => mysql.tidy().await,
             Self::Sqlite(sqlite) => sqlite.tidy().await,
+        }
+    }
+
+    /// Lets the planner know what the tables contain by now, as it does after a while by itself.
+    /// Plans that were made for empty tables read them as a whole.
+    pub async fn analyze(&self) -> Result<(), Failure> {
+        match self {
+            Self::Postgres(postgres) => postgres.analyze().await,
+            Self::MySql(_) | Self::Sqlite(_) => Ok(()),
         }
     }
 
@@ -142,7 +194,8 @@ impl StartedDatabase {
         })
     }
 
-    fn config(&self, proxy: Option<&Proxy>) -> DataSourceConfig {
+    /// The configuration of ekbatan for this database.
+    pub fn config(&self, proxy: Option<&Proxy>) -> DataSourceConfig {
         match self {
             Self::Postgres(postgres) => DataSourceConfig::new(through(proxy, postgres.url())),
             Self::MySql(mysql) => DataSourceConfig::new(through(proxy, mysql.url())),

@@ -28,6 +28,16 @@ const WALLETS: usize = 10_000;
 const FEW_PAGES: u64 = 16;
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A young event cannot be deleted, but its table can be truncated.
+const EMPTY: [&str; 6] = [
+    "TRUNCATE TABLE eventlog.events",
+    "TRUNCATE TABLE eventlog.deliveries",
+    "TRUNCATE TABLE eventlog.dead_letters",
+    "TRUNCATE TABLE eventlog.subscriptions",
+    "TRUNCATE TABLE eventlog.subscription_registry",
+    "TRUNCATE TABLE eventlog.nodes",
+];
+
 enum OwnServer {
     MySql(MySqlServer),
     MariaDb(MariaDbServer),
@@ -130,6 +140,25 @@ impl MySqlBench {
         .await?;
         connection.close().await?;
         Ok(Totals { balance, changes, events, deposited })
+    }
+
+    /// Forgets all events and their handlers.
+    pub async fn empty(&self) -> Result<(), Failure> {
+        let mut connection = self.connect().await?;
+        for sql in EMPTY {
+            sqlx::raw_sql(sql).execute(&mut connection).await?;
+        }
+        Ok(connection.close().await?)
+    }
+
+    /// How many statements clients have sent since the server started.
+    pub async fn statements(&self) -> Result<i64, Failure> {
+        let mut connection = self.connect().await?;
+        let row =
+            sqlx::raw_sql("SHOW GLOBAL STATUS LIKE 'Questions'").fetch_one(&mut connection).await?;
+        let statements = row.try_get_unchecked::<String, _>(1)?.parse()?;
+        connection.close().await?;
+        Ok(statements)
     }
 
     async fn connect(&self) -> Result<MySqlConnection, Failure> {

@@ -1,10 +1,10 @@
 //! A durable PostgreSQL server, and the hand-written deposits for it.
 
 use ekbatan::prelude::*;
-use ekbatan_testkit::PostgresServer;
+use ekbatan_testkit::{PostgresServer, PostgresServerBuilder};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions};
 use sqlx::query::Query;
-use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres as Dialect};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, PgPool, Postgres as Dialect};
 
 use crate::commit::rows::{DepositEvent, NAMESPACE, PRINCIPAL, Totals, WalletRow};
 use crate::failure::Failure;
@@ -37,30 +37,53 @@ pub struct PostgresBench {
 
 impl PostgresBench {
     pub async fn start(tasks: u32, wallets: &[Uuid]) -> Result<Self, Failure> {
-        let server = PostgresServer::builder()
-            .durable()
-            .setting("max_connections", (tasks + 40).to_string())
-            .setting("shared_buffers", "128MB")
-            // Checkpoints run between measurements, never during one.
-            .setting("max_wal_size", "8GB")
-            .setting("checkpoint_timeout", "1h")
-            .start()
+        Self::from_builder(builder(tasks), wallets).await
+    }
+
+    /// Starts a server that counts statements, by an extension that most packages of the server
+    /// contain.
+    pub async fn start_counting(tasks: u32, wallets: &[Uuid]) -> Result<Self, Failure> {
+        let counting = builder(tasks)
+            .setting("shared_preload_libraries", "pg_stat_statements")
+            .setting("pg_stat_statements.max", "20000");
+        Self::from_builder(counting, wallets).await
+    }
+
+    async fn from_builder(
+        builder: PostgresServerBuilder,
+        wallets: &[Uuid],
+    ) -> Result<Self, Failure> {
+        let server = builder.start().await?;
+        let url = new_database(&server, wallets).await?;
+        Ok(Self { server, url })
+    }
+
+    /// Replaces the database by a new one, which has the same wallets and nothing else.
+    pub async fn empty(&mut self, wallets: &[Uuid]) -> Result<(), Failure> {
+        let url = new_database(&self.server, wallets).await?;
+        let former = std::mem::replace(&mut self.url, url);
+        let name = former.rsplit('/').next().unwrap_or_default();
+        let mut connection = self.connect().await?;
+        let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+        sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut connection).await?;
+        Ok(connection.close().await?)
+    }
+
+    /// How many statements the server has executed in this database since it counts them, the ends
+    /// of transactions included.
+    pub async fn statements(&self) -> Result<i64, Failure> {
+        let mut connection = self.connect().await?;
+        sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+            .execute(&mut connection)
             .await?;
-        let url = server.create_database().await?;
-        let databases = Databases::open(&url).await?;
-        databases.migrate(&migrations()).await?;
-        databases.close().await;
-        let postgres = Self { server, url };
-        let mut connection = postgres.connect().await?;
-        sqlx::query(
-            "INSERT INTO wallets SELECT id, 'owner of ' || id, 'EUR', 0, 'OPEN', 1, now(), now() \
-             FROM unnest($1::uuid[]) AS id",
+        let (statements,) = sqlx::query_as(
+            "SELECT coalesce(sum(calls), 0)::int8 FROM pg_stat_statements \
+             WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())",
         )
-        .bind(wallets)
-        .execute(&mut connection)
+        .fetch_one(&mut connection)
         .await?;
-        sqlx::raw_sql("ANALYZE").execute(&mut connection).await?;
-        Ok(postgres)
+        connection.close().await?;
+        Ok(statements)
     }
 
     /// Stops the server.
@@ -85,6 +108,12 @@ impl PostgresBench {
         Ok(connection.close().await?)
     }
 
+    pub async fn analyze(&self) -> Result<(), Failure> {
+        let mut connection = self.connect().await?;
+        sqlx::raw_sql("ANALYZE").execute(&mut connection).await?;
+        Ok(connection.close().await?)
+    }
+
     pub async fn totals(&self) -> Result<Totals, Failure> {
         let mut connection = self.connect().await?;
         let (balance, changes, events, deposited) = sqlx::query_as(
@@ -101,6 +130,35 @@ impl PostgresBench {
     async fn connect(&self) -> Result<PgConnection, Failure> {
         Ok(PgConnection::connect(&self.url).await?)
     }
+}
+
+fn builder(tasks: u32) -> PostgresServerBuilder {
+    PostgresServer::builder()
+        .durable()
+        .setting("max_connections", (tasks + 40).to_string())
+        .setting("shared_buffers", "128MB")
+        // Checkpoints run between measurements, never during one.
+        .setting("max_wal_size", "8GB")
+        .setting("checkpoint_timeout", "1h")
+}
+
+/// Creates a database with wallets, and returns its URL.
+async fn new_database(server: &PostgresServer, wallets: &[Uuid]) -> Result<String, Failure> {
+    let url = server.create_database().await?;
+    let databases = Databases::open(&url).await?;
+    databases.migrate(&migrations()).await?;
+    databases.close().await;
+    let mut connection = PgConnection::connect(&url).await?;
+    sqlx::query(
+        "INSERT INTO wallets SELECT id, 'owner of ' || id, 'EUR', 0, 'OPEN', 1, now(), now() \
+         FROM unnest($1::uuid[]) AS id",
+    )
+    .bind(wallets)
+    .execute(&mut connection)
+    .await?;
+    sqlx::raw_sql("ANALYZE").execute(&mut connection).await?;
+    connection.close().await?;
+    Ok(url)
 }
 
 /// The pool of the `sqlx-transaction` mode.

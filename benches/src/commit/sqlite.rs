@@ -100,6 +100,10 @@ impl SqliteBench {
         Ok(Totals { balance, changes, events, deposited })
     }
 
+    pub const fn durability(&self) -> CommitDurability {
+        self.durability
+    }
+
     /// The configuration of ekbatan for the same file and durability.
     pub fn config(&self) -> DataSourceConfig {
         DataSourceConfig::new(self.file.url()).durability(match self.durability {

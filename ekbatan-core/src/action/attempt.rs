@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::ExecuteError;
 use super::deadline::Deadline;
 use super::effect::EffectRunner;
-use super::idempotency_locks::IdempotencyGuard;
+use super::key_locks::KeyLockGuard;
 use crate::db::{ActionId, Committed, OpenAction};
 use crate::shard::{Fencing, Shards};
 
 /// The output of a call and the result of its commit. The commit is `None` if an earlier call
-/// with the same idempotency key committed.
+/// with the same key committed.
 pub(super) type CallResult<O, E> = Result<(O, Option<Committed>), ExecuteError<E>>;
 
 /// A running call, from its first attempt to its last.
@@ -33,15 +33,15 @@ pub(super) struct Attempt {
     pub(super) wants_token: bool,
     /// While this exists, `executor.outcome` waits.
     pub(super) open: Option<OpenAction>,
-    /// The lock on the call's idempotency key, until the call is committed.
-    pub(super) key_lock: Option<IdempotencyGuard>,
+    /// The lock on the call's key, until the call is committed.
+    pub(super) key_lock: Option<KeyLockGuard>,
     pub(super) shards: Arc<Shards>,
     pub(super) effects: EffectRunner,
 }
 
 impl Attempt {
     /// Makes the result of the commit known: to `executor.outcome`, and to calls with the same
-    /// idempotency key. Effects may ask for both, so this comes before they are waited for.
+    /// key. Effects may ask for both, so this comes before they are waited for.
     pub(super) fn close(&mut self) {
         self.open = None;
         self.key_lock = None;

@@ -18,15 +18,21 @@ use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, PlanRows, Planned, 
 use super::{Action, ActionContext, ActionPlan, Contention, ExecuteError, PlanError, RetryPolicy};
 use crate::db::{ActionId, OpenAction};
 use crate::domain::{LockKey, PayloadError};
-use crate::outbox::deliveries::Mark;
-use crate::outbox::{ActionRecord, KeyRecord};
+use crate::outbox::{ActionRecord, KeyRecord, Mark, StoredOutput};
 use crate::repository::PendingReads;
 use crate::shard::{Fencing, HomedKey};
 
-/// How an output is stored under an idempotency key.
-pub(super) struct Codec<O> {
-    pub(super) encode: fn(&O) -> Result<String, serde_json::Error>,
+/// How an output is stored under an idempotency key, and how it becomes an answer again.
+pub(super) struct Codec<P, O> {
+    pub(super) encode: fn(&P) -> Result<String, serde_json::Error>,
     pub(super) decode: fn(&str) -> Result<O, serde_json::Error>,
+}
+
+/// What the caller gives so that a repeated call does not run: the action returns a `P`, the call
+/// answers an `O`.
+pub(super) enum RequestedKey<P, O> {
+    Idempotency { text: String, codec: Codec<P, O> },
+    Message { consumer: String, id: String, duplicate: fn() -> O },
 }
 
 /// What the caller may set.
@@ -46,50 +52,63 @@ pub(super) struct CallOptions {
     /// Empty: those of the action.
     pub(super) contention_keys: Vec<LockKey>,
     pub(super) wants_token: bool,
-    /// The mark of the delivery that the call handles.
+    /// The mark of the work that the call belongs to: a delivery, or a run of a job.
     pub(super) mark: Option<Mark>,
+    /// Whether the caller has set an idempotency key and a message.
+    pub(super) has_two_keys: bool,
 }
 
 type RetryIf<E> = Box<dyn Fn(&E) -> bool + Send + Sync>;
 
-/// A call that has not begun.
-pub(super) struct CallRequest<'a, A: Action> {
+/// A call that has not begun. It answers an `O`.
+pub(super) struct CallRequest<'a, A: Action, O: 'a> {
     pub(super) executor: &'a ExecutorState,
     pub(super) action: &'a A,
     pub(super) params: A::Params,
     pub(super) id: ActionId,
     pub(super) options: CallOptions,
-    pub(super) idempotency_key: Option<(String, Codec<A::Output>)>,
+    pub(super) key: Option<RequestedKey<A::Output, O>>,
     pub(super) retry_if: Option<RetryIf<A::Error>>,
+    /// Makes the answer of a call that ran.
+    pub(super) answer: fn(A::Output) -> O,
 }
 
-/// A call under an idempotency key.
-pub(super) struct IdempotentCall<O> {
+/// What a call answers whose key was used before.
+pub(super) enum Repeated<P, O> {
+    /// The output of the call that used it. The fingerprint is that of this call.
+    Output { codec: Codec<P, O>, fingerprint: String },
+    /// That the message was handled.
+    Duplicate(fn() -> O),
+}
+
+/// A call under a key.
+pub(super) struct KeyedCall<P, O> {
     pub(super) key: HomedKey,
-    pub(super) codec: Codec<O>,
-    pub(super) fingerprint: String,
+    pub(super) repeated: Repeated<P, O>,
     /// Whether the last attempt wrote to other shards than the key's home.
     pub(super) leaves_home: bool,
 }
 
 /// A running call.
-pub(super) struct Call<'a, A: Action> {
+pub(super) struct Call<'a, A: Action, O> {
     pub(super) executor: &'a ExecutorState,
     pub(super) action: &'a A,
     pub(super) params: A::Params,
     pub(super) params_json: Json,
     pub(super) options: CallOptions,
-    pub(super) idempotent: Option<IdempotentCall<A::Output>>,
+    pub(super) keyed: Option<KeyedCall<A::Output, O>>,
     pub(super) retry_if: Option<RetryIf<A::Error>>,
+    pub(super) answer: fn(A::Output) -> O,
     pub(super) attempt: Attempt,
 }
 
-impl<'a, A: Action> Call<'a, A> {
+impl<'a, A: Action, O> Call<'a, A, O> {
     pub(super) fn begin(
-        request: CallRequest<'a, A>,
+        request: CallRequest<'a, A, O>,
         open: OpenAction,
     ) -> Result<Self, ExecuteError<A::Error>> {
-        let CallRequest { executor, action, params, id, mut options, retry_if, .. } = request;
+        let CallRequest { executor, action, params, id, mut options, key: _, retry_if, answer } =
+            request;
         let attempt = Attempt {
             action: id,
             action_name: A::NAME,
@@ -105,8 +124,18 @@ impl<'a, A: Action> Call<'a, A> {
             effects: executor.effects.clone(),
         };
         let params_json = params_of::<A>(&params)?;
-        let idempotent = None;
-        Ok(Self { executor, action, params, params_json, options, idempotent, retry_if, attempt })
+        let keyed = None;
+        Ok(Self {
+            executor,
+            action,
+            params,
+            params_json,
+            options,
+            keyed,
+            retry_if,
+            answer,
+            attempt,
+        })
     }
 
     fn record(&self, started: DateTime<Utc>) -> ActionRecord {
@@ -125,24 +154,25 @@ impl<'a, A: Action> Call<'a, A> {
 
     fn key_plan<'c>(
         &self,
-        idempotent: &'c IdempotentCall<A::Output>,
+        keyed: &'c KeyedCall<A::Output, O>,
         output: &A::Output,
         created: DateTime<Utc>,
     ) -> Result<KeyPlan<'c>, PlanError> {
-        let record = KeyRecord {
-            key: idempotent.key.key(),
-            action_name: A::NAME,
-            fingerprint: &idempotent.fingerprint,
-            action: self.attempt.action,
-            output: (idempotent.codec.encode)(output).map_err(PlanError::Output)?,
-            created,
+        let output = match &keyed.repeated {
+            Repeated::Output { codec, fingerprint } => Some(StoredOutput {
+                action_name: A::NAME.to_owned(),
+                fingerprint: fingerprint.clone(),
+                output: (codec.encode)(output).map_err(PlanError::Output)?,
+            }),
+            Repeated::Duplicate(_) => None,
         };
-        Ok(KeyPlan { home: idempotent.key.home(), record })
+        let (key, action) = (keyed.key.key(), self.attempt.action);
+        Ok(KeyPlan { home: keyed.key.home(), record: KeyRecord { key, action, created, output } })
     }
 
     /// Claims the key for a plan, after the claim of an earlier attempt is gone.
     async fn claim_key(&mut self, plan: Option<ClaimPlan>) -> Result<(), ExecuteError<A::Error>> {
-        let Some(IdempotentCall { key, .. }) = &mut self.idempotent else { return Ok(()) };
+        let Some(KeyedCall { key, .. }) = &mut self.keyed else { return Ok(()) };
         let claiming = async {
             key.release().await?;
             match plan {
@@ -154,7 +184,7 @@ impl<'a, A: Action> Call<'a, A> {
     }
 }
 
-impl<A: Action> Perform for Call<'_, A> {
+impl<A: Action, O: Send> Perform for Call<'_, A, O> {
     type Output = A::Output;
     type Error = A::Error;
 
@@ -201,15 +231,17 @@ impl<A: Action> Perform for Call<'_, A> {
     ) -> Result<(A::Output, Planned), ExecuteError<A::Error>> {
         let Performed { output, plan, started } = performed;
         let PlanParts { rows, expected, events, effects, pending } = plan.into_parts()?;
+        let mark = self.options.mark.as_ref();
         let changes_nothing =
-            rows.is_empty() && self.idempotent.is_none() && self.options.mark.is_none();
+            rows.is_empty() && self.keyed.is_none() && mark.is_none_or(Mark::is_check);
         let is_recorded = !changes_nothing || self.executor.record_reads;
-        let batches = if !is_recorded && expected.is_empty() {
+        // The mark is checked also if nothing is written: the action may have effects.
+        let batches = if !is_recorded && expected.is_empty() && mark.is_none() {
             Vec::new()
         } else {
             let action = self.record(started);
-            let key = match &self.idempotent {
-                Some(idempotent) => Some(self.key_plan(idempotent, &output, action.completed)?),
+            let key = match &self.keyed {
+                Some(keyed) => Some(self.key_plan(keyed, &output, action.completed)?),
                 None => None,
             };
             let builder = BatchBuilder {
@@ -220,15 +252,15 @@ impl<A: Action> Perform for Call<'_, A> {
                 allow_cross_shard: self.options.allow_cross_shard,
                 is_recorded,
                 deliveries: &self.executor.deliveries,
-                mark: self.options.mark.as_ref(),
+                mark,
             };
             let rows = PlanRows { changes: rows, expected };
             let PlannedBatches { batches, claim } = {
                 let building = pin!(builder.build(rows, &events, key));
                 self.attempt.deadline.bound(building).await??
             };
-            if let Some(idempotent) = &mut self.idempotent {
-                idempotent.leaves_home = claim.is_some() || batches.len() > 1;
+            if let Some(keyed) = &mut self.keyed {
+                keyed.leaves_home = claim.is_some() || batches.len() > 1;
                 self.claim_key(claim).await?;
             }
             batches

@@ -13,6 +13,7 @@ use tracing::{Instrument, Span, field};
 use super::ExecuteError;
 use super::attempt::Attempt;
 use super::deadline::DeadlinePassed;
+use super::sent_births::SentBirths;
 use super::shard_batches::{Planned, ShardBatch};
 use crate::db::{ActionId, CommitError, CommitToken, Committed, Database, DbError};
 use crate::domain::{ShardIdentifier, list_shards};
@@ -194,9 +195,12 @@ async fn commit_batches(
         Committed { action, round_trips: 0, folded: 0, lane_wait: Duration::ZERO, token: None };
     let mut done: Vec<Arc<Database>> = Vec::with_capacity(batches.len());
     let mut batches = batches.into_iter();
-    while let Some(ShardBatch { database, batch }) = batches.next() {
+    while let Some(ShardBatch { database, batch, births }) = batches.next() {
         let writes = batch.writes();
-        match database.commit(batch).await {
+        let births = SentBirths::new(births, &database, action);
+        let committed = database.commit(batch).await;
+        births.answered(&committed);
+        match committed {
             Ok(one) => {
                 all.round_trips += one.round_trips;
                 all.folded = all.folded.max(one.folded);

@@ -96,6 +96,31 @@ pub enum PlanError {
         "the idempotency key {0:?} holds the character 0, which not every database stores; remove it"
     )]
     KeyHoldsNul(String),
+    /// The consumer or the id of a message is empty or too long.
+    #[error("the {what} `{value}` of the message has {bytes} bytes; use 1 to 255 bytes")]
+    Message {
+        /// `consumer` or `id`.
+        what: &'static str,
+        /// The text.
+        value: String,
+        /// Its size.
+        bytes: usize,
+    },
+    /// The consumer or the id of a message holds the character 0, which not every database stores.
+    #[error(
+        "the {what} {value:?} of the message holds the character 0, which not every database stores; remove it"
+    )]
+    MessageHoldsNul {
+        /// `consumer` or `id`.
+        what: &'static str,
+        /// The text.
+        value: String,
+    },
+    /// The call has an idempotency key, and handles a message once.
+    #[error(
+        "the call has an idempotency key and a message; keep `.once(..)` for a message, or the key if a repeated call needs the output"
+    )]
+    KeyAndMessage,
     /// A table does not match the code.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -178,6 +203,12 @@ pub enum ExecuteError<E> {
     DeliveryLost {
         /// The handler.
         handler: String,
+    },
+    /// The run of a job that the call belongs to has ended, or another node has taken it over.
+    #[error("the run of `{job}` has ended, or another node has taken it over; nothing was written")]
+    RunLost {
+        /// The job.
+        job: String,
     },
     /// The deadline passed before anything was sent.
     #[error("the deadline of {after:?} passed; nothing was written")]
@@ -286,6 +317,7 @@ pub enum ErrorKind {
     Overloaded,
     FenceLost,
     DeliveryLost,
+    RunLost,
     Deadline,
     CommitUnknown,
     KeyReused,
@@ -315,6 +347,7 @@ impl<E> ExecuteError<E> {
             ExecuteError::Overloaded(_) => ErrorKind::Overloaded,
             ExecuteError::FenceLost { .. } => ErrorKind::FenceLost,
             ExecuteError::DeliveryLost { .. } => ErrorKind::DeliveryLost,
+            ExecuteError::RunLost { .. } => ErrorKind::RunLost,
             ExecuteError::Deadline { .. } => ErrorKind::Deadline,
             ExecuteError::CommitUnknown { .. } => ErrorKind::CommitUnknown,
             ExecuteError::KeyReused { .. } => ErrorKind::KeyReused,

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use super::attempt::CallResult;
-use super::call::{CallOptions, CallRequest, Codec};
+use super::call::{CallOptions, CallRequest, Codec, RequestedKey};
 use super::executor_state::ExecutorState;
 use super::fence::fenced_by;
 use super::run::run;
@@ -17,7 +17,7 @@ use super::trace_parent;
 use super::{Action, AsFence, Contention, ExecuteError, RetryPolicy};
 use crate::db::{ActionId, Committed, outside_transaction};
 use crate::domain::LockKey;
-use crate::outbox::deliveries::Mark;
+use crate::outbox::Mark;
 
 /// A call that runs when it is awaited.
 ///
@@ -27,13 +27,25 @@ use crate::outbox::deliveries::Mark;
 /// It is no future yet, and it borrows the executor and the action. To spawn it, move both into the
 /// task: `tokio::spawn(async move { executor.execute(&action, params).await })`. To give it to a
 /// function that takes a future, call `into_future()`.
+///
+/// It answers the output of the action, or what [`once`](Execution::once) says.
 #[must_use = "a call does nothing until it is awaited"]
-pub struct Execution<'a, A: Action>(CallRequest<'a, A>);
+pub struct Execution<'a, A: Action, O: 'a = <A as Action>::Output>(CallRequest<'a, A, O>);
+
+/// What a call answers that handles a message [once](Execution::once). Acknowledge the message in
+/// both cases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Once<O> {
+    /// The call has handled the message. This is the output of the action.
+    Done(O),
+    /// An earlier call has handled the message. This one has done nothing.
+    Duplicate,
+}
 
 /// A call that returns the result of its commit beside its output; see
 /// [`Execution::with_commit`].
 #[must_use = "a call does nothing until it is awaited"]
-pub struct ExecutionWithCommit<'a, A: Action>(Execution<'a, A>);
+pub struct ExecutionWithCommit<'a, A: Action, O: 'a = <A as Action>::Output>(Execution<'a, A, O>);
 
 impl<'a, A: Action> Execution<'a, A> {
     pub(super) fn new(executor: &'a ExecutorState, action: &'a A, params: A::Params) -> Self {
@@ -43,11 +55,58 @@ impl<'a, A: Action> Execution<'a, A> {
             params,
             id: ActionId(executor.ids.next_uuid()),
             options: CallOptions::default(),
-            idempotency_key: None,
+            key: None,
             retry_if: None,
+            answer: |output| output,
         })
     }
 
+    /// Makes the call safe to repeat. The first call with this key commits. Every later call
+    /// with the same parameters returns the stored output and does not run; with other
+    /// parameters it fails. The key is unique within the executor's namespace.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self
+    where
+        A::Output: Serialize + DeserializeOwned,
+    {
+        let codec =
+            Codec { encode: serde_json::to_string, decode: |text| serde_json::from_str(text) };
+        self.0.key = Some(RequestedKey::Idempotency { text: key.into(), codec });
+        self
+    }
+
+    /// Lets the call handle a message from outside, of a broker or a webhook, once: its commit
+    /// stores the consumer and the id of the message. A later call for the same message, whatever
+    /// its action, parameters and principal, answers [`Once::Duplicate`] and does not run. If the
+    /// call fails, nothing is stored, and the message can be tried again.
+    ///
+    /// The consumer says who handles the message; each consumer handles it. Acknowledge the message
+    /// after the answer, in both cases. The id must be that of the message, and not of its delivery.
+    ///
+    /// ```
+    /// # use ekbatan_core::action::{Action, ActionExecutor, ExecuteError, Once};
+    /// # async fn run<A: Action>(executor: &ActionExecutor, action: A, params: A::Params, id: &str) -> Result<(), ExecuteError<A::Error>> {
+    /// match executor.execute(&action, params).once("payments", id).await? {
+    ///     Once::Done(output) => drop(output),
+    ///     Once::Duplicate => println!("{id} was handled before"),
+    /// }
+    /// // Now acknowledge it.
+    /// # Ok(()) }
+    /// ```
+    pub fn once(
+        self,
+        consumer: impl Into<String>,
+        message_id: impl Into<String>,
+    ) -> Execution<'a, A, Once<A::Output>> {
+        let CallRequest { executor, action, params, id, mut options, key, retry_if, .. } = self.0;
+        options.has_two_keys = key.is_some();
+        let (consumer, message) = (consumer.into(), message_id.into());
+        let key = RequestedKey::Message { consumer, id: message, duplicate: || Once::Duplicate };
+        let (key, answer) = (Some(key), Once::Done as fn(A::Output) -> _);
+        Execution(CallRequest { executor, action, params, id, options, key, retry_if, answer })
+    }
+}
+
+impl<'a, A: Action, O> Execution<'a, A, O> {
     /// The identity of the call, for [`ActionExecutor::outcome`](super::ActionExecutor::outcome).
     pub fn action_id(&self) -> ActionId {
         self.0.id
@@ -141,7 +200,7 @@ impl<'a, A: Action> Execution<'a, A> {
     }
 
     /// Returns the result of the commit beside the output; `None` if an earlier call with the
-    /// same idempotency key has committed. On shards with replicas it carries the token that
+    /// same idempotency key or message has committed. On shards with replicas it carries the token that
     /// keeps a reader from a replica that lags.
     ///
     /// ```
@@ -158,35 +217,21 @@ impl<'a, A: Action> Execution<'a, A> {
     /// let row = rows.get(id).await?;
     /// # Ok(()) }
     /// ```
-    pub fn with_commit(mut self) -> ExecutionWithCommit<'a, A> {
+    pub fn with_commit(mut self) -> ExecutionWithCommit<'a, A, O> {
         self.0.options.wants_token = true;
         ExecutionWithCommit(self)
     }
 
-    /// Lets the commit mark a delivery as handled. If the delivery is not claimed any more as it was
-    /// read, nothing is committed.
+    /// Lets the commit carry a mark. If its row is not as it was read, nothing is committed.
     #[doc(hidden)]
     pub fn marking(mut self, mark: Mark) -> Self {
         self.0.options.mark = Some(mark);
         self
     }
-
-    /// Makes the call safe to repeat. The first call with this key commits. Every later call
-    /// with the same parameters returns the stored output and does not run; with other
-    /// parameters it fails. The key is unique within the executor's namespace.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self
-    where
-        A::Output: Serialize + DeserializeOwned,
-    {
-        let codec =
-            Codec { encode: serde_json::to_string, decode: |text| serde_json::from_str(text) };
-        self.0.idempotency_key = Some((key.into(), codec));
-        self
-    }
 }
 
-impl<'a, A: Action> IntoFuture for Execution<'a, A> {
-    type Output = Result<A::Output, ExecuteError<A::Error>>;
+impl<'a, A: Action, O: Send> IntoFuture for Execution<'a, A, O> {
+    type Output = Result<O, ExecuteError<A::Error>>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -194,8 +239,8 @@ impl<'a, A: Action> IntoFuture for Execution<'a, A> {
     }
 }
 
-impl<'a, A: Action> IntoFuture for ExecutionWithCommit<'a, A> {
-    type Output = Result<(A::Output, Option<Committed>), ExecuteError<A::Error>>;
+impl<'a, A: Action, O: Send> IntoFuture for ExecutionWithCommit<'a, A, O> {
+    type Output = Result<(O, Option<Committed>), ExecuteError<A::Error>>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -203,7 +248,7 @@ impl<'a, A: Action> IntoFuture for ExecutionWithCommit<'a, A> {
     }
 }
 
-async fn start<A: Action>(request: CallRequest<'_, A>) -> CallResult<A::Output, A::Error> {
+async fn start<A: Action, O: Send>(request: CallRequest<'_, A, O>) -> CallResult<O, A::Error> {
     if request.options.outside_transaction {
         Box::pin(outside_transaction(run(request))).await
     } else {

@@ -91,6 +91,13 @@ impl ActionExecutor {
         key_homes.home(&databases.shards, &key).shard
     }
 
+    /// The home of a message: the shard that must be reachable for a call that handles it
+    /// [once](Execution::once), beside the shards that the call reads and writes.
+    pub fn message_home(&self, consumer: &str, id: &str) -> ShardIdentifier {
+        let key = self.state.message_key(consumer.to_owned(), id.to_owned());
+        self.state.key_homes.home(&self.state.databases.shards, &key).shard
+    }
+
     /// What the events of the executor's calls are delivered to.
     #[doc(hidden)]
     pub fn deliveries(&self) -> &Arc<DeliveryHub> {

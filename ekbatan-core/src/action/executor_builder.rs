@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::contention::Strategies;
 use super::effect::EffectRunner;
 use super::executor_state::ExecutorState;
-use super::idempotency_locks::IdempotencyLocks;
+use super::key_locks::KeyLocks;
 use super::{ActionExecutor, BuildError, Contention, KeyScope, Leases, RetryPolicy};
 use crate::db::eventlog::{CROSS_SHARD_PARTS, EVENTS, IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS};
 use crate::db::{Database, DbError, SchemaError, TableError};
@@ -134,8 +134,8 @@ impl ActionExecutorBuilder {
         self
     }
 
-    /// Sets the shards that are homes of idempotency keys, instead of all shards. Every key has
-    /// one home, which must be reachable for calls with the key. All executors of a namespace
+    /// Sets the shards that are homes of idempotency keys and messages, instead of all shards. Every
+    /// key has one home, which must be reachable for calls with the key. All executors of a namespace
     /// must agree, so set this before a shard is added.
     pub fn key_homes(mut self, shards: impl IntoIterator<Item = ShardIdentifier>) -> Self {
         self.key_homes.present = Some(shards.into_iter().collect());
@@ -167,7 +167,7 @@ impl ActionExecutorBuilder {
             retry: self.retry,
             deadline: self.deadline,
             ids,
-            idempotency_locks: IdempotencyLocks::default(),
+            key_locks: KeyLocks::default(),
             strategies,
             effects,
             log_principal: self.log_principal,

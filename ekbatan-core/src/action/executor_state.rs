@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::RetryPolicy;
 use super::contention::Strategies;
 use super::effect::EffectRunner;
-use super::idempotency_locks::IdempotencyLocks;
+use super::key_locks::KeyLocks;
 use super::key_scope::KeyScope;
 use crate::domain::IdGenerator;
 use crate::outbox::deliveries::DeliveryHub;
+use crate::outbox::{CallKey, KeyKind};
 use crate::shard::{Databases, KeyHomes};
 
 /// The state of an executor.
@@ -23,7 +24,7 @@ pub(super) struct ExecutorState {
     /// The deadline of calls that set none.
     pub(super) deadline: Duration,
     pub(super) ids: IdGenerator,
-    pub(super) idempotency_locks: IdempotencyLocks,
+    pub(super) key_locks: KeyLocks,
     pub(super) strategies: Strategies,
     pub(super) effects: EffectRunner,
     pub(super) log_principal: bool,
@@ -39,6 +40,12 @@ impl ExecutorState {
     pub(super) fn jitter(&self, bound: Duration) -> Duration {
         let share = self.random.lock().unwrap_or_else(PoisonError::into_inner).f64();
         bound.mul_f64(share)
+    }
+
+    /// The key of a message. It belongs to no principal.
+    pub(super) fn message_key(&self, consumer: String, id: String) -> CallKey {
+        let namespace = self.namespace.clone();
+        CallKey { kind: KeyKind::Message, namespace, scope: consumer, text: id }
     }
 
     /// Counts and logs a call that was refused because its lease had ended.

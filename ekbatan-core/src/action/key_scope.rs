@@ -1,6 +1,6 @@
 //! Within what an idempotency key is unique.
 
-use crate::outbox::IdempotencyKey;
+use crate::outbox::{CallKey, KeyKind};
 
 /// Within what an idempotency key is unique; see
 /// [`ActionExecutorBuilder::key_scope`](super::ActionExecutorBuilder::key_scope).
@@ -17,17 +17,12 @@ pub enum KeyScope {
 
 impl KeyScope {
     /// The key of a call by this principal.
-    pub(super) fn key(
-        self,
-        namespace: &str,
-        principal: Option<&str>,
-        text: String,
-    ) -> IdempotencyKey {
-        let principal = match self {
+    pub(super) fn key(self, namespace: &str, principal: Option<&str>, text: String) -> CallKey {
+        let scope = match self {
             KeyScope::Principal => principal.unwrap_or_default(),
             KeyScope::Namespace => "",
         };
-        let (namespace, principal) = (namespace.to_owned(), principal.to_owned());
-        IdempotencyKey { namespace, principal, text }
+        let (namespace, scope) = (namespace.to_owned(), scope.to_owned());
+        CallKey { kind: KeyKind::Idempotency, namespace, scope, text }
     }
 }

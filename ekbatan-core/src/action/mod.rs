@@ -5,7 +5,7 @@
 //
 //   executor_builder, executor    build an executor; start a call
 //   execution                     what the caller sets before it awaits the call
-//   run                           idempotency, attempts, retries
+//   run                           keys, attempts, retries
 //   call                          the running call: performs the action, plans the batches
 //   performing                    which action a task performs, to refuse calls inside it
 //   executor_state                what all calls of an executor share
@@ -13,7 +13,7 @@
 //   commit                        gives the batches to the databases; runs the effects
 //   attempt, deadline             the state that a call carries through its attempts
 //   shard_batches                 from a plan to one batch per shard
-//   idempotency_locks, key_scope  one call at a time per idempotency key
+//   key_locks, key_scope          one call at a time per idempotency key or message
 //   call_queues                   calls that wait for the same key
 //   action, context, plan         what users implement, read through and stage on
 //   effect                        what runs after a commit
@@ -38,12 +38,13 @@ mod executor;
 mod executor_builder;
 mod executor_state;
 mod fence;
-mod idempotency_locks;
+mod key_locks;
 mod key_scope;
 mod performing;
 mod plan;
 mod retry;
 mod run;
+mod sent_births;
 mod shard_batches;
 mod trace_parent;
 
@@ -54,7 +55,7 @@ pub use contention::{
 pub use context::ActionContext;
 pub use effect::Effect;
 pub use error::{BuildError, ContentionError, ErrorKind, ExecuteError, PlanError};
-pub use execution::{Execution, ExecutionWithCommit};
+pub use execution::{Execution, ExecutionWithCommit, Once};
 pub use executor::{ActionExecutor, Outcome};
 pub use executor_builder::ActionExecutorBuilder;
 pub use fence::{AsFence, Fence};

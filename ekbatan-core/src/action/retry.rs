@@ -90,6 +90,7 @@ impl RetryPolicy {
         match kind {
             ErrorKind::FenceLost
             | ErrorKind::DeliveryLost
+            | ErrorKind::RunLost
             | ErrorKind::CommitUnknown
             | ErrorKind::Deadline => None,
             kind => self.budgets.get(&kind).copied(),

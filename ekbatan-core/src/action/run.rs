@@ -1,4 +1,4 @@
-//! Runs a call: idempotency, attempts and retries, until the call has an answer.
+//! Runs a call: keys, attempts and retries, until the call has an answer.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -6,21 +6,21 @@ use std::pin::pin;
 use tracing::{Instrument, Span, field};
 
 use super::attempt::CallResult;
-use super::call::{Call, CallRequest, Codec, IdempotentCall};
+use super::call::{Call, CallRequest, KeyedCall, Repeated, RequestedKey};
 use super::contention::ChosenStrategy;
 use super::performing::performed_action;
 use super::{Action, ErrorKind, ExecuteError, PlanError};
 use crate::db::{DbError, DbErrorKind};
-use crate::outbox::{IdempotencyKey, fingerprint};
+use crate::outbox::{CallKey, MarkedWork, StoredOutput, fingerprint};
 use crate::shard::{FoundCall, HomedKey};
 
-/// The longest idempotency key, in bytes.
+/// The longest idempotency key, consumer or id of a message, in bytes.
 const MAX_KEY: usize = 255;
 
 /// Runs a call to its end.
-pub(super) async fn run<A: Action>(
-    mut request: CallRequest<'_, A>,
-) -> CallResult<A::Output, A::Error> {
+pub(super) async fn run<A: Action, O: Send>(
+    mut request: CallRequest<'_, A, O>,
+) -> CallResult<O, A::Error> {
     let executor = request.executor;
     let span = tracing::info_span!(
         "ekbatan.action.execute",
@@ -38,7 +38,7 @@ pub(super) async fn run<A: Action>(
     }
     // Until the call ends, `executor.outcome` waits.
     let open = executor.databases.shards.default().open_action(request.id);
-    let key = request.idempotency_key.take();
+    let key = request.key.take();
     // Pinned here, because what wraps a future copies it, and this one is large.
     let running = pin!(async move {
         if let Some(within) = performed_action() {
@@ -46,16 +46,13 @@ pub(super) async fn run<A: Action>(
         }
         let mut call = Call::begin(request, open)?;
         match key {
-            Some((key, codec)) => Box::pin(call.run_idempotent(key, codec)).await,
+            Some(key) => Box::pin(call.run_under(key)).await,
             None => call.attempt_until_done().await,
         }
     });
     let answer = running.instrument(span.clone()).await;
     if let Err(ExecuteError::FenceLost { key }) = &answer {
         span.in_scope(|| executor.count_fence_refusal(key));
-    }
-    if answer.is_ok() {
-        executor.deliveries.committed();
     }
     match &answer {
         Ok(_) => span.record("ekbatan.action.outcome", "success"),
@@ -66,46 +63,49 @@ pub(super) async fn run<A: Action>(
     answer
 }
 
-impl<A: Action> Call<'_, A> {
-    /// Runs a call under an idempotency key, unless an earlier call with the key committed.
-    async fn run_idempotent(
-        &mut self,
-        key: String,
-        codec: Codec<A::Output>,
-    ) -> CallResult<A::Output, A::Error> {
-        if key.is_empty() || key.len() > MAX_KEY {
-            let length = key.len();
-            return Err(PlanError::Key(key, length).into());
-        }
-        if key.contains('\0') {
-            return Err(PlanError::KeyHoldsNul(key).into());
+impl<A: Action, O: Send> Call<'_, A, O> {
+    /// Runs a call under a key, unless an earlier call with the key committed.
+    async fn run_under(&mut self, key: RequestedKey<A::Output, O>) -> CallResult<O, A::Error> {
+        if self.options.has_two_keys {
+            return Err(PlanError::KeyAndMessage.into());
         }
         let (executor, deadline) = (self.executor, self.attempt.deadline);
-        let principal = self.options.principal.as_deref();
-        let key = executor.key_scope.key(&executor.namespace, principal, key);
+        let (key, repeated) = match key {
+            RequestedKey::Idempotency { text, codec } => {
+                check_key(&text)?;
+                let principal = self.options.principal.as_deref();
+                let key = executor.key_scope.key(&executor.namespace, principal, text);
+                let fingerprint = fingerprint(A::NAME, &self.params_json);
+                (key, Repeated::Output { codec, fingerprint })
+            }
+            RequestedKey::Message { consumer, id, duplicate } => {
+                check_of_message("consumer", &consumer)?;
+                check_of_message("id", &id)?;
+                (executor.message_key(consumer, id), Repeated::Duplicate(duplicate))
+            }
+        };
         // Equal keys of this process run one after another. Calls of other processes conflict
         // on the unique key at its home.
-        let lock = executor.idempotency_locks.lock(&key);
+        let lock = executor.key_locks.lock(&key);
         self.attempt.key_lock = deadline.bound(lock).await?;
-        self.run_with_key(key, codec).await
+        self.run_locked(key, repeated).await
     }
 
-    async fn run_with_key(
+    async fn run_locked(
         &mut self,
-        key: IdempotencyKey,
-        codec: Codec<A::Output>,
-    ) -> CallResult<A::Output, A::Error> {
+        key: CallKey,
+        repeated: Repeated<A::Output, O>,
+    ) -> CallResult<O, A::Error> {
         let (executor, deadline) = (self.executor, self.attempt.deadline);
         let databases = &executor.databases;
         let key = HomedKey::new(key, &executor.key_homes, &databases.shards, &databases.clock);
-        let fingerprint = fingerprint(A::NAME, &self.params_json);
-        let idempotent = IdempotentCall { key, codec, fingerprint, leaves_home: false };
-        if let Some(found) = deadline.bound(idempotent.key.find()).await?? {
-            return self.replay(&idempotent, found).await;
+        let keyed = KeyedCall { key, repeated, leaves_home: false };
+        if let Some(found) = deadline.bound(keyed.key.find()).await?? {
+            return self.replay(&keyed, found).await;
         }
-        self.idempotent = Some(idempotent);
+        self.keyed = Some(keyed);
         let answer = self.attempt_until_done().await;
-        if let Some(IdempotentCall { key, leaves_home, .. }) = self.idempotent.take() {
+        if let Some(KeyedCall { key, leaves_home, .. }) = self.keyed.take() {
             match &answer {
                 Ok((_, Some(_))) if leaves_home => key.complete_soon(self.attempt.action),
                 Ok(_) => {}
@@ -116,7 +116,7 @@ impl<A: Action> Call<'_, A> {
         answer
     }
 
-    async fn attempt_until_done(&mut self) -> CallResult<A::Output, A::Error> {
+    async fn attempt_until_done(&mut self) -> CallResult<O, A::Error> {
         let executor = self.executor;
         let own_policy = self.options.retry.take();
         let policy = own_policy.as_ref().unwrap_or(&executor.retry);
@@ -125,28 +125,31 @@ impl<A: Action> Call<'_, A> {
         loop {
             Span::current().record("ekbatan.action.retry.count", self.attempt.number - 1);
             let mut error = match executor.strategies.attempt(chosen.as_mut(), self).await {
-                Ok(output) => return Ok(output),
+                Ok((output, committed)) => return Ok(((self.answer)(output), committed)),
                 Err(error) => error,
             };
             let mut kind = error.kind();
             // Another process may have committed this very call meanwhile, and that may be the
             // reason why it failed here.
-            if let Some(idempotent) = &self.idempotent
+            if let Some(keyed) = &self.keyed
                 && !is_final(kind)
-                && let found = idempotent.key.find()
+                && let found = keyed.key.find()
                 && let Ok(Ok(Some(found))) = self.attempt.deadline.bound(found).await
             {
-                return self.replay(idempotent, found).await;
+                return self.replay(keyed, found).await;
             }
             if kind == ErrorKind::Unique && self.is_stopped().await {
-                let why = "another call with the idempotency key stopped this one, which took long to commit";
+                let why = "another call with the key stopped this one, which took long to commit";
                 error = DbError::new(DbErrorKind::Serialization, why).into();
                 kind = error.kind();
             }
             if let (ExecuteError::Stale { rows, .. }, Some(mark)) = (&error, &self.options.mark)
                 && mark.is_among(rows)
             {
-                return Err(ExecuteError::DeliveryLost { handler: mark.handler().to_owned() });
+                return Err(match mark.work().clone() {
+                    MarkedWork::Delivery(handler) => ExecuteError::DeliveryLost { handler },
+                    MarkedWork::Run(job) => ExecuteError::RunLost { job },
+                });
             }
             if kind == ErrorKind::PartlyCommitted {
                 return Err(error);
@@ -178,7 +181,7 @@ impl<A: Action> Call<'_, A> {
     /// lease excludes others by that lease already. Waiting for another lease, or in a group
     /// that waits for this very lease, could deadlock.
     fn choose_strategy(&self) -> Result<Option<ChosenStrategy>, ExecuteError<A::Error>> {
-        // A group would not know which of its members has lost its delivery.
+        // A group would not know which of its members has lost its work.
         if self.attempt.fencing.is_some() || self.options.mark.is_some() {
             return Ok(None);
         }
@@ -192,17 +195,17 @@ impl<A: Action> Call<'_, A> {
 
     /// Whether another call with the key has made sure that the last attempt never commits.
     async fn is_stopped(&self) -> bool {
-        let Some(IdempotentCall { key, .. }) = &self.idempotent else { return false };
+        let Some(KeyedCall { key, .. }) = &self.keyed else { return false };
         matches!(self.attempt.deadline.bound(key.is_stopped()).await, Ok(Ok(true)))
     }
 
-    /// Returns the stored output of the earlier call with the key.
+    /// Answers what the earlier call with the key answered, or that the message is a duplicate.
     async fn replay(
         &self,
-        idempotent: &IdempotentCall<A::Output>,
+        keyed: &KeyedCall<A::Output, O>,
         found: FoundCall,
-    ) -> CallResult<A::Output, A::Error> {
-        let IdempotentCall { key, codec, fingerprint, .. } = idempotent;
+    ) -> CallResult<O, A::Error> {
+        let KeyedCall { key, repeated, .. } = keyed;
         let stored = &found.call;
         if stored.shards.len() > 1 {
             let partial = self.attempt.shards.partial_commit_among(&stored.shards, stored.action);
@@ -213,15 +216,44 @@ impl<A: Action> Call<'_, A> {
         if !stored.shards.is_empty() {
             key.complete_found(&found);
         }
+        let (codec, fingerprint) = match repeated {
+            Repeated::Duplicate(duplicate) => return Ok((duplicate(), None)),
+            Repeated::Output { codec, fingerprint } => (codec, fingerprint),
+        };
+        let Some(StoredOutput { action_name, fingerprint: of_stored, output }) = &stored.output
+        else {
+            // Not reached: every row of an idempotency key has an output.
+            return Err(DbError::misfit("output", "the idempotency key has none").into());
+        };
         let key = || key.key().text.clone();
-        if stored.action_name != A::NAME || stored.fingerprint != *fingerprint {
-            let action = stored.action_name.clone();
-            return Err(ExecuteError::KeyReused { key: key(), action });
+        if action_name != A::NAME || of_stored != fingerprint {
+            return Err(ExecuteError::KeyReused { key: key(), action: action_name.clone() });
         }
-        let output = (codec.decode)(&stored.output)
+        let answer = (codec.decode)(output)
             .map_err(|source| ExecuteError::StoredOutput { key: key(), source })?;
-        Ok((output, None))
+        Ok((answer, None))
     }
+}
+
+fn check_key(text: &str) -> Result<(), PlanError> {
+    if text.is_empty() || text.len() > MAX_KEY {
+        return Err(PlanError::Key(text.to_owned(), text.len()));
+    }
+    if text.contains('\0') {
+        return Err(PlanError::KeyHoldsNul(text.to_owned()));
+    }
+    Ok(())
+}
+
+fn check_of_message(what: &'static str, text: &str) -> Result<(), PlanError> {
+    let (bytes, value) = (text.len(), || text.to_owned());
+    if text.is_empty() || bytes > MAX_KEY {
+        return Err(PlanError::Message { what, value: value(), bytes });
+    }
+    if text.contains('\0') {
+        return Err(PlanError::MessageHoldsNul { what, value: value() });
+    }
+    Ok(())
 }
 
 /// Whether a call that failed like this may have committed on one of its shards.

@@ -10,8 +10,10 @@ use crate::db::{
     CommitBatch, Database, ExpectedRow, StageError, Staged, StagedExpectation, resolve,
 };
 use crate::domain::{IdGenerator, ShardIdentifier};
-use crate::outbox::deliveries::{DeliveryHub, Mark};
-use crate::outbox::{ActionRecord, EventRecord, KeyRecord, Part, decision, records};
+use crate::outbox::deliveries::{Births, DeliveryHub};
+use crate::outbox::{
+    ActionRecord, EventRecord, KeyRecord, Mark, MarkedRow, Part, decision, records,
+};
 use crate::repository::PendingRow;
 use crate::shard::{Fencing, Shards};
 
@@ -19,6 +21,8 @@ use crate::shard::{Fencing, Shards};
 pub(super) struct ShardBatch {
     pub(super) database: Arc<Database>,
     pub(super) batch: CommitBatch,
+    /// What the nodes of this process are told once the batch is committed.
+    pub(super) births: Births,
 }
 
 /// What a call commits, and what follows the commit.
@@ -31,7 +35,7 @@ pub(super) struct Planned {
     pub(super) pending: Vec<PendingRow>,
 }
 
-/// The idempotency key of a call.
+/// The idempotency key or the message of a call.
 pub(super) struct KeyPlan<'a> {
     pub(super) home: &'a Arc<Database>,
     pub(super) record: KeyRecord<'a>,
@@ -61,8 +65,8 @@ pub(super) struct BatchBuilder<'a> {
     /// Whether the action is recorded in the outbox. One that only checks rows need not be.
     pub(super) is_recorded: bool,
     /// What the events are delivered to.
-    pub(super) deliveries: &'a DeliveryHub,
-    /// The mark of the delivery that the call handles.
+    pub(super) deliveries: &'a Arc<DeliveryHub>,
+    /// The mark of the work that the call belongs to.
     pub(super) mark: Option<&'a Mark>,
 }
 
@@ -79,11 +83,13 @@ struct ShardRows {
     rows: Vec<Staged>,
     positions: Vec<usize>,
     expected: Vec<StagedExpectation>,
+    /// Whether the shard only checks the mark. That needs no permission to touch several shards.
+    is_mark_only: bool,
 }
 
 impl BatchBuilder<'_> {
     /// Builds the batch of every shard that the plan touches, in the order of the shards. The
-    /// home of an idempotency key comes first, because its commit decides between calls. Shards
+    /// home of a key comes first, because its commit decides between calls. Shards
     /// on which rows are only checked come before it, so that a failed check leaves nothing
     /// behind.
     pub(super) async fn build<E>(
@@ -94,7 +100,9 @@ impl BatchBuilder<'_> {
     ) -> Result<PlannedBatches, ExecuteError<E>> {
         let home = key.as_ref().map(|key| key.home);
         let groups = self.group(rows, home)?;
-        let shards: Vec<ShardIdentifier> = groups.keys().copied().collect();
+        let is_of_plan = |group: &&ShardRows| !group.is_mark_only;
+        let of_plan = groups.values().filter(is_of_plan);
+        let shards: Vec<ShardIdentifier> = of_plan.map(|group| group.database.shard).collect();
         if shards.len() > 1 && !self.allow_cross_shard {
             return Err(ExecuteError::CrossShard { shards });
         }
@@ -108,6 +116,7 @@ impl BatchBuilder<'_> {
             // A plan without rows has a group, too.
             writing.extend(checking.drain(..1));
         }
+        checking.retain(|group| !group.expected.is_empty());
         let (mut of_first, claim) = match key {
             Some(key) => self.place_key(key, &writing),
             None => (None, None),
@@ -116,17 +125,20 @@ impl BatchBuilder<'_> {
         for ShardRows { database, expected, .. } in checking {
             let rows = PlanRows { changes: Vec::new(), expected };
             let batch = self.batch(&database, rows, Vec::new()).await?;
-            batches.push(ShardBatch { database, batch });
+            batches.push(ShardBatch { database, batch, births: Births::default() });
         }
         let mut shards: Vec<_> = writing.iter().map(|group| group.database.shard).collect();
         shards.sort_unstable();
-        for ShardRows { database, rows, positions, expected } in writing {
+        for ShardRows { database, rows, positions, expected, .. } in writing {
             let own =
                 |(_, event): &(usize, &EventRecord)| positions.binary_search(&event.row).is_ok();
             let events = events.iter().enumerate().filter(own);
             let subscriptions = self.deliveries.of(database.shard);
+            let mut births = Births::new(self.deliveries, database.shard, subscriptions.clone());
+            births.note_changes(rows.iter());
+            let subscriptions = subscriptions.as_deref();
             let mut staged_records =
-                records(self.action, events, self.ids, subscriptions.as_deref())?;
+                records(self.action, events, self.ids, subscriptions, &mut births)?;
             staged_records.extend(of_first.take());
             if shards.len() > 1 {
                 let part = Part {
@@ -141,7 +153,7 @@ impl BatchBuilder<'_> {
             }
             let rows = PlanRows { changes: rows, expected };
             let batch = self.batch(&database, rows, staged_records).await?;
-            batches.push(ShardBatch { database, batch });
+            batches.push(ShardBatch { database, batch, births });
         }
         Ok(PlannedBatches { batches, claim })
     }
@@ -166,8 +178,8 @@ impl BatchBuilder<'_> {
         (Some(decision), Some(ClaimPlan { id, row, first: first.clone() }))
     }
 
-    /// Groups the rows by shard. A plan without rows goes to the shard of its mark, to the home of
-    /// its idempotency key, or to the default shard.
+    /// Groups the rows by shard. A plan without rows goes to the shard of the mark that it writes, to
+    /// the home of its key, or to the default shard.
     fn group<E>(
         &self,
         PlanRows { changes: rows, expected }: PlanRows,
@@ -178,9 +190,11 @@ impl BatchBuilder<'_> {
             rows: Vec::new(),
             positions: Vec::new(),
             expected: Vec::new(),
+            is_mark_only: false,
         };
         let mut groups = BTreeMap::new();
-        if rows.is_empty() && expected.is_empty() && self.mark.is_none() {
+        let goes_to_mark = self.mark.is_some_and(|mark| !mark.is_check());
+        if rows.is_empty() && expected.is_empty() && !goes_to_mark {
             let database = home.unwrap_or_else(|| self.shards.default());
             groups.insert(database.shard, empty(database));
         }
@@ -195,9 +209,16 @@ impl BatchBuilder<'_> {
             let of_shard = groups.entry(database.shard).or_insert_with(|| empty(database));
             of_shard.expected.push(row);
         }
-        if let Some(Mark { database, staged, .. }) = self.mark {
-            let of_shard = groups.entry(database.shard).or_insert_with(|| empty(database));
-            of_shard.rows.push(staged.clone());
+        if let Some(Mark { database, row, .. }) = self.mark {
+            let alone = || ShardRows { is_mark_only: true, ..empty(database) };
+            let of_shard = groups.entry(database.shard).or_insert_with(alone);
+            match row {
+                MarkedRow::Written(row) => {
+                    of_shard.is_mark_only = false;
+                    of_shard.rows.push(row.clone());
+                }
+                MarkedRow::Checked(row) => of_shard.expected.push(row.clone()),
+            }
         }
         Ok(groups)
     }

@@ -80,7 +80,8 @@ fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
             or_name(json!({ "type": "integer", "minimum": least, "maximum": most }))
         }
         Kind::Word(words) => or_name(json!({ "enum": words })),
-        Kind::Time { bare_milliseconds } => {
+        Kind::Flag => or_name(json!({ "type": "boolean" })),
+        Kind::Time { bare_milliseconds, .. } => {
             let span = json!({
                 "type": "string",
                 "pattern": r"^([0-9]+(\.[0-9]+)? ?(ms|s|m|h|d)|P([0-9.]+D)?(T([0-9.]+H)?([0-9.]+M)?([0-9.]+S)?)?)$",

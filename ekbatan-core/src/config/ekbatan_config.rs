@@ -1,6 +1,8 @@
 //! The whole configuration.
 
 use super::data_source::DataSourceConfig;
+use super::events_config::EventsConfig;
+use super::jobs_config::JobsConfig;
 use super::sharding::{ShardMemberConfig, ShardingConfig, UnknownShard};
 use crate::domain::ShardIdentifier;
 
@@ -27,6 +29,10 @@ pub struct EkbatanConfig {
     pub namespace: Option<String>,
     /// The databases. A single database is a single shard.
     pub sharding: ShardingConfig,
+    /// How nodes handle events.
+    pub events: EventsConfig,
+    /// How nodes run jobs.
+    pub jobs: JobsConfig,
     pub(super) ignored: Vec<String>,
 }
 
@@ -86,6 +92,20 @@ impl EkbatanConfig {
         self
     }
 
+    /// Sets how nodes handle events.
+    #[must_use]
+    pub fn events(mut self, events: EventsConfig) -> Self {
+        self.events = events;
+        self
+    }
+
+    /// Sets how nodes run jobs.
+    #[must_use]
+    pub fn jobs(mut self, jobs: JobsConfig) -> Self {
+        self.jobs = jobs;
+        self
+    }
+
     /// The paths of the settings that were accepted and have no effect.
     pub fn ignored(&self) -> &[String] {
         &self.ignored
@@ -96,6 +116,7 @@ impl From<DataSourceConfig> for EkbatanConfig {
     fn from(primary: DataSourceConfig) -> Self {
         let mut sharding = ShardingConfig::new();
         sharding.add(ShardIdentifier::DEFAULT, ShardMemberConfig::new(0, primary));
-        Self { namespace: None, sharding, ignored: Vec::new() }
+        let (events, jobs) = (EventsConfig::default(), JobsConfig::default());
+        Self { namespace: None, sharding, events, jobs, ignored: Vec::new() }
     }
 }

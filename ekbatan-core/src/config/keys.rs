@@ -3,7 +3,10 @@
 //! A key is declared here and nowhere else. The reader takes names and kinds from this table,
 //! environment variables are matched against it, and the schema is printed from it.
 
+use std::time::Duration;
+
 use super::address::shown;
+use super::data_source::LONGEST_TIMEOUT;
 use super::key_path::{KeyPath, Step};
 use super::spelling::{kebab, nearest, same_key};
 
@@ -31,9 +34,11 @@ pub(super) enum Kind {
     Count { least: u64, most: u64 },
     /// One of these words.
     Word(&'static [&'static str]),
+    /// `true` or `false`.
+    Flag,
     /// A duration. In keys that the Java framework has as numbers, a bare number means
     /// milliseconds.
-    Time { bare_milliseconds: bool },
+    Time { bare_milliseconds: bool, longest: Duration },
     /// A mapping with these keys.
     Section(&'static [Key]),
     /// A list of mappings with these keys.
@@ -88,12 +93,19 @@ pub(super) fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
     keys.iter().find(|key| same_key(key.name, name))
 }
 
-const TIME: Kind = Kind::Time { bare_milliseconds: false };
-const MILLISECONDS: Kind = Kind::Time { bare_milliseconds: true };
+const TIME: Kind = Kind::Time { bare_milliseconds: false, longest: LONGEST_TIMEOUT };
+const MILLISECONDS: Kind = Kind::Time { bare_milliseconds: true, longest: LONGEST_TIMEOUT };
+/// The age of a row, at most a century.
+const AGE: Kind =
+    Kind::Time { bare_milliseconds: false, longest: Duration::from_secs(100 * 365 * 24 * 60 * 60) };
 const ANY: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
 const SOME: Kind = Kind::Count { least: 1, most: u32::MAX as u64 };
 /// No database accepts more in one value.
 const BYTES: Kind = Kind::Count { least: 1, most: 1_000_000_000 };
+const CLAIMED: Kind = Kind::Count { least: 16, most: 1_000 };
+const SWEPT: Kind = Kind::Count { least: 1, most: 10_000 };
+const RUNS: Kind = Kind::Count { least: 1, most: 10_000 };
+const DELETED: Kind = Kind::Count { least: 1, most: 10_000 };
 const GROUP: Kind = Kind::Count { least: 0, most: 255 };
 const MEMBER: Kind = Kind::Count { least: 0, most: 63 };
 
@@ -106,16 +118,140 @@ pub(super) static ROOT: &[Key] = &[
     ),
     Key::new("sharding", Kind::Section(SHARDING), "The databases, if there are several."),
     Key::new("configs", Kind::Slots, "The database, if there is one; excludes `sharding`."),
-    Key::refused(
-        "jobs",
-        "this framework does not schedule jobs; remove the section and start jobs from the application",
-    ),
-    Key::refused(
+    Key::new("events", Kind::Section(EVENTS), "Nodes, which handle events."),
+    Key::new("jobs", Kind::Section(JOBS), "Nodes, which run jobs."),
+    Key::new(
         "local-event-handler",
-        "this framework does not run event handlers; remove the section and read the table eventlog.events from a consumer",
+        Kind::Section(LOCAL_EVENT_HANDLER),
+        "Nodes, in the words of the Java framework; use `events`.",
     ),
     Key::refused("spring", "this framework does not use Spring; remove the section"),
 ];
+
+static EVENTS: &[Key] = &[
+    Key::new("name", Kind::Text, "A name of the nodes of this process, for logs.").or("ekbatan"),
+    Key::new(
+        "handles",
+        Kind::Flag,
+        "Whether the nodes of this process handle events, or leave them to other processes.",
+    )
+    .or("true"),
+    Key::new(
+        "lease",
+        TIME,
+        "The time after which a node that is not heard of loses what it has claimed, at least 1s.",
+    )
+    .or("15s"),
+    Key::new(
+        "shortest-poll",
+        TIME,
+        "The pause between two looks for events while there are some.",
+    )
+    .or("2ms"),
+    Key::new(
+        "longest-poll",
+        TIME,
+        "The pause between two looks for events while there are none.",
+    )
+    .or("500ms"),
+    Key::new(
+        "doorbell",
+        Kind::Flag,
+        "Whether nodes tell those of other processes of new events at once, and hear of theirs: on PostgreSQL by a session that listens, on SQLite by a look whether the file has changed.",
+    )
+    .or("true"),
+    Key::new("claimed-at-once", CLAIMED, "How many new deliveries a look claims at most, and how many that wait; handlers share it, with at least 16 for each.").or("256"),
+    Key::new(
+        "swept-at-once",
+        SWEPT,
+        "To how many events without deliveries a look gives theirs at most.",
+    )
+    .or("2000"),
+    Key::new("gauges", TIME, "How often a node reports how far its handlers are.").or("60s"),
+    Key::new(
+        "longest-retry",
+        TIME,
+        "The longest pause before a failed event is tried again, for handlers without options of their own.",
+    )
+    .or("60s"),
+    Key::new(
+        "max-age",
+        TIME,
+        "The age at which an event is given up, for handlers without options of their own.",
+    )
+    .or("7d"),
+    Key::new(
+        "retention",
+        Kind::Section(RETENTION),
+        "For how long rows are kept that nobody needs any more. A node deletes them once an age is set.",
+    ),
+];
+
+static RETENTION: &[Key] = &[
+    Key::new(
+        "events",
+        AGE,
+        "The age, at least 1h, at which events are deleted that every handler has handled. Without it they are kept.",
+    ),
+    Key::new(
+        "dead-letters",
+        AGE,
+        "The age, at least 1h, at which settled dead letters are deleted. Without it they are kept.",
+    ),
+    Key::new(
+        "keys",
+        AGE,
+        "The age, at least 1h, at which idempotency keys are deleted. Without it they are kept.",
+    ),
+    Key::new(
+        "inbox",
+        AGE,
+        "The age, at least 1h, at which handled messages are deleted: more than the time within which a broker delivers again. Without it they are kept.",
+    ),
+    Key::new("every", TIME, "How often a node deletes, give or take a half by chance.").or("1h"),
+    Key::new("rows-at-once", DELETED, "How many rows one transaction deletes at most.").or("1000"),
+];
+
+static JOBS: &[Key] = &[
+    Key::new("name", Kind::Text, "A name of the nodes of this process, for logs.").or("ekbatan"),
+    Key::new(
+        "lease",
+        TIME,
+        "The time, at least 1s, after which the runs of a node that is not heard of are begun on others.",
+    )
+    .or("15s"),
+    Key::new("poll", TIME, "The longest pause between two looks at the jobs.").or("1s"),
+    Key::new("polling-interval", TIME, "As `poll`, in the words of the Java framework."),
+    Key::new("concurrency", RUNS, "How many runs a node has at a time.").or("64"),
+    Key::refused(
+        "heartbeat-interval",
+        "a node renews its lease by itself; remove the key, `lease` says when others take over",
+    ),
+    Key::refused(
+        "shutdown-max-wait",
+        "the time is given to `JobNode::drain`; remove the key",
+    ),
+];
+
+/// The section of the Java framework that means the same as `events`.
+static LOCAL_EVENT_HANDLER: &[Key] = &[
+    Key::refused(
+        "fanout-poll-delay",
+        "commits deliver their events themselves; remove the key, `ekbatan.events.longest-poll` bounds how late others are found",
+    ),
+    Key::refused("fanout-batch-size", "commits deliver their events themselves; remove the key"),
+    Key::new("handling-poll-delay", TIME, "As `longest-poll` of `events`.").or("500ms"),
+    Key::refused(
+        "handling-batch-size",
+        "events are handled one by one; remove the key, and say how many at a time by `HandlerOptions::concurrency`",
+    ),
+    Key::new("handling-max-backoff-cap", TIME, "As `longest-retry` of `events`.").or("60s"),
+    Key::new("handling-retention-window", TIME, "As `max-age` of `events`.").or("7d"),
+    Key::new("handling", Kind::Section(HANDLING), "Whether this process handles events."),
+];
+
+static HANDLING: &[Key] =
+    &[Key::new("enabled", Kind::Flag, "As `handles` of `events`.").or("true")];
 
 static SHARDING: &[Key] = &[
     Key::new(

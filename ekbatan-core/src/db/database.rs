@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use chrono::{DateTime, Utc};
+
 use super::dialect::driver_for;
+use super::doorbell::Doorbell;
 use super::driver::{Connection, Driver};
 use super::fence::FenceRaise;
 use super::open_transactions::{Side, open_transaction};
@@ -15,7 +18,7 @@ use super::{
     SizeLimits, TableError, TableInfo, TransactionOptions, Use,
 };
 use crate::config::DataSourceConfig;
-use crate::domain::{ShardIdentifier, Table, TableKey};
+use crate::domain::{ColumnDef, ShardIdentifier, Table, TableKey, Value, ValueType};
 
 pub(crate) struct Database {
     pub(crate) shard: ShardIdentifier,
@@ -23,6 +26,7 @@ pub(crate) struct Database {
     pub(crate) primary: Pool,
     pub(crate) replica: Option<Pool>,
     lanes: Lanes,
+    pub(crate) doorbell: Doorbell,
     pub(super) folded_reads: FoldedReads,
     sizes: SizeLimits,
     tables: RwLock<HashMap<TableKey, Arc<TableInfo>>>,
@@ -57,8 +61,8 @@ impl Database {
         first_connection(&primary, timeout).await?;
         let lanes = Lanes::start(driver.clone(), source);
         let (sizes, tables) = (SizeLimits::new(source), RwLock::default());
-        let folded_reads = FoldedReads::default();
-        Ok(Self { shard, driver, primary, replica, lanes, folded_reads, sizes, tables })
+        let (folded_reads, doorbell) = (FoldedReads::default(), Doorbell::new(driver.clone()));
+        Ok(Self { shard, driver, primary, replica, lanes, doorbell, folded_reads, sizes, tables })
     }
 
     pub(crate) fn pool(&self, route: Route) -> &Pool {
@@ -119,6 +123,18 @@ impl Database {
     ) -> Result<Rows, DbError> {
         self.sizes.check_query(query)?;
         self.read(self.pool(route), holder, |connection| connection.fetch(query)).await
+    }
+
+    /// The time by the clock of the primary.
+    pub(crate) async fn time(&self) -> Result<DateTime<Utc>, DbError> {
+        let sql = format!("SELECT {} AS present", self.driver.syntax().present());
+        let columns = const { &[ColumnDef::new("present", ValueType::Timestamp)] };
+        let query = Query { sql: sql.into(), args: Vec::new(), columns: columns.into() };
+        let rows = self.fetch(&query, Route::Primary, "time").await?;
+        match rows.first().map(Vec::as_slice) {
+            Some([Value::Timestamp(present)]) => Ok(*present),
+            _ => Err(DbError::misfit("present", "the database did not tell the time")),
+        }
     }
 
     /// Like [`Database::fetch`], for a query that selects a row by its id.
@@ -346,6 +362,7 @@ impl Database {
 
     /// Commits what is queued, then closes every connection.
     pub(crate) async fn close(&self) {
+        self.doorbell.close().await;
         self.lanes.close().await;
         self.primary.close().await;
         if let Some(replica) = &self.replica {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::doorbell_session::DoorbellSession;
 use super::fence::FenceRaise;
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, DbError, Query, Rows, Rules, TableInfo,
@@ -101,6 +102,13 @@ pub(crate) trait Driver: Send + Sync + 'static {
     fn syntax(&self) -> &dyn Syntax;
 
     async fn connect(&self, route: Route) -> Result<Box<dyn Connection>, DbError>;
+
+    /// Opens a session for the doorbell, which need not hear anything unless it `listens`. `None` if
+    /// the dialect has no such session, or none that is of use.
+    async fn doorbell(&self, listens: bool) -> Result<Option<Box<dyn DoorbellSession>>, DbError> {
+        let _ = listens;
+        Ok(None)
+    }
 
     /// The database's address without secrets, for messages.
     fn address(&self) -> &str;
@@ -263,8 +271,22 @@ pub(crate) trait Syntax: Send + Sync {
     /// Why a field of this type cannot be stored in this column; `None` if it can.
     fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String>;
 
+    /// The time by the clock of the database, as a column of dates holds it.
+    fn present(&self) -> &'static str;
+
     /// The condition that a row of the outbox was written more than so many seconds ago.
     fn recorded_before(&self, seconds: u64) -> String;
+
+    /// The condition that an event has generation `$g` and at least the id `$i`. It does not compare
+    /// by equality: a planner would order by the id alone then, and read all later events.
+    fn of_generation(&self, g: usize, i: usize) -> String {
+        format!("(fanned_out, id) >= (${g}, ${i}) AND fanned_out <= ${g}")
+    }
+
+    /// What follows the name of the events' table where they are read by generation.
+    fn by_generation(&self) -> &'static str {
+        ""
+    }
 
     /// The text of a framework migration, with the names of this database filled in.
     fn framework_migration<'t>(&self, text: &'t str) -> Cow<'t, str> {

@@ -66,7 +66,26 @@ pub(crate) static IDEMPOTENCY_KEYS: Table = Table {
     state: None,
 };
 
-/// Whether the call that claimed a key has committed or never will.
+/// Messages that were handled.
+pub(crate) static INBOX: Table = Table {
+    schema: Some("eventlog"),
+    name: "inbox",
+    model: "messages of the inbox",
+    columns: &[
+        ColumnDef::new("namespace", ValueType::Text),
+        ColumnDef::new("consumer", ValueType::Text),
+        ColumnDef::new("message_id", ValueType::Text),
+        ColumnDef::new("action_id", ValueType::Uuid),
+        ColumnDef::new("received_date", ValueType::Timestamp),
+        ColumnDef::nullable("shards", ValueType::Text),
+        ColumnDef::nullable("claim_id", ValueType::Uuid),
+    ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// Whether the call that claimed a key or a message has committed or never will.
 pub(crate) static IDEMPOTENCY_DECISIONS: Table = Table {
     schema: Some("eventlog"),
     name: "idempotency_decisions",
@@ -94,6 +113,17 @@ pub(crate) static CROSS_SHARD_PARTS: Table = Table {
         ColumnDef::new("action_name", ValueType::Text),
         ColumnDef::new("committed_date", ValueType::Timestamp),
     ],
+    version: None,
+    dates: None,
+    state: None,
+};
+
+/// Deliveries that were given up. Only the name is taken from here.
+pub(crate) static DEAD_LETTERS: Table = Table {
+    schema: Some("eventlog"),
+    name: "dead_letters",
+    model: "dead letters",
+    columns: &[],
     version: None,
     dates: None,
     state: None,

@@ -10,6 +10,8 @@ mod database;
 #[cfg(all(test, feature = "sqlite"))]
 mod delete_tests;
 mod dialect;
+pub(crate) mod doorbell;
+mod doorbell_session;
 mod driver;
 mod error;
 pub(crate) mod eventlog;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{DbError, Rules};
+use super::{DbError, DbErrorKind, Rules};
 use crate::domain::{ColumnDef, Table};
 
 /// A column in the database.
@@ -111,6 +111,18 @@ pub(crate) enum TableError {
     Database(#[from] DbError),
 }
 
+impl From<TableError> for DbError {
+    /// For the tables of the framework. Those of an application have errors of their own.
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Database(error) => error,
+            TableError::Schema(error) => {
+                DbError::new(DbErrorKind::UndefinedTable, error.to_string())
+            }
+        }
+    }
+}
+
 impl SchemaError {
     /// A table that another model has under another name.
     pub(super) fn of_two_names(table: &Table, other: &Table, database: &str) -> Self {
@@ -129,6 +141,12 @@ impl SchemaError {
 }
 
 impl TableInfo {
+    /// The column of this name.
+    pub(crate) fn column(&self, name: &str) -> Result<&ColumnInfo, DbError> {
+        let found = self.columns.iter().find(|column| &*column.name == name);
+        found.ok_or_else(|| DbError::misfit(name, "there is none"))
+    }
+
     /// Rejects a second mapping of the table: statements are cached per table, so all code must
     /// map it to the same columns.
     pub(crate) fn check_same(

@@ -1,4 +1,4 @@
-//! Claims: how a call takes an idempotency key whose home shard it does not write to.
+//! Claims: how a call takes a key whose home shard it does not write to.
 //!
 //! Invariants:
 //! - A claim is the row of its key, with a claim id that no other claim has. At most one row of a
@@ -10,12 +10,12 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::idempotency::IdempotencyKey;
+use super::CallKey;
 use crate::clock::to_micros;
-use crate::db::eventlog::{IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS};
+use crate::db::eventlog::IDEMPOTENCY_DECISIONS;
 use crate::db::{
     ActionId, Arg, ChangeKind, CommitBatch, CommitError, Database, DbError, DbErrorKind, Query,
-    Route, Staged, TableError, resolve,
+    Route, Staged, resolve,
 };
 use crate::domain::{Table, Value, ValueType};
 
@@ -39,10 +39,7 @@ pub(crate) fn decision(claim: Uuid, committed: bool, decided: DateTime<Utc>) -> 
 /// Inserts one row, through a lane. `false` if its primary key exists, which may be the row
 /// itself: a lane that lost its connection sends it again.
 pub(crate) async fn insert(database: &Database, claim: Uuid, row: Staged) -> Result<bool, DbError> {
-    let info = database.table(row.table).await.map_err(|error| match error {
-        TableError::Database(error) => error,
-        TableError::Schema(error) => DbError::new(DbErrorKind::UndefinedTable, error.to_string()),
-    })?;
+    let info = database.table(row.table).await?;
     let misfit = "a row of the framework does not fit its table";
     let row = resolve(row, info).map_err(|_| DbError::new(DbErrorKind::Decode, misfit))?;
     let batch = CommitBatch {
@@ -84,24 +81,24 @@ pub(crate) async fn decided(database: &Database, claim: Uuid) -> Result<Option<b
 /// Deletes a claim that cannot commit any more.
 pub(crate) async fn delete_claim(
     home: &Database,
-    key: &IdempotencyKey,
+    key: &CallKey,
     claim: Uuid,
 ) -> Result<(), DbError> {
-    let keys = table(home, &IDEMPOTENCY_KEYS);
-    let sql = format!("DELETE FROM {keys} WHERE {} AND claim_id = $4", IdempotencyKey::CONDITION);
+    let keys = table(home, key.table());
+    let sql = format!("DELETE FROM {keys} WHERE {} AND claim_id = $4", key.condition());
     write(home, sql, [key.arguments(), vec![uuid(claim)]].concat()).await
 }
 
 /// Records at the home that the call has committed on all of its shards.
 pub(crate) async fn mark_complete(
     home: &Database,
-    key: &IdempotencyKey,
+    key: &CallKey,
     action: ActionId,
 ) -> Result<(), DbError> {
-    let keys = table(home, &IDEMPOTENCY_KEYS);
+    let keys = table(home, key.table());
     let sql = format!(
         "UPDATE {keys} SET shards = NULL, claim_id = NULL WHERE {} AND action_id = $4",
-        IdempotencyKey::CONDITION
+        key.condition()
     );
     write(home, sql, [key.arguments(), vec![uuid(action.0)]].concat()).await
 }

@@ -1,15 +1,22 @@
 //! Records that are committed together with an action's rows: its events, the keys of idempotent
-//! calls, and the parts of actions that commit on several shards.
+//! calls, the messages that were handled, and the parts of actions that commit on several shards.
 
+mod call_key;
 mod claims;
 mod cross_shard;
 pub mod deliveries;
-mod idempotency;
+mod key_rows;
+mod mark;
+mod old_rows;
 mod records;
 mod retention;
 
+pub(crate) use call_key::{CallKey, KeyKind};
 pub(crate) use claims::{decided, decision, delete_claim, delete_decision, insert, mark_complete};
 pub(crate) use cross_shard::{Part, forget, parts};
-pub(crate) use idempotency::{IdempotencyKey, KeyRecord, StoredCall, fingerprint, look_up};
+pub(crate) use key_rows::{KeyRecord, StoredCall, StoredOutput, fingerprint, look_up};
+pub use mark::Mark;
+pub(crate) use mark::{MarkedRow, MarkedWork};
+pub use old_rows::OldRows;
 pub(crate) use records::{ActionRecord, EventRecord, is_recorded, records};
 pub(crate) use retention::prune;

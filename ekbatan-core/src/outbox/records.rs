@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::deliveries::{NewDelivery, Subscriptions};
+use super::deliveries::{Births, ModelVersion, NewDelivery, StoredEvent, Subscriptions};
 use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
 use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, StageError, Staged};
@@ -39,17 +39,18 @@ pub(crate) struct EventRecord {
     pub(crate) payload: String,
 }
 
-/// One row per event, numbered within the action, and its deliveries. An action without events gets
-/// one row without an event, so that the action can be looked up.
+/// Adds one row per event, numbered within the action, and its deliveries to the records of a batch.
+/// An action without events gets one row without an event, so that the action can be looked up.
 pub(crate) fn records<'e>(
     action: &ActionRecord,
     events: impl Iterator<Item = (usize, &'e EventRecord)>,
     ids: &IdGenerator,
     subscriptions: Option<&Subscriptions>,
+    births: &mut Births,
 ) -> Result<Vec<Staged>, StageError> {
     let generation = subscriptions.map_or(0, Subscriptions::generation);
     let mut rows = Vec::new();
-    let mut deliveries = Vec::new();
+    let mut stored = Vec::new();
     for (index, event) in events {
         let row = row(action, Some(event), index, ids.next_uuid(), generation);
         if let Some(subscriptions) = subscriptions {
@@ -60,17 +61,43 @@ pub(crate) fn records<'e>(
                 event_index: index as i64,
                 event_date: action.completed,
             };
-            for delivery in subscriptions.deliveries(event.name, delivery, BEFORE_ALL) {
-                deliveries.push(delivery?);
+            for handler in subscriptions.handlers(event.name, action.completed, BEFORE_ALL) {
+                births.add(handler, event.version_of_model(), delivery, stored.len());
             }
         }
+        stored.push((row.id, event));
         rows.push(row);
     }
     if rows.is_empty() {
         rows.push(row(action, None, 0, ids.next_uuid(), generation));
     }
-    rows.append(&mut deliveries);
+    let event_at = |at: usize| stored.get(at).map(|(id, event)| stored_event(action, event, *id));
+    rows.append(&mut births.stage(event_at)?);
     Ok(rows)
+}
+
+impl EventRecord {
+    fn version_of_model(&self) -> ModelVersion {
+        ModelVersion { model: self.model, id: self.model_id, version: self.model_version }
+    }
+}
+
+/// An event as it is read once it is stored.
+fn stored_event(action: &ActionRecord, event: &EventRecord, id: Uuid) -> StoredEvent {
+    StoredEvent {
+        id,
+        action: action.action,
+        action_name: action.name.to_owned(),
+        model_id: event.model_id.to_string(),
+        model_type: event.model.to_owned(),
+        model_version: Some(event.model_version),
+        event_type: event.name.to_owned(),
+        event_version: event.version,
+        payload: event.payload.clone(),
+        date: to_micros(action.completed),
+        principal: action.principal.clone(),
+        trace_parent: action.trace_parent.clone(),
+    }
 }
 
 fn row(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::db::eventlog::EVENTS;
-use crate::db::{Arg, Database, DbError, Query, Route, TableError};
+use crate::db::{Arg, Database, DbError, Query, Route};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// How many rows one statement looks at.
@@ -74,10 +74,7 @@ async fn page(
 }
 
 async fn delete(database: &Database, ids: Vec<Value>) -> Result<(), DbError> {
-    let events = database.table(&EVENTS).await.map_err(|error| match error {
-        TableError::Database(error) => error,
-        TableError::Schema(error) => DbError::misfit("id", error),
-    })?;
+    let events = database.table(&EVENTS).await?;
     let syntax = database.driver.syntax();
     let chosen = syntax.any(1, ValueType::Uuid, &events.columns[0]);
     let query = Query {

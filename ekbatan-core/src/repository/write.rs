@@ -66,6 +66,16 @@ impl<T: Entity> Repository<T> {
         self.write("DELETE", vec![(stage_deleted(row)?, row.clone())]).await.map(drop)
     }
 
+    /// Deletes all rows for good or none. One stale row fails the whole call.
+    #[doc(hidden)]
+    pub async fn erase_all(
+        &self,
+        rows: impl IntoIterator<Item = Stored<T>>,
+    ) -> Result<(), WriteError> {
+        let staged = rows.into_iter().map(|row| Ok((stage_deleted(&row)?, row)));
+        self.write("DELETE", staged.collect::<Result<_, WriteError>>()?).await.map(drop)
+    }
+
     async fn write(
         &self,
         operation: &'static str,

@@ -7,7 +7,7 @@ use super::sharding::{Sharding, erase};
 use super::shards::{Shards, visit};
 use super::{Shard, ShardError, Slot};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{ConfigError, EkbatanConfig};
+use crate::config::{ConfigError, EkbatanConfig, EventsConfig, JobsConfig};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
 use crate::db::{
@@ -43,6 +43,8 @@ fn each(failures: &[(ShardIdentifier, DbError)]) -> String {
 pub struct Databases {
     pub(crate) shards: Arc<Shards>,
     pub(crate) clock: Arc<dyn Clock>,
+    events: Arc<EventsConfig>,
+    jobs: Arc<JobsConfig>,
 }
 
 impl Databases {
@@ -100,7 +102,9 @@ impl Databases {
             unknown: sharding.unknown_shard,
             placements: HashMap::new(),
         };
-        Ok(Self { shards: Arc::new(shards), clock: Arc::new(SystemClock) })
+        let events = Arc::new(config.events.clone());
+        let jobs = Arc::new(config.jobs.clone());
+        Ok(Self { shards: Arc::new(shards), clock: Arc::new(SystemClock), events, jobs })
     }
 
     /// Opens one database by its address: `sqlite:FILE`, `postgres://..`, `mysql://..` or
@@ -113,6 +117,18 @@ impl Databases {
     #[doc(hidden)]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// How nodes handle events.
+    #[doc(hidden)]
+    pub fn events_config(&self) -> &EventsConfig {
+        &self.events
+    }
+
+    /// How nodes run jobs.
+    #[doc(hidden)]
+    pub fn jobs_config(&self) -> &JobsConfig {
+        &self.jobs
     }
 
     /// Returns the same databases with another clock.

@@ -1,4 +1,4 @@
-//! An idempotency key and its home: the shard that has the row of the key.
+//! A key and its home: the shard that has the row of the idempotency key or of the message.
 //!
 //! The home follows from the key. The row is there and nowhere else, so its primary key decides
 //! between calls of all processes and to all shards. A call that writes to the home commits the
@@ -25,16 +25,16 @@ use crate::clock::Clock;
 use crate::db::{ActionId, Database, DbError, DbErrorKind, Staged};
 use crate::domain::ShardIdentifier;
 use crate::outbox::{
-    IdempotencyKey, StoredCall, decided, decision, delete_claim, delete_decision, insert, look_up,
+    CallKey, StoredCall, decided, decision, delete_claim, delete_decision, insert, look_up,
     mark_complete,
 };
 
 /// How long another call may take between its claim and its commit before it is stopped.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-const HOLDER: &str = "idempotency keys";
+const HOLDER: &str = "keys of calls";
 
-/// The shards that are homes of idempotency keys.
+/// The shards that are homes of keys.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyHomes {
     /// `None` stands for all shards.
@@ -45,7 +45,7 @@ pub(crate) struct KeyHomes {
 
 /// The key of a call.
 pub(crate) struct HomedKey {
-    key: IdempotencyKey,
+    key: CallKey,
     /// The home, and the home of former times if it is another one.
     homes: Vec<Arc<Database>>,
     shards: Arc<Shards>,
@@ -70,7 +70,7 @@ pub(crate) struct FoundCall {
 
 impl KeyHomes {
     /// The home of a key.
-    pub(crate) fn home(&self, shards: &Shards, key: &IdempotencyKey) -> Arc<Database> {
+    pub(crate) fn home(&self, shards: &Shards, key: &CallKey) -> Arc<Database> {
         self.homes(shards, key).swap_remove(0)
     }
 
@@ -82,7 +82,7 @@ impl KeyHomes {
         (!found.is_empty() || lists().any(Vec::is_empty)).then_some(found)
     }
 
-    fn homes(&self, shards: &Shards, key: &IdempotencyKey) -> Vec<Arc<Database>> {
+    fn homes(&self, shards: &Shards, key: &CallKey) -> Vec<Arc<Database>> {
         let known = |shard: ShardIdentifier| shards.databases.get(&shard).cloned();
         let among = |list: &[ShardIdentifier]| key.home(list.iter().copied()).and_then(known);
         let all = || key.home(shards.databases.keys().copied()).and_then(known);
@@ -97,7 +97,7 @@ impl KeyHomes {
 
 impl HomedKey {
     pub(crate) fn new(
-        key: IdempotencyKey,
+        key: CallKey,
         homes: &KeyHomes,
         shards: &Arc<Shards>,
         clock: &Arc<dyn Clock>,
@@ -106,7 +106,7 @@ impl HomedKey {
         Self { key, homes, shards: shards.clone(), clock: clock.clone(), claim: None }
     }
 
-    pub(crate) fn key(&self) -> &IdempotencyKey {
+    pub(crate) fn key(&self) -> &CallKey {
         &self.key
     }
 
@@ -127,7 +127,7 @@ impl HomedKey {
     }
 
     async fn find_at(&self, home: &Arc<Database>) -> Result<Option<FoundCall>, DbError> {
-        let at_home = |error: DbError| error.at(home_of_key(home));
+        let at_home = |error: DbError| error.at(home_of(&self.key, home));
         let mut pause = Duration::from_millis(2);
         let mut seen: Option<(Uuid, Instant)> = None;
         loop {
@@ -140,7 +140,7 @@ impl HomedKey {
                 return Ok(None);
             }
             let first = self.first_of(&call)?;
-            let at_first = |error: DbError| error.at(decides(&first, home));
+            let at_first = |error: DbError| error.at(decides(&self.key, &first, home));
             match decided(&first, id).await.map_err(at_first)? {
                 Some(true) => {
                     let decided = Some(Claim { id, first });
@@ -171,7 +171,8 @@ impl HomedKey {
         first.cloned().ok_or_else(|| {
             let shards = crate::domain::list_shards(&call.shards);
             let why = format!(
-                "the idempotency key was claimed for the shards {shards}; the first of them is not configured"
+                "the {} was claimed for the shards {shards}; the first of them is not configured",
+                self.key.noun()
             );
             DbError::new(DbErrorKind::Other, why)
         })
@@ -187,7 +188,7 @@ impl HomedKey {
         // Before the row is sent: this future may be dropped while it is on its way.
         self.claim = Some(Claim { id, first });
         let home = self.home();
-        let at_home = |error: DbError| error.at(home_of_key(home));
+        let at_home = |error: DbError| error.at(home_of(&self.key, home));
         if insert(home, id, row).await.map_err(at_home)? {
             return Ok(());
         }
@@ -197,10 +198,8 @@ impl HomedKey {
             return Ok(());
         }
         self.claim = None;
-        Err(DbError::new(
-            DbErrorKind::Serialization,
-            "another call has claimed the idempotency key",
-        ))
+        let why = format!("another call has claimed the {}", self.key.noun());
+        Err(DbError::new(DbErrorKind::Serialization, why))
     }
 
     /// Whether another call has stopped this one.
@@ -226,7 +225,7 @@ impl HomedKey {
         if self.claim.is_some() {
             tokio::spawn(async move {
                 if let Err(error) = self.release().await {
-                    tracing::debug!(%error, "the claim of an idempotency key was not deleted");
+                    tracing::debug!(%error, "the claim of a key was not deleted");
                 }
             });
         }
@@ -246,7 +245,7 @@ impl HomedKey {
 }
 
 /// Does not wait for it. Until it is done, a repeated call asks the shards of the call.
-fn complete_soon(home: Arc<Database>, key: IdempotencyKey, action: ActionId, claim: Option<Claim>) {
+fn complete_soon(home: Arc<Database>, key: CallKey, action: ActionId, claim: Option<Claim>) {
     tokio::spawn(async move {
         let completing = async {
             mark_complete(&home, &key, action).await?;
@@ -256,16 +255,16 @@ fn complete_soon(home: Arc<Database>, key: IdempotencyKey, action: ActionId, cla
             }
         };
         if let Err(error) = completing.await {
-            tracing::debug!(%error, %action, "an idempotency key was not marked as complete");
+            tracing::debug!(%error, %action, "a key was not marked as complete");
         }
     });
 }
 
-fn home_of_key(home: &Database) -> String {
-    format!("shard {}, the home of the idempotency key", home.shard)
+fn home_of(key: &CallKey, home: &Database) -> String {
+    format!("shard {}, the home of the {}", home.shard, key.noun())
 }
 
-fn decides(first: &Database, home: &Database) -> String {
+fn decides(key: &CallKey, first: &Database, home: &Database) -> String {
     let (first, home) = (first.shard, home.shard);
-    format!("shard {first}, which decides the claim of the idempotency key on shard {home}")
+    format!("shard {first}, which decides the claim of the {} on shard {home}", key.noun())
 }

@@ -9,6 +9,7 @@ mod outbox_retention;
 mod partial;
 #[allow(clippy::module_inception)] // a file per type, named after the type
 mod shard;
+mod shard_retention;
 mod sharding;
 mod shards;
 mod slot;

@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::Slot;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
+use crate::db::doorbell::DoorbellMember;
 use crate::db::{Capabilities, Database, DbError, PoolStatus, Route, TransactionManager};
-use crate::domain::{FieldError, ShardIdentifier, Stored};
+use crate::domain::{Changed, Entity, FieldError, ShardIdentifier, Stored};
+use crate::outbox::Mark;
 use crate::outbox::deliveries::{
-    Delivery, Mark, StoredEvent, Subscriptions, SweepError, Swept, stored_events, sweep,
+    Backlog, Claimant, Delivery, Due, PlacesPage, StoredEvent, StoredEvents, Subscriptions,
+    SweepError, Swept, WantedDue, backlog, claimed_rows, due, stored_events, stored_places, sweep,
 };
 
 /// One shard of a [`Databases`](super::Databases). Cheap to clone.
@@ -58,13 +62,75 @@ impl Shard {
     /// The mark of a delivery on this shard.
     #[doc(hidden)]
     pub fn mark(&self, delivery: &Stored<Delivery>) -> Result<Mark, FieldError> {
-        Mark::new(self.database.clone(), delivery)
+        Mark::delivery(self.database.clone(), delivery)
+    }
+
+    /// The mark of a run on this shard that goes on.
+    #[doc(hidden)]
+    pub fn mark_of_run<T: Entity>(&self, run: &Stored<T>, job: &str) -> Result<Mark, FieldError> {
+        Mark::run(self.database.clone(), run, job)
+    }
+
+    /// The mark of a run on this shard that ends with the commit.
+    #[doc(hidden)]
+    pub fn mark_of_ended_run<T: Entity>(
+        &self,
+        run: Changed<T>,
+        job: &str,
+    ) -> Result<Mark, FieldError> {
+        Mark::end_of_run(self.database.clone(), run, job)
+    }
+
+    /// The time by the clock of the primary.
+    #[doc(hidden)]
+    pub async fn database_time(&self) -> Result<DateTime<Utc>, DbError> {
+        self.database.time().await
     }
 
     /// The events with these ids, in no order.
     #[doc(hidden)]
     pub async fn events(&self, ids: Vec<Uuid>) -> Result<Vec<StoredEvent>, DbError> {
         stored_events(&self.database, ids).await
+    }
+
+    /// The places of stored events in the window after an id.
+    #[doc(hidden)]
+    pub async fn stored_places(
+        &self,
+        wanted: &StoredEvents,
+        after: Uuid,
+    ) -> Result<PlacesPage, DbError> {
+        stored_places(&self.database, wanted, after).await
+    }
+
+    /// Counts what is not handled yet, by handler and state.
+    #[doc(hidden)]
+    pub async fn backlog(&self) -> Result<Vec<Backlog>, DbError> {
+        backlog(&self.database).await
+    }
+
+    /// The deliveries that are due: for each question, up to `most`.
+    #[doc(hidden)]
+    pub async fn due(
+        &self,
+        wanted: &[WantedDue<'_>],
+        now: DateTime<Utc>,
+        most: usize,
+    ) -> Result<Due, DbError> {
+        due(&self.database, wanted, now, most).await
+    }
+
+    /// The ids of up to `most` deliveries that are claimed.
+    #[doc(hidden)]
+    pub async fn claimed(&self, claimant: Claimant, most: usize) -> Result<Vec<Uuid>, DbError> {
+        claimed_rows(&self.database, claimant, most).await
+    }
+
+    /// Adds a node to the doorbell of this shard. As long as there is one, commits of this process
+    /// let nodes of other processes know of deliveries. `listens`: the node hears of theirs.
+    #[doc(hidden)]
+    pub fn join_doorbell(&self, listens: bool) -> DoorbellMember {
+        self.database.doorbell.join(listens)
     }
 
     /// Gives deliveries to events on this shard that lack some.

@@ -87,6 +87,10 @@ impl<P: Product> Handle<P> {
         run_blocking(self.instance()?, |instance| Ok(instance.product().clone())).await
     }
 
+    pub(crate) async fn log(&self) -> Result<String, ServerError> {
+        run_blocking(self.instance()?, |instance| Ok(instance.whole_log())).await
+    }
+
     pub(crate) async fn kill(&self) -> Result<(), ServerError> {
         run_blocking(self.instance()?, Instance::kill).await
     }

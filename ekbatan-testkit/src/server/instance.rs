@@ -138,10 +138,15 @@ impl<P: Product> Instance<P> {
         Ok(())
     }
 
+    /// The server's log.
+    pub(super) fn whole_log(&self) -> String {
+        let log = fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
     /// The last lines of the server's log.
     pub(super) fn end_of_log(&self) -> String {
-        let log = fs::read(self.log_path()).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
+        let log = self.whole_log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
     }

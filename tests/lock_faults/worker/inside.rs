@@ -1,6 +1,5 @@
 //! The body of a worker process.
 
-use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,10 +7,11 @@ use std::time::Duration;
 use ekbatan::lock::{LockKey, LockProvider};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
-use tokio::sync::{Notify, mpsc};
+use support::worker_process::{order, report, requests};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::{ORDER, Order, REPORT, Record, Report, Request, Worker, finished};
+use super::{ORDER, Order, Record, Report, Request, Worker, finished};
 use crate::attack::Attacker;
 use crate::history::Answer;
 use crate::ledger::{Between, Depositor, Ledger};
@@ -24,8 +24,8 @@ const WAIT: Duration = Duration::from_secs(60);
 /// In a worker process: the worker. As a test: starts a worker and sends it commands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_with_redis_and_postgres_executes_its_commands() {
-    if let Ok(order) = std::env::var(ORDER) {
-        return work(serde_json::from_str(&order).unwrap()).await;
+    if let Some(order) = order(ORDER) {
+        return work(order).await;
     }
     let (server, ledger) = (LockServer::start(Kind::Redis).await, Ledger::create().await);
     let record = Record::default();
@@ -46,28 +46,7 @@ async fn a_worker_with_redis_and_postgres_executes_its_commands() {
     assert_eq!((history.grants.len(), history.commits.len()), (1, 1));
 }
 
-fn report(report: &Report) {
-    let line = format!("{REPORT}{}\n", serde_json::to_string(report).unwrap());
-    let mut out = std::io::stdout().lock();
-    // This fails only after the test has ended; then this process ends, too.
-    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
-}
-
-/// The commands from the test. The process exits when the test closes the pipe.
-fn requests() -> mpsc::UnboundedReceiver<Request> {
-    let (send, requests) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            let _ = send.send(serde_json::from_str(&line).unwrap());
-        }
-        std::process::exit(1);
-    });
-    requests
-}
-
 async fn work(order: Order) {
-    // The test harness has printed an incomplete line.
-    println!();
     let mut requests = requests();
     let depositor = Depositor {
         ledger: Ledger::open(&order.ledger).await,

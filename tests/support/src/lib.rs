@@ -9,6 +9,8 @@
 //! - [`Recorder`] records the spans and events of one test.
 //! - [`soak`] says how many rounds a long test runs.
 //! - [`until`] waits for a condition that another task brings about.
+//! - [`worker_process`] runs the test binary as processes that a test kills and stops.
+//! - [`seed`] is where a test at random gets its choices from.
 //!
 //! Invariant: a test shares no database with another test. Database servers are shared; each
 //! test gets a database of its own on them.
@@ -21,10 +23,12 @@ mod matrix;
 mod plain_connection;
 mod recorder;
 mod scratch;
+pub mod seed;
 pub mod soak;
 #[allow(missing_docs)]
 pub mod things;
 mod wait;
+pub mod worker_process;
 
 /// The wallet of the example: a model, its events and two actions.
 #[allow(missing_docs)]

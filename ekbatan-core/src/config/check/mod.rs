@@ -2,11 +2,13 @@
 //! loader apply the same rules.
 //!
 //! [`sharding`] checks the shards against each other, [`slots`] the databases of one shard,
-//! [`data_source`] one database, [`locks`] a `lock-config`, and [`login`] users and passwords.
+//! [`data_source`] one database, [`events`] and [`jobs`] the nodes, [`locks`] a `lock-config`, and [`login`] users and passwords.
 //!
 //! Invariant: a rule adds nothing to a path that already has a problem.
 
 mod data_source;
+mod events;
+mod jobs;
 mod locks;
 mod login;
 mod sharding;
@@ -50,6 +52,8 @@ pub(super) fn check(config: &EkbatanConfig, form: Form, findings: &mut Findings)
     if config.namespace.as_ref().is_some_and(|name| name.trim().is_empty()) {
         findings.add(&root.key("namespace"), "is blank; give a name, or remove the key");
     }
+    events::check(&config.events, &root.key("events"), findings);
+    jobs::check(&config.jobs, &root.key("jobs"), findings);
     if form == Form::Configs {
         for (_, member) in config.sharding.shards() {
             slots::check(member, &root.key("configs"), findings);

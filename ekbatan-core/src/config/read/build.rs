@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::data_source::data_source;
+use super::events::events;
+use super::jobs::jobs;
 use super::section::Section;
 use crate::config::check::Form;
 use crate::config::data_source::DataSourceConfig;
@@ -18,6 +20,8 @@ use crate::domain::ShardIdentifier;
 pub(super) fn config(mut root: Section, findings: &mut Findings) -> (EkbatanConfig, Form) {
     let mut ignored = Vec::new();
     let namespace = root.text("namespace");
+    let events = events(&mut root, findings);
+    let jobs = jobs(&mut root, findings);
     let slots = root.slots("configs");
     let short = root.at.key("configs");
     let (sharding, form) = match root.section("sharding") {
@@ -42,7 +46,7 @@ pub(super) fn config(mut root: Section, findings: &mut Findings) -> (EkbatanConf
             (sharding, Form::Configs)
         }
     };
-    (EkbatanConfig { namespace, sharding, ignored }, form)
+    (EkbatanConfig { namespace, sharding, events, jobs, ignored }, form)
 }
 
 fn sharding(

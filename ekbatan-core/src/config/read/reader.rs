@@ -14,7 +14,6 @@ use super::interpolation::interpolate;
 use super::section::{Section, Typed};
 use super::tree::{kind_of, whole_number, written_number};
 use crate::config::address::shown;
-use crate::config::data_source::LONGEST_TIMEOUT;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::keys::{self, Key, Kind};
@@ -58,12 +57,13 @@ impl Reader<'_> {
             Kind::Text | Kind::Address | Kind::Secret => Typed::Text(self.text(value, kind, at)?),
             Kind::Count { least, most } => Typed::Count(self.count(value, *least, *most, at)?),
             Kind::Word(words) => Typed::Word(self.word(value, words, at)?),
+            Kind::Flag => Typed::Flag(self.flag(value, at)?),
             Kind::Refused(sentence) => {
                 self.findings.add(at, *sentence);
                 return None;
             }
-            Kind::Time { bare_milliseconds } => {
-                Typed::Time(self.time(value, *bare_milliseconds, at)?)
+            Kind::Time { bare_milliseconds, longest } => {
+                Typed::Time(self.time(value, *bare_milliseconds, *longest, at)?)
             }
         })
     }
@@ -181,7 +181,33 @@ impl Reader<'_> {
         word
     }
 
-    fn time(&mut self, value: &Value, bare_milliseconds: bool, at: &KeyPath) -> Option<Duration> {
+    fn flag(&mut self, value: &Value, at: &KeyPath) -> Option<bool> {
+        const KNOWN: &str = "expected true or false";
+        let text = match value {
+            Value::Bool(_, flag) => return Some(*flag),
+            Value::String(..) => self.plain(value, at)?,
+            other => {
+                self.misfit(at, other, KNOWN);
+                return None;
+            }
+        };
+        match text.trim() {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => {
+                self.findings.add_value(at, self.written(value), KNOWN);
+                None
+            }
+        }
+    }
+
+    fn time(
+        &mut self,
+        value: &Value,
+        bare_milliseconds: bool,
+        longest: Duration,
+        at: &KeyPath,
+    ) -> Option<Duration> {
         let text = match value {
             Value::Num(_, number) => written_number(*number),
             Value::String(..) => self.plain(value, at)?,
@@ -203,8 +229,8 @@ impl Reader<'_> {
             let message = format!("is not a duration; {}{number}", duration::FORMS);
             self.findings.add_value(at, self.written(value), message);
         }
-        if span.is_some_and(|span| span > LONGEST_TIMEOUT) {
-            let days = LONGEST_TIMEOUT.as_secs() / 86_400;
+        if span.is_some_and(|span| span > longest) {
+            let days = longest.as_secs() / 86_400;
             let message = format!("is too long; at most {days}d");
             self.findings.add_value(at, self.written(value), message);
         }

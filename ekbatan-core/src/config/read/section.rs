@@ -30,6 +30,7 @@ pub(super) enum Typed {
     Text(String),
     Count(u64),
     Word(&'static str),
+    Flag(bool),
     Time(Duration),
     Section(Section),
     List(Vec<Section>),
@@ -41,6 +42,7 @@ impl Section {
         text: Text -> String;
         count: Count -> u64;
         word: Word -> &'static str;
+        flag: Flag -> bool;
         time: Time -> Duration;
         section: Section -> Section;
         list: List -> Vec<Section>;

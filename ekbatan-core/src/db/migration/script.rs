@@ -174,6 +174,10 @@ fn framework(dialect: Dialect) -> Vec<Migration> {
         migration!(4, "key_homes", "0004_key_homes.sql"),
         migration!(5, "event_retention", "0005_event_retention.sql"),
         migration!(6, "deliveries", "0006_deliveries.sql"),
+        migration!(7, "inbox_and_retention", "0007_inbox_and_retention.sql"),
+        migration!(8, "interventions", "0008_interventions.sql"),
+        migration!(9, "due_by_handler", "0009_due_by_handler.sql"),
+        migration!(10, "jobs", "0010_jobs.sql"),
     ];
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }

@@ -177,12 +177,26 @@ impl Syntax for MySqlSyntax {
         text.replace("{eventlog}", &self.quote(&self.eventlog)).into()
     }
 
+    fn present(&self) -> &'static str {
+        "UTC_TIMESTAMP(6)"
+    }
+
     fn recorded_before(&self, seconds: u64) -> String {
         format!("recorded_date < UTC_TIMESTAMP(6) - INTERVAL {seconds} SECOND")
     }
 
     /// An enum is ordered by declaration but compared as text. A page needs one order for both, so
     /// an enum is converted to text.
+    /// No range of pairs is looked up in an index here.
+    fn of_generation(&self, g: usize, i: usize) -> String {
+        format!("fanned_out = ${g} AND id >= ${i}")
+    }
+
+    /// The primary key has the order, too, and would read all later events.
+    fn by_generation(&self) -> &'static str {
+        " FORCE INDEX (events_fanned_out)"
+    }
+
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
         let name = self.quote(&column.name);
         if column.is_enum { format!("CONCAT({name})") } else { name }

@@ -8,8 +8,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{ConnectOptions, Connection as _};
 
 use super::connection::PostgresConnection;
+use super::doorbell::PostgresDoorbell;
 use super::{error, syntax};
 use crate::config::{DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode};
+use crate::db::doorbell_session::DoorbellSession;
 use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Dialect, Driver, Route, Syntax};
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -143,6 +145,11 @@ impl Driver for PostgresDriver {
                 format!("{} did not answer within {:?}", self.address, self.connect_timeout),
             )),
         }
+    }
+
+    async fn doorbell(&self, listens: bool) -> Result<Option<Box<dyn DoorbellSession>>, DbError> {
+        let opening = PostgresDoorbell::open(&self.primary, listens, self.connect_timeout);
+        Ok(Some(Box::new(opening.await?)))
     }
 
     fn address(&self) -> &str {

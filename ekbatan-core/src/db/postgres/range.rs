@@ -64,6 +64,8 @@ fn given_by_the_call(table: &Table, column: &str) -> Option<&'static str> {
         "payload" => "the payload of an event",
         "output" => "the output of the call",
         "idempotency_key" => "the idempotency key",
+        "consumer" => "the consumer of the message",
+        "message_id" => "the id of the message",
         "principal" => "the principal",
         "reason" => "the reason",
         "trace_parent" => "the trace parent",

@@ -90,6 +90,10 @@ impl Syntax for PostgresSyntax {
         })
     }
 
+    fn present(&self) -> &'static str {
+        "clock_timestamp() AT TIME ZONE 'UTC'"
+    }
+
     fn recorded_before(&self, seconds: u64) -> String {
         format!("recorded_date < (now() AT TIME ZONE 'UTC') - interval '{seconds} seconds'")
     }

@@ -9,12 +9,14 @@ use sqlx::{ConnectOptions, Connection as _};
 use tokio::sync::Mutex;
 
 use super::connection::SqliteConnection;
+use super::doorbell::SqliteDoorbell;
 use super::library::{Library, LibraryOptions};
 use super::library_thread::LibraryThread;
 use super::pace::Pace;
 use super::syntax::{DECIMAL, SqliteSyntax, by_value};
 use super::writer_lock::WriterLock;
 use crate::config::{DataSourceConfig, Durability, LONGEST_TIMEOUT};
+use crate::db::doorbell_session::DoorbellSession;
 use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Dialect, Driver, Route, Syntax};
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -49,6 +51,13 @@ impl SqliteDriver {
         let library = library_options(config, &options)?;
         let durability = config.durability;
         Ok(Self { options, library, durability, address, writer_lock, closing: Arc::default() })
+    }
+
+    async fn open_library(&self) -> Result<Library, DbError> {
+        let options = self.library.clone();
+        let opening = LibraryThread::start()?;
+        let opened = opening.run(move || Library::open(&options)).await?;
+        opened.map_err(|error| self.not_opened(error))
     }
 
     /// Not `Unavailable`: waiting does not help if a file cannot be opened.
@@ -138,16 +147,20 @@ impl Driver for SqliteDriver {
     async fn connect(&self, _: Route) -> Result<Box<dyn Connection>, DbError> {
         match sqlx::SqliteConnection::connect_with(&self.options).await {
             Ok(inner) => {
-                let options = self.library.clone();
-                let opening = LibraryThread::start()?;
-                let opened = opening.run(move || Library::open(&options)).await?;
-                let library = opened.map_err(|error| self.not_opened(error))?;
+                let library = self.open_library().await?;
                 let pace = Pace::new(self.durability == Durability::Full);
                 let (writer_lock, closing) = (self.writer_lock.clone(), self.closing.clone());
                 Ok(Box::new(SqliteConnection::new(library, pace, inner, writer_lock, closing)))
             }
             Err(error) => Err(self.not_opened(error)),
         }
+    }
+
+    async fn doorbell(&self, listens: bool) -> Result<Option<Box<dyn DoorbellSession>>, DbError> {
+        if !listens {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(SqliteDoorbell::new(self.open_library().await?)?)))
     }
 
     fn address(&self) -> &str {

@@ -72,6 +72,13 @@ impl Library {
         rows.into_iter().map(|cells| decode_cells(cells, &query.columns)).collect()
     }
 
+    /// Another number than before if another connection has committed something since.
+    pub(super) fn data_version(&self) -> Result<i64, DbError> {
+        let asked = self.connection.prepare_cached("PRAGMA data_version");
+        let answer = asked.and_then(|mut asked| asked.query_row([], |row| row.get(0)));
+        answer.map_err(classify_of_library)
+    }
+
     pub(super) fn run(&self, sql: &str, arguments: Cells) -> Result<u64, DbError> {
         let run = || self.connection.prepare_cached(sql)?.execute(params_from_iter(arguments));
         run().map(|changed| changed as u64).map_err(classify_of_library)

@@ -3,6 +3,7 @@
 mod commit;
 mod connection;
 mod decode;
+mod doorbell;
 mod driver;
 mod error;
 mod fence;

@@ -103,6 +103,10 @@ impl Syntax for SqliteSyntax {
         }
     }
 
+    fn present(&self) -> &'static str {
+        "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')"
+    }
+
     fn recorded_before(&self, seconds: u64) -> String {
         // Not the date of the database: SQLite cannot add a column with the present time.
         format!("completion_date < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-{seconds} seconds')")

@@ -7,13 +7,13 @@ use uuid::Uuid;
 
 use crate::clock::to_micros;
 use crate::db::{StageError, Staged, stage_new};
-use crate::domain::{Id, New};
+use crate::domain::{Id, New, Stored};
 
 /// An event that a handler has not handled yet.
 #[derive(Debug, Clone, PartialEq, Entity)]
 #[entity(table = "eventlog.deliveries")]
 pub struct Delivery {
-    /// The identity, the same whoever inserts the row.
+    /// The identity. It follows from the event and the handler.
     pub id: Id<Delivery>,
     /// The stored name of the handler.
     pub handler: String,
@@ -52,6 +52,26 @@ pub enum DeliveryState {
     Blocked,
 }
 
+impl Delivery {
+    /// A new id for one more delivery of an event.
+    pub fn id_again(event: Uuid) -> Uuid {
+        let mut bytes = *Uuid::now_v7().as_bytes();
+        bytes[..TIME].copy_from_slice(&event.as_bytes()[..TIME]);
+        id_of(bytes)
+    }
+
+    /// The least and the greatest id that a delivery of these events can have.
+    pub(crate) fn ids_of(events: &[Uuid]) -> (Uuid, Uuid) {
+        let bound = |event: Option<&Uuid>, rest| {
+            let mut bytes = [rest; 16];
+            let event = event.copied().unwrap_or_default();
+            bytes[..TIME].copy_from_slice(&event.as_bytes()[..TIME]);
+            id_of(bytes)
+        };
+        (bound(events.iter().min(), 0), bound(events.iter().max(), u8::MAX))
+    }
+}
+
 /// What an event brings to each of its deliveries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewDelivery {
@@ -63,8 +83,12 @@ pub(crate) struct NewDelivery {
 }
 
 impl NewDelivery {
-    /// The row for one handler.
-    pub(crate) fn stage(&self, handler: &str) -> Result<Staged, StageError> {
+    /// The row for one handler, claimed by a node if given, and the delivery as it is stored.
+    pub(crate) fn stage(
+        &self,
+        handler: &str,
+        node: Option<Uuid>,
+    ) -> Result<(Staged, Stored<Delivery>), StageError> {
         let Self { event_id, stream, model_version, event_index, event_date } = *self;
         let delivery = Delivery {
             id: Id::from_uuid(delivery_id(event_id, handler)),
@@ -75,24 +99,31 @@ impl NewDelivery {
             event_id,
             due: to_micros(event_date),
             attempts: 0,
-            node: Uuid::nil(),
+            node: node.unwrap_or_default(),
             last_error: None,
-            state: DeliveryState::New,
+            state: if node.is_some() { DeliveryState::Claimed } else { DeliveryState::New },
         };
-        stage_new(New::new(delivery, ()), event_date).map(|(staged, ..)| staged)
+        stage_new(New::new(delivery, ()), event_date).map(|(row, stored, _)| (row, stored))
     }
 }
 
-/// The id of a handler's delivery of an event: the time of the event's id, and a hash of both. So
-/// whoever inserts the delivery, it is there once.
+/// How many bytes of an event's id are its time. The ids of its deliveries begin with them.
+const TIME: usize = 6;
+
+fn id_of(bytes: [u8; 16]) -> Uuid {
+    uuid::Builder::from_custom_bytes(bytes).with_version(uuid::Version::SortRand).into_uuid()
+}
+
+/// The id of a handler's delivery of an event: the time of the event's id, and a hash of both. If a
+/// commit and a sweep both insert the delivery, the second insert is refused.
 fn delivery_id(event: Uuid, handler: &str) -> Uuid {
     let mut hash = Sha256::new();
     hash.update(event.as_bytes());
     hash.update(handler.as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hash.finalize()[..16]);
-    bytes[..6].copy_from_slice(&event.as_bytes()[..6]);
-    uuid::Builder::from_custom_bytes(bytes).with_version(uuid::Version::SortRand).into_uuid()
+    bytes[..TIME].copy_from_slice(&event.as_bytes()[..TIME]);
+    id_of(bytes)
 }
 
 #[cfg(test)]
@@ -107,5 +138,20 @@ mod tests {
         assert_ne!(delivery_id(event, "ledger.post"), delivery_id(other, "ledger.post"));
         // Rows that are inserted one after another stand beside each other in the index.
         assert_eq!(delivery_id(event, "ledger.post").as_bytes()[..6], event.as_bytes()[..6]);
+    }
+    #[test]
+    fn every_delivery_of_an_event_has_its_id_between_those_of_its_neighbours() {
+        let mut events: Vec<Uuid> = (0..20).map(|_| Uuid::now_v7()).collect();
+        events.push(Uuid::from_u128(u128::MAX));
+        for event in &events {
+            let (least, greatest) = Delivery::ids_of(std::slice::from_ref(event));
+            for id in [delivery_id(*event, "ledger.post"), Delivery::id_again(*event)] {
+                assert!(least <= id && id <= greatest, "{event}: {id}");
+                assert_eq!(id.get_version_num(), 7);
+            }
+            let (least_of_all, greatest_of_all) = Delivery::ids_of(&events);
+            assert!(least_of_all <= least && greatest <= greatest_of_all);
+        }
+        assert_ne!(Delivery::id_again(events[0]), Delivery::id_again(events[0]));
     }
 }

@@ -2,20 +2,42 @@
 //! commit that stores the event, and deleted by the commit that has its effect. Nothing here runs
 //! by itself; `ekbatan-events` has the nodes that do.
 
+mod backlog;
+mod births;
+mod claimed_rows;
+mod deadlock;
 mod delivery;
+mod due;
+mod handled;
 mod hub;
-mod mark;
+mod known_streams;
+mod lacking;
+mod owner;
+mod registry;
 mod stored_event;
+mod stored_places;
 mod subscriptions;
 mod sweep;
 
+pub use backlog::Backlog;
+pub use claimed_rows::Claimant;
 pub use delivery::{Delivery, DeliveryState};
-pub use hub::DeliveryHub;
-pub use mark::Mark;
+pub use due::{Due, WantedDue};
+pub use hub::{DeliveryHub, Ownership};
+pub use owner::{Arrived, Born, DeliveryOwner, OwnedHandler};
+pub use registry::{RegistryState, SubscriptionRegistry};
 pub use stored_event::StoredEvent;
+pub use stored_places::{PlacesPage, StoredEvents, StoredPlace};
 pub use subscriptions::{Subscription, SubscriptionState, Subscriptions};
-pub use sweep::{SweepError, Swept};
+pub use sweep::{SweepError, Swept, stream_of};
 
+pub(crate) use backlog::backlog;
+pub(crate) use births::Births;
+pub(crate) use claimed_rows::claimed_rows;
 pub(crate) use delivery::NewDelivery;
+pub(crate) use due::due;
+pub(crate) use handled::{delete_handled, keep_events};
+pub(crate) use known_streams::ModelVersion;
 pub(crate) use stored_event::stored_events;
+pub(crate) use stored_places::stored_places;
 pub(crate) use sweep::sweep;

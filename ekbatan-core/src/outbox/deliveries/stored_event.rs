@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::db::eventlog::EVENTS;
-use crate::db::{ActionId, Arg, Database, DbError, Query, Route, TableError};
+use crate::db::{ActionId, Arg, Database, DbError, Query, Route};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// A row of the outbox that is an event.
@@ -95,10 +95,7 @@ pub(crate) async fn stored_events(
     database: &Database,
     ids: Vec<Uuid>,
 ) -> Result<Vec<StoredEvent>, DbError> {
-    let events = database.table(&EVENTS).await.map_err(|error| match error {
-        TableError::Database(error) => error,
-        TableError::Schema(error) => DbError::misfit("id", error),
-    })?;
+    let events = database.table(&EVENTS).await?;
     let syntax = database.driver.syntax();
     let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
     let query = Query {

@@ -1,6 +1,6 @@
 //! Which handlers want which events.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -33,8 +33,20 @@ pub struct Subscription {
 pub enum SubscriptionState {
     /// It does.
     Active,
-    /// Not any more.
+    /// It does, but an operator wants no node to handle them for now.
+    Paused,
+    /// Not any more: the handler has another name by now.
     Retired,
+    /// Not any more: an operator has retired the handler. A node that registers it again wants the
+    /// events since then.
+    Withdrawn,
+}
+
+impl SubscriptionState {
+    /// Whether events get deliveries.
+    pub fn is_subscribed(self) -> bool {
+        matches!(self, Self::Active | Self::Paused)
+    }
 }
 
 /// The subscriptions of one shard, as this process knows them.
@@ -46,6 +58,7 @@ pub struct Subscriptions {
     generation: i64,
     by_type: HashMap<String, Vec<Subscriber>>,
     all: Vec<Subscriber>,
+    paused: HashSet<Arc<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -60,11 +73,15 @@ impl Subscriptions {
     pub fn new(generation: i64, rows: impl IntoIterator<Item = Subscription>) -> Self {
         let mut subscriptions = Self { generation, ..Self::default() };
         for row in rows {
-            if row.since > generation || row.state != SubscriptionState::Active {
+            if row.since > generation || !row.state.is_subscribed() {
                 continue;
             }
-            let Subscription { handler, event_type, since, since_date, .. } = row;
-            let subscriber = Subscriber { handler: handler.into(), since, since_date };
+            let Subscription { handler, event_type, since, since_date, state, .. } = row;
+            let handler: Arc<str> = handler.into();
+            if state == SubscriptionState::Paused {
+                subscriptions.paused.insert(handler.clone());
+            }
+            let subscriber = Subscriber { handler, since, since_date };
             subscriptions.all.push(subscriber.clone());
             subscriptions.by_type.entry(event_type).or_default().push(subscriber);
         }
@@ -74,6 +91,16 @@ impl Subscriptions {
     /// The number of the last registration.
     pub fn generation(&self) -> i64 {
         self.generation
+    }
+
+    /// Whether an operator has paused a handler.
+    pub fn is_paused(&self, handler: &str) -> bool {
+        self.paused.contains(handler)
+    }
+
+    /// Whether no handler wants anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     /// The generation from which on a handler has all of its subscriptions; `None` if it has none.
@@ -103,11 +130,22 @@ impl Subscriptions {
         event: NewDelivery,
         generation: i64,
     ) -> impl Iterator<Item = Result<Staged, StageError>> {
+        let handlers = self.handlers(event_type, event.event_date, generation);
+        handlers.map(move |handler| event.stage(handler, None).map(|(row, _)| row))
+    }
+
+    /// The handlers that want an event that has the deliveries of an earlier generation.
+    pub(crate) fn handlers(
+        &self,
+        event_type: &str,
+        date: DateTime<Utc>,
+        generation: i64,
+    ) -> impl Iterator<Item = &Arc<str>> {
         let subscribers = self.by_type.get(event_type).into_iter().flatten();
         let wanting = subscribers.filter(move |of| {
-            of.since > generation && of.since_date.is_none_or(|date| event.event_date >= date)
+            of.since > generation && of.since_date.is_none_or(|since| date >= since)
         });
-        wanting.map(move |of| event.stage(&of.handler))
+        wanting.map(|of| &of.handler)
     }
 
     fn of<'s>(&'s self, handler: &'s str) -> impl Iterator<Item = &'s Subscriber> {

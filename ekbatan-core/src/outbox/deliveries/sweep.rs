@@ -3,39 +3,38 @@
 //! events when a handler is new.
 //!
 //! Invariant: an event gets its deliveries and the number of their generation in one transaction,
-//! which holds a lock on the event. So it gets each delivery once, whoever sweeps beside.
+//! which holds a lock on the event. So it gets each delivery once, also if several nodes sweep.
 
-use std::fmt::Write as _;
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::deadlock::retried;
+use super::lacking::Lacking;
 use super::{NewDelivery, Subscriptions};
 use crate::db::eventlog::EVENTS;
 use crate::db::{
-    ActionId, Arg, CommitBatch, CommitError, Database, DbError, Isolation, Query, Route,
-    StageError, Staged, TableError, Transaction, TransactionError, TransactionManager,
+    ActionId, Arg, CommitBatch, CommitError, Database, DbError, DbErrorKind, Isolation, Query,
+    Rows, StageError, Staged, TableInfo, Transaction, TransactionError, TransactionManager,
     TransactionOptions, resolve,
 };
-use crate::domain::{ColumnDef, Value, ValueType};
+use crate::domain::{Value, ValueType};
 
-/// For how long before the date of a subscription its events are looked for: ids of events are made
-/// before the commit, by the clocks of the processes.
-const CLOCKS_APART: Duration = Duration::from_secs(60 * 60);
-
-const HOLDER: &str = "sweep of events";
+/// How many events of other sweeps a sweep looks past. One that stands still has locked a page.
+const MOST_LOCKED: usize = 10_000;
 
 /// What a sweep has found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Swept {
     /// The number of events that got their deliveries.
     pub events: usize,
     /// All events that were committed before the sweep have the deliveries of the subscriptions up
-    /// to this generation.
+    /// to this generation, but for those of `elsewhere`.
     pub complete: i64,
+    /// The streams of events that another sweep has locked, which may stand still.
+    pub elsewhere: HashSet<Uuid>,
 }
 
 /// Error returned when a sweep fails. What it did before stays.
@@ -51,35 +50,52 @@ pub(crate) async fn sweep(
 ) -> Result<Swept, SweepError> {
     let all = Lacking::new(subscriptions, subscriptions.generation());
     if all.is_empty() || !all.any(database).await.map_err(TransactionError::Database)? {
-        return Ok(Swept { events: 0, complete: subscriptions.generation() });
+        return Ok(Swept { complete: subscriptions.generation(), ..Swept::default() });
     }
-    let (mut events, mut complete) = (0, 0);
+    let mut swept = Swept::default();
     // Handlers that are there for long do not wait for the earlier events of a new one.
     for until in subscriptions.beginnings() {
         let lacking = Lacking::new(subscriptions, until);
+        // How many events are looked at beyond those that are swept: somebody else sweeps them.
+        let mut locked = 0;
         loop {
-            let room = most.saturating_sub(events);
-            if room == 0 {
-                return Ok(Swept { events, complete });
+            let room = most.saturating_sub(swept.events);
+            if room == 0 || locked > MOST_LOCKED {
+                return Ok(swept);
             }
-            let found = page(database, subscriptions, &lacking, room).await?;
-            events += found;
-            if found < room {
+            let size = room + locked;
+            let found = retried(|| page(database, subscriptions, &lacking, size)).await?;
+            swept.events += found.swept;
+            swept.elsewhere.extend(found.elsewhere);
+            if found.lacking < size {
                 break;
             }
+            locked = found.lacking - found.swept;
         }
-        complete = until;
+        swept.complete = until;
     }
-    Ok(Swept { events, complete: subscriptions.generation() })
+    swept.complete = subscriptions.generation();
+    Ok(swept)
 }
 
-/// Sweeps up to `most` events in one transaction. Returns how many.
+/// What became of a page.
+#[derive(Default)]
+struct Page {
+    /// How many events lacked deliveries.
+    lacking: usize,
+    /// How many of them got some. The others were swept or deleted by somebody else meanwhile.
+    swept: usize,
+    /// The streams of those that somebody else is sweeping.
+    elsewhere: Vec<Uuid>,
+}
+
+/// Sweeps up to `most` events in one transaction.
 async fn page(
     database: &Arc<Database>,
     subscriptions: &Subscriptions,
     lacking: &Lacking,
     most: usize,
-) -> Result<usize, TransactionError<DbError>> {
+) -> Result<Page, TransactionError<DbError>> {
     let mut options = TransactionOptions::default();
     if database.driver.capabilities().isolation_levels {
         options = options.isolation(Isolation::ReadCommitted);
@@ -95,17 +111,26 @@ async fn sweep_within(
     subscriptions: &Subscriptions,
     lacking: &Lacking,
     most: usize,
-) -> Result<usize, DbError> {
+) -> Result<Page, DbError> {
     let database = transaction.database();
-    let mut query = lacking.query(database, COLUMNS, most);
-    // Another sweep of the same events waits here, and finds them done.
-    if !database.driver.capabilities().single_writer {
-        query.sql = format!("{} FOR UPDATE", query.sql).into();
+    let ids: Vec<Value> =
+        transaction.fetch(&lacking.ids(database, most)).await?.into_iter().flatten().collect();
+    let count = ids.len();
+    if count == 0 {
+        return Ok(Page::default());
     }
-    let found = transaction.fetch(&query).await?;
-    if found.is_empty() {
-        return Ok(0);
-    }
+    let events = transaction.table(&EVENTS).await?;
+    // Those that another sweep has locked are passed over: its process may stand still.
+    let found = match transaction.fetch(&lacking.locked(database, &events, ids.clone())).await {
+        Err(error) if error.kind() == DbErrorKind::Decode => {
+            pass_unreadable(transaction, subscriptions, lacking, &events, &ids).await?
+        }
+        found => found?,
+    };
+    let locked: HashSet<Uuid> = found.iter().filter_map(|row| uuid(row.first()?)).collect();
+    let is_other = |id: &Value| uuid(id).is_some_and(|id| !locked.contains(&id));
+    let others: Vec<Value> = ids.into_iter().filter(is_other).collect();
+    let elsewhere = elsewhere(transaction, lacking, &events, others).await?;
     let mut deliveries = Vec::new();
     for event in &found {
         let Some(Found { event, event_type, generation }) = Found::read(event) else { continue };
@@ -114,14 +139,60 @@ async fn sweep_within(
         }
     }
     insert(transaction, deliveries).await?;
-    let ids = found.iter().map(|row| row[0].clone()).collect();
-    set_generation(transaction, ids, subscriptions.generation()).await?;
-    Ok(found.len())
+    let ids = found.iter().filter_map(|row| row.first().cloned()).collect();
+    set_generation(transaction, &events, ids, subscriptions.generation()).await?;
+    Ok(Page { lacking: count, swept: found.len(), elsewhere })
+}
+
+fn uuid(value: &Value) -> Option<Uuid> {
+    if let Value::Uuid(id) = value { Some(*id) } else { None }
+}
+
+/// The streams of those of these events that lack deliveries, as it is committed.
+async fn elsewhere(
+    transaction: &Transaction,
+    lacking: &Lacking,
+    events: &TableInfo,
+    ids: Vec<Value>,
+) -> Result<Vec<Uuid>, DbError> {
+    if ids.is_empty() || transaction.database().driver.capabilities().single_writer {
+        return Ok(Vec::new());
+    }
+    let rows = transaction.fetch(&lacking.among(transaction.database(), events, ids)).await?;
+    let stream = |row: &Vec<Value>| match row.as_slice() {
+        [_, Value::Text(model), ..] => Some(stream_of(model)),
+        _ => None,
+    };
+    Ok(rows.iter().filter_map(stream).collect())
+}
+
+/// Reads events one by one, where a column may hold anything. Those that cannot be read get no
+/// deliveries: otherwise they would stop the sweep of all others.
+async fn pass_unreadable(
+    transaction: &Transaction,
+    subscriptions: &Subscriptions,
+    lacking: &Lacking,
+    events: &TableInfo,
+    ids: &[Value],
+) -> Result<Rows, DbError> {
+    let mut readable = Rows::new();
+    for id in ids {
+        let one = lacking.locked(transaction.database(), events, vec![id.clone()]);
+        match transaction.fetch(&one).await {
+            Err(error) if error.kind() == DbErrorKind::Decode => {
+                tracing::error!(event = ?id, %error, "an event cannot be read; no handler gets it");
+                let generation = subscriptions.generation();
+                set_generation(transaction, events, vec![id.clone()], generation).await?;
+            }
+            rows => readable.extend(rows?),
+        }
+    }
+    Ok(readable)
 }
 
 async fn insert(transaction: &Transaction, rows: Vec<Staged>) -> Result<(), DbError> {
     let Some(first) = rows.first() else { return Ok(()) };
-    let table = transaction.table(first.table).await.map_err(table_error)?;
+    let table = transaction.table(first.table).await?;
     let records = rows.into_iter().map(|row| resolve(row, table.clone()).map_err(misfit));
     let batch = CommitBatch {
         action: ActionId(Uuid::nil()),
@@ -134,35 +205,23 @@ async fn insert(transaction: &Transaction, rows: Vec<Staged>) -> Result<(), DbEr
     };
     transaction.write(batch).await.map_err(|error| match error {
         CommitError::Refused(error) => error,
-        other => DbError::new(crate::db::DbErrorKind::Other, other.to_string()),
+        other => DbError::new(DbErrorKind::Other, other.to_string()),
     })
 }
 
 async fn set_generation(
     transaction: &Transaction,
+    events: &TableInfo,
     ids: Vec<Value>,
     generation: i64,
 ) -> Result<(), DbError> {
-    let database = transaction.database();
-    let events = transaction.table(&EVENTS).await.map_err(table_error)?;
-    let syntax = database.driver.syntax();
+    let syntax = transaction.database().driver.syntax();
     let chosen = syntax.any(2, ValueType::Uuid, &events.columns[0]);
     let sql = format!("UPDATE {} SET fanned_out = $1 WHERE {chosen}", syntax.table(&EVENTS));
     let args =
         vec![Arg::One(ValueType::Int, Value::Int(generation)), Arg::Many(ValueType::Uuid, ids)];
     transaction.fetch(&Query { sql: sql.into(), args, columns: Vec::new().into() }).await.map(drop)
 }
-
-/// The columns that a sweep reads.
-const COLUMNS: &[ColumnDef] = &[
-    ColumnDef::new("id", ValueType::Uuid),
-    ColumnDef::nullable("model_id", ValueType::Text),
-    ColumnDef::nullable("event_type", ValueType::Text),
-    ColumnDef::nullable("model_version", ValueType::Int),
-    ColumnDef::nullable("event_index", ValueType::Int),
-    ColumnDef::new("event_date", ValueType::Timestamp),
-    ColumnDef::nullable("fanned_out", ValueType::Int),
-];
 
 /// An event without all of its deliveries.
 struct Found<'r> {
@@ -191,7 +250,7 @@ impl<'r> Found<'r> {
             |value: &Value| if let Value::Int(number) = value { Some(*number) } else { None };
         let event = NewDelivery {
             event_id: *event_id,
-            stream: stream(model),
+            stream: stream_of(model),
             model_version: number(version).unwrap_or(event_date.timestamp_micros()),
             event_index: number(index).unwrap_or(0),
             event_date: *event_date,
@@ -201,73 +260,15 @@ impl<'r> Found<'r> {
 }
 
 /// The stream of a model: its id. A text of another program that is no UUID is hashed.
-fn stream(model: &str) -> Uuid {
+pub fn stream_of(model: &str) -> Uuid {
     Uuid::parse_str(model).unwrap_or_else(|_| {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&Sha256::digest(model)[..16]);
-        uuid::Builder::from_custom_bytes(bytes).into_uuid()
+        // MariaDB refuses some UUIDs of later versions.
+        uuid::Builder::from_bytes(bytes).with_version(uuid::Version::Sha1).into_uuid()
     })
 }
 
-/// The events that lack deliveries of the subscriptions up to a generation.
-struct Lacking {
-    /// Earlier generations, each with the date before which nobody wants its events.
-    generations: Vec<(i64, Option<DateTime<Utc>>)>,
-}
-
-impl Lacking {
-    fn new(subscriptions: &Subscriptions, until: i64) -> Self {
-        let earlier = 0..until;
-        let lacking =
-            |generation| Some((generation, subscriptions.missing(generation, until).ok()?));
-        Self { generations: earlier.filter_map(lacking).collect() }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.generations.is_empty()
-    }
-
-    /// Whether there are such events.
-    async fn any(&self, database: &Database) -> Result<bool, DbError> {
-        let query = self.query(database, &COLUMNS[..1], 1);
-        Ok(!database.fetch(&query, Route::Primary, HOLDER).await?.is_empty())
-    }
-
-    fn query(&self, database: &Database, columns: &'static [ColumnDef], most: usize) -> Query {
-        let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
-        let mut sql = format!(
-            "SELECT {} FROM {} WHERE (fanned_out IS NULL",
-            names.join(", "),
-            database.driver.syntax().table(&EVENTS)
-        );
-        let mut args = Vec::new();
-        for (generation, from) in &self.generations {
-            args.push(Arg::One(ValueType::Int, Value::Int(*generation)));
-            let _ = write!(sql, " OR (fanned_out = ${}", args.len());
-            if let Some(date) = from {
-                args.push(Arg::One(ValueType::Uuid, Value::Uuid(first_id(*date - CLOCKS_APART))));
-                let _ = write!(sql, " AND id >= ${}", args.len());
-            }
-            sql.push(')');
-        }
-        let _ = write!(sql, ") LIMIT {most}");
-        Query { sql: sql.into(), args, columns: columns.into() }
-    }
-}
-
-/// The first id of an event that was made at this time.
-fn first_id(date: DateTime<Utc>) -> Uuid {
-    let millis = date.timestamp_millis().max(0).unsigned_abs();
-    uuid::Builder::from_unix_timestamp_millis(millis, &[0; 10]).into_uuid()
-}
-
-fn table_error(error: TableError) -> DbError {
-    match error {
-        TableError::Database(error) => error,
-        TableError::Schema(error) => DbError::misfit("id", error),
-    }
-}
-
 fn misfit(_: StageError) -> DbError {
-    DbError::new(crate::db::DbErrorKind::Decode, "a delivery does not fit its table")
+    DbError::new(DbErrorKind::Decode, "a delivery does not fit its table")
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::action::shard_batches::ShardBatch;
 use crate::db::{ActionId, ChangeKind, CommitBatch, Database, ExpectedRow, RowChange, may_merge};
 use crate::domain::Value;
+use crate::outbox::deliveries::Births;
 use crate::repository::RowKey;
 use crate::shard::Fencing;
 
@@ -17,6 +18,7 @@ struct Turn {
     /// The member's position in the group.
     member: usize,
     batch: CommitBatch,
+    births: Births,
 }
 
 /// The batches of a group's members.
@@ -92,13 +94,19 @@ impl GroupBatch {
     }
 
     /// Adds the batch of the member at this position.
-    pub(super) fn join(&mut self, member: usize, ShardBatch { database, batch }: ShardBatch) {
+    pub(super) fn join(&mut self, member: usize, part: ShardBatch) {
+        let ShardBatch { database, batch, births } = part;
         self.bytes += batch.size();
         self.database.get_or_insert(database);
         let expected = batch.expected.iter().map(|row| (expected_key(row), Some(row.version)));
         self.versions.extend(expected);
         self.versions.extend(batch.changes.iter().map(|row| (key(row), row.next_version())));
-        self.turns.push(Turn { member, batch });
+        self.turns.push(Turn { member, batch, births });
+    }
+
+    /// What the nodes are told of the first `count` turns, in their order.
+    pub(super) fn take_births(&mut self, count: usize) -> impl Iterator<Item = Births> {
+        self.turns.iter_mut().take(count).map(|turn| std::mem::take(&mut turn.births))
     }
 
     /// How the first `count` turns must be written, so that the rules of the database hold as if
@@ -244,7 +252,7 @@ mod tests {
             traceable: false,
             turns: Vec::new(),
         };
-        ShardBatch { database: database.clone(), batch }
+        ShardBatch { database: database.clone(), batch, births: Births::default() }
     }
 
     struct Scratch {

@@ -17,6 +17,7 @@ use crate::action::commit::tokens;
 use crate::action::contention::conflict_tracker::ConflictTracker;
 use crate::action::contention::{Coalesced, HeldLease};
 use crate::action::effect::{Effect, EffectRunner};
+use crate::action::sent_births::SentBirths;
 use crate::db::{ActionId, CommitError, Committed, Database, DbError, DbErrorKind, OpenAction};
 use crate::domain::LockKey;
 use crate::shard::Fencing;
@@ -106,13 +107,18 @@ impl<G> GroupCommit<G> {
     /// Commits the group and answers its members. Calls `ended` as soon as the next group may
     /// run, with whether all of this one is committed and which calls must run again.
     pub(super) async fn run(mut self, ended: impl FnOnce(bool, Vec<Place<G>>) + Send) {
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
         // Not reached: a call that changes nothing joins only a group that changes something.
         let (Some(database), Some(traced)) = (batch.database().cloned(), batch.traced()) else {
             return;
         };
         let sender = GroupSender { database: &database, batch: &batch, fencing: &self.fencing };
         let Sent { result, failed } = sender.send().await;
+        // Before the next group, whose members change what these have left.
+        let turns = failed.as_ref().map_or(batch.turns(), |failed| failed.turn);
+        for births in batch.take_births(turns) {
+            SentBirths::new(births, &database, traced).answered(&result);
+        }
         let mut again = Vec::new();
         let mut refused = None;
         if let Some(FailedTurn { turn, error }) = failed {

@@ -1,0 +1,147 @@
+//! The two sides of each mode: what deposits and what handles.
+
+use std::sync::Arc;
+
+use ekbatan::config::DataSourceConfig;
+use ekbatan::prelude::{ActionExecutor, Decimal, Uuid};
+
+use super::graphile::{JobWorker, JobWriter};
+use super::node::{self, EkbatanNode};
+use super::options::EventsMode;
+use super::recorder::Recorder;
+use super::share::Share;
+use super::table_queue::{QueueWorkers, QueueWriter, TableQueue};
+use crate::commit::StartedDatabase;
+use crate::failure::Failure;
+
+/// What deposits, and stores an event with each deposit.
+pub enum Committer {
+    Ekbatan(ActionExecutor, Box<DataSourceConfig>),
+    Queue(QueueWriter),
+    Graphile(JobWriter),
+}
+
+/// What one task deposits with.
+#[derive(Clone)]
+pub enum Depositor {
+    Ekbatan(ActionExecutor),
+    Queue(QueueWriter),
+    Graphile(JobWriter),
+}
+
+/// What handles events.
+pub enum Consumer {
+    Ekbatan(EkbatanNode),
+    Queue(QueueWorkers),
+    Graphile(JobWorker),
+}
+
+impl Committer {
+    /// Prepares the database for a mode and connects to it.
+    pub async fn open(
+        mode: EventsMode,
+        database: &StartedDatabase,
+        tasks: u32,
+    ) -> Result<Self, Failure> {
+        let config = database.config(None);
+        let queue = match mode {
+            EventsMode::Ekbatan => {
+                return Ok(Self::Ekbatan(node::executor(&config).await?, Box::new(config)));
+            }
+            EventsMode::GraphileWorker => {
+                return Ok(Self::Graphile(JobWriter::open(postgres(database)?, tasks).await?));
+            }
+            EventsMode::OutboxSkipLocked => TableQueue::Outbox,
+            EventsMode::Hexeract => TableQueue::Hexeract,
+            EventsMode::Pgmq => TableQueue::Pgmq,
+        };
+        Ok(Self::Queue(QueueWriter::open(queue, postgres(database)?, tasks).await?))
+    }
+
+    /// One for each task.
+    pub fn depositors(&self, tasks: u32) -> Vec<Depositor> {
+        let depositor = || match self {
+            Self::Ekbatan(executor, _) => Depositor::Ekbatan(executor.clone()),
+            Self::Queue(writer) => Depositor::Queue(writer.clone()),
+            Self::Graphile(writer) => Depositor::Graphile(writer.clone()),
+        };
+        std::iter::repeat_with(depositor).take(tasks as usize).collect()
+    }
+
+    /// Starts what handles the events. It fails for the wallet `parks`.
+    pub async fn start_handling(
+        &self,
+        recorder: &Arc<Recorder>,
+        share: Share,
+        parks: Option<Uuid>,
+    ) -> Result<Consumer, Failure> {
+        Ok(match self {
+            Self::Ekbatan(executor, config) => {
+                let executor = match share {
+                    Share::Process => executor.clone(),
+                    Share::Database => node::executor(config).await?,
+                };
+                let is_own = share == Share::Database;
+                let node = EkbatanNode::start(executor, is_own, recorder.clone(), parks).await?;
+                Consumer::Ekbatan(node)
+            }
+            Self::Queue(writer) => {
+                Consumer::Queue(QueueWorkers::start(writer, recorder.clone(), share).await?)
+            }
+            Self::Graphile(writer) => {
+                Consumer::Graphile(JobWorker::start(writer, recorder.clone()).await?)
+            }
+        })
+    }
+
+    /// Lets deposits insert what their handlers look for, without handling anything.
+    pub async fn deliver(&self) -> Result<Option<ekbatan::events::Node>, Failure> {
+        match self {
+            Self::Ekbatan(executor, _) => {
+                Ok(Some(ekbatan::events::Node::builder(executor).start().await?))
+            }
+            Self::Queue(_) | Self::Graphile(_) => Ok(None),
+        }
+    }
+
+    pub async fn close(self) {
+        match self {
+            Self::Ekbatan(executor, _) => executor.databases().close().await,
+            Self::Queue(writer) => writer.close().await,
+            Self::Graphile(writer) => writer.close().await,
+        }
+    }
+}
+
+impl Depositor {
+    /// Makes one deposit, repeating it until it commits.
+    pub async fn deposit(&self, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
+        match self {
+            Self::Ekbatan(executor) => node::deposit(executor, wallet, amount).await,
+            Self::Queue(writer) => writer.deposit(wallet, amount).await,
+            Self::Graphile(writer) => writer.deposit(wallet, amount).await,
+        }
+    }
+}
+
+impl Consumer {
+    /// Stops. Fails if it leaves more events than `left`.
+    pub async fn stop(self, left: u64) -> Result<(), Failure> {
+        let open = match self {
+            Self::Ekbatan(node) => node.stop().await?,
+            Self::Queue(workers) => workers.stop().await?,
+            Self::Graphile(worker) => worker.stop().await?,
+        };
+        if open > left {
+            return Err(format!("{open} events are still to be handled; expected {left}").into());
+        }
+        Ok(())
+    }
+}
+
+fn postgres(database: &StartedDatabase) -> Result<&str, Failure> {
+    match database {
+        StartedDatabase::Postgres(postgres) => Ok(postgres.url()),
+        _ => Err("this mode is for PostgreSQL".into()),
+    }
+}

@@ -1,0 +1,219 @@
+//! The options of the measurement of events.
+
+use clap::ValueEnum;
+
+use crate::commit::{BenchDatabase, CommitDurability};
+use crate::failure::Failure;
+
+/// The options of `ekbatan-bench events`.
+#[derive(clap::Args)]
+pub struct EventsOptions {
+    /// Which database to start: a private server that flushes each commit, or a SQLite
+    /// file in a temporary folder.
+    #[arg(long, value_enum)]
+    pub database: BenchDatabase,
+
+    /// Measures to take; several, separated by commas. Default: all that the database has.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub measure: Vec<EventsMeasure>,
+
+    /// Modes to measure; several, separated by commas. Default: all that the database has.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub mode: Vec<EventsMode>,
+
+    /// Duration of the deposits of each measurement, after a short warm-up.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+
+    /// Number of rounds; medians are reported.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: u32,
+
+    /// Number of tasks that deposit; several numbers, separated by commas. `drain` and `idle` do
+    /// not depend on it.
+    #[arg(long, value_delimiter = ',', default_value = "1,16,64", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub tasks: Vec<u32>,
+
+    /// Number of wallets.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub wallets: u32,
+
+    /// Number of events in the backlog of `drain`, and behind the parked one of `parked`.
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub backlog: u32,
+
+    /// Deposits per second while latency is measured. Default: half of what the mode handles, which
+    /// is measured first.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rate: Option<u32>,
+
+    /// What a commit on SQLite survives. Default: wal. Servers are always measured with
+    /// full durability.
+    #[arg(long, value_enum)]
+    pub durability: Option<CommitDurability>,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EventsMeasure {
+    /// Deposits alone. Their events are stored, and nothing handles them.
+    Commits,
+    /// Deposits, and the handling of their events, until all are handled.
+    Throughput,
+    /// The time from the answer of a deposit to the start of the handler, in one process, at half
+    /// of the load.
+    LatencySameNode,
+    /// The same, if the deposits share nothing with the handlers but the database.
+    LatencyOtherNode,
+    /// A backlog of events that was committed before a node starts.
+    Drain,
+    /// Queries of a node that has nothing to do.
+    Idle,
+    /// `throughput`, with many events behind one that is parked.
+    Parked,
+}
+
+impl EventsMeasure {
+    /// The name on the command line and in the results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Commits => "commits",
+            Self::Throughput => "throughput",
+            Self::LatencySameNode => "latency-same-node",
+            Self::LatencyOtherNode => "latency-other-node",
+            Self::Drain => "drain",
+            Self::Idle => "idle",
+            Self::Parked => "parked",
+        }
+    }
+
+    /// Whether it depends on the number of tasks that deposit.
+    pub const fn has_tasks(self) -> bool {
+        !matches!(self, Self::Drain | Self::Idle)
+    }
+
+    /// Whether times are measured.
+    pub const fn has_times(self) -> bool {
+        !matches!(self, Self::Drain | Self::Idle)
+    }
+
+    /// Whether events are counted.
+    pub const fn has_rate(self) -> bool {
+        !matches!(self, Self::Idle)
+    }
+
+    /// Whether less is better, as times are compared.
+    pub const fn compares_times(self) -> bool {
+        matches!(self, Self::LatencySameNode | Self::LatencyOtherNode)
+    }
+
+    fn exists_for(self, database: BenchDatabase) -> bool {
+        // Nobody counts what reads a file.
+        self != Self::Idle || database != BenchDatabase::Sqlite
+    }
+}
+
+/// What handles the events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EventsMode {
+    /// A node with one handler.
+    Ekbatan,
+    /// By hand: rows of a table that workers lock, handle and delete.
+    OutboxSkipLocked,
+    /// The statements of the crate hexeract-outbox-sql.
+    Hexeract,
+    /// The statements of pgmq.
+    Pgmq,
+    /// The crate graphile_worker, with a queue for each wallet.
+    GraphileWorker,
+}
+
+impl EventsMode {
+    /// The name on the command line and in the results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ekbatan => "ekbatan",
+            Self::OutboxSkipLocked => "outbox-skip-locked",
+            Self::Hexeract => "hexeract",
+            Self::Pgmq => "pgmq",
+            Self::GraphileWorker => "graphile-worker",
+        }
+    }
+
+    /// Whether the events of one wallet are handled in the order of their commits.
+    pub const fn is_ordered(self) -> bool {
+        matches!(self, Self::Ekbatan)
+    }
+
+    /// Whether the mode has the measure.
+    pub fn has(self, measure: EventsMeasure) -> bool {
+        match (self, measure) {
+            (Self::Ekbatan, _) => true,
+            // The others have no order that a failed event holds up.
+            (_, EventsMeasure::Parked) => false,
+            // These never hear of deposits but from the database.
+            (
+                Self::Hexeract | Self::Pgmq | Self::GraphileWorker,
+                EventsMeasure::LatencyOtherNode,
+            ) => false,
+            _ => true,
+        }
+    }
+
+    fn exists_for(self, database: BenchDatabase) -> bool {
+        self == Self::Ekbatan || database == BenchDatabase::Postgres
+    }
+}
+
+impl EventsOptions {
+    /// Fills in defaults and rejects options that do not fit together.
+    pub fn complete(mut self) -> Result<Self, Failure> {
+        let database = self.database;
+        if self.mode.is_empty() {
+            self.mode = EventsMode::value_variants().to_vec();
+            self.mode.retain(|mode| mode.exists_for(database));
+        }
+        if self.measure.is_empty() {
+            self.measure = EventsMeasure::value_variants().to_vec();
+            self.measure.retain(|measure| measure.exists_for(database));
+        }
+        if let Some(mode) = self.mode.iter().find(|mode| !mode.exists_for(database)) {
+            return Err(format!("--mode {} is for PostgreSQL only", mode.name()).into());
+        }
+        if let Some(measure) = self.measure.iter().find(|measure| !measure.exists_for(database)) {
+            return Err(format!("--measure {} needs a server", measure.name()).into());
+        }
+        if database != BenchDatabase::Sqlite && self.durability == Some(CommitDurability::Wal) {
+            return Err(
+                "--durability wal is for SQLite; servers are always measured with durability full"
+                    .into(),
+            );
+        }
+        refuse_twice("--mode", self.mode.iter().map(|mode| mode.name()))?;
+        refuse_twice("--measure", self.measure.iter().map(|measure| measure.name()))?;
+        refuse_twice("--tasks", self.tasks.iter())?;
+        Ok(self)
+    }
+
+    /// The durability that is measured.
+    pub fn durability(&self) -> CommitDurability {
+        self.durability.unwrap_or(match self.database {
+            BenchDatabase::Sqlite => CommitDurability::Wal,
+            _ => CommitDurability::Full,
+        })
+    }
+}
+
+fn refuse_twice<T: PartialEq + std::fmt::Display>(
+    option: &str,
+    values: impl Iterator<Item = T>,
+) -> Result<(), Failure> {
+    let mut seen = Vec::new();
+    for value in values {
+        if seen.contains(&value) {
+            return Err(format!("{option} names {value} twice").into());
+        }
+        seen.push(value);
+    }
+    Ok(())
+}

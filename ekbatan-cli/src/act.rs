@@ -1,0 +1,213 @@
+//! The commands that change something.
+
+use ekbatan::events::{DeliveryFilter, EventsError};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::answer::Answer;
+use crate::args::{Given, Operator, Selection};
+use crate::failure::Failure;
+use crate::filter::filter;
+use crate::target::{OnShard, Target};
+
+pub async fn retry(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
+    on_one_shard(target, async |on| on.operations.retry(id, &by.who, &by.why).await).await?;
+    Ok(said(format!("{id} is tried again"), json!({ "retried": id })))
+}
+
+pub async fn skip(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
+    on_one_shard(target, async |on| on.operations.skip(id, &by.who, &by.why).await).await?;
+    Ok(said(format!("{id} is skipped; its model goes on"), json!({ "skipped": id })))
+}
+
+pub async fn dismiss(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
+    for on in target.shards() {
+        if let Some(letter) = on.operations.dead_letter(id).await? {
+            on.operations.dismiss(&letter, &by.who, &by.why).await?;
+            return Ok(said(format!("{id} is settled"), json!({ "dismissed": id })));
+        }
+    }
+    Err(no_letter(target, id))
+}
+
+pub async fn replay_one(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
+    for on in target.shards() {
+        if let Some(letter) = on.operations.dead_letter(id).await? {
+            on.operations.replay(&letter, &by.who, &by.why).await?;
+            return Ok(said(format!("{id} is delivered once more"), json!({ "replayed": 1 })));
+        }
+    }
+    Err(no_letter(target, id))
+}
+
+fn no_letter(target: &Target, id: Uuid) -> Failure {
+    let shards = target.names();
+    Failure::failed(format!(
+        "there is no dead letter {id} on shard {shards}; `ekbatan events dead-letters` lists them"
+    ))
+}
+
+/// Does something with a row that one of the shards has.
+async fn on_one_shard(
+    target: &Target,
+    work: impl AsyncFn(&OnShard<'_>) -> Result<(), EventsError>,
+) -> Result<(), Failure> {
+    let mut missing = None;
+    for on in target.shards() {
+        match work(&on).await {
+            Err(error @ EventsError::NotFound { .. }) => missing = Some(error),
+            done => return Ok(done?),
+        }
+    }
+    match missing {
+        Some(error) => {
+            Err(Failure::failed(format!("{error}; `ekbatan events parked` lists those that are")))
+        }
+        None => Ok(()),
+    }
+}
+
+pub async fn replay(
+    target: &Target,
+    selection: Selection,
+    yes: Option<u64>,
+    operator: Operator,
+) -> Result<Answer, Failure> {
+    let filter = filter(selection)?;
+    let Some((by, counts)) = confirmed(target, &filter, yes, operator).await? else {
+        return counted(target, &filter, "replay").await;
+    };
+    let mut done = 0;
+    for (on, count) in target.shards().zip(counts) {
+        done += on.operations.replay_all(&filter, count, &by.who, &by.why).await?;
+    }
+    Ok(said(format!("replayed {done} {filter}"), json!({ "replayed": done })))
+}
+
+pub async fn purge(
+    target: &Target,
+    selection: Selection,
+    yes: Option<u64>,
+    operator: Operator,
+) -> Result<Answer, Failure> {
+    if selection.stored {
+        return Err(Failure::usage("stored events are not purged; leave out --stored"));
+    }
+    let filter = filter(selection)?;
+    let Some((by, counts)) = confirmed(target, &filter, yes, operator).await? else {
+        return counted(target, &filter, "purge").await;
+    };
+    let mut done = 0;
+    for (on, count) in target.shards().zip(counts) {
+        done += on.operations.purge(&filter, count, &by.who, &by.why).await?;
+    }
+    Ok(said(format!("deleted {done} {filter}"), json!({ "purged": done })))
+}
+
+/// The operator and the count of each shard, if somebody has confirmed their sum.
+async fn confirmed(
+    target: &Target,
+    filter: &DeliveryFilter,
+    yes: Option<u64>,
+    operator: Operator,
+) -> Result<Option<(Given, Vec<u64>)>, Failure> {
+    let Some(yes) = yes else { return Ok(None) };
+    let by = operator.given()?;
+    let mut counts = Vec::new();
+    for on in target.shards() {
+        counts.push(on.operations.count(filter).await?);
+    }
+    let sum: u64 = counts.iter().sum();
+    if sum != yes {
+        return Err(Failure::failed(format!(
+            "there are {sum} {filter}, and --yes says {yes}; nothing was changed: count again by leaving out --yes"
+        )));
+    }
+    Ok(Some((by, counts)))
+}
+
+/// Says how many rows a filter selects.
+async fn counted(target: &Target, filter: &DeliveryFilter, verb: &str) -> Result<Answer, Failure> {
+    let (mut sum, mut by_shard) = (0, Vec::new());
+    for on in target.shards() {
+        let count = on.operations.count(filter).await?;
+        sum += count;
+        by_shard.push(json!({ "shard": on.identifier().to_string(), "count": count }));
+    }
+    let sentence = format!(
+        "there are {sum} {filter}; nothing was changed. To {verb} them, add --yes {sum} --who NAME --why REASON"
+    );
+    Ok(said(sentence, json!({ "count": sum, "shards": by_shard })))
+}
+
+pub async fn pause(target: &Target, handler: &str, by: &Given) -> Result<Answer, Failure> {
+    each_that_knows(target, async |on| on.operations.pause(handler, &by.who, &by.why).await)
+        .await?;
+    let sentence =
+        format!("`{handler}` is paused; nodes learn of it within a fifth of their lease");
+    Ok(said(sentence, json!({ "paused": handler })))
+}
+
+pub async fn resume(target: &Target, handler: &str, by: &Given) -> Result<Answer, Failure> {
+    each_that_knows(target, async |on| on.operations.resume(handler, &by.who, &by.why).await)
+        .await?;
+    let sentence = format!("`{handler}` goes on; nodes learn of it within a fifth of their lease");
+    Ok(said(sentence, json!({ "resumed": handler })))
+}
+
+pub async fn retire(
+    target: &Target,
+    handler: &str,
+    yes: Option<u64>,
+    operator: Operator,
+) -> Result<Answer, Failure> {
+    let mut pending = 0;
+    for on in target.shards() {
+        pending += on.operations.pending(handler).await?;
+    }
+    let Some(yes) = yes else {
+        let sentence = format!(
+            "`{handler}` has {pending} events that it has not handled; nothing was changed. To retire it, add --yes {pending} --who NAME --why REASON"
+        );
+        return Ok(said(sentence, json!({ "count": pending })));
+    };
+    let by = operator.given()?;
+    if pending != yes {
+        return Err(Failure::failed(format!(
+            "`{handler}` has {pending} events that it has not handled, and --yes says {yes}; nothing was changed: count again by leaving out --yes"
+        )));
+    }
+    let mut moved = 0;
+    let retiring =
+        each_that_knows(target, async |on| on.operations.retire(handler, &by.who, &by.why).await);
+    for count in retiring.await? {
+        moved += count;
+    }
+    let sentence = format!(
+        "`{handler}` is retired, and {moved} events moved to the dead letters. Processes that do not know it yet may add some for a few seconds; repeat the command then"
+    );
+    Ok(said(sentence, json!({ "retired": handler, "moved": moved })))
+}
+
+/// Does something on every shard that knows the handler. Fails if none does.
+async fn each_that_knows<T>(
+    target: &Target,
+    work: impl AsyncFn(&OnShard<'_>) -> Result<T, EventsError>,
+) -> Result<Vec<T>, Failure> {
+    let (mut done, mut unknown) = (Vec::new(), None);
+    for on in target.shards() {
+        match work(&on).await {
+            Ok(one) => done.push(one),
+            Err(error @ EventsError::UnknownHandler { .. }) => unknown = Some(error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match unknown {
+        Some(error) if done.is_empty() => Err(error.into()),
+        _ => Ok(done),
+    }
+}
+
+fn said(sentence: String, facts: serde_json::Value) -> Answer {
+    Answer::Said { sentence, facts }
+}

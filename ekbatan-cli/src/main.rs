@@ -1,0 +1,94 @@
+//! The command line of ekbatan, for operators:
+//!
+//! ```sh
+//! ekbatan --config config/wallet.yml events status
+//! ekbatan --config config/wallet.yml events replay --handler mail.send
+//! ekbatan --config config/wallet.yml events replay --handler mail.send --yes 12 --who alice --why "the server is back"
+//! ekbatan --config config/wallet.yml jobs run bank.close_days --who alice --why "the bank closes early today"
+//! ```
+//!
+//! It reads the same file as the application and needs none of its types. What it shows needs only
+//! the right to read the tables of the framework. It ends with status 0 if it did what was asked, 1
+//! if that failed, and 2 if it was not asked properly.
+
+mod act;
+mod answer;
+mod args;
+mod failure;
+mod filter;
+mod jobs;
+mod show;
+mod target;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use answer::Answer;
+use args::{Arguments, Command, EventCommand};
+use failure::Failure;
+use target::Target;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let as_json = arguments.json;
+    match run(arguments).await {
+        Ok(answer) => {
+            answer.print(as_json);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            failure.print(as_json);
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<Answer, Failure> {
+    let Arguments { config, database, shard, command, .. } = arguments;
+    if shard.is_some() && matches!(command, Command::Jobs { .. }) {
+        return Err(Failure::usage("all jobs are on the default shard; leave out --shard"));
+    }
+    let target = Target::open(config, database, shard).await?;
+    let answered = match command {
+        Command::Events { command } => events(&target, command).await,
+        Command::Jobs { command } => jobs::run(&target, command).await,
+    };
+    target.close().await;
+    answered
+}
+
+async fn events(target: &Target, command: EventCommand) -> Result<Answer, Failure> {
+    match command {
+        EventCommand::Status => show::status(target).await,
+        EventCommand::Parked { most } => show::parked(target, most).await,
+        EventCommand::Failing { most } => show::failing(target, most).await,
+        EventCommand::DeadLetters { most } => show::dead_letters(target, most).await,
+        EventCommand::Log { most } => show::log(target, most).await,
+        EventCommand::Look { id } => show::look(target, id).await,
+        EventCommand::Retry { id, operator } => act::retry(target, id, &operator.given()?).await,
+        EventCommand::Skip { id, operator } => act::skip(target, id, &operator.given()?).await,
+        EventCommand::Dismiss { id, operator } => {
+            act::dismiss(target, id, &operator.given()?).await
+        }
+        EventCommand::Replay { id: Some(id), operator, .. } => {
+            act::replay_one(target, id, &operator.given()?).await
+        }
+        EventCommand::Replay { id: None, selection, yes, operator } => {
+            act::replay(target, selection, yes, operator).await
+        }
+        EventCommand::Purge { selection, yes, operator } => {
+            act::purge(target, selection, yes, operator).await
+        }
+        EventCommand::Pause { handler, operator } => {
+            act::pause(target, &handler, &operator.given()?).await
+        }
+        EventCommand::Resume { handler, operator } => {
+            act::resume(target, &handler, &operator.given()?).await
+        }
+        EventCommand::Retire { handler, yes, operator } => {
+            act::retire(target, &handler, yes, operator).await
+        }
+    }
+}

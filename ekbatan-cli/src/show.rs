@@ -1,0 +1,186 @@
+//! The commands that only read.
+
+use chrono::Utc;
+use ekbatan::events::{InterventionState, PendingDelivery};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::answer::{Answer, Row, time};
+use crate::args::Most;
+use crate::failure::Failure;
+use crate::target::{OnShard, Target};
+
+pub async fn status(target: &Target) -> Result<Answer, Failure> {
+    let now = Utc::now();
+    let mut rows = Vec::new();
+    for on in target.shards() {
+        for of in on.operations.status().await? {
+            let state = match (of.is_retired, of.is_paused) {
+                (true, _) => "retired",
+                (_, true) => "paused",
+                _ => "active",
+            };
+            // A handler that is gone and has nothing left says nothing.
+            if of.is_retired && of.pending + of.dead_letters == 0 {
+                continue;
+            }
+            rows.push(Answer::row([
+                ("shard", on.identifier().to_string().into()),
+                ("handler", of.handler.into()),
+                ("state", state.into()),
+                ("pending", of.pending.into()),
+                ("failing", of.failing.into()),
+                ("parked", of.parked.into()),
+                ("blocked", of.blocked.into()),
+                ("dead_letters", of.dead_letters.into()),
+                ("oldest", of.oldest.map_or(Value::Null, time)),
+                ("oldest_seconds", of.oldest.map(|date| (now - date).num_seconds().max(0)).into()),
+            ]));
+        }
+    }
+    let columns = &[
+        "shard",
+        "handler",
+        "state",
+        "pending",
+        "failing",
+        "parked",
+        "blocked",
+        "dead_letters",
+        "oldest",
+        "oldest_seconds",
+    ];
+    Ok(Answer::List { columns, rows, empty: "no handler is known" })
+}
+
+pub async fn parked(target: &Target, most: Most) -> Result<Answer, Failure> {
+    let mut rows = Vec::new();
+    for on in target.shards() {
+        let found = on.operations.parked(most.most).await?;
+        rows.extend(found.into_iter().map(|delivery| pending(&on, delivery)));
+    }
+    let columns = &["shard", "id", "handler", "model_id", "version", "attempts", "error"];
+    Ok(Answer::List { columns, rows, empty: "no event is parked" })
+}
+
+pub async fn failing(target: &Target, most: Most) -> Result<Answer, Failure> {
+    let mut rows = Vec::new();
+    for on in target.shards() {
+        let found = on.operations.failing(most.most).await?;
+        rows.extend(found.into_iter().map(|delivery| pending(&on, delivery)));
+    }
+    let columns = &["shard", "id", "handler", "model_id", "version", "attempts", "due", "error"];
+    Ok(Answer::List { columns, rows, empty: "no event is failing" })
+}
+
+fn pending(on: &OnShard<'_>, delivery: PendingDelivery) -> Row {
+    Answer::row([
+        ("shard", on.identifier().to_string().into()),
+        ("id", delivery.id.to_string().into()),
+        ("handler", delivery.handler.into()),
+        ("model_id", delivery.stream.to_string().into()),
+        ("version", delivery.model_version.into()),
+        ("event_id", delivery.event_id.to_string().into()),
+        ("attempts", delivery.attempts.into()),
+        ("due", time(delivery.due)),
+        ("error", delivery.last_error.into()),
+    ])
+}
+
+pub async fn dead_letters(target: &Target, most: Most) -> Result<Answer, Failure> {
+    let mut rows = Vec::new();
+    for on in target.shards() {
+        for letter in on.operations.dead_letters(most.most).await? {
+            rows.push(Answer::row([
+                ("shard", on.identifier().to_string().into()),
+                ("id", letter.id.to_string().into()),
+                ("handler", letter.handler.clone().into()),
+                ("model_id", letter.stream.to_string().into()),
+                ("version", letter.model_version.into()),
+                ("event_id", letter.event_id.to_string().into()),
+                ("attempts", letter.attempts.into()),
+                ("died", time(letter.died)),
+                ("error", letter.error.clone().into()),
+            ]));
+        }
+    }
+    let columns = &["shard", "id", "handler", "model_id", "version", "attempts", "died", "error"];
+    Ok(Answer::List { columns, rows, empty: "there is no dead letter that nobody has settled" })
+}
+
+pub async fn log(target: &Target, most: Most) -> Result<Answer, Failure> {
+    let mut rows = Vec::new();
+    for on in target.shards() {
+        for row in on.operations.interventions(most.most).await? {
+            let is_done = row.state == InterventionState::Done;
+            rows.push(Answer::row([
+                ("shard", on.identifier().to_string().into()),
+                ("started", time(row.started)),
+                ("what", row.kind.name().into()),
+                ("handler", row.handler.clone().into()),
+                ("subject", row.subject.clone().into()),
+                ("counted", row.counted.into()),
+                ("done", row.done.into()),
+                ("complete", is_done.into()),
+                ("who", row.who.clone().into()),
+                ("why", row.why.clone().into()),
+            ]));
+        }
+    }
+    let columns =
+        &["shard", "started", "what", "handler", "subject", "counted", "done", "who", "why"];
+    Ok(Answer::List { columns, rows, empty: "no operator has done anything" })
+}
+
+pub async fn look(target: &Target, id: Uuid) -> Result<Answer, Failure> {
+    for on in target.shards() {
+        let shard = ("shard", on.identifier().to_string().into());
+        let (mut facts, event_id) = if let Some(of) = on.operations.delivery(id).await? {
+            let facts = vec![
+                shard,
+                ("delivery", id.to_string().into()),
+                ("handler", of.handler.into()),
+                ("attempts", of.attempts.into()),
+                ("due", time(of.due)),
+                ("error", of.last_error.into()),
+            ];
+            (facts, of.event_id)
+        } else if let Some(of) = on.operations.dead_letter(id).await? {
+            let facts = vec![
+                shard,
+                ("dead_letter", id.to_string().into()),
+                ("state", format!("{:?}", of.state).to_lowercase().into()),
+                ("handler", of.handler.clone().into()),
+                ("attempts", of.attempts.into()),
+                ("died", time(of.died)),
+                ("error", of.error.clone().into()),
+                ("settled_by", of.settled_by.clone().into()),
+                ("settled_why", of.settled_why.clone().into()),
+            ];
+            (facts, of.event_id)
+        } else {
+            continue;
+        };
+        facts.push(("event_id", event_id.to_string().into()));
+        match on.shard.events(vec![event_id]).await?.pop() {
+            Some(event) => facts.extend([
+                ("event_type", event.event_type.into()),
+                ("event_date", time(event.date)),
+                ("model_type", event.model_type.into()),
+                ("model_id", event.model_id.into()),
+                ("model_version", event.model_version.into()),
+                ("action", event.action_name.into()),
+                ("action_id", event.action.0.to_string().into()),
+                ("principal", event.principal.into()),
+                ("trace_parent", event.trace_parent.into()),
+                ("payload", serde_json::from_str(&event.payload).unwrap_or(json!(event.payload))),
+            ]),
+            None => facts.push(("event_type", "the event was deleted".into())),
+        }
+        return Ok(Answer::One(facts));
+    }
+    let shards = target.names();
+    Err(Failure::failed(format!(
+        "there is no delivery and no dead letter {id} on shard {shards}; a delivery that was handled is gone"
+    )))
+}

@@ -1,0 +1,228 @@
+//! Runs the program on databases with events that were given up.
+
+use scene::Scene;
+use support::until;
+
+macro_rules! on_every_database {
+    ($($tests:tt)*) => {
+        support::on_every_database! {
+            #[tokio::test(flavor = "multi_thread")]
+            |dialect| &crate::scene::Scene::start(dialect).await;
+            $($tests)*
+        }
+    };
+}
+
+mod readers;
+mod scene;
+
+on_every_database! {
+    what_is_parked_is_shown_retried_and_skipped,
+    dead_letters_are_counted_before_they_are_replayed_or_purged,
+    handlers_are_paused_resumed_and_retired,
+    jobs_are_listed_paused_resumed_and_run,
+}
+
+on_every_database! { on_sqlite_only: what_was_not_asked_properly_is_refused_by_name }
+
+async fn what_is_parked_is_shown_retried_and_skipped(scene: &Scene) {
+    let node = scene.node_that_parks().await;
+    let wallet = scene.wallet_with_parked_event().await;
+    let table = scene.run(&["events", "status"]).await.done();
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("shard  handler"), "{table}");
+    assert!(lines[1].contains("ledger.post") && lines[1].contains("active"), "{table}");
+    let status = scene.json(&["events", "status"]).await;
+    assert_eq!((&status[0]["parked"], &status[0]["dead_letters"]), (&1.into(), &0.into()));
+    assert!(status[0]["oldest_seconds"].as_i64().unwrap() >= 0);
+
+    let parked = scene.json(&["events", "parked"]).await;
+    assert_eq!((&parked[0]["handler"], &parked[0]["attempts"]), (&"ledger.post".into(), &1.into()));
+    assert_eq!(parked[0]["error"], "the ledger is closed");
+    assert_eq!(parked[0]["model_id"], wallet.to_string());
+    let id = parked[0]["id"].as_str().unwrap();
+    assert!(scene.run(&["events", "parked"]).await.done().contains(id));
+
+    let look = scene.json(&["events", "look", id]).await;
+    assert_eq!((&look["event_type"], &look["model_version"]), (&"WalletOpened".into(), &1.into()));
+    assert_eq!(look["payload"]["owner"], "alice");
+    assert!(scene.run(&["events", "look", id]).await.done().contains("the ledger is closed"));
+
+    let by = ["--who", "alice", "--why", "try it again"];
+    let said = scene.run(&[&["events", "retry", id], &by[..]].concat()).await.done();
+    assert_eq!(said, format!("{id} is tried again\n"));
+    scene.until_parked().await;
+    let log = scene.json(&["events", "log"]).await;
+    assert_eq!((&log[0]["what"], &log[0]["who"]), (&"retry".into(), &"alice".into()));
+    assert_eq!((&log[0]["why"], &log[0]["subject"]), (&"try it again".into(), &id.into()));
+
+    let said = scene.run(&[&["events", "skip", id], &by[..]].concat()).await.done();
+    assert_eq!(said, format!("{id} is skipped; its model goes on\n"));
+    assert_eq!(scene.run(&["events", "parked"]).await.done(), "no event is parked\n");
+    let again = scene.run(&[&["events", "skip", id], &by[..]].concat()).await.failed(1);
+    assert!(again.starts_with(&format!("ekbatan: there is no parked delivery {id}")), "{again}");
+    let gone = scene.run(&["events", "look", id]).await.failed(1);
+    assert!(gone.contains("a delivery that was handled is gone"), "{gone}");
+    node.drain(std::time::Duration::from_secs(60)).await;
+}
+
+async fn dead_letters_are_counted_before_they_are_replayed_or_purged(scene: &Scene) {
+    let node = scene.node_with_dead_letters().await;
+    for _ in 0..4 {
+        scene.open_wallet().await;
+    }
+    scene.until_dead_letters(4).await;
+    let letters = scene.json(&["events", "dead-letters", "--most", "3"]).await;
+    assert_eq!(letters.as_array().unwrap().len(), 3);
+    let one = letters[0]["id"].as_str().unwrap();
+    let by = ["--who", "alice", "--why", "the ledger is open"];
+
+    let of_ledger = ["events", "replay", "--handler", "ledger.post"];
+    let counted = scene.run(&of_ledger).await.done();
+    assert_eq!(
+        counted,
+        "there are 4 dead letters of `ledger.post`; nothing was changed. \
+         To replay them, add --yes 4 --who NAME --why REASON\n"
+    );
+    assert_eq!(scene.json(&of_ledger).await["count"], 4);
+    let none = scene.json(&[&of_ledger[..], &["--event-type", "WalletClosed"]].concat()).await;
+    assert_eq!(none["count"], 0);
+    let until = scene.json(&[&of_ledger[..], &["--until", "2001-01-01T00:00:00Z"]].concat()).await;
+    assert_eq!(until["count"], 0);
+
+    let refused = scene.run(&[&of_ledger[..], &["--yes", "3"], &by].concat()).await.failed(1);
+    assert!(
+        refused.contains("there are 4 dead letters of `ledger.post`, and --yes says 3"),
+        "{refused}"
+    );
+    let said = scene.run(&[&["events", "dismiss", one], &by[..]].concat()).await.done();
+    assert_eq!(said, format!("{one} is settled\n"));
+    let look = scene.json(&["events", "look", one]).await;
+    assert_eq!((&look["state"], &look["settled_by"]), (&"skipped".into(), &"alice".into()));
+
+    scene.open_the_ledger();
+    let replayed = scene.json(&[&of_ledger[..], &["--yes", "3"], &by].concat()).await;
+    assert_eq!(replayed["replayed"], 3);
+    scene.until_handled(3).await;
+    let said = scene.run(&[&["events", "replay", one], &by[..]].concat()).await.done();
+    assert_eq!(said, format!("{one} is delivered once more\n"));
+    scene.until_handled(4).await;
+
+    let settled = ["events", "purge", "--handler", "ledger.post", "--settled"];
+    assert_eq!(scene.json(&settled).await["count"], 4);
+    let purged = scene.run(&[&settled[..], &["--yes", "4"], &by].concat()).await.done();
+    assert_eq!(purged, "deleted 4 settled dead letters of `ledger.post`\n");
+    let stored = ["events", "replay", "--handler", "ledger.post", "--stored"];
+    assert_eq!(scene.json(&stored).await["count"], 4);
+    let log = scene.json(&["events", "log"]).await;
+    let what: Vec<_> = log.as_array().unwrap().iter().map(|row| &row["what"]).collect();
+    assert_eq!(what, ["purge", "replay"]);
+    assert_eq!((&log[1]["counted"], &log[1]["done"]), (&3.into(), &3.into()));
+    node.drain(std::time::Duration::from_secs(60)).await;
+}
+
+async fn handlers_are_paused_resumed_and_retired(scene: &Scene) {
+    let node = scene.node_with_dead_letters().await;
+    let by = ["--who", "alice", "--why", "an audit"];
+    let ledger = "ledger.post";
+    let state = async || scene.json(&["events", "status"]).await[0]["state"].clone();
+    scene.run(&[&["events", "pause", ledger], &by[..]].concat()).await.done();
+    assert_eq!(state().await, "paused");
+    scene.run(&[&["events", "resume", ledger], &by[..]].concat()).await.done();
+    assert_eq!(state().await, "active");
+    node.drain(std::time::Duration::from_secs(60)).await;
+
+    scene.open_wallet().await;
+    let counted = scene.run(&["events", "retire", ledger]).await.done();
+    assert!(counted.starts_with("`ledger.post` has 1 events that it has not handled"), "{counted}");
+    let refused = scene.run(&[&["events", "retire", ledger, "--yes", "0"], &by[..]].concat()).await;
+    assert!(refused.failed(1).contains("and --yes says 0; nothing was changed"));
+    let retired =
+        scene.json(&[&["events", "retire", ledger, "--yes", "1"], &by[..]].concat()).await;
+    assert_eq!(retired["moved"], 1);
+    let status = scene.run(&["events", "status"]).await.done();
+    assert_eq!(status, "no handler is known\n");
+    let unknown =
+        scene.run(&[&["events", "pause", "ledger.pots"], &by[..]].concat()).await.failed(1);
+    assert!(
+        unknown.contains("knows no handler `ledger.pots`; it knows `ledger.post`"),
+        "{unknown}"
+    );
+}
+
+async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {
+    let node = scene.node_that_parks().await;
+    scene.wallet_with_parked_event().await;
+    let parked = scene.json(&["events", "parked"]).await;
+    let id = parked[0]["id"].as_str().unwrap();
+    let no_who = scene.run(&["events", "retry", id]).await.failed(2);
+    assert_eq!(
+        no_who,
+        "ekbatan: --who is missing; say who does it, it is stored with what is done\n"
+    );
+    let no_why = scene.run(&["events", "skip", id, "--who", "alice"]).await.failed(2);
+    assert!(no_why.contains("--why is missing"), "{no_why}");
+    let blank = ["events", "skip", id, "--who", "alice", "--why", " "];
+    assert!(scene.run(&blank).await.failed(1).contains("`why` is blank"));
+    let date = ["events", "replay", "--handler", "ledger.post", "--from", "yesterday"];
+    let date = scene.run(&date).await.failed(2);
+    assert!(date.contains("--from `yesterday` is not a time"), "{date}");
+    assert!(date.contains("write it as 2026-03-01T09:00:00Z"), "{date}");
+    scene.run(&["events", "replay"]).await.failed(2);
+    scene.run(&["events", "look", "seventeen"]).await.failed(2);
+    let purge = scene.run(&["events", "purge", "--stored", "--handler", "ledger.post"]).await;
+    assert!(purge.failed(2).contains("stored events are not purged"));
+    let shard = scene.run(&["events", "status", "--shard", "7/7"]).await.failed(2);
+    assert_eq!(shard, "ekbatan: there is no shard `7/7`; there are 0/0\n");
+    scene.run(&["events", "status", "--shard", "0/0"]).await.done();
+    let jobs = scene.run(&["jobs", "list", "--shard", "0/0"]).await.failed(2);
+    assert_eq!(jobs, "ekbatan: all jobs are on the default shard; leave out --shard\n");
+
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = scene::run(&["events", "status"], folder.path()).await.failed(2);
+    assert!(nowhere.starts_with("ekbatan: there is no file config/ekbatan.yml;"), "{nowhere}");
+    let wrong = folder.path().join("wrong.yml");
+    std::fs::write(&wrong, "ekbatan: {configs: {primary-config: {urll: 'sqlite:x'}}}").unwrap();
+    let wrong = ["--config", wrong.to_str().unwrap(), "events", "status", "--json"];
+    let wrong = scene::run(&wrong, folder.path()).await.failed(2);
+    let error: serde_json::Value = serde_json::from_str(&wrong).unwrap();
+    assert!(error["error"].as_str().unwrap().contains("did you mean `url`?"), "{error}");
+    node.drain(std::time::Duration::from_secs(60)).await;
+}
+
+async fn jobs_are_listed_paused_resumed_and_run(scene: &Scene) {
+    assert_eq!(scene.run(&["jobs", "list"]).await.done(), "no job is known\n");
+    let node = scene.node_with_job().await;
+    let jobs = scene.json(&["jobs", "list"]).await;
+    assert_eq!((&jobs[0]["job"], &jobs[0]["state"]), (&"bank.close_days".into(), &"active".into()));
+    assert!(scene.run(&["jobs", "list"]).await.done().starts_with("job "));
+    let none = ["jobs", "history", "bank.close_days"];
+    assert_eq!(scene.run(&none).await.done(), "the job has not run yet\n");
+
+    let by = ["--who", "alice", "--why", "a holiday"];
+    let said = scene.run(&[&["jobs", "pause", "bank.close_days"], &by[..]].concat()).await.done();
+    assert_eq!(said, "`bank.close_days` is paused; a run that goes on goes on\n");
+    assert_eq!(scene.json(&["jobs", "list"]).await[0]["state"], "paused");
+    // An operator's run does not wait for the end of the pause.
+    let run = scene.json(&[&["jobs", "run", "bank.close_days"], &by[..]].concat()).await;
+    let history = async || scene.json(&["jobs", "history", "bank.close_days"]).await;
+    until("the job has run", async || history().await[0]["state"] == "done").await;
+    let runs = history().await;
+    assert_eq!((&runs[0]["id"], &runs[0]["kind"]), (&run["run"], &"manual".into()));
+    assert_eq!(runs.as_array().unwrap().len(), 1);
+    let said = scene.run(&[&["jobs", "resume", "bank.close_days"], &by[..]].concat()).await.done();
+    assert_eq!(said, "`bank.close_days` goes on with its next slot\n");
+    assert_eq!(scene.json(&["jobs", "list"]).await[0]["state"], "active");
+
+    let log = scene.json(&["events", "log"]).await;
+    let did: Vec<_> = log.as_array().unwrap().iter().map(|row| row["what"].clone()).collect();
+    assert_eq!(did, ["resume", "run", "pause"]);
+    let unknown = scene.run(&["jobs", "history", "bank.open"]).await.failed(1);
+    assert!(
+        unknown.contains("there is no job `bank.open`; there is `bank.close_days`"),
+        "{unknown}"
+    );
+    let nobody = scene.run(&["jobs", "run", "bank.close_days"]).await.failed(2);
+    assert!(nobody.contains("--who is missing"), "{nobody}");
+    node.drain(std::time::Duration::from_secs(60)).await;
+}

@@ -1,0 +1,497 @@
+//! A node of this process, as the commits of its executor see it: it takes deliveries as claimed
+//! that they are about to insert.
+//!
+//! A commit *reserves* room before it inserts deliveries that the node claims, and *hands them
+//! over* once they are committed. The node may have changed in between: then it returns them to
+//! the database, where they wait for any node.
+//!
+//! Invariant: the deliveries that were handed over and that the worker has not taken yet count as
+//! held. So whoever forgets a stream takes them away, too.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::known_streams::{KnownStreams, ModelVersion};
+use super::{Delivery, StoredEvent};
+use crate::domain::Stored;
+
+/// A delivery that was committed as claimed, with its event.
+#[derive(Debug)]
+pub struct Born {
+    /// The delivery, as it was inserted.
+    pub delivery: Stored<Delivery>,
+    /// The event.
+    pub event: StoredEvent,
+}
+
+/// A handler of a node.
+#[derive(Debug)]
+pub struct OwnedHandler {
+    /// The stored name.
+    pub name: &'static str,
+    /// The generation from which on it has all of its subscriptions.
+    pub since: Option<i64>,
+    /// Whether the deliveries of one model are handled one after another.
+    pub is_ordered: bool,
+    /// How many deliveries the node may hold for it, for commits to give it more.
+    pub most: usize,
+    /// Whether the node claims nothing for it at present.
+    pub paused: Arc<AtomicBool>,
+}
+
+/// What the commits of an executor have given to a node.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    /// Deliveries that the node holds now.
+    pub born: Vec<Born>,
+    /// Deliveries that are committed as claimed by the node and that it does not hold.
+    pub returned: Vec<Stored<Delivery>>,
+}
+
+/// A node on one shard, as commits see it.
+#[derive(Debug)]
+pub struct DeliveryOwner {
+    handlers: Vec<OwnedHandler>,
+    by_name: HashMap<&'static str, usize>,
+    state: Mutex<OwnerState>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct OwnerState {
+    /// The node's identity. Without one it takes nothing.
+    node: Option<Uuid>,
+    /// Whether the node ends.
+    is_closed: bool,
+    streams: KnownStreams,
+    /// By handler, how many deliveries the worker holds.
+    held: Vec<usize>,
+    /// By handler, how many deliveries are reserved, or handed over and not taken yet.
+    reserved: Vec<usize>,
+    arrived: Arrived,
+}
+
+/// Room for the deliveries of one version, in a node that takes them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reserved {
+    /// The node's identity.
+    pub(super) node: Uuid,
+    handler: usize,
+    of: ModelVersion,
+    count: usize,
+}
+
+impl DeliveryOwner {
+    pub(super) fn new(node: Uuid, handlers: Vec<OwnedHandler>) -> Self {
+        let by_name = handlers.iter().enumerate().map(|(at, handler)| (handler.name, at)).collect();
+        let state = OwnerState {
+            node: Some(node),
+            is_closed: false,
+            streams: KnownStreams::default(),
+            held: vec![0; handlers.len()],
+            reserved: vec![0; handlers.len()],
+            arrived: Arrived::default(),
+        };
+        Self { handlers, by_name, state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// The identity under which commits claim deliveries.
+    pub fn node(&self) -> Option<Uuid> {
+        self.state().node
+    }
+
+    /// Begins to claim under an identity, or ends to claim. Nothing is known of any stream then.
+    pub fn begin_epoch(&self, node: Option<Uuid>) {
+        let mut state = self.state();
+        state.node = node;
+        state.streams.clear();
+        let born = std::mem::take(&mut state.arrived.born);
+        for one in born {
+            self.unreserve(&mut state, &one.delivery.handler);
+            state.arrived.returned.push(one.delivery);
+        }
+    }
+
+    /// Reserves nothing more.
+    pub fn close(&self) {
+        self.state().is_closed = true;
+    }
+
+    /// Waits until there is something to take, or something that was in flight has ended.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Takes what was handed over.
+    pub fn take(&self) -> Arrived {
+        let mut state = self.state();
+        let arrived = std::mem::take(&mut state.arrived);
+        for one in &arrived.born {
+            self.unreserve(&mut state, &one.delivery.handler);
+            if let Some(held) = self.at(&one.delivery.handler).and_then(|at| state.held.get_mut(at))
+            {
+                *held += 1;
+            }
+        }
+        arrived
+    }
+
+    /// How many deliveries are reserved, or handed over and not taken yet.
+    pub fn in_flight(&self) -> usize {
+        self.state().reserved.iter().sum()
+    }
+
+    /// Says how many deliveries the worker holds, by the name of the handler.
+    pub fn set_held(&self, count: impl Fn(&str) -> usize) {
+        let mut state = self.state();
+        for (held, handler) in state.held.iter_mut().zip(&self.handlers) {
+            *held = count(handler.name);
+        }
+    }
+
+    /// How many more deliveries of a handler the node may hold, if it holds `most`.
+    pub fn room(&self, handler: &str, most: usize) -> usize {
+        self.at(handler).map_or(0, |at| self.state().room(at, most))
+    }
+
+    /// Says that the worker holds a delivery of a handler's stream that it has claimed.
+    pub fn claimed(&self, handler: &str, delivery: &Stored<Delivery>) {
+        if let Some(at) = self.ordered(handler) {
+            let (stream, version) = (delivery.stream, delivery.model_version);
+            self.state().streams.claimed(at, stream, version, delivery.id.uuid());
+        }
+    }
+
+    /// Says that a delivery of a stream is handled.
+    pub fn handled(&self, handler: &str, stream: Uuid) {
+        if let Some(at) = self.ordered(handler) {
+            self.state().streams.handled(at, stream);
+        }
+    }
+
+    /// Says that a delivery of a stream is not handled. Returns those behind it that were handed
+    /// over meanwhile; the node does not hold them any more.
+    pub fn forget(&self, handler: &str, stream: Uuid) -> Vec<Born> {
+        let Some(at) = self.ordered(handler) else { return Vec::new() };
+        let mut state = self.state();
+        state.streams.forget(at, stream);
+        let is_behind =
+            |one: &mut Born| one.delivery.stream == stream && one.delivery.handler == handler;
+        let behind: Vec<Born> = state.arrived.born.extract_if(.., is_behind).collect();
+        if let Some(reserved) = state.reserved.get_mut(at) {
+            *reserved = reserved.saturating_sub(behind.len());
+        }
+        behind
+    }
+
+    /// Reserves room for the deliveries of a version, if they may start without a look at the
+    /// database. `since` is the generation from which on the commit knows all subscriptions of the
+    /// handler.
+    pub(super) fn reserve(
+        &self,
+        since: Option<i64>,
+        handler: &str,
+        of: ModelVersion,
+        count: usize,
+    ) -> Option<Reserved> {
+        let at = self.at(handler)?;
+        let of_handler = self.handlers.get(at)?;
+        if !of_handler.has_all(since) || of_handler.paused.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut state = self.state();
+        let node = state.node.filter(|_| !state.is_closed)?;
+        if state.room(at, of_handler.most) < count
+            || (of_handler.is_ordered && !state.streams.expect(at, of, count))
+        {
+            return None;
+        }
+        *state.reserved.get_mut(at)? += count;
+        Some(Reserved { node, handler: at, of, count })
+    }
+
+    /// Gives reserved room back: the deliveries are not committed, or nothing is known of them.
+    pub(super) fn give_up(&self, Reserved { handler, of, count, .. }: Reserved) {
+        let mut state = self.state();
+        state.streams.give_up(handler, of, count);
+        if let Some(of_handler) = state.reserved.get_mut(handler) {
+            *of_handler = of_handler.saturating_sub(count);
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Hands over the deliveries of a version that are committed. What the reservation relied on
+    /// must hold still: a run may have failed, or the node's identity may be another one.
+    pub(super) fn hand_over(&self, reserved: Reserved, born: Vec<Born>) {
+        let Reserved { node, handler, of, count } = reserved;
+        let is_ordered = self.handlers.get(handler).is_some_and(|handler| handler.is_ordered);
+        let mut state = self.state();
+        let is_taken = state.node == Some(node)
+            && !state.is_closed
+            && (!is_ordered || state.streams.hold(handler, of, count));
+        if is_taken {
+            state.arrived.born.extend(born);
+        } else {
+            state.arrived.returned.extend(born.into_iter().map(|one| one.delivery));
+            if let Some(of_handler) = state.reserved.get_mut(handler) {
+                *of_handler = of_handler.saturating_sub(count);
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Takes note of a version that was committed with deliveries that nobody owns.
+    pub(super) fn await_claims(
+        &self,
+        since: Option<i64>,
+        handler: &str,
+        of: ModelVersion,
+        ids: Vec<Uuid>,
+    ) {
+        let all_subscribed =
+            |at: &usize| self.handlers.get(*at).is_some_and(|of| of.has_all(since));
+        if let Some(at) = self.ordered(handler).filter(all_subscribed) {
+            self.state().streams.await_claims(at, of, ids);
+        }
+    }
+
+    /// Takes note of committed versions. `has` tells of which of them a handler has a delivery.
+    pub(super) fn pass(
+        &self,
+        since: impl Fn(&str) -> Option<i64>,
+        versions: &[ModelVersion],
+        has: impl Fn(&str, &ModelVersion) -> bool,
+    ) {
+        if versions.is_empty() {
+            return;
+        }
+        let mut state = self.state();
+        for (at, handler) in self.handlers.iter().enumerate().filter(|(_, of)| of.is_ordered) {
+            if handler.has_all(since(handler.name)) {
+                for of in versions.iter().filter(|of| !has(handler.name, of)) {
+                    state.streams.pass(at, *of);
+                }
+            }
+        }
+    }
+
+    fn at(&self, handler: &str) -> Option<usize> {
+        self.by_name.get(handler).copied()
+    }
+
+    fn ordered(&self, handler: &str) -> Option<usize> {
+        self.at(handler).filter(|at| self.handlers.get(*at).is_some_and(|of| of.is_ordered))
+    }
+
+    fn unreserve(&self, state: &mut OwnerState, handler: &str) {
+        if let Some(reserved) = self.at(handler).and_then(|at| state.reserved.get_mut(at)) {
+            *reserved = reserved.saturating_sub(1);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, OwnerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OwnedHandler {
+    /// Whether a commit gives the handler all deliveries, and would have given it all of earlier
+    /// versions: otherwise the sweep may insert some between.
+    fn has_all(&self, since: Option<i64>) -> bool {
+        since.is_some() && since == self.since
+    }
+}
+
+impl OwnerState {
+    fn room(&self, handler: usize, most: usize) -> usize {
+        let of = |counts: &[usize]| counts.get(handler).copied().unwrap_or_default();
+        most.saturating_sub(of(&self.held) + of(&self.reserved))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::super::{DeliveryState, NewDelivery};
+    use super::*;
+    use crate::db::ActionId;
+
+    const LEDGER: &str = "ledger.post";
+    const MAIL: &str = "mail.send";
+    const SINCE: Option<i64> = Some(3);
+
+    /// A node with an ordered and an unordered handler.
+    fn owner() -> DeliveryOwner {
+        let handler = |name, is_ordered| OwnedHandler {
+            name,
+            since: SINCE,
+            is_ordered,
+            most: 4,
+            paused: Arc::default(),
+        };
+        let handlers = vec![handler(LEDGER, true), handler(MAIL, false)];
+        DeliveryOwner::new(node(), handlers)
+    }
+
+    fn node() -> Uuid {
+        Uuid::from_u128(42)
+    }
+
+    fn wallet(version: i64) -> ModelVersion {
+        ModelVersion { model: "Wallet", id: Uuid::from_u128(7), version }
+    }
+
+    fn born(handler: &str, of: ModelVersion) -> Born {
+        let id = Uuid::from_u128(of.version as u128);
+        let event_date = DateTime::from_timestamp_micros(0).unwrap();
+        let (stream, model_version) = (of.id, of.version);
+        let delivery =
+            NewDelivery { event_id: id, stream, model_version, event_index: 0, event_date };
+        let (_, delivery) = delivery.stage(handler, Some(node())).unwrap();
+        let event = StoredEvent {
+            id,
+            action: ActionId(id),
+            action_name: String::new(),
+            model_id: of.id.to_string(),
+            model_type: of.model.to_owned(),
+            model_version: Some(model_version),
+            event_type: String::new(),
+            event_version: 1,
+            payload: String::new(),
+            date: event_date,
+            principal: None,
+            trace_parent: None,
+        };
+        Born { delivery, event }
+    }
+
+    fn reserve(owner: &DeliveryOwner, handler: &str, version: i64) -> Option<Reserved> {
+        owner.reserve(SINCE, handler, wallet(version), 1)
+    }
+
+    fn hand_over(owner: &DeliveryOwner, reserved: Reserved) {
+        let handler = owner.handlers[reserved.handler].name;
+        owner.hand_over(reserved, vec![born(handler, reserved.of)]);
+    }
+
+    fn versions(arrived: &Arrived) -> (Vec<i64>, Vec<i64>) {
+        let born = arrived.born.iter().map(|one| one.delivery.model_version).collect();
+        (born, arrived.returned.iter().map(|one| one.model_version).collect())
+    }
+
+    #[test]
+    fn what_is_handed_over_is_as_it_was_inserted() {
+        let owner = owner();
+        let reserved = reserve(&owner, LEDGER, 1).unwrap();
+        assert_eq!(reserved.node, node());
+        hand_over(&owner, reserved);
+        let arrived = owner.take();
+        let delivery = &arrived.born[0].delivery;
+        assert_eq!(
+            (delivery.version(), delivery.state, delivery.node),
+            (1, DeliveryState::Claimed, node())
+        );
+        assert!(owner.take().born.is_empty());
+    }
+
+    #[test]
+    fn what_a_failed_run_was_before_is_returned() {
+        let owner = owner();
+        let first = reserve(&owner, LEDGER, 1).unwrap();
+        hand_over(&owner, first);
+        assert_eq!(versions(&owner.take()), (vec![1], vec![]));
+        let second = reserve(&owner, LEDGER, 2).unwrap();
+        hand_over(&owner, second);
+        // The third is being committed while the first one fails, and the second was not taken yet.
+        let third = reserve(&owner, LEDGER, 3).unwrap();
+        let behind = owner.forget(LEDGER, wallet(1).id);
+        assert_eq!(behind[0].delivery.model_version, 2);
+        hand_over(&owner, third);
+        assert_eq!(versions(&owner.take()), (vec![], vec![3]));
+        assert!(reserve(&owner, LEDGER, 4).is_none());
+        assert_eq!(owner.in_flight(), 0);
+    }
+
+    #[test]
+    fn what_was_reserved_under_another_identity_is_returned() {
+        let owner = owner();
+        let taken = reserve(&owner, MAIL, 1).unwrap();
+        hand_over(&owner, taken);
+        let [ordered, unordered] = [LEDGER, MAIL].map(|name| reserve(&owner, name, 1).unwrap());
+        owner.begin_epoch(None);
+        assert!(reserve(&owner, MAIL, 1).is_none(), "without an identity");
+        hand_over(&owner, ordered);
+        owner.begin_epoch(Some(Uuid::from_u128(43)));
+        hand_over(&owner, unordered);
+        assert_eq!(versions(&owner.take()), (vec![], vec![1, 1, 1]));
+        assert_eq!(owner.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_stream_of_an_earlier_epoch_is_not_known() {
+        let owner = owner();
+        hand_over(&owner, reserve(&owner, LEDGER, 1).unwrap());
+        let second = reserve(&owner, LEDGER, 2).unwrap();
+        // The identity was lost, and is back.
+        owner.begin_epoch(None);
+        owner.begin_epoch(Some(node()));
+        hand_over(&owner, second);
+        assert_eq!(versions(&owner.take()), (vec![], vec![1, 2]));
+    }
+
+    #[test]
+    fn room_is_reserved_until_it_is_given_up_or_held() {
+        let owner = owner();
+        let reserved = [1, 2, 3, 4].map(|version| reserve(&owner, MAIL, version).unwrap());
+        assert!(reserve(&owner, MAIL, 5).is_none());
+        assert_eq!((owner.room(MAIL, 4), owner.room(LEDGER, 4)), (0, 4));
+        owner.give_up(reserved[0]);
+        assert_eq!((owner.room(MAIL, 4), owner.in_flight()), (1, 3));
+        hand_over(&owner, reserved[1]);
+        assert_eq!((owner.room(MAIL, 4), owner.in_flight()), (1, 3));
+        owner.take();
+        assert_eq!((owner.room(MAIL, 4), owner.in_flight()), (1, 2));
+        owner.set_held(|_| 0);
+        assert_eq!(owner.room(MAIL, 4), 2);
+        assert!(owner.reserve(SINCE, MAIL, wallet(6), 3).is_none(), "all of a version or none");
+    }
+
+    #[test]
+    fn a_paused_handler_and_a_node_that_ends_reserve_nothing() {
+        let owner = owner();
+        let before = reserve(&owner, MAIL, 1).unwrap();
+        owner.handlers[1].paused.store(true, Ordering::Relaxed);
+        assert!(reserve(&owner, MAIL, 1).is_none());
+        assert!(reserve(&owner, LEDGER, 1).is_some(), "the other handler is not paused");
+        owner.handlers[1].paused.store(false, Ordering::Relaxed);
+        owner.close();
+        assert!(reserve(&owner, MAIL, 1).is_none());
+        hand_over(&owner, before);
+        assert_eq!(versions(&owner.take()), (vec![], vec![1]));
+    }
+
+    #[test]
+    fn commits_with_other_subscriptions_than_the_handler_has_break_the_chain() {
+        for other in [None, Some(2), Some(4)] {
+            let owner = owner();
+            assert!(owner.reserve(other, LEDGER, wallet(1), 1).is_none());
+            hand_over(&owner, reserve(&owner, LEDGER, 1).unwrap());
+            owner.pass(|_| other, &[wallet(2)], |_, _| false);
+            assert!(reserve(&owner, LEDGER, 3).is_none(), "the sweep may insert one of the second");
+            owner.await_claims(other, LEDGER, wallet(2), vec![Uuid::from_u128(2)]);
+            owner.claimed(LEDGER, &born(LEDGER, wallet(2)).delivery);
+            assert!(reserve(&owner, LEDGER, 3).is_none(), "it may insert one more");
+            owner.pass(|_| SINCE, &[wallet(2)], |_, _| true);
+            assert!(reserve(&owner, LEDGER, 3).is_none());
+            owner.pass(|_| SINCE, &[wallet(2)], |_, _| false);
+            assert!(reserve(&owner, LEDGER, 3).is_some());
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Walks over the stored events of some types, in windows of the table, for a replay.
+//!
+//! Invariant: no statement looks at more than [`WINDOW`] rows, so none runs long, however many
+//! events are stored.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::sweep::stream_of;
+use crate::clock::to_micros;
+use crate::db::eventlog::EVENTS;
+use crate::db::{Arg, Database, DbError, Query, Route, TableInfo};
+use crate::domain::{ColumnDef, Value, ValueType};
+
+/// How many rows a statement looks at.
+const WINDOW: usize = 5_000;
+
+const HOLDER: &str = "replay of events";
+
+/// Which stored events are looked for.
+#[derive(Debug, Clone, Default)]
+pub struct StoredEvents {
+    /// The names of the events.
+    pub event_types: HashSet<String>,
+    /// The model's name; `None` for any.
+    pub model_type: Option<String>,
+    /// The model's id, as text; `None` for any.
+    pub model_id: Option<String>,
+    /// From this date on.
+    pub from: Option<DateTime<Utc>>,
+    /// Before this date.
+    pub until: Option<DateTime<Utc>>,
+}
+
+/// The place of a stored event in its stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredPlace {
+    /// The event.
+    pub event_id: Uuid,
+    /// Its name.
+    pub event_type: String,
+    /// Its stream.
+    pub stream: Uuid,
+    /// The version of the model after the change.
+    pub model_version: i64,
+    /// The position of the event within its action.
+    pub event_index: i64,
+    /// The time of the event.
+    pub date: DateTime<Utc>,
+    /// The generation whose deliveries it has; `None` for none.
+    pub fanned_out: Option<i64>,
+}
+
+/// What a window holds.
+#[derive(Debug)]
+pub struct PlacesPage {
+    /// The events that were looked for.
+    pub places: Vec<StoredPlace>,
+    /// Where the next window begins; `None` after the last one.
+    pub next: Option<Uuid>,
+}
+
+const COLUMNS: &[ColumnDef] = &[
+    ColumnDef::new("id", ValueType::Uuid),
+    ColumnDef::nullable("event_type", ValueType::Text),
+    ColumnDef::nullable("model_id", ValueType::Text),
+    ColumnDef::nullable("model_version", ValueType::Int),
+    ColumnDef::nullable("event_index", ValueType::Int),
+    ColumnDef::new("event_date", ValueType::Timestamp),
+    ColumnDef::nullable("fanned_out", ValueType::Int),
+];
+
+impl StoredPlace {
+    /// `None` for the row of an action without events.
+    fn read(row: Vec<Value>) -> Option<Self> {
+        let [
+            Value::Uuid(event_id),
+            Value::Text(event_type),
+            Value::Text(model),
+            version,
+            index,
+            Value::Timestamp(date),
+            fanned_out,
+        ] = <[Value; 7]>::try_from(row).ok()?
+        else {
+            return None;
+        };
+        let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
+        Some(Self {
+            event_id,
+            event_type,
+            stream: stream_of(&model),
+            // As the sweep does it for events without versions.
+            model_version: number(version).unwrap_or(date.timestamp_micros()),
+            event_index: number(index).unwrap_or(0),
+            date,
+            fanned_out: number(fanned_out),
+        })
+    }
+}
+
+/// The events of the window after an id.
+pub(crate) async fn stored_places(
+    database: &Database,
+    wanted: &StoredEvents,
+    after: Uuid,
+) -> Result<PlacesPage, DbError> {
+    let events = database.table(&EVENTS).await?;
+    let table = database.driver.syntax().table(&EVENTS);
+    let begin = Arg::One(ValueType::Uuid, Value::Uuid(after));
+    let end = Query {
+        sql: format!(
+            "SELECT id FROM {table} WHERE id > $1 ORDER BY id LIMIT 1 OFFSET {}",
+            WINDOW - 1
+        )
+        .into(),
+        args: vec![begin.clone()],
+        columns: COLUMNS[..1].into(),
+    };
+    let end = database.fetch(&end, Route::Primary, HOLDER).await?;
+    let next = match end.first().map(Vec::as_slice) {
+        Some([Value::Uuid(last)]) => Some(*last),
+        _ => None,
+    };
+    let mut filter =
+        Filter { database, events: &events, sql: "id > $1".to_owned(), args: vec![begin] };
+    if let Some(last) = next {
+        filter.and("id", "<=", Value::Uuid(last));
+    }
+    filter.and_among(&wanted.event_types);
+    for (column, text) in [("model_type", &wanted.model_type), ("model_id", &wanted.model_id)] {
+        if let Some(text) = text {
+            filter.and(column, "=", Value::Text(text.clone()));
+        }
+    }
+    for (operator, date) in [(">=", wanted.from), ("<", wanted.until)] {
+        if let Some(date) = date {
+            filter.and("event_date", operator, Value::Timestamp(to_micros(date)));
+        }
+    }
+    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
+    let query = Query {
+        sql: format!("SELECT {} FROM {table} WHERE {}", names.join(", "), filter.sql).into(),
+        args: filter.args,
+        columns: COLUMNS.into(),
+    };
+    let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
+    Ok(PlacesPage { places: rows.into_iter().filter_map(StoredPlace::read).collect(), next })
+}
+
+/// A condition on events.
+struct Filter<'d> {
+    database: &'d Database,
+    events: &'d TableInfo,
+    sql: String,
+    args: Vec<Arg>,
+}
+
+impl Filter<'_> {
+    fn and(&mut self, name: &str, operator: &str, value: Value) {
+        let Some(at) = EVENTS.columns.iter().position(|column| column.name == name) else { return };
+        let (column, ty) = (&self.events.columns[at], EVENTS.columns[at].ty);
+        let syntax = self.database.driver.syntax();
+        self.args.push(Arg::One(ty, value));
+        let (operand, argument) =
+            (syntax.operand(column, ty), syntax.argument(self.args.len(), ty, column));
+        let _ = write!(self.sql, " AND {operand} {operator} {argument}");
+    }
+
+    fn and_among(&mut self, event_types: &HashSet<String>) {
+        let Some(at) = EVENTS.columns.iter().position(|column| column.name == "event_type") else {
+            return;
+        };
+        let names = event_types.iter().cloned().map(Value::Text).collect();
+        self.args.push(Arg::Many(ValueType::Text, names));
+        let syntax = self.database.driver.syntax();
+        let any = syntax.any(self.args.len(), ValueType::Text, &self.events.columns[at]);
+        let _ = write!(self.sql, " AND {any}");
+    }
+}

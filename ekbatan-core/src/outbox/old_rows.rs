@@ -1,0 +1,102 @@
+//! Deletes rows by their date alone: idempotency keys, messages of the inbox and others.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+
+use crate::clock::to_micros;
+use crate::db::eventlog::{IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS, INBOX};
+use crate::db::{
+    Arg, Database, DbError, Isolation, Query, Transaction, TransactionError, TransactionManager,
+    TransactionOptions,
+};
+use crate::domain::{ColumnDef, Table, Value, ValueType};
+
+/// Rows that may be deleted once they are old.
+#[derive(Debug, Clone, Copy)]
+pub struct OldRows {
+    /// The table.
+    pub table: &'static Table,
+    /// The date that counts. It has an index, unless the table is small. A row without a date stays.
+    pub date: &'static str,
+    /// A column that no two rows of one date share.
+    pub id: &'static str,
+}
+
+impl OldRows {
+    /// Idempotency keys.
+    pub const KEYS: Self = Self { table: &IDEMPOTENCY_KEYS, date: "created_date", id: "action_id" };
+    /// Messages that were handled.
+    pub const INBOX: Self = Self { table: &INBOX, date: "received_date", id: "action_id" };
+    /// Decisions on keys and messages, which processes left that ended within a call.
+    pub const DECISIONS: Self =
+        Self { table: &IDEMPOTENCY_DECISIONS, date: "decided_date", id: "claim_id" };
+
+    /// Deletes the rows with a date before this one, at most `at_once` in a transaction. Returns how
+    /// many.
+    pub(crate) async fn delete(
+        self,
+        database: &Arc<Database>,
+        before: DateTime<Utc>,
+        at_once: usize,
+    ) -> Result<u64, TransactionError<DbError>> {
+        let mut options = TransactionOptions::default();
+        if database.driver.capabilities().isolation_levels {
+            options = options.isolation(Isolation::ReadCommitted);
+        }
+        let manager = TransactionManager::new(database.clone());
+        let mut deleted = 0;
+        loop {
+            let page =
+                |transaction| async move { self.delete_page(&transaction, before, at_once).await };
+            let count = manager.in_transaction_with(options, page).await?;
+            deleted += count as u64;
+            if count < at_once {
+                return Ok(deleted);
+            }
+        }
+    }
+
+    /// Deletes the oldest rows.
+    async fn delete_page(
+        self,
+        transaction: &Transaction,
+        before: DateTime<Utc>,
+        at_once: usize,
+    ) -> Result<usize, DbError> {
+        let Self { date, id, .. } = self;
+        let syntax = transaction.database().driver.syntax();
+        let info = transaction.table(self.table).await?;
+        let table = syntax.table(self.table);
+        let until =
+            |n| Ok::<_, DbError>(syntax.argument(n, ValueType::Timestamp, info.column(date)?));
+        let mut sql = format!(
+            "SELECT {id}, {date} FROM {table} WHERE {date} < {} ORDER BY {date} LIMIT {at_once}",
+            until(1)?
+        );
+        // Rows that another process deletes at this moment are skipped.
+        if !transaction.database().driver.capabilities().single_writer {
+            sql += " FOR UPDATE SKIP LOCKED";
+        }
+        let columns = vec![
+            ColumnDef::new("id", ValueType::Uuid),
+            ColumnDef::new("date", ValueType::Timestamp),
+        ];
+        let args = vec![timestamp(Value::Timestamp(to_micros(before)))];
+        let query = Query { sql: sql.into(), args, columns: columns.into() };
+        let mut found = transaction.fetch(&query).await?;
+        let count = found.len();
+        // The last one has the latest date. Up to it the index leads to these rows and few others.
+        let Some(last) = found.last_mut().and_then(Vec::pop) else { return Ok(0) };
+        let ids = found.into_iter().filter_map(|row| row.into_iter().next()).collect();
+        let chosen = syntax.any(2, ValueType::Uuid, info.column(id)?);
+        let sql = format!("DELETE FROM {table} WHERE {date} <= {} AND {chosen}", until(1)?);
+        let args = vec![timestamp(last), Arg::Many(ValueType::Uuid, ids)];
+        transaction.fetch(&Query { sql: sql.into(), args, columns: Vec::new().into() }).await?;
+        Ok(count)
+    }
+}
+
+fn timestamp(value: Value) -> Arg {
+    Arg::One(ValueType::Timestamp, value)
+}

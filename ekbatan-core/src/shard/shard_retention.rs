@@ -1,0 +1,49 @@
+//! Deletes old rows of the framework on one shard, for the retention of `ekbatan-events`.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::Shard;
+use crate::db::{DbError, Transaction, TransactionError};
+use crate::outbox::OldRows;
+use crate::outbox::deliveries::{Subscriptions, delete_handled, keep_events};
+
+impl Shard {
+    /// Deletes the events that were written more than `age` ago and that no handler needs, at most
+    /// `at_once` in a transaction. Returns how many.
+    #[doc(hidden)]
+    pub async fn delete_handled(
+        &self,
+        subscriptions: &Subscriptions,
+        age: Duration,
+        now: DateTime<Utc>,
+        at_once: usize,
+    ) -> Result<u64, TransactionError<DbError>> {
+        delete_handled(&self.database, subscriptions, age, now, at_once).await
+    }
+
+    /// Deletes rows with a date before this one, at most `at_once` in a transaction. Returns how many.
+    #[doc(hidden)]
+    pub async fn delete_old(
+        &self,
+        rows: OldRows,
+        before: DateTime<Utc>,
+        at_once: usize,
+    ) -> Result<u64, TransactionError<DbError>> {
+        rows.delete(&self.database, before, at_once).await
+    }
+
+    /// Keeps events from being deleted until a transaction of this shard ends. Returns those that
+    /// are there.
+    #[doc(hidden)]
+    pub async fn keep_events(
+        &self,
+        within: &Transaction,
+        events: Vec<Uuid>,
+    ) -> Result<HashSet<Uuid>, DbError> {
+        keep_events(within, events).await
+    }
+}

@@ -1,0 +1,36 @@
+//! A delivery that this node has claimed, and its place among others.
+
+use std::sync::Arc;
+
+use ekbatan_core::__private::deliveries::{Delivery, StoredEvent};
+use ekbatan_core::domain::Stored;
+use uuid::Uuid;
+
+use crate::handler_set::Handler;
+use crate::options::Order;
+
+/// A delivery that this node has claimed, with its event.
+pub(crate) struct Claimed {
+    pub(crate) handler: Arc<Handler>,
+    pub(crate) delivery: Stored<Delivery>,
+    pub(crate) event: StoredEvent,
+}
+
+impl Claimed {
+    /// The stream whose deliveries are handled one after another; `None` without an order.
+    pub(crate) fn stream(&self) -> Option<StreamKey> {
+        stream_of(&self.handler, &self.delivery)
+    }
+}
+
+/// A handler and a model.
+pub(crate) type StreamKey = (&'static str, Uuid);
+
+pub(crate) fn stream_of(handler: &Handler, delivery: &Delivery) -> Option<StreamKey> {
+    (handler.options.order == Order::PerModel).then_some((handler.name, delivery.stream))
+}
+
+/// The place of a delivery in its stream.
+pub(crate) fn place(delivery: &Delivery) -> (i64, i64, Uuid) {
+    (delivery.model_version, delivery.event_index, delivery.event_id)
+}

@@ -1,0 +1,40 @@
+//! Why a handler or a job failed, as text that can be stored.
+
+use std::any::Any;
+use std::error::Error;
+use std::panic::AssertUnwindSafe;
+
+/// The longest error that is stored, in characters.
+const LONGEST: usize = 2_000;
+
+/// An error and its causes.
+pub fn of_error(error: &(dyn Error + Send + Sync + 'static)) -> String {
+    // A text of the application, which may panic.
+    let text = std::panic::catch_unwind(AssertUnwindSafe(|| chain(error)));
+    shorten(&text.unwrap_or_else(|_| "an error that cannot be shown".to_owned()))
+}
+
+/// The message of a panic.
+pub fn of_panic(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    shorten(&format!("panicked: {}", text.unwrap_or("no text")))
+}
+
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Not too long, and without what no database stores.
+pub fn shorten(text: &str) -> String {
+    text.chars().filter(|character| *character != '\0').take(LONGEST).collect()
+}

@@ -1,0 +1,97 @@
+//! Lets deliveries wait that stand behind another one, so that later rounds find others.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
+use ekbatan_core::domain::Stored;
+use ekbatan_core::repository::Repository;
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+use crate::error::EventsError;
+use crate::membership::release;
+
+/// For how long a delivery waits at least behind one that is tried again later.
+const BEHIND_WAITING: Duration = Duration::from_millis(50);
+
+/// After which time it is checked whether a delivery is still behind a parked one.
+pub(crate) const BEHIND_PARKED: Duration = Duration::from_secs(600);
+
+/// A delivery, and the row before it in its stream that this node does not hold.
+pub(crate) struct Obstructed {
+    pub(crate) delivery: Stored<Delivery>,
+    pub(crate) behind: Stored<Delivery>,
+    /// The name and the aliases of the handler.
+    pub(crate) names: Vec<String>,
+}
+
+/// Lets the deliveries wait for those before them. Returns how many it changed.
+pub(crate) async fn put_off(
+    deliveries: &Repository<Delivery>,
+    obstructed: Vec<Obstructed>,
+    now: DateTime<Utc>,
+) -> Result<usize, EventsError> {
+    let waits = obstructed.into_iter().map(|one| wait(deliveries, one, now));
+    let mut count = 0;
+    let (mut blocked, mut streams) = (Vec::new(), HashSet::new());
+    for waiting in join_all(waits).await {
+        let Some((row, names)) = waiting? else { continue };
+        count += 1;
+        if row.state == DeliveryState::Blocked {
+            streams.insert((row.stream, names.clone()));
+            blocked.push((row, names));
+        }
+    }
+    // An operator who releases the parked row then releases all blocked ones. That may have happened
+    // just before these were blocked, so the parked row is looked for again. The obstacle itself may
+    // be another blocked row.
+    let mut free: HashSet<(Uuid, Vec<String>)> = HashSet::new();
+    for (stream, names) in streams {
+        if !is_parked(deliveries, stream, names.clone()).await? {
+            free.insert((stream, names));
+        }
+    }
+    for (row, names) in blocked {
+        if free.contains(&(row.stream, names)) {
+            release(deliveries, row, now).await?;
+        }
+    }
+    Ok(count)
+}
+
+/// Whether a delivery of a stream is parked.
+pub(crate) async fn is_parked(
+    deliveries: &Repository<Delivery>,
+    stream: Uuid,
+    names: Vec<String>,
+) -> Result<bool, EventsError> {
+    let parked = Delivery::STREAM.eq(stream)
+        & Delivery::HANDLER.is_in(names)
+        & Delivery::STATE.eq(DeliveryState::Parked);
+    Ok(deliveries.exists_where(parked).await?)
+}
+
+/// `None` if the delivery need not wait, or is not as it was read.
+async fn wait(
+    deliveries: &Repository<Delivery>,
+    obstructed: Obstructed,
+    now: DateTime<Utc>,
+) -> Result<Option<(Stored<Delivery>, Vec<String>)>, EventsError> {
+    let Obstructed { delivery, behind, names } = obstructed;
+    let (state, due) = match behind.state {
+        // The next round claims it, or leaves the whole stream alone.
+        DeliveryState::New | DeliveryState::Claimed => return Ok(None),
+        DeliveryState::Waiting => (DeliveryState::Waiting, behind.due.max(now + BEHIND_WAITING)),
+        DeliveryState::Parked | DeliveryState::Blocked => {
+            (DeliveryState::Blocked, now + BEHIND_PARKED)
+        }
+    };
+    let change = delivery.apply(|row| (row.state, row.due) = (state, due));
+    match deliveries.update(change).await.map_err(EventsError::from) {
+        Ok(changed) => Ok(Some((changed, names))),
+        Err(error) if error.is_stale() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

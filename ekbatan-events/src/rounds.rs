@@ -1,0 +1,141 @@
+//! When a node looks for deliveries on a shard, and what it remembers from one look to the next.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::claim::LONGEST_RUN;
+use crate::claimed::{Claimed, StreamKey};
+use crate::elsewhere::Elsewhere;
+use crate::error::EventsError;
+use crate::poll::Polled;
+use crate::streams::Streams;
+use crate::unheld::Unheld;
+use crate::windows::Windows;
+
+/// How often rows are checked that nobody would find otherwise.
+const CHECKS: Duration = Duration::from_secs(5);
+
+/// The time after which deliveries are checked again that were not held.
+const SECOND_CHECK: Duration = Duration::from_secs(1);
+
+/// When a worker looks for deliveries.
+pub(crate) struct Rounds {
+    pub(crate) under_way: Option<Polling>,
+    pub(crate) next: Instant,
+    /// Whether another process told of something since the round began.
+    has_heard: bool,
+    /// The pause after a round that finds nothing.
+    pub(crate) pause: Duration,
+    pub(crate) checked: Option<Instant>,
+    /// What the last check has found.
+    pub(crate) unheld: Unheld,
+    elsewhere: Elsewhere,
+    pub(crate) windows: Windows,
+    /// By handler, how many deliveries the round may claim.
+    pub(crate) room: HashMap<&'static str, usize>,
+    /// The streams in which a run has failed since the round began. The deliveries that the round
+    /// claimed there come after the failed one, so they must not start.
+    pub(crate) failed_meanwhile: HashSet<StreamKey>,
+}
+
+impl Rounds {
+    pub(crate) fn new(pause: Duration) -> Self {
+        Self {
+            under_way: None,
+            next: Instant::now(),
+            has_heard: false,
+            pause,
+            checked: None,
+            unheld: Unheld::default(),
+            elsewhere: Elsewhere::default(),
+            windows: Windows::default(),
+            room: HashMap::new(),
+            failed_meanwhile: HashSet::new(),
+        }
+    }
+
+    /// Begins a round. Answers whether it checks rows that nobody would find otherwise.
+    pub(crate) fn begin(&mut self) -> bool {
+        let pause = if self.unheld.has_any() { SECOND_CHECK } else { CHECKS };
+        let checks = self.checked.is_none_or(|last| last.elapsed() >= pause);
+        if checks {
+            self.checked = Some(Instant::now());
+        }
+        self.has_heard = false;
+        self.failed_meanwhile.clear();
+        checks
+    }
+
+    /// Waits for the end of the round that is under way, or for ever.
+    pub(crate) async fn ended(&mut self) -> Result<Polled, EventsError> {
+        match &mut self.under_way {
+            Some(Polling(task)) => match task.join_next().await {
+                Some(Ok(polled)) => polled,
+                Some(Err(error)) => Err(unavailable(error.to_string())),
+                None => Err(unavailable("the round has ended".to_owned())),
+            },
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Remembers what a round has found out. Returns what it claimed, and whether the next one may
+    /// find something at once.
+    pub(crate) fn note(&mut self, polled: Polled) -> (Vec<Claimed>, bool) {
+        let Polled { claimed, elsewhere, is_busy, unheld } = polled;
+        self.unheld = unheld;
+        let now = Instant::now();
+        elsewhere.into_iter().for_each(|stream| self.elsewhere.leave(stream, now));
+        (claimed, is_busy)
+    }
+
+    /// Lets the next round begin at once, or after a pause that is longer each time.
+    pub(crate) fn end(&mut self, is_busy: bool, shortest: Duration, longest: Duration) {
+        self.pause = if is_busy { shortest } else { (self.pause * 2).min(longest) };
+        let is_early = is_busy || self.has_heard;
+        self.next = Instant::now() + if is_early { Duration::ZERO } else { self.pause };
+    }
+
+    /// By handler, the models whose streams a round skips, because the node holds enough of them or
+    /// another node handles them. Their deliveries would hide those of other models.
+    pub(crate) fn passed_over(&self, streams: &Streams) -> HashMap<&'static str, Vec<Uuid>> {
+        let mut passed_over: HashMap<&'static str, Vec<Uuid>> = HashMap::new();
+        let now = Instant::now();
+        for (handler, model) in streams.of_at_least(LONGEST_RUN / 2).chain(self.elsewhere.at(now)) {
+            passed_over.entry(handler).or_default().push(model);
+        }
+        passed_over
+    }
+
+    /// Lets the next round begin soon.
+    pub(crate) fn hurry(&mut self, pause: Duration) {
+        self.pause = pause;
+        self.next = self.next.min(Instant::now() + pause);
+    }
+
+    /// Lets the next round begin at once, or after the one that is under way.
+    pub(crate) fn hear(&mut self, pause: Duration) {
+        (self.pause, self.next, self.has_heard) = (pause, Instant::now(), true);
+    }
+}
+
+/// A round that is under way, in a task of its own: it may hold a transaction, for whose end a
+/// write of the worker waits. It ends when this is dropped.
+pub(crate) struct Polling(JoinSet<Result<Polled, EventsError>>);
+
+impl Polling {
+    pub(crate) fn start(poll: BoxFuture<'static, Result<Polled, EventsError>>) -> Self {
+        let mut task = JoinSet::new();
+        task.spawn(poll);
+        Self(task)
+    }
+}
+
+pub(crate) fn unavailable(why: String) -> EventsError {
+    let kind = ekbatan_core::db::DbErrorKind::Unavailable;
+    EventsError::Database(ekbatan_core::db::DbError::new(kind, why))
+}

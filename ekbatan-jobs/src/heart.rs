@@ -1,0 +1,113 @@
+//! Keeps a node alive, and takes over from those that are not.
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::error::JobsError;
+use crate::job_set::JobSet;
+use crate::membership::Membership;
+use crate::rows::RunState;
+use crate::settings::Settings;
+use crate::store::Store;
+
+/// Keeps a node alive, and takes over from those that are not.
+pub(crate) struct Heart {
+    pub(crate) store: Store,
+    pub(crate) jobs: JobSet,
+    pub(crate) settings: Settings,
+    pub(crate) identity: watch::Sender<Option<Uuid>>,
+    pub(crate) leaving: watch::Receiver<bool>,
+}
+
+impl Heart {
+    pub(crate) async fn beat(mut self, mut membership: Membership) {
+        let every = self.settings.lease / 5;
+        let mut renewed = Instant::now();
+        loop {
+            // Never for so long that this node is not renewed in time.
+            let longest = self.settings.lease / 2;
+            match tokio::time::timeout(longest, self.look_around(&mut membership)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the other nodes could not be looked at; trying again");
+                }
+                Err(late) => {
+                    tracing::debug!(%late, "the other nodes could not be looked at in time; trying again");
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(every) => {}
+                _ = self.leaving.changed() => {
+                    if let Err(error) = membership.leave().await {
+                        tracing::warn!(%error, "a node of jobs left its row behind; others delete it");
+                    }
+                    return;
+                }
+            }
+            match tokio::time::timeout(self.settings.lease, membership.renew()).await {
+                Ok(Ok(true)) => {
+                    renewed = Instant::now();
+                    self.set_identity(Some(membership.id()));
+                }
+                Ok(Ok(false)) => {
+                    tracing::warn!(node = %membership.id(), "this node of jobs was silent for too long; others have taken over");
+                    self.set_identity(None);
+                    match self.join().await {
+                        Ok(joined) => {
+                            (membership, renewed) = (joined, Instant::now());
+                            self.set_identity(Some(membership.id()));
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "the node of jobs could not join again; trying again");
+                        }
+                    }
+                }
+                Ok(Err(error)) => self.silent(renewed, &error),
+                Err(late) => self.silent(renewed, &late),
+            }
+        }
+    }
+
+    pub(crate) async fn join(&self) -> Result<Membership, JobsError> {
+        let Settings { name, lease, .. } = &self.settings;
+        Membership::join(&self.store, name, *lease).await
+    }
+
+    /// Nothing new begins once others may take this node for dead, and what runs is cancelled.
+    fn silent(&self, renewed: Instant, error: &dyn std::error::Error) {
+        tracing::warn!(%error, "the node of jobs could not be renewed");
+        if renewed.elapsed() >= self.settings.lease {
+            self.set_identity(None);
+        }
+    }
+
+    fn set_identity(&self, identity: Option<Uuid>) {
+        self.identity.send_if_modified(|known| std::mem::replace(known, identity) != identity);
+    }
+
+    /// Takes over the runs of nodes that are gone, and ends those that are long overdue.
+    async fn look_around(&self, membership: &mut Membership) -> Result<(), JobsError> {
+        // Before the nodes: a node is there before its runs are.
+        let active = self.store.active(&self.jobs.names()).await?;
+        let living = membership.clear_away().await?;
+        let running: Vec<_> =
+            active.into_iter().filter(|run| run.state == RunState::Running).collect();
+        if running.is_empty() {
+            return Ok(());
+        }
+        let now = self.store.now().await?;
+        let grace = chrono::TimeDelta::from_std(self.settings.lease).unwrap_or_default();
+        for run in running {
+            if !living.contains(&run.node) {
+                self.store.take_over(&run).await?;
+            } else if run.deadline.is_some_and(|deadline| now - deadline > grace) {
+                let why = "did not end by its deadline, and its node could not cancel it";
+                if self.store.end(&run, RunState::Failed, Some(why.to_owned())).await? {
+                    tracing::error!(job = %run.job, run = %run.id, why, "a run was ended for its node");
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! A node: runs jobs in this process.
+
+use std::time::Duration;
+
+use ekbatan_core::action::ActionExecutor;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::error::StartError;
+use crate::heart::Heart;
+use crate::job::Job;
+use crate::job_run::Runner;
+use crate::job_set::{JobSet, KnownJob};
+use crate::options::JobOptions;
+use crate::schedule::Schedule;
+use crate::settings::Settings;
+use crate::store::Store;
+use crate::worker::{Stop, Worker};
+
+/// Runs jobs until it is drained or dropped.
+///
+/// Any number of nodes share the jobs, also nodes with different ones: a slot is run once, by one of
+/// the nodes that know its job. None of them leads. The clock of the database decides what is due. A
+/// node whose process dies is noticed after its lease, and its runs are begun again elsewhere.
+///
+/// If it is dropped, its runs are cancelled, and others begin them again after its lease. Call
+/// [`drain`](Self::drain) to end in order.
+#[must_use = "a node that is dropped stops"]
+pub struct JobNode {
+    stop: watch::Sender<Stop>,
+    workers: JoinSet<()>,
+    /// The heartbeat; it ends when this is dropped.
+    hearts: JoinSet<()>,
+    leaving: watch::Sender<bool>,
+}
+
+/// Configures a [`JobNode`].
+#[must_use = "a node runs nothing until it is started"]
+pub struct JobNodeBuilder {
+    executor: ActionExecutor,
+    jobs: Vec<KnownJob>,
+    settings: Settings,
+}
+
+impl JobNodeBuilder {
+    /// Adds a job with the default options.
+    pub fn job<J: Job>(self, schedule: Schedule, job: J) -> Self {
+        self.job_with(schedule, job, JobOptions::default())
+    }
+
+    /// Adds a job.
+    pub fn job_with<J: Job>(mut self, schedule: Schedule, job: J, options: JobOptions) -> Self {
+        self.jobs.push(KnownJob::new(schedule, job, options));
+        self
+    }
+
+    /// Sets a name for logs. It need not be unique.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = name.into();
+        self
+    }
+
+    /// Sets the time after which a node that is not heard of loses its runs; 15 s unless set, at
+    /// least 1 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings.lease = lease;
+        self
+    }
+
+    /// Sets the longest pause between two looks at the jobs; 1 s unless set. A slot is found at its
+    /// time. What operators do, and runs that others give back, are found after this pause.
+    pub fn poll(mut self, longest: Duration) -> Self {
+        self.settings.poll = longest;
+        self
+    }
+
+    /// Sets how many runs the node has at a time; 64 unless set. What is due beyond that is left to
+    /// other nodes, or waits.
+    pub fn concurrency(mut self, runs: usize) -> Self {
+        self.settings.concurrency = runs;
+        self
+    }
+
+    /// Stores the jobs that are not stored yet, and starts. Jobs that this node does not know stay as
+    /// they are.
+    pub async fn start(self) -> Result<JobNode, StartError> {
+        let Self { executor, jobs, settings } = self;
+        settings.check()?;
+        let jobs = JobSet::new(jobs)?;
+        let store = Store::new(executor.databases());
+        for job in jobs.iter() {
+            store.register(job.name, &job.schedule, &job.options).await?;
+        }
+        let (stop, stopping) = watch::channel(Stop::No);
+        let (leaving, left) = watch::channel(false);
+        let (identity, known) = watch::channel(None);
+        let heart = Heart {
+            store: store.clone(),
+            jobs: jobs.clone(),
+            settings: settings.clone(),
+            identity,
+            leaving: left,
+        };
+        let membership = heart.join().await?;
+        heart.identity.send_replace(Some(membership.id()));
+        let runner = Runner { executor, store: store.clone() };
+        let worker = Worker { runner, store, jobs, settings, identity: known, stop: stopping };
+        let (mut workers, mut hearts) = (JoinSet::new(), JoinSet::new());
+        workers.spawn(worker.run());
+        hearts.spawn(heart.beat(membership));
+        Ok(JobNode { stop, workers, hearts, leaving })
+    }
+}
+
+impl JobNode {
+    /// A node whose jobs execute actions by an executor. The jobs are stored on its default shard.
+    /// Its settings start from `ekbatan.jobs` of the configuration.
+    pub fn builder(executor: &ActionExecutor) -> JobNodeBuilder {
+        let settings = Settings::new(executor.databases().jobs_config());
+        JobNodeBuilder { executor: executor.clone(), jobs: Vec::new(), settings }
+    }
+
+    /// Starts nothing more, waits for the runs, for at most `grace`, cancels those that still run,
+    /// and gives them back without counting an attempt.
+    pub async fn drain(mut self, grace: Duration) {
+        let now = Instant::now();
+        // A century, if there is no such time.
+        let at = now.checked_add(grace).unwrap_or(now + Duration::from_secs(3_155_760_000));
+        self.stop.send_replace(Stop::At(at));
+        while self.workers.join_next().await.is_some() {}
+        self.leaving.send_replace(true);
+        while self.hearts.join_next().await.is_some() {}
+    }
+}

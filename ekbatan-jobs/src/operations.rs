@@ -1,0 +1,249 @@
+//! What operators do with jobs.
+
+use chrono::{DateTime, Utc};
+use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::repository::Repository;
+use ekbatan_core::shard::Databases;
+use ekbatan_events::__private::Operator;
+use ekbatan_events::{EventsError, Intervention, InterventionKind};
+use uuid::Uuid;
+
+use crate::error::JobsError;
+use crate::rows::{JobRow, JobState, RunKind, RunRow, RunState};
+use crate::schedule::Schedule;
+use crate::store::Store;
+
+/// Shows jobs and their runs, and changes how they go on. It needs no node in this process.
+///
+/// Who changes something, and why, is stored in `eventlog.interventions`.
+///
+/// ```
+/// # use ekbatan_core::shard::Databases;
+/// # use ekbatan_jobs::{JobOperations, JobsError};
+/// # async fn run(databases: &Databases) -> Result<(), JobsError> {
+/// let jobs = JobOperations::new(databases);
+/// jobs.pause("settlement.close_windows", "alice", "the bank is closed today").await?;
+/// for run in jobs.history("settlement.close_windows", 10).await? {
+///     println!("{} {:?} {}", run.slot, run.state, run.error.unwrap_or_default());
+/// }
+/// # Ok(()) }
+/// ```
+pub struct JobOperations {
+    store: Store,
+    interventions: Repository<Intervention>,
+}
+
+/// A job, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobStatus {
+    /// The name.
+    pub name: String,
+    /// The schedule, as text. [`Schedule`] reads it, unless it is that of a newer release.
+    pub schedule: String,
+    /// Whether an operator has paused it.
+    pub is_paused: bool,
+    /// The first slot that is not run yet. `None`: there is none, or it depends on the end of a run.
+    pub next_slot: Option<DateTime<Utc>>,
+    /// When the last run began.
+    pub last_started: Option<DateTime<Utc>>,
+    /// How many slots were not run, by its policies, since it was registered.
+    pub omitted: u64,
+    /// How many runs wait for a node.
+    pub waiting: usize,
+    /// How many runs go on.
+    pub running: usize,
+}
+
+/// A run of a job, or slots that were not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RunRecord {
+    /// The identity.
+    pub id: Uuid,
+    /// The job.
+    pub job: String,
+    /// Why there is a run.
+    pub kind: RunKind,
+    /// How far it is.
+    pub state: RunState,
+    /// The instant for which it runs; the first one of slots that were not run.
+    pub slot: DateTime<Utc>,
+    /// The last one of slots that were not run; otherwise the slot.
+    pub last_slot: DateTime<Utc>,
+    /// How many slots were not run; otherwise 1. No more than 10,000 are counted at a time.
+    pub slots: u64,
+    /// The node that runs it or ran it last; `None` if there was none.
+    pub node: Option<Uuid>,
+    /// How often it was begun.
+    pub attempts: u32,
+    /// When it was begun first.
+    pub started: Option<DateTime<Utc>>,
+    /// When it ended.
+    pub ended: Option<DateTime<Utc>>,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+impl JobOperations {
+    /// The jobs that are stored on the default shard.
+    pub fn new(databases: &Databases) -> Self {
+        let store = Store::new(databases);
+        let interventions = databases.repository().on_shard(&store.shard);
+        Self { store, interventions }
+    }
+
+    /// All jobs, by name, also those that no node knows any more.
+    pub async fn jobs(&self) -> Result<Vec<JobStatus>, JobsError> {
+        let mut jobs = self.store.jobs.find_all().await?;
+        jobs.sort_by(|a, b| a.name.cmp(&b.name));
+        let names: Vec<_> = jobs.iter().map(|job| job.name.as_str()).collect();
+        let active = self.store.active(&names).await?;
+        Ok(jobs.iter().map(|job| status(job, &active)).collect())
+    }
+
+    /// A job.
+    pub async fn job(&self, name: &str) -> Result<JobStatus, JobsError> {
+        let job = self.find(name).await?;
+        let active = self.store.active(&[name]).await?;
+        Ok(status(&job, &active))
+    }
+
+    /// The last runs of a job and the slots that were not run, the last first, at most `most`.
+    pub async fn history(&self, name: &str, most: usize) -> Result<Vec<RunRecord>, JobsError> {
+        self.find(name).await?;
+        Ok(self.store.history(name, most).await?.into_iter().map(record).collect())
+    }
+
+    /// The run with this id; `None` if it is not there any more.
+    pub async fn run(&self, id: Uuid) -> Result<Option<RunRecord>, JobsError> {
+        Ok(self.store.run(Id::from_uuid(id)).await?.map(record))
+    }
+
+    /// Lets no scheduled run of a job start on any node until it is [resumed](Self::resume). When this
+    /// returns, it holds. A run that goes on goes on.
+    pub async fn pause(&self, name: &str, who: &str, why: &str) -> Result<(), JobsError> {
+        self.change(name, InterventionKind::Pause, who, why, |job, _| {
+            job.state = JobState::Paused;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Ends a pause. The job goes on with its next slot: what was due during the pause is not run.
+    pub async fn resume(&self, name: &str, who: &str, why: &str) -> Result<(), JobsError> {
+        self.change(name, InterventionKind::Resume, who, why, |job, now| {
+            if job.state == JobState::Paused && job.next_slot.is_some_and(|slot| slot <= now) {
+                job.next_slot = schedule(job)?.next_after(now);
+            }
+            job.state = JobState::Active;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Lets a job run once more, as soon as a node that knows it has looked, also if it is paused.
+    /// Returns the id of the run. It waits for the end of another run, unless runs may overlap.
+    pub async fn run_now(&self, name: &str, who: &str, why: &str) -> Result<Uuid, JobsError> {
+        let operator = operator(who, why)?;
+        let job = self.find(name).await?;
+        let now = self.store.now().await?;
+        let run = RunRow::manual(&job, now);
+        let id = run.id.uuid();
+        let log = operator.did(InterventionKind::Run, name, id.to_string(), now);
+        let adding = |transaction| async move {
+            self.store.runs.within(&transaction).add(New::new(run, ())).await?;
+            self.interventions.within(&transaction).add(log).await?;
+            Ok::<_, JobsError>(id)
+        };
+        Ok(self.store.shard.transactions().in_transaction(adding).await?)
+    }
+
+    /// Changes a job, and stores who did it.
+    async fn change(
+        &self,
+        name: &str,
+        kind: InterventionKind,
+        who: &str,
+        why: &str,
+        change: impl Fn(&mut JobRow, DateTime<Utc>) -> Result<(), JobsError>,
+    ) -> Result<(), JobsError> {
+        let operator = operator(who, why)?;
+        loop {
+            let job = self.find(name).await?;
+            let now = self.store.now().await?;
+            let changed = job.change(|job| change(job, now))?;
+            let log = operator.did(kind, name, "the job".to_owned(), now);
+            let changing = |transaction| async move {
+                self.store.jobs.within(&transaction).update(changed).await?;
+                self.interventions.within(&transaction).add(log).await?;
+                Ok::<_, JobsError>(())
+            };
+            let changed = self.store.shard.transactions().in_transaction(changing).await;
+            match changed.map_err(JobsError::from) {
+                // A node has started a run at the same moment.
+                Err(error) if error.is_conflict() => tokio::task::yield_now().await,
+                changed => return changed,
+            }
+        }
+    }
+
+    async fn find(&self, name: &str) -> Result<Stored<JobRow>, JobsError> {
+        if let Some(job) = self.store.find(&[name]).await?.pop() {
+            return Ok(job);
+        }
+        let known = self.store.jobs.find_all().await?;
+        let mut known: Vec<_> = known.iter().map(|job| format!("`{}`", job.name)).collect();
+        known.sort_unstable();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(JobsError::UnknownJob { job: name.to_owned(), known })
+    }
+}
+
+fn operator<'o>(who: &'o str, why: &'o str) -> Result<Operator<'o>, JobsError> {
+    Operator::new(who, why).map_err(|error| match error {
+        EventsError::Unfit { what, why } => JobsError::Unfit { what, why },
+        other => JobsError::Unfit { what: "who", why: other.to_string() },
+    })
+}
+
+fn schedule(job: &JobRow) -> Result<Schedule, JobsError> {
+    let unreadable =
+        |_| JobsError::Schedule { job: job.name.clone(), schedule: job.schedule.clone() };
+    job.schedule.parse().map_err(unreadable)
+}
+
+fn status(job: &JobRow, active: &[Stored<RunRow>]) -> JobStatus {
+    let count = |state: RunState| {
+        active.iter().filter(|run| run.job == job.name && run.state == state).count()
+    };
+    JobStatus {
+        name: job.name.clone(),
+        schedule: job.schedule.clone(),
+        is_paused: job.state == JobState::Paused,
+        next_slot: job.next_slot,
+        last_started: job.last_started,
+        omitted: job.omitted.unsigned_abs(),
+        waiting: count(RunState::Waiting),
+        running: count(RunState::Running),
+    }
+}
+
+fn record(row: Stored<RunRow>) -> RunRecord {
+    let run = row.into_value();
+    let has_ended = matches!(run.state, RunState::Done | RunState::Failed);
+    RunRecord {
+        id: run.id.uuid(),
+        job: run.job,
+        kind: run.kind,
+        state: run.state,
+        slot: run.slot,
+        last_slot: run.last_slot,
+        slots: run.slots.unsigned_abs(),
+        node: Some(run.node).filter(|node| !node.is_nil()),
+        attempts: u32::try_from(run.attempt).unwrap_or_default(),
+        started: run.started,
+        ended: has_ended.then_some(run.changed),
+        error: run.error,
+    }
+}

@@ -1,0 +1,259 @@
+//! What is to be done next with a job, from its row and its runs alone.
+
+use chrono::{DateTime, Utc};
+
+use crate::misfire::{Decision, Misfire, Omitted, omit_until};
+use crate::options::Overlap;
+use crate::rows::{JobRow, JobState, RunKind, RunRow, RunState};
+use crate::schedule::Schedule;
+
+/// A job and what is known of its runs. The row of the job was read before the runs: whoever has
+/// started a run since then has changed the row.
+pub(crate) struct Known<'a> {
+    pub(crate) job: &'a JobRow,
+    pub(crate) schedule: &'a Schedule,
+    pub(crate) misfire: Misfire,
+    /// The runs that have not ended.
+    pub(crate) active: &'a [&'a RunRow],
+    /// The run that ended last.
+    pub(crate) last_ended: Option<&'a RunRow>,
+    /// The time of the database, read before the rows.
+    pub(crate) now: DateTime<Utc>,
+}
+
+/// What is to be done next with a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Nothing before this instant; `None`: nothing before the rows change.
+    Wait(Option<DateTime<Utc>>),
+    /// Slots are decided on. Those that are not run get the state.
+    Decide { decision: Decision, state: RunState },
+    /// The active run with this index is started.
+    Start(usize),
+}
+
+impl Known<'_> {
+    pub(crate) fn next_step(&self) -> Step {
+        let Self { job, active, now, .. } = *self;
+        let is_paused = job.state == JobState::Paused;
+        let one_at_a_time = job.overlap != Overlap::Allow;
+        let is_running = active.iter().any(|run| run.state == RunState::Running);
+        let held_until = job.earliest_start().filter(|earliest| *earliest > now);
+        let may_start = |run: &RunRow| {
+            run.state == RunState::Waiting && (!is_paused || run.kind == RunKind::Manual)
+        };
+        let waiting = active.iter().enumerate().filter(|(_, run)| may_start(run));
+        let first = waiting.min_by_key(|(_, run)| (run.slot, run.id.uuid()));
+        if let Some((at, _)) = first.filter(|_| !(one_at_a_time && is_running)) {
+            return match held_until {
+                Some(earliest) => Step::Wait(Some(earliest)),
+                None => Step::Start(at),
+            };
+        }
+        if is_paused {
+            return Step::Wait(None);
+        }
+        let Some(slot) = job.next_slot else { return self.after_end() };
+        if slot > now {
+            return Step::Wait(Some(slot));
+        }
+        if one_at_a_time && !active.is_empty() {
+            return Step::Wait(None);
+        }
+        if let Some(decision) = self.overlapped(slot) {
+            return Step::Decide { decision, state: RunState::Skipped };
+        }
+        if held_until.is_some() {
+            return Step::Wait(held_until);
+        }
+        let decision = self.misfire.decide(self.schedule, slot, now);
+        Step::Decide { decision, state: RunState::Missed }
+    }
+
+    /// The slots from the first one on that became due while the last run waited or went on: none of
+    /// them is run.
+    fn overlapped(&self, first: DateTime<Utc>) -> Option<Decision> {
+        let last = self.last_ended.filter(|_| self.job.overlap == Overlap::Skip)?;
+        // When the run was decided on, every earlier slot was decided on, too. Somebody may have asked
+        // for a run while one was due: that one was not kept from running by it.
+        let (decided, ended) = (last.slot, last.changed);
+        if first <= decided || first > ended {
+            return None;
+        }
+        let (omitted, next) = if self.schedule.is_delay() {
+            (Omitted { first, last: first, count: 1 }, self.schedule.next_after(ended))
+        } else {
+            let omitted = omit_until(self.schedule, first, ended)?;
+            (omitted, self.schedule.next_after(omitted.last))
+        };
+        Some(Decision { run: Vec::new(), omitted: Some(omitted), next })
+    }
+
+    /// A delay counts from the end of the last run.
+    fn after_end(&self) -> Step {
+        let has_scheduled = self.active.iter().any(|run| run.kind == RunKind::Scheduled);
+        if !self.schedule.is_delay() || has_scheduled {
+            return Step::Wait(None);
+        }
+        let ended = self.last_ended.map_or(self.now, |run| run.changed);
+        let next = self.schedule.next_after(ended);
+        let decision = Decision { run: Vec::new(), omitted: None, next };
+        Step::Decide { decision, state: RunState::Missed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::options::JobOptions;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        format!("2026-05-04T{text}Z").parse().unwrap()
+    }
+
+    fn hourly() -> Schedule {
+        Schedule::cron("0 * * * *", "UTC").unwrap()
+    }
+
+    fn job(options: JobOptions) -> JobRow {
+        JobRow::new("report", &hourly(), &options, at("08:30:00"))
+    }
+
+    fn step(job: &JobRow, runs: &[&RunRow], last_ended: Option<&RunRow>, now: &str) -> Step {
+        let (schedule, misfire) = (job.schedule.parse().unwrap(), job.misfire.parse().unwrap());
+        let (active, now) = (runs, at(now));
+        Known { job, schedule: &schedule, misfire, active, last_ended, now }.next_step()
+    }
+
+    fn run(job: &JobRow, slot: &str, state: RunState) -> RunRow {
+        let slot = at(slot);
+        RunRow { state, started: Some(slot), ..RunRow::of_slot(job, slot, slot) }
+    }
+
+    fn slots(step: Step) -> Vec<DateTime<Utc>> {
+        match step {
+            Step::Decide { decision, .. } => decision.run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_slot_is_decided_on_when_it_is_due_and_its_run_started_then() {
+        let mut job = job(JobOptions::default());
+        assert_eq!(step(&job, &[], None, "08:59:59"), Step::Wait(Some(at("09:00:00"))));
+        assert_eq!(slots(step(&job, &[], None, "09:00:00")), [at("09:00:00")]);
+        job.next_slot = Some(at("10:00:00"));
+        let waiting = run(&job, "09:00:00", RunState::Waiting);
+        assert_eq!(step(&job, &[&waiting], None, "09:00:00"), Step::Start(0));
+        let running = run(&job, "09:00:00", RunState::Running);
+        assert_eq!(step(&job, &[&running], None, "09:00:00"), Step::Wait(Some(at("10:00:00"))));
+    }
+
+    #[test]
+    fn a_paused_job_runs_only_what_somebody_asks_for() {
+        let mut job = job(JobOptions::default());
+        job.state = JobState::Paused;
+        let taken = run(&job, "09:00:00", RunState::Waiting);
+        let manual = RunRow::manual(&job, at("09:30:00"));
+        assert_eq!(step(&job, &[], None, "12:00:00"), Step::Wait(None));
+        assert_eq!(step(&job, &[&taken], None, "12:00:00"), Step::Wait(None));
+        assert_eq!(step(&job, &[&taken, &manual], None, "12:00:00"), Step::Start(1));
+    }
+
+    #[test]
+    fn overlap_decides_on_slots_that_become_due_during_a_run() {
+        for (overlap, during, after) in [
+            (Overlap::Skip, Step::Wait(None), None),
+            (Overlap::Queue, Step::Wait(None), Some(at("10:00:00"))),
+        ] {
+            let mut job = job(JobOptions::default().overlap(overlap));
+            job.next_slot = Some(at("10:00:00"));
+            let running = run(&job, "09:00:00", RunState::Running);
+            assert_eq!(step(&job, &[&running], None, "10:10:00"), during);
+            let mut ended = run(&job, "09:00:00", RunState::Done);
+            ended.changed = at("10:10:00");
+            let step = step(&job, &[], Some(&ended), "10:10:01");
+            match after {
+                Some(slot) => assert_eq!(slots(step), [slot]),
+                None => {
+                    let only = at("10:00:00");
+                    let omitted = Some(Omitted { first: only, last: only, count: 1 });
+                    let next = Some(at("11:00:00"));
+                    let decision = Decision { run: Vec::new(), omitted, next };
+                    assert_eq!(step, Step::Decide { decision, state: RunState::Skipped });
+                }
+            }
+        }
+        let mut job = job(JobOptions::default().overlap(Overlap::Allow));
+        job.next_slot = Some(at("10:00:00"));
+        let running = run(&job, "09:00:00", RunState::Running);
+        assert_eq!(slots(step(&job, &[&running], None, "10:10:00")), [at("10:00:00")]);
+        let waiting = run(&job, "10:00:00", RunState::Waiting);
+        assert_eq!(step(&job, &[&running, &waiting], None, "10:10:00"), Step::Start(1));
+    }
+
+    #[test]
+    fn a_slot_that_was_due_before_a_run_began_is_not_skipped_because_of_it() {
+        let mut job = job(JobOptions::default());
+        job.next_slot = Some(at("09:00:00"));
+        let mut manual = RunRow::manual(&job, at("09:00:01"));
+        manual.started = Some(at("09:00:01"));
+        (manual.state, manual.changed) = (RunState::Done, at("09:05:00"));
+        assert_eq!(slots(step(&job, &[], Some(&manual), "09:05:01")), [at("09:00:00")]);
+    }
+
+    #[test]
+    fn at_least_holds_every_start() {
+        let mut job = job(JobOptions::default().at_least(Duration::from_secs(600)));
+        job.last_started = Some(at("08:55:00"));
+        assert_eq!(step(&job, &[], None, "09:00:00"), Step::Wait(Some(at("09:05:00"))));
+        let manual = RunRow::manual(&job, at("09:00:00"));
+        assert_eq!(step(&job, &[&manual], None, "09:00:00"), Step::Wait(Some(at("09:05:00"))));
+        assert_eq!(step(&job, &[&manual], None, "09:05:00"), Step::Start(0));
+    }
+
+    #[test]
+    fn runs_that_are_caught_up_come_one_after_another() {
+        let job = job(JobOptions::default());
+        let second = run(&job, "10:00:00", RunState::Waiting);
+        let first = run(&job, "09:00:00", RunState::Waiting);
+        assert_eq!(step(&job, &[&second, &first], None, "11:30:00"), Step::Start(1));
+        let first = run(&job, "09:00:00", RunState::Running);
+        assert_eq!(step(&job, &[&second, &first], None, "11:30:00"), Step::Wait(None));
+    }
+
+    #[test]
+    fn a_delay_is_set_by_the_end_of_its_run() {
+        let schedule = Schedule::delay(Duration::from_secs(60)).unwrap();
+        let mut job = JobRow::new("sweep", &schedule, &JobOptions::default(), at("09:00:00"));
+        assert_eq!(job.next_slot, Some(at("09:01:00")));
+        job.next_slot = None;
+        let running = run(&job, "09:01:00", RunState::Running);
+        assert_eq!(step(&job, &[&running], None, "09:30:00"), Step::Wait(None));
+        let mut ended = run(&job, "09:01:00", RunState::Failed);
+        ended.changed = at("09:20:00");
+        match step(&job, &[], Some(&ended), "09:20:05") {
+            Step::Decide { decision, .. } => {
+                assert_eq!(decision.next, Some(at("09:21:00")));
+                assert!(decision.run.is_empty() && decision.omitted.is_none());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_schedule_holds_from_now_on_and_repeats_no_slot() {
+        let mut job = job(JobOptions::default());
+        job.last_slot = Some(at("09:00:00"));
+        let options = JobOptions::default().keep(5);
+        job.define(&hourly(), &options, at("12:00:00"));
+        assert_eq!((job.next_slot, job.kept), (Some(at("09:00:00")), 5), "the same schedule");
+        let quarter = Schedule::every(Duration::from_secs(900)).unwrap();
+        job.define(&quarter, &options, at("08:59:00"));
+        assert_eq!(job.next_slot, Some(at("09:15:00")), "after the last slot");
+        job.define(&hourly(), &options, at("12:34:00"));
+        assert_eq!(job.next_slot, Some(at("13:00:00")));
+    }
+}

@@ -1,0 +1,270 @@
+//! The stored jobs and runs. Each change is guarded by the version of a row, and none of them waits
+//! for another process: who comes second reads again.
+//!
+//! Invariant: a run is started, and slots are decided on, by a transaction that changes the row of the
+//! job. So of several nodes one does it, and a pause comes before or after it.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use ekbatan_core::domain::{Changed, Id, New, Stored};
+use ekbatan_core::repository::{Direction, PageRequest, Repository};
+use ekbatan_core::shard::{Databases, Shard};
+use uuid::Uuid;
+
+use crate::error::JobsError;
+use crate::misfire::Decision;
+use crate::options::JobOptions;
+use crate::rows::{ACTIVE, ENDED, JobRow, NodeRow, RunRow, RunState, job_id};
+use crate::schedule::Schedule;
+
+/// How many runs are deleted at a time.
+const PAGE: usize = 256;
+
+/// The stored jobs and runs.
+#[derive(Clone)]
+pub(crate) struct Store {
+    pub(crate) shard: Shard,
+    pub(crate) jobs: Repository<JobRow>,
+    pub(crate) runs: Repository<RunRow>,
+    pub(crate) nodes: Repository<NodeRow>,
+}
+
+impl Store {
+    /// The jobs are stored on the default shard.
+    pub(crate) fn new(databases: &Databases) -> Self {
+        let shard = databases.default_shard();
+        let jobs = databases.repository().on_shard(&shard);
+        let runs = databases.repository().on_shard(&shard);
+        let nodes = databases.repository().on_shard(&shard);
+        Self { shard, jobs, runs, nodes }
+    }
+
+    /// The time of the database.
+    pub(crate) async fn now(&self) -> Result<DateTime<Utc>, JobsError> {
+        Ok(self.shard.database_time().await?)
+    }
+
+    /// Stores a job, or its schedule and options if they are not those of a later revision.
+    pub(crate) async fn register(
+        &self,
+        name: &str,
+        schedule: &Schedule,
+        options: &JobOptions,
+    ) -> Result<(), JobsError> {
+        loop {
+            let now = self.now().await?;
+            let registered = match self.jobs.find(job_id(name)).await? {
+                None => {
+                    let row = JobRow::new(name, schedule, options, now);
+                    self.jobs.add(New::new(row, ())).await.map(drop)
+                }
+                Some(row) if row.revision > i64::from(options.revision) => {
+                    tracing::info!(
+                        job = name,
+                        stored = row.revision,
+                        "a later revision of the job is stored; it stays"
+                    );
+                    Ok(())
+                }
+                Some(row) => {
+                    let defined = row.clone().apply(|row| row.define(schedule, options, now));
+                    let is_same = *defined == *row;
+                    if is_same { Ok(()) } else { self.jobs.update(defined).await.map(drop) }
+                }
+            };
+            match registered.map_err(JobsError::from) {
+                Err(error) if error.is_conflict() => tokio::task::yield_now().await,
+                registered => return registered,
+            }
+        }
+    }
+
+    /// The jobs with these names that are stored.
+    pub(crate) async fn find(&self, names: &[&str]) -> Result<Vec<Stored<JobRow>>, JobsError> {
+        let ids: Vec<_> = names.iter().map(|name| job_id(name)).collect();
+        Ok(self.jobs.find_by_ids(&ids).await?)
+    }
+
+    /// The runs of these jobs that have not ended.
+    pub(crate) async fn active(&self, names: &[&str]) -> Result<Vec<Stored<RunRow>>, JobsError> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let of_jobs = RunRow::JOB.is_in(names.iter().copied());
+        Ok(self.runs.find_where(RunRow::STATE.is_in(ACTIVE) & of_jobs).await?)
+    }
+
+    /// The run of a job that ended last.
+    pub(crate) async fn last_ended(&self, job: &str) -> Result<Option<Stored<RunRow>>, JobsError> {
+        let ended = RunRow::STATE.is_in([RunState::Done, RunState::Failed]);
+        let request = PageRequest::first(1).filter(RunRow::JOB.eq(job) & ended);
+        let request = request.order_by(RunRow::CHANGED, Direction::Descending);
+        Ok(self.runs.page(request).await?.rows.pop())
+    }
+
+    /// Stores what was decided on the slots of a job: the runs wait for nodes then. `false` if the
+    /// job is not as it was read.
+    pub(crate) async fn decide(
+        &self,
+        job: &Stored<JobRow>,
+        decision: Decision,
+        state: RunState,
+        now: DateTime<Utc>,
+    ) -> Result<bool, JobsError> {
+        let Decision { run, omitted, next } = decision;
+        let last = run.last().copied().max(omitted.map(|omitted| omitted.last));
+        let mut rows: Vec<_> = run.iter().map(|slot| RunRow::of_slot(job, *slot, now)).collect();
+        // The clock of the database may have been set back, or somebody has changed the stored slot.
+        let ids: Vec<_> = rows.iter().map(|run| run.id).collect();
+        if !ids.is_empty() {
+            let known = self.runs.find_by_ids(&ids).await?;
+            rows.retain(|run| known.iter().all(|known| known.id != run.id));
+        }
+        if let Some(omitted) = omitted {
+            tracing::warn!(job = %job.name, slots = omitted.count, first = %omitted.first, last = %omitted.last, why = ?state, "slots of a job are not run");
+            rows.push(RunRow::omitted(job, omitted, state, now));
+        }
+        let count = omitted.map_or(0, |omitted| i64::try_from(omitted.count).unwrap_or(i64::MAX));
+        let change = job.clone().apply(|row| {
+            row.next_slot = next;
+            row.last_slot = row.last_slot.max(last);
+            row.omitted = row.omitted.saturating_add(count);
+        });
+        let deciding = |transaction| async move {
+            self.jobs.within(&transaction).update(change).await?;
+            let rows = rows.into_iter().map(|run| New::new(run, ()));
+            self.runs.within(&transaction).add_all(rows).await?;
+            Ok::<_, JobsError>(())
+        };
+        let decided = self.shard.transactions().in_transaction(deciding).await;
+        unless_conflict(decided.map_err(JobsError::from)).map(|decided| decided.is_some())
+    }
+
+    /// Whether nobody has taken a node for dead.
+    pub(crate) async fn is_member(&self, node: Uuid) -> Result<bool, JobsError> {
+        Ok(self.nodes.exists(Id::from_uuid(node)).await?)
+    }
+
+    /// Starts a waiting run on a node. `None` if the job or the run is not as it was read.
+    pub(crate) async fn start(
+        &self,
+        job: &Stored<JobRow>,
+        run: &Stored<RunRow>,
+        node: Uuid,
+    ) -> Result<Option<Stored<RunRow>>, JobsError> {
+        // After the rows were read: the run starts after the end of what has ended.
+        let now = self.now().await?;
+        let deadline = TimeDelta::from_std(job.deadline()).ok();
+        let deadline = deadline.and_then(|longest| now.checked_add_signed(longest));
+        let start = run.clone().apply(|run| {
+            (run.state, run.node, run.changed) = (RunState::Running, node, now);
+            (run.attempt, run.deadline) = (run.attempt + 1, deadline);
+            run.started.get_or_insert(now);
+        });
+        let change = job.clone().apply(|row| row.last_started = Some(now));
+        let starting = |transaction| async move {
+            self.jobs.within(&transaction).update(change).await?;
+            Ok::<_, JobsError>(self.runs.within(&transaction).update(start).await?)
+        };
+        let started = self.shard.transactions().in_transaction(starting).await;
+        unless_conflict(started.map_err(JobsError::from))
+    }
+
+    /// Ends a run. `false` if it is not as it was read.
+    pub(crate) async fn end(
+        &self,
+        run: &Stored<RunRow>,
+        state: RunState,
+        error: Option<String>,
+    ) -> Result<bool, JobsError> {
+        let ended = run.ended(state, error, self.now().await?);
+        let ended = self.runs.update(ended).await.map_err(JobsError::from);
+        unless_conflict(ended).map(|ended| ended.is_some())
+    }
+
+    /// Lets a run wait for a node again. An attempt that its node has given up in order does not
+    /// count. `false` if the run is not as it was read.
+    pub(crate) async fn release(
+        &self,
+        run: &Stored<RunRow>,
+        counts: bool,
+    ) -> Result<bool, JobsError> {
+        let now = self.now().await?;
+        let released = run.clone().apply(|run| {
+            (run.state, run.node, run.changed) = (RunState::Waiting, Uuid::nil(), now);
+            run.deadline = None;
+            run.attempt -= i64::from(!counts);
+        });
+        let released = self.runs.update(released).await.map_err(JobsError::from);
+        unless_conflict(released).map(|released| released.is_some())
+    }
+
+    /// Lets a run that was cut off wait for a node again, unless that happened too often. `false` if
+    /// the run is not as it was read.
+    pub(crate) async fn take_over(&self, run: &Stored<RunRow>) -> Result<bool, JobsError> {
+        let jobs = self.find(&[&run.job]).await?;
+        let most = jobs.first().map_or(1, |job| job.attempts);
+        if run.attempt < most {
+            let released = self.release(run, true).await?;
+            if released {
+                tracing::warn!(job = %run.job, run = %run.id, attempt = run.attempt, "a run was cut off with its node; it is begun again");
+            }
+            return Ok(released);
+        }
+        let why = format!("its node was lost, for the {}. time", run.attempt);
+        tracing::error!(job = %run.job, run = %run.id, why, "a run is given up");
+        self.end(run, RunState::Failed, Some(why)).await
+    }
+
+    /// Deletes the runs of a job that ended first, if there are more than are kept.
+    pub(crate) async fn prune(&self, job: &str, kept: u64) -> Result<(), JobsError> {
+        let ended = || RunRow::JOB.eq(job) & RunRow::STATE.is_in(ENDED);
+        let count = self.runs.count_where(ended()).await?;
+        let surplus = usize::try_from(count.saturating_sub(kept)).unwrap_or(usize::MAX);
+        if surplus == 0 {
+            return Ok(());
+        }
+        let request = PageRequest::first(surplus.min(PAGE)).filter(ended());
+        let request = request.order_by(RunRow::CHANGED, Direction::Ascending);
+        for run in self.runs.page(request).await?.rows {
+            // Another node may have deleted it.
+            unless_conflict(self.runs.erase(&run).await.map_err(JobsError::from))?;
+        }
+        Ok(())
+    }
+
+    /// The last runs of a job, also those that have not ended, the last first.
+    pub(crate) async fn history(
+        &self,
+        job: &str,
+        most: usize,
+    ) -> Result<Vec<Stored<RunRow>>, JobsError> {
+        let request = PageRequest::first(most).filter(RunRow::JOB.eq(job));
+        let request = request.order_by(RunRow::CHANGED, Direction::Descending);
+        Ok(self.runs.page(request).await?.rows)
+    }
+
+    pub(crate) async fn run(&self, id: Id<RunRow>) -> Result<Option<Stored<RunRow>>, JobsError> {
+        Ok(self.runs.find(id).await?)
+    }
+}
+
+/// How a run ends.
+pub(crate) trait Ending {
+    /// The run with its end.
+    fn ended(&self, state: RunState, error: Option<String>, now: DateTime<Utc>) -> Changed<RunRow>;
+}
+
+impl Ending for Stored<RunRow> {
+    fn ended(&self, state: RunState, error: Option<String>, now: DateTime<Utc>) -> Changed<RunRow> {
+        self.clone().apply(|run| (run.state, run.error, run.changed) = (state, error, now))
+    }
+}
+
+/// `None` if another process has changed the rows.
+fn unless_conflict<T>(written: Result<T, JobsError>) -> Result<Option<T>, JobsError> {
+    match written {
+        Ok(written) => Ok(Some(written)),
+        Err(error) if error.is_conflict() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

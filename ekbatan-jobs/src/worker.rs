@@ -1,0 +1,206 @@
+//! Looks for what is due, and runs it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use ekbatan_core::domain::Stored;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::error::JobsError;
+use crate::job_run::Runner;
+use crate::job_set::JobSet;
+use crate::plan::{Known, Step};
+use crate::rows::{JobRow, RunRow, RunState};
+use crate::settings::Settings;
+use crate::store::Store;
+
+/// The time after which a look is given up.
+const LONGEST_LOOK: Duration = Duration::from_secs(30);
+
+/// Until when a node runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It does not stop.
+    No,
+    /// It starts nothing more, and waits for its runs until then.
+    At(Instant),
+}
+
+/// Looks for what is due, and runs it.
+pub(crate) struct Worker {
+    pub(crate) runner: Runner,
+    pub(crate) store: Store,
+    pub(crate) jobs: JobSet,
+    pub(crate) settings: Settings,
+    /// The node's identity; `None` while it is not known to be alive.
+    pub(crate) identity: watch::Receiver<Option<Uuid>>,
+    pub(crate) stop: watch::Receiver<Stop>,
+}
+
+/// What a worker has at hand.
+#[derive(Default)]
+struct Work {
+    runs: JoinSet<Uuid>,
+    held: HashMap<Uuid, Stored<RunRow>>,
+    /// The identity under which runs were started.
+    identity: Option<Uuid>,
+    /// Jobs whose stored schedule or policy this release cannot read.
+    unreadable: HashSet<String>,
+}
+
+impl Worker {
+    /// Runs until the node stops.
+    pub(crate) async fn run(mut self) {
+        let mut work = Work::default();
+        loop {
+            let identity = *self.identity.borrow_and_update();
+            if identity != work.identity {
+                // Others have taken over what this node ran, or will soon.
+                (work.runs, work.held) = (JoinSet::new(), HashMap::new());
+                work.identity = identity;
+            }
+            let stop = *self.stop.borrow_and_update();
+            if let Stop::At(at) = stop {
+                return self.drain(work, at).await;
+            }
+            let pause = match identity {
+                Some(node) => self.look_in_time(&mut work, node).await,
+                None => self.settings.poll,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Some(ended) = work.runs.join_next() => work.forget(ended.ok()),
+                Ok(()) = self.identity.changed() => {}
+                Ok(()) = self.stop.changed() => {}
+            }
+        }
+    }
+
+    /// Looks once. Answers after what time to look again.
+    async fn look_in_time(&self, work: &mut Work, node: Uuid) -> Duration {
+        match tokio::time::timeout(LONGEST_LOOK, self.look(work, node)).await {
+            Ok(Ok(pause)) => pause,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "jobs could not be looked at; trying again");
+                self.settings.poll
+            }
+            Err(late) => {
+                tracing::warn!(%late, "jobs could not be looked at in time; trying again");
+                self.settings.poll
+            }
+        }
+    }
+
+    /// Takes one step with each job.
+    async fn look(&self, work: &mut Work, node: Uuid) -> Result<Duration, JobsError> {
+        while let Some(ended) = work.runs.try_join_next() {
+            work.forget(ended.ok());
+        }
+        let names = self.jobs.names();
+        let now = self.store.now().await?;
+        let jobs = self.store.find(&names).await?;
+        let active = self.store.active(&names).await?;
+        let (mut pause, mut has_changed) = (self.settings.poll, false);
+        for run in active.iter().filter(|run| work.has_left(run, node)) {
+            has_changed |= self.store.take_over(run).await?;
+        }
+        for job in jobs {
+            let of_job: Vec<_> = active.iter().filter(|run| run.job == job.name).collect();
+            match self.next_step(work, &job, &of_job, now).await? {
+                Step::Wait(None) => {}
+                Step::Wait(Some(until)) => {
+                    pause = pause.min((until - now).to_std().unwrap_or_default());
+                }
+                Step::Decide { decision, state } => {
+                    self.store.decide(&job, decision, state, now).await?;
+                    has_changed = true;
+                }
+                // The end of a run wakes the worker.
+                Step::Start(_) if work.held.len() >= self.settings.concurrency => {}
+                // The node has not noticed yet that others have taken over.
+                Step::Start(_) if !self.store.is_member(node).await? => {}
+                Step::Start(at) => {
+                    has_changed = true;
+                    let (Some(run), Some(known)) = (of_job.get(at), self.jobs.get(&job.name))
+                    else {
+                        continue;
+                    };
+                    if let Some(run) = self.store.start(&job, run, node).await? {
+                        work.held.insert(run.id.uuid(), run.clone());
+                        work.runs.spawn(self.runner.clone().run(known.clone(), job, run));
+                    }
+                }
+            }
+        }
+        Ok(if has_changed { Duration::ZERO } else { pause })
+    }
+
+    /// What is to be done next with a job.
+    async fn next_step(
+        &self,
+        work: &mut Work,
+        job: &Stored<JobRow>,
+        runs: &[&Stored<RunRow>],
+        now: chrono::DateTime<chrono::Utc>,
+    ) -> Result<Step, JobsError> {
+        let (Ok(schedule), Ok(misfire)) = (job.schedule.parse(), job.misfire.parse()) else {
+            if work.unreadable.insert(job.name.clone()) {
+                tracing::warn!(job = %job.name, schedule = %job.schedule, misfire = %job.misfire, "this release cannot read the stored schedule of a job, and does not run it");
+            }
+            return Ok(Step::Wait(None));
+        };
+        let is_due = job.next_slot.is_none_or(|slot| slot <= now);
+        // After the runs: one that ended in between is seen by one of both.
+        let last_ended = match runs {
+            [] if is_due => self.store.last_ended(&job.name).await?,
+            _ => None,
+        };
+        let active: Vec<&RunRow> = runs.iter().map(|run| &***run).collect();
+        let last_ended = last_ended.as_deref();
+        let known = Known { job, schedule: &schedule, misfire, active: &active, last_ended, now };
+        Ok(known.next_step())
+    }
+
+    /// Waits for the runs, cancels those that go on, and gives them back.
+    async fn drain(&self, mut work: Work, until: Instant) {
+        while !work.runs.is_empty() {
+            tokio::select! {
+                Some(ended) = work.runs.join_next() => work.forget(ended.ok()),
+                () = tokio::time::sleep_until(until) => break,
+            }
+        }
+        work.runs.abort_all();
+        while let Some(ended) = work.runs.join_next().await {
+            work.forget(ended.ok());
+        }
+        for run in work.held.values() {
+            match self.store.release(run, false).await {
+                Ok(true) => {
+                    tracing::info!(job = %run.job, run = %run.id, "a run was cancelled and waits for another node")
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(job = %run.job, run = %run.id, %error, "a cancelled run could not be given back; others take it over");
+                }
+            }
+        }
+    }
+}
+
+impl Work {
+    fn forget(&mut self, ended: Option<Uuid>) {
+        if let Some(id) = ended {
+            self.held.remove(&id);
+        }
+    }
+
+    /// Whether a run is this node's and does not run: the answer to its start was lost, or the node
+    /// was not known to be alive meanwhile.
+    fn has_left(&self, run: &RunRow, node: Uuid) -> bool {
+        let is_running = run.state == RunState::Running && run.node == node;
+        is_running && !self.held.contains_key(&run.id.uuid())
+    }
+}

@@ -1,0 +1,252 @@
+//! Long backlogs, and what must not wait behind them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ekbatan::events::HandlerOptions;
+use ekbatan::prelude::*;
+use futures_util::FutureExt;
+use support::until;
+use tokio::sync::Semaphore;
+
+use crate::scene::{Entry, Foreign, Ledger, Mail, Renamed, Scene, deposit, node, post};
+
+on_every_database! {
+    a_stream_that_stands_still_keeps_no_other_one,
+    a_parked_event_blocks_all_behind_it_and_nothing_else,
+    a_failed_event_is_tried_again_before_a_backlog_ends,
+    an_event_that_others_released_runs_once_at_a_time,
+    a_process_that_knows_an_earlier_name_overtakes_nothing,
+    events_of_models_without_uuids_are_handled,
+}
+
+on_every_database! { on_sqlite_only: an_event_that_cannot_be_read_stops_no_other_one }
+
+fn quick() -> HandlerOptions {
+    // The events of other programs have an old date.
+    HandlerOptions::default()
+        .retry(Duration::from_millis(1), Duration::from_millis(5))
+        .max_age(None)
+}
+
+fn unordered() -> HandlerOptions {
+    HandlerOptions::unordered()
+        .retry(Duration::from_millis(1), Duration::from_millis(5))
+        .max_age(None)
+}
+
+/// Closings of a wallet, from a version on.
+pub fn closings(wallet: Uuid, versions: std::ops::RangeInclusive<i64>) -> Vec<Foreign> {
+    let row = |version| Foreign { id: Uuid::now_v7(), wallet, place: Some((version, 0)) };
+    versions.map(row).collect()
+}
+
+async fn a_stream_that_stands_still_keeps_no_other_one(scene: &Scene) {
+    let slow = Uuid::now_v7();
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = gate.clone();
+    let ledger = Ledger::new(move |ctx, event| {
+        let gate = closed.clone();
+        async move {
+            if event.model_id == slow.to_string() {
+                let _open = gate.acquire().await?;
+            }
+            post(ctx, event).await
+        }
+        .boxed()
+    });
+    // More than a round looks at, and all of them are older than the others.
+    scene.insert_events(&closings(slow, 1..=600)).await;
+    let node = scene.node().handler_with(ledger, quick().timeout(Duration::from_secs(600)));
+    let _node = node.start().await.unwrap();
+    until("all have their deliveries", async || {
+        scene.operations().pending("ledger.post").await.unwrap() == 600
+    })
+    .await;
+    for _ in 0..20 {
+        scene.insert_events(&closings(Uuid::now_v7(), 1..=1)).await;
+    }
+    scene.until_posted(20).await;
+    gate.add_permits(1_000);
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(Id::from_uuid(slow)).await, (1..=600).collect::<Vec<i64>>());
+}
+
+async fn a_parked_event_blocks_all_behind_it_and_nothing_else(scene: &Scene) {
+    let broken = Uuid::now_v7();
+    let is_mended = Arc::new(AtomicUsize::new(0));
+    let mended = is_mended.clone();
+    let ledger = Ledger::new(move |ctx, event| {
+        let is_broken = event.model_id == broken.to_string() && event.model_version == Some(1);
+        match is_broken && mended.load(Ordering::SeqCst) == 0 {
+            true => async { Err("broken".into()) }.boxed(),
+            false => post(ctx, event),
+        }
+    });
+    scene.insert_events(&closings(broken, 1..=1_500)).await;
+    let options = quick().max_attempts(1);
+    let _node = scene.node().handler_with(ledger, options).start().await.unwrap();
+    let blocked = format!("FROM {} WHERE state = 'BLOCKED'", scene.scratch.eventlog("deliveries"));
+    until("all behind it are blocked", async || {
+        scene.scratch.select(&["id"], &blocked).await.len() == 1_499
+    })
+    .await;
+    scene.insert_events(&closings(Uuid::now_v7(), 1..=10)).await;
+    scene.until_posted(10).await;
+    assert!(scene.posted(Id::from_uuid(broken)).await.is_empty());
+
+    is_mended.store(1, Ordering::SeqCst);
+    let operations = scene.operations();
+    let parked = operations.parked(10).await.unwrap();
+    operations.retry(parked[0].id, "alice", "mended").await.unwrap();
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(Id::from_uuid(broken)).await, (1..=1_500).collect::<Vec<i64>>());
+}
+
+async fn a_failed_event_is_tried_again_before_a_backlog_ends(scene: &Scene) {
+    let broken = Uuid::now_v7();
+    let mail = Mail::new(move |_, event| {
+        if event.model_id == broken.to_string() && event.attempt == 1 {
+            return async { Err("the first time".into()) }.boxed();
+        }
+        async { Ok(()) }.boxed()
+    });
+    let seen = mail.seen();
+    let mut rows = closings(broken, 1..=1);
+    rows.extend((0..3_000).flat_map(|_| closings(Uuid::now_v7(), 1..=1)));
+    for rows in rows.chunks(500) {
+        scene.insert_events(rows).await;
+    }
+    let _node = scene.node().handler_with(mail, unordered()).start().await.unwrap();
+    until("all are handled", async || seen.lock().unwrap().len() == 3_002).await;
+    let again = seen.lock().unwrap().iter().position(|seen| seen.attempt == 2);
+    assert!(again.is_some_and(|at| at < 2_500), "{again:?}");
+}
+
+/// Others take a node for dead and release what it has claimed, while its runs go on.
+async fn an_event_that_others_released_runs_once_at_a_time(scene: &Scene) {
+    let gate = Arc::new(Semaphore::new(0));
+    let running: Arc<Mutex<HashMap<Uuid, usize>>> = Arc::default();
+    let most = Arc::new(AtomicUsize::new(0));
+    let (open, now, highest) = (gate.clone(), running.clone(), most.clone());
+    let ledger = Ledger::new(move |ctx, event| {
+        let (gate, running, most) = (open.clone(), now.clone(), highest.clone());
+        async move {
+            let count = {
+                let mut running = running.lock().unwrap();
+                let count = running.entry(event.id).or_default();
+                *count += 1;
+                *count
+            };
+            most.fetch_max(count, Ordering::SeqCst);
+            let waiting = gate.acquire().await.map(drop);
+            let posted = post(ctx, event).await;
+            *running.lock().unwrap().entry(event.id).or_default() -= 1;
+            waiting?;
+            posted
+        }
+        .boxed()
+    });
+    let seen = ledger.seen();
+    let options = unordered().timeout(Duration::from_secs(600));
+    let mail = Mail::new(|_, _| async { Ok(()) }.boxed());
+    let node = scene.node().handler_with(ledger, options).handler_with(mail, quick());
+    let _node = node.start().await.unwrap();
+    for _ in 0..3 {
+        scene.insert_events(&closings(Uuid::now_v7(), 1..=1)).await;
+    }
+    until("all of them run", async || seen.lock().unwrap().len() == 3).await;
+    let deliveries = scene.scratch.eventlog("deliveries");
+    for n in 1..=5 {
+        let released = format!(
+            "UPDATE {deliveries} SET state = 'WAITING', version = version + 1 \
+             WHERE handler = 'ledger.post'"
+        );
+        scene.scratch.execute(&released).await;
+        // The node looks for deliveries in the meantime.
+        scene.insert_events(&closings(Uuid::now_v7(), 1..=1)).await;
+        until("a later event is mailed", async || {
+            let mails = format!("FROM {deliveries} WHERE handler = 'mail.send'");
+            seen.lock().unwrap().len() >= 3 + n
+                && scene.scratch.select(&["id"], &mails).await.is_empty()
+        })
+        .await;
+    }
+    gate.add_permits(1_000);
+    scene.until_handled("ledger.post").await;
+    assert_eq!(most.load(Ordering::SeqCst), 1, "an event was run beside itself");
+    assert_eq!(scene.entries().count().await.unwrap(), 8);
+}
+
+/// During a deployment, the new process has renamed a handler.
+async fn a_process_that_knows_an_earlier_name_overtakes_nothing(scene: &Scene) {
+    let old = scene.open_again().await;
+    let mail = Mail::new(|_, _| async { Ok(()) }.boxed());
+    // Its heart finds the new name after an hour.
+    let lease = Duration::from_secs(5 * 60 * 60);
+    let old_node = node(&old).lease(lease).handler_with(Ledger::posting(), quick());
+    let _old_node = old_node.handler_with(mail, quick()).start().await.unwrap();
+    let wallet = crate::scene::open_wallet(&old).await;
+    scene.until_posted(1).await;
+    let renamed = scene.node().handler_with(Renamed::posting(), quick().alias("ledger.post"));
+    let renamed = renamed.start().await.unwrap();
+    renamed.pause("ledger.post_again");
+    scene.deposit(wallet, 1).await;
+    // The old process does not know yet of the delivery of the second version.
+    deposit(&old, wallet, 1).await;
+    let later = Uuid::now_v7();
+    scene.insert_events(&closings(later, 1..=1)).await;
+    until("the old process has looked for events", async || {
+        let of_later = format!(
+            "FROM {} WHERE stream = '{later}' AND handler = 'mail.send'",
+            scene.scratch.eventlog("deliveries")
+        );
+        let events = format!(
+            "FROM {} WHERE model_id = '{later}' AND fanned_out IS NOT NULL",
+            scene.scratch.eventlog("events")
+        );
+        scene.scratch.select(&["id"], &events).await.len() == 1
+            && scene.scratch.select(&["id"], &of_later).await.is_empty()
+    })
+    .await;
+    assert_eq!(scene.posted(wallet).await, [1]);
+    renamed.resume("ledger.post_again");
+    scene.until_posted(4).await;
+    assert_eq!(scene.posted(wallet).await, [1, 2, 3]);
+}
+
+async fn an_event_that_cannot_be_read_stops_no_other_one(scene: &Scene) {
+    let events = scene.scratch.eventlog("events");
+    let rows = closings(Uuid::now_v7(), 1..=3);
+    scene.insert_events(&rows).await;
+    let unreadable =
+        format!("UPDATE {events} SET event_date = 'yesterday' WHERE model_version = 2");
+    scene.scratch.execute(&unreadable).await;
+    let wallet = rows[0].wallet;
+    let _node = scene.node().handler_with(Ledger::posting(), quick()).start().await.unwrap();
+    scene.until_posted(2).await;
+    scene.insert_events(&closings(wallet, 4..=4)).await;
+    scene.until_posted(3).await;
+    assert_eq!(scene.posted(Id::from_uuid(wallet)).await, [1, 3, 4]);
+}
+
+async fn events_of_models_without_uuids_are_handled(scene: &Scene) {
+    let events = scene.scratch.eventlog("events");
+    for n in 0..40 {
+        let rows = closings(Uuid::now_v7(), 1..=1);
+        scene.insert_events(&rows).await;
+        let named = format!(
+            "UPDATE {events} SET model_id = 'customer {n}' WHERE model_id = '{}'",
+            rows[0].wallet
+        );
+        scene.scratch.execute(&named).await;
+    }
+    let _node = scene.node().handler_with(Ledger::posting(), quick()).start().await.unwrap();
+    scene.until_posted(40).await;
+    for n in 0..40 {
+        let of_model = Entry::WALLET.eq(format!("customer {n}"));
+        assert_eq!(scene.entries().count_where(of_model).await.unwrap(), 1);
+    }
+}

@@ -1,0 +1,24 @@
+//! Jobs: one run for each slot, whatever happens to the nodes.
+//!
+//! A test is an `async fn(&Scene)`, listed in `on_every_database!`.
+
+/// Declares each test once for each database, or only for those that `only` names.
+macro_rules! on_every_database {
+    ($($tests:tt)*) => {
+        support::on_every_database! {
+            #[tokio::test(flavor = "multi_thread")]
+            |dialect| &crate::scene::Scene::start(dialect).await;
+            $($tests)*
+        }
+    };
+}
+
+mod scene;
+
+mod commits;
+mod misfires;
+mod nodes;
+mod operations;
+mod refusals;
+mod shards;
+mod slots;

@@ -1,0 +1,238 @@
+//! Nodes that end, in order and not in order, and runs that do not end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ekbatan::jobs::{JobOptions, RunState};
+use futures_util::FutureExt;
+use support::until;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::scene::{REPORT, Report, Scene, Sweep, node, rarely};
+
+on_every_database! {
+    a_run_whose_node_died_is_begun_again_by_another_one,
+    a_run_is_given_up_if_its_nodes_die_again_and_again,
+    a_drained_node_gives_its_runs_back_without_counting_an_attempt,
+    a_drained_node_waits_for_its_runs,
+    a_node_that_was_taken_for_dead_goes_on,
+    a_job_that_a_node_does_not_know_is_left_alone,
+    a_run_that_takes_too_long_fails,
+    a_run_that_its_node_cannot_cancel_is_ended_by_another_one,
+    a_panic_fails_its_own_run_only,
+    a_node_has_no_more_runs_than_it_may,
+}
+
+/// The shortest lease.
+const LEASE: Duration = Duration::from_secs(1);
+/// A lease that a slow machine keeps, and after whose fifth a node looks around.
+const LONGER: Duration = Duration::from_secs(5);
+
+async fn run_now(scene: &Scene) {
+    scene.operations().run_now(REPORT, "alice", "a test").await.unwrap();
+}
+
+/// A job that never ends, except for attempts from `from` on, which write a line.
+fn ends_from(from: u32) -> Report {
+    Report::new(move |ctx| {
+        async move {
+            if ctx.attempt() < from {
+                std::future::pending::<()>().await;
+            }
+            crate::scene::write(ctx).await
+        }
+        .boxed()
+    })
+}
+
+async fn a_run_whose_node_died_is_begun_again_by_another_one(scene: &Scene) {
+    let job = ends_from(2);
+    let dying = scene.node().lease(LEASE).job(rarely(), job.clone()).start().await.unwrap();
+    run_now(scene).await;
+    until("it runs", async || job.seen().len() == 1).await;
+    // As if its process was killed: nothing is given back.
+    drop(dying);
+    let other = scene.open_again(chrono::TimeDelta::zero()).await;
+    let _other = node(&other).lease(LONGER).job(rarely(), job.clone()).start().await.unwrap();
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    let seen = job.seen();
+    assert!(seen.iter().all(|run| (run.id, run.slot) == (seen[0].id, seen[0].slot)), "{seen:?}");
+    assert!(seen.is_sorted_by(|a, b| a.attempt < b.attempt), "{seen:?}");
+    assert_eq!(scene.lines().await.len(), 1);
+}
+
+async fn a_run_is_given_up_if_its_nodes_die_again_and_again(scene: &Scene) {
+    let job = ends_from(u32::MAX);
+    let options = JobOptions::default().attempts(2);
+    let start = async || {
+        let builder = scene.node();
+        builder.job_with(rarely(), job.clone(), options.clone()).start().await.unwrap()
+    };
+    run_after(scene, start().await, &job, 1).await;
+    run_after(scene, start().await, &job, 2).await;
+    let _last = start().await;
+    scene.until_in_state(REPORT, RunState::Failed, 1).await;
+    let run = scene.history(REPORT).await.remove(0);
+    assert!(run.error.unwrap().contains("its node was lost"));
+    assert_eq!(job.seen().len(), 2);
+}
+
+/// Lets a node die once the job was begun for this time.
+async fn run_after(scene: &Scene, dying: ekbatan::jobs::JobNode, job: &Report, times: usize) {
+    if times == 1 {
+        run_now(scene).await;
+    }
+    until("it runs", async || job.seen().len() == times).await;
+    drop(dying);
+    scene.declare_nodes_dead().await;
+}
+
+async fn a_drained_node_gives_its_runs_back_without_counting_an_attempt(scene: &Scene) {
+    let open = Arc::new(Semaphore::new(0));
+    let job = {
+        let open = open.clone();
+        Report::new(move |ctx| {
+            let open = open.clone();
+            async move {
+                let _open = open.acquire().await?;
+                crate::scene::write(ctx).await
+            }
+            .boxed()
+        })
+    };
+    let draining = scene.node().job(rarely(), job.clone()).start().await.unwrap();
+    run_now(scene).await;
+    until("it runs", async || job.seen().len() == 1).await;
+    draining.drain(Duration::from_millis(10)).await;
+    let run = scene.history(REPORT).await.remove(0);
+    assert_eq!((run.state, run.attempts, run.node), (RunState::Waiting, 0, None));
+    assert_eq!(scene.scratch.count(&scene.scratch.eventlog("job_nodes")).await, 0);
+    open.add_permits(1);
+    let _node = scene.node().job(rarely(), job.clone()).start().await.unwrap();
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    assert_eq!((job.seen()[1].attempt, scene.lines().await.len()), (1, 1));
+}
+
+async fn a_drained_node_waits_for_its_runs(scene: &Scene) {
+    let (begun, open) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let job = {
+        let (begun, open) = (begun.clone(), open.clone());
+        Report::new(move |ctx| {
+            let (begun, open) = (begun.clone(), open.clone());
+            async move {
+                begun.notify_one();
+                open.notified().await;
+                crate::scene::write(ctx).await
+            }
+            .boxed()
+        })
+    };
+    let draining = scene.node().job(rarely(), job).start().await.unwrap();
+    run_now(scene).await;
+    begun.notified().await;
+    let drained = tokio::spawn(draining.drain(Duration::MAX));
+    open.notify_one();
+    drained.await.unwrap();
+    assert_eq!(scene.in_state(REPORT, RunState::Done).await.len(), 1);
+}
+
+async fn a_node_that_was_taken_for_dead_goes_on(scene: &Scene) {
+    let job = ends_from(2);
+    let _node = scene.node().lease(LONGER).job(rarely(), job.clone()).start().await.unwrap();
+    run_now(scene).await;
+    until("it runs", async || job.seen().len() == 1).await;
+    scene.declare_nodes_dead().await;
+    // It joins anew, and finds the run of its former self.
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    assert_eq!(scene.scratch.count(&scene.scratch.eventlog("job_nodes")).await, 1);
+}
+
+async fn a_job_that_a_node_does_not_know_is_left_alone(scene: &Scene) {
+    scene.store(Report::idle(), JobOptions::default()).await;
+    let due = scene.now().await;
+    scene.set_next_slot(REPORT, due).await;
+    run_now(scene).await;
+    let before = scene.scratch.select(&["version"], &version_of(scene)).await;
+    let job = Sweep::idle();
+    let _node = scene.node().job(rarely(), job.clone()).start().await.unwrap();
+    for _ in 0..3 {
+        scene.operations().run_now("sweep", "alice", "a test").await.unwrap();
+    }
+    scene.until_in_state("sweep", RunState::Done, 3).await;
+    assert_eq!(scene.scratch.select(&["version"], &version_of(scene)).await, before);
+    let run = scene.history(REPORT).await.remove(0);
+    assert_eq!((run.state, run.attempts), (RunState::Waiting, 0));
+}
+
+fn version_of(scene: &Scene) -> String {
+    format!("FROM {} WHERE name = '{REPORT}'", scene.scratch.eventlog("jobs"))
+}
+
+async fn a_run_that_takes_too_long_fails(scene: &Scene) {
+    let options = JobOptions::default().deadline(Duration::from_millis(50));
+    let job = ends_from(u32::MAX);
+    let _node = scene.node().job_with(rarely(), job, options).start().await.unwrap();
+    run_now(scene).await;
+    scene.until_in_state(REPORT, RunState::Failed, 1).await;
+    let run = scene.history(REPORT).await.remove(0);
+    assert!(run.error.unwrap().contains("did not end within"));
+}
+
+async fn a_run_that_its_node_cannot_cancel_is_ended_by_another_one(scene: &Scene) {
+    let options = JobOptions::default();
+    let job = ends_from(u32::MAX);
+    let node = scene.node().lease(LONGER).job_with(rarely(), job.clone(), options);
+    let _node = node.start().await.unwrap();
+    run_now(scene).await;
+    until("it runs", async || job.seen().len() == 1).await;
+    // As if its thread was blocked since.
+    let past = scene.literal(scene.now().await - chrono::TimeDelta::minutes(1));
+    let runs = scene.scratch.eventlog("job_runs");
+    scene.scratch.execute(&format!("UPDATE {runs} SET deadline = {past}")).await;
+    scene.until_in_state(REPORT, RunState::Failed, 1).await;
+    let run = scene.history(REPORT).await.remove(0);
+    assert!(run.error.unwrap().contains("could not cancel"));
+}
+
+async fn a_panic_fails_its_own_run_only(scene: &Scene) {
+    let job = Report::new(|ctx| {
+        let is_first = ctx.kind() == ekbatan::jobs::RunKind::Manual;
+        async move { if is_first { panic!("deliberate") } else { Ok(()) } }.boxed()
+    });
+    let other = Sweep::idle();
+    let node = scene.node().job(rarely(), job).job(rarely(), other).start().await.unwrap();
+    run_now(scene).await;
+    scene.until_in_state(REPORT, RunState::Failed, 1).await;
+    let run = scene.history(REPORT).await.remove(0);
+    assert_eq!(run.error.as_deref(), Some("panicked: deliberate"));
+    scene.operations().run_now("sweep", "alice", "a test").await.unwrap();
+    scene.until_in_state("sweep", RunState::Done, 1).await;
+    node.drain(Duration::MAX).await;
+}
+
+async fn a_node_has_no_more_runs_than_it_may(scene: &Scene) {
+    let open = Arc::new(Semaphore::new(0));
+    let job = {
+        let open = open.clone();
+        Report::new(move |_| {
+            let open = open.clone();
+            async move {
+                open.acquire().await?.forget();
+                Ok(())
+            }
+            .boxed()
+        })
+    };
+    let options = JobOptions::default().overlap(ekbatan::jobs::Overlap::Allow);
+    let node = scene.node().concurrency(1).job_with(rarely(), job.clone(), options);
+    let _node = node.start().await.unwrap();
+    run_now(scene).await;
+    run_now(scene).await;
+    for ended in 1..=2 {
+        until("it runs", async || job.seen().len() == ended).await;
+        let status = scene.operations().job(REPORT).await.unwrap();
+        assert_eq!((status.running, status.waiting), (1, 2 - ended));
+        open.add_permits(1);
+        scene.until_in_state(REPORT, RunState::Done, ended).await;
+    }
+}

@@ -1,0 +1,145 @@
+//! What operators do: pause and resume, run now, list, and look at the history.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use ekbatan::jobs::{JobOptions, JobsError, Misfire, RunKind, RunState, Schedule};
+use futures_util::FutureExt;
+use support::until;
+
+use crate::scene::{REPORT, Report, Scene, Sweep, hourly, rarely};
+
+on_every_database! {
+    no_run_starts_after_a_pause,
+    a_paused_job_runs_if_somebody_asks_for_it,
+    what_was_due_during_a_pause_is_not_run,
+    jobs_are_listed_also_if_no_node_knows_them,
+    the_last_runs_are_kept_with_their_errors,
+    who_and_why_are_stored,
+}
+
+async fn no_run_starts_after_a_pause(scene: &Scene) {
+    let every = Schedule::every(Duration::from_millis(10)).unwrap();
+    let options = JobOptions::default().misfire(Misfire::CatchUp(5)).keep(10_000);
+    let job = Report::idle();
+    let builder = || scene.node().job_with(every.clone(), job.clone(), options.clone());
+    let _nodes = [builder().start().await.unwrap(), builder().start().await.unwrap()];
+    let operations = scene.operations();
+    for round in 1..=10 {
+        scene.until_in_state(REPORT, RunState::Done, round).await;
+        operations.pause(REPORT, "alice", "a test").await.unwrap();
+        let started = started(scene).await;
+        // The nodes look again, and find this run.
+        operations.run_now(REPORT, "alice", "a test").await.unwrap();
+        until("it is run", async || {
+            let history = scene.history(REPORT).await;
+            let manual = history.iter().filter(|run| run.kind == RunKind::Manual);
+            manual.filter(|run| run.state == RunState::Done).count() == round
+        })
+        .await;
+        assert_eq!(self::started(scene).await, started, "round {round}");
+        operations.resume(REPORT, "alice", "a test").await.unwrap();
+    }
+}
+
+/// The scheduled runs that have been started.
+async fn started(scene: &Scene) -> HashSet<ekbatan::prelude::Uuid> {
+    let history = scene.history(REPORT).await;
+    let started = history.iter().filter(|run| run.kind == RunKind::Scheduled);
+    started.filter(|run| run.started.is_some()).map(|run| run.id).collect()
+}
+
+async fn a_paused_job_runs_if_somebody_asks_for_it(scene: &Scene) {
+    let job = Report::writing();
+    let _node = scene.node().job(hourly(), job.clone()).start().await.unwrap();
+    let operations = scene.operations();
+    operations.pause(REPORT, "alice", "a test").await.unwrap();
+    let id = operations.run_now(REPORT, "alice", "the customer waits").await.unwrap();
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    let run = operations.run(id).await.unwrap().unwrap();
+    assert_eq!((run.kind, run.state, run.id), (RunKind::Manual, RunState::Done, job.seen()[0].id));
+    assert!(operations.job(REPORT).await.unwrap().is_paused);
+}
+
+async fn what_was_due_during_a_pause_is_not_run(scene: &Scene) {
+    let job = Report::idle();
+    let _node = scene.node().job(hourly(), job.clone()).start().await.unwrap();
+    let operations = scene.operations();
+    let next = operations.job(REPORT).await.unwrap().next_slot.unwrap();
+    operations.pause(REPORT, "alice", "a test").await.unwrap();
+    // As if the pause had lasted for hours.
+    scene.set_next_slot(REPORT, next - TimeDelta::hours(5)).await;
+    operations.resume(REPORT, "alice", "a test").await.unwrap();
+    assert!(operations.job(REPORT).await.unwrap().next_slot.unwrap() >= next);
+    operations.run_now(REPORT, "alice", "a test").await.unwrap();
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    assert!(job.seen().iter().all(|seen| seen.slot > next - TimeDelta::hours(1)));
+    assert_eq!(operations.job(REPORT).await.unwrap().omitted, 0);
+}
+
+async fn jobs_are_listed_also_if_no_node_knows_them(scene: &Scene) {
+    scene.store(Report::idle(), JobOptions::default()).await;
+    scene.store(Sweep::idle(), JobOptions::default()).await;
+    scene.operations().run_now("sweep", "alice", "a test").await.unwrap();
+    let jobs = scene.operations().jobs().await.unwrap();
+    let found: Vec<_> =
+        jobs.iter().map(|job| (job.name.as_str(), job.waiting, job.is_paused)).collect();
+    assert_eq!(found, [(REPORT, 0, false), ("sweep", 1, false)]);
+    assert_eq!(jobs[0].schedule.parse(), Ok(rarely()));
+    assert_eq!(jobs[0].next_slot, rarely().next_after(scene.now().await));
+}
+
+async fn the_last_runs_are_kept_with_their_errors(scene: &Scene) {
+    let job = Report::new(|_| {
+        let cause = std::io::Error::other("no paper");
+        async move { Err(Box::new(Jam(cause)) as crate::scene::Failure) }.boxed()
+    });
+    let options = JobOptions::default().keep(2);
+    let node = scene.node().job_with(rarely(), job.clone(), options).start().await.unwrap();
+    let mut ids = Vec::new();
+    for run in 1..=4 {
+        ids.push(scene.operations().run_now(REPORT, "alice", "a test").await.unwrap());
+        until("it has failed", async || {
+            let run = scene.operations().run(*ids.last().unwrap()).await.unwrap();
+            run.is_some_and(|run| run.state == RunState::Failed)
+        })
+        .await;
+        assert_eq!(job.seen().len(), run);
+    }
+    node.drain(Duration::MAX).await;
+    let history = scene.operations().history(REPORT, 10).await.unwrap();
+    let kept: Vec<_> = history.iter().map(|run| run.id).collect();
+    assert_eq!(kept, [ids[3], ids[2]], "the last first");
+    assert_eq!(history[0].error.as_deref(), Some("the printer jammed: no paper"));
+    assert!(history[0].ended >= history[0].started);
+    assert_eq!(scene.operations().history(REPORT, 1).await.unwrap().len(), 1);
+    assert_eq!(scene.operations().run(ids[0]).await.unwrap(), None);
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the printer jammed")]
+struct Jam(#[source] std::io::Error);
+
+async fn who_and_why_are_stored(scene: &Scene) {
+    scene.store(Report::idle(), JobOptions::default()).await;
+    let operations = scene.operations();
+    operations.pause(REPORT, "alice", "a holiday").await.unwrap();
+    operations.run_now(REPORT, "bob", "it is urgent").await.unwrap();
+    operations.resume(REPORT, "alice", "it is over").await.unwrap();
+    let log = scene.scratch.eventlog("interventions");
+    let rows = format!("FROM {log} WHERE handler = '{REPORT}' ORDER BY started, id");
+    let rows = scene.scratch.select(&["kind", "who", "why", "state"], &rows).await;
+    let row = |texts: [&str; 4]| texts.map(|text| Some(text.to_owned())).to_vec();
+    let expected = [
+        row(["PAUSE", "alice", "a holiday", "DONE"]),
+        row(["RUN", "bob", "it is urgent", "DONE"]),
+        row(["RESUME", "alice", "it is over", "DONE"]),
+    ];
+    assert_eq!(rows, expected);
+    let blank = operations.pause(REPORT, "alice", "  ").await.unwrap_err();
+    assert!(matches!(blank, JobsError::Unfit { what: "why", .. }), "{blank}");
+    let unknown = operations.run_now("repot", "alice", "a test").await.unwrap_err();
+    assert_eq!(unknown.to_string(), "there is no job `repot`; there is `report`");
+    assert!(operations.history("repot", 1).await.is_err());
+}
