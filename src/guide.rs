@@ -17,6 +17,7 @@ pages! {
     commit = "../docs/src/commit.md",
     outbox = "../docs/src/outbox.md",
     events = "../docs/src/events.md",
+    calls = "../docs/src/calls.md",
     jobs = "../docs/src/jobs.md",
     migrations = "../docs/src/migrations.md",
     sharding = "../docs/src/sharding.md",

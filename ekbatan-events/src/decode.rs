@@ -42,6 +42,16 @@ pub enum DecodeError {
         /// The cause.
         source: serde_json::Error,
     },
+    /// The stored parameters of an enqueued call do not fit the action.
+    #[error(
+        "the parameters of an enqueued call of `{action}` do not fit the code: {source}; new parameters of an action need a default"
+    )]
+    Params {
+        /// The action.
+        action: &'static str,
+        /// The cause.
+        source: serde_json::Error,
+    },
     /// The application's `upcast` failed.
     #[error("`upcast` failed for version {version} of `{name}`: {source}")]
     Upcast {

@@ -114,6 +114,7 @@ impl Runner {
             executor: &self.executor,
             handler: handler.name,
             delivery: delivery.id.uuid(),
+            principal: None,
             trace_parent: event.trace_parent.clone(),
             mark: Some(self.shard.mark(delivery).map_err(misfit)?),
             lost: false,

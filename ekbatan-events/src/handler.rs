@@ -146,6 +146,8 @@ pub struct HandlerContext<'c> {
     pub(crate) handler: &'static str,
     /// Identifies this delivery, for the keys of steps.
     pub(crate) delivery: Uuid,
+    /// In whose name actions are executed; `None`: in that of the handler.
+    pub(crate) principal: Option<String>,
     pub(crate) trace_parent: Option<String>,
     /// `None` once an action has carried it.
     pub(crate) mark: Option<Mark>,
@@ -210,7 +212,8 @@ impl HandlerContext<'_> {
         action: &'a A,
         params: A::Params,
     ) -> ekbatan_core::action::Execution<'a, A> {
-        let call = self.executor.execute(action, params).principal(self.handler);
+        let principal = self.principal.as_deref().unwrap_or(self.handler);
+        let call = self.executor.execute(action, params).principal(principal);
         match &self.trace_parent {
             Some(parent) => call.trace_parent(parent.clone()),
             None => call,

@@ -6,12 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use ekbatan_core::__private::deliveries::{OwnedHandler, StoredEvent, Subscriptions};
+use ekbatan_core::action::Action;
 use ekbatan_core::domain::{EventName, ShardIdentifier};
 
 use crate::decode::DecodeError;
 use crate::error::StartError;
-use crate::options::Order;
+use crate::options::{Order, StartFrom};
 use crate::{Delivered, EventHandler, HandledEvent, HandlerContext, HandlerOptions};
+
+/// What the subscription of an action names in place of an event. Operators pause it like others.
+const CALLS: &str = "(enqueued calls)";
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -52,6 +56,27 @@ impl<H: EventHandler> AnyHandler for H {
     }
 }
 
+/// Runs the calls of an action that other actions enqueue.
+struct EnqueuedCalls<A>(A);
+
+#[async_trait]
+impl<A: Action + 'static> AnyHandler for EnqueuedCalls<A> {
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        call: StoredEvent,
+        _attempt: u32,
+        _shard: ShardIdentifier,
+    ) -> Result<(), BoxError> {
+        let params = serde_json::from_str(&call.payload)
+            .map_err(|source| DecodeError::Params { action: A::NAME, source })?;
+        // Whoever enqueued the call makes it.
+        ctx.principal = call.principal;
+        ctx.execute(&self.0, params).await?;
+        Ok(())
+    }
+}
+
 /// What a handler has done on one shard.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
@@ -82,6 +107,20 @@ impl Handler {
             paused: Arc::default(),
             counts: Mutex::default(),
             inner: Box::new(handler),
+        }
+    }
+
+    /// The handler of an action's enqueued calls.
+    pub(crate) fn of_action<A: Action + 'static>(action: A, mut options: HandlerOptions) -> Self {
+        // No event has such a name: the calls get their deliveries from those who enqueue them.
+        options.start_from = StartFrom::Now;
+        Self {
+            name: A::NAME,
+            options,
+            events: vec![CALLS.to_owned()],
+            paused: Arc::default(),
+            counts: Mutex::default(),
+            inner: Box::new(EnqueuedCalls(action)),
         }
     }
 

@@ -6,7 +6,7 @@
 //! effect. So that effect is in the database exactly once, however often the handler runs.
 //!
 //! The files from bottom to top: `options`, `decode`, `error`, `intervention`, `dead_letter`, `delivery_filter`,
-//! `failure` and `handler` are what an application sees; `handler_set`; `membership` and `registration`, the rows of nodes and
+//! `failure`, `ending` and `handler` are what an application sees; `handler_set`; `membership` and `registration`, the rows of nodes and
 //! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `windows` and `rounds`, from due
 //! deliveries to those that may start; `delivery_run`; `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk` and
@@ -24,6 +24,7 @@ mod delivery_run;
 mod delivery_status;
 mod doorbell;
 mod elsewhere;
+mod ending;
 mod error;
 mod failure;
 mod gauges;
@@ -50,6 +51,7 @@ pub use dead_letter::{DeadLetter, DeadLetterState};
 pub use decode::{DecodeError, HandledEvent};
 pub use delivery_filter::DeliveryFilter;
 pub use delivery_status::DeliveryStatus;
+pub use ending::HandedBack;
 pub use error::{EventsError, StartError};
 pub use handler::{Delivered, EventHandler, HandlerContext};
 pub use intervention::{Intervention, InterventionKind, InterventionState};
@@ -61,6 +63,7 @@ pub use retention::{Deleted, Retention, RetentionError};
 /// What the workspace's other crates need, and users do not.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::ending::told_to_end;
     pub use crate::intervention::Operator;
 
     /// Why a handler or a job failed, as text.

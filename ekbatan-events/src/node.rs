@@ -1,11 +1,12 @@
 //! A node: handles events in this process.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ekbatan_core::__private::deliveries::DeliveryHub;
-use ekbatan_core::action::ActionExecutor;
+use ekbatan_core::action::{Action, ActionExecutor};
 use ekbatan_core::shard::{Databases, Shard};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -14,6 +15,7 @@ use uuid::Uuid;
 
 use crate::delivery_run::Runner;
 use crate::doorbell::NodeDoorbell;
+use crate::ending::{HandedBack, told_to_end};
 use crate::error::{EventsError, StartError};
 use crate::gauges::Gauges;
 use crate::handler_set::{Counts, Handler, HandlerSet};
@@ -35,7 +37,7 @@ use crate::{EventHandler, HandledEvent, HandlerOptions};
 pub struct Node {
     handlers: HandlerSet,
     stop: watch::Sender<Stop>,
-    workers: JoinSet<()>,
+    workers: JoinSet<HandedBack>,
     /// The heartbeats and the retention; they end when this is dropped.
     hearts: JoinSet<()>,
     leaving: watch::Sender<bool>,
@@ -85,6 +87,24 @@ impl NodeBuilder {
             });
         }
         self.handlers.push(Handler::new(handler, options));
+        self
+    }
+
+    /// Adds an action whose [enqueued](ekbatan_core::action::ActionPlan::enqueue) calls the node runs, with
+    /// the default options.
+    pub fn action<A: Action + 'static>(self, action: A) -> Self {
+        let options = HandlerOptions::of(self.executor.databases().events_config());
+        self.action_with(action, options)
+    }
+
+    /// Adds an action whose [enqueued](ekbatan_core::action::ActionPlan::enqueue) calls the node runs.
+    ///
+    /// What operators see of the calls has the name of the action. Calls with one key
+    /// [in turn](ekbatan_core::action::EnqueuedCall::in_turn) run one after another unless the options are
+    /// [unordered](HandlerOptions::unordered). The age of a call counts from the time when it is due.
+    /// `only` and `from_now_on` have no meaning for calls.
+    pub fn action_with<A: Action + 'static>(mut self, action: A, options: HandlerOptions) -> Self {
+        self.handlers.push(Handler::of_action(action, options));
         self
     }
 
@@ -276,14 +296,33 @@ impl Node {
 
     /// Claims nothing more, waits for the handlers that run, for at most `grace`, cancels those that
     /// still run, and gives everything back that is not handled, without counting an attempt.
-    pub async fn drain(mut self, grace: Duration) {
+    pub async fn drain(mut self, grace: Duration) -> HandedBack {
         let now = Instant::now();
         // A century, if there is no such time.
         let at = now.checked_add(grace).unwrap_or(now + Duration::from_secs(3_155_760_000));
         self.stop.send_replace(Stop::At(at));
-        while self.workers.join_next().await.is_some() {}
+        let mut all = HandedBack::default();
+        while let Some(ended) = self.workers.join_next().await {
+            all = all.and(ended.unwrap_or_default());
+        }
         self.leaving.send_replace(true);
         while self.hearts.join_next().await.is_some() {}
+        all
+    }
+
+    /// Runs until the process is told to end, by SIGTERM or Ctrl-C, and then [drains](Self::drain). Fails
+    /// if the system lets the process not hear of signals.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(node: ekbatan_events::Node) -> std::io::Result<()> {
+    /// let handed_back = node.run_until_signal(Duration::from_secs(30)).await?;
+    /// println!("{} runs were cancelled, other nodes do them", handed_back.cancelled);
+    /// # Ok(()) }
+    /// ```
+    pub async fn run_until_signal(self, grace: Duration) -> io::Result<HandedBack> {
+        told_to_end().await?;
+        Ok(self.drain(grace).await)
     }
 }
 

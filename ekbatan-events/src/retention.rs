@@ -60,7 +60,7 @@ pub struct Deleted {
     pub events: u64,
     /// Settled dead letters.
     pub dead_letters: u64,
-    /// Idempotency keys.
+    /// Idempotency keys, and keys of enqueued calls.
     pub keys: u64,
     /// Messages that were handled.
     pub inbox: u64,
@@ -167,7 +167,8 @@ impl Retention {
         self
     }
 
-    /// Deletes idempotency keys that were used longer ago than this.
+    /// Deletes idempotency keys that were used longer ago than this, and keys of enqueued calls of which
+    /// the last has ended.
     pub fn keys(mut self, age: Duration) -> Self {
         self.keys = Some(age);
         self
@@ -267,6 +268,7 @@ impl Retention {
         let delete = |rows, age| delete(shard, rows, now, age, at_once);
         if let Some(age) = keys {
             deleted.keys = delete(OldRows::KEYS, age).await?;
+            deleted.keys += delete(OldRows::ENQUEUED_KEYS, age).await?;
         }
         if let Some(age) = inbox {
             deleted.inbox = delete(OldRows::INBOX, age).await?;
@@ -277,7 +279,7 @@ impl Retention {
             delete(OldRows::DECISIONS, age).await?;
         }
         if let Some(age) = dead_letters {
-            let settled = OldRows { table: DeadLetter::TABLE, date: "settled", id: "id" };
+            let settled = OldRows::of(DeadLetter::TABLE, "settled", "id");
             deleted.dead_letters = delete(settled, age).await?;
         }
         if let Some(age) = events {

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::claimed::Claimed;
 use crate::delivery_run::{End, Ended, Runner};
 use crate::doorbell::NodeDoorbell;
+use crate::ending::HandedBack;
 use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
 use crate::membership::release;
@@ -68,7 +69,7 @@ struct Work {
 
 impl ShardWorker {
     /// Runs until the node stops.
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(mut self) -> HandedBack {
         let mut commits = self.hub.commits();
         let mut work = Work {
             streams: Streams::default(),
@@ -175,8 +176,11 @@ impl ShardWorker {
                     claimed.iter().filter(|one| is_held(one)).filter_map(Claimed::stream);
                 rounds.failed_meanwhile.extend(held_streams);
                 let failed = &rounds.failed_meanwhile;
+                // A handler may have been paused meanwhile.
                 let is_late = |one: &mut Claimed| {
-                    is_held(one) || one.stream().is_some_and(|key| failed.contains(&key))
+                    is_held(one)
+                        || one.handler.is_paused()
+                        || one.stream().is_some_and(|key| failed.contains(&key))
                 };
                 for handler in self.handlers.iter() {
                     let Some(room) = rounds.room.get(handler.name) else { continue };
@@ -282,24 +286,24 @@ impl ShardWorker {
     }
 
     /// Ends what still runs, and gives everything back, if the database answers.
-    async fn hand_back(self, mut work: Work) {
+    async fn hand_back(self, mut work: Work) -> HandedBack {
         work.runs.shutdown().await;
-        if tokio::time::timeout(LONGEST_POLL, self.give_all_back(work)).await.is_err() {
-            tracing::warn!(shard = %self.runner.shard.identifier(), "deliveries were not given back within {LONGEST_POLL:?}; they are taken over later");
-        }
-    }
-
-    async fn give_all_back(&self, work: Work) {
-        let Work { mut streams, .. } = work;
-        let now = self.runner.clock.now();
         let mut waiting: Vec<_> =
-            streams.take_waiting().into_iter().map(|one| one.delivery).collect();
+            work.streams.take_waiting().into_iter().map(|one| one.delivery).collect();
         let Arrived { born, returned } = self.owner.take();
         waiting.extend(born.into_iter().map(|one| one.delivery).chain(returned));
-        let (running, count) = (streams.held().len(), waiting.len());
-        if running + count > 0 {
-            tracing::info!(shard = %self.runner.shard.identifier(), cancelled = running, waiting = count, "a node hands deliveries back");
+        let (cancelled, count) = (work.streams.held().len(), waiting.len());
+        if cancelled + count > 0 {
+            tracing::info!(shard = %self.runner.shard.identifier(), cancelled, waiting = count, "a node hands deliveries back");
         }
+        if tokio::time::timeout(LONGEST_POLL, self.give_all_back(waiting)).await.is_err() {
+            tracing::warn!(shard = %self.runner.shard.identifier(), "deliveries were not given back within {LONGEST_POLL:?}; they are taken over later");
+        }
+        HandedBack { cancelled, waiting: count }
+    }
+
+    async fn give_all_back(&self, waiting: Vec<Stored<Delivery>>) {
+        let now = self.runner.clock.now();
         self.give_back(waiting, now).await;
         // Those whose run was cancelled, by what the database knows of them.
         let Some(node) = *self.identity.borrow() else { return };

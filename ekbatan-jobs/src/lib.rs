@@ -28,6 +28,7 @@ mod span;
 mod store;
 mod worker;
 
+pub use ekbatan_events::HandedBack;
 pub use error::{JobsError, StartError};
 pub use job::{Job, RunContext};
 pub use misfire::Misfire;

@@ -1,8 +1,11 @@
 //! A node: runs jobs in this process.
 
+use std::io;
 use std::time::Duration;
 
 use ekbatan_core::action::ActionExecutor;
+use ekbatan_events::__private::told_to_end;
+use ekbatan_events::HandedBack;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -29,7 +32,7 @@ use crate::worker::{Stop, Worker};
 #[must_use = "a node that is dropped stops"]
 pub struct JobNode {
     stop: watch::Sender<Stop>,
-    workers: JoinSet<()>,
+    workers: JoinSet<HandedBack>,
     /// The heartbeat; it ends when this is dropped.
     hearts: JoinSet<()>,
     leaving: watch::Sender<bool>,
@@ -123,13 +126,32 @@ impl JobNode {
 
     /// Starts nothing more, waits for the runs, for at most `grace`, cancels those that still run,
     /// and gives them back without counting an attempt.
-    pub async fn drain(mut self, grace: Duration) {
+    pub async fn drain(mut self, grace: Duration) -> HandedBack {
         let now = Instant::now();
         // A century, if there is no such time.
         let at = now.checked_add(grace).unwrap_or(now + Duration::from_secs(3_155_760_000));
         self.stop.send_replace(Stop::At(at));
-        while self.workers.join_next().await.is_some() {}
+        let mut all = HandedBack::default();
+        while let Some(ended) = self.workers.join_next().await {
+            all = all.and(ended.unwrap_or_default());
+        }
         self.leaving.send_replace(true);
         while self.hearts.join_next().await.is_some() {}
+        all
+    }
+
+    /// Runs until the process is told to end, by SIGTERM or Ctrl-C, and then [drains](Self::drain). A
+    /// process with both kinds of nodes joins them:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(node: ekbatan_events::Node, jobs: ekbatan_jobs::JobNode) -> std::io::Result<()> {
+    /// let grace = Duration::from_secs(30);
+    /// tokio::try_join!(node.run_until_signal(grace), jobs.run_until_signal(grace))?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run_until_signal(self, grace: Duration) -> io::Result<HandedBack> {
+        told_to_end().await?;
+        Ok(self.drain(grace).await)
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use ekbatan_core::domain::Stored;
+use ekbatan_events::HandedBack;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -53,7 +54,7 @@ struct Work {
 
 impl Worker {
     /// Runs until the node stops.
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(mut self) -> HandedBack {
         let mut work = Work::default();
         loop {
             let identity = *self.identity.borrow_and_update();
@@ -165,7 +166,7 @@ impl Worker {
     }
 
     /// Waits for the runs, cancels those that go on, and gives them back.
-    async fn drain(&self, mut work: Work, until: Instant) {
+    async fn drain(&self, mut work: Work, until: Instant) -> HandedBack {
         while !work.runs.is_empty() {
             tokio::select! {
                 Some(ended) = work.runs.join_next() => work.forget(ended.ok()),
@@ -176,9 +177,11 @@ impl Worker {
         while let Some(ended) = work.runs.join_next().await {
             work.forget(ended.ok());
         }
+        let mut handed_back = HandedBack::default();
         for run in work.held.values() {
             match self.store.release(run, false).await {
                 Ok(true) => {
+                    handed_back.cancelled += 1;
                     tracing::info!(job = %run.job, run = %run.id, "a run was cancelled and waits for another node")
                 }
                 Ok(false) => {}
@@ -187,6 +190,7 @@ impl Worker {
                 }
             }
         }
+        handed_back
     }
 }
 

@@ -44,8 +44,8 @@ pub const TABLE: [RoomList; 7] = [
     ] },
     // A strategy of contention knows neither the executor nor how a call is built.
     RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[
-        rooms("plan", &["action", "context", "plan", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
-        rooms("commit", &["attempt", "call_queues", "commit", "deadline", "key_locks", "sent_births", "shard_batches"], &["plan"]),
+        rooms("plan", &["action", "context", "plan", "enqueue", "params", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
+        rooms("commit", &["attempt", "call_queues", "commit", "deadline", "key_locks", "place_calls", "sent_births", "shard_batches"], &["plan"]),
         room(&["contention"], &["plan", "commit"]),
         rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "performing", "run", "trace_parent"], &["plan", "commit", "contention"]),
     ] },
@@ -63,7 +63,7 @@ pub const TABLE: [RoomList; 7] = [
     ] },
     // What a handler sees is below what runs it.
     RoomList { of_crate: "ekbatan-events", folder: "", rooms: &[
-        rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "handler"], &[]),
+        rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "ending", "handler"], &[]),
         room(&["handler_set"], &["contract"]),
         rooms("nodes", &["membership", "registration"], &["contract", "handler_set"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),

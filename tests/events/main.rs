@@ -19,10 +19,11 @@ mod scene;
 mod adversity;
 mod backlog;
 mod birth;
+mod calls;
 mod completing;
 mod doorbell;
+mod ending;
 mod failures;
-
 mod isolation;
 mod late;
 mod locked;

@@ -54,7 +54,7 @@ fn failing(version: i64) -> Ledger {
 
 impl Scene {
     /// Makes all events older by two hours.
-    async fn age_events(&self) {
+    pub async fn age_events(&self) {
         let events = self.scratch.eventlog("events");
         let older = match self.scratch.dialect {
             Dialect::Sqlite => {

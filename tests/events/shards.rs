@@ -106,6 +106,25 @@ impl EventHandler for ConfirmTickets {
     }
 }
 
+/// Sells a ticket, and has it confirmed later.
+struct SellAndConfirm;
+
+impl Action for SellAndConfirm {
+    const NAME: &'static str = "ticket.sell_and_confirm";
+    type Params = On;
+    type Output = ();
+    type Error = ReadError;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, on: &On) -> Result<(), ReadError> {
+        let ticket = Sell.perform(ctx, on).await?.uuid();
+        // A key of one shard is none of another.
+        let key = if on.member == 1 { ticket.to_string() } else { "the last one".to_owned() };
+        ctx.plan().cancel(&Confirm, &key);
+        ctx.plan().enqueue(&Confirm, Confirmation { ticket }).unique(key);
+        Ok(())
+    }
+}
+
 /// Sells a second ticket for each one, on another shard.
 struct SellAnother;
 
@@ -218,4 +237,28 @@ async fn an_effect_on_another_shard_is_there_once_by_the_inbox() {
     }
     assert_eq!(inbox.iter().sum::<usize>(), 60);
     assert!(inbox.iter().all(|count| *count > 0), "on {shards:?}: {inbox:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_enqueued_call_is_on_the_shard_of_its_action() {
+    let (executor, shards, scratches) = three_shards().await;
+    for shard in shards {
+        for _ in 0..3 {
+            let on = On { group: shard.group().into(), member: shard.member().into() };
+            executor.execute(&SellAndConfirm, on).await.unwrap();
+        }
+    }
+    let mut waiting = Vec::new();
+    for scratch in &scratches {
+        waiting.push(scratch.count(&scratch.eventlog("deliveries")).await);
+    }
+    // Where all calls have one key, each cancels the one before it.
+    assert_eq!(waiting, [1, 3, 1]);
+    let _node = crate::scene::node(&executor).action(Confirm).start().await.unwrap();
+    let tickets = executor.databases().repository::<Ticket>();
+    let confirmed = Ticket::CONFIRMED.eq(true);
+    until("the tickets are confirmed", async || {
+        tickets.count_where(confirmed.clone()).await.unwrap() == 5
+    })
+    .await;
 }

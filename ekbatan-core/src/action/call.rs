@@ -12,12 +12,13 @@ use super::attempt::Attempt;
 use super::contention::{Perform, Performed};
 use super::deadline::Deadline;
 use super::executor_state::ExecutorState;
+use super::params::params_of;
 use super::performing::performing;
 use super::plan::PlanParts;
 use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, PlanRows, Planned, PlannedBatches};
 use super::{Action, ActionContext, ActionPlan, Contention, ExecuteError, PlanError, RetryPolicy};
 use crate::db::{ActionId, OpenAction};
-use crate::domain::{LockKey, PayloadError};
+use crate::domain::LockKey;
 use crate::outbox::{ActionRecord, KeyRecord, Mark, StoredOutput};
 use crate::repository::PendingReads;
 use crate::shard::{Fencing, HomedKey};
@@ -230,10 +231,12 @@ impl<A: Action, O: Send> Perform for Call<'_, A, O> {
         performed: Performed<A::Output>,
     ) -> Result<(A::Output, Planned), ExecuteError<A::Error>> {
         let Performed { output, plan, started } = performed;
-        let PlanParts { rows, expected, events, effects, pending } = plan.into_parts()?;
+        let PlanParts { rows, expected, events, calls, effects, pending } = plan.into_parts()?;
         let mark = self.options.mark.as_ref();
-        let changes_nothing =
-            rows.is_empty() && self.keyed.is_none() && mark.is_none_or(Mark::is_check);
+        let changes_nothing = rows.is_empty()
+            && calls.is_empty()
+            && self.keyed.is_none()
+            && mark.is_none_or(Mark::is_check);
         let is_recorded = !changes_nothing || self.executor.record_reads;
         // The mark is checked also if nothing is written: the action may have effects.
         let batches = if !is_recorded && expected.is_empty() && mark.is_none() {
@@ -252,9 +255,10 @@ impl<A: Action, O: Send> Perform for Call<'_, A, O> {
                 allow_cross_shard: self.options.allow_cross_shard,
                 is_recorded,
                 deliveries: &self.executor.deliveries,
+                clock: &self.executor.databases.clock,
                 mark,
             };
-            let rows = PlanRows { changes: rows, expected };
+            let rows = PlanRows { changes: rows, expected, calls };
             let PlannedBatches { batches, claim } = {
                 let building = pin!(builder.build(rows, &events, key));
                 self.attempt.deadline.bound(building).await??
@@ -267,11 +271,4 @@ impl<A: Action, O: Send> Perform for Call<'_, A, O> {
         };
         Ok((output, Planned { batches, effects, events: events.len(), pending }))
     }
-}
-
-fn params_of<A: Action>(params: &A::Params) -> Result<Json, PlanError> {
-    let name = A::NAME.to_owned();
-    let json =
-        serde_json::to_value(params).map_err(|source| PayloadError::Serialize { name, source })?;
-    Ok(PayloadError::require_object(&format!("{}'s parameters", A::NAME), json)?)
 }

@@ -85,6 +85,22 @@ pub enum PlanError {
     /// The parameters or an event do not serialize to a JSON object.
     #[error(transparent)]
     Payload(#[from] PayloadError),
+    /// A key of enqueued calls is empty.
+    #[error("a key of an enqueued call of `{action}` is empty; name what the calls share")]
+    EmptyKey {
+        /// The action.
+        action: &'static str,
+    },
+    /// An enqueued call is due after the year 9999.
+    #[error(
+        "the enqueued call of `{action}` is due {due}; not every database stores dates after the year 9999"
+    )]
+    TooLate {
+        /// The action.
+        action: &'static str,
+        /// The time.
+        due: String,
+    },
     /// The output does not serialize, so it cannot be stored under the idempotency key.
     #[error("the output does not serialize, so it cannot be stored under the idempotency key: {0}")]
     Output(serde_json::Error),

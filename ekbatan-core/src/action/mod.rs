@@ -13,10 +13,12 @@
 //   commit                        gives the batches to the databases; runs the effects
 //   attempt, deadline             the state that a call carries through its attempts
 //   shard_batches                 from a plan to one batch per shard
+//   place_calls                   what a shard stores of the calls for later
 //   key_locks, key_scope          one call at a time per idempotency key or message
 //   call_queues                   calls that wait for the same key
-//   action, context, plan         what users implement, read through and stage on
+//   action, context, plan, enqueue  what users implement, read through and stage on
 //   effect                        what runs after a commit
+//   params                        the parameters as they are stored
 //   retry, error, fence           policies, errors, fences of leases
 //
 // `contention/options.rs` and `contention/leases.rs` are the lowest files: callers and errors
@@ -32,6 +34,7 @@ mod contention;
 mod context;
 mod deadline;
 mod effect;
+mod enqueue;
 mod error;
 mod execution;
 mod executor;
@@ -40,7 +43,9 @@ mod executor_state;
 mod fence;
 mod key_locks;
 mod key_scope;
+mod params;
 mod performing;
+mod place_calls;
 mod plan;
 mod retry;
 mod run;
@@ -54,6 +59,7 @@ pub use contention::{
 };
 pub use context::ActionContext;
 pub use effect::Effect;
+pub use enqueue::EnqueuedCall;
 pub use error::{BuildError, ContentionError, ErrorKind, ExecuteError, PlanError};
 pub use execution::{Execution, ExecutionWithCommit, Once};
 pub use executor::{ActionExecutor, Outcome};

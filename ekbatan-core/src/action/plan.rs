@@ -15,7 +15,7 @@ use crate::db::{
 use crate::domain::{
     Addable, Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Updatable, Value,
 };
-use crate::outbox::EventRecord;
+use crate::outbox::{EnqueueStep, EventRecord};
 use crate::repository::PendingRow;
 
 /// The changes that an action has staged so far. Every attempt starts with an empty plan, and
@@ -24,10 +24,11 @@ use crate::repository::PendingRow;
 /// Staging returns the value as it will be after the commit. A mistake, such as staging a row
 /// twice, is remembered and fails the call before anything is sent.
 pub struct ActionPlan {
-    now: DateTime<Utc>,
+    pub(super) now: DateTime<Utc>,
     rows: Vec<Staged>,
     expected: Vec<StagedExpectation>,
     events: Vec<EventRecord>,
+    pub(super) calls: Vec<EnqueueStep>,
     /// In a mutex because an effect need not be `Sync`, and a context that is borrowed across an
     /// await must be.
     effects: Mutex<Vec<Box<dyn Effect>>>,
@@ -42,6 +43,7 @@ pub(super) struct PlanParts {
     pub(super) rows: Vec<Staged>,
     pub(super) expected: Vec<StagedExpectation>,
     pub(super) events: Vec<EventRecord>,
+    pub(super) calls: Vec<EnqueueStep>,
     pub(super) effects: Vec<Box<dyn Effect>>,
     pub(super) pending: Vec<PendingRow>,
 }
@@ -61,6 +63,7 @@ impl ActionPlan {
             rows: Vec::new(),
             expected: Vec::new(),
             events: Vec::new(),
+            calls: Vec::new(),
             effects: Mutex::default(),
             seen: HashSet::new(),
             defect: None,
@@ -226,7 +229,7 @@ impl ActionPlan {
     }
 
     /// Keeps the first mistake, because later ones may result from it.
-    fn fail(&mut self, defect: PlanError) {
+    pub(super) fn fail(&mut self, defect: PlanError) {
         self.defect.get_or_insert(defect);
     }
 
@@ -236,9 +239,9 @@ impl ActionPlan {
             None => {
                 let effects = self.effects.into_inner().unwrap_or_else(PoisonError::into_inner);
                 let pending = self.pending.unwrap_or_default();
-                let Self { rows, mut expected, events, .. } = self;
+                let Self { rows, mut expected, events, calls, .. } = self;
                 expected.retain(|expected| !rows.iter().any(|row| covers(row, expected)));
-                Ok(PlanParts { rows, expected, events, effects, pending })
+                Ok(PlanParts { rows, expected, events, calls, effects, pending })
             }
         }
     }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::place_calls::{CallPlacer, PlacedCalls};
 use super::{Effect, ExecuteError};
+use crate::clock::Clock;
 use crate::db::{
     CommitBatch, Database, ExpectedRow, StageError, Staged, StagedExpectation, resolve,
 };
 use crate::domain::{IdGenerator, ShardIdentifier};
 use crate::outbox::deliveries::{Births, DeliveryHub};
 use crate::outbox::{
-    ActionRecord, EventRecord, KeyRecord, Mark, MarkedRow, Part, decision, records,
+    ActionRecord, EnqueueStep, EventRecord, KeyRecord, Mark, MarkedRow, Part, decision, records,
 };
 use crate::repository::PendingRow;
 use crate::shard::{Fencing, Shards};
@@ -64,6 +66,7 @@ pub(super) struct BatchBuilder<'a> {
     pub(super) allow_cross_shard: bool,
     /// Whether the action is recorded in the outbox. One that only checks rows need not be.
     pub(super) is_recorded: bool,
+    pub(super) clock: &'a Arc<dyn Clock>,
     /// What the events are delivered to.
     pub(super) deliveries: &'a Arc<DeliveryHub>,
     /// The mark of the work that the call belongs to.
@@ -75,6 +78,8 @@ pub(super) struct PlanRows {
     pub(super) changes: Vec<Staged>,
     /// Rows that must be unchanged.
     pub(super) expected: Vec<StagedExpectation>,
+    /// The calls for later.
+    pub(super) calls: Vec<EnqueueStep>,
 }
 
 /// The rows of one shard, and the positions of its changes in the plan.
@@ -99,7 +104,8 @@ impl BatchBuilder<'_> {
         key: Option<KeyPlan<'_>>,
     ) -> Result<PlannedBatches, ExecuteError<E>> {
         let home = key.as_ref().map(|key| key.home);
-        let groups = self.group(rows, home)?;
+        let PlanRows { changes, expected, calls } = rows;
+        let groups = self.group(changes, expected, home)?;
         let is_of_plan = |group: &&ShardRows| !group.is_mark_only;
         let of_plan = groups.values().filter(is_of_plan);
         let shards: Vec<ShardIdentifier> = of_plan.map(|group| group.database.shard).collect();
@@ -109,6 +115,10 @@ impl BatchBuilder<'_> {
         let mut groups: Vec<ShardRows> = groups.into_values().collect();
         if let Some(home) = home {
             groups.sort_by_key(|group| group.database.shard != home.shard);
+        }
+        let mut placed = PlacedCalls::default();
+        if !calls.is_empty() {
+            placed = self.place_calls(&calls, &mut groups).await?;
         }
         let (mut writing, mut checking): (Vec<_>, Vec<_>) =
             groups.into_iter().partition(|group| !group.rows.is_empty());
@@ -123,8 +133,7 @@ impl BatchBuilder<'_> {
         };
         let mut batches = Vec::with_capacity(checking.len() + writing.len());
         for ShardRows { database, expected, .. } in checking {
-            let rows = PlanRows { changes: Vec::new(), expected };
-            let batch = self.batch(&database, rows, Vec::new()).await?;
+            let batch = self.batch(&database, Vec::new(), expected, Vec::new()).await?;
             batches.push(ShardBatch { database, batch, births: Births::default() });
         }
         let mut shards: Vec<_> = writing.iter().map(|group| group.database.shard).collect();
@@ -137,8 +146,10 @@ impl BatchBuilder<'_> {
             let mut births = Births::new(self.deliveries, database.shard, subscriptions.clone());
             births.note_changes(rows.iter());
             let subscriptions = subscriptions.as_deref();
+            // The calls belong to the batch that commits first.
+            let PlacedCalls { calls, .. } = std::mem::take(&mut placed);
             let mut staged_records =
-                records(self.action, events, self.ids, subscriptions, &mut births)?;
+                records(self.action, events, &calls, self.ids, subscriptions, &mut births)?;
             staged_records.extend(of_first.take());
             if shards.len() > 1 {
                 let part = Part {
@@ -151,11 +162,26 @@ impl BatchBuilder<'_> {
                 };
                 staged_records.push(part.stage());
             }
-            let rows = PlanRows { changes: rows, expected };
-            let batch = self.batch(&database, rows, staged_records).await?;
+            let batch = self.batch(&database, rows, expected, staged_records).await?;
             batches.push(ShardBatch { database, batch, births });
         }
         Ok(PlannedBatches { batches, claim })
+    }
+
+    /// Adds the rows of the calls to the group that commits first.
+    async fn place_calls<'r, E>(
+        &self,
+        calls: &'r [EnqueueStep],
+        groups: &mut [ShardRows],
+    ) -> Result<PlacedCalls<'r>, ExecuteError<E>> {
+        let writing = groups.iter().position(|group| !group.rows.is_empty()).unwrap_or_default();
+        // Not reached: a plan without rows has a group, too.
+        let Some(first) = groups.get_mut(writing) else { return Ok(PlacedCalls::default()) };
+        let placer = CallPlacer::new(&first.database, self.clock, self.ids, self.action.completed);
+        let mut placed = placer.place(calls).await?;
+        first.rows.append(&mut placed.rows);
+        first.expected.append(&mut placed.expected);
+        Ok(placed)
     }
 
     /// What the first batch records of the key: the row of the key if the batch is that of its
@@ -182,7 +208,8 @@ impl BatchBuilder<'_> {
     /// the home of its key, or to the default shard.
     fn group<E>(
         &self,
-        PlanRows { changes: rows, expected }: PlanRows,
+        rows: Vec<Staged>,
+        expected: Vec<StagedExpectation>,
         home: Option<&Arc<Database>>,
     ) -> Result<BTreeMap<ShardIdentifier, ShardRows>, ExecuteError<E>> {
         let empty = |database: &Arc<Database>| ShardRows {
@@ -226,7 +253,8 @@ impl BatchBuilder<'_> {
     async fn batch<E>(
         &self,
         database: &Database,
-        PlanRows { changes: rows, expected }: PlanRows,
+        rows: Vec<Staged>,
+        expected: Vec<StagedExpectation>,
         records: Vec<Staged>,
     ) -> Result<CommitBatch, ExecuteError<E>> {
         let mut batch = CommitBatch {

@@ -1,10 +1,12 @@
 //! Records that are committed together with an action's rows: its events, the keys of idempotent
-//! calls, the messages that were handled, and the parts of actions that commit on several shards.
+//! calls, the messages that were handled, the calls that run later, and the parts of actions that commit
+//! on several shards.
 
 mod call_key;
 mod claims;
 mod cross_shard;
 pub mod deliveries;
+mod enqueued;
 mod key_rows;
 mod mark;
 mod old_rows;
@@ -14,6 +16,9 @@ mod retention;
 pub(crate) use call_key::{CallKey, KeyKind};
 pub(crate) use claims::{decided, decision, delete_claim, delete_decision, insert, mark_complete};
 pub(crate) use cross_shard::{Part, forget, parts};
+pub(crate) use enqueued::{
+    CallRecord, EnqueueStep, EnqueuedKey, EnqueuedKeyState, KeyUse, PlacedCall,
+};
 pub(crate) use key_rows::{KeyRecord, StoredCall, StoredOutput, fingerprint, look_up};
 pub use mark::Mark;
 pub(crate) use mark::{MarkedRow, MarkedWork};

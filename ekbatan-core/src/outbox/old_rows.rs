@@ -1,16 +1,18 @@
-//! Deletes rows by their date alone: idempotency keys, messages of the inbox and others.
+//! Deletes rows by their date: idempotency keys, messages of the inbox and others.
 
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
+use super::EnqueuedKey;
+use super::deliveries::Delivery;
 use crate::clock::to_micros;
 use crate::db::eventlog::{IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS, INBOX};
 use crate::db::{
     Arg, Database, DbError, Isolation, Query, Transaction, TransactionError, TransactionManager,
     TransactionOptions,
 };
-use crate::domain::{ColumnDef, Table, Value, ValueType};
+use crate::domain::{ColumnDef, Entity, Table, Value, ValueType};
 
 /// Rows that may be deleted once they are old.
 #[derive(Debug, Clone, Copy)]
@@ -21,16 +23,25 @@ pub struct OldRows {
     pub date: &'static str,
     /// A column that no two rows of one date share.
     pub id: &'static str,
+    /// A column with the id of a delivery that the row is needed for.
+    pub delivery: Option<&'static str>,
 }
 
 impl OldRows {
     /// Idempotency keys.
-    pub const KEYS: Self = Self { table: &IDEMPOTENCY_KEYS, date: "created_date", id: "action_id" };
+    pub const KEYS: Self = Self::of(&IDEMPOTENCY_KEYS, "created_date", "action_id");
     /// Messages that were handled.
-    pub const INBOX: Self = Self { table: &INBOX, date: "received_date", id: "action_id" };
+    pub const INBOX: Self = Self::of(&INBOX, "received_date", "action_id");
     /// Decisions on keys and messages, which processes left that ended within a call.
-    pub const DECISIONS: Self =
-        Self { table: &IDEMPOTENCY_DECISIONS, date: "decided_date", id: "claim_id" };
+    pub const DECISIONS: Self = Self::of(&IDEMPOTENCY_DECISIONS, "decided_date", "claim_id");
+    /// Keys of enqueued calls, the last of which has ended.
+    pub const ENQUEUED_KEYS: Self =
+        Self { delivery: Some("delivery"), ..Self::of(EnqueuedKey::TABLE, "changed", "id") };
+
+    /// Rows that nothing needs but by their date.
+    pub const fn of(table: &'static Table, date: &'static str, id: &'static str) -> Self {
+        Self { table, date, id, delivery: None }
+    }
 
     /// Deletes the rows with a date before this one, at most `at_once` in a transaction. Returns how
     /// many.
@@ -64,16 +75,19 @@ impl OldRows {
         before: DateTime<Utc>,
         at_once: usize,
     ) -> Result<usize, DbError> {
-        let Self { date, id, .. } = self;
+        let Self { date, id, delivery, .. } = self;
         let syntax = transaction.database().driver.syntax();
         let info = transaction.table(self.table).await?;
         let table = syntax.table(self.table);
         let until =
             |n| Ok::<_, DbError>(syntax.argument(n, ValueType::Timestamp, info.column(date)?));
-        let mut sql = format!(
-            "SELECT {id}, {date} FROM {table} WHERE {date} < {} ORDER BY {date} LIMIT {at_once}",
-            until(1)?
-        );
+        let mut sql = format!("SELECT {id}, {date} FROM {table} WHERE {date} < {}", until(1)?);
+        if let Some(delivery) = delivery {
+            let deliveries = syntax.table(Delivery::TABLE);
+            let needing = format!("SELECT 1 FROM {deliveries} d WHERE d.id = {table}.{delivery}");
+            sql += &format!(" AND NOT EXISTS ({needing})");
+        }
+        sql += &format!(" ORDER BY {date} LIMIT {at_once}");
         // Rows that another process deletes at this moment are skipped.
         if !transaction.database().driver.capabilities().single_writer {
             sql += " FOR UPDATE SKIP LOCKED";

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use super::PlacedCall;
 use super::deliveries::{Births, ModelVersion, NewDelivery, StoredEvent, Subscriptions};
 use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
@@ -39,11 +40,25 @@ pub(crate) struct EventRecord {
     pub(crate) payload: String,
 }
 
-/// Adds one row per event, numbered within the action, and its deliveries to the records of a batch.
-/// An action without events gets one row without an event, so that the action can be looked up.
+/// What a row holds beside the action.
+#[derive(Clone, Copy)]
+struct Content<'c> {
+    model_id: Uuid,
+    model: &'c str,
+    model_version: i64,
+    /// The name and the version of an event; `None` for a call.
+    event: Option<(&'static str, i32)>,
+    payload: &'c str,
+    date: DateTime<Utc>,
+}
+
+/// Adds one row per event and enqueued call, numbered within the action, and their deliveries to the
+/// records of a batch. An action without both gets one row without a content, so that the action can
+/// be looked up.
 pub(crate) fn records<'e>(
     action: &ActionRecord,
     events: impl Iterator<Item = (usize, &'e EventRecord)>,
+    calls: &'e [PlacedCall<'_>],
     ids: &IdGenerator,
     subscriptions: Option<&Subscriptions>,
     births: &mut Births,
@@ -52,26 +67,29 @@ pub(crate) fn records<'e>(
     let mut rows = Vec::new();
     let mut stored = Vec::new();
     for (index, event) in events {
-        let row = row(action, Some(event), index, ids.next_uuid(), generation);
+        let content = event.content(action);
+        let row = row(action, Some(content), index, ids.next_uuid(), generation);
         if let Some(subscriptions) = subscriptions {
-            let delivery = NewDelivery {
-                event_id: row.id,
-                stream: event.model_id,
-                model_version: event.model_version,
-                event_index: index as i64,
-                event_date: action.completed,
-            };
+            let delivery = content.delivery(row.id, index);
             for handler in subscriptions.handlers(event.name, action.completed, BEFORE_ALL) {
                 births.add(handler, event.version_of_model(), delivery, stored.len());
             }
         }
-        stored.push((row.id, event));
+        stored.push((row.id, content));
         rows.push(row);
+    }
+    for (index, call) in calls.iter().enumerate() {
+        let content = call.content(action);
+        let mut delivery = content.delivery(call.id, index);
+        delivery.is_delayed = content.date > action.completed;
+        births.add(&call.record.action.into(), call.version_of_stream(), delivery, stored.len());
+        stored.push((call.id, content));
+        rows.push(row(action, Some(content), index, call.id, generation));
     }
     if rows.is_empty() {
         rows.push(row(action, None, 0, ids.next_uuid(), generation));
     }
-    let event_at = |at: usize| stored.get(at).map(|(id, event)| stored_event(action, event, *id));
+    let event_at = |at: usize| stored.get(at).map(|(id, content)| content.stored(action, *id));
     rows.append(&mut births.stage(event_at)?);
     Ok(rows)
 }
@@ -80,35 +98,78 @@ impl EventRecord {
     fn version_of_model(&self) -> ModelVersion {
         ModelVersion { model: self.model, id: self.model_id, version: self.model_version }
     }
+
+    fn content(&self, action: &ActionRecord) -> Content<'_> {
+        Content {
+            model_id: self.model_id,
+            model: self.model,
+            model_version: self.model_version,
+            event: Some((self.name, self.version)),
+            payload: &self.payload,
+            date: action.completed,
+        }
+    }
 }
 
-/// An event as it is read once it is stored.
-fn stored_event(action: &ActionRecord, event: &EventRecord, id: Uuid) -> StoredEvent {
-    StoredEvent {
-        id,
-        action: action.action,
-        action_name: action.name.to_owned(),
-        model_id: event.model_id.to_string(),
-        model_type: event.model.to_owned(),
-        model_version: Some(event.model_version),
-        event_type: event.name.to_owned(),
-        event_version: event.version,
-        payload: event.payload.clone(),
-        date: to_micros(action.completed),
-        principal: action.principal.clone(),
-        trace_parent: action.trace_parent.clone(),
+impl PlacedCall<'_> {
+    fn version_of_stream(&self) -> ModelVersion {
+        ModelVersion { model: self.record.action, id: self.stream, version: self.version }
+    }
+
+    fn content(&self, action: &ActionRecord) -> Content<'_> {
+        Content {
+            model_id: self.stream,
+            model: self.record.action,
+            model_version: self.version,
+            event: None,
+            payload: &self.record.params,
+            date: self.record.due.unwrap_or(action.completed),
+        }
+    }
+}
+
+impl Content<'_> {
+    fn delivery(&self, id: Uuid, index: usize) -> NewDelivery {
+        NewDelivery {
+            event_id: id,
+            stream: self.model_id,
+            model_version: self.model_version,
+            event_index: index as i64,
+            event_date: self.date,
+            is_delayed: false,
+        }
+    }
+
+    /// The row as it is read once it is stored.
+    fn stored(&self, action: &ActionRecord, id: Uuid) -> StoredEvent {
+        let (event_type, event_version) = self.event.unwrap_or(StoredEvent::OF_CALL);
+        StoredEvent {
+            id,
+            action: action.action,
+            action_name: action.name.to_owned(),
+            model_id: self.model_id.to_string(),
+            model_type: self.model.to_owned(),
+            model_version: Some(self.model_version),
+            event_type: event_type.to_owned(),
+            event_version,
+            payload: self.payload.to_owned(),
+            date: to_micros(self.date),
+            principal: action.principal.clone(),
+            trace_parent: action.trace_parent.clone(),
+        }
     }
 }
 
 fn row(
     action: &ActionRecord,
-    event: Option<&EventRecord>,
+    content: Option<Content<'_>>,
     index: usize,
     id: Uuid,
     generation: i64,
 ) -> Staged {
     let text = |text: &Option<String>| text.clone().map_or(Value::Null, Value::Text);
-    let of_event = |value: fn(&EventRecord) -> Value| event.map_or(Value::Null, value);
+    let of_content = |value: fn(Content<'_>) -> Value| content.map_or(Value::Null, value);
+    let event = content.and_then(|content| content.event);
     let completed = to_micros(action.completed);
     let values = vec![
         Value::Uuid(id),
@@ -118,18 +179,18 @@ fn row(
         Value::Json(action.params.clone()),
         Value::Timestamp(to_micros(action.started)),
         Value::Timestamp(completed),
-        of_event(|event| Value::Text(event.model_id.to_string())),
-        of_event(|event| Value::Text(event.model.to_owned())),
-        of_event(|event| Value::Text(event.name.to_owned())),
-        of_event(|event| Value::Json(event.payload.clone())),
-        Value::Timestamp(completed),
+        of_content(|content| Value::Text(content.model_id.to_string())),
+        of_content(|content| Value::Text(content.model.to_owned())),
+        event.map_or(Value::Null, |(name, _)| Value::Text(name.to_owned())),
+        of_content(|content| Value::Json(content.payload.to_owned())),
+        Value::Timestamp(content.map_or(completed, |content| to_micros(content.date))),
         Value::Bool(false),
         text(&action.principal),
         text(&action.reason),
         text(&action.trace_parent),
-        of_event(|event| Value::Int(event.model_version)),
-        event.map_or(Value::Null, |_| Value::Int(index as i64)),
-        of_event(|event| Value::Int(event.version.into())),
+        of_content(|content| Value::Int(content.model_version)),
+        content.map_or(Value::Null, |_| Value::Int(index as i64)),
+        event.map_or(Value::Null, |(_, version)| Value::Int(version.into())),
         Value::Int(generation),
     ];
     Staged { table: &EVENTS, kind: ChangeKind::Insert, id, carries_shard: false, values }

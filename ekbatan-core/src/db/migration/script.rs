@@ -178,6 +178,7 @@ fn framework(dialect: Dialect) -> Vec<Migration> {
         migration!(8, "interventions", "0008_interventions.sql"),
         migration!(9, "due_by_handler", "0009_due_by_handler.sql"),
         migration!(10, "jobs", "0010_jobs.sql"),
+        migration!(11, "enqueued_keys", "0011_enqueued_keys.sql"),
     ];
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }

@@ -108,7 +108,9 @@ impl Births {
             let subscriptions = self.subscriptions.as_deref();
             let since = subscriptions.and_then(|all| all.since(handler));
             let is_paused = subscriptions.is_some_and(|all| all.is_paused(handler));
-            let mut owners = self.owners.iter().enumerate().filter(|_| !is_paused);
+            let is_delayed = version.events.iter().any(|(event, _)| event.is_delayed);
+            let owners = self.owners.iter().enumerate();
+            let mut owners = owners.filter(|_| !is_paused && !is_delayed);
             version.owner = owners.find_map(|(at, owner)| {
                 owner.reserve(since, handler, version.of, count).map(|reserved| (at, reserved))
             });

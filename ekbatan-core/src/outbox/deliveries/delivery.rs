@@ -40,7 +40,7 @@ pub struct Delivery {
 /// What a delivery waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, State)]
 pub enum DeliveryState {
-    /// For a node. It was never claimed.
+    /// For a node. It was never claimed, and its time has come.
     New,
     /// For its time, and then for a node.
     Waiting,
@@ -79,7 +79,10 @@ pub(crate) struct NewDelivery {
     pub(crate) stream: Uuid,
     pub(crate) model_version: i64,
     pub(crate) event_index: i64,
+    /// The time of the event. What lies in the future waits until then.
     pub(crate) event_date: DateTime<Utc>,
+    /// Whether that time has not come yet.
+    pub(crate) is_delayed: bool,
 }
 
 impl NewDelivery {
@@ -89,7 +92,7 @@ impl NewDelivery {
         handler: &str,
         node: Option<Uuid>,
     ) -> Result<(Staged, Stored<Delivery>), StageError> {
-        let Self { event_id, stream, model_version, event_index, event_date } = *self;
+        let Self { event_id, stream, model_version, event_index, event_date, is_delayed } = *self;
         let delivery = Delivery {
             id: Id::from_uuid(delivery_id(event_id, handler)),
             handler: handler.to_owned(),
@@ -101,7 +104,11 @@ impl NewDelivery {
             attempts: 0,
             node: node.unwrap_or_default(),
             last_error: None,
-            state: if node.is_some() { DeliveryState::Claimed } else { DeliveryState::New },
+            state: match node {
+                Some(_) => DeliveryState::Claimed,
+                None if is_delayed => DeliveryState::Waiting,
+                None => DeliveryState::New,
+            },
         };
         stage_new(New::new(delivery, ()), event_date).map(|(row, stored, _)| (row, stored))
     }
@@ -116,7 +123,7 @@ fn id_of(bytes: [u8; 16]) -> Uuid {
 
 /// The id of a handler's delivery of an event: the time of the event's id, and a hash of both. If a
 /// commit and a sweep both insert the delivery, the second insert is refused.
-fn delivery_id(event: Uuid, handler: &str) -> Uuid {
+pub(crate) fn delivery_id(event: Uuid, handler: &str) -> Uuid {
     let mut hash = Sha256::new();
     hash.update(event.as_bytes());
     hash.update(handler.as_bytes());

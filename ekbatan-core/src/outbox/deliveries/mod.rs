@@ -34,7 +34,7 @@ pub use sweep::{SweepError, Swept, stream_of};
 pub(crate) use backlog::backlog;
 pub(crate) use births::Births;
 pub(crate) use claimed_rows::claimed_rows;
-pub(crate) use delivery::NewDelivery;
+pub(crate) use delivery::{NewDelivery, delivery_id};
 pub(crate) use due::due;
 pub(crate) use handled::{delete_handled, keep_events};
 pub(crate) use known_streams::ModelVersion;

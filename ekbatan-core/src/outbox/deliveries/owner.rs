@@ -352,8 +352,14 @@ mod tests {
         let id = Uuid::from_u128(of.version as u128);
         let event_date = DateTime::from_timestamp_micros(0).unwrap();
         let (stream, model_version) = (of.id, of.version);
-        let delivery =
-            NewDelivery { event_id: id, stream, model_version, event_index: 0, event_date };
+        let delivery = NewDelivery {
+            event_id: id,
+            stream,
+            model_version,
+            event_index: 0,
+            event_date,
+            is_delayed: false,
+        };
         let (_, delivery) = delivery.stage(handler, Some(node())).unwrap();
         let event = StoredEvent {
             id,

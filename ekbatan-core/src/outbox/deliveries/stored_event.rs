@@ -7,7 +7,8 @@ use crate::db::eventlog::EVENTS;
 use crate::db::{ActionId, Arg, Database, DbError, Query, Route};
 use crate::domain::{ColumnDef, Value, ValueType};
 
-/// A row of the outbox that is an event.
+/// A row of the outbox that is an event, or a call that an action enqueued. The model of a call is its
+/// stream, with the called action's name, and its payload are the parameters.
 #[derive(Debug, Clone)]
 pub struct StoredEvent {
     /// The event's own id.
@@ -22,7 +23,7 @@ pub struct StoredEvent {
     pub model_type: String,
     /// The version of the model after the change; `None` if another program wrote the row.
     pub model_version: Option<i64>,
-    /// The event's name.
+    /// The event's name; empty if the row is an enqueued call.
     pub event_type: String,
     /// The version of the payload's shape.
     pub event_version: i32,
@@ -52,6 +53,9 @@ const COLUMNS: &[ColumnDef] = &[
 ];
 
 impl StoredEvent {
+    /// What an enqueued call has as the name and the version of an event.
+    pub(crate) const OF_CALL: (&'static str, i32) = ("", 1);
+
     /// `None` for the row of an action without events.
     fn read(row: Vec<Value>) -> Option<Self> {
         let [
@@ -61,7 +65,7 @@ impl StoredEvent {
             Value::Text(model_id),
             model_type,
             model_version,
-            Value::Text(event_type),
+            event_type,
             event_version,
             payload,
             Value::Timestamp(date),
@@ -80,7 +84,7 @@ impl StoredEvent {
             model_id,
             model_type: text(model_type).unwrap_or_default(),
             model_version: number(model_version),
-            event_type,
+            event_type: text(event_type).unwrap_or_default(),
             event_version: number(event_version).and_then(|n| n.try_into().ok()).unwrap_or(1),
             payload: if let Value::Json(json) = payload { json } else { "{}".to_owned() },
             date,

@@ -254,6 +254,7 @@ impl<'r> Found<'r> {
             model_version: number(version).unwrap_or(event_date.timestamp_micros()),
             event_index: number(index).unwrap_or(0),
             event_date: *event_date,
+            is_delayed: false,
         };
         Some(Self { event, event_type, generation: number(generation).unwrap_or(0) })
     }
