@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ekbatan::action::ErrorKind;
+use ekbatan::action::{Contention, ErrorKind};
+use ekbatan::domain::LockKey;
 use ekbatan::events::{HandlerOptions, Node, Retention};
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
@@ -28,6 +29,8 @@ on_every_database! {
     a_waiting_call_is_cancelled_and_replaced,
     keys_of_calls_are_deleted_once_their_calls_have_ended,
     a_waiting_call_outlasts_what_deletes_old_rows,
+    actions_that_commit_together_enqueue_by_their_keys,
+    a_call_enqueues_the_next_one,
 }
 
 mod refused {
@@ -50,6 +53,7 @@ struct Steps {
 struct Step {
     number: i64,
     after: Option<Duration>,
+    at: Option<DateTime<Utc>>,
     unique: Option<String>,
     in_turn: Option<String>,
 }
@@ -74,6 +78,9 @@ impl Action for EnqueueEntries {
             let mut call = ctx.plan().enqueue(&PostEntry, posting(step.number));
             if let Some(after) = step.after {
                 call = call.after(after);
+            }
+            if let Some(at) = step.at {
+                call = call.at(at);
             }
             if let Some(key) = step.unique {
                 call = call.unique(key);
@@ -286,7 +293,7 @@ async fn a_call_waits_for_its_time(scene: &Scene) {
     let steps = vec![
         delayed(1, Duration::from_secs(24 * 60 * 60)),
         delayed(2, later),
-        Step { number: 3, ..Step::default() },
+        Step { number: 3, at: Some(DateTime::<Utc>::MIN_UTC), ..Step::default() },
     ];
     let begun = Instant::now();
     enqueue(&scene.executor, Steps { enqueued: steps, ..Steps::default() }).await;
@@ -370,6 +377,60 @@ async fn a_waiting_call_outlasts_what_deletes_old_rows(scene: &Scene) {
     assert_eq!(retention.run(&scene.databases).await.unwrap().events, 2);
 }
 
+async fn actions_that_commit_together_enqueue_by_their_keys(scene: &Scene) {
+    let turns = |number| {
+        let turn = Step { number, in_turn: Some("a".to_owned()), ..Step::default() };
+        let mut steps = unique(100 + number, "b");
+        steps.enqueued.push(turn);
+        steps
+    };
+    let racing = (0..16).map(|number| {
+        let call = scene.executor.execute(&EnqueueEntries, turns(number));
+        call.contention(Contention::coalesced()).contention_keys([LockKey::named("wallet")])
+    });
+    for answer in join_all(racing.map(IntoFuture::into_future)).await {
+        answer.unwrap();
+    }
+    let gated = Gated::new(1_000);
+    let other = scene.open_again().await;
+    let _nodes = [start(&scene.executor, gated.clone()).await, start(&other, gated.clone()).await];
+    scene.until_handled(PostEntry::NAME).await;
+    let (once, mut in_turn): (Vec<i64>, Vec<i64>) =
+        run(scene).await.into_iter().partition(|number| *number >= 100);
+    in_turn.sort_unstable();
+    assert_eq!((once.len(), in_turn), (1, (0..16).collect()));
+}
+
+/// Enqueues itself until the numbers end.
+struct CountDown;
+
+impl Action for CountDown {
+    const NAME: &'static str = "ledger.count_down";
+    type Params = Posting;
+    type Output = ();
+    type Error = std::convert::Infallible;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        posting: &Posting,
+    ) -> Result<(), Self::Error> {
+        if posting.wallet_version > 1 {
+            let next = Posting { wallet_version: posting.wallet_version - 1, ..posting.clone() };
+            // It runs, and so does not keep the next one away.
+            ctx.plan().enqueue(self, next).unique("count down");
+        }
+        PostEntry.perform(ctx, posting).await
+    }
+}
+
+async fn a_call_enqueues_the_next_one(scene: &Scene) {
+    let _node = start(&scene.executor, CountDown).await;
+    scene.executor.execute(&CountDown, posting(5)).await.unwrap();
+    until("all have run", async || run(scene).await == [5, 4, 3, 2, 1]).await;
+    scene.until_handled(CountDown::NAME).await;
+}
+
 async fn what_cannot_be_enqueued_is_refused(scene: &Scene) {
     let after = |after| Step { after: Some(after), ..Step::default() };
     let text = |text: &str| Some(text.to_owned());
@@ -377,6 +438,10 @@ async fn what_cannot_be_enqueued_is_refused(scene: &Scene) {
         (
             after(Duration::MAX),
             "the enqueued call of `ledger.post_entry` is due 18446744073709551615.999999999s from now; not every database stores dates after the year 9999",
+        ),
+        (
+            Step { at: Some(DateTime::<Utc>::MAX_UTC), ..Step::default() },
+            "the enqueued call of `ledger.post_entry` is due +262142-12-31 23:59:59.999999999 UTC; not every database stores dates after the year 9999",
         ),
         (
             Step { unique: text(""), ..Step::default() },

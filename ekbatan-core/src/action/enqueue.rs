@@ -87,7 +87,9 @@ impl EnqueuedCall<'_> {
         if time.year() > LAST_YEAR {
             return self.too_late(time.to_string());
         }
-        self.set(|call| call.due = Some(time))
+        // A time that has passed may be one that no database stores.
+        let due = Some(time).filter(|time| *time > self.plan.now);
+        self.set(|call| call.due = due)
     }
 
     /// Lets the call run after this time, counted from the begin of this action.
