@@ -102,11 +102,14 @@ async fn commit(
             (executors.clone(), accounts.clone(), random.fork());
         let share = (calls + task) / TASKS;
         tasks.spawn(async move {
-            let (mut account, mut bare) = (0, 0);
+            let choose = |random: &mut fastrand::Rng| {
+                (random.usize(..accounts.len()), random.usize(..4) / 3)
+            };
+            let (mut account, mut bare) = choose(&mut random);
             for _ in 0..share {
                 // Several versions one after another are claimed as they are committed.
                 if random.u8(..3) == 0 {
-                    (account, bare) = (random.usize(..accounts.len()), random.usize(..4) / 3);
+                    (account, bare) = choose(&mut random);
                 }
                 while !credit(&executors[bare], accounts[account]).await {
                     // A server that is down: another try that does not keep the processor busy.
