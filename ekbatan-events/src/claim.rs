@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::claimed::{Claimed, StreamKey, place, stream_of};
 use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
+use crate::look_from::{LookFrom, Oldest};
 use crate::membership::release;
 use crate::put_off::{Obstructed, put_off};
 
@@ -69,6 +70,8 @@ pub(crate) struct Claims<'c> {
     pub(crate) passed_over: &'c HashMap<&'static str, Vec<Uuid>>,
     /// How many deliveries are looked at in one round; more, if there are many handlers.
     pub(crate) at_once: usize,
+    /// Whether the round looks from the start of the index.
+    pub(crate) finds_all: bool,
 }
 
 /// What of a stream can be claimed.
@@ -88,6 +91,7 @@ impl Claims<'_> {
         &self,
         room: &HashMap<&'static str, usize>,
         now: DateTime<Utc>,
+        look_from: &mut LookFrom,
     ) -> Result<Option<Candidates>, EventsError> {
         let names = self.handlers.names();
         let open: Vec<(&str, &Arc<Handler>)> = names
@@ -96,7 +100,7 @@ impl Claims<'_> {
         if open.is_empty() {
             return Ok(None);
         }
-        let wanted = self.wanted(&open);
+        let wanted = self.wanted(&open, look_from);
         let most = (self.at_once / open.len()).max(FEWEST);
         let due = self.shard.due(&wanted, now, most).await?;
         let mut ids: HashMap<&'static str, Vec<Vec<Uuid>>> = HashMap::new();
@@ -116,13 +120,28 @@ impl Claims<'_> {
                 found.push((handler.clone(), row));
             }
         }
+        for (n, (question, ids)) in wanted.iter().zip(&due.deliveries).enumerate() {
+            // A stream that was passed over may have older ones.
+            if question.except.iter().all(Uuid::is_nil) {
+                look_from.note(question.handler, n % STATES.len(), oldest(ids, &found, now));
+            }
+        }
         Ok(Some(Candidates { found, generation: due.generation }))
     }
 
     /// What is asked for each name and state.
-    fn wanted<'n>(&self, open: &[(&'n str, &Arc<Handler>)]) -> Vec<WantedDue<'n>> {
+    fn wanted<'n>(
+        &self,
+        open: &[(&'n str, &Arc<Handler>)],
+        look_from: &LookFrom,
+    ) -> Vec<WantedDue<'n>> {
         let passed_over = |name: &str| self.passed_over.get(name).filter(|of| !of.is_empty());
         let any = open.iter().any(|(_, handler)| passed_over(handler.name).is_some());
+        // Of the questions for all names, either none has a date or all have one.
+        let any_time = DateTime::UNIX_EPOCH;
+        let date = |name: &str, state| look_from.date(name, state);
+        let from_start = self.finds_all
+            || !open.iter().any(|(name, _)| (0..STATES.len()).any(|at| date(name, at).is_some()));
         let questions = open.iter().flat_map(|(name, handler)| {
             let mut except: Vec<Uuid> =
                 passed_over(handler.name).into_iter().flatten().copied().collect();
@@ -130,7 +149,12 @@ impl Claims<'_> {
             if any && except.is_empty() {
                 except.push(Uuid::nil());
             }
-            STATES.map(|state| WantedDue { state, handler: name, except: except.clone() })
+            let mut questions = Vec::new();
+            for (at, state) in STATES.into_iter().enumerate() {
+                let from = (!from_start).then(|| date(name, at).unwrap_or(any_time));
+                questions.push(WantedDue { state, handler: name, except: except.clone(), from });
+            }
+            questions
         });
         questions.collect()
     }
@@ -324,6 +348,13 @@ impl Claims<'_> {
         }
         Ok(with_events)
     }
+}
+
+/// When the first of these deliveries was due, the oldest.
+fn oldest(ids: &[Uuid], found: &[Candidate], now: DateTime<Utc>) -> Oldest {
+    let Some(first) = ids.first() else { return Oldest::NoneAt(now) };
+    let row = found.iter().find(|(_, row)| row.id.uuid() == *first);
+    row.map_or(Oldest::Unknown, |(_, row)| Oldest::Due(row.due.min(now)))
 }
 
 /// One id of each list in turn, so that none keeps the others waiting.

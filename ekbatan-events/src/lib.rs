@@ -32,6 +32,7 @@ mod handler;
 mod handler_operations;
 mod handler_set;
 mod intervention;
+mod look_from;
 mod membership;
 mod node;
 mod operations;

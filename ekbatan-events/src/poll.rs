@@ -16,6 +16,7 @@ use crate::claim::{ClaimedRound, Claims};
 use crate::claimed::{Claimed, StreamKey};
 use crate::error::EventsError;
 use crate::handler_set::HandlerSet;
+use crate::look_from::LookFrom;
 use crate::membership::release;
 use crate::options::Order;
 use crate::put_off::{BEHIND_PARKED, is_parked};
@@ -46,6 +47,7 @@ pub(crate) struct Poll {
     /// Whether rows are checked that nobody would find otherwise.
     pub(crate) checks: bool,
     pub(crate) unheld: Unheld,
+    pub(crate) look_from: LookFrom,
     /// How many new deliveries the round claims at most, and how many others.
     pub(crate) claimed_at_once: usize,
     /// To how many events the round gives their deliveries at most.
@@ -60,6 +62,7 @@ pub(crate) struct Polled {
     /// Whether the next round may find something at once.
     pub(crate) is_busy: bool,
     pub(crate) unheld: Unheld,
+    pub(crate) look_from: LookFrom,
 }
 
 impl Poll {
@@ -76,9 +79,10 @@ impl Poll {
             held: &self.held,
             passed_over: &self.passed_over,
             at_once: self.claimed_at_once,
+            finds_all: self.checks,
         };
         let mut candidates = Vec::new();
-        if let Some(due) = claims.candidates(&self.room, self.now).await? {
+        if let Some(due) = claims.candidates(&self.room, self.now, &mut self.look_from).await? {
             candidates = due.found;
             // A handler may have another name by now, under which earlier events have deliveries.
             if due.generation > self.subscriptions.generation() {
@@ -89,6 +93,10 @@ impl Poll {
         // Every event that was committed before a candidate has its deliveries after this sweep, so
         // none of them is overtaken.
         let swept = self.shard.sweep(&self.subscriptions, self.swept_at_once).await?;
+        if swept.events > 0 {
+            // Their deliveries are due since the dates of the events.
+            self.look_from.forget();
+        }
         candidates.retain(|(handler, row)| {
             let since = self.subscriptions.since(handler.name);
             let is_complete = since.is_some_and(|since| since <= swept.complete);
@@ -98,7 +106,8 @@ impl Poll {
         let ClaimedRound { claimed, elsewhere, put_off } =
             claims.claim(candidates, self.now).await?;
         let is_busy = swept.events > 0 || !claimed.is_empty() || put_off > 0;
-        Ok(Polled { claimed, elsewhere, is_busy, unheld: self.unheld })
+        let Self { unheld, look_from, .. } = self;
+        Ok(Polled { claimed, elsewhere, is_busy, unheld, look_from })
     }
 
     /// Releases deliveries that this node has claimed and does not hold.
@@ -122,6 +131,7 @@ impl Poll {
             state: DeliveryState::Blocked,
             handler,
             except: Vec::new(),
+            from: None,
         });
         let wanted: Vec<_> = names.collect();
         let due = self.shard.due(&wanted, self.now, CHECKED).await?;

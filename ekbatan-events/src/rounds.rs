@@ -12,6 +12,7 @@ use crate::claim::LONGEST_RUN;
 use crate::claimed::{Claimed, StreamKey};
 use crate::elsewhere::Elsewhere;
 use crate::error::EventsError;
+use crate::look_from::LookFrom;
 use crate::poll::Polled;
 use crate::streams::Streams;
 use crate::unheld::Unheld;
@@ -34,6 +35,8 @@ pub(crate) struct Rounds {
     pub(crate) checked: Option<Instant>,
     /// What the last check has found.
     pub(crate) unheld: Unheld,
+    /// Where the last look has found the oldest deliveries. A round that fails forgets it.
+    pub(crate) look_from: LookFrom,
     elsewhere: Elsewhere,
     pub(crate) windows: Windows,
     /// By handler, how many deliveries the round may claim.
@@ -52,6 +55,7 @@ impl Rounds {
             pause,
             checked: None,
             unheld: Unheld::default(),
+            look_from: LookFrom::default(),
             elsewhere: Elsewhere::default(),
             windows: Windows::default(),
             room: HashMap::new(),
@@ -86,8 +90,8 @@ impl Rounds {
     /// Remembers what a round has found out. Returns what it claimed, and whether the next one may
     /// find something at once.
     pub(crate) fn note(&mut self, polled: Polled) -> (Vec<Claimed>, bool) {
-        let Polled { claimed, elsewhere, is_busy, unheld } = polled;
-        self.unheld = unheld;
+        let Polled { claimed, elsewhere, is_busy, unheld, look_from } = polled;
+        (self.unheld, self.look_from) = (unheld, look_from);
         let now = Instant::now();
         elsewhere.into_iter().for_each(|stream| self.elsewhere.leave(stream, now));
         (claimed, is_busy)

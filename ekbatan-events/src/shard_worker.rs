@@ -22,6 +22,7 @@ use crate::doorbell::NodeDoorbell;
 use crate::ending::HandedBack;
 use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
+use crate::look_from::LookFrom;
 use crate::membership::release;
 use crate::poll::{Poll, Polled};
 use crate::registration::Registrar;
@@ -149,11 +150,12 @@ impl ShardWorker {
         let rounds = &mut work.rounds;
         if rounds.under_way.is_none() && Instant::now() >= rounds.next {
             let checks = rounds.begin();
-            let unheld = std::mem::take(&mut rounds.unheld);
+            let memory =
+                (std::mem::take(&mut rounds.unheld), std::mem::take(&mut rounds.look_from));
             let passed_over = rounds.passed_over(&work.streams);
             rounds.room = self.room(&mut rounds.windows);
             let room = rounds.room.clone();
-            let poll = self.poll(&work.streams, node, checks, unheld, passed_over, room);
+            let poll = self.poll(&work.streams, node, checks, memory, passed_over, room);
             rounds.under_way = poll.map(Polling::start);
             rounds.next = Instant::now() + rounds.pause;
         }
@@ -217,7 +219,7 @@ impl ShardWorker {
         streams: &Streams,
         node: Uuid,
         checks: bool,
-        unheld: Unheld,
+        (unheld, look_from): (Unheld, LookFrom),
         passed_over: HashMap<&'static str, Vec<Uuid>>,
         mut room: HashMap<&'static str, usize>,
     ) -> Option<BoxFuture<'static, Result<Polled, EventsError>>> {
@@ -237,6 +239,7 @@ impl ShardWorker {
             now: self.runner.clock.now(),
             checks,
             unheld,
+            look_from,
             claimed_at_once: self.settings.claimed_at_once,
             swept_at_once: self.settings.swept_at_once,
         };
@@ -321,6 +324,7 @@ impl ShardWorker {
             now,
             checks: true,
             unheld: Unheld::of_ending_node(),
+            look_from: LookFrom::default(),
             claimed_at_once: self.settings.claimed_at_once,
             swept_at_once: self.settings.swept_at_once,
         };

@@ -68,7 +68,7 @@ pub const TABLE: [RoomList; 7] = [
         rooms("nodes", &["membership", "registration"], &["contract", "handler_set"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
         room(&["delivery_status"], &["contract", "nodes"]),
-        rooms("claims", &["claimed", "put_off", "elsewhere", "claim", "poll", "streams", "unheld", "windows", "rounds"], &["contract", "handler_set", "nodes"]),
+        rooms("claims", &["claimed", "put_off", "elsewhere", "look_from", "claim", "poll", "streams", "unheld", "windows", "rounds"], &["contract", "handler_set", "nodes"]),
         room(&["delivery_run"], &["contract", "handler_set", "claims"]),
         rooms("node", &["doorbell", "gauges", "shard_worker", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "delivery_run"]),
         rooms("operations", &["operations", "bulk", "handler_operations"], &["contract", "nodes", "delivery_status"]),

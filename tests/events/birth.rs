@@ -29,7 +29,7 @@ on_every_database! {
     calls_that_commit_together_keep_the_order,
 }
 
-const NEVER: Duration = Duration::from_secs(60 * 60);
+pub const NEVER: Duration = Duration::from_secs(60 * 60);
 
 /// A node that looks for events when it starts, and then not during the test.
 pub fn node_that_does_not_look(executor: &ActionExecutor) -> NodeBuilder {

@@ -1,16 +1,23 @@
 //! What the statements of a round read.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ekbatan::events::HandlerOptions;
+use ekbatan::events::{HandlerOptions, Node};
+use ekbatan::prelude::*;
 use futures_util::FutureExt;
-use support::until;
-use uuid::Uuid;
+use futures_util::future::join_all;
+use support::{TestClock, instant, until};
 
 use crate::backlog::closings;
-use crate::scene::{Ledger, Mail, Scene};
+use crate::birth::NEVER;
+use crate::scene::{Ledger, Mail, Scene, executor, open_wallet};
 
-on_every_database! { only postgres: a_round_that_finds_nothing_reads_next_to_nothing }
+on_every_database! {
+    only postgres:
+    a_round_that_finds_nothing_reads_next_to_nothing,
+    an_old_snapshot_makes_no_round_read_more,
+}
 
 fn quick() -> HandlerOptions {
     HandlerOptions::default().max_age(None)
@@ -58,4 +65,57 @@ async fn a_round_that_finds_nothing_reads_next_to_nothing(scene: &Scene) {
         let per_scan = (after.1 - before.1) as f64 / (after.0 - before.0) as f64;
         assert!(per_scan < 4.0, "{per_scan} rows of {table} were read by each look into an index");
     }
+}
+
+/// An executor of a process of its own, with this clock.
+async fn process(scene: &Scene, clock: &Arc<TestClock>) -> ActionExecutor {
+    let databases = Databases::connect(&scene.scratch.config().into()).await.unwrap();
+    executor(&databases.with_clock(clock.clone())).await
+}
+
+/// How many entries of its indexes and rows were read for a table, also those that nobody sees any
+/// more.
+async fn read(scene: &Scene, table: &str) -> usize {
+    let columns = ["(SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname = t.name) + \
+                    (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = t.name)"];
+    let rows = scene.scratch.select(&columns, &format!("FROM (SELECT '{table}' AS name) t")).await;
+    rows[0][0].as_deref().unwrap().parse().unwrap()
+}
+
+/// A transaction that reads for long keeps the server from removing what claims leave in the index.
+async fn an_old_snapshot_makes_no_round_read_more(scene: &Scene) {
+    const BATCHES: usize = 150;
+    const EVENTS: usize = 10;
+    let clock = Arc::new(TestClock::default());
+    // Its commits give the deliveries to the nodes of others.
+    let committing = process(scene, &clock).await;
+    let seen = counting_node(&process(scene, &clock).await).await;
+    let _committing_node = Node::builder(&committing).lease(NEVER).start().await.unwrap();
+    let mut snapshot = scene.scratch.connect().await;
+    snapshot.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await;
+    snapshot.select(&["count(*)"], &format!("FROM {}", scene.scratch.eventlog("deliveries"))).await;
+    let began = Instant::now();
+    for batch in 1..=BATCHES {
+        clock.set(instant(60 * i64::try_from(batch).unwrap()));
+        join_all((0..EVENTS).map(|_| open_wallet(&committing))).await;
+        until("the batch is handled", async || {
+            seen.handlers()[0].handled >= (batch * EVENTS) as u64
+        })
+        .await;
+    }
+    until("the server has counted", async || read(scene, "deliveries").await > BATCHES * EVENTS)
+        .await;
+    // Now and then, the node checks all that there is.
+    let checks = began.elapsed().as_secs() as usize + 2;
+    let (events, read) = (BATCHES * EVENTS, read(scene, "deliveries").await);
+    assert!(read < events * (40 + 3 * checks), "{read} for {events} events and {checks} checks");
+    snapshot.execute("ROLLBACK").await;
+}
+
+/// A node whose handler only counts.
+async fn counting_node(executor: &ActionExecutor) -> Node {
+    let mail = Mail::new(|_, _| async { Ok(()) }.boxed());
+    let options = HandlerOptions::unordered().max_age(None);
+    let node = Node::builder(executor).lease(NEVER).handler_with(mail, options);
+    node.poll(Duration::from_millis(5), Duration::from_millis(500)).start().await.unwrap()
 }

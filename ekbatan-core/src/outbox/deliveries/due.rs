@@ -25,6 +25,8 @@ pub struct WantedDue<'w> {
     pub handler: &'w str,
     /// Of no stream among these.
     pub except: Vec<Uuid>,
+    /// Due from this date on; `None` for all.
+    pub from: Option<DateTime<Utc>>,
 }
 
 /// What is due on a shard.
@@ -82,7 +84,7 @@ impl Question<'_> {
         let generation = Value::Uuid(SubscriptionRegistry::GENERATION.uuid());
         self.args.push(Arg::One(ValueType::Uuid, generation));
         let mut sql = format!("SELECT id, version AS number FROM {registry} WHERE id = $1");
-        for (number, WantedDue { state, handler, except }) in wanted.iter().enumerate() {
+        for (number, WantedDue { state, handler, except, from }) in wanted.iter().enumerate() {
             let name = Value::Text((*handler).to_owned());
             let of_handler = self.compare("handler", "=", name, ValueType::Text)?;
             // The state is a literal: only so does a server know how many rows have it.
@@ -91,6 +93,11 @@ impl Question<'_> {
                 let now = Value::Timestamp(to_micros(now));
                 let is_due = self.compare("due", "<=", now, ValueType::Timestamp)?;
                 let _ = write!(condition, " AND {is_due}");
+            }
+            if let Some(from) = from {
+                let from = Value::Timestamp(to_micros(*from));
+                let is_later = self.compare("due", ">=", from, ValueType::Timestamp)?;
+                let _ = write!(condition, " AND {is_later}");
             }
             if !except.is_empty() {
                 let of_stream = self.among("stream", except)?;
