@@ -20,6 +20,7 @@ on_every_database! {
     an_event_that_others_released_runs_once_at_a_time,
     a_process_that_knows_an_earlier_name_overtakes_nothing,
     events_of_models_without_uuids_are_handled,
+    two_models_that_share_a_stream_are_handled_one_at_a_time,
 }
 
 on_every_database! { on_sqlite_only: an_event_that_cannot_be_read_stops_no_other_one }
@@ -248,5 +249,48 @@ async fn events_of_models_without_uuids_are_handled(scene: &Scene) {
     for n in 0..40 {
         let of_model = Entry::WALLET.eq(format!("customer {n}"));
         assert_eq!(scene.entries().count_where(of_model).await.unwrap(), 1);
+    }
+}
+
+/// The id of one model is the hash of the id of another one.
+async fn two_models_that_share_a_stream_are_handled_one_at_a_time(scene: &Scene) {
+    let (gate, running, most) =
+        (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (open, now, highest) = (gate.clone(), running.clone(), most.clone());
+    let ledger = Ledger::new(move |ctx, event| {
+        let (gate, running, most) = (open.clone(), now.clone(), highest.clone());
+        async move {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let waited = gate.acquire().await.map(drop);
+            let posted = post(ctx, event).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            waited?;
+            posted
+        }
+        .boxed()
+    });
+    let named = closings(Uuid::now_v7(), 1..=3);
+    scene.insert_events(&named).await;
+    let (events, deliveries) =
+        (scene.scratch.eventlog("events"), scene.scratch.eventlog("deliveries"));
+    let rename = format!("UPDATE {events} SET model_id = 'order 7'");
+    scene.scratch.execute(&rename).await;
+    let options = quick().timeout(Duration::from_secs(600));
+    let _node = scene.node().handler_with(ledger, options).start().await.unwrap();
+    until("it has its deliveries", async || scene.scratch.count(&deliveries).await == 3).await;
+    let streams = scene.scratch.select(&["stream"], &format!("FROM {deliveries}")).await;
+    let hashed: Uuid = streams[0][0].as_deref().unwrap().parse().unwrap();
+    scene.insert_events(&closings(hashed, 1..=3)).await;
+    until("so has the other one", async || scene.scratch.count(&deliveries).await == 6).await;
+    let streams = scene.scratch.select(&["stream"], &format!("FROM {deliveries}")).await;
+    assert!(streams.iter().all(|stream| stream == &streams[0]), "{streams:?}");
+    gate.add_permits(1);
+    scene.until_handled("ledger.post").await;
+    assert_eq!(most.load(Ordering::SeqCst), 1, "one of both runs at a time");
+    for model in ["order 7".to_owned(), hashed.to_string()] {
+        let mut entries = scene.entries().find_where(Entry::WALLET.eq(model)).await.unwrap();
+        entries.sort_by_key(|entry| entry.id.uuid());
+        let posted: Vec<i64> = entries.iter().map(|entry| entry.wallet_version).collect();
+        assert_eq!(posted, [1, 2, 3]);
     }
 }

@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
-use ekbatan::action::ErrorKind;
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
 use ekbatan::events::HandlerOptions;
 use ekbatan::prelude::*;
+use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
-use support::until;
-use tokio::sync::Notify;
+use support::wallet::{Deposit, DepositMoney};
+use support::{Dialect, until};
+use tokio::sync::{Notify, Semaphore};
 
-use crate::scene::{Entry, Failure, Ledger, PostEntry, Posting, Scene, post};
+use crate::birth::node_that_does_not_look;
+use crate::scene::{
+    Entry, Failure, Ledger, PostEntry, Posting, Scene, executor, node, open_wallet, post,
+};
 
 on_every_database! {
     a_handler_that_fails_after_its_action_has_committed_is_done,
@@ -17,6 +22,16 @@ on_every_database! {
     a_step_commits_once_however_often_the_handler_runs,
     an_event_that_was_taken_over_has_no_effect_of_its_former_node,
     an_action_that_changes_nothing_marks_too,
+}
+
+mod on_servers {
+    use super::*;
+
+    on_every_database! {
+        only postgres and mysql and mariadb:
+        a_commit_of_a_handler_without_an_answer_is_settled_as_one,
+        a_lost_delivery_refuses_itself_and_none_that_commits_with_it,
+    }
 }
 
 fn quick() -> HandlerOptions {
@@ -130,4 +145,152 @@ async fn an_action_that_changes_nothing_marks_too(scene: &Scene) {
     scene.open_wallet().await;
     until("it is handled", async || node.handlers()[0].handled == 1).await;
     assert_eq!(scene.operations().pending("ledger.post").await.unwrap(), 0);
+}
+
+/// The server commits the effect and the mark, and the line breaks before it has said so.
+async fn a_commit_of_a_handler_without_an_answer_is_settled_as_one(scene: &Scene) {
+    let server = scene.scratch.url.rsplit('@').next().unwrap().split('/').next().unwrap();
+    let proxy = Proxy::start(server).await.unwrap();
+    let mut config = scene.scratch.config();
+    config.url = proxy.url_for(&scene.scratch.url);
+    let databases = Databases::connect(&config.lanes(1).into()).await.unwrap();
+    let executor = executor(&databases).await;
+    let ledger = Ledger::posting();
+    let seen = ledger.seen();
+    let node = node_that_does_not_look(&executor).handler(ledger).start().await.unwrap();
+    open_wallet(&executor).await;
+    until("the node has begun", async || node.handlers()[0].handled == 1).await;
+
+    let (lock, unlock, waiting) = match scene.scratch.dialect {
+        Dialect::Postgres => (
+            "BEGIN; LOCK TABLE entries IN SHARE MODE",
+            "ROLLBACK",
+            "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+        ),
+        _ => (
+            "LOCK TABLES entries READ",
+            "UNLOCK TABLES",
+            "FROM information_schema.processlist \
+             WHERE db = database() AND state LIKE 'Waiting for table%'",
+        ),
+    };
+    let mut locking = scene.scratch.connect().await;
+    locking.execute(lock).await;
+    let wallet = open_wallet(&executor).await;
+    until("the commit waits at the server", async || {
+        !scene.scratch.select(&["1"], waiting).await.is_empty()
+    })
+    .await;
+    proxy.stall();
+    locking.execute(unlock).await;
+    until("it is committed", async || scene.posted(wallet).await == [1]).await;
+    proxy.cut();
+    proxy.resume();
+    proxy.restore();
+    until("the node knows", async || node.handlers()[0].handled == 2).await;
+    assert_eq!((seen.lock().unwrap().len(), node.handlers()[0].failed), (2, 0));
+    assert_eq!(scene.posted(wallet).await, [1]);
+    assert_eq!(scene.scratch.count(&scene.scratch.eventlog("deliveries")).await, 0);
+}
+
+/// The commit of a run whose delivery is lost waits in the only lane, with others.
+async fn a_lost_delivery_refuses_itself_and_none_that_commits_with_it(scene: &Scene) {
+    const OTHERS: usize = 8;
+    // The lane stays busy until all commits wait for it: none of them may time out before.
+    let config = scene.scratch.config().lanes(1).queue_limit(OTHERS + 1);
+    let config = config.connection_timeout(Duration::from_secs(60));
+    let config = config.commit_timeout(Duration::from_secs(60));
+    let databases = Databases::connect(&config.into()).await.unwrap();
+    let executor = executor(&databases).await;
+    let mut wallets = Vec::new();
+    for _ in 0..=OTHERS {
+        wallets.push(open_wallet(&executor).await);
+    }
+    let gate = std::sync::Arc::new(Semaphore::new(0));
+    let closed = gate.clone();
+    let (answers, mut answered) = tokio::sync::mpsc::unbounded_channel();
+    let ledger = Ledger::new(move |ctx, event| {
+        let (gate, answers) = (closed.clone(), answers.clone());
+        async move {
+            let _open = gate.acquire().await?;
+            // The queue is full for a moment while the test asks whether it is.
+            let kind = loop {
+                let answer = ctx.execute(&PostEntry, Posting::of(event)).await;
+                match answer.err().map(|error| error.kind()) {
+                    Some(ErrorKind::Overloaded) => tokio::task::yield_now().await,
+                    kind => break kind,
+                }
+            };
+            answers.send(kind)?;
+            Ok(())
+        }
+        .boxed()
+    });
+    let seen = ledger.seen();
+    let options = HandlerOptions::default().timeout(Duration::from_secs(600)).from_now_on();
+    let former = node_that_does_not_look(&executor).handler_with(ledger, options);
+    let former = former.start().await.unwrap();
+    let lost = open_wallet(&executor).await;
+    until("it is being handled", async || seen.lock().unwrap().len() == 1).await;
+    former.pause("ledger.post");
+    scene.scratch.execute(&format!("DELETE FROM {}", scene.scratch.eventlog("nodes"))).await;
+    let other = scene.open_again().await;
+    let other = node(&other).handler(Ledger::posting()).start().await.unwrap();
+    scene.until_posted(1).await;
+    other.drain(Duration::from_secs(60)).await;
+
+    let mut locking = scene.scratch.connect().await;
+    locking.execute("BEGIN").await;
+    let lock = format!("SELECT 1 FROM wallets WHERE id = '{}' FOR UPDATE", wallets[OTHERS]);
+    locking.execute(&lock).await;
+    let insist = RetryPolicy::none()
+        .with(ErrorKind::Overloaded, Budget::new(u32::MAX).cap(Duration::from_millis(10)));
+    let deposit =
+        |wallet| executor.execute(&DepositMoney, Deposit { wallet, amount: Decimal::ONE });
+    let (locked, others) = wallets.split_last().unwrap();
+    let is_busy = Notify::new();
+    let busy = deposit(*locked).into_future();
+    let committing = async {
+        is_busy.notified().await;
+        let call = |wallet: &Id<_>| deposit(*wallet).retry(insist.clone()).into_future();
+        futures_util::future::join_all(others.iter().map(call)).await
+    };
+    let releasing = async {
+        until("the lane is busy", async || waits_for_a_row(scene).await).await;
+        gate.add_permits(1);
+        is_busy.notify_one();
+        loop {
+            let more = deposit(others[0]).deadline(Duration::from_millis(100)).await;
+            match more.unwrap_err().kind() {
+                ErrorKind::Overloaded => break,
+                kind => assert_eq!(kind, ErrorKind::Deadline),
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        locking.execute("ROLLBACK").await;
+    };
+    let (first, committed, ()) = tokio::join!(busy, committing, releasing);
+    first.unwrap();
+    for answer in committed {
+        answer.unwrap();
+    }
+    assert_eq!(answered.recv().await.unwrap(), Some(ErrorKind::DeliveryLost));
+    assert_eq!(scene.posted(lost).await, [1]);
+    drop(former);
+}
+
+/// Whether a session waits for a row that another one has locked.
+async fn waits_for_a_row(scene: &Scene) -> bool {
+    let waiting = match scene.scratch.dialect {
+        Dialect::Postgres => {
+            "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        }
+        _ => {
+            // The server answers from a copy that it does not renew while it is asked often.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            "FROM information_schema.innodb_trx t JOIN information_schema.processlist p \
+             ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = database()"
+        }
+    };
+    !scene.scratch.select(&["1"], waiting).await.is_empty()
 }

@@ -1,12 +1,13 @@
 //! Handlers that fail: retried, parked, dead letters.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::events::{AfterLastAttempt, HandlerOptions};
 use futures_util::FutureExt;
-use support::until;
+use support::{TestClock, instant, until};
 
-use crate::scene::{Ledger, Scene, post};
+use crate::scene::{Ledger, Scene, executor, node, open_wallet, post};
 
 on_every_database! {
     a_failed_event_is_tried_again_and_not_overtaken,
@@ -15,6 +16,7 @@ on_every_database! {
     a_parked_event_that_is_skipped_lets_its_model_go_on,
     a_dead_letter_lets_its_model_go_on_and_can_be_replayed,
     an_event_that_is_too_old_is_given_up_without_a_run,
+    an_event_that_grows_too_old_between_two_runs_is_given_up_without_the_second,
 }
 
 fn quick() -> HandlerOptions {
@@ -154,4 +156,28 @@ async fn an_event_that_is_too_old_is_given_up_without_a_run(scene: &Scene) {
     assert!(scene.posted(wallet).await.is_empty());
     let letters = scene.operations().dead_letters(10).await.unwrap();
     assert!(letters[0].error.contains("older than 0ns"), "{}", letters[0].error);
+}
+
+async fn an_event_that_grows_too_old_between_two_runs_is_given_up_without_the_second(
+    scene: &Scene,
+) {
+    let clock = Arc::new(TestClock::default());
+    let executor = executor(&scene.databases.clone().with_clock(clock.clone())).await;
+    let ledger = failing(1, u32::MAX);
+    let seen = ledger.seen();
+    let hour = Duration::from_secs(60 * 60);
+    let options = quick().max_age(hour).dead_letters();
+    let node = node(&executor).handler_with(ledger, options).start().await.unwrap();
+    open_wallet(&executor).await;
+    // The second run is due a moment later. The clock does not get there before it is too late.
+    until("the first run has failed", async || node.handlers()[0].failed == 1).await;
+    clock.set(instant(60 * 60 + 1));
+    until("the event is a dead letter", async || {
+        !scene.operations().dead_letters(10).await.unwrap().is_empty()
+    })
+    .await;
+    assert_eq!(seen.lock().unwrap().len(), 1);
+    let letters = scene.operations().dead_letters(10).await.unwrap();
+    assert!(letters[0].error.contains("older than 3600s"), "{}", letters[0].error);
+    assert!(letters[0].error.ends_with("the ledger is closed"), "{}", letters[0].error);
 }

@@ -1,20 +1,26 @@
 //! What goes on while something else stands still.
 
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
+use ekbatan::action::ErrorKind;
 use ekbatan::config::{EkbatanConfig, ShardMemberConfig};
 use ekbatan::db::Route;
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
+use futures_util::FutureExt;
 use support::{Dialect, ScratchDatabase, until};
 
-use crate::scene::{Ledger, Scene, deposit, executor, migrations, node, open_wallet};
+use crate::scene::{
+    Ledger, PostEntry, Posting, Scene, deposit, executor, migrations, node, open_wallet,
+};
 
 on_every_database! {
     one_model_over_four_nodes_keeps_its_order,
     nodes_of_one_name_are_two,
     a_node_renews_itself_while_its_pool_is_used_up,
+    a_node_whose_threads_are_blocked_is_taken_over_and_commits_nothing,
 }
 
 mod on_servers {
@@ -101,6 +107,48 @@ async fn a_node_renews_itself_while_its_pool_is_used_up(scene: &Scene) {
     }
 }
 
+/// A process whose only thread is in a handler that blocks it.
+async fn a_node_whose_threads_are_blocked_is_taken_over_and_commits_nothing(scene: &Scene) {
+    let lease = Duration::from_secs(1);
+    let wallet = scene.open_wallet().await;
+    let ((blocked, is_blocked), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel::<()>());
+    let (answers, mut answered) = tokio::sync::mpsc::unbounded_channel();
+    let goes_on = Mutex::new(goes_on);
+    let ledger = Ledger::new(move |ctx, event| {
+        if blocked.send(()).is_ok() {
+            let _ = goes_on.lock().unwrap().recv();
+        }
+        let answers = answers.clone();
+        async move {
+            let answer = ctx.execute(&PostEntry, Posting::of(event)).await;
+            answers.send(answer.as_ref().err().map(|error| error.kind()))?;
+            Ok(answer?)
+        }
+        .boxed()
+    });
+    let config = scene.scratch.config();
+    let (over, is_over) = tokio::sync::oneshot::channel::<()>();
+    let process = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let databases = Databases::connect(&config.into()).await.unwrap();
+            let executor = executor(&databases).await;
+            let _node = node(&executor).lease(lease).handler(ledger).start().await.unwrap();
+            is_over.await.unwrap();
+        });
+    });
+    tokio::task::spawn_blocking(move || is_blocked.recv().unwrap()).await.unwrap();
+    let other = scene.open_again().await;
+    let other = node(&other).lease(lease).handler(Ledger::posting()).start().await.unwrap();
+    scene.until_posted(1).await;
+    go_on.send(()).unwrap();
+    assert_eq!(answered.recv().await.unwrap(), Some(ErrorKind::DeliveryLost));
+    assert_eq!(scene.posted(wallet).await, [1]);
+    over.send(()).unwrap();
+    tokio::task::spawn_blocking(move || process.join().unwrap()).await.unwrap();
+    other.drain(Duration::from_secs(60)).await;
+}
+
 async fn an_open_transaction_delays_its_own_model_only(scene: &Scene) {
     let _node = scene.node().handler(Ledger::posting()).start().await.unwrap();
     let (held, other) = (scene.open_wallet().await, scene.open_wallet().await);
@@ -136,10 +184,21 @@ async fn a_shard_that_does_not_answer_delays_no_other() {
     let databases = Databases::connect(&config).await.unwrap();
     databases.migrate(&migrations()).await.unwrap();
     let both = executor(&databases).await;
-    let _node = node(&both).handler(Ledger::posting()).start().await.unwrap();
+    let node = node(&both).lease(Duration::from_secs(1)).name("both");
+    let _node = node.handler(Ledger::posting()).start().await.unwrap();
     proxy.stall();
     let wallet = answering.open_wallet().await;
     answering.deposit(wallet, 20).await;
     until("all are posted", async || answering.posted(wallet).await.len() == 21).await;
+    // So does what keeps it alive: it renews its row, and finds what others commit.
+    let nodes = format!("FROM {} WHERE name = 'both'", answering.scratch.eventlog("nodes"));
+    let renewals = async || {
+        let rows = answering.scratch.select(&["version"], &nodes).await;
+        rows[0][0].as_deref().unwrap().parse::<i64>().unwrap()
+    };
+    let before = renewals().await;
+    until("it is renewed", async || renewals().await >= before + 3).await;
+    let of_another = open_wallet(&answering.open_again().await).await;
+    until("it is posted", async || answering.posted(of_another).await == [1]).await;
     proxy.resume();
 }

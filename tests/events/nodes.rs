@@ -4,17 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::events::HandlerOptions;
+use ekbatan::prelude::*;
 use futures_util::FutureExt;
-use support::until;
+use futures_util::future::join_all;
+use support::{Dialect, until};
 use tokio::sync::Semaphore;
 
-use crate::scene::{Ledger, Scene, node, post};
+use crate::scene::{Entry, Ledger, Mail, Scene, deposit, node, open_wallet, post};
 
 on_every_database! {
     others_take_over_what_a_node_had_claimed_that_died,
+    a_silent_node_is_taken_over_after_its_lease_and_a_fifth,
+    a_look_claims_no_more_than_there_is_room_for,
     a_drained_node_hands_back_what_it_has_not_handled,
     a_drained_node_waits_for_its_handlers,
     a_node_without_handlers_lets_commits_deliver_to_others,
+}
+
+mod on_servers {
+    use super::*;
+
+    on_every_database! {
+        only postgres and mysql and mariadb: sixteen_nodes_claim_beside_each_other,
+    }
 }
 
 /// A ledger that does not end before it is opened.
@@ -95,4 +107,120 @@ async fn a_node_without_handlers_lets_commits_deliver_to_others(scene: &Scene) {
     // The deliveries are there although no node that handles them runs.
     assert_eq!(scene.operations().pending("ledger.post").await.unwrap(), 3);
     assert!(without.handlers().is_empty());
+}
+
+/// Notes the version of the survivor's row, which counts its renewals, when another row is deleted.
+async fn note_takeovers(scene: &Scene) {
+    let nodes = scene.scratch.eventlog("nodes");
+    let insert = |table: &str| {
+        format!(
+            "INSERT INTO {table} (renewals) SELECT version FROM {nodes} WHERE name = 'survivor'"
+        )
+    };
+    scene.scratch.execute("CREATE TABLE takeovers (renewals bigint NOT NULL)").await;
+    let trigger = match scene.scratch.dialect {
+        Dialect::Sqlite => format!(
+            "CREATE TRIGGER takeover AFTER DELETE ON {nodes} BEGIN {}; END",
+            insert("takeovers")
+        ),
+        Dialect::Postgres => format!(
+            "CREATE FUNCTION takeover() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN {}; RETURN NULL; END $$; \
+             CREATE TRIGGER takeover AFTER DELETE ON {nodes} \
+             FOR EACH ROW EXECUTE FUNCTION takeover()",
+            insert("takeovers")
+        ),
+        Dialect::MySql | Dialect::MariaDb => {
+            let (log, _) = nodes.rsplit_once('.').unwrap();
+            let test = log.strip_suffix("_log").unwrap();
+            format!(
+                "CREATE TRIGGER {log}.takeover AFTER DELETE ON {nodes} FOR EACH ROW {}",
+                insert(&format!("{test}.takeovers"))
+            )
+        }
+    };
+    scene.scratch.execute(&trigger).await;
+}
+
+/// The time is counted in renewals of the node that takes over: five are a lease.
+async fn a_silent_node_is_taken_over_after_its_lease_and_a_fifth(scene: &Scene) {
+    note_takeovers(scene).await;
+    let closed = Arc::new(Semaphore::new(0));
+    let ledger = stuck(&closed);
+    let seen = ledger.seen();
+    let dying = scene.node().handler(ledger).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    until("the event is being handled", async || !seen.lock().unwrap().is_empty()).await;
+    drop(dying);
+    let survivor = node(&scene.open_again().await).name("survivor").lease(Duration::from_secs(1));
+    let _survivor = survivor.handler(Ledger::posting()).start().await.unwrap();
+    scene.until_posted(1).await;
+    assert_eq!(scene.posted(wallet).await, [1]);
+    let renewals = scene.scratch.select(&["renewals"], "FROM takeovers").await;
+    let renewals: Vec<i64> =
+        renewals.iter().map(|row| row[0].as_deref().unwrap().parse().unwrap()).collect();
+    // The first version is not renewed, and the first look comes after the first renewal.
+    assert!(renewals.len() == 1 && (3..=7).contains(&renewals[0]), "{renewals:?}");
+}
+
+async fn a_look_claims_no_more_than_there_is_room_for(scene: &Scene) {
+    let other = scene.open_again().await;
+    let wallets = join_all((0..150).map(|_| open_wallet(&other))).await;
+    let closed = Arc::new(Semaphore::new(0));
+    let options = HandlerOptions::default().concurrency(1).timeout(Duration::from_secs(600));
+    let mail = Mail::new(|_, _| async { Ok(()) }.boxed());
+    let ledger = stuck(&closed);
+    let node = scene.node().handler_with(ledger, options).handler(mail).start().await.unwrap();
+    let mailed = async |count: u64| {
+        until("a look has found the mails", async || {
+            node.handlers().iter().any(|one| one.name == "mail.send" && one.handled == count)
+        })
+        .await;
+    };
+    mailed(150).await;
+    for n in 1..=20 {
+        // Each is found by a look, which finds the others again.
+        deposit(&other, wallets[n % wallets.len()], 1).await;
+        mailed(150 + n as u64).await;
+    }
+    let deliveries = scene.scratch.eventlog("deliveries");
+    let claimed = format!("FROM {deliveries} WHERE state = 'CLAIMED' AND handler = 'ledger.post'");
+    assert_eq!(scene.scratch.select(&["id"], &claimed).await.len(), 64);
+    closed.add_permits(1);
+    scene.until_posted(170).await;
+}
+
+/// Four processes with four nodes each.
+async fn sixteen_nodes_claim_beside_each_other(scene: &Scene) {
+    let committing = scene.open_again().await;
+    let mut nodes = Vec::new();
+    for _ in 0..4 {
+        let config = scene.scratch.config().maximum_pool_size(6);
+        let databases = Databases::connect(&config.into()).await.unwrap();
+        let executor = crate::scene::executor(&databases).await;
+        for _ in 0..4 {
+            let options = HandlerOptions::unordered();
+            let ledger = node(&executor).handler(Ledger::posting());
+            let mail = Mail::new(|ctx, event| post(ctx, event));
+            nodes.push(ledger.handler_with(mail, options).start().await.unwrap());
+        }
+    }
+    let wallets = join_all((0..10).map(|_| open_wallet(&committing))).await;
+    join_all(wallets.iter().map(|wallet| deposit(&committing, *wallet, 9))).await;
+    for handler in ["ledger.post", "mail.send"] {
+        scene.until_handled(handler).await;
+    }
+    for wallet in wallets {
+        let of_wallet = Entry::WALLET.eq(wallet.to_string());
+        let mut entries = scene.entries().find_where(of_wallet).await.unwrap();
+        entries.sort_by_key(|entry| entry.wallet_version);
+        let versions: Vec<i64> = entries.iter().map(|entry| entry.wallet_version).collect();
+        let twice: Vec<i64> = (1..=10).flat_map(|version| [version; 2]).collect();
+        assert_eq!(versions, twice, "each handler has posted each event once");
+    }
+    let counts = |count: fn(&ekbatan::events::HandlerStatus) -> u64| -> u64 {
+        nodes.iter().flat_map(|node| node.handlers()).map(|handler| count(&handler)).sum()
+    };
+    until("all runs have ended", async || counts(|handler| handler.handled) == 200).await;
+    assert_eq!(counts(|handler| handler.failed), 0, "no run met a deadlock");
 }
