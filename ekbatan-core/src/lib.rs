@@ -27,6 +27,7 @@ pub mod shard;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::db::doorbell::DoorbellMember;
+    pub use crate::db::fence::TOKEN_BITS;
     #[cfg(feature = "mysql")]
     pub use crate::db::mysql::server_options as mysql_options;
     #[cfg(feature = "sqlite")]

@@ -26,6 +26,8 @@ const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;
 /// | [`keys`](Self::keys) | idempotency keys: a repeated call runs again | |
 /// | [`inbox`](Self::inbox) | messages that were handled: a duplicate runs again | |
 ///
+/// Fences of locks that no lease can need are [deleted](Databases::prune_fences) with them.
+///
 /// ```
 /// # use std::time::Duration;
 /// # use ekbatan_core::shard::Databases;
@@ -64,6 +66,8 @@ pub struct Deleted {
     pub keys: u64,
     /// Messages that were handled.
     pub inbox: u64,
+    /// Fences of locks.
+    pub fences: u64,
 }
 
 /// Error returned when a retention cannot run, or fails on some shards.
@@ -287,17 +291,19 @@ impl Retention {
             let handled = shard.delete_handled(&subscriptions, age, now, at_once).await;
             deleted.events = handled.map_err(failed)?;
         }
+        deleted.fences = shard.prune_fences(at_once).await.map_err(failed)?;
         Ok(())
     }
 }
 
 impl Deleted {
     fn add(&mut self, other: Self) {
-        let Self { events, dead_letters, keys, inbox } = other;
+        let Self { events, dead_letters, keys, inbox, fences } = other;
         self.events += events;
         self.dead_letters += dead_letters;
         self.keys += keys;
         self.inbox += inbox;
+        self.fences += fences;
     }
 }
 

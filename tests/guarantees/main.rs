@@ -40,6 +40,7 @@ mod inbox;
 mod lanes;
 mod lock_order;
 mod locked_rows;
+mod old_fences;
 mod packets;
 mod process;
 mod replicas;

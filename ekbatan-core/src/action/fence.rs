@@ -22,6 +22,11 @@ pub struct Fence {
     /// The lock's key.
     pub key: String,
     /// The token, which grows with every grant of the key.
+    ///
+    /// The bits above the lowest 16 are taken for the time of the grant, in milliseconds since
+    /// 1970, unless they are less than those of the year 2020: such tokens merely count. On a shard
+    /// that has no fence of the key, or no longer, a token that is a time and more than 30 days old
+    /// is refused. A fence whose token merely counts is kept for ever.
     pub token: i64,
     /// The time until the lease ends, counted from now.
     pub remaining: Duration,

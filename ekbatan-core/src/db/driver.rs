@@ -277,6 +277,9 @@ pub(crate) trait Syntax: Send + Sync {
     /// The condition that a row of the outbox was written more than so many seconds ago.
     fn recorded_before(&self, seconds: u64) -> String;
 
+    /// The condition that the row of a fence may be deleted; see `fence`.
+    fn fence_is_old(&self) -> String;
+
     /// The condition that an event has generation `$g` and at least the id `$i`. It does not compare
     /// by equality: a planner would order by the id alone then, and read all later events.
     fn of_generation(&self, g: usize, i: usize) -> String {

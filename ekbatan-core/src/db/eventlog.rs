@@ -129,13 +129,16 @@ pub(crate) static DEAD_LETTERS: Table = Table {
     state: None,
 };
 
-/// Fence tokens of lock keys. Only names are taken from here: each dialect writes its own SQL.
-#[cfg(feature = "mysql")]
+/// Fence tokens of lock keys. Each dialect writes its own SQL to raise and to check them.
 pub(crate) static LOCK_FENCES: Table = Table {
     schema: Some("eventlog"),
     name: "lock_fences",
     model: "lock fences",
-    columns: &[],
+    columns: &[
+        ColumnDef::new("lock_key", ValueType::Text),
+        ColumnDef::new("token", ValueType::Int),
+        ColumnDef::new("until", ValueType::Timestamp),
+    ],
     version: None,
     dates: None,
     state: None,

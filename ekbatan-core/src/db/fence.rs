@@ -2,6 +2,11 @@
 //! it. A commit checks that its lease's token is still the stored one.
 //!
 //! Each dialect checks and raises them in its own `fence` file.
+//!
+//! Invariant: a token that is refused stays refused after the row of its key was deleted. A token
+//! is the time of its grant, so a fence that is not there is raised only by a token that is at most
+//! [`RAISED_NEW`] old, and a row is deleted only when its token is older than that by [`MARGIN`].
+//! All tokens that the row refused are older still.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +16,39 @@ use tokio::time::Instant;
 
 /// A hundred years, in microseconds. The end of a fence stays within the range of dates.
 const LONGEST: i64 = 3_155_760_000_000_000;
+
+/// The low bits of a token. The bits above them are the milliseconds since 1970 at the grant.
+pub const TOKEN_BITS: u32 = 16;
+
+/// How old a token may be that raises a fence which is not there, by the clock of the database.
+const RAISED_NEW: Duration = Duration::from_secs(30 * 86_400);
+
+/// By how much more the token of a row is older before the row is deleted, and how long before
+/// that its lease has ended. Statements that began while the row was there have ended by then, and
+/// the clock of the database is not set back by more.
+const MARGIN: Duration = Duration::from_secs(86_400);
+
+/// The first token that is taken for a time: that of the year 2020. Locks that are not the
+/// framework's may count from one. Their rows are never deleted, so their tokens may have any age.
+const FIRST_TIME: i64 = 1_577_836_800_000 << TOKEN_BITS;
+
+/// The condition that a token may raise a fence that is not there. `seconds` is the time of the
+/// database, in seconds since 1970.
+pub(super) fn may_raise_new(token: &str, seconds: &str) -> String {
+    format!("{token} < {FIRST_TIME} OR {token} >= {}", token_at(seconds, RAISED_NEW))
+}
+
+/// The condition that the row of a fence may be deleted. PostgreSQL has it in a function.
+#[cfg_attr(not(any(feature = "mysql", feature = "sqlite")), allow(dead_code))]
+pub(super) fn is_old(seconds: &str, ended_before: impl FnOnce(u64) -> String) -> String {
+    let (least, ended) = (token_at(seconds, RAISED_NEW + MARGIN), ended_before(MARGIN.as_secs()));
+    format!("token >= {FIRST_TIME} AND token < {least} AND {ended}")
+}
+
+/// The first token of the time so long ago.
+fn token_at(seconds: &str, ago: Duration) -> String {
+    format!("({seconds} - {}) * {}", ago.as_secs(), 1_000_i64 << TOKEN_BITS)
+}
 
 /// A lease's token that must still be the key's when the batch commits.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ mod doorbell_session;
 mod driver;
 mod error;
 pub(crate) mod eventlog;
-mod fence;
+pub(crate) mod fence;
 #[cfg(test)]
 mod fixtures;
 #[cfg(test)]

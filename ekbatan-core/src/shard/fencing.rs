@@ -191,6 +191,8 @@ impl Databases {
     /// Rejects every lease of a key whose token is smaller than `token`, on every shard. After
     /// this returns, nothing commits under such a lease, and commits that were running have
     /// committed or failed. Use it after a lease was ended by force and its holder may not know.
+    /// Where the key has no fence and the token is more than 30 days old, nothing is stored: a
+    /// token that old raises no fence.
     ///
     /// Every shard is called even if another one fails. Calling it again changes nothing.
     pub async fn fence_off(&self, key: &str, token: i64) -> Result<(), DbError> {

@@ -5,6 +5,7 @@ mod error;
 mod fencing;
 mod homed_key;
 mod migrations;
+mod old_fences;
 mod outbox_retention;
 mod partial;
 #[allow(clippy::module_inception)] // a file per type, named after the type

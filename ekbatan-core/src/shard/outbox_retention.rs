@@ -9,7 +9,7 @@ use crate::db::eventlog::EVENTS_KEPT;
 use crate::domain::ShardIdentifier;
 use crate::outbox::prune;
 
-/// Error returned by [`Databases::prune_outbox`].
+/// Error returned by [`Databases::prune_outbox`] and [`Databases::prune_fences`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PruneError {
@@ -58,13 +58,20 @@ impl Databases {
         let pruning = self.shards.all().map(|database| async move {
             prune(database, older_than).await.map_err(|error| (database.shard, error))
         });
-        let (mut deleted, mut failures) = (0, Vec::new());
-        for pruned in visit(pruning.collect()).await {
-            match pruned {
-                Ok(count) => deleted += count,
-                Err(failure) => failures.push(failure),
-            }
-        }
-        if failures.is_empty() { Ok(deleted) } else { Err(PruneError::Shards(failures)) }
+        gather(visit(pruning.collect()).await)
     }
+}
+
+/// The sum over all shards, or the failures.
+pub(super) fn gather(
+    pruned: Vec<Result<u64, (ShardIdentifier, DbError)>>,
+) -> Result<u64, PruneError> {
+    let (mut deleted, mut failures) = (0, Vec::new());
+    for of_shard in pruned {
+        match of_shard {
+            Ok(count) => deleted += count,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if failures.is_empty() { Ok(deleted) } else { Err(PruneError::Shards(failures)) }
 }

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use ekbatan_core::__private::TOKEN_BITS;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -26,7 +27,7 @@ const ROUND_TRIP: Duration = Duration::from_millis(1);
 const ORPHAN: Duration = Duration::from_secs(90);
 
 /// The low bits of a lease's token, which count hand-offs. The server's token is above them.
-pub(crate) const HAND_OFF_BITS: u32 = 16;
+pub(crate) const HAND_OFF_BITS: u32 = TOKEN_BITS;
 
 /// A grant of the server, and how far this process has used it.
 pub(super) struct ServerGrant {

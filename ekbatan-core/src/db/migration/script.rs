@@ -179,6 +179,7 @@ fn framework(dialect: Dialect) -> Vec<Migration> {
         migration!(9, "due_by_handler", "0009_due_by_handler.sql"),
         migration!(10, "jobs", "0010_jobs.sql"),
         migration!(11, "enqueued_keys", "0011_enqueued_keys.sql"),
+        migration!(12, "old_fences", "0012_old_fences.sql", only "postgres" = Postgres),
     ];
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }

@@ -11,8 +11,9 @@ use super::decode::decode;
 use super::error::classify;
 use super::literal::write_text;
 use super::placeholders::written_out;
-use super::syntax::MySqlSyntax;
+use super::syntax::{MySqlSyntax, SECONDS};
 use crate::db::eventlog::LOCK_FENCES;
+use crate::db::fence::may_raise_new;
 use crate::db::{DbError, FenceCheck, FenceRaise, Query, Rows, Syntax};
 
 /// Locks a fence against being raised, and returns `number` if the fence holds. Both servers
@@ -39,13 +40,15 @@ pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
     )
 }
 
-/// Raises a fence unless a later token is stored, and returns the stored token.
+/// Raises a fence unless a later token is or may have been stored, and returns the stored token.
 fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64) -> String {
     let (table, key, token) = (syntax.table(&LOCK_FENCES), text(&fence.key), fence.token);
     let until = format!("UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND");
+    let may_raise_new = may_raise_new(&token.to_string(), SECONDS);
     // `until` first: an assignment sees the results of those to its left.
     format!(
-        "INSERT INTO {table} (lock_key, token, until) VALUES ({key}, {token}, {until}) \
+        "INSERT INTO {table} (lock_key, token, until) SELECT {key}, {token}, {until} FROM DUAL \
+         WHERE {may_raise_new} OR EXISTS (SELECT 1 FROM {table} t WHERE t.lock_key = {key}) \
          ON DUPLICATE KEY UPDATE \
          until = IF(token = {token}, GREATEST(until, {until}), IF(token < {token}, {until}, until)), \
          token = GREATEST(token, {token}); SELECT token FROM {table} WHERE lock_key = {key}"
@@ -59,7 +62,7 @@ fn text(value: &str) -> String {
 }
 
 impl MySqlConnection {
-    /// Raises the fence and then runs `read`, if given. `None` if a later token is stored.
+    /// Raises the fence and then runs `read`, if given. `None` if it was not raised.
     pub(super) async fn raise_and_read(
         &mut self,
         raise: &FenceRaise,

@@ -3,8 +3,12 @@
 use std::borrow::Cow;
 
 use super::flavour::Flavour;
+use crate::db::fence::is_old;
 use crate::db::{ColumnInfo, Reference, Syntax};
 use crate::domain::{Table, ValueType};
+
+/// The seconds since 1970.
+pub(super) const SECONDS: &str = "TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())";
 
 /// The schema that the code uses for the framework's tables.
 const EVENTLOG: &str = "eventlog";
@@ -183,6 +187,10 @@ impl Syntax for MySqlSyntax {
 
     fn recorded_before(&self, seconds: u64) -> String {
         format!("recorded_date < UTC_TIMESTAMP(6) - INTERVAL {seconds} SECOND")
+    }
+
+    fn fence_is_old(&self) -> String {
+        is_old(SECONDS, |seconds| format!("until < UTC_TIMESTAMP(6) - INTERVAL {seconds} SECOND"))
     }
 
     /// An enum is ordered by declaration but compared as text. A page needs one order for both, so

@@ -6,16 +6,19 @@
 //! `eventlog.read_under_fence` raises and then reads; each of its statements has its own
 //! snapshot.
 
+use std::sync::LazyLock;
+
 use sqlx::postgres::PgArguments;
 use sqlx::{Arguments, AssertSqlSafe};
 
 use super::connection::PostgresConnection;
 use super::decode::{bind_arg, decode};
 use super::error::classify;
+use crate::db::fence::may_raise_new;
 use crate::db::{Arg, DbError, FenceRaise, Query, Rows, Syntax, TableInfo};
 use crate::domain::{ColumnDef, Value, ValueType};
 
-/// The function's error code for: a later token is stored.
+/// The function's error code for: a later token is stored, or may have been stored.
 const LATER_TOKEN: &str = "KB001";
 
 /// The error codes after which the function is not used any more: wrong isolation level,
@@ -23,12 +26,21 @@ const LATER_TOKEN: &str = "KB001";
 /// a type that changed.
 const FUNCTION_UNUSABLE: [&str; 4] = ["KB002", "42883", "42704", "42804"];
 
-const RAISE: &str = "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
-    VALUES ($1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond') \
-    ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, \
-    until = CASE WHEN f.token = excluded.token THEN greatest(f.until, excluded.until) ELSE excluded.until END \
-    WHERE f.token <= excluded.token \
-    RETURNING token, CASE WHEN NOT $4::bool THEN set_config('synchronous_commit', 'off', true) END";
+/// The seconds since 1970.
+const SECONDS: &str = "extract(epoch FROM clock_timestamp())::int8";
+
+static RAISE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
+         SELECT $1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond' \
+         WHERE {} OR EXISTS (SELECT FROM eventlog.lock_fences t WHERE t.lock_key = $1::text) \
+         ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, \
+         until = CASE WHEN f.token = excluded.token THEN greatest(f.until, excluded.until) ELSE excluded.until END \
+         WHERE f.token <= excluded.token \
+         RETURNING token, CASE WHEN NOT $4::bool THEN set_config('synchronous_commit', 'off', true) END",
+        may_raise_new("$2::int8", SECONDS)
+    )
+});
 
 /// The part of a commit that locks the fences against being raised and finds those that hold.
 /// Each argument is an array with one element per fence.
@@ -44,7 +56,7 @@ impl PostgresConnection {
     pub(super) async fn raise(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {
         let args = arguments(raise).to_vec();
         let columns = vec![ColumnDef::new("token", ValueType::Int)].into();
-        let query = Query { sql: RAISE.into(), args, columns };
+        let query = Query { sql: RAISE.as_str().into(), args, columns };
         let raised = crate::db::Connection::fetch(self, &query).await?;
         Ok(!raised.is_empty())
     }
@@ -115,4 +127,27 @@ fn arguments(raise: &FenceRaise) -> [Arg; 4] {
         Arg::One(ValueType::Int, Value::Int(raise.micros())),
         Arg::One(ValueType::Bool, Value::Bool(raise.to_disk)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::fence::is_old;
+
+    /// The migration has the same conditions in words of its own.
+    #[test]
+    fn the_functions_of_the_migration_have_the_conditions() {
+        let text = include_str!("../migration/framework/postgres/0012_old_fences.sql");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for condition in [
+            may_raise_new("fence_token", SECONDS),
+            is_old(SECONDS, |seconds| {
+                format!(
+                    "until < clock_timestamp() AT TIME ZONE 'UTC' - interval '{seconds} seconds'"
+                )
+            }),
+        ] {
+            assert!(words.contains(&condition), "{condition}");
+        }
+    }
 }

@@ -98,6 +98,11 @@ impl Syntax for PostgresSyntax {
         format!("recorded_date < (now() AT TIME ZONE 'UTC') - interval '{seconds} seconds'")
     }
 
+    /// A function of the migration after which no fence is raised by an old token.
+    fn fence_is_old(&self) -> String {
+        "eventlog.fence_is_old(token, until)".to_owned()
+    }
+
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
         self.quote(&column.name)
     }

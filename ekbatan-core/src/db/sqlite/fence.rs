@@ -4,6 +4,8 @@
 //! The raise commits before the read begins, so the read sees every commit that came before the
 //! raise.
 
+use std::sync::LazyLock;
+
 use rusqlite::types::Value as SqlValue;
 use sqlx::{AssertSqlSafe, Column, Row};
 
@@ -11,15 +13,23 @@ use super::connection::SqliteConnection;
 use super::decode::{bind_query, decode, sqlx_arguments};
 use super::error::classify;
 use super::session::Session;
+use super::syntax::SECONDS;
+use crate::db::fence::may_raise_new;
 use crate::db::{Arg, DbError, FenceCheck, FenceRaise, Query, Rows};
 use crate::domain::{Value, ValueType};
 
 /// Its arguments start at `$2`; `$1` belongs to the read.
-const RAISE: &str = "INSERT INTO eventlog_lock_fences AS f (lock_key, token, until) \
-    VALUES ($2, $3, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ($4 / 1000000.0) || ' seconds')) \
-    ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, \
-    until = CASE WHEN f.token = excluded.token THEN max(f.until, excluded.until) ELSE excluded.until END \
-    WHERE f.token <= excluded.token RETURNING token AS ekbatan_raised";
+static RAISE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "INSERT INTO eventlog_lock_fences AS f (lock_key, token, until) \
+         SELECT $2, $3, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', ($4 / 1000000.0) || ' seconds') \
+         WHERE {} OR EXISTS (SELECT 1 FROM eventlog_lock_fences t WHERE t.lock_key = $2) \
+         ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, \
+         until = CASE WHEN f.token = excluded.token THEN max(f.until, excluded.until) ELSE excluded.until END \
+         WHERE f.token <= excluded.token RETURNING token AS ekbatan_raised",
+        may_raise_new("$3", SECONDS)
+    )
+});
 
 /// The column name of the raise's result, which tells it from a row of the read.
 const RAISED: &str = "ekbatan_raised";
@@ -46,11 +56,12 @@ impl SqliteConnection {
     ) -> Result<Option<Rows>, DbError> {
         let _writing = self.writer_lock.acquire().await?;
         let nothing = [Arg::One(ValueType::Int, Value::Null)];
-        let alone = Query { sql: RAISE.into(), args: nothing.into(), columns: Vec::new().into() };
+        let alone =
+            Query { sql: RAISE.as_str().into(), args: nothing.into(), columns: Vec::new().into() };
         let (sql, mut arguments) = match read {
             Some(query) => {
                 let (sql, arguments) = bind_query(query)?;
-                (format!("{RAISE}; {sql}").into(), arguments)
+                (format!("{}; {sql}", *RAISE).into(), arguments)
             }
             None => bind_query(&alone)?,
         };

@@ -2,8 +2,12 @@
 
 use rust_decimal::Decimal;
 
+use crate::db::fence::is_old;
 use crate::db::{ColumnInfo, Syntax};
 use crate::domain::{Table, ValueType};
+
+/// The seconds since 1970.
+pub(super) const SECONDS: &str = "CAST(strftime('%s', 'now') AS INTEGER)";
 
 /// The collation that orders decimals, which are stored as text, by their value.
 pub(super) const DECIMAL: &str = "ekbatan_decimal";
@@ -110,6 +114,12 @@ impl Syntax for SqliteSyntax {
     fn recorded_before(&self, seconds: u64) -> String {
         // Not the date of the database: SQLite cannot add a column with the present time.
         format!("completion_date < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-{seconds} seconds')")
+    }
+
+    fn fence_is_old(&self) -> String {
+        is_old(SECONDS, |seconds| {
+            format!("until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-{seconds} seconds')")
+        })
     }
 
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
