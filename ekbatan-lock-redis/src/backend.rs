@@ -10,7 +10,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ekbatan_core::config::DataSourceConfig;
 use ekbatan_lock::{
-    Attempt, BackendError, Grant, GrantRequest, Holder, KeyPoller, LockBackend, LockError, Released,
+    Attempt, BackendError, Grant, GrantExtension, GrantRequest, Holder, KeyPoller, LockBackend,
+    LockError, Released,
 };
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -119,6 +120,15 @@ impl LockBackend for RedisBackend {
         let extend = self.scripts.extend.key(self.names.lock(key));
         let extend = extend.arg(grant.owner).arg(milliseconds(term));
         answered(self.commands.run(extend).await)
+    }
+
+    async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
+        let extend = |of: &GrantExtension| {
+            let extend = self.scripts.extend.key(self.names.lock(&of.key));
+            extend.arg(of.grant.owner).arg(milliseconds(of.term))
+        };
+        let calls: Vec<_> = extensions.iter().map(extend).collect();
+        answered(self.commands.run_all(&calls).await)
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {

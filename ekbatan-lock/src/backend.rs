@@ -118,6 +118,25 @@ pub struct Grant {
     pub token: i64,
 }
 
+/// A grant that is to last for `term` from now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GrantExtension {
+    /// The key.
+    pub key: String,
+    /// The grant.
+    pub grant: Grant,
+    /// For how long it is to last.
+    pub term: Duration,
+}
+
+impl GrantExtension {
+    /// An extension, for callers that use a backend directly.
+    pub fn new(key: impl Into<String>, grant: Grant, term: Duration) -> Self {
+        Self { key: key.into(), grant, term }
+    }
+}
+
 /// A grant that the server has handed over to a registered request. It lasts for a short time
 /// only, so that a waiter that has died does not keep the key. [`LockBackend::extend`] makes it
 /// last.
@@ -229,6 +248,14 @@ pub trait LockBackend: Send + Sync + 'static {
     /// Makes the grant last for `term` from now. Returns `false` if the grant is no longer
     /// valid, and never grants the key anew.
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError>;
+
+    /// Makes several grants last, as [`extend`](Self::extend) does with one, in one request.
+    /// Returns, in their order, which of them it has extended. Those that it leaves out may be
+    /// valid nevertheless: the caller then calls `extend` for each. It should wait for no other
+    /// grant, so that a key that is slow delays no others.
+    async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
+        Ok(vec![false; extensions.len()])
+    }
 
     /// Releases the key. A token of zero stands for a grant whose answer was lost: the backend
     /// then goes by the owner alone.

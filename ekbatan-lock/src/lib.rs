@@ -35,6 +35,7 @@ mod provider;
 mod provider_state;
 mod read_write;
 mod registry;
+mod renewals;
 mod run_once;
 mod scope;
 mod semaphore;
@@ -51,8 +52,8 @@ mod to_the_end;
 mod with_lock;
 
 pub use backend::{
-    Attempt, BackendError, FailureKind, Grant, GrantRequest, HandOver, Holder, LockBackend,
-    Released,
+    Attempt, BackendError, FailureKind, Grant, GrantExtension, GrantRequest, HandOver, Holder,
+    LockBackend, Released,
 };
 pub use ekbatan_core::domain::{KeyPart, LockKey, LockLevel};
 pub use ekbatan_core::lock_key;

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::key_queue::{KeyQueue, Waiter};
+use crate::renewals::Renewals;
 use crate::telemetry::Counts;
 use crate::{Lease, LockBackend, LockError, LockKey, LockLevel};
 
@@ -28,6 +29,7 @@ pub(crate) struct ProviderState {
     /// How this process names itself as a holder.
     pub(crate) holder: String,
     pub(crate) counts: Counts,
+    pub(crate) renewals: Renewals,
     /// First and longest pause before a failed request is repeated.
     retry_sleep: Mutex<(Duration, Duration)>,
     /// After what time a lease that is held is logged.
@@ -67,6 +69,7 @@ impl ProviderState {
             fences: OnceLock::new(),
             holder: holder_name(),
             counts: Counts::default(),
+            renewals: Renewals::new(),
             retry_sleep: Mutex::new(RETRY_SLEEP),
             warn_after: Mutex::default(),
             queues: Mutex::default(),

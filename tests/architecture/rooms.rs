@@ -57,7 +57,7 @@ pub const TABLE: [RoomList; 7] = [
         room(&["postgres"], &["contract", "sessions"]),
         room(&["mysql"], &["contract", "sessions"]),
         room(&["sqlite"], &["contract", "sessions"]),
-        rooms("provider", &["inline_task", "lease", "key_queue", "key_worker", "force", "provider", "provider_state", "telemetry"], &["contract"]),
+        rooms("provider", &["inline_task", "lease", "key_queue", "key_worker", "force", "provider", "provider_state", "renewals", "telemetry"], &["contract"]),
         rooms("use", &["source", "with_lock", "run_once", "lead", "execute_locked", "slots", "semaphore", "read_write"], &["contract", "provider"]),
         rooms("registry", &["registry", "servers", "leases"], &["contract", "process", "postgres", "mysql", "sqlite", "provider"]),
     ] },

@@ -89,6 +89,7 @@ mod read_write_commits;
 mod reads;
 mod redis;
 mod registry;
+mod renewals;
 mod retries;
 mod run_once;
 mod run_once_at;

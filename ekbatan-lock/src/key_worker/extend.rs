@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::server_key::{ServerGrant, ServerKey};
 use crate::key_queue::MAX_TURN;
 use crate::lease::Hold;
-use crate::{BackendError, LockError, LossCause};
+use crate::{BackendError, GrantExtension, LockError, LossCause};
 
 /// How often a term is renewed before it would end.
 pub(super) const RENEWALS_PER_TERM: u32 = 3;
@@ -69,7 +69,8 @@ pub(super) async fn renew(
         // Never beyond `max_hold`.
         let left = hold.deadline().saturating_duration_since(asked);
         let term = term.min(left) + MAX_TURN;
-        let renewing = server.backend().extend(server.stored(), &granted.grant, term);
+        let extension = GrantExtension::new(server.stored(), granted.grant, term);
+        let renewing = server.provider.renewals.extend(&server.provider.backend, extension);
         let why = match tokio::time::timeout_at(granted.until, renewing).await {
             Ok(Ok(true)) => {
                 granted.until = asked + term;

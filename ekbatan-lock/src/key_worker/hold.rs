@@ -129,7 +129,19 @@ async fn watch(
     let grant = granted.grant;
     let mut gone = server.backend().lost(server.stored(), &grant);
     let short = granted.is_short.then(|| granted.until.saturating_duration_since(Instant::now()));
-    let mut renewal = short.or(term).map(|term| Instant::now() + term / RENEWALS_PER_TERM);
+    // At the same moments as those of other leases, except the first one after a hand-over.
+    let aligned = |latest| match term {
+        Some(term) => {
+            let renewals = &server.provider.renewals;
+            renewals.aligned(Instant::now(), latest, term / RENEWALS_PER_TERM)
+        }
+        None => latest,
+    };
+    let mut renewal = match (short, term) {
+        (Some(short), _) => Some(Instant::now() + short / RENEWALS_PER_TERM),
+        (None, Some(term)) => Some(aligned(Instant::now() + term / RENEWALS_PER_TERM)),
+        (None, None) => None,
+    };
     loop {
         let never = Instant::now() + Duration::from_secs(86_400);
         tokio::select! {
@@ -162,7 +174,7 @@ async fn watch(
                     ended = hold.ended() => return (granted, ended),
                     next = renew(server, hold, &mut granted, whole) => next,
                 };
-                renewal = (term.is_some() || granted.is_short).then_some(next);
+                renewal = (term.is_some() || granted.is_short).then(|| aligned(next));
             }
         }
     }

@@ -15,6 +15,7 @@
 //! again for a moment, and leaves a short mark of its own, so that the next holder knows that
 //! the key is wanted.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,9 @@ use super::pool::MySqlLockPool;
 use super::sql::{MILLIS, NEVER, begins_with, micros, text, texts, uuid};
 use super::tables::{LEASES, full_name};
 use crate::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
-use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+use crate::{
+    Attempt, BackendError, Grant, GrantExtension, GrantRequest, Holder, LockBackend, Released,
+};
 
 /// Grants keys as rows of the table `lock_leases`.
 pub(super) struct MySqlLeases {
@@ -104,6 +107,30 @@ impl LeaseRows {
                  until = IF(until <= UTC_TIMESTAMP(6), \
                      UTC_TIMESTAMP(6) + INTERVAL {term} MICROSECOND, until); \
              SELECT owner = {owner}, token FROM {table} WHERE lock_key = {key}"
+        )
+    }
+
+    /// Extends the leases, and selects the keys of those that are valid then. Takes the rows in the
+    /// order of their keys.
+    fn extend_all_sql(&self, extensions: &[GrantExtension]) -> String {
+        let table = &self.table;
+        let keys = texts(extensions.iter().map(|of| &of.key));
+        let each = |write: fn(&GrantExtension) -> String, between: &str| {
+            extensions.iter().map(write).collect::<Vec<_>>().join(between)
+        };
+        let terms = each(|of| format!("WHEN {} THEN {}", text(&of.key), micros(of.term)), " ");
+        let grants = each(
+            |of| {
+                let (key, owner) = (text(&of.key), uuid(of.grant.owner));
+                format!("(lock_key = {key} AND owner = {owner} AND token = {})", of.grant.token)
+            },
+            " OR ",
+        );
+        let mine = format!("lock_key IN ({keys}) AND ({grants}) AND until > UTC_TIMESTAMP(6)");
+        format!(
+            "UPDATE {table} SET until = UTC_TIMESTAMP(6) \
+                 + INTERVAL CASE lock_key {terms} END MICROSECOND WHERE {mine} ORDER BY lock_key; \
+             SELECT lock_key FROM {table} WHERE {mine}"
         )
     }
 
@@ -231,6 +258,14 @@ impl LockBackend for MySqlLeases {
             grant.token
         );
         self.rows.affects("extending a lease", &sql).await
+    }
+
+    async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
+        let sql = self.rows.extend_all_sql(extensions);
+        let sets = self.rows.pool.run("extending leases", &sql).await?;
+        let rows = sets.iter().flat_map(|set| &set.rows);
+        let valid: HashSet<String> = rows.map(|row| value(row, 0)).collect::<Result<_, _>>()?;
+        Ok(extensions.iter().map(|of| valid.contains(&of.key)).collect())
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {

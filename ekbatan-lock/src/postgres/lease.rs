@@ -9,6 +9,7 @@
 //! the commit distinguishes the two. Tokens are at least the milliseconds since 1970, so that
 //! they grow even if the table is lost.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,10 @@ use super::cleaning::RowCleaner;
 use super::lease_waiters::{DeafOnDrop, LeaseWaiters};
 use super::listener::HandOverListener;
 use super::pool::{PostgresLockPool, TypedValue};
-use crate::{Attempt, BackendError, Grant, GrantRequest, HandOver, Holder, LockBackend, Released};
+use crate::{
+    Attempt, BackendError, Grant, GrantExtension, GrantRequest, HandOver, Holder, LockBackend,
+    Released,
+};
 
 /// The functions of the steps.
 pub(super) const FUNCTIONS: &str = include_str!("lease/functions.sql");
@@ -34,6 +38,17 @@ const EXTEND: &str = "\
     UPDATE eventlog.lock_leases SET until = clock_timestamp() + $4 * interval '1 microsecond' \
     WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
     RETURNING CASE WHEN NOT $5 THEN set_config('synchronous_commit', 'off', true) END";
+
+/// Rows that others have locked are left out: nothing waits while it has locked other rows.
+const EXTEND_ALL: &str = "\
+    WITH mine AS (SELECT l.lock_key, v.term FROM eventlog.lock_leases l \
+        JOIN unnest($1, $2, $3, $4) AS v(lock_key, owner, token, term) \
+            ON l.lock_key = v.lock_key AND l.owner = v.owner AND l.token = v.token \
+        WHERE l.until > clock_timestamp() FOR UPDATE OF l SKIP LOCKED) \
+    UPDATE eventlog.lock_leases l \
+    SET until = clock_timestamp() + mine.term * interval '1 microsecond' \
+    FROM mine WHERE l.lock_key = mine.lock_key \
+    RETURNING l.lock_key, CASE WHEN NOT $5 THEN set_config('synchronous_commit', 'off', true) END";
 
 const RELEASE: &str = "SELECT eventlog.lease_release($1, $2, $3, $4, $5)";
 
@@ -237,6 +252,23 @@ impl LockBackend for PostgresLeases {
             (&self.rows.durable, Type::BOOL),
         ];
         Ok(self.rows.pool.row("extending a lease", EXTEND, &values).await?.is_some())
+    }
+
+    async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
+        let keys: Vec<&str> = extensions.iter().map(|of| of.key.as_str()).collect();
+        let owners: Vec<Uuid> = extensions.iter().map(|of| of.grant.owner).collect();
+        let tokens: Vec<i64> = extensions.iter().map(|of| of.grant.token).collect();
+        let terms: Vec<f64> = extensions.iter().map(|of| micros(of.term) as f64).collect();
+        let values: [TypedValue<'_>; 5] = [
+            (&keys, Type::TEXT_ARRAY),
+            (&owners, Type::UUID_ARRAY),
+            (&tokens, Type::INT8_ARRAY),
+            (&terms, Type::FLOAT8_ARRAY),
+            (&self.rows.durable, Type::BOOL),
+        ];
+        let rows = self.rows.pool.rows("extending leases", EXTEND_ALL, &values).await?;
+        let extended: HashSet<&str> = rows.iter().map(|row| row.get(0)).collect();
+        Ok(keys.into_iter().map(|key| extended.contains(key)).collect())
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {

@@ -7,10 +7,12 @@
 //! Tokens are at least the milliseconds since 1970, so that they grow even if the file is
 //! lost.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use ekbatan_core::__private::serde_json;
 use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
 
@@ -19,7 +21,9 @@ use super::columns::{duration, get};
 use super::file::{LockFile, SqliteValue};
 use super::rows::WaitedRows;
 use crate::key_poller::{KeyPoller, Pace};
-use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
+use crate::{
+    Attempt, BackendError, Grant, GrantExtension, GrantRequest, Holder, LockBackend, Released,
+};
 
 /// One row per key that was leased within the last day, or is leased.
 const CREATE: &str = "\
@@ -70,6 +74,19 @@ const EXTEND: &str = concat!(
     " + $4 WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > ",
     now!(),
     " RETURNING token"
+);
+
+/// The grants are one JSON text: a list of key, owner, token and term.
+const EXTEND_ALL: &str = concat!(
+    "UPDATE eventlog_lock_leases SET until = ",
+    now!(),
+    " + v.term FROM (SELECT value ->> 0 AS lock_key, value ->> 1 AS owner, \
+            CAST(value ->> 2 AS INTEGER) AS token, CAST(value ->> 3 AS INTEGER) AS term \
+        FROM json_each($1)) AS v \
+    WHERE eventlog_lock_leases.lock_key = v.lock_key AND eventlog_lock_leases.owner = v.owner \
+        AND eventlog_lock_leases.token = v.token AND until > ",
+    now!(),
+    " RETURNING lock_key"
 );
 
 /// Releases the key; by the owner alone if the answer with the token was lost.
@@ -205,6 +222,20 @@ impl LockBackend for SqliteLeases {
             SqliteValue::Int(millis(term)),
         ];
         Ok(self.file.row("extending a lease", EXTEND, &values).await?.is_some())
+    }
+
+    async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
+        let list = |of: &GrantExtension| {
+            (of.key.clone(), of.grant.owner.to_string(), of.grant.token, millis(of.term))
+        };
+        let lists: Vec<_> = extensions.iter().map(list).collect();
+        let lists = serde_json::to_string(&lists)
+            .map_err(|error| BackendError::caused("extending leases", error))?;
+        let values = [SqliteValue::Text(&lists)];
+        let rows = self.file.rows("extending leases", EXTEND_ALL, &values).await?;
+        let extended: HashSet<String> =
+            rows.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
+        Ok(extensions.iter().map(|of| extended.contains(&of.key)).collect())
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
