@@ -41,7 +41,9 @@ async fn the_backend_conforms(kind: Kind) {
             if kind.is_session() {
                 let backend = async || locks().await.session().await.unwrap();
                 // The server ends no lock of another session without the session.
-                LockConformance::of(backend().await, backend().await).without_force_on_others()
+                LockConformance::of(backend().await, backend().await)
+                    .without_force_on_others()
+                    .without_listing()
             } else {
                 let backend = async || locks().await.leases().await.unwrap();
                 // A release hands the key over to a waiter that is registered, and tells no other.

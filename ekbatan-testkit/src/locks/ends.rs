@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ekbatan_lock::Grant;
+use ekbatan_lock::{Grant, GrantExtension};
 use uuid::Uuid;
 
 use super::{Failure, LONG, LockConformance, broke, ensure, new_key};
@@ -70,6 +70,37 @@ impl LockConformance {
         let next = self.take(&self.other, &key, LONG).await?;
         self.ensure_over(&key, &grant).await?;
         self.give_back(&self.other, &key, &next).await
+    }
+
+    /// What is left out is extended by itself, so only what the answer claims counts.
+    pub(super) async fn several_are_extended_as_each_is(&self) -> Result<(), Failure> {
+        let keys = ["stands", "also stands", "over", "of another"].map(new_key);
+        let term = if self.one.frees_by_itself() { SHORT * 4 } else { LONG };
+        let mut extensions = Vec::new();
+        for key in &keys {
+            let grant = self.take(&self.one, key, term).await?;
+            extensions.push(GrantExtension::new(key.clone(), grant, LONG));
+        }
+        let [over, of_another] = [extensions[2].grant, extensions[3].grant];
+        self.give_back(&self.one, &keys[2], &over).await?;
+        extensions[3].grant.owner = Uuid::new_v4();
+        let extended = self.one.extend_all(&extensions).await.map_err(broke("extend_all"))?;
+        ensure(extended.len() == extensions.len(), || {
+            format!("{} answers to {} extensions", extended.len(), extensions.len())
+        })?;
+        ensure(!extended[2], || "a grant that is over was extended among others".to_owned())?;
+        ensure(!extended[3], || "a stranger extended a grant among others".to_owned())?;
+        if self.one.frees_by_itself() {
+            tokio::time::sleep(term + ROUNDING).await;
+        }
+        for (extension, _) in extensions.iter().zip(&extended).filter(|(_, extended)| **extended) {
+            let GrantExtension { key, grant, .. } = extension;
+            self.ensure_taken(key).await.map_err(|why| format!("after an extension: {why}"))?;
+            self.give_back(&self.one, key, grant).await?;
+        }
+        // Its term may have ended.
+        self.one.release(&keys[3], &of_another).await.map_err(broke("release"))?;
+        self.ensure_over(&keys[2], &over).await
     }
 
     /// Fails unless the backend refuses to extend the grant and says that its release was not ours.

@@ -18,6 +18,7 @@
 mod ends;
 mod force;
 mod grants;
+mod listing;
 mod waiting;
 
 use std::fmt;
@@ -42,6 +43,7 @@ pub struct LockConformance {
     other: Arc<dyn LockBackend>,
     hints: bool,
     forces_others: bool,
+    lists: bool,
     patience: Duration,
 }
 
@@ -83,6 +85,7 @@ impl LockConformance {
             other: Arc::new(other),
             hints: true,
             forces_others: true,
+            lists: true,
             patience: PATIENCE,
         }
     }
@@ -90,7 +93,14 @@ impl LockConformance {
     /// The suite for a backend whose keys are not shared with another one.
     pub fn of_one(backend: impl LockBackend) -> Self {
         let one: Arc<dyn LockBackend> = Arc::new(backend);
-        Self { other: one.clone(), one, hints: false, forces_others: true, patience: PATIENCE }
+        Self {
+            other: one.clone(),
+            one,
+            hints: false,
+            forces_others: true,
+            lists: true,
+            patience: PATIENCE,
+        }
     }
 
     /// The same suite, for a backend whose [`freed`](LockBackend::freed) never resolves, so that
@@ -105,6 +115,13 @@ impl LockConformance {
     #[must_use]
     pub fn without_force_on_others(mut self) -> Self {
         self.forces_others = false;
+        self
+    }
+
+    /// The same suite, for a backend that refuses to [list](LockBackend::list) its keys.
+    #[must_use]
+    pub fn without_listing(mut self) -> Self {
+        self.lists = false;
         self
     }
 
@@ -151,7 +168,14 @@ impl LockConformance {
             ("force spares successors", Box::pin(self.force_spares_successors())),
             ("a grant is not lost by itself", Box::pin(self.a_grant_is_not_lost_by_itself())),
             ("a waiter gets the key", Box::pin(self.a_waiter_gets_the_key())),
+            ("a registered waiter gets the key", Box::pin(self.a_registered_waiter_gets_the_key())),
+            ("a waiter that has gone gets nothing", Box::pin(self.a_waiter_that_has_gone())),
+            ("several are extended as each is", Box::pin(self.several_are_extended_as_each_is())),
         ];
+        if self.lists {
+            checks.push(("held keys are listed", Box::pin(self.held_keys_are_listed())));
+            checks.push(("prefixes are texts", Box::pin(self.prefixes_are_texts())));
+        }
         if self.one.frees_by_itself() {
             checks.push(("a term ends", Box::pin(self.a_term_ends())));
             checks.push(("a term is extended", Box::pin(self.a_term_is_extended())));

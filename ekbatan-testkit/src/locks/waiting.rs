@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
-use ekbatan_lock::Attempt;
+use ekbatan_lock::{Attempt, Grant};
 
 use super::{Failure, LONG, LockConformance, broke, ensure, new_key, request};
 
@@ -49,6 +49,72 @@ impl LockConformance {
         self.give_back(&self.one, &key, &grant).await?;
         let next = waiter.await.map_err(|error| error.to_string())??;
         self.give_back(&self.other, &key, &next).await
+    }
+
+    /// The key is handed over to a request that is registered. A backend without registrations
+    /// answers that the key is busy.
+    pub(super) async fn a_registered_waiter_gets_the_key(&self) -> Result<(), Failure> {
+        let key = new_key("registered");
+        let grant = self.take(&self.one, &key, LONG).await?;
+        let request = request(LONG).waiting();
+        let mut handed_over = self.other.handed_over(&key, request.owner);
+        let tried = loop {
+            poll_fn(|context| Poll::Ready(handed_over.as_mut().poll(context).is_ready())).await;
+            let tried = self.other.try_grant(&key, &request).await.map_err(broke("try_grant"))?;
+            if tried != Attempt::Queued {
+                break tried;
+            }
+            self.ensure_taken(&key).await?;
+            if self.one.release(&key, &grant).await.map_err(broke("release"))?.ours {
+                self.ensure_taken(&key).await.map_err(|why| format!("after a hand-over: {why}"))?;
+            }
+            match tokio::time::timeout(self.patience, &mut handed_over).await {
+                Ok(Some(handed)) => break Attempt::HandedOver(handed),
+                // The request has to be repeated.
+                Ok(None) => handed_over = self.other.handed_over(&key, request.owner),
+                Err(_) => return Err("a registered request was not handed the key".to_owned()),
+            }
+        };
+        let next = match tried {
+            Attempt::Busy(_) => return self.give_back(&self.one, &key, &grant).await,
+            Attempt::HandedOver(handed) => handed.grant,
+            Attempt::Granted(grant) => grant,
+            other => return Err(format!("{other:?} of a key that is given up")),
+        };
+        ensure(next.owner == request.owner, || "a hand-over names another owner".to_owned())?;
+        ensure(next.token > grant.token, || "the next token is not greater".to_owned())?;
+        if self.other.extend(&key, &next, LONG).await.map_err(broke("extend"))? {
+            self.ensure_taken(&key).await?;
+            return self.give_back(&self.other, &key, &next).await;
+        }
+        // The machine was busy for longer than the short term of a hand-over.
+        let after = self.take_in_the_end(&self.one, &key).await?;
+        self.give_back(&self.one, &key, &after).await
+    }
+
+    /// A release with a token of zero removes the registration.
+    pub(super) async fn a_waiter_that_has_gone(&self) -> Result<(), Failure> {
+        let key = new_key("gone");
+        let grant = self.take(&self.one, &key, LONG).await?;
+        let request = request(LONG).waiting();
+        let mut handed_over = self.other.handed_over(&key, request.owner);
+        poll_fn(|context| Poll::Ready(handed_over.as_mut().poll(context).is_ready())).await;
+        let tried = self.other.try_grant(&key, &request).await.map_err(broke("try_grant"))?;
+        let is_held = matches!(tried, Attempt::Queued | Attempt::Busy(_));
+        ensure(is_held, || format!("{tried:?} of a taken key"))?;
+        drop(handed_over);
+        let unknown = Grant { owner: request.owner, token: 0 };
+        let given_up = self.other.release(&key, &unknown).await.map_err(broke("release"))?;
+        ensure(!given_up.ours, || "a waiter released the holder's grant".to_owned())?;
+        self.ensure_taken(&key).await?;
+        self.give_back(&self.one, &key, &grant).await?;
+        // Without a registration, a hint may keep the key for the waiter for a moment.
+        let next = match tried {
+            Attempt::Queued => self.take(&self.one, &key, LONG).await,
+            _ => self.take_in_the_end(&self.one, &key).await,
+        };
+        let next = next.map_err(|why| format!("beside a waiter that has gone: {why}"))?;
+        self.give_back(&self.one, &key, &next).await
     }
 
     pub(super) async fn a_grant_is_not_lost_by_itself(&self) -> Result<(), Failure> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan::lock::{
-    Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, ProcessBackend, Released,
+    Attempt, BackendError, Grant, GrantExtension, GrantRequest, Holder, LockBackend,
+    ProcessBackend, Released,
 };
 use ekbatan_testkit::locks::LockConformance;
 
@@ -24,6 +25,11 @@ enum Defect {
     ForgetsExtensions,
     HidesTheHolder,
     LosesGrants,
+    HidesHeldKeys,
+    IgnoresPrefixes,
+    TakesPrefixesForPatterns,
+    ExtendsAllWithoutLooking,
+    ForgetsCommonExtensions,
 }
 
 struct WrongBackend {
@@ -119,6 +125,38 @@ impl LockBackend for WrongBackend {
         Ok(holder)
     }
 
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        match self.defect {
+            Defect::HidesHeldKeys => Ok(Vec::new()),
+            Defect::IgnoresPrefixes => self.inner.list(&[String::new()], most).await,
+            Defect::TakesPrefixesForPatterns => {
+                let prefixes: Vec<String> =
+                    prefixes.iter().map(|prefix| prefix.replace(['%', '*'], "")).collect();
+                self.inner.list(&prefixes, most).await
+            }
+            _ => self.inner.list(prefixes, most).await,
+        }
+    }
+
+    async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
+        let mut extended = Vec::new();
+        for GrantExtension { key, grant, term, .. } in extensions {
+            extended.push(match self.defect {
+                Defect::ExtendsAllWithoutLooking => true,
+                Defect::ForgetsCommonExtensions => {
+                    let holder = self.inner.inspect(key).await?;
+                    holder.is_some_and(|holder| holder.owner == Some(grant.owner))
+                }
+                _ => self.inner.extend(key, grant, *term).await?,
+            });
+        }
+        Ok(extended)
+    }
+
     async fn force_release(
         &self,
         key: &str,
@@ -164,6 +202,11 @@ async fn each_defect_is_named() {
         (Defect::ForgetsExtensions, "a term is extended"),
         (Defect::HidesTheHolder, "the holder is known"),
         (Defect::LosesGrants, "a grant is not lost by itself"),
+        (Defect::HidesHeldKeys, "held keys are listed"),
+        (Defect::IgnoresPrefixes, "held keys are listed"),
+        (Defect::TakesPrefixesForPatterns, "prefixes are texts"),
+        (Defect::ExtendsAllWithoutLooking, "several are extended as each is"),
+        (Defect::ForgetsCommonExtensions, "several are extended as each is"),
     ];
     let mut suites = tokio::task::JoinSet::new();
     for (defect, check) in expected {
