@@ -22,6 +22,7 @@ pages! {
     migrations = "../docs/src/migrations.md",
     sharding = "../docs/src/sharding.md",
     locks = "../docs/src/locks.md",
+    locks_etcd = "../docs/src/locks-etcd.md",
     contention = "../docs/src/contention.md",
     configuration = "../docs/src/configuration.md",
     operations = "../docs/src/operations.md",

@@ -1,8 +1,13 @@
 //! Keyed locks: leases on keys, with one contract over every backend.
 
+#[cfg(any(feature = "etcd", feature = "redis"))]
+use ekbatan_core::config::LockProviderKind;
 use ekbatan_core::config::LockSettings;
 #[doc(no_inline)]
 pub use ekbatan_lock::*;
+#[cfg(feature = "etcd")]
+#[doc(no_inline)]
+pub use ekbatan_lock_etcd::{EtcdBackend, WithEtcd};
 #[cfg(feature = "redis")]
 #[doc(no_inline)]
 pub use ekbatan_lock_redis::{RedisBackend, WithRedis};
@@ -30,20 +35,22 @@ pub use ekbatan_lock_redis::{RedisBackend, WithRedis};
 /// ```
 pub type KeyedLocks = LockRegistry<CompiledIn>;
 
-/// The lock servers of this build: in-process, those of the enabled database features, and
-/// Redis with the feature `redis`.
+/// The lock servers of this build: in-process, those of the enabled database features, Redis with
+/// the feature `redis`, and etcd with the feature `etcd`.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CompiledIn;
 
 impl LockServers for CompiledIn {
-    #[cfg(feature = "redis")]
     async fn open(settings: &LockSettings) -> Result<LockProvider, LockError> {
-        WithRedis::open(settings).await
-    }
-
-    #[cfg(not(feature = "redis"))]
-    async fn open(settings: &LockSettings) -> Result<LockProvider, LockError> {
+        #[cfg(feature = "etcd")]
+        if settings.provider == LockProviderKind::Etcd {
+            return WithEtcd::open(settings).await;
+        }
+        #[cfg(feature = "redis")]
+        if settings.provider == LockProviderKind::Redis {
+            return WithRedis::open(settings).await;
+        }
         BuiltIn::open(settings).await
     }
 }

@@ -31,6 +31,9 @@ impl LockServers for BuiltIn {
             LockProviderKind::Redis => {
                 return not_compiled_in(settings, "add the feature `redis` of the crate `ekbatan`");
             }
+            LockProviderKind::Etcd => {
+                return not_compiled_in(settings, "add the feature `etcd` of the crate `ekbatan`");
+            }
             _ => return not_compiled_in(settings, UNKNOWN),
         };
         Ok(provider.configured(settings))

@@ -11,7 +11,8 @@
 //!
 //! With a command on the command line, the program runs that command. Without one, it
 //! reads commands from stdin, one per line. `--config FILE` uses the locks of the default
-//! shard of a configuration instead of `--url`.
+//! shard of a configuration instead of `--url`. The servers are those of the default features, Redis
+//! (`redis://`) and etcd (`etcd://`).
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Write};
@@ -20,8 +21,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use ekbatan::lock::{Lease, LockError, LockKey, LockRegistry};
+use ekbatan::config::{LockProviderKind, LockSettings};
+use ekbatan::lock::{Lease, LockError, LockKey, LockProvider, LockRegistry, LockServers};
 use ekbatan::prelude::*;
+use ekbatan_lock_etcd::WithEtcd;
 use ekbatan_lock_redis::WithRedis;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -31,12 +34,24 @@ const TERM: Duration = Duration::from_secs(3);
 
 type Failure = Box<dyn std::error::Error>;
 
+/// The lock servers of the shell.
+struct AllServers;
+
+impl LockServers for AllServers {
+    async fn open(settings: &LockSettings) -> Result<LockProvider, LockError> {
+        if settings.provider == LockProviderKind::Etcd {
+            return WithEtcd::open(settings).await;
+        }
+        WithRedis::open(settings).await
+    }
+}
+
 #[derive(Parser)]
 struct ShellArgs {
     /// A configuration file, instead of --url.
     #[arg(long, conflicts_with_all = ["provider", "url", "strategy", "namespace", "zone"])]
     config: Option<PathBuf>,
-    /// As in `lock-config`: in-process, postgres or redis.
+    /// As in `lock-config`: in-process, postgres, redis or etcd.
     #[arg(long, required_unless_present_any = ["config", "url"])]
     provider: Option<String>,
     /// The URL of the server.
@@ -45,7 +60,7 @@ struct ShellArgs {
     /// lease or session.
     #[arg(long)]
     strategy: Option<String>,
-    /// Redis only: the prefix of all keys.
+    /// Redis and etcd: the prefix of all keys.
     #[arg(long)]
     namespace: Option<String>,
     /// The zone of this process.
@@ -102,7 +117,7 @@ async fn main() -> ExitCode {
 /// Runs the shell. Returns whether the single command succeeded.
 async fn run(mut options: ShellArgs) -> Result<bool, Failure> {
     let command = options.command.take();
-    let locks = LockRegistry::<WithRedis>::connect(&config(options)?).await?;
+    let locks = LockRegistry::<AllServers>::connect(&config(options)?).await?;
     let mut shell = Shell { locks, held: BTreeMap::new() };
     let done = match command {
         None => {
@@ -144,7 +159,7 @@ fn config(options: ShellArgs) -> Result<EkbatanConfig, Failure> {
 }
 
 struct Shell {
-    locks: LockRegistry<WithRedis>,
+    locks: LockRegistry<AllServers>,
     /// The keys that this shell holds, each with the task that reports the loss of its
     /// lease.
     held: BTreeMap<String, (Lease, JoinHandle<()>)>,
@@ -202,10 +217,12 @@ impl Shell {
                 Some(holder) => {
                     // A session lock has no maximum hold time.
                     let left = holder.remaining.map(|left| format!(", {left:?} left"));
-                    let since = holder.held.unwrap_or_default();
+                    // Not every server knows since when.
+                    let since = holder.held.map(|since| format!(", for {since:?} so far"));
                     println!(
-                        "{key} is held by {}, for {since:?} so far{}",
+                        "{key} is held by {}{}{}",
                         holder.holder,
+                        since.unwrap_or_default(),
                         left.unwrap_or_default()
                     );
                 }

@@ -22,12 +22,13 @@ use imports::Import;
 use modules::Crate;
 
 /// Every crate of the workspace whose library or program has several files, by its folder.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "ekbatan-cli",
     "ekbatan-core",
     "ekbatan-events",
     "ekbatan-jobs",
     "ekbatan-lock",
+    "ekbatan-lock-etcd",
     "ekbatan-lock-redis",
     "ekbatan-macros",
     "ekbatan-testkit",

@@ -21,6 +21,8 @@ pub enum LockProviderKind {
     Sqlite,
     /// Redis or Valkey.
     Redis,
+    /// etcd.
+    Etcd,
 }
 
 /// How a database stores locks. Locks of different strategies do not exclude each other.
@@ -40,12 +42,13 @@ pub enum LockStrategy {
 /// ```
 /// use ekbatan_core::config::{DataSourceConfig, EkbatanConfig, LockConfig, LockProviderKind};
 ///
-/// // Locks in the primary itself, in Redis, and in this process only.
+/// // Locks in the primary itself, in Redis, in etcd, and in this process only.
 /// let config = EkbatanConfig::single("postgres://localhost/wallet");
 /// let same = config.clone().locks(LockConfig::default());
 /// let redis = config.clone().locks(DataSourceConfig::new("redis://cache"));
+/// let etcd = config.clone().locks(DataSourceConfig::new("etcd://a:2379,b:2379,c:2379"));
 /// let here = config.locks(LockConfig::of(LockProviderKind::InProcess));
-/// for config in [same, redis, here] {
+/// for config in [same, redis, etcd, here] {
 ///     config.check()?;
 /// }
 /// # Ok::<_, ekbatan_core::config::ConfigError>(())
@@ -57,7 +60,7 @@ pub struct LockConfig {
     pub provider: Option<LockProviderKind>,
     /// How the locks are stored. Default: [`LockStrategy::Lease`].
     pub strategy: Option<LockStrategy>,
-    /// The prefix of key names in Redis. Default `ekbatan-lock`.
+    /// The prefix of key names in Redis and etcd. Default `ekbatan-lock`.
     pub namespace: Option<String>,
     /// The zone of this process. Default `default`.
     pub zone: Option<String>,
@@ -124,13 +127,14 @@ impl LockConfig {
 }
 
 impl LockProviderKind {
-    const ALL: [(&str, Self); 6] = [
+    const ALL: [(&str, Self); 7] = [
         ("in-process", Self::InProcess),
         ("postgres", Self::Postgres),
         ("mysql", Self::MySql),
         ("mariadb", Self::MariaDb),
         ("sqlite", Self::Sqlite),
         ("redis", Self::Redis),
+        ("etcd", Self::Etcd),
     ];
 
     pub(super) fn named(name: &str) -> Option<Self> {
@@ -151,6 +155,7 @@ impl LockProviderKind {
             Some(Dialect::MariaDb) => Some(Self::MariaDb),
             None => match scheme(url).to_ascii_lowercase().as_str() {
                 "redis" | "rediss" | "valkey" | "valkeys" if url.contains(':') => Some(Self::Redis),
+                "etcd" | "etcds" if url.contains(':') => Some(Self::Etcd),
                 _ => None,
             },
         }

@@ -73,7 +73,7 @@ fn provider(
     }
     if !config.url.trim().is_empty() {
         let Some(address) = LockProviderKind::at(&config.url) else {
-            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.. or rediss://.., or `provider: in-process` without an address";
+            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.., rediss://.., etcd://.. or etcds://.., or `provider: in-process` without an address";
             findings.add_value(&url, shown(&config.url), message);
             return None;
         };
@@ -123,8 +123,19 @@ fn meanings(locks: &LockConfig, provider: LockProviderKind, at: &KeyPath, findin
         );
         findings.add_value(&at.key("grants"), "asynchronous", message);
     }
+    if let Some(namespace) = &locks.namespace
+        && provider == LockProviderKind::Etcd
+        && namespace.contains('/')
+    {
+        let message =
+            "contains `/`, which separates the parts of key names in etcd; use another character";
+        findings.add_value(&at.key("namespace"), namespace, message);
+    }
     if locks.namespace.is_some()
-        && !matches!(provider, LockProviderKind::Redis | LockProviderKind::InProcess)
+        && !matches!(
+            provider,
+            LockProviderKind::Redis | LockProviderKind::Etcd | LockProviderKind::InProcess
+        )
     {
         let message = format!(
             "has no meaning for {provider}, where each database has its own locks; remove the key"

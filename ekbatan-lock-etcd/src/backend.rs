@@ -1,0 +1,277 @@
+//! The backend over one etcd cluster.
+//!
+//! Invariants: there is one connection, however many leases and waiters there are. A key ends or
+//! is extended only by its owner, its term or force. A key that is released belongs at once to
+//! the next in its queue.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ekbatan_core::config::DataSourceConfig;
+use ekbatan_lock::{
+    Attempt, BackendError, Grant, GrantRequest, HandOver, Holder, LockBackend, LockError, Released,
+};
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use crate::address::Address;
+use crate::answer::seconds;
+use crate::client::Client;
+use crate::leases::{self, Leases};
+use crate::listing::list;
+use crate::names::EtcdNames;
+use crate::places::{Entered, PLACE, Places, Waiting};
+use crate::queue::{Look, Place, Queue};
+use crate::safety;
+use crate::watches::Watches;
+
+/// How long a grant is held before it is watched. Most are over by then.
+const UNWATCHED: Duration = Duration::from_millis(200);
+
+/// The first and the longest pause before a look that failed is repeated.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+
+/// Grants keys at one etcd cluster. The [crate] documentation lists its guarantees.
+pub struct EtcdBackend {
+    queue: Queue,
+    leases: Arc<Leases>,
+    places: Places,
+    watches: Watches,
+}
+
+impl EtcdBackend {
+    /// The default namespace.
+    pub const NAMESPACE: &'static str = "ekbatan-lock";
+
+    /// Connects to the cluster at `etcd://[user:password@]host[:port][,host[:port]]..`, or
+    /// `etcds://..` for encryption, and checks it. Processes exclude each other only with the same
+    /// cluster and the same namespace.
+    ///
+    /// Needs a Tokio runtime that lives as long as the backend.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError::Unsafe`] for a cluster or a namespace that cannot keep locks, with what to do;
+    /// [`LockError::Start`] if it cannot be reached or refuses the login.
+    pub async fn connect(url: &str, namespace: &str) -> Result<Self, LockError> {
+        Self::open(&DataSourceConfig::new(url), namespace).await
+    }
+
+    /// Like [`connect`](Self::connect), with the login and encryption of a configuration. Its
+    /// pool size is ignored: there is always one connection.
+    ///
+    /// # Errors
+    ///
+    /// Like [`connect`](Self::connect).
+    pub async fn open(server: &DataSourceConfig, namespace: &str) -> Result<Self, LockError> {
+        let names = EtcdNames::within(namespace)?;
+        let client = Arc::new(Client::new(Address::of(server)?));
+        safety::check(&client).await?;
+        let queue = Queue::open(client.clone(), names).await;
+        let queue = queue.map_err(|source| LockError::Start { source })?;
+        let leases = Arc::new(Leases::new(client.clone()));
+        let (places, watches) = (Places::new(leases.clone()), Watches::new(client));
+        Ok(Self { queue, leases, places, watches })
+    }
+
+    /// Takes a key that was free a moment ago. Returns the token, or `None`.
+    async fn take(&self, key: &str, request: &GrantRequest) -> Result<Option<i64>, BackendError> {
+        let lease = leases::of_holder(request.owner);
+        self.leases.grant(lease, seconds(request.term)).await?;
+        let taken = self.queue.take(key, request.owner, &request.holder, lease).await?;
+        if taken.is_none() {
+            // At once: the same owner may try again, with a lease of the same number.
+            self.leases.revoke(lease).await?;
+        }
+        Ok(taken)
+    }
+
+    /// Enters the queue of a key.
+    async fn enter(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        let (owner, lease) = (request.owner, leases::of_waiter(request.owner));
+        let until = self.leases.grant(lease, seconds(PLACE)).await?;
+        let (created, is_first) = self.queue.enter(key, owner, &request.holder, lease).await?;
+        if is_first {
+            let grant = Grant { owner, token: self.queue.token(created) };
+            return Ok(Attempt::HandedOver(HandOver { grant, until }));
+        }
+        self.places.entered(owner, Entered { created, lease, until });
+        Ok(Attempt::Queued)
+    }
+
+    /// The answer to a request that the server has granted before.
+    async fn granted_before(&self, place: Place) -> Result<Attempt, BackendError> {
+        let grant = Grant { owner: place.owner, token: place.token };
+        let until = self.leases.keep_alive(vec![place.lease]).await?.remove(&place.lease).flatten();
+        match until {
+            Some(_) if place.lease == leases::of_holder(place.owner) => Ok(Attempt::Granted(grant)),
+            Some(until) => Ok(Attempt::HandedOver(HandOver { grant, until })),
+            None => Err(BackendError::unavailable("etcd: the lease of a grant has just ended")),
+        }
+    }
+
+    /// Waits until the place is the first of its key, or has ended.
+    async fn wait(&self, key: &str, owner: Uuid, mut place: Waiting<'_>) -> Option<HandOver> {
+        let Entered { created, .. } = place.place().await?;
+        let (mut pause, mut last) = (PAUSE.0, None);
+        loop {
+            match self.queue.look(key, owner, created).await {
+                Ok(Look::First { token }) => {
+                    // By now the server may have had a sign of life since it was noted.
+                    let until = place.place().await?.until;
+                    let grant = Grant { owner, token };
+                    return (until > Instant::now()).then_some(HandOver { grant, until });
+                }
+                Ok(Look::Behind { place: before, revision }) => {
+                    if last.as_ref() == Some(&before) {
+                        // The watch ended without the place.
+                        pause_for(&mut pause).await;
+                    } else {
+                        (pause, last) = (PAUSE.0, Some(before.clone()));
+                    }
+                    tokio::select! {
+                        () = self.watches.deleted(before, revision + 1) => {}
+                        () = place.ended() => return None,
+                    }
+                }
+                Ok(Look::Gone) => return None,
+                Err(error) => {
+                    tracing::debug!(%error, key, "a waiter could not look at its place");
+                    pause_for(&mut pause).await;
+                }
+            }
+        }
+    }
+}
+
+/// Pauses with jitter, so that processes do not repeat in step. The next pause is longer.
+async fn pause_for(pause: &mut Duration) {
+    sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+    *pause = (*pause * 2).min(PAUSE.1);
+}
+
+#[async_trait]
+impl LockBackend for EtcdBackend {
+    fn name(&self) -> &'static str {
+        "etcd"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        match self.queue.first(key).await? {
+            Some(first) if first.owner == request.owner => return self.granted_before(first).await,
+            Some(_) => {}
+            None => {
+                if let Some(token) = self.take(key, request).await? {
+                    return Ok(Attempt::Granted(Grant { owner: request.owner, token }));
+                }
+            }
+        }
+        if request.waits { self.enter(key, request).await } else { Ok(Attempt::Busy(None)) }
+    }
+
+    async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
+        // The time of a lease cannot be changed. The place moves to another one.
+        let lease = fastrand::i64(1..);
+        self.leases.grant(lease, seconds(term)).await?;
+        let left = self.queue.attach(key, grant, lease).await?;
+        self.leases.discard(left.as_ref().map_or(lease, |left| left.lease));
+        Ok(left.is_some())
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        let (left, wanted) = self.queue.leave(key, grant).await?;
+        if grant.token == 0 {
+            // The try may still be on its way over an abandoned connection. Without its lease it
+            // has no effect when it arrives.
+            let [held, waited] = [leases::of_holder(grant.owner), leases::of_waiter(grant.owner)];
+            let (held, waited) = tokio::join!(self.leases.revoke(held), self.leases.revoke(waited));
+            held.and(waited)?;
+        } else if let Some(left) = &left {
+            self.leases.discard(left.lease);
+        }
+        Ok(Released { ours: left.is_some(), wanted })
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        let Some(first) = self.queue.first(key).await? else { return Ok(None) };
+        let remaining = self.leases.remaining(first.lease).await?;
+        Ok(Some(first.holder().remaining(Some(remaining))))
+    }
+
+    async fn list(
+        &self,
+        prefixes: &[String],
+        most: usize,
+    ) -> Result<Vec<(String, Holder)>, BackendError> {
+        list(&self.queue, &self.leases, prefixes, most).await
+    }
+
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        _why: &str,
+    ) -> Result<bool, BackendError> {
+        if seen.token == 0 {
+            return Ok(false);
+        }
+        let (left, _) = self.queue.leave(key, seen).await?;
+        if let Some(left) = &left {
+            self.leases.discard(left.lease);
+        }
+        Ok(left.is_some())
+    }
+
+    async fn handed_over(&self, key: &str, owner: Uuid) -> Option<HandOver> {
+        self.wait(key, owner, self.places.wait(owner)).await
+    }
+
+    async fn lost(&self, key: &str, grant: &Grant) -> String {
+        sleep(UNWATCHED).await;
+        let (mut pause, mut watched) = (PAUSE.0, None);
+        loop {
+            match self.queue.stands(key, grant).await {
+                Ok((true, revision)) => {
+                    match watched.replace(Instant::now()) {
+                        // The watch ended without the place.
+                        Some(since) if since.elapsed() < PAUSE.1 => pause_for(&mut pause).await,
+                        _ => pause = PAUSE.0,
+                    }
+                    let place = self.queue.names().place(key, grant.owner);
+                    self.watches.deleted(place, revision + 1).await;
+                }
+                Ok((false, _)) => {
+                    return "its place at etcd is gone: its term ended there, or an operator \
+                            ended it"
+                        .to_owned();
+                }
+                Err(error) => {
+                    tracing::debug!(%error, key, "it could not be looked at whether a lease stands");
+                    pause_for(&mut pause).await;
+                }
+            }
+        }
+    }
+
+    fn frees_by_itself(&self) -> bool {
+        true
+    }
+
+    /// The server passes a key on in the order in which processes came.
+    fn give_way(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn close(&self) {
+        self.watches.stop();
+        self.leases.stop();
+    }
+}
+
+impl fmt::Debug for EtcdBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdBackend").field("names", self.queue.names()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,256 @@
+//! The queue of each key: one place per acquisition, in the order in which the server made them.
+//! Whoever has the first place holds the key.
+//!
+//! Invariants: a place is made, moved to another lease and removed in one transaction of the
+//! server. Only its own acquisition, its lease or force removes it. A transaction may be sent
+//! twice.
+
+mod epoch;
+mod transaction;
+
+use std::sync::Arc;
+
+use ekbatan_lock::{BackendError, Grant, Holder};
+use uuid::Uuid;
+
+use self::epoch::Epoch;
+use self::transaction::Transaction;
+use crate::answer::Effect;
+use crate::client::Client;
+use crate::messages::KeyValue;
+use crate::names::EtcdNames;
+
+pub(crate) struct Queue {
+    names: EtcdNames,
+    epoch: Epoch,
+}
+
+/// A place in the queue of a key.
+pub(crate) struct Place {
+    pub(crate) owner: Uuid,
+    pub(crate) holder: String,
+    pub(crate) token: i64,
+    pub(crate) lease: i64,
+}
+
+/// What a waiter finds.
+pub(crate) enum Look {
+    /// It has the key.
+    First {
+        /// The token of the grant.
+        token: i64,
+    },
+    /// It waits for this place to be removed after this revision.
+    Behind {
+        /// The name of the place before.
+        place: Vec<u8>,
+        /// The revision of the look.
+        revision: i64,
+    },
+    /// Its place is gone.
+    Gone,
+}
+
+/// A place that was removed.
+pub(crate) struct Left {
+    /// The lease that it had.
+    pub(crate) lease: i64,
+}
+
+impl Queue {
+    /// The queues of a namespace. Fails if this process may not write there.
+    pub(crate) async fn open(client: Arc<Client>, names: EtcdNames) -> Result<Self, BackendError> {
+        let epoch = Epoch::new(client, names.epoch());
+        epoch.make().await?;
+        Ok(Self { names, epoch })
+    }
+
+    pub(crate) fn names(&self) -> &EtcdNames {
+        &self.names
+    }
+
+    /// The first place of a key.
+    pub(crate) async fn first(&self, key: &str) -> Result<Option<Place>, BackendError> {
+        let asked = Transaction::new().first(&self.names.places(key));
+        let mut answer = self.epoch.send(asked, Effect::None).await?;
+        Ok(answer.keys()?.pop().and_then(|found| self.place(found)))
+    }
+
+    /// Takes the first place of a key if there is none. Returns the token, or `None`.
+    pub(crate) async fn take(
+        &self,
+        key: &str,
+        owner: Uuid,
+        holder: &str,
+        lease: i64,
+    ) -> Result<Option<i64>, BackendError> {
+        let places = self.names.places(key);
+        let taken = Transaction::new()
+            .if_empty(&places)
+            .put(self.names.place(key, owner), holder, lease)
+            .otherwise(Transaction::new().first(&places));
+        let mut answer = self.epoch.send(taken, Effect::Possible).await?;
+        if answer.succeeded {
+            return Ok(Some(self.epoch.token(answer.revision)));
+        }
+        // If it was sent twice, the first may be our own.
+        let first = answer.keys()?.pop().and_then(|found| self.place(found));
+        Ok(first.filter(|first| first.owner == owner).map(|first| first.token))
+    }
+
+    /// Takes the last place of a key, unless this acquisition has one. Returns the place, and
+    /// whether it is the first.
+    pub(crate) async fn enter(
+        &self,
+        key: &str,
+        owner: Uuid,
+        holder: &str,
+        lease: i64,
+    ) -> Result<(i64, bool), BackendError> {
+        let (places, place) = (self.names.places(key), self.names.place(key, owner));
+        let entered = Transaction::new()
+            .if_created(&place, 0)
+            .put(place.clone(), holder, lease)
+            .first(&places)
+            .get(&place)
+            .otherwise(Transaction::new().first(&places).get(&place));
+        let mut answer = self.epoch.send(entered, Effect::Possible).await?;
+        if answer.succeeded {
+            answer.skip();
+        }
+        let (first, own) = (answer.keys()?.pop(), answer.keys()?.pop());
+        let own =
+            own.ok_or_else(|| BackendError::in_doubt("etcd: a place that was made is gone"))?;
+        let is_first = first.is_some_and(|first| first.key == own.key);
+        Ok((own.create_revision, is_first))
+    }
+
+    /// The token of a place.
+    pub(crate) fn token(&self, created: i64) -> i64 {
+        self.epoch.token(created)
+    }
+
+    /// What a waiter with this place has to wait for.
+    pub(crate) async fn look(
+        &self,
+        key: &str,
+        owner: Uuid,
+        created: i64,
+    ) -> Result<Look, BackendError> {
+        let place = self.names.place(key, owner);
+        let looked = Transaction::new().get(&place).last_before(&self.names.places(key), created);
+        let mut answer = self.epoch.send(looked, Effect::None).await?;
+        let own = answer.keys()?.pop().filter(|own| own.create_revision == created);
+        let before = answer.keys()?.pop();
+        Ok(match (own, before) {
+            (None, _) => Look::Gone,
+            (Some(_), None) => Look::First { token: self.epoch.token(created) },
+            (Some(_), Some(before)) => {
+                Look::Behind { place: before.key, revision: answer.revision }
+            }
+        })
+    }
+
+    /// Whether a grant stands, and the revision at which that was so.
+    pub(crate) async fn stands(
+        &self,
+        key: &str,
+        grant: &Grant,
+    ) -> Result<(bool, i64), BackendError> {
+        let asked = Transaction::new().get(&self.names.place(key, grant.owner));
+        let mut answer = self.epoch.send(asked, Effect::None).await?;
+        let found = answer.keys()?.pop();
+        let stands = found.is_some_and(|it| it.create_revision == self.created(grant));
+        Ok((stands, answer.revision))
+    }
+
+    /// Attaches a place to another lease. Returns the one that it had, or `None` if the grant does
+    /// not stand.
+    pub(crate) async fn attach(
+        &self,
+        key: &str,
+        grant: &Grant,
+        lease: i64,
+    ) -> Result<Option<Left>, BackendError> {
+        /// How often another request for the same grant may come in between.
+        const TRIES: usize = 4;
+        let (place, created) = (self.names.place(key, grant.owner), self.created(grant));
+        let mut modified = created;
+        for _ in 0..TRIES {
+            // An extension that was given up may arrive after this one. It names an older
+            // revision, and changes nothing.
+            let moved = Transaction::new()
+                .if_created(&place, created)
+                .if_modified(&place, modified)
+                .attach(&place, lease)
+                .otherwise(Transaction::new().get(&place));
+            let mut answer = self.epoch.send(moved, Effect::Possible).await?;
+            if answer.succeeded {
+                return Ok(Some(Left { lease: answer.replaced()?.map_or(0, |it| it.lease) }));
+            }
+            match answer.keys()?.pop() {
+                Some(own) if own.create_revision == created && own.lease == lease => {
+                    return Ok(Some(Left { lease: 0 }));
+                }
+                Some(own) if own.create_revision == created => modified = own.mod_revision,
+                _ => return Ok(None),
+            }
+        }
+        Err(BackendError::unavailable("etcd: a lease is extended by several callers at a time"))
+    }
+
+    /// Removes the place of a grant. Returns it if it was there, and whether others wait.
+    pub(crate) async fn leave(
+        &self,
+        key: &str,
+        grant: &Grant,
+    ) -> Result<(Option<Left>, bool), BackendError> {
+        let place = self.names.place(key, grant.owner);
+        let mut removed = Transaction::new();
+        // The owner alone names a place whose token is not known.
+        if grant.token != 0 {
+            removed = removed.if_created(&place, self.created(grant));
+        }
+        let removed = removed.remove(&place).count(&self.names.places(key));
+        let mut answer = self.epoch.send(removed, Effect::Possible).await?;
+        if !answer.succeeded {
+            return Ok((None, false));
+        }
+        let left = answer.removed()?.map(|place| Left { lease: place.lease });
+        Ok((left, answer.count()? > 0))
+    }
+
+    /// The places of the range, page by page: at most `most`, from this one on.
+    pub(crate) async fn page(
+        &self,
+        from: Vec<u8>,
+        end: Vec<u8>,
+        most: i64,
+    ) -> Result<(Vec<KeyValue>, bool), BackendError> {
+        let mut answer =
+            self.epoch.send(Transaction::new().page(from, end, most), Effect::None).await?;
+        answer.page()
+    }
+
+    /// The place of a key, or `None` if the key is none.
+    pub(crate) fn place(&self, found: KeyValue) -> Option<Place> {
+        let (_, owner) = self.names.read(&found.key)?;
+        Some(Place {
+            owner,
+            holder: String::from_utf8_lossy(&found.value).into_owned(),
+            token: self.epoch.token(found.create_revision),
+            lease: found.lease,
+        })
+    }
+
+    fn created(&self, grant: &Grant) -> i64 {
+        self.epoch.revision(grant.token)
+    }
+}
+
+impl Place {
+    /// The holder for operators.
+    pub(crate) fn holder(self) -> Holder {
+        Holder::new(self.holder, self.token).owner(self.owner)
+    }
+}

@@ -1,0 +1,154 @@
+//! The number that tokens are counted from.
+//!
+//! A token is the epoch plus the revision at which a place was made. Revisions grow while the
+//! server has its data. The epoch is the time, in milliseconds, at which the namespace was first
+//! used. A server that has lost its data starts again with a later epoch, so that its tokens are
+//! greater than all before.
+//!
+//! Invariant: tokens grow over a loss of data, if the clocks of the processes are not set back at
+//! the same time and the server had less than a thousand writes per second since its first use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ekbatan_lock::BackendError;
+
+use super::transaction::{Answer, Transaction};
+use crate::answer::Effect;
+use crate::client::Client;
+use crate::messages::KeyValue;
+
+/// The epoch of a namespace.
+pub(super) struct Epoch {
+    client: Arc<Client>,
+    /// The name of its key.
+    key: Vec<u8>,
+    value: AtomicI64,
+    /// The greatest revision that an answer has named.
+    seen: AtomicI64,
+}
+
+impl Epoch {
+    pub(super) fn new(client: Arc<Client>, key: Vec<u8>) -> Self {
+        Self { client, key, value: AtomicI64::new(0), seen: AtomicI64::new(0) }
+    }
+
+    pub(super) fn token(&self, revision: i64) -> i64 {
+        self.value().saturating_add(revision)
+    }
+
+    /// The revision of a token.
+    pub(super) fn revision(&self, token: i64) -> i64 {
+        token.saturating_sub(self.value())
+    }
+
+    fn value(&self) -> i64 {
+        self.value.load(Ordering::Acquire)
+    }
+
+    /// Sends a transaction, and notes the epoch in its answer.
+    pub(super) async fn send(
+        &self,
+        asked: Transaction,
+        effect: Effect,
+    ) -> Result<Answer, BackendError> {
+        let before = self.seen.load(Ordering::Acquire);
+        let mut answer = asked.send(&self.client, &self.key, effect).await?;
+        let found = answer.keys()?.pop();
+        self.note(found, answer.revision, before).await?;
+        Ok(answer)
+    }
+
+    /// Notes the epoch that an answer names. Makes one if the server has none, and a new one if
+    /// the server's data is older than before.
+    async fn note(
+        &self,
+        found: Option<KeyValue>,
+        revision: i64,
+        seen_before: i64,
+    ) -> Result<(), BackendError> {
+        let Some(found) = found else {
+            self.seen.store(revision, Ordering::Release);
+            return self.make().await;
+        };
+        let value = value_of(&found)?;
+        // What was asked after an answer cannot be older than that answer.
+        if revision < seen_before && value == self.value() {
+            self.seen.store(revision, Ordering::Release);
+            tracing::warn!(
+                revision,
+                seen_before,
+                "the data of etcd is older than it was, as after restoring a backup; the locks of \
+                 that time are gone, and tokens are counted anew"
+            );
+            return self.write(found.mod_revision, now().max(value.saturating_add(1))).await;
+        }
+        self.value.store(value, Ordering::Release);
+        self.seen.fetch_max(revision, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Makes the epoch, unless there is one.
+    pub(super) async fn make(&self) -> Result<(), BackendError> {
+        self.write(0, now()).await
+    }
+
+    /// Writes the epoch if it was last written at this revision, and notes the one there is.
+    async fn write(&self, modified: i64, value: i64) -> Result<(), BackendError> {
+        let key = &self.key;
+        let written = Transaction::new()
+            .if_modified(key, modified)
+            .put(key.clone(), &value.to_string(), 0)
+            .get(key)
+            .otherwise(Transaction::new().get(key));
+        let mut answer = written.send(&self.client, key, Effect::None).await?;
+        // The epoch before, and the answer to the write.
+        answer.skip();
+        if answer.succeeded {
+            answer.skip();
+        }
+        let found = answer.keys()?.pop();
+        let found = found.ok_or_else(|| {
+            BackendError::unavailable("etcd: the number that tokens are counted from was removed")
+        })?;
+        self.value.store(value_of(&found)?, Ordering::Release);
+        self.seen.fetch_max(answer.revision, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+fn value_of(found: &KeyValue) -> Result<i64, BackendError> {
+    let text = String::from_utf8_lossy(&found.value);
+    // Tokens have to fit into 47 bits.
+    text.parse().ok().filter(|value| (0..1 << 46).contains(value)).ok_or_else(|| {
+        BackendError::new(format!(
+            "etcd: the value of `{}` is `{text}`, and not the number that tokens are counted \
+             from; use a namespace of its own for locks",
+            String::from_utf8_lossy(&found.key)
+        ))
+    })
+}
+
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_no_epoch_is_named() {
+        for value in ["", "x", "-1", "9223372036854775807"] {
+            let found = KeyValue {
+                key: b"app/epoch".to_vec(),
+                value: value.as_bytes().to_vec(),
+                ..Default::default()
+            };
+            let error = value_of(&found).unwrap_err().to_string();
+            assert!(error.contains("`app/epoch`") && error.contains(value), "{error}");
+        }
+    }
+}
