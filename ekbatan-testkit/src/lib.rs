@@ -5,6 +5,7 @@
 //!   removed with the test process, however it ends.
 //! - [`mysql`]: the same for MySQL and MariaDB.
 //! - [`redis`]: the same for Redis.
+//! - [`etcd`]: the same for etcd.
 //! - [`sqlite`]: a temporary SQLite database file.
 //! - [`proxy`]: a TCP proxy that counts round trips, delays, stalls and cuts.
 //! - [`cancel`]: drops a future after a given number of polls.
@@ -19,6 +20,7 @@
 
 pub mod cancel;
 mod database_url;
+pub mod etcd;
 mod front;
 #[cfg(feature = "locks")]
 pub mod locks;
@@ -31,6 +33,7 @@ mod server;
 pub mod sqlite;
 
 pub use cancel::{Dropped, drop_at_poll};
+pub use etcd::{EtcdServer, EtcdServerBuilder};
 #[cfg(feature = "mysql")]
 pub use mysql::{MariaDbServer, MariaDbServerBuilder, MySqlServer, MySqlServerBuilder};
 pub use postgres::{PostgresServer, PostgresServerBuilder};

@@ -52,6 +52,16 @@ fn faults(kind: Kind) -> Vec<(Fault, usize)> {
         Kind::Process => unreachable!("there is no other process"),
         // A file has no server.
         Kind::Sqlite => return vec![(Fault::Killed, rounds(8, 100))],
+        // Its connections end with the server, or as they are cut.
+        Kind::Etcd => {
+            return vec![
+                (Fault::Crash, kind.rounds(9, 200)),
+                (Fault::FailOver, kind.rounds(9, 200)),
+                (Fault::Killed, kind.rounds(4, 50)),
+                (Fault::Silence, kind.rounds(8, 100)),
+                (Fault::Cut, kind.rounds(12, 200)),
+            ];
+        }
         Kind::Redis => vec![(Fault::Crash, rounds(12, 200)), (Fault::FailOver, rounds(12, 200))],
         kind => vec![(Fault::Crash, kind.rounds(4, 50))],
     };

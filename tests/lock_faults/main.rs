@@ -23,7 +23,7 @@ macro_rules! on_providers {
     (@servers [$($module:ident $kind:ident),*] $($tests:tt)*) => {
         on_providers! {
             [
-                redis Redis, postgres_lease PostgresLease, postgres_session PostgresSession,
+                redis Redis, etcd Etcd, postgres_lease PostgresLease, postgres_session PostgresSession,
                 mysql_lease MySqlLease, mysql_session MySqlSession,
                 mariadb_lease MariaDbLease, mariadb_session MariaDbSession
                 $(, $module $kind)*

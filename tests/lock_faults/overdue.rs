@@ -11,7 +11,7 @@ use crate::worker::{Record, Report, Request, Worker};
 
 on_providers! {
     [
-        redis Redis, postgres_lease PostgresLease, postgres_session PostgresSession,
+        redis Redis, etcd Etcd, postgres_lease PostgresLease, postgres_session PostgresSession,
         sqlite_and_postgres Sqlite, mysql_lease MySqlLease, mariadb_lease MariaDbLease,
         mysql_session MySqlSession, mariadb_session MariaDbSession
     ]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ekbatan::lock::{LockProvider, MySqlLocks, PostgresLocks, ProcessBackend, SqliteLocks};
+use ekbatan_lock_etcd::EtcdBackend;
 use ekbatan_lock_redis::RedisBackend;
 use serde::{Deserialize, Serialize};
 use support::soak::rounds;
@@ -11,6 +12,7 @@ use support::soak::rounds;
 pub enum Kind {
     Process,
     Redis,
+    Etcd,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -35,6 +37,10 @@ impl Kind {
             Kind::Process => LockProvider::new(ProcessBackend::new(), "test"),
             Kind::Redis => {
                 let backend = RedisBackend::connect(url, RedisBackend::NAMESPACE).await.unwrap();
+                LockProvider::new(backend, "test")
+            }
+            Kind::Etcd => {
+                let backend = EtcdBackend::connect(url, EtcdBackend::NAMESPACE).await.unwrap();
                 LockProvider::new(backend, "test")
             }
             Kind::PostgresLease => {
@@ -62,6 +68,7 @@ impl Kind {
             Kind::Process | Kind::Sqlite => 0,
             // One for commands, one for the notifications of releases.
             Kind::Redis => 2,
+            Kind::Etcd => 1,
             // The pool, and one for the notifications of releases.
             Kind::PostgresLease => POOL + 1,
             Kind::MySqlLease | Kind::MariaDbLease => POOL,
@@ -74,7 +81,7 @@ impl Kind {
     pub fn answer_timeout(self) -> Duration {
         match self {
             Kind::Process | Kind::Sqlite => Duration::ZERO,
-            Kind::Redis => Duration::from_secs(5),
+            Kind::Redis | Kind::Etcd => Duration::from_secs(5),
             _ => Duration::from_secs(15),
         }
     }

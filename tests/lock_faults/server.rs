@@ -2,7 +2,9 @@
 
 mod sql;
 
-use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite};
+use ekbatan_testkit::{
+    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite,
+};
 use redis::FromRedisValue;
 use sqlx::{Connection, Row, SqliteConnection};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
@@ -26,6 +28,7 @@ enum Program {
     Shared,
     Postgres(PostgresServer),
     Redis(RedisServer),
+    Etcd(EtcdServer),
     MySql(MappedMutexGuard<'static, MySqlServer>),
     MariaDb(MappedMutexGuard<'static, MariaDbServer>),
 }
@@ -47,7 +50,9 @@ impl LockServer {
             Kind::MariaDbLease | Kind::MariaDbSession => {
                 MariaDbServer::shared().await.unwrap().create_database().await
             }
-            Kind::Process | Kind::Redis | Kind::Sqlite => return Self::start(kind).await,
+            Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite => {
+                return Self::start(kind).await;
+            }
         };
         Self { kind, program: Program::Shared, url: url.unwrap() }
     }
@@ -72,6 +77,11 @@ impl LockServer {
                     .unwrap();
                 let url = server.url();
                 (Program::Redis(server), url)
+            }
+            Kind::Etcd => {
+                let server = EtcdServer::start().await.unwrap();
+                let url = server.url();
+                (Program::Etcd(server), url)
             }
             Kind::PostgresLease | Kind::PostgresSession => {
                 let server = PostgresServer::start().await.unwrap();
@@ -115,6 +125,9 @@ impl LockServer {
 
     /// Replaces the server by one without data.
     pub async fn fail_over_to_an_empty_one(&self) {
+        if let Program::Etcd(server) = &self.program {
+            return server.lose_data().await.unwrap();
+        }
         let dir: Vec<String> = self.redis(&["CONFIG", "GET", "dir"]).await;
         self.kill().await;
         for entry in std::fs::read_dir(&dir[1]).unwrap() {
@@ -130,6 +143,7 @@ impl LockServer {
         let killed = match &self.program {
             Program::Postgres(server) => server.kill().await,
             Program::Redis(server) => server.kill().await,
+            Program::Etcd(server) => server.kill().await,
             Program::MySql(server) => server.kill().await,
             Program::MariaDb(server) => server.kill().await,
             _ => unreachable!("there is no server of its own"),
@@ -142,6 +156,7 @@ impl LockServer {
         let restarted = match &self.program {
             Program::Postgres(server) => server.restart().await,
             Program::Redis(server) => server.restart().await,
+            Program::Etcd(server) => server.restart().await,
             Program::MySql(server) => server.restart().await,
             Program::MariaDb(server) => server.restart().await,
             _ => unreachable!("there is no server of its own"),
@@ -180,6 +195,7 @@ impl LockServer {
                 let ours = format!("name={LOOK} ");
                 list.lines().filter(|client| !client.contains(&ours)).count()
             }
+            Kind::Etcd => self.established(),
             kind if kind.is_postgres() => self.postgres_sessions().await,
             _ => self.mysql_sessions().await.len(),
         }
@@ -190,6 +206,7 @@ impl LockServer {
         match self.kind {
             Kind::Process => Vec::new(),
             Kind::Redis => self.held_on_redis().await,
+            Kind::Etcd => self.held_on_etcd().await,
             Kind::Sqlite => self.held_in_the_file().await,
             kind if kind.is_postgres() => self.held_on_postgres().await,
             _ => self.held_on_mysql().await,
@@ -206,6 +223,28 @@ impl LockServer {
             }
         }
         held
+    }
+
+    /// The places in all queues, also those of callers that wait.
+    async fn held_on_etcd(&self) -> Vec<String> {
+        let Program::Etcd(server) = &self.program else { unreachable!("a server of its own") };
+        let keys = server.keys("ekbatan-lock/").await.unwrap();
+        keys.into_iter().filter(|key| key != "ekbatan-lock/epoch").collect()
+    }
+
+    /// The connections that the operating system knows.
+    fn established(&self) -> usize {
+        let port = self.address().rsplit(':').next().unwrap().parse::<u16>().unwrap();
+        // The server's side: an address and a port in hexadecimal digits, then those of the
+        // client, then the state, of which 01 is an open connection.
+        let ours = format!(":{port:04X}");
+        let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let open = |line: &&str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(1).is_some_and(|local| local.ends_with(&ours)) && words.get(3) == Some(&"01")
+        };
+        // One is that of the server's gateway for JSON to the server itself.
+        all.lines().filter(open).count().saturating_sub(1)
     }
 
     async fn held_in_the_file(&self) -> Vec<String> {

@@ -1,8 +1,8 @@
 //! Actions under the locks of every provider: what the locks serialize, and what a lease that ends
 //! too early can still commit.
 //!
-//! The data are on the kind of database that has the locks, and on SQLite for locks of a process or
-//! of Redis, so that every database is covered, too.
+//! The data are on the kind of database that has the locks, and on SQLite for locks of a process,
+//! of Redis or of etcd, so that every database is covered, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, Wallet
 on_providers! {
     |kind| &crate::commit::LockedDatabase::start(kind).await;
     [
-        process, redis, sqlite, postgres_lease, postgres_session,
+        process, redis, etcd, sqlite, postgres_lease, postgres_session,
         mysql_lease, mysql_session, mariadb_lease, mariadb_session,
     ]
     deposits_under_a_lock_all_commit_at_the_first_attempt,
@@ -41,7 +41,7 @@ pub struct LockedDatabase {
 impl LockedDatabase {
     pub async fn start(kind: Kind) -> Self {
         let dialect = match kind {
-            Kind::Process | Kind::Redis | Kind::Sqlite => Dialect::Sqlite,
+            Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite => Dialect::Sqlite,
             Kind::PostgresLease | Kind::PostgresSession => Dialect::Postgres,
             Kind::MySqlLease | Kind::MySqlSession => Dialect::MySql,
             Kind::MariaDbLease | Kind::MariaDbSession => Dialect::MariaDb,

@@ -3,9 +3,10 @@
 mod wrong;
 
 use ekbatan::lock::{LockBackend, MySqlLocks, PostgresLocks, ProcessBackend, SqliteLocks};
+use ekbatan_lock_etcd::EtcdBackend;
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::locks::LockConformance;
-use ekbatan_testkit::{PostgresServer, RedisServer, TempSqlite};
+use ekbatan_testkit::{EtcdServer, PostgresServer, RedisServer, TempSqlite};
 use uuid::Uuid;
 
 use crate::providers::{CONNECTIONS, Kind, mysql_database};
@@ -13,7 +14,7 @@ use crate::providers::{CONNECTIONS, Kind, mysql_database};
 on_providers! {
     |kind| kind;
     [
-        process, redis, sqlite, postgres_lease, postgres_session,
+        process, redis, etcd, sqlite, postgres_lease, postgres_session,
         mysql_lease, mysql_session, mariadb_lease, mariadb_session,
     ]
     the_backend_conforms
@@ -28,6 +29,13 @@ async fn the_backend_conforms(kind: Kind) {
                 RedisBackend::connect(&server.url(), &namespace.to_string()).await.unwrap()
             };
             LockConformance::of(backend().await, backend().await)
+        }
+        Kind::Etcd => {
+            let (server, namespace) = (EtcdServer::shared().await.unwrap(), Uuid::new_v4());
+            let backend =
+                async || EtcdBackend::connect(&server.url(), &namespace.to_string()).await.unwrap();
+            // A waiter is registered at the server, and no other caller is told of a release.
+            LockConformance::of(backend().await, backend().await).without_hints()
         }
         Kind::Sqlite => {
             let file = TempSqlite::new().unwrap();

@@ -8,8 +8,9 @@ use ekbatan::lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, KeyedLockProvider, LockBackend, LockKey,
     LockProvider, MySqlLocks, PostgresLocks, ProcessBackend, Released, SqliteLocks,
 };
+use ekbatan_lock_etcd::EtcdBackend;
 use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::{RedisServer, TempSqlite};
+use ekbatan_testkit::{EtcdServer, RedisServer, TempSqlite};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use uuid::Uuid;
 
@@ -19,7 +20,7 @@ use crate::sql::place::Place;
 on_providers! {
     |kind| &crate::grants::TestBackend::start(kind).await;
     [
-        process, redis, sqlite, postgres_lease, postgres_session,
+        process, redis, etcd, sqlite, postgres_lease, postgres_session,
         mysql_lease, mysql_session, mariadb_lease, mariadb_session,
     ]
     a_late_release_spares_the_next_grant,
@@ -37,8 +38,12 @@ struct TestBackend {
 
 /// Where the tokens are stored.
 enum Data {
-    Memory,
-    Redis { url: String, namespace: String },
+    /// Out of reach, or not counted by a clock.
+    Elsewhere,
+    Redis {
+        url: String,
+        namespace: String,
+    },
     File(TempSqlite),
     Server(Place),
 }
@@ -46,12 +51,20 @@ enum Data {
 impl TestBackend {
     async fn start(kind: Kind) -> Self {
         match kind {
-            Kind::Process => Self { backend: Box::new(ProcessBackend::new()), data: Data::Memory },
+            Kind::Process => {
+                Self { backend: Box::new(ProcessBackend::new()), data: Data::Elsewhere }
+            }
             Kind::Redis => {
                 let url = RedisServer::shared().await.unwrap().url();
                 let namespace = Uuid::new_v4().to_string();
                 let backend = RedisBackend::connect(&url, &namespace).await.unwrap();
                 Self { backend: Box::new(backend), data: Data::Redis { url, namespace } }
+            }
+            Kind::Etcd => {
+                let url = EtcdServer::shared().await.unwrap().url();
+                let namespace = Uuid::new_v4().to_string();
+                let backend = EtcdBackend::connect(&url, &namespace).await.unwrap();
+                Self { backend: Box::new(backend), data: Data::Elsewhere }
             }
             Kind::Sqlite => {
                 let file = TempSqlite::new().unwrap();
@@ -85,7 +98,7 @@ impl TestBackend {
     /// Moves the last token far ahead of the clock.
     async fn set_the_clock_back(&self) {
         match &self.data {
-            Data::Memory => unreachable!("its tokens are out of reach"),
+            Data::Elsewhere => unreachable!("its tokens cannot be moved"),
             Data::Redis { url, namespace } => {
                 let client = ::redis::Client::open(&**url).unwrap();
                 let mut connection = client.get_multiplexed_async_connection().await.unwrap();

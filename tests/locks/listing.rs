@@ -49,7 +49,8 @@ async fn keys_are_listed_with_their_holders(t: &TestLocks) {
         assert!(holder.held >= held.holder.held && holder.remaining <= held.holder.remaining);
         (holder.held, holder.remaining) = (held.holder.held, held.holder.remaining);
         assert_eq!((&held.key, &held.holder), (key, &holder));
-        assert!(holder.token > 0 && holder.held.is_some());
+        // etcd does not tell the time.
+        assert!(holder.token > 0 && (holder.held.is_some() || t.kind() == Kind::Etcd));
         assert_eq!(holder.waiting_here, usize::from(key == &a));
     }
     waiting.abort();

@@ -15,6 +15,7 @@ macro_rules! on_providers {
     };
     (@kind process) => { crate::providers::Kind::Process };
     (@kind redis) => { crate::providers::Kind::Redis };
+    (@kind etcd) => { crate::providers::Kind::Etcd };
     (@kind sqlite) => { crate::providers::Kind::Sqlite };
     (@kind postgres_lease) => { crate::providers::Kind::PostgresLease };
     (@kind postgres_session) => { crate::providers::Kind::PostgresSession };
@@ -29,7 +30,7 @@ macro_rules! on_every_provider {
         on_providers! {
             |kind| &crate::providers::TestLocks::start(kind).await;
             [
-                process, redis, sqlite, postgres_lease, postgres_session,
+                process, redis, etcd, sqlite, postgres_lease, postgres_session,
                 mysql_lease, mysql_session, mariadb_lease, mariadb_session,
             ]
             $($tests)*
@@ -73,6 +74,7 @@ mod defaults;
 mod encryption;
 mod ends;
 mod ends_exactly_once;
+mod etcd;
 mod exclusion;
 mod fences;
 mod force;

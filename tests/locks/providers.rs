@@ -6,8 +6,11 @@ use ekbatan::lock::{
     KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, MySqlLocks, PostgresLocks,
     ProcessBackend, SqliteLocks,
 };
+use ekbatan_lock_etcd::EtcdBackend;
 use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite};
+use ekbatan_testkit::{
+    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite,
+};
 use uuid::Uuid;
 
 use crate::sql::place::Place;
@@ -17,6 +20,7 @@ use crate::sql::place::Place;
 pub enum Kind {
     Process,
     Redis,
+    Etcd,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -56,7 +60,7 @@ impl TestLocks {
         let mut file = None;
         let place = match kind {
             Kind::Process => String::new(),
-            Kind::Redis => Uuid::new_v4().to_string(),
+            Kind::Redis | Kind::Etcd => Uuid::new_v4().to_string(),
             Kind::PostgresLease | Kind::PostgresSession => {
                 PostgresServer::shared().await.unwrap().create_database().await.unwrap()
             }
@@ -74,7 +78,7 @@ impl TestLocks {
 
     /// The database of the locks, if they are on a server with SQL.
     pub fn place(&self) -> Option<Place> {
-        let is_sql = !matches!(self.kind, Kind::Process | Kind::Redis | Kind::Sqlite);
+        let is_sql = !matches!(self.kind, Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite);
         is_sql.then(|| Place { kind: self.kind, url: self.place.clone() })
     }
 
@@ -118,6 +122,11 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
         Kind::Redis => {
             let server = RedisServer::shared().await.unwrap();
             let backend = RedisBackend::connect(&server.url(), place).await.unwrap();
+            LockProvider::new(backend, "test")
+        }
+        Kind::Etcd => {
+            let server = EtcdServer::shared().await.unwrap();
+            let backend = EtcdBackend::connect(&server.url(), place).await.unwrap();
             LockProvider::new(backend, "test")
         }
         Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,

@@ -12,7 +12,7 @@ use support::wallet::{DepositMoney, Wallet};
 on_providers! {
     |kind| &crate::commit::LockedDatabase::start(kind).await;
     [
-        process, redis, sqlite, postgres_lease, postgres_session,
+        process, redis, etcd, sqlite, postgres_lease, postgres_session,
         mysql_lease, mysql_session, mariadb_lease, mariadb_session,
     ]
     readers_commit_beside_each_other,

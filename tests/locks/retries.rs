@@ -11,7 +11,7 @@ use crate::silence::Silenced;
 on_providers! {
     |kind| crate::silence::Silenced::start(kind).await;
     [
-        redis, postgres_lease, postgres_session,
+        redis, etcd, postgres_lease, postgres_session,
         mysql_lease, mysql_session, mariadb_lease, mariadb_session,
     ]
     a_waiter_outlasts_an_outage,
@@ -23,7 +23,7 @@ mod leases {
 
     on_providers! {
         |kind| crate::silence::Silenced::start(kind).await;
-        [redis, postgres_lease, mysql_lease, mariadb_lease]
+        [redis, etcd, postgres_lease, mysql_lease, mariadb_lease]
         an_extension_outlasts_an_outage,
     }
 }

@@ -6,8 +6,9 @@ use ekbatan::lock::{
     KeyedLockProvider, LockError, LockKey, LockProvider, RunOnce, RunOnceError, WithLockError,
 };
 use ekbatan::prelude::*;
+use ekbatan_lock_etcd::EtcdBackend;
 use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::{Proxy, RedisServer};
+use ekbatan_testkit::{EtcdServer, Proxy, RedisServer};
 use futures_util::FutureExt;
 use uuid::Uuid;
 
@@ -17,7 +18,7 @@ use crate::sql::place::Place;
 on_providers! {
     |kind| crate::silence::Silenced::start(kind).await;
     [
-        redis, postgres_lease, postgres_session,
+        redis, etcd, postgres_lease, postgres_session,
         mysql_lease, mysql_session, mariadb_lease, mariadb_session,
     ]
     a_wait_without_an_answer_is_not_busy,
@@ -45,6 +46,15 @@ impl Silenced {
             let namespace = Uuid::new_v4().to_string();
             let backend = RedisBackend::connect(&proxy.url_for(&url), &namespace).await.unwrap();
             let other = RedisBackend::connect(&url, &namespace).await.unwrap();
+            let [locks, other] = [backend, other].map(|it| LockProvider::new(it, "test"));
+            (locks, other, proxy)
+        } else if kind == Kind::Etcd {
+            let server = EtcdServer::shared().await.unwrap();
+            let url = server.url();
+            let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
+            let namespace = Uuid::new_v4().to_string();
+            let backend = EtcdBackend::connect(&proxy.url_for(&url), &namespace).await.unwrap();
+            let other = EtcdBackend::connect(&url, &namespace).await.unwrap();
             let [locks, other] = [backend, other].map(|it| LockProvider::new(it, "test"));
             (locks, other, proxy)
         } else {

@@ -9,7 +9,7 @@ use crate::silence::Silenced;
 
 on_providers! {
     |kind| kind;
-    [redis, postgres_lease, mysql_lease, mysql_session, mariadb_lease, mariadb_session]
+    [redis, etcd, postgres_lease, mysql_lease, mysql_session, mariadb_lease, mariadb_session]
     a_hundred_keys_that_are_waited_for_take_few_round_trips,
 }
 
