@@ -176,7 +176,7 @@ impl LockBackend for EtcdBackend {
         let lease = fastrand::i64(1..);
         self.leases.grant(lease, seconds(term)).await?;
         let left = self.queue.attach(key, grant, lease).await?;
-        self.leases.discard(left.as_ref().map_or(lease, |left| left.lease));
+        self.leases.discard(left.unwrap_or(lease));
         Ok(left.is_some())
     }
 
@@ -191,7 +191,7 @@ impl LockBackend for EtcdBackend {
         } else if let Some(left) = &left {
             self.leases.discard(left.lease);
         }
-        Ok(Released { ours: left.is_some(), wanted })
+        Ok(Released { ours: left.is_some_and(|left| left.was_first), wanted })
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {

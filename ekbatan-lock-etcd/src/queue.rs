@@ -55,6 +55,8 @@ pub(crate) enum Look {
 pub(crate) struct Left {
     /// The lease that it had.
     pub(crate) lease: i64,
+    /// Whether it was the first: a waiter that gives up leaves another one.
+    pub(crate) was_first: bool,
 }
 
 impl Queue {
@@ -164,14 +166,14 @@ impl Queue {
         Ok((stands, answer.revision))
     }
 
-    /// Attaches a place to another lease. Returns the one that it had, or `None` if the grant does
-    /// not stand.
+    /// Attaches a place to another lease. Returns the lease that it had, zero if it was this one
+    /// already, or `None` if the grant does not stand.
     pub(crate) async fn attach(
         &self,
         key: &str,
         grant: &Grant,
         lease: i64,
-    ) -> Result<Option<Left>, BackendError> {
+    ) -> Result<Option<i64>, BackendError> {
         /// How often another request for the same grant may come in between.
         const TRIES: usize = 4;
         let (place, created) = (self.names.place(key, grant.owner), self.created(grant));
@@ -186,11 +188,11 @@ impl Queue {
                 .otherwise(Transaction::new().get(&place));
             let mut answer = self.epoch.send(moved, Effect::Possible).await?;
             if answer.succeeded {
-                return Ok(Some(Left { lease: answer.replaced()?.map_or(0, |it| it.lease) }));
+                return Ok(Some(answer.replaced()?.map_or(0, |it| it.lease)));
             }
             match answer.keys()?.pop() {
                 Some(own) if own.create_revision == created && own.lease == lease => {
-                    return Ok(Some(Left { lease: 0 }));
+                    return Ok(Some(0));
                 }
                 Some(own) if own.create_revision == created => modified = own.mod_revision,
                 _ => return Ok(None),
@@ -205,18 +207,19 @@ impl Queue {
         key: &str,
         grant: &Grant,
     ) -> Result<(Option<Left>, bool), BackendError> {
-        let place = self.names.place(key, grant.owner);
-        let mut removed = Transaction::new();
+        let (places, place) = (self.names.places(key), self.names.place(key, grant.owner));
+        let mut removed = Transaction::new().first(&places);
         // The owner alone names a place whose token is not known.
         if grant.token != 0 {
             removed = removed.if_created(&place, self.created(grant));
         }
-        let removed = removed.remove(&place).count(&self.names.places(key));
+        let removed = removed.remove(&place).count(&places);
         let mut answer = self.epoch.send(removed, Effect::Possible).await?;
         if !answer.succeeded {
             return Ok((None, false));
         }
-        let left = answer.removed()?.map(|place| Left { lease: place.lease });
+        let was_first = answer.keys()?.pop().is_some_and(|first| first.key == place);
+        let left = answer.removed()?.map(|place| Left { lease: place.lease, was_first });
         Ok((left, answer.count()? > 0))
     }
 

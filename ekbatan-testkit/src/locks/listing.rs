@@ -1,5 +1,7 @@
 //! The list of held keys.
 
+use std::time::{Duration, Instant};
+
 use ekbatan_lock::{Grant, Holder};
 use uuid::Uuid;
 
@@ -22,7 +24,7 @@ impl LockConformance {
         self.give_back(&self.one, &released, &gone).await?;
         if self.one.frees_by_itself() {
             self.take(&self.other, &expired, SHORT).await?;
-            tokio::time::sleep(SHORT * 2).await;
+            self.until_free(&expired).await?;
         }
         let of_prefix = self.listed(&[&prefix]).await?;
         ensure_exactly(&of_prefix, &grants[..2])?;
@@ -35,6 +37,16 @@ impl LockConformance {
             self.give_back(by, key, &grant).await?;
         }
         ensure_exactly(&self.listed(&[&prefix]).await?, &[])
+    }
+
+    /// Waits for the end of a term, which a server may round up to whole seconds.
+    async fn until_free(&self, key: &str) -> Result<(), Failure> {
+        let started = Instant::now();
+        while self.one.inspect(key).await.map_err(broke("inspect"))?.is_some() {
+            ensure(started.elapsed() < self.patience, || "a short term does not end".to_owned())?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
     }
 
     /// A prefix is a text, whatever its characters mean to the server.
