@@ -18,6 +18,7 @@ pages! {
     outbox = "../docs/src/outbox.md",
     events = "../docs/src/events.md",
     calls = "../docs/src/calls.md",
+    sagas = "../docs/src/sagas.md",
     jobs = "../docs/src/jobs.md",
     migrations = "../docs/src/migrations.md",
     sharding = "../docs/src/sharding.md",

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan_core::__private::deliveries::{OwnedHandler, StoredEvent, Subscriptions};
@@ -11,11 +12,14 @@ use ekbatan_core::domain::{EventName, ShardIdentifier};
 
 use crate::decode::DecodeError;
 use crate::error::StartError;
-use crate::options::{Order, StartFrom};
+use crate::options::{Order, Rate, StartFrom};
 use crate::{Delivered, EventHandler, HandledEvent, HandlerContext, HandlerOptions};
 
 /// What the subscription of an action names in place of an event. Operators pause it like others.
 const CALLS: &str = "(enqueued calls)";
+
+/// A rate over a longer time would hold what a node has claimed for that long.
+const LONGEST_RATE: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -244,6 +248,12 @@ fn check(handler: &Handler) -> Result<(), StartError> {
     }
     if options.concurrency == 0 {
         return refuse("concurrency", "0 events at a time handle none; use at least 1".to_owned());
+    }
+    if let Some(Rate { runs, per }) = options.rate
+        && (runs == 0 || per.is_zero() || per > LONGEST_RATE)
+    {
+        let why = format!("{runs} runs in {per:?}; use at least 1 run, in up to {LONGEST_RATE:?}");
+        return refuse("rate", why);
     }
     if options.timeout.is_zero() {
         return refuse("timeout", "0 s leave no time to handle anything".to_owned());

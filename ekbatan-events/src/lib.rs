@@ -58,7 +58,7 @@ pub use handler::{Delivered, EventHandler, HandlerContext};
 pub use intervention::{Intervention, InterventionKind, InterventionState};
 pub use node::{HandlerStatus, Node, NodeBuilder};
 pub use operations::{DeliveryOperations, PendingDelivery};
-pub use options::{AfterLastAttempt, HandlerOptions, Order, RetryDelay, StartFrom};
+pub use options::{AfterLastAttempt, HandlerOptions, Order, Rate, RetryDelay, StartFrom};
 pub use retention::{Deleted, Retention, RetentionError};
 
 /// What the workspace's other crates need, and users do not.

@@ -16,6 +16,8 @@ pub struct HandlerOptions {
     pub order: Order,
     /// How many events of this handler a node handles at a time, on each shard. At least 1.
     pub concurrency: usize,
+    /// How many runs a node begins in a time, on each shard; `None` for no limit.
+    pub rate: Option<Rate>,
     /// The time after which one run of the handler is given up and counts as failed.
     pub timeout: Duration,
     /// The pause before a failed event is tried again.
@@ -32,6 +34,22 @@ pub struct HandlerOptions {
     pub only: Vec<String>,
     /// Earlier names of the handler, whose events it handles too.
     pub aliases: Vec<String>,
+}
+
+/// A number of runs in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// At least 1.
+    pub runs: u32,
+    /// The time.
+    pub per: Duration,
+}
+
+impl Rate {
+    /// The time from the begin of one run to that of the next.
+    pub(crate) fn pause(&self) -> Duration {
+        self.per / self.runs.max(1)
+    }
 }
 
 /// In which order a handler gets events.
@@ -102,6 +120,7 @@ impl Default for HandlerOptions {
         Self {
             order: Order::default(),
             concurrency: 16,
+            rate: None,
             timeout: Duration::from_secs(60),
             retry: RetryDelay::default(),
             max_attempts: None,
@@ -132,6 +151,14 @@ impl HandlerOptions {
     #[must_use]
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = concurrency;
+        self
+    }
+
+    /// Lets a node begin at most so many runs in this time, on each shard, evenly spread: as many as
+    /// the receiver outside accepts, divided by the number of nodes.
+    #[must_use]
+    pub fn rate(mut self, runs: u32, per: Duration) -> Self {
+        self.rate = Some(Rate { runs, per });
         self
     }
 

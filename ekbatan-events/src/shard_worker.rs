@@ -100,6 +100,10 @@ impl ShardWorker {
                     (deadline, has_time)
                 }
             };
+            let begins = match stop {
+                Stop::No if work.identity.is_some() => work.streams.next_start(),
+                _ => None,
+            };
             tokio::select! {
                 Some(ended) = work.runs.join_next() => {
                     // A run catches its panics.
@@ -118,6 +122,7 @@ impl ShardWorker {
                     work.begin_epoch(*self.identity.borrow_and_update(), &self.owner);
                 }
                 Ok(()) = self.stop.changed() => {}
+                () = tokio::time::sleep_until(begins.unwrap_or(wakes)), if begins.is_some() => {}
                 () = tokio::time::sleep_until(wakes), if has_time => {}
             }
         }
@@ -143,7 +148,7 @@ impl ShardWorker {
     /// Begins what can begin: runs of claimed deliveries, and a round.
     fn begin(&self, work: &mut Work) {
         let Some(node) = work.identity else { return };
-        while let Some(Started { claimed, epoch }) = work.streams.start() {
+        while let Some(Started { claimed, epoch }) = work.streams.start(Instant::now()) {
             let running = self.runner.clone().run(claimed);
             work.runs.spawn(async move { (epoch, running.await) });
         }

@@ -5,10 +5,17 @@
 //! forgotten, and the runs of earlier epochs only keep their handlers busy until they end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::claimed::{Claimed, StreamKey, place};
+use crate::handler_set::Handler;
+
+/// How much of its lateness a run does not pass on to the next ones, so that a rate is reached
+/// although timers are late.
+const LATE: Duration = Duration::from_millis(10);
 
 /// A delivery that is handed out, and the epoch in which it was.
 pub(crate) struct Started {
@@ -26,6 +33,8 @@ pub(crate) struct Streams {
     behind: HashMap<StreamKey, VecDeque<Claimed>>,
     /// By handler, how many are being handled.
     running: HashMap<&'static str, usize>,
+    /// By handler with a rate, when the next run may begin.
+    next: HashMap<&'static str, Instant>,
     /// All of them.
     held: HashSet<Uuid>,
     /// By handler, how many are held.
@@ -64,16 +73,34 @@ impl Streams {
         }
     }
 
-    /// Hands out the next delivery whose handler is not busy.
-    pub(crate) fn start(&mut self) -> Option<Started> {
-        let is_free = |one: &Claimed| {
-            self.running.get(one.handler.name).copied().unwrap_or_default()
-                < one.handler.options.concurrency
+    /// Hands out the next delivery whose handler is not busy and may begin another run.
+    pub(crate) fn start(&mut self, now: Instant) -> Option<Started> {
+        let may_begin = |one: &Claimed| {
+            self.has_place(&one.handler) && self.next_of(&one.handler).is_none_or(|at| at <= now)
         };
-        let at = self.ready.iter().position(is_free)?;
+        let at = self.ready.iter().position(may_begin)?;
         let claimed = self.ready.remove(at)?;
         *self.running.entry(claimed.handler.name).or_default() += 1;
+        if let Some(rate) = claimed.handler.options.rate {
+            let due = self.next_of(&claimed.handler).unwrap_or(now);
+            let begun = due.max(now.checked_sub(LATE).unwrap_or(now));
+            self.next.insert(claimed.handler.name, begun + rate.pause());
+        }
         Some(Started { claimed, epoch: self.epoch })
+    }
+
+    /// When the next delivery may start that waits for the rate of its handler only.
+    pub(crate) fn next_start(&self) -> Option<Instant> {
+        let ready = self.ready.iter().map(|one| &one.handler);
+        ready.filter(|handler| self.has_place(handler)).filter_map(|it| self.next_of(it)).min()
+    }
+
+    fn has_place(&self, handler: &Handler) -> bool {
+        self.running.get(handler.name).copied().unwrap_or_default() < handler.options.concurrency
+    }
+
+    fn next_of(&self, handler: &Handler) -> Option<Instant> {
+        self.next.get(handler.name).copied()
     }
 
     /// Takes back a delivery that is done. If it is not handled, returns those behind it, which are
@@ -109,8 +136,8 @@ impl Streams {
     /// Forgets all deliveries, because they belong to an identity that is over. Runs go on, and
     /// find out by their marks.
     pub(crate) fn begin_epoch(&mut self) {
-        let running = std::mem::take(&mut self.running);
-        *self = Self { epoch: self.epoch + 1, running, ..Self::default() };
+        let (running, next) = (std::mem::take(&mut self.running), std::mem::take(&mut self.next));
+        *self = Self { epoch: self.epoch + 1, running, next, ..Self::default() };
     }
 
     /// Takes all deliveries that are not handed out.

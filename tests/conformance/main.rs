@@ -18,6 +18,7 @@ mod sessions;
 
 mod batches;
 mod beside_transaction;
+mod catalogue;
 mod changed_columns;
 mod checks;
 mod closing;

@@ -1,5 +1,6 @@
 //! The documents of the repository: their links lead somewhere, the guide has no page that its
-//! summary leaves out, and the tests that the lists of behaviours and requirements name exist.
+//! summary leaves out, the tests that the lists of behaviours and requirements name exist, and so
+//! does code that is shown and not compiled.
 
 mod markdown;
 mod named_tests;
@@ -8,8 +9,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use markdown::{anchors, links};
-use named_tests::{exists, named_tests};
+use markdown::{anchors, links, uncompiled};
+use named_tests::{exists, files, named_tests};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -95,13 +96,29 @@ fn every_test_that_a_list_names_exists() {
 }
 
 #[test]
-fn the_behaviours_of_events_jobs_and_calls_are_all_listed() {
+fn the_behaviours_of_events_jobs_calls_and_sagas_are_all_listed() {
     let text = fs::read_to_string(root().join("docs/behaviours.md")).unwrap();
     let (_, events) = text.split_once("\n## Events\n").expect("a section on events");
     let first_cell = |row: &str| row.strip_prefix("| ")?.split(' ').next()?.parse().ok();
     let numbers: Vec<u32> = events.lines().filter_map(first_cell).collect();
-    assert_eq!(numbers, (1..=54).collect::<Vec<u32>>());
+    assert_eq!(numbers, (1..=54).chain(61..=62).collect::<Vec<u32>>());
     assert!(named_tests(events).len() > 60, "most name a test");
+}
+
+/// An example is compiled and run, and a page may show a part of it.
+#[test]
+fn code_that_is_not_compiled_stands_in_an_example() {
+    let examples = files(&root().join("examples"));
+    let stands = |code: &str| examples.iter().any(|(_, text)| text.contains(code));
+    let mut checked = 0;
+    for document in documents(root()) {
+        for code in uncompiled(&fs::read_to_string(&document).unwrap()) {
+            checked += 1;
+            let document = document.display();
+            assert!(stands(&code), "{document} shows what no example has:\n{code}");
+        }
+    }
+    assert!(checked > 2, "only {checked} blocks were found");
 }
 
 #[test]

@@ -35,6 +35,12 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The blocks of Rust that no test compiles.
+pub fn uncompiled(text: &str) -> impl Iterator<Item = String> {
+    let blocks = text.split("\n```rust,ignore\n").skip(1);
+    blocks.filter_map(|block| block.split_once("```").map(|(code, _)| code.to_owned()))
+}
+
 /// A line without what stands between backticks.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()

@@ -27,7 +27,8 @@ pub fn exists(folder: &Path, path: &str) -> bool {
     files(folder).iter().any(|(path, text)| path.ends_with(&file) && text.contains(&found))
 }
 
-fn files(folder: &Path) -> Vec<(std::path::PathBuf, String)> {
+/// The sources below a folder, with their texts.
+pub fn files(folder: &Path) -> Vec<(std::path::PathBuf, String)> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     paths
         .flat_map(|path| match path.extension() {

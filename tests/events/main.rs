@@ -31,6 +31,7 @@ mod nodes;
 mod operations;
 mod order;
 mod plans;
+mod rates;
 mod refusals;
 mod retention;
 mod shards;

@@ -19,6 +19,9 @@ async fn options_that_cannot_work_are_refused(scene: &Scene) {
     let options = HandlerOptions::default;
     for (options, expected) in [
         (options().concurrency(0), "a wrong `concurrency`: 0 events at a time handle none"),
+        (options().rate(0, Duration::from_secs(1)), "a wrong `rate`: 0 runs in 1s; use at least 1"),
+        (options().rate(5, Duration::ZERO), "a wrong `rate`: 5 runs in 0ns; use at least 1"),
+        (options().rate(5, Duration::MAX), "in up to 86400s"),
         (options().timeout(Duration::ZERO), "a wrong `timeout`: 0 s leave no time"),
         (options().max_attempts(0), "a wrong `max_attempts`: 0 gives events up"),
         (

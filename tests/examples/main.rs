@@ -4,6 +4,7 @@
 mod compare;
 mod lock_shell;
 mod program;
+mod saga;
 
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
 

@@ -14,8 +14,8 @@ use crate::domain::Table;
 /// Statements of one packet. Each row is a rule, or a column of one: its kind, its index, a
 /// column, and its SQL. `{schema}` and `{table}` are literals.
 ///
-/// References to the table are looked up in its own database only, because the servers would
-/// open every table of all databases. A role without the privilege TRIGGER does not see
+/// References to the table are looked up in its own database only, and each view is asked for it
+/// by a literal, because the servers would open every table of all databases. A role without the privilege TRIGGER does not see
 /// triggers, so its tables count as having some.
 const RULES: &str = "
 SELECT IF(table_type = 'SYSTEM VERSIONED', 'row', 'reacts'), NULL, NULL, NULL FROM information_schema.tables
@@ -30,7 +30,7 @@ SELECT 'refers', NULL, column_name, NULL FROM information_schema.key_column_usag
 WHERE table_schema = {schema} AND table_name = {table} AND referenced_table_name IS NOT NULL;
 SELECT IF(r.update_rule IN ('RESTRICT', 'NO ACTION'), 'referred', 'cascades'), NULL, k.referenced_column_name, NULL
 FROM information_schema.key_column_usage k JOIN information_schema.referential_constraints r
-ON r.constraint_schema = k.constraint_schema AND r.constraint_name = k.constraint_name AND r.table_name = k.table_name
+ON r.constraint_schema = {schema} AND r.constraint_name = k.constraint_name AND r.table_name = k.table_name
 WHERE k.table_schema = {schema} AND k.referenced_table_schema = {schema} AND k.referenced_table_name = {table};
 SELECT 'reacts', NULL, NULL, NULL FROM information_schema.triggers
 WHERE event_object_schema = {schema} AND event_object_table = {table} AND event_manipulation <> 'DELETE';

@@ -1,0 +1,117 @@
+//! The saga of transfers: whatever happens, each of them ends as its offer did, and no money is lost.
+
+use std::time::Duration;
+
+use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer};
+
+use crate::program::Program;
+
+/// Two databases that outlive the program.
+enum Pair {
+    Files(tempfile::TempDir),
+    Servers { poland: String, mexico: String },
+}
+
+impl Pair {
+    fn files() -> Self {
+        Self::Files(tempfile::tempdir().unwrap())
+    }
+
+    fn program(&self) -> Program {
+        let program = Program::named("transfer_saga").arg("--config");
+        match self {
+            Self::Files(folder) => program
+                .arg("config/sharded-wallet.yml")
+                .env("WALLET_FOLDER", folder.path().display().to_string()),
+            Self::Servers { poland, mexico } => program
+                .arg("config/sharded-wallet-postgres.yml")
+                .env("POLAND_URL", poland)
+                .env("MEXICO_URL", mexico),
+        }
+    }
+
+    /// Runs the program to its end. Returns how many transfers were completed and returned.
+    fn run(&self, arguments: &[&str]) -> (u32, u32) {
+        let output = self.program().args(arguments).run();
+        let last = output.lines().last().unwrap_or_default();
+        let words: Vec<_> = last.split_whitespace().collect();
+        let ["5.", completed, "transfers", "completed,", returned, "returned,", sum, ..] =
+            words[..]
+        else {
+            panic!("{output}");
+        };
+        assert!(sum == "2000" || sum == "2000.00", "{output}");
+        (completed.parse().unwrap(), returned.parse().unwrap())
+    }
+}
+
+async fn two_postgres() -> Pair {
+    let server = PostgresServer::shared().await.unwrap();
+    let poland = server.create_database().await.unwrap();
+    Pair::Servers { poland, mexico: server.create_database().await.unwrap() }
+}
+
+async fn mysql_and_mariadb() -> Pair {
+    let (mysql, mariadb) = (MySqlServer::shared().await, MariaDbServer::shared().await);
+    Pair::Servers {
+        poland: mysql.unwrap().create_database().await.unwrap(),
+        mexico: mariadb.unwrap().create_database().await.unwrap(),
+    }
+}
+
+/// The time of the receiver is over at once, and she answers at once.
+fn answers_race_with_timeouts(pair: &Pair) {
+    let (completed, returned) = pair.run(&["--transfers", "60", "--open-for", "0"]);
+    assert_eq!(completed + returned, 60);
+}
+
+/// It dies at any step, several times, and goes on.
+fn goes_on_after_kills(pair: &Pair) {
+    let mut sent = 0;
+    for _ in 0..5 {
+        let mut program = pair.program().args(&["--transfers", "30"]).into_command();
+        let mut running = program.stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(fastrand::u64(200..2_500)));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        sent += 30;
+    }
+    let (completed, returned) = pair.run(&["--transfers", "10"]);
+    assert!((10..=sent + 10).contains(&(completed + returned)), "{completed}, {returned}");
+}
+
+#[test]
+fn transfer_saga_races_with_its_timeouts_on_two_files() {
+    answers_race_with_timeouts(&Pair::files());
+}
+
+#[tokio::test]
+async fn transfer_saga_races_with_its_timeouts_on_two_postgres_databases() {
+    answers_race_with_timeouts(&two_postgres().await);
+}
+
+#[tokio::test]
+async fn transfer_saga_races_with_its_timeouts_on_mysql_and_mariadb() {
+    answers_race_with_timeouts(&mysql_and_mariadb().await);
+}
+
+#[test]
+fn transfer_saga_goes_on_after_kills_on_two_files() {
+    goes_on_after_kills(&Pair::files());
+}
+
+#[tokio::test]
+async fn transfer_saga_goes_on_after_kills_on_two_postgres_databases() {
+    goes_on_after_kills(&two_postgres().await);
+}
+
+#[tokio::test]
+async fn transfer_saga_goes_on_after_kills_on_mysql_and_mariadb() {
+    goes_on_after_kills(&mysql_and_mariadb().await);
+}
+
+#[test]
+fn transfer_saga_names_a_configuration_that_is_missing() {
+    let program = Program::named("transfer_saga").args(&["--config", "nowhere.yml"]);
+    assert!(program.fail().contains("nowhere.yml"));
+}
