@@ -8,13 +8,10 @@ use std::sync::Arc;
 use super::ExecuteError;
 use super::deadline::Deadline;
 use super::effect::EffectRunner;
+use super::error::AttemptError;
 use super::key_locks::KeyLockGuard;
-use crate::db::{ActionId, Committed, OpenAction};
+use crate::db::{ActionId, OpenAction};
 use crate::shard::{Fencing, Shards};
-
-/// The output of a call and the result of its commit. The commit is `None` if an earlier call
-/// with the same key committed.
-pub(super) type CallResult<O, E> = Result<(O, Option<Committed>), ExecuteError<E>>;
 
 /// A running call, from its first attempt to its last.
 pub(super) struct Attempt {
@@ -48,7 +45,7 @@ impl Attempt {
     }
 
     /// Fails if a lease is known to have ended. Sends nothing.
-    pub(super) fn check_lease<E>(&self) -> Result<(), ExecuteError<E>> {
+    pub(super) fn check_lease(&self) -> Result<(), AttemptError> {
         match self.fencing.as_ref().and_then(|fencing| fencing.over()) {
             Some(key) => Err(ExecuteError::FenceLost { key: key.to_owned() }),
             None => Ok(()),
@@ -56,7 +53,7 @@ impl Attempt {
     }
 
     /// The error of an action if one of its reads was refused by a fence.
-    pub(super) fn fence_lost<E>(&self) -> Option<ExecuteError<E>> {
+    pub(super) fn fence_lost(&self) -> Option<AttemptError> {
         let key = self.fencing.as_ref()?.refused()?;
         Some(ExecuteError::FenceLost { key: key.to_owned() })
     }

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use futures_util::future::BoxFuture;
 use serde_json::Value as Json;
 use tracing::Instrument;
 
 use super::attempt::Attempt;
 use super::contention::{Perform, Performed};
 use super::deadline::Deadline;
+use super::error::{AttemptError, KeptError};
 use super::executor_state::ExecutorState;
 use super::params::params_of;
 use super::performing::performing;
 use super::plan::PlanParts;
 use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, PlanRows, Planned, PlannedBatches};
 use super::{Action, ActionContext, ActionPlan, Contention, ExecuteError, PlanError, RetryPolicy};
-use crate::db::{ActionId, OpenAction};
+use crate::db::{ActionId, Committed, OpenAction};
 use crate::domain::LockKey;
 use crate::outbox::{ActionRecord, KeyRecord, Mark, StoredOutput};
 use crate::repository::PendingReads;
@@ -90,6 +92,10 @@ pub(super) struct KeyedCall<P, O> {
     pub(super) leaves_home: bool,
 }
 
+/// The answer of a call and the result of its commit. The commit is `None` if an earlier call
+/// with the same key committed.
+pub(super) type CallResult<O, E> = Result<(O, Option<Committed>), ExecuteError<E>>;
+
 /// A running call.
 pub(super) struct Call<'a, A: Action, O> {
     pub(super) executor: &'a ExecutorState,
@@ -101,6 +107,13 @@ pub(super) struct Call<'a, A: Action, O> {
     pub(super) retry_if: Option<RetryIf<A::Error>>,
     pub(super) answer: fn(A::Output) -> O,
     pub(super) attempt: Attempt,
+}
+
+/// A call in its attempts.
+pub(super) struct Running<'c, 'a, A: Action, O> {
+    pub(super) call: &'c mut Call<'a, A, O>,
+    /// What the action returned in the last attempt.
+    pub(super) returned: Option<Result<A::Output, A::Error>>,
 }
 
 impl<'a, A: Action, O> Call<'a, A, O> {
@@ -172,7 +185,7 @@ impl<'a, A: Action, O> Call<'a, A, O> {
     }
 
     /// Claims the key for a plan, after the claim of an earlier attempt is gone.
-    async fn claim_key(&mut self, plan: Option<ClaimPlan>) -> Result<(), ExecuteError<A::Error>> {
+    async fn claim_key(&mut self, plan: Option<ClaimPlan>) -> Result<(), AttemptError> {
         let Some(KeyedCall { key, .. }) = &mut self.keyed else { return Ok(()) };
         let claiming = async {
             key.release().await?;
@@ -185,90 +198,101 @@ impl<'a, A: Action, O> Call<'a, A, O> {
     }
 }
 
-impl<A: Action, O: Send> Perform for Call<'_, A, O> {
-    type Output = A::Output;
-    type Error = A::Error;
+impl<A: Action, O> Running<'_, '_, A, O> {
+    /// Adds the error of the action, if it is one.
+    pub(super) fn with_own(&mut self, error: AttemptError) -> ExecuteError<A::Error> {
+        error.with_own(self.returned.take().and_then(Result::err))
+    }
+}
 
+impl<A: Action, O: Send> Perform for Running<'_, '_, A, O> {
     fn attempt(&mut self) -> &mut Attempt {
-        &mut self.attempt
+        &mut self.call.attempt
     }
 
-    async fn perform(
+    fn perform(
         &mut self,
         pending: Option<Arc<dyn PendingReads>>,
-    ) -> Result<Performed<A::Output>, ExecuteError<A::Error>> {
-        let attempt = &self.attempt;
-        let started = self.executor.databases.clock.now();
-        let plan = ActionPlan::new(started, pending.is_some());
-        let mut ctx = ActionContext {
-            databases: &self.executor.databases,
-            pending,
-            fencing: attempt.fencing.clone(),
-            ids: &self.executor.ids,
-            name: A::NAME,
-            action: attempt.action,
-            principal: self.options.principal.as_deref(),
-            reason: self.options.reason.as_deref(),
-            attempt: attempt.number,
-            now: started,
-            plan,
-        };
-        let span =
-            tracing::info_span!("ekbatan.action.perform", ekbatan.action.attempt = attempt.number);
-        let performed = {
-            // Pinned here, because what wraps a future copies it.
-            let perform = pin!(self.action.perform(&mut ctx, &self.params));
-            performing(A::NAME, perform.instrument(span)).await
-        };
-        match performed {
-            Ok(output) => Ok(Performed { output, plan: ctx.plan, started }),
-            Err(error) => Err(attempt.fence_lost().unwrap_or(ExecuteError::Domain(error))),
-        }
+    ) -> BoxFuture<'_, Result<Performed, AttemptError>> {
+        Box::pin(async move {
+            let Call { executor, action, params, options, attempt, .. } = &*self.call;
+            let started = executor.databases.clock.now();
+            let mut ctx = ActionContext {
+                databases: &executor.databases,
+                plan: ActionPlan::new(started, pending.is_some()),
+                pending,
+                fencing: attempt.fencing.clone(),
+                ids: &executor.ids,
+                name: A::NAME,
+                action: attempt.action,
+                principal: options.principal.as_deref(),
+                reason: options.reason.as_deref(),
+                attempt: attempt.number,
+                now: started,
+            };
+            let span = tracing::info_span!(
+                "ekbatan.action.perform",
+                ekbatan.action.attempt = attempt.number
+            );
+            let returned = {
+                // Pinned here, because what wraps a future copies it.
+                let perform = pin!(action.perform(&mut ctx, params));
+                performing(A::NAME, perform.instrument(span)).await
+            };
+            let performed = Performed { plan: ctx.plan, started };
+            match self.returned.insert(returned) {
+                Ok(_) => Ok(performed),
+                Err(_) => Err(attempt.fence_lost().unwrap_or(ExecuteError::Domain(KeptError))),
+            }
+        })
     }
 
-    async fn plan(
-        &mut self,
-        performed: Performed<A::Output>,
-    ) -> Result<(A::Output, Planned), ExecuteError<A::Error>> {
-        let Performed { output, plan, started } = performed;
-        let PlanParts { rows, expected, events, calls, effects, pending } = plan.into_parts()?;
-        let mark = self.options.mark.as_ref();
-        let changes_nothing = rows.is_empty()
-            && calls.is_empty()
-            && self.keyed.is_none()
-            && mark.is_none_or(Mark::is_check);
-        let is_recorded = !changes_nothing || self.executor.record_reads;
-        // The mark is checked also if nothing is written: the action may have effects.
-        let batches = if !is_recorded && expected.is_empty() && mark.is_none() {
-            Vec::new()
-        } else {
-            let action = self.record(started);
-            let key = match &self.keyed {
-                Some(keyed) => Some(self.key_plan(keyed, &output, action.completed)?),
-                None => None,
+    fn plan(&mut self, performed: Performed) -> BoxFuture<'_, Result<Planned, AttemptError>> {
+        Box::pin(async move {
+            let Performed { plan, started } = performed;
+            let Self { call, returned } = self;
+            let PlanParts { rows, expected, events, calls, effects, pending } =
+                plan.into_parts()?;
+            let mark = call.options.mark.as_ref();
+            let changes_nothing = rows.is_empty()
+                && calls.is_empty()
+                && call.keyed.is_none()
+                && mark.is_none_or(Mark::is_check);
+            let is_recorded = !changes_nothing || call.executor.record_reads;
+            // The mark is checked also if nothing is written: the action may have effects.
+            let batches = if !is_recorded && expected.is_empty() && mark.is_none() {
+                Vec::new()
+            } else {
+                let action = call.record(started);
+                let key = match (&call.keyed, returned) {
+                    (Some(keyed), Some(Ok(output))) => {
+                        Some(call.key_plan(keyed, output, action.completed)?)
+                    }
+                    _ => None,
+                };
+                let builder = BatchBuilder {
+                    shards: &call.attempt.shards,
+                    ids: &call.executor.ids,
+                    action: &action,
+                    fencing: call.attempt.fencing.as_deref(),
+                    allow_cross_shard: call.options.allow_cross_shard,
+                    is_recorded,
+                    deliveries: &call.executor.deliveries,
+                    clock: &call.executor.databases.clock,
+                    mark,
+                };
+                let rows = PlanRows { changes: rows, expected, calls };
+                let PlannedBatches { batches, claim } = {
+                    let building = pin!(builder.build(rows, &events, key));
+                    call.attempt.deadline.bound(building).await??
+                };
+                if let Some(keyed) = &mut call.keyed {
+                    keyed.leaves_home = claim.is_some() || batches.len() > 1;
+                    call.claim_key(claim).await?;
+                }
+                batches
             };
-            let builder = BatchBuilder {
-                shards: &self.attempt.shards,
-                ids: &self.executor.ids,
-                action: &action,
-                fencing: self.attempt.fencing.as_deref(),
-                allow_cross_shard: self.options.allow_cross_shard,
-                is_recorded,
-                deliveries: &self.executor.deliveries,
-                clock: &self.executor.databases.clock,
-                mark,
-            };
-            let rows = PlanRows { changes: rows, expected, calls };
-            let PlannedBatches { batches, claim } = {
-                let building = pin!(builder.build(rows, &events, key));
-                self.attempt.deadline.bound(building).await??
-            };
-            if let Some(keyed) = &mut self.keyed {
-                keyed.leaves_home = claim.is_some() || batches.len() > 1;
-                self.claim_key(claim).await?;
-            }
-            batches
-        };
-        Ok((output, Planned { batches, effects, events: events.len(), pending }))
+            Ok(Planned { batches, effects, events: events.len(), pending })
+        })
     }
 }

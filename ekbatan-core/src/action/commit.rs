@@ -13,6 +13,7 @@ use tracing::{Instrument, Span, field};
 use super::ExecuteError;
 use super::attempt::Attempt;
 use super::deadline::DeadlinePassed;
+use super::error::AttemptError;
 use super::sent_births::SentBirths;
 use super::shard_batches::{Planned, ShardBatch};
 use crate::db::{ActionId, CommitError, CommitToken, Committed, Database, DbError};
@@ -34,11 +35,11 @@ enum CommitFailure {
 
 /// Commits a plan. Calls `release` once it is committed and before its effects are waited
 /// for: an effect may need what the call holds.
-pub(super) async fn commit<E>(
+pub(super) async fn commit(
     attempt: &mut Attempt,
     planned: Planned,
     release: impl FnOnce() + Send,
-) -> Result<Committed, ExecuteError<E>> {
+) -> Result<Committed, AttemptError> {
     let Planned { batches, effects, events, .. } = planned;
     let changes: usize = batches.iter().map(|batch| batch.batch.changes.len()).sum();
     let span = tracing::info_span!(
@@ -129,10 +130,10 @@ impl Drop for WaitingCaller {
 /// later lease has already been there, nor that this lease has ended by the server's clock.
 /// From the second shard on the fence is raised again, because the first commit cannot be
 /// undone if a later shard refuses.
-pub(super) async fn raise_fences<E>(
+pub(super) async fn raise_fences(
     attempt: &Attempt,
     batches: &[ShardBatch],
-) -> Result<(), ExecuteError<E>> {
+) -> Result<(), AttemptError> {
     let Some(fencing) = &attempt.fencing else { return Ok(()) };
     // The server's clock for the lease starts later than this process's clock, so this check
     // is the stricter one.
@@ -159,11 +160,11 @@ pub(super) async fn raise_fences<E>(
 }
 
 /// The caller's result. `first` is the database that commits first.
-fn answer<E>(
+fn answer(
     committed: Result<Result<Committed, CommitFailure>, DeadlinePassed>,
     attempt: &Attempt,
     first: Option<&Database>,
-) -> Result<Committed, ExecuteError<E>> {
+) -> Result<Committed, AttemptError> {
     let action = attempt.action;
     match committed {
         Ok(Ok(committed)) => Ok(committed),

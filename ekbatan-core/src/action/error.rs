@@ -347,6 +347,53 @@ pub enum ErrorKind {
     Plan,
 }
 
+/// Stands for the error of an action, which the call keeps: what runs calls is compiled once, and
+/// not for each action.
+#[derive(Debug)]
+pub(super) struct KeptError;
+
+/// The error of an attempt.
+pub(super) type AttemptError = ExecuteError<KeptError>;
+
+impl AttemptError {
+    /// The same error with that of the action, which the call has kept.
+    pub(super) fn with_own<E>(self, own: Option<E>) -> ExecuteError<E> {
+        use ExecuteError as To;
+        match self {
+            Self::Domain(KeptError) => match own {
+                Some(own) => To::Domain(own),
+                // Not reached: an action that refused has returned its error.
+                None => DbError::misfit("error", "the action returned none").into(),
+            },
+            Self::Stale { rows, attempts } => To::Stale { rows, attempts },
+            Self::Unique(error) => To::Unique(error),
+            Self::ForeignKey(error) => To::ForeignKey(error),
+            Self::Deadlock(error) => To::Deadlock(error),
+            Self::Serialization(error) => To::Serialization(error),
+            Self::Busy(error) => To::Busy(error),
+            Self::Refused(error) => To::Refused(error),
+            Self::Unavailable(error) => To::Unavailable(error),
+            Self::Overloaded(error) => To::Overloaded(error),
+            Self::FenceLost { key } => To::FenceLost { key },
+            Self::DeliveryLost { handler } => To::DeliveryLost { handler },
+            Self::RunLost { job } => To::RunLost { job },
+            Self::Deadline { after } => To::Deadline { after },
+            Self::CommitUnknown { action, why } => To::CommitUnknown { action, why },
+            Self::KeyReused { key, action } => To::KeyReused { key, action },
+            Self::StoredOutput { key, source } => To::StoredOutput { key, source },
+            Self::CrossShard { shards } => To::CrossShard { shards },
+            Self::PartlyCommitted { action, committed, failed, not_tried, source } => {
+                To::PartlyCommitted { action, committed, failed, not_tried, source }
+            }
+            Self::Nested { action, within } => To::Nested { action, within },
+            Self::Contention(error) => To::Contention(error),
+            Self::Lease(error) => To::Lease(error),
+            Self::Shard(error) => To::Shard(error),
+            Self::Plan(error) => To::Plan(error),
+        }
+    }
+}
+
 impl<E> ExecuteError<E> {
     /// The kind.
     pub fn kind(&self) -> ErrorKind {

@@ -8,8 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use super::attempt::CallResult;
-use super::call::{CallOptions, CallRequest, Codec, RequestedKey};
+use super::call::{CallOptions, CallRequest, CallResult, Codec, RequestedKey};
 use super::executor_state::ExecutorState;
 use super::fence::fenced_by;
 use super::run::run;

@@ -5,9 +5,9 @@ use std::pin::pin;
 
 use tracing::{Instrument, Span, field};
 
-use super::attempt::CallResult;
-use super::call::{Call, CallRequest, KeyedCall, Repeated, RequestedKey};
+use super::call::{Call, CallRequest, CallResult, KeyedCall, Repeated, RequestedKey, Running};
 use super::contention::ChosenStrategy;
+use super::error::KeptError;
 use super::performing::performed_action;
 use super::{Action, ErrorKind, ExecuteError, PlanError};
 use crate::db::{DbError, DbErrorKind};
@@ -122,28 +122,36 @@ impl<A: Action, O: Send> Call<'_, A, O> {
         let policy = own_policy.as_ref().unwrap_or(&executor.retry);
         let mut chosen = self.choose_strategy()?;
         let mut spent = BTreeMap::<ErrorKind, u32>::new();
+        let mut running = Running { call: self, returned: None };
         loop {
-            Span::current().record("ekbatan.action.retry.count", self.attempt.number - 1);
-            let mut error = match executor.strategies.attempt(chosen.as_mut(), self).await {
-                Ok((output, committed)) => return Ok(((self.answer)(output), committed)),
+            Span::current().record("ekbatan.action.retry.count", running.call.attempt.number - 1);
+            let mut error = match executor.strategies.attempt(chosen.as_mut(), &mut running).await {
+                Ok(committed) => {
+                    let Some(Ok(output)) = running.returned else {
+                        // Not reached: what has committed was returned.
+                        return Err(DbError::misfit("output", "the action returned none").into());
+                    };
+                    return Ok(((running.call.answer)(output), Some(committed)));
+                }
                 Err(error) => error,
             };
             let mut kind = error.kind();
             // Another process may have committed this very call meanwhile, and that may be the
             // reason why it failed here.
-            if let Some(keyed) = &self.keyed
+            if let Some(keyed) = &running.call.keyed
                 && !is_final(kind)
                 && let found = keyed.key.find()
-                && let Ok(Ok(Some(found))) = self.attempt.deadline.bound(found).await
+                && let Ok(Ok(Some(found))) = running.call.attempt.deadline.bound(found).await
             {
-                return self.replay(keyed, found).await;
+                return running.call.replay(keyed, found).await;
             }
-            if kind == ErrorKind::Unique && self.is_stopped().await {
+            if kind == ErrorKind::Unique && running.call.is_stopped().await {
                 let why = "another call with the key stopped this one, which took long to commit";
                 error = DbError::new(DbErrorKind::Serialization, why).into();
                 kind = error.kind();
             }
-            if let (ExecuteError::Stale { rows, .. }, Some(mark)) = (&error, &self.options.mark)
+            if let (ExecuteError::Stale { rows, .. }, Some(mark)) =
+                (&error, &running.call.options.mark)
                 && mark.is_among(rows)
             {
                 return Err(match mark.work().clone() {
@@ -152,28 +160,34 @@ impl<A: Action, O: Send> Call<'_, A, O> {
                 });
             }
             if kind == ErrorKind::PartlyCommitted {
-                return Err(error);
+                return Err(running.with_own(error));
             }
-            let retryable = match (&error, &self.retry_if) {
-                (ExecuteError::Domain(error), Some(retry_if)) => retry_if(error),
-                (ExecuteError::Domain(_), None) => false,
+            let retryable = match &error {
+                ExecuteError::Domain(KeptError) => {
+                    match (&running.returned, &running.call.retry_if) {
+                        (Some(Err(own)), Some(retry_if)) => retry_if(own),
+                        _ => false,
+                    }
+                }
                 _ => true,
             };
             let used = spent.entry(kind).or_default();
             let Some(budget) =
                 policy.budget(kind).filter(|budget| retryable && *used < budget.retries)
             else {
-                return Err(error);
+                return Err(running.with_own(error));
             };
             let in_queue = chosen.as_ref().is_some_and(ChosenStrategy::waits_in_queue);
             let wait = (!in_queue).then(|| executor.jitter(budget.bound(*used)));
             *used += 1;
-            tracing::debug!(name: "retry", attempt = self.attempt.number, ?kind, ?wait, "retry");
+            tracing::debug!(name: "retry", attempt = running.call.attempt.number, ?kind, ?wait, "retry");
             if let Some(wait) = wait {
                 let waiting = tokio::time::sleep(wait);
-                self.attempt.deadline.bound(waiting).await.map_err(|_| error)?;
+                if running.call.attempt.deadline.bound(waiting).await.is_err() {
+                    return Err(running.with_own(error));
+                }
             }
-            self.attempt.number += 1;
+            running.call.attempt.number += 1;
         }
     }
 

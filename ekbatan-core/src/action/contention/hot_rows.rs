@@ -15,8 +15,9 @@ use uuid::Uuid;
 
 use super::conflict_tracker::{ConflictTracker, Handling};
 use super::perform::{Perform, commit_performed};
-use crate::action::attempt::{Attempt, CallResult};
-use crate::db::RowRef;
+use crate::action::attempt::Attempt;
+use crate::action::error::AttemptError;
+use crate::db::{Committed, RowRef};
 use crate::domain::{LockKey, TableKey};
 use crate::repository::{PendingReads, PendingRow, RowKey};
 
@@ -73,10 +74,10 @@ impl HotRows {
 
     /// Runs an optimistic attempt. Returns the key of the first hot row that it reads, at which
     /// it is given up.
-    pub(super) async fn attempt<C: Perform>(
+    pub(super) async fn attempt(
         self: &Arc<Self>,
-        call: &mut C,
-    ) -> Result<CallResult<C::Output, C::Error>, LockKey> {
+        call: &mut dyn Perform,
+    ) -> Result<Result<Committed, AttemptError>, LockKey> {
         let (action, deadline) = (call.attempt().action_name, call.attempt().deadline);
         let reads = Arc::new(WatchedReads { rows: self.clone(), action, met: SetOnce::new() });
         let performed = tokio::select! {

@@ -8,21 +8,23 @@ use tokio::time::Instant;
 
 use super::perform::{Perform, optimistic};
 use super::{HeldLease, LeaseError, Leases, Pessimistic};
-use crate::action::attempt::{Attempt, CallResult};
+use crate::action::ContentionError;
+use crate::action::attempt::Attempt;
+use crate::action::error::AttemptError;
 use crate::action::fence::fenced_by;
-use crate::action::{ContentionError, ExecuteError};
+use crate::db::Committed;
 use crate::domain::LockKey;
 use crate::shard::Fencing;
 
 /// Runs one attempt under leases. Once the call is committed and before its effects are
 /// waited for, calls `release` and starts to release the leases.
-pub(super) async fn pessimistic<C: Perform>(
+pub(super) async fn pessimistic(
     leases: Option<&dyn Leases>,
-    call: &mut C,
+    call: &mut dyn Perform,
     keys: &[LockKey],
     options: &Pessimistic,
     release: impl FnOnce() + Send,
-) -> CallResult<C::Output, C::Error> {
+) -> Result<Committed, AttemptError> {
     let (mut held, fencing) = take_leases(leases, call.attempt(), keys, options).await?;
     call.attempt().fencing = fencing;
     let release_all = || {
@@ -39,12 +41,12 @@ pub(super) async fn pessimistic<C: Perform>(
 
 /// Waits for the leases on keys, one after another. All calls take them in the same order, so
 /// that no two calls wait for each other.
-async fn take_leases<E>(
+async fn take_leases(
     leases: Option<&dyn Leases>,
     attempt: &Attempt,
     keys: &[LockKey],
     options: &Pessimistic,
-) -> Result<(Vec<Box<dyn HeldLease>>, Option<Arc<Fencing>>), ExecuteError<E>> {
+) -> Result<(Vec<Box<dyn HeldLease>>, Option<Arc<Fencing>>), AttemptError> {
     let (asked, mut held, mut fencing) = (Instant::now(), Vec::new(), None);
     for key in keys.iter().collect::<BTreeSet<_>>() {
         let wait = options.wait.saturating_sub(asked.elapsed());
@@ -62,13 +64,13 @@ async fn take_leases<E>(
 }
 
 /// Waits for the lease on a key, which fences the call in addition to the leases `before` it.
-pub(super) async fn take_lease<E>(
+pub(super) async fn take_lease(
     leases: Option<&dyn Leases>,
     attempt: &Attempt,
     key: &LockKey,
     options: &Pessimistic,
     before: Option<&Fencing>,
-) -> Result<(Box<dyn HeldLease>, Arc<Fencing>), ExecuteError<E>> {
+) -> Result<(Box<dyn HeldLease>, Arc<Fencing>), AttemptError> {
     let Some(leases) = leases else {
         return Err(ContentionError::NoLeases { action: attempt.action_name }.into());
     };

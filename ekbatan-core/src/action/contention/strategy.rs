@@ -8,9 +8,10 @@ use super::hot_rows::HotRows;
 use super::perform::{Perform, optimistic};
 use super::pessimistic::pessimistic;
 use super::{Adaptive, Coalesced, Contention, Leases};
-use crate::action::attempt::CallResult;
 use crate::action::effect::EffectRunner;
+use crate::action::error::AttemptError;
 use crate::action::{ContentionError, ExecuteError};
+use crate::db::Committed;
 use crate::domain::LockKey;
 
 /// The largest number of rows that a call learns.
@@ -103,11 +104,11 @@ impl Strategies {
     }
 
     /// Runs one attempt of a call.
-    pub(in crate::action) async fn attempt<C: Perform>(
+    pub(in crate::action) async fn attempt(
         &self,
         chosen: Option<&mut ChosenStrategy>,
-        call: &mut C,
-    ) -> CallResult<C::Output, C::Error> {
+        call: &mut dyn Perform,
+    ) -> Result<Committed, AttemptError> {
         let Some(chosen) = chosen else { return optimistic(call, || ()).await };
         if !chosen.learns {
             return self.attempt_with_keys(chosen, call).await;
@@ -139,11 +140,11 @@ impl Strategies {
     }
 
     /// Adds the rows on which an attempt met others to the keys of the call.
-    fn learn<C: Perform>(
+    fn learn(
         &self,
         chosen: &mut ChosenStrategy,
-        call: &mut C,
-        answer: &CallResult<C::Output, C::Error>,
+        call: &mut dyn Perform,
+        answer: &Result<Committed, AttemptError>,
     ) {
         let Err(ExecuteError::Stale { rows, .. }) = answer else { return };
         // A call that changes many rows would make all of them hot.
@@ -152,11 +153,11 @@ impl Strategies {
     }
 
     /// Runs one attempt of a call that has keys.
-    async fn attempt_with_keys<C: Perform>(
+    async fn attempt_with_keys(
         &self,
         chosen: &ChosenStrategy,
-        call: &mut C,
-    ) -> CallResult<C::Output, C::Error> {
+        call: &mut dyn Perform,
+    ) -> Result<Committed, AttemptError> {
         let (leases, keys) = (self.leases.as_deref(), &chosen.keys);
         let (strategy, key) = self.resolve(chosen, call);
         // The group counts the conflicts of its key; which other key is hot can only be counted
@@ -186,7 +187,7 @@ impl Strategies {
     fn resolve<'k>(
         &self,
         ChosenStrategy { contention, keys, learns, takes_turns, .. }: &'k ChosenStrategy,
-        call: &mut impl Perform,
+        call: &mut dyn Perform,
     ) -> (Contention, &'k LockKey) {
         let (key, handling) = self.tracker.hottest(keys, self.tracker.now());
         let resolved = match contention {

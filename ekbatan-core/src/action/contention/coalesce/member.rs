@@ -10,27 +10,27 @@ use tokio::time::Instant;
 use super::group::{Coalescer, GroupGuard, MemberOutcome, QueuePlace};
 use super::group_commit::{GroupOutcome, GroupRequest, Member, RunMode};
 use super::guard::{GroupView, Standing};
-use crate::action::attempt::CallResult;
 use crate::action::commit::{commit, raise_fences};
 use crate::action::contention::perform::{Perform, Performed, optimistic};
 use crate::action::contention::pessimistic::{pessimistic, take_lease};
 use crate::action::contention::{Coalesced, Leases, Pessimistic};
 use crate::action::deadline::DeadlinePassed;
+use crate::action::error::AttemptError;
 use crate::action::shard_batches::{Planned, ShardBatch};
 use crate::action::{Effect, ExecuteError};
-use crate::db::{DbError, DbErrorKind};
+use crate::db::{Committed, DbError, DbErrorKind};
 use crate::domain::LockKey;
 use crate::repository::PendingRow;
 
 /// Runs one attempt of a call in a group or, if that failed before, alone. A group that is
 /// refused because of a conflict runs again within the attempt.
-pub(in crate::action::contention) async fn coalesced<C: Perform>(
+pub(in crate::action::contention) async fn coalesced(
     coalescer: &Arc<Coalescer>,
     leases: Option<&dyn Leases>,
-    call: &mut C,
+    call: &mut dyn Perform,
     key: &LockKey,
     options: Coalesced,
-) -> CallResult<C::Output, C::Error> {
+) -> Result<Committed, AttemptError> {
     // A call that runs again goes before those that came after it.
     let draw_number = || coalescer.queues.draw_number();
     let number = *call.attempt().queue_number.get_or_insert_with(draw_number);
@@ -43,8 +43,8 @@ pub(in crate::action::contention) async fn coalesced<C: Perform>(
 }
 
 /// A call and its place in the queue.
-struct CoalescedCall<'c, C> {
-    call: &'c mut C,
+struct CoalescedCall<'c> {
+    call: &'c mut dyn Perform,
     coalescer: &'c Arc<Coalescer>,
     leases: Option<&'c dyn Leases>,
     key: &'c LockKey,
@@ -57,21 +57,21 @@ struct CoalescedCall<'c, C> {
 }
 
 /// What a call returns once its group is committed.
-struct Joined<C: Perform> {
-    result: Result<C::Output, ExecuteError<C::Error>>,
+struct Joined {
+    result: Result<(), AttemptError>,
     /// Whether the group's batch contains rows or records of the call.
     writes: bool,
 }
 
-/// What an action returned and staged.
-type Staged<C> = Result<(<C as Perform>::Output, Planned), ExecuteError<<C as Perform>::Error>>;
+/// What an action staged.
+type Staged = Result<Planned, AttemptError>;
 
 /// What follows after a call has held the guard.
-enum NextStep<C: Perform> {
+enum NextStep {
     /// The call returns.
-    Return(CallResult<C::Output, C::Error>),
+    Return(Result<Committed, AttemptError>),
     /// It waits for the group that it has joined.
-    Joined(oneshot::Receiver<MemberOutcome>, Joined<C>),
+    Joined(oneshot::Receiver<MemberOutcome>, Joined),
     /// It returns to its old place in the queue, and then passes the guard on.
     QueueAgain(GroupGuard, RunMode),
     /// It keeps its turn and runs again at once.
@@ -80,8 +80,8 @@ enum NextStep<C: Perform> {
     RunAlone,
 }
 
-impl<C: Perform> CoalescedCall<'_, C> {
-    async fn run(mut self) -> CallResult<C::Output, C::Error> {
+impl CoalescedCall<'_> {
+    async fn run(mut self) -> Result<Committed, AttemptError> {
         let (mut outcome, mut joined) = (self.enter(None).await?, None);
         loop {
             let guard = match outcome {
@@ -136,10 +136,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
 
     /// Enters the queue at the place that the call's number gives, passes on the guard that the
     /// call held before, and waits for the next one.
-    async fn enter(
-        &mut self,
-        held: Option<GroupGuard>,
-    ) -> Result<MemberOutcome, ExecuteError<C::Error>> {
+    async fn enter(&mut self, held: Option<GroupGuard>) -> Result<MemberOutcome, AttemptError> {
         let entered = self.coalescer.enter(self.key, self.number, self.request());
         drop(held);
         match entered {
@@ -152,7 +149,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
     }
 
     /// An ordinary attempt. The queue waits for it as long as the call holds the guard.
-    async fn run_alone(&mut self, guard: Option<GroupGuard>) -> CallResult<C::Output, C::Error> {
+    async fn run_alone(&mut self, guard: Option<GroupGuard>) -> Result<Committed, AttemptError> {
         let attempt = self.call.attempt();
         tracing::debug!(name: "alone", attempt = attempt.number, "the call runs by itself");
         if let Some(guard) = &guard {
@@ -171,7 +168,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
     }
 
     /// Runs on the rows that the members stage, and joins them.
-    async fn run_in_group(&mut self, guard: GroupGuard) -> NextStep<C> {
+    async fn run_in_group(&mut self, guard: GroupGuard) -> NextStep {
         if let Err(error) = self.prepare(&guard).await {
             return NextStep::Return(Err(error));
         }
@@ -179,14 +176,14 @@ impl<C: Perform> CoalescedCall<'_, C> {
             return NextStep::RunAlone;
         }
         let performed = self.perform(&guard).await;
-        let batches = performed.as_ref().map_or(&[][..], |(_, planned)| &planned.batches);
+        let batches = performed.as_ref().map_or(&[][..], |planned| &planned.batches);
         match (guard.standing(batches), performed) {
             (Standing::Lost { relied }, performed) => {
                 self.finish_late(guard, relied, performed).await
             }
             (Standing::Invalid, _) => self.queue_again(guard),
-            (Standing::Holds(group), Ok((output, planned))) => {
-                self.commit_or_join(guard, group, planned, output).await
+            (Standing::Holds(group), Ok(planned)) => {
+                self.commit_or_join(guard, group, planned).await
             }
             // An error that is based on pending rows is returned only after they commit.
             (Standing::Holds(group), Err(error)) if group.relies_on_members => {
@@ -197,7 +194,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
     }
 
     /// Returns the error, unless a fresh lease helps.
-    fn fail(&mut self, guard: GroupGuard, error: ExecuteError<C::Error>) -> NextStep<C> {
+    fn fail(&mut self, guard: GroupGuard, error: AttemptError) -> NextStep {
         match (error, &self.call.attempt().fencing) {
             (ExecuteError::FenceLost { key }, Some(fencing)) if self.inherited_lease => {
                 fencing.record_loss(&key);
@@ -208,7 +205,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
     }
 
     /// Waits for sealed members, and takes the group's lease if there is to be one.
-    async fn prepare(&mut self, guard: &GroupGuard) -> Result<(), ExecuteError<C::Error>> {
+    async fn prepare(&mut self, guard: &GroupGuard) -> Result<(), AttemptError> {
         self.call.attempt().deadline.bound(guard.sealed()).await?;
         guard.begin(self.options);
         let Some(options) = self.options.lease else {
@@ -242,7 +239,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
 
     /// Performs and plans. When the group's time is up before the action returns, the members
     /// are committed meanwhile.
-    async fn perform(&mut self, guard: &GroupGuard) -> Staged<C> {
+    async fn perform(&mut self, guard: &GroupGuard) -> Staged {
         let deadline = self.call.attempt().deadline;
         let performing = async {
             let mut performing = std::pin::pin!(self.call.perform(Some(guard.reads())));
@@ -255,7 +252,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
             }
             performing.await
         };
-        let performed: Result<Performed<C::Output>, _> = deadline.bound(performing).await?;
+        let performed: Result<Performed, _> = deadline.bound(performing).await?;
         // What was read of sealed members is valid only once they are committed.
         deadline.bound(guard.sealed()).await?;
         self.call.plan(performed?).await
@@ -266,8 +263,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         guard: GroupGuard,
         mut group: GroupView,
         mut planned: Planned,
-        output: C::Output,
-    ) -> NextStep<C> {
+    ) -> NextStep {
         if !(group.is_empty || (group.may_join && group.has_room)) {
             guard.seal();
             if let Err(passed) = self.call.attempt().deadline.bound(guard.sealed()).await {
@@ -277,8 +273,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
                 Standing::Holds(group) => group,
                 Standing::Invalid => return self.queue_again(guard),
                 Standing::Lost { relied } => {
-                    let performed = Ok((output, planned));
-                    return self.finish_late(guard, relied, performed).await;
+                    return self.finish_late(guard, relied, Ok(planned)).await;
                 }
             };
         }
@@ -288,7 +283,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
             !group.may_join || (group.is_empty && !group.has_waiters)
         };
         if by_itself {
-            return self.commit_with_guard(guard, planned, output).await;
+            return self.commit_with_guard(guard, planned).await;
         }
         if group.is_empty
             && let Err(error) = raise_fences(self.call.attempt(), &planned.batches).await
@@ -300,16 +295,11 @@ impl<C: Perform> CoalescedCall<'_, C> {
             return NextStep::Return(Err(passed.into()));
         }
         let batch = planned.batches.pop();
-        self.join(guard, batch, planned.pending, planned.effects, Ok(output))
+        self.join(guard, batch, planned.pending, planned.effects, Ok(()))
     }
 
     /// An ordinary commit while the queue waits.
-    async fn commit_with_guard(
-        &mut self,
-        guard: GroupGuard,
-        planned: Planned,
-        output: C::Output,
-    ) -> NextStep<C> {
+    async fn commit_with_guard(&mut self, guard: GroupGuard, planned: Planned) -> NextStep {
         let lease = guard.take_unused_lease();
         let mut held = Some(guard);
         let committed = commit(self.call.attempt(), planned, || drop(held.take())).await;
@@ -328,7 +318,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
                 }
             }
             (Err(error), Some(guard)) => self.fail(guard, error),
-            (committed, _) => NextStep::Return(committed.map(|done| (output, Some(done)))),
+            (committed, _) => NextStep::Return(committed),
         };
         if let Some(lease) = lease {
             lease.release().await;
@@ -338,12 +328,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
 
     /// Finishes a call that lost its turn. Its result is right unless it is based on rows that
     /// were not committed, because the commit compares the versions of what it read.
-    async fn finish_late(
-        &mut self,
-        lost: GroupGuard,
-        relied: bool,
-        performed: Staged<C>,
-    ) -> NextStep<C> {
+    async fn finish_late(&mut self, lost: GroupGuard, relied: bool, performed: Staged) -> NextStep {
         let attempt = self.call.attempt();
         tracing::debug!(name: "late", attempt = attempt.number, "the call lost its turn in the queue");
         // The lease stays with the group, and may end before this call commits.
@@ -352,15 +337,15 @@ impl<C: Perform> CoalescedCall<'_, C> {
         if relied || lost_lease {
             return NextStep::RunAlone;
         }
-        let (output, planned) = match performed {
-            Ok(performed) => performed,
+        let planned = match performed {
+            Ok(planned) => planned,
             Err(error) => return NextStep::Return(Err(error)),
         };
         match commit(attempt, planned, || ()).await {
             Err(ExecuteError::Stale { .. }) if self.mode == RunMode::First => {
                 NextStep::QueueAgain(lost, RunMode::Again)
             }
-            committed => NextStep::Return(committed.map(|done| (output, Some(done)))),
+            committed => NextStep::Return(committed),
         }
     }
 
@@ -371,8 +356,8 @@ impl<C: Perform> CoalescedCall<'_, C> {
         batch: Option<ShardBatch>,
         pending: Vec<PendingRow>,
         effects: Vec<Box<dyn Effect>>,
-        result: Result<C::Output, ExecuteError<C::Error>>,
-    ) -> NextStep<C> {
+        result: Result<(), AttemptError>,
+    ) -> NextStep {
         let writes = batch.is_some();
         let (reply, waiting) = oneshot::channel();
         let request = self.request();
@@ -393,7 +378,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
     }
 
     /// Returns to the queue, behind the calls that must run again before.
-    fn queue_again(&self, guard: GroupGuard) -> NextStep<C> {
+    fn queue_again(&self, guard: GroupGuard) -> NextStep {
         NextStep::QueueAgain(guard, self.mode.after_conflict())
     }
 
@@ -407,7 +392,7 @@ impl<C: Perform> CoalescedCall<'_, C> {
         &mut self,
         waiting: oneshot::Receiver<MemberOutcome>,
         writes: bool,
-    ) -> Result<MemberOutcome, ExecuteError<C::Error>> {
+    ) -> Result<MemberOutcome, AttemptError> {
         let attempt = self.call.attempt();
         let action = attempt.action;
         let unknown = |why: String| ExecuteError::CommitUnknown { action, why };
@@ -426,8 +411,8 @@ impl<C: Perform> CoalescedCall<'_, C> {
     async fn answer(
         &mut self,
         outcome: MemberOutcome,
-        joined: Option<Joined<C>>,
-    ) -> CallResult<C::Output, C::Error> {
+        joined: Option<Joined>,
+    ) -> Result<Committed, AttemptError> {
         let attempt = self.call.attempt();
         match outcome {
             GroupOutcome::Committed { committed, members, effects } => {
@@ -438,13 +423,13 @@ impl<C: Perform> CoalescedCall<'_, C> {
                 }
                 // Not reached: only a call that has joined is a member.
                 let Some(Joined { result, .. }) = joined else { return Err(stopped()) };
-                let output = result?;
+                result?;
                 attempt.close();
                 if let Some(effects) = effects {
                     // A deadline that passes now ends the wait, not the effects.
                     let _ = attempt.deadline.bound(effects).await;
                 }
-                Ok((output, Some(committed)))
+                Ok(committed)
             }
             GroupOutcome::Unknown(why) => {
                 Err(ExecuteError::CommitUnknown { action: attempt.action, why })
@@ -460,7 +445,7 @@ fn passed_during_commit(after: Duration) -> String {
     format!("the deadline of {after:?} passed while the commit was on its way")
 }
 
-fn stopped<E>() -> ExecuteError<E> {
+fn stopped() -> AttemptError {
     let why = "the queue of the call's key was stopped; nothing was written";
     DbError::new(DbErrorKind::Unavailable, why).into()
 }
