@@ -160,7 +160,7 @@ async fn answer(executor: &ActionExecutor, open_for: Duration) -> Result<(), Fai
         while let Some(answered) = answers.try_join_next() {
             match answered? {
                 // It was withdrawn at the same time.
-                Err(ExecuteError::Action(OfferError::NotOpen(..))) | Ok(()) => {}
+                Err(ExecuteError::Domain(OfferError::NotOpen(..))) | Ok(()) => {}
                 Err(error) => return Err(error.into()),
             }
         }

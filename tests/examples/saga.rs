@@ -6,28 +6,31 @@ use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer};
 
 use crate::program::Program;
 
-/// Two databases that outlive the program.
-enum Pair {
-    Files(tempfile::TempDir),
-    Servers { poland: String, mexico: String },
+/// Two databases that outlive the program, and the file that names them.
+struct Pair {
+    folder: tempfile::TempDir,
 }
 
 impl Pair {
     fn files() -> Self {
-        Self::Files(tempfile::tempdir().unwrap())
+        Self::of(|folder| ["poland", "mexico"].map(|name| format!("sqlite:{folder}/{name}.db")))
+    }
+
+    fn of(urls: impl FnOnce(&str) -> [String; 2]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let urls = urls(&folder.path().display().to_string());
+        let group = |n: usize| {
+            let primary = format!("configs: {{primary-config: {{url: '{}'}}}}", urls[n]);
+            format!("    - {{group: {n}, name: shard-{n}, members: [{{member: 0, {primary}}}]}}\n")
+        };
+        let head = "ekbatan:\n  sharding:\n    default-shard: {group: 0, member: 0}\n    groups:\n";
+        let yaml = format!("{head}{}{}", group(0), group(1));
+        std::fs::write(folder.path().join("saga.yml"), yaml).unwrap();
+        Self { folder }
     }
 
     fn program(&self) -> Program {
-        let program = Program::named("transfer_saga").arg("--config");
-        match self {
-            Self::Files(folder) => program
-                .arg("config/sharded-wallet.yml")
-                .env("WALLET_FOLDER", folder.path().display().to_string()),
-            Self::Servers { poland, mexico } => program
-                .arg("config/sharded-wallet-postgres.yml")
-                .env("POLAND_URL", poland)
-                .env("MEXICO_URL", mexico),
-        }
+        Program::named("transfer_saga").arg("--config").arg(self.folder.path().join("saga.yml"))
     }
 
     /// Runs the program to its end. Returns how many transfers were completed and returned.
@@ -47,16 +50,17 @@ impl Pair {
 
 async fn two_postgres() -> Pair {
     let server = PostgresServer::shared().await.unwrap();
-    let poland = server.create_database().await.unwrap();
-    Pair::Servers { poland, mexico: server.create_database().await.unwrap() }
+    let urls = [server.create_database().await.unwrap(), server.create_database().await.unwrap()];
+    Pair::of(|_| urls)
 }
 
 async fn mysql_and_mariadb() -> Pair {
     let (mysql, mariadb) = (MySqlServer::shared().await, MariaDbServer::shared().await);
-    Pair::Servers {
-        poland: mysql.unwrap().create_database().await.unwrap(),
-        mexico: mariadb.unwrap().create_database().await.unwrap(),
-    }
+    let urls = [
+        mysql.unwrap().create_database().await.unwrap(),
+        mariadb.unwrap().create_database().await.unwrap(),
+    ];
+    Pair::of(|_| urls)
 }
 
 /// The time of the receiver is over at once, and she answers at once.
@@ -73,7 +77,8 @@ fn goes_on_after_kills(pair: &Pair) {
         let mut running = program.stdout(std::process::Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(fastrand::u64(200..2_500)));
         running.kill().unwrap();
-        running.wait().unwrap();
+        let ended = running.wait().unwrap();
+        assert!(ended.success() || ended.code().is_none(), "it ended by itself: {ended}");
         sent += 30;
     }
     let (completed, returned) = pair.run(&["--transfers", "10"]);
