@@ -1,4 +1,4 @@
-//! Accounts on three shards, and the entries that handlers add for their events.
+//! Accounts on three shards, which enqueue calls, and the entries that handlers add for their events.
 
 use ekbatan::config::{DataSourceConfig, EkbatanConfig, ShardMemberConfig};
 use ekbatan::db::Dialect as Sql;
@@ -6,6 +6,9 @@ use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 use support::ScratchDatabase;
+
+use crate::requests::{CallEffect, Cancellable, Request, Serve, Wish};
+use crate::ticks::Tick;
 
 pub const SHARDS: usize = 3;
 
@@ -27,7 +30,10 @@ pub enum AccountEvent {
     #[event(name = "AccountOpened")]
     Opened {},
     #[event(name = "AccountCredited")]
-    Credited {},
+    Credited {
+        /// How many calls the same commit enqueues.
+        calls: usize,
+    },
 }
 
 /// The effect of one handler and one event.
@@ -75,31 +81,53 @@ impl Action for Open {
     }
 }
 
-/// Credits an account.
-pub struct Credit;
+/// Credits an account, and enqueues and cancels calls.
+pub struct Credit(pub Serve);
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Crediting {
     pub account: Uuid,
+    pub wishes: Vec<Wish>,
+    pub cancelled: Option<Cancellable>,
+    /// Whether the action fails at its end.
+    pub fails: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CreditError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("the action fails on purpose")]
+    OnPurpose,
 }
 
 impl Action for Credit {
     const NAME: &'static str = "account.credit";
     type Params = Crediting;
-    type Output = ();
-    type Error = ReadError;
+    /// What was enqueued.
+    type Output = Vec<Cancellable>;
+    type Error = CreditError;
 
     async fn perform(
         &self,
         ctx: &mut ActionContext<'_>,
         crediting: &Crediting,
-    ) -> Result<(), ReadError> {
+    ) -> Result<Vec<Cancellable>, CreditError> {
         let account = ctx.get(ShardedId::<Account>::from_uuid(crediting.account)).await?;
+        let on = account.id.shard().map(number).expect("the id of an account has a shard");
+        if let Some(cancelled) = &crediting.cancelled {
+            self.0.cancel(ctx, cancelled).await?;
+        }
+        let mut enqueued = Vec::new();
+        for (place, wish) in crediting.wishes.iter().enumerate() {
+            let maker = (crediting.account.to_string(), account.version() + 1, place);
+            enqueued.push(self.0.enqueue(ctx, on, maker, wish));
+        }
         ctx.plan().update(account.apply(|account| {
             account.credits += 1;
-            AccountEvent::Credited {}
+            AccountEvent::Credited { calls: crediting.wishes.len() }
         }));
-        Ok(())
+        if crediting.fails { Err(CreditError::OnPurpose) } else { Ok(enqueued) }
     }
 }
 
@@ -167,7 +195,8 @@ pub async fn connect(urls: &[String; SHARDS]) -> Databases {
 
 pub async fn executor(databases: &Databases) -> ActionExecutor {
     let builder = ActionExecutor::builder(databases, "com.example.accounts");
-    builder.model::<Account>().model::<Entry>().build().await.unwrap()
+    let builder = builder.model::<Account>().model::<Entry>();
+    builder.model::<Request>().model::<CallEffect>().model::<Tick>().build().await.unwrap()
 }
 
 pub fn migrations() -> Migrations {
@@ -179,7 +208,19 @@ pub fn migrations() -> Migrations {
              CREATE TABLE entries (id {uuid} PRIMARY KEY, handler {text} NOT NULL, \
              event {text} NOT NULL, account {text} NOT NULL, account_version {integer} NOT NULL, \
              after_version {integer} NOT NULL, state {text} NOT NULL, version {integer} NOT NULL); \
-             CREATE INDEX entries_of_account ON entries (account, handler, account_version)"
+             CREATE INDEX entries_of_account ON entries (account, handler, account_version); \
+             CREATE TABLE requests (id {uuid} PRIMARY KEY, manner {text} NOT NULL, \
+             call_key {text} NOT NULL, maker {text} NOT NULL, maker_version {integer} NOT NULL, \
+             place {integer} NOT NULL, state {text} NOT NULL, version {integer} NOT NULL); \
+             CREATE INDEX requests_of_key ON requests (call_key, state); \
+             CREATE TABLE call_effects (id {uuid} PRIMARY KEY, request {text} NOT NULL, \
+             call_key {text} NOT NULL, position {integer} NOT NULL, found {text} NOT NULL, \
+             state {text} NOT NULL, version {integer} NOT NULL); \
+             CREATE INDEX effects_of_key ON call_effects (call_key, position); \
+             CREATE TABLE ticks (id {uuid} PRIMARY KEY, job {text} NOT NULL, run {text} NOT NULL, \
+             slot {integer} NOT NULL, position {integer} NOT NULL, state {text} NOT NULL, \
+             version {integer} NOT NULL); \
+             CREATE INDEX ticks_of_job ON ticks (job, position)"
         )
     };
     let ascii = "char(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL";

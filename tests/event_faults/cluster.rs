@@ -1,16 +1,22 @@
-//! Three shards, and processes that commit to them and handle their events.
+//! Three shards, and processes that commit to them and handle their events, calls and jobs.
+
+mod server;
+mod stored;
 
 use std::time::{Duration, Instant};
 
+use ekbatan::jobs::JobOperations;
 use ekbatan::prelude::*;
-use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, Proxy, TempSqlite};
+use ekbatan_testkit::Proxy;
 use sqlx::{Connection as _, SqliteConnection};
 use support::worker_process::PATIENCE;
 use support::{Dialect, ScratchDatabase};
 
 use crate::accounts::{self, Open, Opening, SHARDS};
-use crate::history::{Effect, Event, History};
+use crate::history::History;
 use crate::worker::{self, HeldRun, Record, Worker};
+use server::Server;
+use stored::shown;
 
 /// How many accounts each shard has.
 const ACCOUNTS: usize = 8;
@@ -18,19 +24,12 @@ const ACCOUNTS: usize = 8;
 /// The pause between two looks at what others do. Each opens connections.
 pub const LOOK: Duration = Duration::from_millis(100);
 
-/// The server of the three shards. No other test uses it.
-enum Server {
-    Files { _files: Vec<TempSqlite> },
-    Postgres(PostgresServer),
-    MySql(MySqlServer),
-    MariaDb(MariaDbServer),
-}
-
 pub struct Cluster {
     dialect: Dialect,
     server: Server,
     /// The shards, beside all proxies.
     shards: [ScratchDatabase; SHARDS],
+    databases: Databases,
     pub accounts: Vec<Uuid>,
     /// Of each worker, its way to each shard. Files have none.
     pub proxies: Vec<Vec<Proxy>>,
@@ -43,7 +42,7 @@ pub struct Cluster {
 
 impl Cluster {
     pub async fn start(dialect: Dialect, workers: usize, random: fastrand::Rng) -> Self {
-        let (server, urls) = start_server(dialect).await;
+        let (server, urls) = Server::start(dialect).await;
         let databases = accounts::connect(&urls).await;
         databases.migrate(&accounts::migrations()).await.unwrap();
         // These events are older than the handlers.
@@ -58,6 +57,7 @@ impl Cluster {
             dialect,
             server,
             shards,
+            databases,
             accounts,
             proxies: Vec::new(),
             workers: Vec::new(),
@@ -99,23 +99,11 @@ impl Cluster {
     }
 
     pub async fn kill_server(&self) {
-        let killed = match &self.server {
-            Server::Files { .. } => unreachable!("files have no server"),
-            Server::Postgres(server) => server.kill().await,
-            Server::MySql(server) => server.kill().await,
-            Server::MariaDb(server) => server.kill().await,
-        };
-        killed.unwrap();
+        self.server.kill().await;
     }
 
     pub async fn restart_server(&self) {
-        let restarted = match &self.server {
-            Server::Files { .. } => unreachable!("files have no server"),
-            Server::Postgres(server) => server.restart().await,
-            Server::MySql(server) => server.restart().await,
-            Server::MariaDb(server) => server.restart().await,
-        };
-        restarted.unwrap();
+        self.server.restart().await;
     }
 
     /// Stops a worker at a moment at which it does not keep a file locked: nobody could take over
@@ -145,38 +133,61 @@ impl Cluster {
         true
     }
 
-    /// Whether a run's delivery is still there.
+    /// Whether what a run is for is still to be done.
     pub async fn is_waiting(&self, held: &HeldRun) -> bool {
-        let shard = &self.shards[held.shard];
-        let HeldRun { handler, event, .. } = held;
-        let of_run = format!(
-            "FROM {} WHERE event_id = '{event}' AND handler = '{handler}'",
-            shard.eventlog("deliveries")
-        );
-        !shard.select(&["id"], &of_run).await.is_empty()
+        let count = match held {
+            HeldRun::Delivery { handler, event, shard } => {
+                let shard = &self.shards[*shard];
+                let deliveries = shard.eventlog("deliveries");
+                let of_run = format!(
+                    "FROM {deliveries} WHERE event_id = '{event}' AND handler = '{handler}'"
+                );
+                shard.select(&["id"], &of_run).await.len()
+            }
+            HeldRun::Call { request, shard } => {
+                let of_run = format!("FROM call_effects WHERE request = '{request}'");
+                let effects = self.shards[*shard].select(&["id"], &of_run).await;
+                usize::from(effects.is_empty())
+            }
+            HeldRun::Job { run } => {
+                let runs = self.shards[0].eventlog("job_runs");
+                let of_run =
+                    format!("FROM {runs} WHERE id = '{run}' AND state IN ('WAITING', 'RUNNING')");
+                self.shards[0].select(&["id"], &of_run).await.len()
+            }
+        };
+        count > 0
     }
 
-    /// Whether a worker's node is still known on a shard.
+    /// Whether a node of a worker is still known on a shard.
     pub async fn is_known(&self, n: usize, shard: usize) -> bool {
-        let shard = &self.shards[shard];
         let name = &self.workers[n].name;
-        let of_node = format!("FROM {} WHERE name = '{name}'", shard.eventlog("nodes"));
-        !shard.select(&["id"], &of_node).await.is_empty()
+        // Jobs are stored on the default shard.
+        let tables: &[_] = if shard == 0 { &["nodes", "job_nodes"] } else { &["nodes"] };
+        let shard = &self.shards[shard];
+        for table in tables {
+            let of_node = format!("FROM {} WHERE name = '{name}'", shard.eventlog(table));
+            if !shard.select(&["id"], &of_node).await.is_empty() {
+                return true;
+            }
+        }
+        false
     }
 
-    /// Waits until every event is handled, or none is any more. Ends the workers, and returns the history and how long
-    /// the wait took.
+    /// Waits until everything is handled that is due by now, or nothing is any more. Ends the workers, and
+    /// returns the history and how long the wait took.
     pub async fn end(mut self) -> (History, Duration) {
         for worker in &mut self.workers {
             worker.commits().await;
         }
         let began = Instant::now();
-        let mut left = self.left().await;
+        let due = self.databases.default_shard().database_time().await.unwrap();
+        let mut left = self.left_of(due).await;
         let (mut fewest, mut handled) = (left.len(), Instant::now());
         // A long backlog takes its time. Nothing at all is handled for so long only if it is stuck.
         while !left.is_empty() && handled.elapsed() < PATIENCE {
             tokio::time::sleep(LOOK).await;
-            left = self.left().await;
+            left = self.left_of(due).await;
             if left.len() < fewest {
                 (fewest, handled) = (left.len(), Instant::now());
             }
@@ -186,7 +197,7 @@ impl Cluster {
             for worker in std::mem::take(&mut self.workers) {
                 worker.stop().await;
             }
-            left = self.left().await;
+            left = self.left_of(due).await;
         } else {
             for shard in &self.shards {
                 let nodes = format!("FROM {}", shard.eventlog("nodes"));
@@ -201,13 +212,39 @@ impl Cluster {
             ..History::default()
         };
         for shard in &self.shards {
-            read(shard, &mut history).await;
+            stored::read_shard(shard, &mut history).await;
+        }
+        for job in worker::jobs::jobs() {
+            history.jobs.push(stored::read_job(&self.databases, job).await);
         }
         (history, took)
     }
 
-    /// The deliveries that are there, and the events that lack theirs.
+    /// What is to be handled by now.
     pub async fn left(&self) -> Vec<String> {
+        let now = self.databases.default_shard().database_time().await.unwrap();
+        self.left_of(now).await
+    }
+
+    /// What was due by a time and is not done: slots that are not decided on, runs of jobs, deliveries,
+    /// and events that lack theirs.
+    async fn left_of(&self, due: DateTime<Utc>) -> Vec<String> {
+        let mut left = self.deliveries_left().await;
+        for job in JobOperations::new(&self.databases).jobs().await.unwrap() {
+            if job.next_slot.is_none_or(|slot| slot <= due) {
+                left.push(format!("{job:?}"));
+            }
+        }
+        for (slot, run) in stored::runs_left(&self.shards[0]).await {
+            if slot <= due {
+                left.push(run);
+            }
+        }
+        left
+    }
+
+    /// The deliveries that are there, and the events that lack theirs.
+    async fn deliveries_left(&self) -> Vec<String> {
         const DELIVERY: [&str; 10] = [
             "id",
             "handler",
@@ -234,74 +271,4 @@ impl Cluster {
         }
         left
     }
-}
-
-fn shown(row: Vec<Option<String>>) -> String {
-    let values: Vec<String> = row.into_iter().map(|value| value.unwrap_or_default()).collect();
-    values.join(" | ")
-}
-
-/// Adds what a shard stores to a history.
-async fn read(shard: &ScratchDatabase, history: &mut History) {
-    let text = |value: &Option<String>| value.clone().expect("no null");
-    let number = |value: &Option<String>| value.as_ref().expect("no null").parse::<i64>().unwrap();
-    let events = format!("FROM {} WHERE event_type IS NOT NULL", shard.eventlog("events"));
-    let columns = ["id", "model_id", "model_version", "action_id"];
-    for row in shard.select(&columns, &events).await {
-        history.events.push(Event {
-            id: text(&row[0]),
-            account: text(&row[1]),
-            version: number(&row[2]),
-            action: text(&row[3]),
-        });
-    }
-    for row in shard.select(&["handler", "event", "after_version"], "FROM entries").await {
-        history.effects.push(Effect {
-            handler: text(&row[0]),
-            event: text(&row[1]),
-            after: number(&row[2]),
-        });
-    }
-    for row in shard.select(&["id", "version"], "FROM accounts").await {
-        history.versions.insert(text(&row[0]), number(&row[1]));
-    }
-}
-
-async fn start_server(dialect: Dialect) -> (Server, [String; SHARDS]) {
-    let mut urls = Vec::new();
-    let server = match dialect {
-        Dialect::Sqlite => {
-            let files: Vec<_> = (0..SHARDS).map(|_| TempSqlite::new().unwrap()).collect();
-            urls.extend(files.iter().map(TempSqlite::url));
-            Server::Files { _files: files }
-        }
-        Dialect::Postgres => {
-            // What the server has written survives it: the operating system keeps it.
-            let server = PostgresServer::builder()
-                .setting("synchronous_commit", "on")
-                .setting("max_connections", "200")
-                .start()
-                .await
-                .unwrap();
-            for _ in 0..SHARDS {
-                urls.push(server.create_database().await.unwrap());
-            }
-            Server::Postgres(server)
-        }
-        Dialect::MySql => {
-            let server = MySqlServer::start().await.unwrap();
-            for _ in 0..SHARDS {
-                urls.push(server.create_database().await.unwrap());
-            }
-            Server::MySql(server)
-        }
-        Dialect::MariaDb => {
-            let server = MariaDbServer::start().await.unwrap();
-            for _ in 0..SHARDS {
-                urls.push(server.create_database().await.unwrap());
-            }
-            Server::MariaDb(server)
-        }
-    };
-    (server, urls.try_into().unwrap())
 }

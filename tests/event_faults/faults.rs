@@ -1,6 +1,8 @@
-//! Four processes commit to three shards and handle the events, while processes are killed and
-//! stopped, lines are cut and go silent, and the server dies. Afterwards each event has one effect
-//! of each handler, and those of ordered handlers are in the order of the versions.
+//! Four processes commit to three shards, handle the events, run the enqueued calls and run jobs, while
+//! processes are killed and stopped, lines are cut and go silent, and the server dies. Afterwards each
+//! event has one effect of each handler, in the order of the versions if the handler is ordered; each
+//! call has one effect, unless it was cancelled before; and each slot of a job has run once or is
+//! listed as not run.
 //!
 //! A fault falls after so many answers, and what it waits for is what others did meanwhile: the
 //! number of commits and faults is given, the time that they take is not.
@@ -15,14 +17,16 @@ use tokio::sync::Semaphore;
 
 use crate::accounts::SHARDS;
 use crate::cluster::{Cluster, LOOK};
-use crate::worker::Request;
+use crate::worker::{Request, RunKind};
 
-on_every_database! { each_event_has_its_effect_once_and_in_order_whatever_fails }
+on_every_database! { everything_has_its_effect_once_and_in_order_whatever_fails }
 
 const PROCESSES: usize = 4;
 
 /// How many calls each process commits for each fault.
-const CALLS: usize = 8;
+fn calls() -> usize {
+    rounds(6, 8)
+}
 
 /// How long a fault waits for others to take over before it is tried again: the process may have
 /// been stopped in a transaction that locks rows that they need.
@@ -37,11 +41,11 @@ enum Fault {
     Killed,
     /// A process is stopped until others have taken over from it on every shard.
     Stopped,
-    /// A process is stopped while a run waits before its commit, until others have handled the
-    /// event.
-    StoppedBeforeItsCommit,
+    /// A process is stopped while a run of a handler, a call or a job waits before its commit, until
+    /// others have done it.
+    StoppedBeforeItsCommit(RunKind),
     /// The same, when the commit of the run is sent and has not arrived.
-    StoppedBehindItsCommit,
+    StoppedBehindItsCommit(RunKind),
     /// The line between a process and a shard carries nothing until others have taken over there.
     Silent,
     /// The line between a process and a shard carries nothing for a moment, and is cut, so that
@@ -55,11 +59,19 @@ fn faults(dialect: Dialect) -> Vec<(Fault, usize)> {
     let mut faults = vec![
         (Fault::Killed, rounds(2, 100)),
         (Fault::Stopped, rounds(1, 60)),
-        (Fault::StoppedBeforeItsCommit, rounds(2, 100)),
+        (Fault::StoppedBeforeItsCommit(RunKind::Delivery), rounds(1, 40)),
+        (Fault::StoppedBeforeItsCommit(RunKind::Job), rounds(1, 40)),
     ];
-    if dialect != Dialect::Sqlite {
+    // A short run stops each kind of run at one of both moments.
+    let before_call = Fault::StoppedBeforeItsCommit(RunKind::Call);
+    if dialect == Dialect::Sqlite {
+        faults.push((before_call, rounds(1, 40)));
+    } else {
         faults.extend([
-            (Fault::StoppedBehindItsCommit, rounds(1, 60)),
+            (before_call, rounds(0, 40)),
+            (Fault::StoppedBehindItsCommit(RunKind::Delivery), rounds(0, 30)),
+            (Fault::StoppedBehindItsCommit(RunKind::Call), rounds(1, 30)),
+            (Fault::StoppedBehindItsCommit(RunKind::Job), rounds(0, 30)),
             (Fault::Silent, rounds(1, 60)),
             (Fault::Cut, rounds(2, 200)),
             (Fault::ServerDown, rounds(1, 40)),
@@ -68,7 +80,7 @@ fn faults(dialect: Dialect) -> Vec<(Fault, usize)> {
     faults
 }
 
-async fn each_event_has_its_effect_once_and_in_order_whatever_fails(dialect: Dialect) {
+async fn everything_has_its_effect_once_and_in_order_whatever_fails(dialect: Dialect) {
     // More processes at a time would only wait for each other.
     static TURNS: Semaphore = Semaphore::const_new(2);
     let _turn = TURNS.acquire().await.unwrap();
@@ -107,6 +119,10 @@ async fn each_event_has_its_effect_once_and_in_order_whatever_fails(dialect: Dia
         history.effects.len(),
         record.beside_itself(),
     );
+    println!("{dialect:?}: {:?}", history.calls.counts());
+    for job in &history.jobs {
+        println!("{dialect:?}: {job}");
+    }
     history.check().unwrap_or_else(|broken| panic!("{broken}"));
 }
 
@@ -120,9 +136,9 @@ impl Cluster {
         for n in 0..PROCESSES {
             // Some rounds press on few accounts, so that processes take turns at them.
             let few = self.random.usize(fewest..=self.accounts.len());
-            self.workers[n].commit(&self.accounts[..few], CALLS);
+            self.workers[n].commit(&self.accounts[..few], calls());
         }
-        let enough = before + self.random.usize(1..PROCESSES * CALLS / 2);
+        let enough = before + self.random.usize(1..PROCESSES * calls() / 2);
         let enough = answered.wait_for(|answered| *answered >= enough);
         tokio::time::timeout(PATIENCE, enough).await.expect("processes commit").unwrap();
     }
@@ -141,18 +157,18 @@ impl Cluster {
                 self.workers[process].thaw();
                 return is_over;
             }
-            Fault::StoppedBeforeItsCommit => {
+            Fault::StoppedBeforeItsCommit(kind) => {
                 let accounts = self.accounts.clone();
-                let held = self.workers[process].hold(&accounts).await;
+                let held = self.workers[process].hold(kind, &accounts).await;
                 self.freeze(process).await;
                 let is_over = waited(async || !self.is_waiting(&held).await).await;
                 self.workers[process].send(&Request::GoOn);
                 self.workers[process].thaw();
                 return is_over;
             }
-            Fault::StoppedBehindItsCommit => {
+            Fault::StoppedBehindItsCommit(kind) => {
                 let accounts = self.accounts.clone();
-                let held = self.workers[process].hold(&accounts).await;
+                let held = self.workers[process].hold(kind, &accounts).await;
                 self.each_line(process, |line| line.stall());
                 self.workers[process].send(&Request::GoOn);
                 tokio::time::sleep(self.moment(10)).await;

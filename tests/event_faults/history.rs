@@ -1,12 +1,18 @@
-//! A history of the events that were committed and the effects that handlers had, and whether a
-//! correct handling of events can have produced it.
+//! A history of what was committed and the effects of handlers, calls and jobs, and whether correct
+//! nodes can have produced it.
 //!
 //! Invariant: the check uses no server and no clock. A run of an ordered handler notes which effect
 //! it found before, so the effects themselves say in which order they were made.
 
+pub mod calls;
+pub mod jobs;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
+
+use calls::{BrokenCalls, CallHistory};
+use jobs::{BrokenJob, JobHistory};
 
 /// An event that is stored.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +22,8 @@ pub struct Event {
     /// The version of the account that emitted it.
     pub version: i64,
     pub action: String,
+    /// How many calls its commit enqueued.
+    pub calls: usize,
 }
 
 /// What a handler committed for an event.
@@ -47,6 +55,8 @@ pub struct History {
     pub handlers: Vec<Handler>,
     pub events: Vec<Event>,
     pub effects: Vec<Effect>,
+    pub calls: CallHistory,
+    pub jobs: Vec<JobHistory>,
     /// By account, the version that is stored.
     pub versions: BTreeMap<String, i64>,
     /// By action, what its caller was told.
@@ -55,7 +65,7 @@ pub struct History {
     pub left: Vec<String>,
 }
 
-/// Why a correct handling of events cannot have produced a history.
+/// Why correct nodes cannot have produced a history.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Broken {
     #[error("`{handler}`: the event {event:?} has {times} effects")]
@@ -74,6 +84,10 @@ pub enum Broken {
     Versions { account: String, version: i64, events: Vec<i64> },
     #[error("{action} was answered {received:?}, and has {events} events")]
     WrongAnswer { action: String, received: Answer, events: usize },
+    #[error("{0}")]
+    Calls(#[from] BrokenCalls),
+    #[error("the job `{job}`: {broken}")]
+    Job { job: &'static str, broken: BrokenJob },
     #[error("still to be handled: {0:#?}")]
     LeftBehind(Vec<String>),
 }
@@ -83,12 +97,15 @@ impl History {
     pub fn check(&self) -> Result<(), Broken> {
         self.check_commits()?;
         self.check_answers()?;
-        if !self.left.is_empty() {
-            // An event that is still to be handled is not lost, and may not have an effect yet.
-            self.check_effects(false)?;
-            return Err(Broken::LeftBehind(self.left.clone()));
+        // What is still to be handled is not lost, and may not have an effect yet.
+        let is_all_done = self.left.is_empty();
+        self.check_effects(is_all_done)?;
+        self.calls.check(&self.events, is_all_done)?;
+        for history in &self.jobs {
+            let job = history.job.name;
+            history.check().map_err(|broken| Broken::Job { job, broken })?;
         }
-        self.check_effects(true)
+        if is_all_done { Ok(()) } else { Err(Broken::LeftBehind(self.left.clone())) }
     }
 
     /// Each version of an account has one event.
@@ -190,6 +207,7 @@ mod tests {
             account: account.to_owned(),
             version,
             action: format!("action {account}{version}"),
+            calls: 0,
         }
     }
 
@@ -215,6 +233,8 @@ mod tests {
                 effect(&ORDERED, "a", 3, 2),
                 effect(&UNORDERED, "b", 1, 0),
             ],
+            calls: CallHistory::default(),
+            jobs: Vec::new(),
             versions: [("a".to_owned(), 3), ("b".to_owned(), 1)].into(),
             answers: vec![
                 ("action a1".to_owned(), Answer::Committed),

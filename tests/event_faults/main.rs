@@ -1,8 +1,8 @@
-//! Handlers of events while processes are killed and stopped, lines are cut and go silent, and the
-//! server dies.
+//! Handlers of events, enqueued calls and jobs, while processes are killed and stopped, lines are cut
+//! and go silent, and the server dies.
 //!
-//! Invariant: a run records a [`history`] of events and effects, and is judged by that history
-//! alone, whatever happened when.
+//! Invariant: a run records a [`history`] of what was committed, and is judged by that history alone,
+//! whatever happened when.
 
 /// Declares each test once for each database.
 macro_rules! on_every_database {
@@ -18,6 +18,8 @@ macro_rules! on_every_database {
 mod accounts;
 mod cluster;
 mod history;
+mod requests;
+mod ticks;
 mod worker;
 
 mod faults;

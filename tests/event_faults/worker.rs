@@ -1,9 +1,12 @@
-//! Worker processes: each commits what it is told to, and runs a node that handles events.
+//! Worker processes: each commits what it is told to, and runs nodes for handlers, calls and jobs.
 //!
 //! Invariant: an answer is in the history before the test can react to it.
 
+mod calls;
+mod commits;
 mod handlers;
 mod inside;
+pub mod jobs;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
@@ -57,8 +60,8 @@ pub enum Request {
         accounts: Vec<Uuid>,
         calls: usize,
     },
-    /// Let the next run of a handler wait before its commit, until [`Request::GoOn`].
-    Hold,
+    /// Let the next run of this kind wait before its commit, until [`Request::GoOn`].
+    Hold(RunKind),
     GoOn,
     /// Drain the node, and end.
     Stop,
@@ -81,12 +84,32 @@ pub enum Report {
     Stopped,
 }
 
+/// What runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum RunKind {
+    /// A handler, for an event.
+    Delivery,
+    /// An enqueued call.
+    Call,
+    Job,
+}
+
 /// A run that waits before its commit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct HeldRun {
-    pub handler: String,
-    pub event: String,
-    pub shard: usize,
+pub enum HeldRun {
+    Delivery { handler: String, event: String, shard: usize },
+    Call { request: String, shard: usize },
+    Job { run: String },
+}
+
+impl HeldRun {
+    pub fn kind(&self) -> RunKind {
+        match self {
+            Self::Delivery { .. } => RunKind::Delivery,
+            Self::Call { .. } => RunKind::Call,
+            Self::Job { .. } => RunKind::Job,
+        }
+    }
 }
 
 /// What all workers have reported.
@@ -164,11 +187,12 @@ impl Worker {
         }
     }
 
-    /// Lets a run wait before its commit, and returns it. Commits go on until there is one.
-    pub async fn hold(&mut self, accounts: &[Uuid]) -> HeldRun {
-        self.send(&Request::Hold);
+    /// Lets a run wait before its commit, and returns it. Unless it is that of a job, commits go on until
+    /// there is one.
+    pub async fn hold(&mut self, kind: RunKind, accounts: &[Uuid]) -> HeldRun {
+        self.send(&Request::Hold(kind));
         loop {
-            if self.committing == 0 {
+            if self.committing == 0 && kind != RunKind::Job {
                 self.commit(accounts, 1);
             }
             if let Some(held) = self.next().await {

@@ -18,6 +18,7 @@ use crate::scene::{Entry, PostEntry, Posting, Scene, node};
 on_every_database! {
     a_call_is_committed_with_its_action_or_not_at_all,
     a_cancelled_call_cannot_commit_although_it_runs,
+    the_last_call_with_a_key_is_cancelled_and_an_earlier_one_that_runs_is_not,
     calls_in_turn_run_one_after_another_on_all_nodes,
     of_calls_that_are_unique_one_waits,
     racing_actions_enqueue_a_unique_call_once,
@@ -202,6 +203,19 @@ async fn a_cancelled_call_cannot_commit_although_it_runs(scene: &Scene) {
     until("the other call has run", async || run(scene).await.contains(&2)).await;
     scene.until_handled(PostEntry::NAME).await;
     assert_eq!(run(scene).await, [2], "the cancelled call has committed");
+}
+
+async fn the_last_call_with_a_key_is_cancelled_and_an_earlier_one_that_runs_is_not(scene: &Scene) {
+    let gated = Gated::new(0);
+    let _node = start(&scene.executor, gated.clone()).await;
+    enqueue(&scene.executor, unique(1, "a")).await;
+    until("the first call runs", async || gated.begun.load(Ordering::SeqCst) > 0).await;
+    enqueue(&scene.executor, unique(2, "a")).await;
+    let cancelling = Steps { cancelled: Some("a".to_owned()), ..Steps::default() };
+    enqueue(&scene.executor, cancelling).await;
+    gated.gate.add_permits(1);
+    scene.until_handled(PostEntry::NAME).await;
+    assert_eq!(run(scene).await, [1]);
 }
 
 async fn calls_in_turn_run_one_after_another_on_all_nodes(scene: &Scene) {

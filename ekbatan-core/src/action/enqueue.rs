@@ -61,9 +61,12 @@ impl ActionPlan {
         EnqueuedCall { plan: self, action: A::NAME, at }
     }
 
-    /// Cancels the enqueued call of an action that has this [unique](EnqueuedCall::unique) key. Either
-    /// the commit of the called action came before, or it never comes: a run that is under way cannot commit
-    /// any more. If no such call waits or runs, nothing happens.
+    /// Cancels the last call of an action that was enqueued with this [unique](EnqueuedCall::unique) key.
+    /// Either the commit of the called action came before, or it never comes: a run that is under way cannot
+    /// commit any more. If no such call waits or runs, nothing happens.
+    ///
+    /// An earlier call with this key, which already ran when the last one was enqueued, is not cancelled:
+    /// also if its run fails and is tried again.
     ///
     /// Only the shard is looked at that commits this action first.
     pub fn cancel<A: Action>(&mut self, action: &A, key: impl Into<String>) {

@@ -1,7 +1,6 @@
 //! The handlers of a worker.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,15 +10,17 @@ use ekbatan::repository::{Direction, PageRequest};
 use support::worker_process::report;
 use tokio::sync::Notify;
 
-use super::{BY_STEP, HeldRun, ORDERED, Report, UNORDERED};
+use super::{BY_STEP, HeldRun, ORDERED, Report, RunKind, UNORDERED};
 use crate::accounts::{self, AccountEvent, Entry, Post, SHARDS};
 
-/// What the handlers of a worker share.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What the runs of a worker share.
 pub struct Runs {
-    pub random: Mutex<fastrand::Rng>,
-    /// Whether the next run waits before its commit.
-    pub hold: AtomicBool,
-    pub go_on: Notify,
+    random: Mutex<fastrand::Rng>,
+    /// The next run of this kind waits before its commit.
+    hold: Mutex<Option<RunKind>>,
+    go_on: Notify,
     /// How many runs there are now, by the handler and the event.
     running: Mutex<HashMap<(&'static str, Uuid), usize>>,
 }
@@ -28,14 +29,51 @@ impl Runs {
     pub fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self {
             random: Mutex::new(fastrand::Rng::with_seed(seed)),
-            hold: AtomicBool::new(false),
+            hold: Mutex::default(),
             go_on: Notify::new(),
             running: Mutex::default(),
         })
     }
 
-    fn random(&self, below: u64) -> u64 {
+    pub fn random(&self, below: u64) -> u64 {
         self.random.lock().unwrap().u64(..below)
+    }
+
+    /// Some runs fail or panic before their effect, and some take longer.
+    pub async fn meet_fate(&self) -> Result<(), Failure> {
+        match self.random(100) {
+            0 => return Err("at random".into()),
+            // A panic without a message on the standard error.
+            1 => std::panic::resume_unwind(Box::new("at random")),
+            2..20 => tokio::time::sleep(Duration::from_micros(self.random(5_000))).await,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Some runs fail although their effect is committed.
+    pub fn fail_afterwards(&self) -> Result<(), Failure> {
+        match self.random(100) {
+            0 => Err("after the commit".into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn hold_next(&self, kind: RunKind) {
+        *self.hold.lock().unwrap() = Some(kind);
+    }
+
+    /// Waits, if the test wants a run of this kind to do so.
+    pub async fn wait_if_held(&self, run: HeldRun) {
+        let kind = run.kind();
+        if self.hold.lock().unwrap().take_if(|wanted| *wanted == kind).is_some() {
+            report(&Report::Held(run));
+            self.go_on.notified().await;
+        }
+    }
+
+    pub fn go_on(&self) {
+        self.go_on.notify_one();
     }
 }
 
@@ -78,7 +116,7 @@ impl<const HOW: u8> EventHandler for Posting<HOW> {
         _ => "entries.post_by_step",
     };
     type Event = AccountEvent;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
+    type Error = Failure;
 
     async fn handle(
         &self,
@@ -87,13 +125,7 @@ impl<const HOW: u8> EventHandler for Posting<HOW> {
     ) -> Result<(), Self::Error> {
         let runs = &*self.0;
         let _running = Running::begin(runs, (Self::NAME, event.id));
-        match runs.random(100) {
-            0 => return Err("at random".into()),
-            // A panic without a message on the standard error.
-            1 => std::panic::resume_unwind(Box::new("at random")),
-            2..20 => tokio::time::sleep(Duration::from_micros(runs.random(5_000))).await,
-            _ => {}
-        }
+        runs.meet_fate().await?;
         let of_event = accounts::number(event.shard);
         let shard = if HOW == BY_STEP { (of_event + 1) % SHARDS } else { of_event };
         let posting = accounts::Posting {
@@ -105,20 +137,14 @@ impl<const HOW: u8> EventHandler for Posting<HOW> {
             // A step is repeated with the same parameters, also after it has added its entry.
             after: version_before(ctx.executor().databases(), shard, Self::NAME, event).await?,
         };
-        if runs.hold.swap(false, Ordering::SeqCst) {
-            let (handler, event) = (Self::NAME.to_owned(), event.id.to_string());
-            report(&Report::Held(HeldRun { handler, event, shard: of_event }));
-            runs.go_on.notified().await;
-        }
+        let (handler, id) = (Self::NAME.to_owned(), event.id.to_string());
+        runs.wait_if_held(HeldRun::Delivery { handler, event: id, shard: of_event }).await;
         if HOW == BY_STEP {
             ctx.step("post", &Post, posting).await?;
         } else {
             ctx.execute(&Post, posting).await?;
         }
-        match runs.random(100) {
-            0 => Err("after the commit".into()),
-            _ => Ok(()),
-        }
+        runs.fail_afterwards()
     }
 }
 
@@ -128,7 +154,7 @@ async fn version_before(
     shard: usize,
     handler: &str,
     event: &Delivered<AccountEvent>,
-) -> Result<i64, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<i64, Failure> {
     let shard = databases.shard(accounts::shard(shard))?;
     let version = event.model_version.ok_or("an event without a version")?;
     let before = Entry::ACCOUNT.eq(&*event.model_id)
