@@ -1,12 +1,13 @@
 //! The stored jobs and runs. Each change is guarded by the version of a row, and none of them waits
 //! for another process: who comes second reads again.
 //!
-//! Invariant: a run is started, and slots are decided on, by a transaction that changes the row of the
-//! job. So of several nodes one does it, and a pause comes before or after it.
+//! Invariant: a run is started, and slots are decided on, by a commit that changes the row of the job. So
+//! of several nodes one does it, and a pause comes before or after it. The commit takes one round trip:
+//! a node that stands still keeps no row locked that others need.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use ekbatan_core::domain::{Changed, Id, New, Stored};
-use ekbatan_core::repository::{Direction, PageRequest, Repository};
+use ekbatan_core::repository::{Direction, JointWrite, PageRequest, Repository};
 use ekbatan_core::shard::{Databases, Shard};
 use uuid::Uuid;
 
@@ -129,13 +130,12 @@ impl Store {
             row.last_slot = row.last_slot.max(last);
             row.omitted = row.omitted.saturating_add(count);
         });
-        let deciding = |transaction| async move {
-            self.jobs.within(&transaction).update(change).await?;
-            let rows = rows.into_iter().map(|run| New::new(run, ()));
-            self.runs.within(&transaction).add_all(rows).await?;
-            Ok::<_, JobsError>(())
-        };
-        let decided = self.shard.transactions().in_transaction(deciding).await;
+        let mut write = JointWrite::default();
+        self.jobs.update_jointly(&mut write, change).await?;
+        for run in rows {
+            self.runs.add_jointly(&mut write, New::new(run, ())).await?;
+        }
+        let decided = write.commit().await;
         unless_conflict(decided.map_err(JobsError::from)).map(|decided| decided.is_some())
     }
 
@@ -161,12 +161,11 @@ impl Store {
             run.started.get_or_insert(now);
         });
         let change = job.clone().apply(|row| row.last_started = Some(now));
-        let starting = |transaction| async move {
-            self.jobs.within(&transaction).update(change).await?;
-            Ok::<_, JobsError>(self.runs.within(&transaction).update(start).await?)
-        };
-        let started = self.shard.transactions().in_transaction(starting).await;
-        unless_conflict(started.map_err(JobsError::from))
+        let mut write = JointWrite::default();
+        self.jobs.update_jointly(&mut write, change).await?;
+        let started = self.runs.update_jointly(&mut write, start).await?;
+        let committed = write.commit().await;
+        Ok(unless_conflict(committed.map_err(JobsError::from))?.map(|()| started))
     }
 
     /// Ends a run. `false` if it is not as it was read.

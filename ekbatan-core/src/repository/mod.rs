@@ -1,11 +1,12 @@
 //! Reads of the rows of one table, and writes outside of actions.
 //!
-//! `repository` has the entry point. `read` and `write` have its methods, `condition` and
-//! `page` their arguments. `scatter` queries many shards, `merge` puts their rows in order,
+//! `repository` has the entry point. `read`, `write` and `joint_write` have its methods, `condition`
+//! and `page` their arguments. `scatter` queries many shards, `merge` puts their rows in order,
 //! and `source` reads from one database.
 
 mod condition;
 mod error;
+mod joint_write;
 mod merge;
 mod page;
 mod page_keys;
@@ -19,6 +20,8 @@ mod write;
 
 pub use condition::{Column, Comparand, Condition};
 pub use error::{ReadError, ShardFailure, WriteError};
+#[doc(hidden)]
+pub use joint_write::JointWrite;
 pub use page::{Direction, Page, PageRequest};
 pub(crate) use pending::{PendingReads, PendingRow, RowKey};
 pub use repository::Repository;
