@@ -23,3 +23,4 @@ mod operations;
 mod refusals;
 mod shards;
 mod slots;
+mod statements;

@@ -265,7 +265,7 @@ pub fn hourly() -> Schedule {
     Schedule::cron("0 * * * *", "UTC").unwrap()
 }
 
-fn migrations() -> Migrations {
+pub fn migrations() -> Migrations {
     let journal = |uuid: &str| {
         format!(
             "CREATE TABLE journal (id {uuid} PRIMARY KEY, run varchar(64) NOT NULL, \
