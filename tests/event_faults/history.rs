@@ -69,13 +69,13 @@ pub struct History {
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum Broken {
     #[error("`{handler}`: the event {event:?} has {times} effects")]
-    Doubled { handler: String, event: Event, times: usize },
+    Doubled { handler: &'static str, event: Event, times: usize },
     #[error("`{handler}`: the event {event:?} is done and has no effect")]
-    Lost { handler: String, event: Event },
+    Lost { handler: &'static str, event: Event },
     #[error(
         "`{handler}`: the run of {event:?} found the effect of version {after}, not of {before}"
     )]
-    Overtaken { handler: String, event: Event, before: i64, after: i64 },
+    Overtaken { handler: &'static str, event: Event, before: i64, after: i64 },
     #[error("`{handler}`: an effect of {event}, which is not stored")]
     Invented { handler: String, event: String },
     #[error(
@@ -85,9 +85,9 @@ pub enum Broken {
     #[error("{action} was answered {received:?}, and has {events} events")]
     WrongAnswer { action: String, received: Answer, events: usize },
     #[error("{0}")]
-    Calls(#[from] BrokenCalls),
+    Calls(Box<BrokenCalls>),
     #[error("the job `{job}`: {broken}")]
-    Job { job: &'static str, broken: BrokenJob },
+    Job { job: &'static str, broken: Box<BrokenJob> },
     #[error("still to be handled: {0:#?}")]
     LeftBehind(Vec<String>),
 }
@@ -100,10 +100,12 @@ impl History {
         // What is still to be handled is not lost, and may not have an effect yet.
         let is_all_done = self.left.is_empty();
         self.check_effects(is_all_done)?;
-        self.calls.check(&self.events, is_all_done)?;
+        let calls = self.calls.check(&self.events, is_all_done);
+        calls.map_err(|broken| Broken::Calls(Box::new(broken)))?;
         for history in &self.jobs {
             let job = history.job.name;
-            history.check().map_err(|broken| Broken::Job { job, broken })?;
+            let broken = |broken| Broken::Job { job, broken: Box::new(broken) };
+            history.check().map_err(broken)?;
         }
         if is_all_done { Ok(()) } else { Err(Broken::LeftBehind(self.left.clone())) }
     }
@@ -158,7 +160,7 @@ impl History {
                 for event in events {
                     let of_event = effects.get(&(handler.name, &*event.id));
                     let of_event = of_event.map(Vec::as_slice).unwrap_or_default();
-                    let named = || (handler.name.to_owned(), event.clone());
+                    let named = || (handler.name, event.clone());
                     match of_event {
                         [] if is_all_done => {
                             let (handler, event) = named();
@@ -266,7 +268,7 @@ mod tests {
                 history.effects.push(again);
             });
             let event = event("a", 3);
-            assert_eq!(broken, Broken::Doubled { handler: handler.to_owned(), event, times: 2 });
+            assert_eq!(broken, Broken::Doubled { handler, event, times: 2 });
         }
     }
 
@@ -274,18 +276,18 @@ mod tests {
     fn a_lost_effect_is_detected() {
         let broken = broken_by(|history| drop(history.effects.remove(2)));
         let event = event("b", 1);
-        assert_eq!(broken, Broken::Lost { handler: "ordered".to_owned(), event });
+        assert_eq!(broken, Broken::Lost { handler: "ordered", event });
     }
 
     #[test]
     fn an_overtaken_event_is_detected() {
         // The third one was run before the second one had its effect.
         let broken = broken_by(|history| history.effects[6].after = 1);
-        let (handler, event) = ("ordered".to_owned(), event("a", 3));
+        let (handler, event) = ("ordered", event("a", 3));
         assert_eq!(broken, Broken::Overtaken { handler, event, before: 2, after: 1 });
         // The first one was not there when the second one was run.
         let broken = broken_by(|history| history.effects[3].after = 0);
-        let (handler, event) = ("ordered".to_owned(), self::event("a", 2));
+        let (handler, event) = ("ordered", self::event("a", 2));
         assert_eq!(broken, Broken::Overtaken { handler, event, before: 1, after: 0 });
     }
 

@@ -72,7 +72,7 @@ pub enum BrokenCalls {
     #[error("{key}: the positions of calls that ran in turn are {positions:?}")]
     SideBySide { key: String, positions: Vec<i64> },
     #[error("{key}: {later:?} ran before {earlier:?}")]
-    OutOfTurn { key: String, earlier: Requested, later: Requested },
+    OutOfTurn { key: String, earlier: Box<Requested>, later: Box<Requested> },
 }
 
 impl CallHistory {
@@ -168,7 +168,7 @@ impl CallHistory {
                 let order = |request: &Requested| (request.maker_version, request.place);
                 let before = last.insert(&request.maker, request);
                 if let Some(later) = before.filter(|before| order(before) > order(request)) {
-                    let (earlier, later) = (request.clone(), later.clone());
+                    let (earlier, later) = (Box::new(request.clone()), Box::new(later.clone()));
                     return Err(BrokenCalls::OutOfTurn { key: key.to_owned(), earlier, later });
                 }
             }
@@ -402,7 +402,7 @@ mod tests {
                 history.effect_of(later).position = positions[0];
             });
             let key = "InTurn".to_owned();
-            let (earlier, later) = (of_sound(earlier), of_sound(later));
+            let (earlier, later) = (Box::new(of_sound(earlier)), Box::new(of_sound(later)));
             assert_eq!(broken, BrokenCalls::OutOfTurn { key, earlier, later });
         }
         // The commits of two accounts have no order.
