@@ -1,5 +1,5 @@
-//! The measurement of events: rounds in which deposits are made while each mode handles their
-//! events.
+//! The measurement of events and of enqueued calls: rounds in which deposits are made while each mode
+//! handles their events or runs the calls that they enqueue.
 //!
 //! Invariants: a figure is reported only if every acknowledged deposit is in its wallet, and every
 //! event was handled exactly once, in the order of its wallet if the mode has one.
@@ -21,8 +21,8 @@ use ekbatan::prelude::Uuid;
 
 use crate::commit::StartedDatabase;
 use crate::failure::Failure;
-pub use options::EventsOptions;
 use options::{EventsMeasure, EventsMode};
+pub use options::{EventsOptions, Subject};
 use recorder::Recorder;
 use report::EventsFigure;
 use sample::{EventsSample, Round};

@@ -43,6 +43,13 @@ enum Bench {
     /// handled exactly once, and in order where the mode has one.
     Events(events::EventsOptions),
 
+    /// Enqueued calls: what it costs to enqueue one, and how many run, and how soon.
+    ///
+    /// The same deposits as in `events`, each of which enqueues a call that does nothing. All modes use one
+    /// server with equal durability. The run fails unless each call was run exactly once, and in turn
+    /// where the mode has an order.
+    Jobs(events::EventsOptions),
+
     /// Locks: the cost of a free key, of a key that passes between processes, and of a
     /// key under contention.
     ///
@@ -71,6 +78,13 @@ async fn main() -> ExitCode {
             Ok(options) => events::run(&options).await,
             Err(error) => Err(error),
         },
+        Bench::Jobs(options) => {
+            let options = events::EventsOptions { subject: events::Subject::Jobs, ..options };
+            match options.complete() {
+                Ok(options) => events::run(&options).await,
+                Err(error) => Err(error),
+            }
+        }
         Bench::Locks(options) => locks::run(&options).await,
         Bench::LocksChild(options) => locks::run_child(&options).await,
     };

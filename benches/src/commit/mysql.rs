@@ -29,10 +29,11 @@ const FEW_PAGES: u64 = 16;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A young event cannot be deleted, but its table can be truncated.
-const EMPTY: [&str; 6] = [
+const EMPTY: [&str; 7] = [
     "TRUNCATE TABLE eventlog.events",
     "TRUNCATE TABLE eventlog.deliveries",
     "TRUNCATE TABLE eventlog.dead_letters",
+    "TRUNCATE TABLE eventlog.enqueued_keys",
     "TRUNCATE TABLE eventlog.subscriptions",
     "TRUNCATE TABLE eventlog.subscription_registry",
     "TRUNCATE TABLE eventlog.nodes",

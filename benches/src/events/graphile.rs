@@ -1,5 +1,5 @@
-//! The crate graphile_worker: the transaction of a deposit adds a job, and a worker runs it. The jobs
-//! of one wallet are in a queue of its own, so they run one after another.
+//! The crate graphile_worker: the transaction of a deposit adds a job, and a worker runs it. If the jobs
+//! of one wallet are in a queue of its own, they run one after another.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,11 +28,12 @@ const ADD_JOB: &str =
 pub struct JobWriter {
     pool: PgPool,
     url: Arc<str>,
+    has_queues: bool,
 }
 
 impl JobWriter {
     /// Creates the tables and connects.
-    pub async fn open(url: &str, tasks: u32) -> Result<Self, Failure> {
+    pub async fn open(url: &str, tasks: u32, has_queues: bool) -> Result<Self, Failure> {
         let pool = deposit_pool(url, tasks).await?;
         let worker = WorkerOptions::default()
             .pg_pool(pool.clone())
@@ -40,7 +41,7 @@ impl JobWriter {
             .init()
             .await?;
         drop(worker);
-        Ok(Self { pool, url: url.into() })
+        Ok(Self { pool, url: url.into(), has_queues })
     }
 
     pub async fn deposit(&self, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
@@ -49,7 +50,7 @@ impl JobWriter {
         sqlx::query(ADD_JOB)
             .bind(DepositPayload::IDENTIFIER)
             .bind(Json(payload))
-            .bind(wallet.to_string())
+            .bind(self.has_queues.then(|| wallet.to_string()))
             .execute(&mut *transaction)
             .await?;
         Ok(transaction.commit().await?)

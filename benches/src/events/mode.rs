@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ekbatan::config::DataSourceConfig;
-use ekbatan::prelude::{ActionExecutor, Decimal, Uuid};
+use ekbatan::prelude::{Decimal, Uuid};
 
 use super::graphile::{JobWorker, JobWriter};
-use super::node::{self, EkbatanNode};
+use super::node::{self, Deposits, EkbatanNode};
 use super::options::EventsMode;
 use super::recorder::Recorder;
 use super::share::Share;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 
 /// What deposits, and stores an event with each deposit.
 pub enum Committer {
-    Ekbatan(ActionExecutor, Box<DataSourceConfig>),
+    Ekbatan(Deposits, Box<DataSourceConfig>),
     Queue(QueueWriter),
     Graphile(JobWriter),
 }
@@ -24,7 +24,7 @@ pub enum Committer {
 /// What one task deposits with.
 #[derive(Clone)]
 pub enum Depositor {
-    Ekbatan(ActionExecutor),
+    Ekbatan(Deposits),
     Queue(QueueWriter),
     Graphile(JobWriter),
 }
@@ -45,11 +45,14 @@ impl Committer {
     ) -> Result<Self, Failure> {
         let config = database.config(None);
         let queue = match mode {
-            EventsMode::Ekbatan => {
-                return Ok(Self::Ekbatan(node::executor(&config).await?, Box::new(config)));
+            EventsMode::Ekbatan | EventsMode::Calls | EventsMode::CallsInTurn => {
+                let executor = node::executor(&config).await?;
+                return Ok(Self::Ekbatan(Deposits { executor, mode }, Box::new(config)));
             }
-            EventsMode::GraphileWorker => {
-                return Ok(Self::Graphile(JobWriter::open(postgres(database)?, tasks).await?));
+            EventsMode::GraphileWorker | EventsMode::GraphileUnordered => {
+                let has_queues = mode == EventsMode::GraphileWorker;
+                let writer = JobWriter::open(postgres(database)?, tasks, has_queues).await?;
+                return Ok(Self::Graphile(writer));
             }
             EventsMode::OutboxSkipLocked => TableQueue::Outbox,
             EventsMode::Hexeract => TableQueue::Hexeract,
@@ -61,7 +64,7 @@ impl Committer {
     /// One for each task.
     pub fn depositors(&self, tasks: u32) -> Vec<Depositor> {
         let depositor = || match self {
-            Self::Ekbatan(executor, _) => Depositor::Ekbatan(executor.clone()),
+            Self::Ekbatan(deposits, _) => Depositor::Ekbatan(deposits.clone()),
             Self::Queue(writer) => Depositor::Queue(writer.clone()),
             Self::Graphile(writer) => Depositor::Graphile(writer.clone()),
         };
@@ -76,13 +79,18 @@ impl Committer {
         parks: Option<Uuid>,
     ) -> Result<Consumer, Failure> {
         Ok(match self {
-            Self::Ekbatan(executor, config) => {
+            Self::Ekbatan(Deposits { executor, mode }, config) => {
                 let executor = match share {
                     Share::Process => executor.clone(),
                     Share::Database => node::executor(config).await?,
                 };
                 let is_own = share == Share::Database;
-                let node = EkbatanNode::start(executor, is_own, recorder.clone(), parks).await?;
+                let node = match mode {
+                    EventsMode::Ekbatan => {
+                        EkbatanNode::start(executor, is_own, recorder.clone(), parks).await?
+                    }
+                    _ => EkbatanNode::start_calls(executor, is_own, recorder.clone()).await?,
+                };
                 Consumer::Ekbatan(node)
             }
             Self::Queue(writer) => {
@@ -97,7 +105,7 @@ impl Committer {
     /// Lets deposits insert what their handlers look for, without handling anything.
     pub async fn deliver(&self) -> Result<Option<ekbatan::events::Node>, Failure> {
         match self {
-            Self::Ekbatan(executor, _) => {
+            Self::Ekbatan(Deposits { executor, .. }, _) => {
                 Ok(Some(ekbatan::events::Node::builder(executor).start().await?))
             }
             Self::Queue(_) | Self::Graphile(_) => Ok(None),
@@ -106,7 +114,7 @@ impl Committer {
 
     pub async fn close(self) {
         match self {
-            Self::Ekbatan(executor, _) => executor.databases().close().await,
+            Self::Ekbatan(deposits, _) => deposits.executor.databases().close().await,
             Self::Queue(writer) => writer.close().await,
             Self::Graphile(writer) => writer.close().await,
         }
@@ -117,7 +125,7 @@ impl Depositor {
     /// Makes one deposit, repeating it until it commits.
     pub async fn deposit(&self, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
         match self {
-            Self::Ekbatan(executor) => node::deposit(executor, wallet, amount).await,
+            Self::Ekbatan(deposits) => deposits.deposit(wallet, amount).await,
             Self::Queue(writer) => writer.deposit(wallet, amount).await,
             Self::Graphile(writer) => writer.deposit(wallet, amount).await,
         }

@@ -1,4 +1,4 @@
-//! Ekbatan's side: a node with one handler that does nothing but to note its start.
+//! Ekbatan's side: a node with one handler or one action that does nothing but to note its start.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,13 @@ use ekbatan::events::{
     Delivered, DeliveryOperations, EventHandler, HandlerContext, HandlerOptions, Node,
 };
 use ekbatan::prelude::*;
+use serde::{Deserialize, Serialize};
 
+use super::options::EventsMode;
 use super::recorder::Recorder;
 use crate::commit::{NAMESPACE, PRINCIPAL};
 use crate::failure::Failure;
-use crate::wallet::{Deposit, DepositMoney, Wallet, WalletEvent};
+use crate::wallet::{Deposit, DepositMoney, Wallet, WalletError, WalletEvent};
 
 /// The connections of the pool, which only reads.
 const POOL: usize = 16;
@@ -32,14 +34,27 @@ pub async fn executor(config: &DataSourceConfig) -> Result<ActionExecutor, Failu
         .await?)
 }
 
-pub async fn deposit(
-    executor: &ActionExecutor,
-    wallet: Uuid,
-    amount: Decimal,
-) -> Result<(), Failure> {
-    let deposit = Deposit { wallet: Id::from(wallet), amount };
-    executor.execute(&DepositMoney, deposit).principal(PRINCIPAL).await?;
-    Ok(())
+/// What makes deposits.
+#[derive(Clone)]
+pub struct Deposits {
+    pub executor: ActionExecutor,
+    pub mode: EventsMode,
+}
+
+impl Deposits {
+    pub async fn deposit(&self, wallet: Uuid, amount: Decimal) -> Result<(), Failure> {
+        let deposit = Deposit { wallet: Id::from(wallet), amount };
+        match self.mode {
+            EventsMode::Calls | EventsMode::CallsInTurn => {
+                let action = DepositAndEnqueue { in_turn: self.mode == EventsMode::CallsInTurn };
+                self.executor.execute(&action, deposit).principal(PRINCIPAL).await?;
+            }
+            _ => {
+                self.executor.execute(&DepositMoney, deposit).principal(PRINCIPAL).await?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A node, and its executor.
@@ -48,6 +63,8 @@ pub struct EkbatanNode {
     executor: ActionExecutor,
     /// Whether nobody else uses the executor.
     is_own: bool,
+    /// The handler, or the action that is called.
+    name: &'static str,
 }
 
 impl EkbatanNode {
@@ -63,16 +80,27 @@ impl EkbatanNode {
         };
         let handler = NoteDeposit { recorder, parks };
         let node = Node::builder(&executor).handler_with(handler, options).start().await?;
-        Ok(Self { node, executor, is_own })
+        Ok(Self { node, executor, is_own, name: NoteDeposit::NAME })
     }
 
-    /// Stops, and returns how many events are still to be handled.
+    /// Starts a node that runs the calls of deposits.
+    pub async fn start_calls(
+        executor: ActionExecutor,
+        is_own: bool,
+        recorder: Arc<Recorder>,
+    ) -> Result<Self, Failure> {
+        let action = NoteByCall(Some(recorder));
+        let node = Node::builder(&executor).action(action).start().await?;
+        Ok(Self { node, executor, is_own, name: NoteByCall::NAME })
+    }
+
+    /// Stops, and returns how many events or calls are still to be handled.
     pub async fn stop(self) -> Result<u64, Failure> {
         self.node.drain(GRACE).await;
         let databases = self.executor.databases();
         let mut open = 0;
         for shard in databases.shards() {
-            open += DeliveryOperations::new(databases, &shard).pending(NoteDeposit::NAME).await?;
+            open += DeliveryOperations::new(databases, &shard).pending(self.name).await?;
         }
         if self.is_own {
             databases.close().await;
@@ -105,5 +133,59 @@ impl EventHandler for NoteDeposit {
             return Err("the events of this wallet cannot be handled".into());
         }
         self.recorder.handle(wallet, amount, balance)
+    }
+}
+
+/// Makes a deposit, and enqueues a call that notes it.
+struct DepositAndEnqueue {
+    in_turn: bool,
+}
+
+impl Action for DepositAndEnqueue {
+    const NAME: &'static str = "bench.deposit_and_enqueue";
+    type Params = Deposit;
+    type Output = ();
+    type Error = WalletError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        deposit: &Deposit,
+    ) -> Result<(), WalletError> {
+        let balance = DepositMoney.perform(ctx, deposit).await?.balance;
+        let (wallet, amount) = (deposit.wallet.uuid(), deposit.amount);
+        let call = ctx.plan().enqueue(&NoteByCall(None), Noting { wallet, amount, balance });
+        if self.in_turn {
+            call.in_turn(wallet.to_string());
+        }
+        Ok(())
+    }
+}
+
+/// Notes a deposit. Whoever only enqueues calls needs no recorder.
+struct NoteByCall(Option<Arc<Recorder>>);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Noting {
+    wallet: Uuid,
+    amount: Decimal,
+    balance: Decimal,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the call cannot be noted: {0}")]
+struct NoteError(Failure);
+
+impl Action for NoteByCall {
+    const NAME: &'static str = "bench.note_by_call";
+    type Params = Noting;
+    type Output = ();
+    type Error = NoteError;
+
+    async fn perform(&self, _: &mut ActionContext<'_>, noting: &Noting) -> Result<(), NoteError> {
+        let Some(recorder) = &self.0 else {
+            return Err(NoteError("there is no recorder".into()));
+        };
+        recorder.handle(noting.wallet, noting.amount, noting.balance).map_err(NoteError)
     }
 }

@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use crate::commit::{BenchDatabase, CommitDurability};
 use crate::failure::Failure;
 
-/// The options of `ekbatan-bench events`.
+/// The options of `ekbatan-bench events` and of `ekbatan-bench jobs`.
 #[derive(clap::Args)]
 pub struct EventsOptions {
     /// Which database to start: a private server that flushes each commit, or a SQLite
@@ -51,6 +51,54 @@ pub struct EventsOptions {
     /// full durability.
     #[arg(long, value_enum)]
     pub durability: Option<CommitDurability>,
+
+    /// Which of the two measurements it is.
+    #[arg(skip)]
+    pub subject: Subject,
+}
+
+/// What follows a deposit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Subject {
+    /// The handling of its event.
+    #[default]
+    Events,
+    /// A call that it enqueues.
+    Jobs,
+}
+
+impl Subject {
+    /// The name on the command line and in the results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Events => "events",
+            Self::Jobs => "jobs",
+        }
+    }
+
+    /// What is measured unless the options say otherwise.
+    const fn modes(self) -> &'static [EventsMode] {
+        use EventsMode::{
+            Calls, CallsInTurn, Ekbatan, GraphileUnordered, GraphileWorker, Hexeract,
+            OutboxSkipLocked, Pgmq,
+        };
+        match self {
+            Self::Events => &[Ekbatan, OutboxSkipLocked, Hexeract, Pgmq, GraphileWorker],
+            Self::Jobs => &[Ekbatan, Calls, CallsInTurn, GraphileUnordered, GraphileWorker],
+        }
+    }
+
+    const fn measures(self) -> &'static [EventsMeasure] {
+        use EventsMeasure::{
+            Commits, Drain, Idle, LatencyOtherNode, LatencySameNode, Parked, Throughput,
+        };
+        match self {
+            Self::Events => {
+                &[Commits, Throughput, LatencySameNode, LatencyOtherNode, Drain, Idle, Parked]
+            }
+            Self::Jobs => &[Commits, Throughput, LatencySameNode, LatencyOtherNode, Drain],
+        }
+    }
 }
 
 /// What is measured.
@@ -118,6 +166,10 @@ impl EventsMeasure {
 pub enum EventsMode {
     /// A node with one handler.
     Ekbatan,
+    /// Each deposit enqueues a call, which a node runs. Nothing handles the events.
+    Calls,
+    /// The same. The calls of one wallet run in turn.
+    CallsInTurn,
     /// By hand: rows of a table that workers lock, handle and delete.
     OutboxSkipLocked,
     /// The statements of the crate hexeract-outbox-sql.
@@ -126,6 +178,8 @@ pub enum EventsMode {
     Pgmq,
     /// The crate graphile_worker, with a queue for each wallet.
     GraphileWorker,
+    /// The crate graphile_worker, without queues.
+    GraphileUnordered,
 }
 
 impl EventsMode {
@@ -133,16 +187,27 @@ impl EventsMode {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ekbatan => "ekbatan",
+            Self::Calls => "calls",
+            Self::CallsInTurn => "calls-in-turn",
             Self::OutboxSkipLocked => "outbox-skip-locked",
             Self::Hexeract => "hexeract",
             Self::Pgmq => "pgmq",
             Self::GraphileWorker => "graphile-worker",
+            Self::GraphileUnordered => "graphile-unordered",
         }
     }
 
     /// Whether the events of one wallet are handled in the order of their commits.
     pub const fn is_ordered(self) -> bool {
-        matches!(self, Self::Ekbatan)
+        matches!(self, Self::Ekbatan | Self::CallsInTurn)
+    }
+
+    /// How graphile_worker does the same.
+    pub const fn graphile(self) -> Self {
+        match self {
+            Self::Calls | Self::GraphileUnordered => Self::GraphileUnordered,
+            _ => Self::GraphileWorker,
+        }
     }
 
     /// Whether the mode has the measure.
@@ -153,7 +218,7 @@ impl EventsMode {
             (_, EventsMeasure::Parked) => false,
             // These never hear of deposits but from the database.
             (
-                Self::Hexeract | Self::Pgmq | Self::GraphileWorker,
+                Self::Hexeract | Self::Pgmq | Self::GraphileWorker | Self::GraphileUnordered,
                 EventsMeasure::LatencyOtherNode,
             ) => false,
             _ => true,
@@ -161,7 +226,8 @@ impl EventsMode {
     }
 
     fn exists_for(self, database: BenchDatabase) -> bool {
-        self == Self::Ekbatan || database == BenchDatabase::Postgres
+        matches!(self, Self::Ekbatan | Self::Calls | Self::CallsInTurn)
+            || database == BenchDatabase::Postgres
     }
 }
 
@@ -170,11 +236,11 @@ impl EventsOptions {
     pub fn complete(mut self) -> Result<Self, Failure> {
         let database = self.database;
         if self.mode.is_empty() {
-            self.mode = EventsMode::value_variants().to_vec();
+            self.mode = self.subject.modes().to_vec();
             self.mode.retain(|mode| mode.exists_for(database));
         }
         if self.measure.is_empty() {
-            self.measure = EventsMeasure::value_variants().to_vec();
+            self.measure = self.subject.measures().to_vec();
             self.measure.retain(|measure| measure.exists_for(database));
         }
         if let Some(mode) = self.mode.iter().find(|mode| !mode.exists_for(database)) {

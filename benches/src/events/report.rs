@@ -47,9 +47,15 @@ impl EventsFigure {
             .filter(|ratio| ratio.is_finite())
     }
 
-    /// What the figure is a part of: the deposits alone, or the same without a parked event.
+    /// What the figure is a part of: the deposits alone, without a call, or the same without a parked
+    /// event.
     fn ratio_to_base(&self, all: &[Self]) -> Option<f64> {
         match self.measure {
+            EventsMeasure::Commits
+                if matches!(self.mode, EventsMode::Calls | EventsMode::CallsInTurn) =>
+            {
+                self.ratio(EventsMeasure::Commits, EventsMode::Ekbatan, all)
+            }
             EventsMeasure::Throughput => self.ratio(EventsMeasure::Commits, self.mode, all),
             EventsMeasure::Parked => self.ratio(EventsMeasure::Throughput, self.mode, all),
             _ => None,
@@ -76,6 +82,7 @@ struct EventsRecord {
     queries_per_s: Option<f64>,
     ratio_to_base: Option<f64>,
     ratio_to_outbox: Option<f64>,
+    ratio_to_graphile: Option<f64>,
 }
 
 impl EventsRecord {
@@ -87,8 +94,9 @@ impl EventsRecord {
         };
         let rate = figure.median(|sample| sample.per_second).filter(|_| measure.has_rate());
         let to_outbox = figure.ratio(measure, EventsMode::OutboxSkipLocked, all);
+        let to_graphile = figure.ratio(measure, figure.mode.graphile(), all);
         Self {
-            bench: "events",
+            bench: options.subject.name(),
             database: options.database.name(),
             durability: options.durability().name(),
             measure: measure.name(),
@@ -100,6 +108,7 @@ impl EventsRecord {
             queries_per_s: figure.queries().map(|queries| (queries * 10.0).round() / 10.0),
             ratio_to_base: figure.ratio_to_base(all).map(hundredths),
             ratio_to_outbox: to_outbox.filter(|_| measure.has_rate()).map(hundredths),
+            ratio_to_graphile: to_graphile.filter(|_| measure.has_rate()).map(hundredths),
         }
     }
 }
@@ -114,7 +123,8 @@ pub fn print(options: &EventsOptions, figures: &[EventsFigure]) {
     let records: Vec<EventsRecord> =
         figures.iter().map(|figure| EventsRecord::new(options, figure, figures)).collect();
     println!(
-        "events, {}, durability {}: medians of {} rounds of {} s, {} wallets, backlog {}\n",
+        "{}, {}, durability {}: medians of {} rounds of {} s, {} wallets, backlog {}\n",
+        options.subject.name(),
         options.database.name(),
         options.durability().name(),
         options.repeats,
@@ -123,8 +133,17 @@ pub fn print(options: &EventsOptions, figures: &[EventsFigure]) {
         options.backlog
     );
     println!(
-        "{:<18} {:<18} {:>5} {:>9} {:>9} {:>9} {:>10} {:>7} {:>8}",
-        "measure", "mode", "tasks", "per s", "p50 us", "p99 us", "queries/s", "/base", "/outbox"
+        "{:<18} {:<18} {:>5} {:>9} {:>9} {:>9} {:>10} {:>7} {:>8} {:>9}",
+        "measure",
+        "mode",
+        "tasks",
+        "per s",
+        "p50 us",
+        "p99 us",
+        "queries/s",
+        "/base",
+        "/outbox",
+        "/graphile"
     );
     for (n, record) in records.iter().enumerate() {
         let is_next =
@@ -133,7 +152,7 @@ pub fn print(options: &EventsOptions, figures: &[EventsFigure]) {
             println!();
         }
         println!(
-            "{:<18} {:<18} {:>5} {:>9} {:>9} {:>9} {:>10} {:>7} {:>8}",
+            "{:<18} {:<18} {:>5} {:>9} {:>9} {:>9} {:>10} {:>7} {:>8} {:>9}",
             record.measure,
             record.mode,
             record.tasks.map_or("-".to_owned(), |tasks| tasks.to_string()),
@@ -143,6 +162,7 @@ pub fn print(options: &EventsOptions, figures: &[EventsFigure]) {
             whole(record.queries_per_s),
             or_dash(record.ratio_to_base),
             or_dash(record.ratio_to_outbox),
+            or_dash(record.ratio_to_graphile),
         );
     }
     println!();
