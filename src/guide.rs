@@ -17,6 +17,7 @@ pages! {
     commit = "../docs/src/commit.md",
     outbox = "../docs/src/outbox.md",
     events = "../docs/src/events.md",
+    remote_calls = "../docs/src/remote-calls.md",
     calls = "../docs/src/calls.md",
     sagas = "../docs/src/sagas.md",
     jobs = "../docs/src/jobs.md",

@@ -91,6 +91,26 @@ pub enum EventCommand {
         #[command(flatten)]
         most: Most,
     },
+    /// Lists the remote calls of which it is not known whether they happened.
+    InDoubt {
+        #[command(flatten)]
+        most: Most,
+    },
+    /// Settles a remote call: it happened. A parked event is tried again.
+    Happened {
+        key: Uuid,
+        /// What the other system answered, as the handler would have got it.
+        #[arg(long, value_name = "JSON")]
+        outcome: String,
+        #[command(flatten)]
+        operator: Operator,
+    },
+    /// Settles a remote call: it did not happen, and never will. A parked event is tried again.
+    DidNotHappen {
+        key: Uuid,
+        #[command(flatten)]
+        operator: Operator,
+    },
     /// Lists what operators did, the last first.
     Log {
         #[command(flatten)]

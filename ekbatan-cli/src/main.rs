@@ -17,6 +17,7 @@ mod args;
 mod failure;
 mod filter;
 mod jobs;
+mod remote_calls;
 mod show;
 mod target;
 
@@ -65,6 +66,13 @@ async fn events(target: &Target, command: EventCommand) -> Result<Answer, Failur
         EventCommand::Parked { most } => show::parked(target, most).await,
         EventCommand::Failing { most } => show::failing(target, most).await,
         EventCommand::DeadLetters { most } => show::dead_letters(target, most).await,
+        EventCommand::InDoubt { most } => remote_calls::in_doubt(target, most).await,
+        EventCommand::Happened { key, outcome, operator } => {
+            remote_calls::happened(target, key, &outcome, &operator.given()?).await
+        }
+        EventCommand::DidNotHappen { key, operator } => {
+            remote_calls::did_not_happen(target, key, &operator.given()?).await
+        }
         EventCommand::Log { most } => show::log(target, most).await,
         EventCommand::Look { id } => show::look(target, id).await,
         EventCommand::Retry { id, operator } => act::retry(target, id, &operator.given()?).await,

@@ -21,7 +21,7 @@ pub async fn status(target: &Target) -> Result<Answer, Failure> {
                 _ => "active",
             };
             // A handler that is gone and has nothing left says nothing.
-            if of.is_retired && of.pending + of.dead_letters == 0 {
+            if of.is_retired && of.pending + of.dead_letters + of.in_doubt == 0 {
                 continue;
             }
             rows.push(Answer::row([
@@ -33,6 +33,7 @@ pub async fn status(target: &Target) -> Result<Answer, Failure> {
                 ("parked", of.parked.into()),
                 ("blocked", of.blocked.into()),
                 ("dead_letters", of.dead_letters.into()),
+                ("in_doubt", of.in_doubt.into()),
                 ("oldest", of.oldest.map_or(Value::Null, time)),
                 ("oldest_seconds", of.oldest.map(|date| (now - date).num_seconds().max(0)).into()),
             ]));
@@ -47,6 +48,7 @@ pub async fn status(target: &Target) -> Result<Answer, Failure> {
         "parked",
         "blocked",
         "dead_letters",
+        "in_doubt",
         "oldest",
         "oldest_seconds",
     ];

@@ -21,6 +21,8 @@ use crate::error::EventsError;
 use crate::failure;
 use crate::handler_set::Handler;
 use crate::options::AfterLastAttempt;
+use crate::remote_call::RemoteCall;
+use crate::remote_store::RemoteStore;
 
 /// How a run ended.
 pub(crate) enum End {
@@ -48,6 +50,7 @@ pub(crate) struct Runner {
     pub(crate) shard: Shard,
     pub(crate) deliveries: Repository<Delivery>,
     pub(crate) dead_letters: Repository<DeadLetter>,
+    pub(crate) remote_calls: Repository<RemoteCall>,
 }
 
 impl Runner {
@@ -118,11 +121,19 @@ impl Runner {
             trace_parent: event.trace_parent.clone(),
             mark: Some(self.shard.mark(delivery).map_err(misfit)?),
             lost: false,
+            remote: RemoteStore {
+                calls: &self.remote_calls,
+                delivery,
+                handler: handler.name,
+                aliases: &handler.options.aliases,
+                clock: &self.clock,
+            },
+            needs_operator: false,
         };
         let handling = handler.handle(&mut ctx, event, attempt, self.shard.identifier());
         let handling = AssertUnwindSafe(handling).catch_unwind();
         let handled = tokio::time::timeout(handler.options.timeout, handling).await;
-        let (is_marked, is_lost) = (ctx.mark.is_none(), ctx.lost);
+        let (is_marked, is_lost, is_last) = (ctx.mark.is_none(), ctx.lost, ctx.needs_operator);
         let why = match handled {
             _ if is_lost => return Ok(End::Lost),
             Ok(Ok(Ok(()))) if is_marked => None,
@@ -147,7 +158,7 @@ impl Runner {
                 handler.count(self.shard.identifier(), |counts| counts.handled += 1);
                 Ok(End::Handled)
             }
-            Some(why) => self.fail(handler, delivery, why, attempt, date).await,
+            Some(why) => self.fail(handler, delivery, why, attempt, date, is_last).await,
         }
     }
 
@@ -157,7 +168,7 @@ impl Runner {
         handler.options.max_age.filter(|longest| age > *longest)
     }
 
-    /// Stores a failure: the delivery is tried again, or given up.
+    /// Stores a failure: the delivery is tried again, or given up. `is_last`: no further run helps.
     async fn fail(
         &self,
         handler: &Handler,
@@ -165,6 +176,7 @@ impl Runner {
         why: String,
         attempt: u32,
         date: DateTime<Utc>,
+        is_last: bool,
     ) -> Result<End, EventsError> {
         handler.count(self.shard.identifier(), |counts| counts.failed += 1);
         tracing::warn!(handler = handler.name, event = %delivery.event_id, attempt, error = %why, "a handler failed");
@@ -172,7 +184,8 @@ impl Runner {
         // The time after the run counts: it may have taken long.
         let now = self.clock.now();
         let age = (now - date).to_std().unwrap_or_default();
-        let is_last = options.max_attempts.is_some_and(|most| attempt >= most)
+        let is_last = is_last
+            || options.max_attempts.is_some_and(|most| attempt >= most)
             || options.max_age.is_some_and(|longest| age > longest);
         if is_last {
             return self.give_up(handler, delivery, why).await;

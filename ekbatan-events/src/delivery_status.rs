@@ -9,6 +9,7 @@ use ekbatan_core::shard::{Databases, Shard};
 use crate::dead_letter::{DeadLetter, DeadLetterState};
 use crate::error::EventsError;
 use crate::registration::Registrar;
+use crate::remote_call::{RemoteCall, RemoteCallState};
 
 /// How far a handler is on one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct DeliveryStatus {
     pub blocked: u64,
     /// The number of dead letters that nobody has settled.
     pub dead_letters: u64,
+    /// The number of remote calls of which it is not known whether they happened.
+    pub in_doubt: u64,
     /// The date of the oldest event that it has not handled yet.
     pub oldest: Option<DateTime<Utc>>,
     /// Whether it is paused on all nodes.
@@ -57,7 +60,11 @@ pub(crate) async fn status(
         }
     }
     let dead_letters = databases.repository::<DeadLetter>().on_shard(shard);
+    let remote_calls = databases.repository::<RemoteCall>().on_shard(shard);
     for of in by_handler.values_mut() {
+        let in_doubt = RemoteCall::STATE.eq(RemoteCallState::InDoubt);
+        let in_doubt = in_doubt & RemoteCall::HANDLER.eq(of.handler.clone());
+        of.in_doubt = remote_calls.count_where(in_doubt).await?;
         let dead = DeadLetter::STATE.eq(DeadLetterState::Dead);
         let dead = dead & DeadLetter::HANDLER.eq(of.handler.clone());
         of.dead_letters = dead_letters.count_where(dead).await?;
@@ -76,6 +83,7 @@ fn entry<'b>(
         parked: 0,
         blocked: 0,
         dead_letters: 0,
+        in_doubt: 0,
         oldest: None,
         is_paused: false,
         is_retired: true,

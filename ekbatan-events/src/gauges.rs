@@ -60,6 +60,7 @@ impl Gauges {
                 parked = of.parked,
                 blocked = of.blocked,
                 dead_letters = of.dead_letters,
+                in_doubt = of.in_doubt,
                 oldest_age_ms = age.unwrap_or_default(),
                 paused = of.is_paused || handler.is_paused(),
                 handled = counts.handled,

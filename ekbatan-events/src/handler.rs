@@ -15,6 +15,9 @@ use serde_json::Value as Json;
 use uuid::Uuid;
 
 use crate::HandledEvent;
+use crate::remote_error::RemoteFailure;
+use crate::remote_request::{RemoteRequest, RunOfRequest};
+use crate::remote_store::RemoteStore;
 
 /// Handles the events of one model.
 ///
@@ -153,6 +156,9 @@ pub struct HandlerContext<'c> {
     pub(crate) mark: Option<Mark>,
     /// Whether the delivery turned out to be another node's.
     pub(crate) lost: bool,
+    pub(crate) remote: RemoteStore<'c>,
+    /// Whether a remote call is in doubt that only an operator can settle.
+    pub(crate) needs_operator: bool,
 }
 
 impl HandlerContext<'_> {
@@ -199,6 +205,63 @@ impl HandlerContext<'_> {
     {
         let key = format!("event-step:{}:{name}", self.delivery);
         self.call(action, params).idempotency_key(key).await
+    }
+
+    /// Calls another system, for example to charge a card: at most once for this name and this event,
+    /// however often the handler runs, also if the event is replayed.
+    ///
+    /// `send` sends the request. It gets a key that is the same in every run; send it along, for example
+    /// as the header `Idempotency-Key`. Before it is called, a commit stores that the request is sent.
+    /// That commit is refused if another node has taken the event over. Afterwards its outcome is
+    /// stored, and later runs get it from there. An answer that says no, such as a declined card, is an
+    /// outcome, too.
+    ///
+    /// If the process ends in between, or the request fails in a way that tells nothing, the call is in
+    /// doubt, and is not sent again:
+    ///
+    /// - [`idempotent`](RemoteRequest::idempotent) calls are sent again with the same key. Use it if the
+    ///   other system recognises the key.
+    /// - [`reconcile`](RemoteRequest::reconcile) asks the other system what happened.
+    /// - Without both, the event is parked at once, and an operator settles the call by
+    ///   [`DeliveryOperations`](crate::DeliveryOperations::remote_call_happened) or on the command line.
+    ///
+    /// Take what the request says from the event, or from what a step returned: it must be the same in
+    /// every run.
+    ///
+    /// ```
+    /// # use ekbatan_events::{HandlerContext, Reconciled, RemoteCallError};
+    /// # use serde::{Deserialize, Serialize};
+    /// # use uuid::Uuid;
+    /// # #[derive(Serialize, Deserialize)] struct Receipt;
+    /// # struct Bank;
+    /// # impl Bank {
+    /// #     async fn charge(&self, key: Uuid, amount: i64) -> Result<Receipt, std::io::Error> { Ok(Receipt) }
+    /// #     async fn find(&self, key: Uuid) -> Result<Option<Receipt>, std::io::Error> { Ok(None) }
+    /// # }
+    /// # async fn handle(bank: &Bank, ctx: &mut HandlerContext<'_>, amount: i64) -> Result<(), RemoteCallError> {
+    /// let receipt = ctx
+    ///     .remote_call("charge", |key| async move { Ok(bank.charge(key, amount).await?) })
+    ///     .reconcile(|key| async move {
+    ///         let found = bank.find(key).await?;
+    ///         Ok(found.map_or(Reconciled::Unknown, Reconciled::Happened))
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn remote_call<'h, T, F>(
+        &'h mut self,
+        name: &'h str,
+        send: impl FnOnce(Uuid) -> F + Send + 'h,
+    ) -> RemoteRequest<'h, T>
+    where
+        F: Future<Output = Result<T, RemoteFailure>> + Send + 'h,
+    {
+        let run = RunOfRequest {
+            is_handled: self.mark.is_none(),
+            lost: &mut self.lost,
+            needs_operator: &mut self.needs_operator,
+        };
+        RemoteRequest::new(self.remote, run, name, send)
     }
 
     /// The executor, for reads: `ctx.executor().databases().repository::<Wallet>()`. What is

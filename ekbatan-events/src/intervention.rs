@@ -53,6 +53,8 @@ pub enum InterventionKind {
     Retire,
     /// A job was run once more.
     Run,
+    /// A remote call in doubt was settled.
+    Settle,
 }
 
 impl InterventionKind {
@@ -66,6 +68,7 @@ impl InterventionKind {
             Self::Resume => "resume",
             Self::Retire => "retire",
             Self::Run => "run",
+            Self::Settle => "settle",
         }
     }
 }

@@ -6,11 +6,12 @@
 //! effect. So that effect is in the database exactly once, however often the handler runs.
 //!
 //! The files from bottom to top: `options`, `decode`, `error`, `intervention`, `dead_letter`, `delivery_filter`,
-//! `failure`, `ending` and `handler` are what an application sees; `handler_set`; `membership` and `registration`, the rows of nodes and
+//! `failure`, `ending`, `remote_call`, `remote_error`, `remote_store`, `remote_request` and `handler` are what an
+//! application sees; `handler_set`; `membership` and `registration`, the rows of nodes and
 //! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `windows` and `rounds`, from due
-//! deliveries to those that may start; `delivery_run`; `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk` and
-//! `handler_operations`, what operators do.
+//! deliveries to those that may start; `delivery_run`; `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
+//! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -40,6 +41,11 @@ mod options;
 mod poll;
 mod put_off;
 mod registration;
+mod remote_call;
+mod remote_error;
+mod remote_operations;
+mod remote_request;
+mod remote_store;
 mod retention;
 mod rounds;
 mod settings;
@@ -59,6 +65,9 @@ pub use intervention::{Intervention, InterventionKind, InterventionState};
 pub use node::{HandlerStatus, Node, NodeBuilder};
 pub use operations::{DeliveryOperations, PendingDelivery};
 pub use options::{AfterLastAttempt, HandlerOptions, Order, Rate, RetryDelay, StartFrom};
+pub use remote_call::{RemoteCall, RemoteCallState};
+pub use remote_error::{RemoteCallError, RemoteFailure};
+pub use remote_request::{Reconciled, RemoteRequest};
 pub use retention::{Deleted, Retention, RetentionError};
 
 /// What the workspace's other crates need, and users do not.

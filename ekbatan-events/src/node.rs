@@ -212,6 +212,7 @@ impl NodeBuilder {
                 shard: shard.clone(),
                 deliveries: databases.repository().on_shard(&shard),
                 dead_letters: databases.repository().on_shard(&shard),
+                remote_calls: databases.repository().on_shard(&shard),
             };
             let worker = ShardWorker {
                 runner,

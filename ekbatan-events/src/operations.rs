@@ -12,6 +12,7 @@ use crate::delivery_status::{DeliveryStatus, status};
 use crate::error::EventsError;
 use crate::intervention::{Intervention, InterventionKind, Operator};
 use crate::membership::release;
+use crate::remote_call::RemoteCall;
 
 /// How many blocked deliveries are released at a time.
 const PAGE: usize = 256;
@@ -37,6 +38,7 @@ pub struct DeliveryOperations {
     pub(crate) deliveries: Repository<Delivery>,
     pub(crate) dead_letters: Repository<DeadLetter>,
     pub(crate) interventions: Repository<Intervention>,
+    pub(crate) remote_calls: Repository<RemoteCall>,
 }
 
 /// A delivery that is not handled yet.
@@ -70,6 +72,7 @@ impl DeliveryOperations {
             deliveries: databases.repository().on_shard(shard),
             dead_letters: databases.repository().on_shard(shard),
             interventions: databases.repository().on_shard(shard),
+            remote_calls: databases.repository().on_shard(shard),
         }
     }
 
@@ -226,12 +229,17 @@ impl DeliveryOperations {
         parked.ok_or_else(|| self.not_found("parked delivery", id, "parked"))
     }
 
-    fn not_found(&self, what: &'static str, id: Uuid, state: &'static str) -> EventsError {
+    pub(crate) fn not_found(
+        &self,
+        what: &'static str,
+        id: Uuid,
+        state: &'static str,
+    ) -> EventsError {
         EventsError::NotFound { what, id, shard: self.shard.identifier(), state }
     }
 
     /// Somebody else may have changed the row since it was read.
-    fn found<T, E: Into<EventsError>>(
+    pub(crate) fn found<T, E: Into<EventsError>>(
         &self,
         what: &'static str,
         id: Uuid,

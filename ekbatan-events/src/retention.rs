@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::dead_letter::DeadLetter;
 use crate::error::EventsError;
 use crate::registration::Registrar;
+use crate::remote_call::RemoteCall;
 
 /// Databases do not know much earlier dates, in seconds.
 const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;
@@ -26,7 +27,8 @@ const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;
 /// | [`keys`](Self::keys) | idempotency keys: a repeated call runs again | |
 /// | [`inbox`](Self::inbox) | messages that were handled: a duplicate runs again | |
 ///
-/// Fences of locks that no lease can need are [deleted](Databases::prune_fences) with them.
+/// Remote calls that are settled go after their events. Fences of locks that no lease can need are
+/// [deleted](Databases::prune_fences) with all of this.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -68,6 +70,8 @@ pub struct Deleted {
     pub inbox: u64,
     /// Fences of locks.
     pub fences: u64,
+    /// Remote calls that are settled, and whose events are gone.
+    pub remote_calls: u64,
 }
 
 /// Error returned when a retention cannot run, or fails on some shards.
@@ -290,6 +294,8 @@ impl Retention {
             let subscriptions = Registrar::new(databases, shard).read().await?;
             let handled = shard.delete_handled(&subscriptions, age, now, at_once).await;
             deleted.events = handled.map_err(failed)?;
+            let settled = OldRows::of(RemoteCall::TABLE, "settled", "id");
+            deleted.remote_calls = delete(settled.needed_for_event("event_id"), age).await?;
         }
         deleted.fences = shard.prune_fences(at_once).await.map_err(failed)?;
         Ok(())
@@ -298,12 +304,13 @@ impl Retention {
 
 impl Deleted {
     fn add(&mut self, other: Self) {
-        let Self { events, dead_letters, keys, inbox, fences } = other;
+        let Self { events, dead_letters, keys, inbox, fences, remote_calls } = other;
         self.events += events;
         self.dead_letters += dead_letters;
         self.keys += keys;
         self.inbox += inbox;
         self.fences += fences;
+        self.remote_calls += remote_calls;
     }
 }
 

@@ -63,7 +63,7 @@ pub const TABLE: [RoomList; 7] = [
     ] },
     // What a handler sees is below what runs it.
     RoomList { of_crate: "ekbatan-events", folder: "", rooms: &[
-        rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "ending", "handler"], &[]),
+        rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "ending", "remote_call", "remote_error", "remote_store", "remote_request", "handler"], &[]),
         room(&["handler_set"], &["contract"]),
         rooms("nodes", &["membership", "registration"], &["contract", "handler_set"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
@@ -71,7 +71,7 @@ pub const TABLE: [RoomList; 7] = [
         rooms("claims", &["claimed", "put_off", "elsewhere", "look_from", "claim", "poll", "streams", "unheld", "windows", "rounds"], &["contract", "handler_set", "nodes"]),
         room(&["delivery_run"], &["contract", "handler_set", "claims"]),
         rooms("node", &["doorbell", "gauges", "shard_worker", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "delivery_run"]),
-        rooms("operations", &["operations", "bulk", "handler_operations"], &["contract", "nodes", "delivery_status"]),
+        rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status"]),
     ] },
     // Schedules and plans know no database.
     RoomList { of_crate: "ekbatan-jobs", folder: "", rooms: &[

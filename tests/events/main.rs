@@ -33,6 +33,8 @@ mod order;
 mod plans;
 mod rates;
 mod refusals;
+mod remote_calls;
+mod remote_killed;
 mod retention;
 mod shards;
 mod statements;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ekbatan::action::Once;
 use ekbatan::config::{EkbatanConfig, ShardMemberConfig};
 use ekbatan::domain::{New, ShardIdentifier};
-use ekbatan::events::{Delivered, EventHandler, HandlerContext, HandlerOptions};
+use ekbatan::events::{Delivered, EventHandler, HandlerContext, HandlerOptions, RemoteCallError};
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 use support::{Dialect, ScratchDatabase, until};
@@ -154,6 +154,23 @@ impl EventHandler for SellAnother {
     }
 }
 
+/// Prints what was sold.
+struct PrintTickets;
+
+impl EventHandler for PrintTickets {
+    const NAME: &'static str = "tickets.print";
+    type Event = TicketEvent;
+    type Error = RemoteCallError;
+
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        _: &Delivered<TicketEvent>,
+    ) -> Result<(), RemoteCallError> {
+        ctx.remote_call("print", |_| async { Ok(()) }).await
+    }
+}
+
 fn migrations() -> Migrations {
     let tickets = |uuid: &str, date: &str| {
         format!(
@@ -261,4 +278,22 @@ async fn an_enqueued_call_is_on_the_shard_of_its_action() {
         tickets.count_where(confirmed.clone()).await.unwrap() == 5
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_remote_call_is_on_the_shard_of_its_event() {
+    let (executor, shards, scratches) = three_shards().await;
+    let node = crate::scene::node(&executor).handler(PrintTickets).start().await.unwrap();
+    for (shard, count) in shards.into_iter().zip(1..) {
+        for _ in 0..count {
+            let on = On { group: shard.group().into(), member: shard.member().into() };
+            executor.execute(&Sell, on).await.unwrap();
+        }
+    }
+    until("all are handled", async || node.handlers()[0].handled == 6).await;
+    let mut calls = Vec::new();
+    for scratch in &scratches {
+        calls.push(scratch.count(&scratch.eventlog("remote_calls")).await);
+    }
+    assert_eq!((calls, node.handlers()[0].failed), (vec![1, 2, 3], 0));
 }

@@ -19,6 +19,7 @@ mod scene;
 on_every_database! {
     what_is_parked_is_shown_retried_and_skipped,
     dead_letters_are_counted_before_they_are_replayed_or_purged,
+    remote_calls_in_doubt_are_listed_and_settled,
     handlers_are_paused_resumed_and_retired,
     jobs_are_listed_paused_resumed_and_run,
 }
@@ -63,6 +64,46 @@ async fn what_is_parked_is_shown_retried_and_skipped(scene: &Scene) {
     assert!(again.starts_with(&format!("ekbatan: there is no parked delivery {id}")), "{again}");
     let gone = scene.run(&["events", "look", id]).await.failed(1);
     assert!(gone.contains("a delivery that was handled is gone"), "{gone}");
+    node.drain(std::time::Duration::from_secs(60)).await;
+}
+
+async fn remote_calls_in_doubt_are_listed_and_settled(scene: &Scene) {
+    assert_eq!(scene.run(&["events", "in-doubt"]).await.done(), "no remote call is in doubt\n");
+    let node = scene.node_that_charges().await;
+    scene.wallet_with_parked_event().await;
+    assert_eq!(scene.json(&["events", "status"]).await[0]["in_doubt"], 1);
+    let calls = scene.json(&["events", "in-doubt"]).await;
+    assert_eq!(
+        (&calls[0]["handler"], &calls[0]["name"]),
+        (&"bank.charge".into(), &"charge".into())
+    );
+    assert_eq!((&calls[0]["state"], &calls[0]["requests"]), (&"in doubt".into(), &1.into()));
+    assert_eq!(calls[0]["error"], "the line to the bank is cut");
+    let key = calls[0]["key"].as_str().unwrap();
+    assert!(scene.run(&["events", "in-doubt"]).await.done().contains(key));
+
+    let by = ["--who", "alice", "--why", "I called the bank"];
+    let said = scene.run(&[&["events", "did-not-happen", key], &by[..]].concat()).await.done();
+    assert_eq!(said, format!("the remote call {key} is settled: it did not happen\n"));
+    until("it was made again", async || {
+        let calls = scene.json(&["events", "in-doubt"]).await;
+        calls[0]["requests"] == 2 && calls[0]["state"] == "in doubt"
+    })
+    .await;
+    scene.until_parked().await;
+
+    let happened = ["events", "happened", key, "--outcome"];
+    let refused = scene.run(&[&happened[..], &["seventeen"], &by].concat()).await.failed(2);
+    assert!(refused.contains("--outcome is no JSON"), "{refused}");
+    let said = scene.run(&[&happened[..], &["17"], &by].concat()).await.done();
+    assert_eq!(said, format!("the remote call {key} is settled: it happened\n"));
+    until("the event is handled", async || node.handlers()[0].handled == 1).await;
+    let again = scene.run(&[&happened[..], &["17"], &by].concat()).await.failed(1);
+    assert!(again.contains("`ekbatan events in-doubt` lists them"), "{again}");
+    let log = scene.json(&["events", "log"]).await;
+    let log = log.as_array().unwrap();
+    let settled = log.iter().find(|row| row["what"] == "settle").unwrap();
+    assert_eq!(settled["subject"], format!("{key} happened"));
     node.drain(std::time::Duration::from_secs(60)).await;
 }
 

@@ -13,7 +13,7 @@ async fn reading_needs_no_right_to_write(scene: &Scene) {
     let parked = reader.json(&["events", "parked"]).await;
     let id = parked[0]["id"].as_str().unwrap();
     assert_eq!(reader.json(&["events", "look", id]).await["event_type"], "WalletOpened");
-    for list in ["failing", "dead-letters", "log"] {
+    for list in ["failing", "dead-letters", "in-doubt", "log"] {
         assert_eq!(reader.json(&["events", list]).await, serde_json::json!([]));
     }
     let count = ["events", "replay", "--handler", "ledger.post", "--stored"];

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ekbatan::db::Dialect as Sql;
 use ekbatan::events::{
     Delivered, DeliveryOperations, EventHandler, HandlerContext, HandlerOptions, Node,
+    RemoteCallError, RemoteFailure,
 };
 use ekbatan::jobs::{Job, JobNode, RunContext, Schedule};
 use ekbatan::prelude::*;
@@ -30,6 +31,27 @@ impl EventHandler for Ledger {
         _: &Delivered<WalletEvent>,
     ) -> Result<(), &'static str> {
         if self.0.load(Ordering::SeqCst) { Ok(()) } else { Err("the ledger is closed") }
+    }
+}
+
+/// Charges at a bank whose line is cut.
+struct Charge;
+
+impl EventHandler for Charge {
+    const NAME: &'static str = "bank.charge";
+    type Event = WalletEvent;
+    type Error = RemoteCallError;
+
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        _: &Delivered<WalletEvent>,
+    ) -> Result<(), RemoteCallError> {
+        let request =
+            |_| async { Err::<i64, _>(RemoteFailure::in_doubt("the line to the bank is cut")) };
+        let receipt: i64 = ctx.remote_call("charge", request).await?;
+        assert_eq!(receipt, 17, "the operator's");
+        Ok(())
     }
 }
 
@@ -141,6 +163,12 @@ impl Scene {
 
     pub async fn node_that_parks(&self) -> Node {
         self.node(HandlerOptions::default()).await
+    }
+
+    pub async fn node_that_charges(&self) -> Node {
+        let builder = Node::builder(&self.executor);
+        let builder = builder.poll(Duration::from_millis(1), Duration::from_millis(50));
+        builder.handler(Charge).start().await.unwrap()
     }
 
     pub async fn node_with_dead_letters(&self) -> Node {

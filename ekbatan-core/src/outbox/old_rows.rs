@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::EnqueuedKey;
 use super::deliveries::Delivery;
 use crate::clock::to_micros;
-use crate::db::eventlog::{IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS, INBOX};
+use crate::db::eventlog::{EVENTS, IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS, INBOX};
 use crate::db::{
     Arg, Database, DbError, Isolation, Query, Transaction, TransactionError, TransactionManager,
     TransactionOptions,
@@ -23,8 +23,8 @@ pub struct OldRows {
     pub date: &'static str,
     /// A column that no two rows of one date share.
     pub id: &'static str,
-    /// A column with the id of a delivery that the row is needed for.
-    pub delivery: Option<&'static str>,
+    /// A table, and the column with the id of its row that this row is needed for.
+    needed_for: Option<(&'static Table, &'static str)>,
 }
 
 impl OldRows {
@@ -36,11 +36,20 @@ impl OldRows {
     pub const DECISIONS: Self = Self::of(&IDEMPOTENCY_DECISIONS, "decided_date", "claim_id");
     /// Keys of enqueued calls, the last of which has ended.
     pub const ENQUEUED_KEYS: Self =
-        Self { delivery: Some("delivery"), ..Self::of(EnqueuedKey::TABLE, "changed", "id") };
+        Self::of(EnqueuedKey::TABLE, "changed", "id").needed_for(Delivery::TABLE, "delivery");
 
     /// Rows that nothing needs but by their date.
     pub const fn of(table: &'static Table, date: &'static str, id: &'static str) -> Self {
-        Self { table, date, id, delivery: None }
+        Self { table, date, id, needed_for: None }
+    }
+
+    /// Keeps each row as long as the event is stored whose id is in this column.
+    pub const fn needed_for_event(self, column: &'static str) -> Self {
+        self.needed_for(&EVENTS, column)
+    }
+
+    const fn needed_for(self, table: &'static Table, column: &'static str) -> Self {
+        Self { needed_for: Some((table, column)), ..self }
     }
 
     /// Deletes the rows with a date before this one, at most `at_once` in a transaction. Returns how
@@ -75,16 +84,16 @@ impl OldRows {
         before: DateTime<Utc>,
         at_once: usize,
     ) -> Result<usize, DbError> {
-        let Self { date, id, delivery, .. } = self;
+        let Self { date, id, needed_for, .. } = self;
         let syntax = transaction.database().driver.syntax();
         let info = transaction.table(self.table).await?;
         let table = syntax.table(self.table);
         let until =
             |n| Ok::<_, DbError>(syntax.argument(n, ValueType::Timestamp, info.column(date)?));
         let mut sql = format!("SELECT {id}, {date} FROM {table} WHERE {date} < {}", until(1)?);
-        if let Some(delivery) = delivery {
-            let deliveries = syntax.table(Delivery::TABLE);
-            let needing = format!("SELECT 1 FROM {deliveries} d WHERE d.id = {table}.{delivery}");
+        if let Some((other, column)) = needed_for {
+            let other = syntax.table(other);
+            let needing = format!("SELECT 1 FROM {other} o WHERE o.id = {table}.{column}");
             sql += &format!(" AND NOT EXISTS ({needing})");
         }
         sql += &format!(" ORDER BY {date} LIMIT {at_once}");

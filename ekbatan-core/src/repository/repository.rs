@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::pending::PendingReads;
 use super::source::After;
 use crate::clock::Clock;
-use crate::db::{CommitToken, Route, Transaction};
+use crate::db::{CommitToken, Route, StagedExpectation, Transaction};
 use crate::domain::Entity;
 use crate::shard::{Databases, Fencing, Shard, Shards};
 
@@ -30,6 +30,8 @@ pub struct Repository<T> {
     pub(super) holder: &'static str,
     /// Whether writes may commit beside a transaction that the task has open.
     pub(super) outside_transaction: bool,
+    /// Rows that must be unchanged when a write commits.
+    pub(super) expected: Vec<StagedExpectation>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -52,6 +54,7 @@ impl<T: Entity> Repository<T> {
             fencing: None,
             holder,
             outside_transaction: false,
+            expected: Vec::new(),
             of: PhantomData,
         }
     }
@@ -132,6 +135,7 @@ impl<T> Clone for Repository<T> {
             fencing: self.fencing.clone(),
             holder: self.holder,
             outside_transaction: self.outside_transaction,
+            expected: self.expected.clone(),
             of: PhantomData,
         }
     }

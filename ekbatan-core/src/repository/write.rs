@@ -11,12 +11,20 @@ use uuid::Uuid;
 
 use super::{Repository, WriteError};
 use crate::db::{
-    ActionId, CommitBatch, Database, StageError, Staged, outside_transaction, resolve,
-    stage_changed, stage_deleted, stage_new,
+    ActionId, CommitBatch, Database, ExpectedRow, StageError, Staged, StagedExpectation,
+    outside_transaction, resolve, stage_changed, stage_deleted, stage_expected, stage_new,
 };
 use crate::domain::{Addable, Changed, Deletable, Entity, EntityId, New, Stored, Updatable};
 
 impl<T: Entity> Repository<T> {
+    /// Returns a repository whose writes commit only if this row, of any table on the same shard, is
+    /// still as it was read. Otherwise they fail as stale.
+    #[doc(hidden)]
+    pub fn expecting<U: Entity>(mut self, read: &Stored<U>) -> Result<Self, WriteError> {
+        self.expected.push(stage_expected(read)?);
+        Ok(self)
+    }
+
     /// Adds a row.
     pub async fn add(&self, new: impl Addable<T>) -> Result<Stored<T>, WriteError> {
         let mut added = self.add_all([new.into_new()]).await?;
@@ -114,10 +122,18 @@ impl<T: Entity> Repository<T> {
             changes.push(resolve(staged, info.clone())?);
             answers.push(stored);
         }
+        let mut expected = Vec::with_capacity(self.expected.len());
+        for StagedExpectation { table, id, version, .. } in &self.expected {
+            let table = match &self.within {
+                Some(transaction) => transaction.table(table).await?,
+                None => database.table(table).await?,
+            };
+            expected.push(ExpectedRow { table, id: *id, version: *version });
+        }
         let batch = CommitBatch {
             action: ActionId(Uuid::now_v7()),
             changes,
-            expected: Vec::new(),
+            expected,
             records: Vec::new(),
             fences: Vec::new(),
             traceable: false,

@@ -180,6 +180,7 @@ fn framework(dialect: Dialect) -> Vec<Migration> {
         migration!(10, "jobs", "0010_jobs.sql"),
         migration!(11, "enqueued_keys", "0011_enqueued_keys.sql"),
         migration!(12, "old_fences", "0012_old_fences.sql", only "postgres" = Postgres),
+        migration!(14, "remote_calls", "0014_remote_calls.sql"),
     ];
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }

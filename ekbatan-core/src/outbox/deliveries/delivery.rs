@@ -72,6 +72,19 @@ impl Delivery {
     }
 }
 
+/// The id of a remote call that a handler makes for an event. It is the same for every delivery of the
+/// event.
+pub fn remote_call_id(event: Uuid, handler: &str, name: &str) -> Uuid {
+    let mut hash = Sha256::new();
+    hash.update("remote call");
+    hash.update(event.as_bytes());
+    for text in [handler, name] {
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text);
+    }
+    id_beside(event, hash)
+}
+
 /// What an event brings to each of its deliveries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewDelivery {
@@ -127,6 +140,11 @@ pub(crate) fn delivery_id(event: Uuid, handler: &str) -> Uuid {
     let mut hash = Sha256::new();
     hash.update(event.as_bytes());
     hash.update(handler.as_bytes());
+    id_beside(event, hash)
+}
+
+/// An id that begins with the time of the event's id and goes on with a hash.
+fn id_beside(event: Uuid, hash: Sha256) -> Uuid {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hash.finalize()[..16]);
     bytes[..TIME].copy_from_slice(&event.as_bytes()[..TIME]);
@@ -146,6 +164,18 @@ mod tests {
         // Rows that are inserted one after another stand beside each other in the index.
         assert_eq!(delivery_id(event, "ledger.post").as_bytes()[..6], event.as_bytes()[..6]);
     }
+
+    #[test]
+    fn the_id_of_a_remote_call_follows_from_its_event_its_handler_and_its_name() {
+        let (event, other) = (Uuid::now_v7(), Uuid::now_v7());
+        let id = remote_call_id(event, "ledger.post", "charge");
+        assert_eq!(id, remote_call_id(event, "ledger.post", "charge"));
+        assert_ne!(id, remote_call_id(other, "ledger.post", "charge"));
+        assert_ne!(id, remote_call_id(event, "ledger.postc", "harge"));
+        assert_ne!(id, remote_call_id(event, "ledger.post", "refund"));
+        assert_ne!(id, delivery_id(event, "ledger.post"));
+    }
+
     #[test]
     fn every_delivery_of_an_event_has_its_id_between_those_of_its_neighbours() {
         let mut events: Vec<Uuid> = (0..20).map(|_| Uuid::now_v7()).collect();

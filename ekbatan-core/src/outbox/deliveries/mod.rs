@@ -21,7 +21,7 @@ mod sweep;
 
 pub use backlog::Backlog;
 pub use claimed_rows::Claimant;
-pub use delivery::{Delivery, DeliveryState};
+pub use delivery::{Delivery, DeliveryState, remote_call_id};
 pub use due::{Due, WantedDue};
 pub use hub::{DeliveryHub, Ownership};
 pub use owner::{Arrived, Born, DeliveryOwner, OwnedHandler};
