@@ -24,6 +24,7 @@ mod of_others {
     on_every_database! {
         only postgres and mysql and mariadb:
         a_fence_that_is_locked_is_not_waited_for,
+        a_fence_that_is_deleted_while_it_is_raised_stays_deleted,
     }
 
     async fn a_fence_that_is_locked_is_not_waited_for(dialect: Dialect) {
@@ -41,6 +42,38 @@ mod of_others {
         other.execute("ROLLBACK").await;
         other.close().await;
         assert_eq!(ledger.databases.prune_fences().await.unwrap(), 1);
+    }
+
+    /// By the read by id, and by the round trip that comes before other reads.
+    async fn a_fence_that_is_deleted_while_it_is_raised_stays_deleted(dialect: Dialect) {
+        let ledger = Ledger::new(dialect).await;
+        let id = ledger.open_wallets(1).await[0];
+        let table = ledger.eventlog("lock_fences");
+        for key in ["by the read", "by a call of its own"] {
+            store(&ledger, key, age(40), LONG_AGO).await;
+            let mut other = PlainConnection::connect(ledger.url()).await;
+            other.execute("BEGIN").await;
+            other.execute(&format!("DELETE FROM {table} WHERE lock_key = '{key}'")).await;
+            let stale = lease(key, age(39));
+            let late = async {
+                if key == "by the read" {
+                    let call = ledger.executor.execute(&DepositMoney, deposit(id));
+                    assert_lost(call.fenced_by(&stale).await);
+                } else {
+                    ledger.databases.fence_off(key, stale.token).await.unwrap();
+                }
+            };
+            let deleted = async {
+                // A raise that has not begun by then finds no row, and must be refused as well.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                other.execute("COMMIT").await;
+            };
+            crate::bounded("a raise beside a deletion", async { tokio::join!(late, deleted) })
+                .await;
+            other.close().await;
+        }
+        assert!(fences(&ledger).await.is_empty());
+        ledger.assert_sound(0).await;
     }
 }
 

@@ -41,6 +41,8 @@ pub(super) fn guard_fence(syntax: &MySqlSyntax, fence: &FenceCheck) -> String {
 }
 
 /// Raises a fence unless a later token is or may have been stored, and returns the stored token.
+/// The row of an old fence is locked where it is looked for: otherwise it could be deleted
+/// between the look and the insert, and the insert would raise it anew.
 fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64) -> String {
     let (table, key, token) = (syntax.table(&LOCK_FENCES), text(&fence.key), fence.token);
     let until = format!("UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND");
@@ -48,7 +50,7 @@ fn raise_fence(syntax: &MySqlSyntax, fence: &FenceCheck, micros: i64) -> String 
     // `until` first: an assignment sees the results of those to its left.
     format!(
         "INSERT INTO {table} (lock_key, token, until) SELECT {key}, {token}, {until} FROM DUAL \
-         WHERE {may_raise_new} OR EXISTS (SELECT 1 FROM {table} t WHERE t.lock_key = {key}) \
+         WHERE {may_raise_new} OR EXISTS (SELECT 1 FROM {table} t WHERE t.lock_key = {key} FOR UPDATE) \
          ON DUPLICATE KEY UPDATE \
          until = IF(token = {token}, GREATEST(until, {until}), IF(token < {token}, {until}, until)), \
          token = GREATEST(token, {token}); SELECT token FROM {table} WHERE lock_key = {key}"

@@ -29,11 +29,13 @@ const FUNCTION_UNUSABLE: [&str; 4] = ["KB002", "42883", "42704", "42804"];
 /// The seconds since 1970.
 const SECONDS: &str = "extract(epoch FROM clock_timestamp())::int8";
 
+/// The row of an old fence is locked where it is looked for: otherwise it could be deleted
+/// between the look and the insert, and the insert would raise it anew.
 static RAISE: LazyLock<String> = LazyLock::new(|| {
     format!(
         "INSERT INTO eventlog.lock_fences AS f (lock_key, token, until) \
          SELECT $1::text, $2::int8, clock_timestamp() AT TIME ZONE 'UTC' + $3::int8::float8 * interval '1 microsecond' \
-         WHERE {} OR EXISTS (SELECT FROM eventlog.lock_fences t WHERE t.lock_key = $1::text) \
+         WHERE {} OR EXISTS (SELECT FROM eventlog.lock_fences t WHERE t.lock_key = $1::text FOR KEY SHARE) \
          ON CONFLICT (lock_key) DO UPDATE SET token = excluded.token, \
          until = CASE WHEN f.token = excluded.token THEN greatest(f.until, excluded.until) ELSE excluded.until END \
          WHERE f.token <= excluded.token \
@@ -137,17 +139,21 @@ mod tests {
     /// The migration has the same conditions in words of its own.
     #[test]
     fn the_functions_of_the_migration_have_the_conditions() {
-        let text = include_str!("../migration/framework/postgres/0012_old_fences.sql");
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for condition in [
-            may_raise_new("fence_token", SECONDS),
-            is_old(SECONDS, |seconds| {
-                format!(
-                    "until < clock_timestamp() AT TIME ZONE 'UTC' - interval '{seconds} seconds'"
-                )
-            }),
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let raise = include_str!("../migration/framework/postgres/0015_raise_locked_fences.sql");
+        let delete = include_str!("../migration/framework/postgres/0012_old_fences.sql");
+        for (text, condition) in [
+            (raise, may_raise_new("fence_token", SECONDS)),
+            (
+                delete,
+                is_old(SECONDS, |seconds| {
+                    format!(
+                        "until < clock_timestamp() AT TIME ZONE 'UTC' - interval '{seconds} seconds'"
+                    )
+                }),
+            ),
         ] {
-            assert!(words.contains(&condition), "{condition}");
+            assert!(words(text).contains(&condition), "{condition}");
         }
     }
 }
