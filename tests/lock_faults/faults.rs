@@ -147,6 +147,10 @@ async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
             0 => HOLD.mul_f64(1.0 + random.f64()),
             _ => Duration::from_millis(random.u64(..40)),
         };
+        // A killed process hands nothing on.
+        if fault != Fault::Killed {
+            scene.record.lock().unwrap().faults.push(now());
+        }
         match fault {
             Fault::Killed => {
                 scene.workers.remove(process).kill();
@@ -180,6 +184,7 @@ async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
 /// The connection is silent for longer than any provider waits for an answer.
 async fn a_silent_connection_is_given_up(kind: Kind) {
     let mut scene = Scene::on(LockServer::shared(kind).await, kind).await;
+    scene.record.lock().unwrap().faults.push(now());
     scene.proxies[0].stall();
     tokio::time::sleep(kind.answer_timeout() + Duration::from_secs(3)).await;
     if kind.expires() {

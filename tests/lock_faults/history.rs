@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::holds::{ForceCall, Hold, Overlap, is_handed_on, may_have_ended, overlap};
+use crate::holds::{ForceCall, Hold, Overlap, is_handed_on, may_have_ended, of_server, overlap};
 
 /// A lease that was granted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,6 +20,13 @@ pub struct Grant {
     pub requested: u64,
     /// After the holder had received the lease, in microseconds since 1970.
     pub received: u64,
+}
+
+impl Grant {
+    /// The grant of the server, which all leases share that were handed on within one process.
+    fn of_server(&self) -> (&str, i64) {
+        (&self.key, of_server(self.token))
+    }
 }
 
 /// The answer that a holder received for its commit.
@@ -48,6 +55,9 @@ pub struct History {
     /// When holders were certain that they held their leases.
     pub holds: Vec<Hold>,
     pub forces: Vec<ForceCall>,
+    /// When faults began that end grants of which their holders learn later, if at all: sessions
+    /// that are ended, servers that are killed, connections that go silent.
+    pub faults: Vec<u64>,
     /// Whether ending one lease of a process by force may end all of them.
     pub force_ends_sessions: bool,
     /// Errors that callers got, and answers that contradict each other.
@@ -107,6 +117,8 @@ impl History {
         let mut received: HashMap<&str, i64> = HashMap::new();
         let mut seen = HashSet::new();
         let mut floors = vec![i64::MIN; self.grants.len()];
+        let first = self.grants.iter().filter(|grant| !is_handed_on(grant.token));
+        let taken = first.map(|first| (first.of_server(), first.requested)).collect();
         for (_, what, n) in moments {
             let Grant { key, token, .. } = &self.grants[n];
             let greatest = received.entry(key).or_insert(i64::MIN);
@@ -117,16 +129,22 @@ impl History {
             if !seen.insert((key, token)) {
                 return Err(Broken::GrantedTwice { key: key.clone(), token: *token });
             }
-            // A process that has not noticed that its grant was ended by force may hand it on.
-            let excused =
-                is_handed_on(*token) && may_have_ended(&self.forces, key, self.grants[n].received);
-            if *token <= floors[n] && !excused {
+            if *token <= floors[n] && !self.may_be_handed_on_late(&self.grants[n], &taken) {
                 let before = floors[n];
                 return Err(Broken::TokenFell { key: key.clone(), before, token: *token });
             }
             *greatest = (*greatest).max(*token);
         }
         Ok(())
+    }
+
+    /// Whether a lease was handed on by a process that may not have noticed that the grant of the
+    /// server had ended: by force, or by a fault since the grant was requested.
+    fn may_be_handed_on_late(&self, grant: &Grant, taken: &HashMap<(&str, i64), u64>) -> bool {
+        let requested = taken.get(&grant.of_server()).copied().unwrap_or_default();
+        let fault = || self.faults.iter().any(|at| (requested..=grant.received).contains(at));
+        is_handed_on(grant.token)
+            && (may_have_ended(&self.forces, &grant.key, grant.received) || fault())
     }
 
     /// Each lease has at most one commit, commits are ordered by token, and each builds on the last.
@@ -231,6 +249,21 @@ mod tests {
     fn a_token_that_falls_is_detected() {
         let broken = broken_by(|history| history.grants.push(grant(8, 51, 60)));
         assert_eq!(broken, Broken::TokenFell { key: "k".to_owned(), before: 9, token: 8 });
+    }
+
+    /// The server's grant 1 was requested at 10, and grant 2 was received elsewhere at 30.
+    #[test]
+    fn a_fault_excuses_only_a_grant_from_before_it_that_is_handed_on() {
+        let check = |token: i64, fault: u64| {
+            let grants = vec![grant(1 << 16, 10, 15), grant(2 << 16, 20, 30), grant(token, 35, 40)];
+            History { grants, faults: vec![fault], ..History::default() }.check()
+        };
+        let handed_on = (1 << 16) + 1;
+        check(handed_on, 20).unwrap();
+        for (token, fault) in [(handed_on, 9), (handed_on, 41), (0, 20)] {
+            let fell = Broken::TokenFell { key: "k".to_owned(), before: 2 << 16, token };
+            assert_eq!(check(token, fault), Err(fell));
+        }
     }
 
     #[test]

@@ -122,12 +122,11 @@ struct Excuses<'h> {
 impl<'h> Excuses<'h> {
     fn of(holds: &'h [Hold], forces: &'h [ForceCall]) -> Self {
         let here = |hold: &'h Hold| match &hold.end {
-            End::ForcedHere(id) => Some((&**id, hold.token >> HAND_OFF_BITS)),
+            End::ForcedHere(id) => Some((&**id, of_server(hold.token))),
             _ => None,
         };
         let first = holds.iter().filter(|hold| !is_handed_on(hold.token));
-        let requested =
-            first.map(|hold| ((&*hold.key, hold.token >> HAND_OFF_BITS), hold.requested));
+        let requested = first.map(|hold| ((&*hold.key, of_server(hold.token)), hold.requested));
         let (ended, requested) = (holds.iter().filter_map(here).collect(), requested.collect());
         Self { forces, ended, requested }
     }
@@ -135,7 +134,7 @@ impl<'h> Excuses<'h> {
     /// Whether the old holder may have been forced out before the new one came. Each call can have
     /// ended one grant only, so it is used up.
     fn excuse(&mut self, old: &Hold, new: &Hold) -> bool {
-        let grant = old.token >> HAND_OFF_BITS;
+        let grant = of_server(old.token);
         let of_grant = |call: &&ForceCall| {
             call.key == old.key
                 && self.is_possible(call, old, new)
@@ -157,7 +156,7 @@ impl<'h> Excuses<'h> {
     /// Whether a call can have ended the grant of the old hold before the new one began. It may
     /// have done so before the old holder asked: a process hands a grant on until it notices.
     fn is_possible(&self, call: &ForceCall, old: &Hold, new: &Hold) -> bool {
-        let requested = self.requested.get(&(&*old.key, old.token >> HAND_OFF_BITS));
+        let requested = self.requested.get(&(&*old.key, of_server(old.token)));
         let is_late_enough = |answered| requested.is_none_or(|requested| answered >= *requested);
         call.ended != Some(false)
             && call.called <= new.from
@@ -171,6 +170,11 @@ pub fn may_have_ended(forces: &[ForceCall], key: &str, received: u64) -> bool {
     forces
         .iter()
         .any(|call| call.key == key && call.ended != Some(false) && call.called <= received)
+}
+
+/// The part of a token that the server granted.
+pub fn of_server(token: i64) -> i64 {
+    token >> HAND_OFF_BITS
 }
 
 /// Whether a token stands for a grant that was handed on within its process.
@@ -194,7 +198,7 @@ mod tests {
 
     fn tokens(holds: &[Hold], forces: &[ForceCall]) -> Option<(i64, i64)> {
         let found = overlap(holds, forces, false)?;
-        Some((found.first.token >> HAND_OFF_BITS, found.second.token >> HAND_OFF_BITS))
+        Some((of_server(found.first.token), of_server(found.second.token)))
     }
 
     #[test]
