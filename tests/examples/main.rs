@@ -47,7 +47,7 @@ async fn wallet_runs_on_mariadb() {
 }
 
 #[tokio::test]
-async fn wallet_runs_with_a_configuration_file_on_postgres() {
+async fn wallet_runs_with_a_configuration_file() {
     let server = MySqlServer::shared().await.unwrap();
     let url = server.create_database().await.unwrap();
     let folder = tempfile::tempdir().unwrap();

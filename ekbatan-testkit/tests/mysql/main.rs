@@ -183,3 +183,11 @@ macro_rules! passes {
 
 passes!(mysql, MySqlServer, "mysql", |version| !version.contains("MariaDB"));
 passes!(mariadb, MariaDbServer, "mariadb", |version| version.contains("MariaDB"));
+
+/// Otherwise the kernel's limit for such requests is the limit for the number of servers.
+#[tokio::test]
+async fn mysql_reserves_no_asynchronous_requests_of_the_kernel() {
+    let server = MySqlServer::shared().await.unwrap();
+    let mut connection = connect(&server.url("mysql")).await;
+    assert_eq!(text(&mut connection, "SELECT @@innodb_use_native_aio + 0").await, "0");
+}
