@@ -202,15 +202,17 @@ async fn a_replay_keeps_the_order_of_versions_whatever_the_ids_say(scene: &Scene
     let operations = scene.operations();
     let stored = DeliveryFilter::stored_events("ledger.post").model_id(wallet);
     let deliveries = scene.scratch.eventlog("deliveries");
-    let order_of_insertion = match scene.scratch.dialect {
-        Dialect::Sqlite => "rowid",
-        Dialect::Postgres => "ctid",
+    let add_order = match scene.scratch.dialect {
+        Dialect::Sqlite => None,
+        Dialect::Postgres => Some(format!("ALTER TABLE {deliveries} ADD n bigserial")),
         Dialect::MySql | Dialect::MariaDb => {
-            let add = format!("ALTER TABLE {deliveries} ADD n bigint AUTO_INCREMENT UNIQUE");
-            scene.scratch.execute(&add).await;
-            "n"
+            Some(format!("ALTER TABLE {deliveries} ADD n bigint AUTO_INCREMENT UNIQUE"))
         }
     };
+    if let Some(add) = &add_order {
+        scene.scratch.execute(add).await;
+    }
+    let order_of_insertion = if add_order.is_some() { "n" } else { "rowid" };
     operations.replay_all(&stored, 600, "alice", "once more").await.unwrap();
     // A node may claim the first ones before the last ones are there, so each transaction inserts
     // earlier versions than the next one.
