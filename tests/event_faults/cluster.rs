@@ -5,7 +5,7 @@ mod stored;
 
 use std::time::{Duration, Instant};
 
-use ekbatan::jobs::JobOperations;
+use ekbatan::jobs::{JobOperations, RunState};
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use sqlx::{Connection as _, SqliteConnection};
@@ -172,6 +172,19 @@ impl Cluster {
             }
         }
         false
+    }
+
+    /// Waits until each job has done a run. The first slot of a job is one period after its registration.
+    pub async fn wait_for_jobs(&self) {
+        let began = Instant::now();
+        for job in worker::jobs::jobs() {
+            let done =
+                async || stored::read_job(&self.databases, job.clone()).await.count(RunState::Done);
+            while done().await == 0 {
+                assert!(began.elapsed() < PATIENCE, "no run of {} was done", job.name);
+                tokio::time::sleep(LOOK).await;
+            }
+        }
     }
 
     /// Waits until everything is handled that is due by now, or nothing is any more. Ends the workers, and

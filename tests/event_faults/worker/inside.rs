@@ -33,6 +33,7 @@ async fn a_worker_on_sqlite_executes_its_requests() {
         assert!(cluster.is_waiting(&held).await);
         cluster.workers[0].send(&Request::GoOn);
     }
+    cluster.wait_for_jobs().await;
     let (history, _) = cluster.end().await;
     history.check().unwrap();
     let committed = history.answers.iter().filter(|(_, answer)| *answer == Answer::Committed);
