@@ -129,18 +129,16 @@ async fn open(databases: &Databases) -> Result<u64, ReadError> {
     databases.repository::<Transfer>().count_where(open).await
 }
 
-/// The wallet of an owner, opened if there is none.
+/// The wallet of an owner, opened by the first run. The key makes it one, even if the commit of a run that was
+/// killed arrives after this one has looked.
 async fn wallet(
     executor: &ActionExecutor,
     country: ShardIdentifier,
     owner: &str,
 ) -> Result<ShardedId<Wallet>, Failure> {
-    let wallets = executor.databases().repository::<Wallet>();
-    if let Some(wallet) = wallets.find_one(Wallet::OWNER.eq(owner)).await? {
-        return Ok(wallet.id);
-    }
     let opening = Opening { country, owner: owner.to_owned(), balance: BALANCE };
-    Ok(executor.execute(&OpenWallet, opening).principal(owner).await?.id)
+    let open = executor.execute(&OpenWallet, opening).principal(owner);
+    Ok(open.idempotency_key("open-wallet").await?.id)
 }
 
 /// Accepts each offer, after a time that may be longer than it is open. Ends with an error only.

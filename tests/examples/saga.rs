@@ -1,5 +1,6 @@
 //! The saga of transfers: whatever happens, each of them ends as its offer did, and no money is lost.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer};
@@ -20,7 +21,15 @@ impl Pair {
         let folder = tempfile::tempdir().unwrap();
         let urls = urls(&folder.path().display().to_string());
         let group = |n: usize| {
-            let primary = format!("configs: {{primary-config: {{url: '{}'}}}}", urls[n]);
+            let url = &urls[n];
+            // The databases of a MySQL server share one `eventlog`, unless each names its own.
+            let eventlog = match url.rsplit_once('/') {
+                Some((_, name)) if url.contains("mysql") || url.contains("mariadb") => {
+                    format!(", eventlog: {name}_log")
+                }
+                _ => String::new(),
+            };
+            let primary = format!("configs: {{primary-config: {{url: '{url}'{eventlog}}}}}");
             format!("    - {{group: {n}, name: shard-{n}, members: [{{member: 0, {primary}}}]}}\n")
         };
         let head = "ekbatan:\n  sharding:\n    default-shard: {group: 0, member: 0}\n    groups:\n";
@@ -74,11 +83,13 @@ fn goes_on_after_kills(pair: &Pair) {
     let mut sent = 0;
     for _ in 0..5 {
         let mut program = pair.program().args(&["--transfers", "30"]).into_command();
-        let mut running = program.stdout(std::process::Stdio::null()).spawn().unwrap();
+        let running = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut running = running.unwrap();
         std::thread::sleep(Duration::from_millis(fastrand::u64(200..2_500)));
         running.kill().unwrap();
-        let ended = running.wait().unwrap();
-        assert!(ended.success() || ended.code().is_none(), "it ended by itself: {ended}");
+        let ended = running.wait_with_output().unwrap();
+        let by_itself = ended.status.code().is_some_and(|code| code != 0);
+        assert!(!by_itself, "it ended by itself: {ended:?}");
         sent += 30;
     }
     let (completed, returned) = pair.run(&["--transfers", "10"]);
