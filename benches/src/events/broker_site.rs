@@ -64,7 +64,11 @@ pub enum Publisher {
     InProcess(InProcessBroker),
     Nats(async_nats::jetstream::Context),
     #[cfg(feature = "relay-rabbitmq")]
-    Rabbitmq(lapin::Connection, lapin::Channel),
+    Rabbitmq {
+        /// The channel lives as long as it.
+        _connection: lapin::Connection,
+        channel: lapin::Channel,
+    },
     #[cfg(feature = "relay-kafka")]
     Kafka(Box<krafka::producer::Producer>),
 }
@@ -150,7 +154,7 @@ impl BrokerSite {
                 let connection = amqp(server).await?;
                 let channel = connection.create_channel().await?;
                 channel.confirm_select(Default::default()).await?;
-                Publisher::Rabbitmq(connection, channel)
+                Publisher::Rabbitmq { _connection: connection, channel }
             }
             #[cfg(feature = "relay-kafka")]
             Self::Kafka(server) => {
@@ -197,7 +201,7 @@ impl Publisher {
                 }
             }
             #[cfg(feature = "relay-rabbitmq")]
-            Self::Rabbitmq(_, channel) => {
+            Self::Rabbitmq { channel, .. } => {
                 let options =
                     lapin::options::BasicPublishOptions { mandatory: true, ..Default::default() };
                 let mut confirms = Vec::with_capacity(events.len());
@@ -228,7 +232,7 @@ impl Publisher {
                     handles.push(producer.enqueue(record).await?);
                 }
                 for handle in handles {
-                    handle.await?;
+                    let _offset = handle.await?;
                 }
             }
         }
