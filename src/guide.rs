@@ -19,6 +19,7 @@ pages! {
     events = "../docs/src/events.md",
     remote_calls = "../docs/src/remote-calls.md",
     calls = "../docs/src/calls.md",
+    relay = "../docs/src/relay.md",
     sagas = "../docs/src/sagas.md",
     jobs = "../docs/src/jobs.md",
     migrations = "../docs/src/migrations.md",
