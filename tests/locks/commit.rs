@@ -21,7 +21,7 @@ on_providers! {
     |kind| &crate::commit::LockedDatabase::start(kind).await;
     [
         process, redis, etcd, sqlite, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     deposits_under_a_lock_all_commit_at_the_first_attempt,
     a_lock_within_perform_loses_no_money_and_serializes_no_commit,

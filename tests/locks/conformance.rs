@@ -15,7 +15,7 @@ on_providers! {
     |kind| kind;
     [
         process, redis, etcd, sqlite, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     the_backend_conforms
 }

@@ -21,7 +21,7 @@ on_providers! {
     |kind| &crate::grants::TestBackend::start(kind).await;
     [
         process, redis, etcd, sqlite, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     a_late_release_spares_the_next_grant,
     tokens_grow_within_a_millisecond,

@@ -3,8 +3,16 @@
 //! A test is an `async fn(&TestLocks)`; `on_every_provider!` makes a `#[tokio::test]` of it for each
 //! provider. A new provider adds its name to the macros here and a variant to [`providers::Kind`].
 
-/// Declares each test once for each provider that is named.
+/// Declares each test once for each provider that is named. A list that ends with `; stores` also
+/// names the providers whose features are enabled: `scripts/test stores` enables them.
 macro_rules! on_providers {
+    (|$kind:ident| $argument:expr; [$($provider:ident),+ $(,)?; stores] $($tests:tt)*) => {
+        on_providers! { |$kind| $argument; [$($provider),+] $($tests)* }
+        #[cfg(feature = "mongodb")]
+        on_providers! { |$kind| $argument; [mongodb] $($tests)* }
+        #[cfg(feature = "aerospike")]
+        on_providers! { |$kind| $argument; [aerospike] $($tests)* }
+    };
     (|$kind:ident| $argument:expr; [$($provider:ident),+ $(,)?] $($tests:tt)*) => {
         support::test_matrix! {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -16,6 +24,8 @@ macro_rules! on_providers {
     (@kind process) => { crate::providers::Kind::Process };
     (@kind redis) => { crate::providers::Kind::Redis };
     (@kind etcd) => { crate::providers::Kind::Etcd };
+    (@kind mongodb) => { crate::providers::Kind::MongoDb };
+    (@kind aerospike) => { crate::providers::Kind::Aerospike };
     (@kind sqlite) => { crate::providers::Kind::Sqlite };
     (@kind postgres_lease) => { crate::providers::Kind::PostgresLease };
     (@kind postgres_session) => { crate::providers::Kind::PostgresSession };
@@ -31,7 +41,7 @@ macro_rules! on_every_provider {
             |kind| &crate::providers::TestLocks::start(kind).await;
             [
                 process, redis, etcd, sqlite, postgres_lease, postgres_session,
-                mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+                mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
             ]
             $($tests)*
         }

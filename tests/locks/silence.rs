@@ -19,7 +19,7 @@ on_providers! {
     |kind| crate::silence::Silenced::start(kind).await;
     [
         redis, etcd, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     a_wait_without_an_answer_is_not_busy,
     a_try_behind_a_pending_one_waits_for_its_answer,
