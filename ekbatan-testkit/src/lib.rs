@@ -6,6 +6,8 @@
 //! - [`mysql`]: the same for MySQL and MariaDB.
 //! - [`redis`]: the same for Redis.
 //! - [`etcd`]: the same for etcd.
+//! - [`ferretdb`]: the same for FerretDB, which speaks the protocol of MongoDB.
+//! - [`aerospike`]: the same for Aerospike, if the environment names one.
 //! - [`sqlite`]: a temporary SQLite database file.
 //! - [`proxy`]: a TCP proxy that counts round trips, delays, stalls and cuts.
 //! - [`cancel`]: drops a future after a given number of polls.
@@ -18,9 +20,11 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod aerospike;
 pub mod cancel;
 mod database_url;
 pub mod etcd;
+pub mod ferretdb;
 mod front;
 #[cfg(feature = "locks")]
 pub mod locks;
@@ -32,8 +36,10 @@ pub mod redis;
 mod server;
 pub mod sqlite;
 
+pub use aerospike::{AerospikeServer, AerospikeServerBuilder};
 pub use cancel::{Dropped, drop_at_poll};
 pub use etcd::{EtcdServer, EtcdServerBuilder};
+pub use ferretdb::{FerretDbServer, FerretDbServerBuilder};
 #[cfg(feature = "mysql")]
 pub use mysql::{MariaDbServer, MariaDbServerBuilder, MySqlServer, MySqlServerBuilder};
 pub use postgres::{PostgresServer, PostgresServerBuilder};
