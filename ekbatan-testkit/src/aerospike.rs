@@ -128,7 +128,7 @@ impl Product for AerospikeProduct {
     }
 
     fn server(&self, env: &ServerEnv) -> Command {
-        let config = config::text(&env.data(), env.port(), &self.settings);
+        let config = config::text(NAMESPACE, &env.data(), env.port(), &self.settings);
         let mut command = env.command("sh");
         command.args(["-c", SERVER, "ekbatan-aerospike"]).arg(env.data()).arg(config);
         command.arg(self.folder.join("asd")).arg(env.folder().join("aerospike.conf"));

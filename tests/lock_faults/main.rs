@@ -60,6 +60,7 @@ mod holds;
 mod ledger;
 mod providers;
 mod server;
+mod stores;
 mod worker;
 
 mod attack;
@@ -70,4 +71,8 @@ mod fairness;
 mod faults;
 mod many;
 mod overdue;
+#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+mod standstills;
 mod stopped;
+#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+mod wrong_clock;

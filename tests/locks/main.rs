@@ -8,6 +8,9 @@
 macro_rules! on_providers {
     (|$kind:ident| $argument:expr; [$($provider:ident),+ $(,)?; stores] $($tests:tt)*) => {
         on_providers! { |$kind| $argument; [$($provider),+] $($tests)* }
+        on_providers! { |$kind| $argument; [; stores] $($tests)* }
+    };
+    (|$kind:ident| $argument:expr; [; stores] $($tests:tt)*) => {
         #[cfg(feature = "mongodb")]
         on_providers! { |$kind| $argument; [mongodb] $($tests)* }
         #[cfg(feature = "aerospike")]
@@ -77,6 +80,8 @@ mod database;
 mod pooler;
 mod providers;
 
+#[cfg(feature = "aerospike")]
+mod aerospike;
 mod cleaning;
 mod commit;
 mod conformance;
@@ -93,6 +98,8 @@ mod grants;
 mod hand_over;
 mod lead;
 mod listing;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod mysql;
 mod postgres;
 mod queue;
@@ -112,6 +119,7 @@ mod siblings;
 mod silence;
 mod sql;
 mod sqlite;
+mod stores;
 mod telemetry;
 mod trap;
 mod trips;

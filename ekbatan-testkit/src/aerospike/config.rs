@@ -4,13 +4,12 @@
 
 use std::path::Path;
 
-use super::NAMESPACE;
 use crate::server::{Settings, free_port};
 
 /// What begins like this belongs to the storage of the namespace.
 const OF_STORAGE: &str = "storage.";
 
-pub(super) fn text(data: &Path, port: u16, settings: &Settings) -> String {
+pub(super) fn text(namespace: &str, data: &Path, port: u16, settings: &Settings) -> String {
     let data = data.display();
     // Nobody else connects to them. A port that is taken by the start ends the server, and the next
     // start has others.
@@ -62,13 +61,13 @@ network {{
 mod-lua {{
     user-path {data}/lua
 }}
-namespace {NAMESPACE} {{
-{namespace}    storage-engine memory {{
+namespace {namespace} {{
+{of_namespace}    storage-engine memory {{
         data-size 1G
 {storage}    }}
 }}
 ",
-        namespace = lines(false),
+        of_namespace = lines(false),
         storage = lines(true),
     )
 }
@@ -79,10 +78,10 @@ mod tests {
 
     #[test]
     fn the_last_value_of_a_setting_wins_and_stands_in_its_section() {
-        let mut settings = Settings::new(&super::super::DEFAULTS);
+        let mut settings = Settings::new(&[("nsup-period", "1")]);
         settings.push("nsup-period".to_owned(), "0".to_owned());
         settings.push("storage.evict-used-pct".to_owned(), "50".to_owned());
-        let text = text(Path::new("/data"), 3000, &settings);
+        let text = text("test", Path::new("/data"), 3000, &settings);
         assert_eq!(text.matches("nsup-period").count(), 1);
         assert!(text.contains("nsup-period 0\n"), "{text}");
         let (_, storage) = text.split_once("storage-engine memory {").unwrap();
