@@ -42,6 +42,8 @@ fn kind(error: &Error) -> FailureKind {
             FailureKind::InDoubt
         }
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => FailureKind::InDoubt,
+        // It met others again and again.
+        ErrorKind::Command(_) if is_collision(error) => FailureKind::Unavailable,
         ErrorKind::Command(error) => of_code(error.code),
         _ => FailureKind::Refused,
     }

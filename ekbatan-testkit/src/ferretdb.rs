@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, Connection};
 use tokio::net::TcpStream;
 
 use crate::database_url::DatabaseUrl;
@@ -78,6 +80,26 @@ impl FerretDbServer {
     /// The URL of the server, `mongodb://127.0.0.1:…/test`.
     pub fn url(&self) -> String {
         self.handle.url().to_string()
+    }
+
+    /// Runs an `update` command, written as extended JSON, in a database: at the PostgreSQL below, so
+    /// that a test needs no client.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server does not answer, or refuses the command.
+    pub async fn update(&self, database: &str, command: &str) -> Result<(), ServerError> {
+        let data = FerretDbProduct::data_folder(self.handle.url()).await.unwrap_or_default();
+        let options = PgConnectOptions::new()
+            .socket(data.parent().unwrap_or(&data))
+            .username(SUPERUSER)
+            .database("postgres");
+        let mut connection = PgConnection::connect_with(&options).await?;
+        let [database, command] = [database, command].map(|text| text.replace('\'', "''"));
+        let sql = format!("SELECT documentdb_api.update('{database}', '{command}')");
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await?;
+        connection.close().await?;
+        Ok(())
     }
 }
 

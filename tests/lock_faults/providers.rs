@@ -15,12 +15,7 @@ pub enum Kind {
     Process,
     Redis,
     Etcd,
-    #[cfg_attr(not(feature = "mongodb"), expect(dead_code, reason = "its tests need the feature"))]
     MongoDb,
-    #[cfg_attr(
-        not(feature = "aerospike"),
-        expect(dead_code, reason = "its tests need the feature")
-    )]
     Aerospike,
     PostgresLease,
     PostgresSession,

@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use ekbatan::lock::{Attempt, Grant, GrantRequest, KeyedLockProvider, LockBackend, LockKey};
+use ekbatan::lock::{
+    Attempt, Grant, GrantExtension, GrantRequest, KeyedLockProvider, LockBackend, LockKey,
+};
 use ekbatan_testkit::{Dropped, drop_at_poll};
 use uuid::Uuid;
 
@@ -15,6 +17,7 @@ on_providers! {
     [; stores]
     only_the_owner_extends_and_releases,
     an_expired_lease_does_not_release_its_successor,
+    what_is_over_is_not_brought_back,
     the_longest_and_the_shortest_terms_are_taken,
     an_abandoned_try_that_arrives_late_takes_nothing,
     a_try_that_is_sent_twice_is_granted_once,
@@ -79,6 +82,25 @@ async fn an_expired_lease_does_not_release_its_successor(kind: Kind) {
     one.close().await;
     assert!(other.inspect(&key).await.unwrap().is_some());
     assert!(successor.release().await, "nobody else has released it");
+}
+
+/// Although nobody has taken the key since.
+async fn what_is_over_is_not_brought_back(kind: Kind) {
+    let (one, _) = two(kind).await;
+    let (over, stands) = ("over", "stands");
+    let grant = taken(&*one, over, Duration::from_millis(50)).await;
+    let standing = taken(&*one, stands, LONG).await;
+    while one.inspect(over).await.unwrap().is_some() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!one.extend(over, &grant, LONG).await.unwrap());
+    let both = [(over, grant), (stands, standing)]
+        .map(|(key, grant)| GrantExtension::new(key, grant, LONG * 2));
+    assert_eq!(one.extend_all(&both).await.unwrap(), [false, true]);
+    assert!(!one.release(over, &grant).await.unwrap().ours);
+    assert!(!one.force_release(over, &grant, "a test").await.unwrap());
+    assert_eq!(one.inspect(over).await.unwrap(), None);
+    assert!(one.inspect(stands).await.unwrap().unwrap().remaining.unwrap() > LONG);
 }
 
 async fn the_longest_and_the_shortest_terms_are_taken(kind: Kind) {
