@@ -14,6 +14,7 @@ use ekbatan_testkit::{
 use uuid::Uuid;
 
 use crate::sql::place::Place;
+use crate::stores;
 
 /// Every provider that the suite runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,12 @@ pub enum Kind {
     Process,
     Redis,
     Etcd,
+    MongoDb,
+    #[cfg_attr(
+        not(feature = "aerospike"),
+        expect(dead_code, reason = "its tests need the feature")
+    )]
+    Aerospike,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -31,6 +38,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether it is one of those of `scripts/test stores`.
+    pub fn is_store(self) -> bool {
+        matches!(self, Kind::MongoDb | Kind::Aerospike)
+    }
+
     pub fn is_mariadb(self) -> bool {
         matches!(self, Kind::MariaDbLease | Kind::MariaDbSession)
     }
@@ -60,7 +72,9 @@ impl TestLocks {
         let mut file = None;
         let place = match kind {
             Kind::Process => String::new(),
-            Kind::Redis | Kind::Etcd => Uuid::new_v4().to_string(),
+            Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike => {
+                Uuid::new_v4().to_string()
+            }
             Kind::PostgresLease | Kind::PostgresSession => {
                 PostgresServer::shared().await.unwrap().create_database().await.unwrap()
             }
@@ -78,7 +92,8 @@ impl TestLocks {
 
     /// The database of the locks, if they are on a server with SQL.
     pub fn place(&self) -> Option<Place> {
-        let is_sql = !matches!(self.kind, Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite);
+        let is_other = matches!(self.kind, Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite);
+        let is_sql = !is_other && !self.kind.is_store();
         is_sql.then(|| Place { kind: self.kind, url: self.place.clone() })
     }
 
@@ -128,6 +143,9 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
             let server = EtcdServer::shared().await.unwrap();
             let backend = EtcdBackend::connect(&server.url(), place).await.unwrap();
             LockProvider::new(backend, "test")
+        }
+        Kind::MongoDb | Kind::Aerospike => {
+            stores::provider(kind, &stores::url(kind).await, place).await
         }
         Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,
         Kind::Sqlite => on_sqlite(place).await,

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::providers::{Kind, LONG, TestLocks};
 use crate::sql::place::Place;
+use crate::stores;
 
 on_every_provider! { a_lost_lease_affects_no_other }
 
@@ -18,7 +19,7 @@ mod round_trips {
 
     on_providers! {
         |kind| kind;
-        [redis, postgres_lease, mysql_lease, mariadb_lease]
+        [redis, postgres_lease, mysql_lease, mariadb_lease; stores]
         many_leases_are_renewed_in_few_round_trips,
     }
 }
@@ -67,6 +68,10 @@ async fn counted(kind: Kind) -> (LockProvider, Proxy) {
         let namespace = Uuid::new_v4().to_string();
         let backend = RedisBackend::connect(&proxy.url_for(&url), &namespace).await.unwrap();
         return (LockProvider::new(backend, "test"), proxy);
+    }
+    if kind.is_store() {
+        let (url, proxy) = stores::proxied(&stores::url(kind).await).await;
+        return (stores::provider(kind, &url, &Uuid::new_v4().to_string()).await, proxy);
     }
     let place = Place::shared(kind).await;
     let proxy = place.proxy().await;

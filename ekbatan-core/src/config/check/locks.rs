@@ -73,7 +73,7 @@ fn provider(
     }
     if !config.url.trim().is_empty() {
         let Some(address) = LockProviderKind::at(&config.url) else {
-            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.., rediss://.., etcd://.. or etcds://.., or `provider: in-process` without an address";
+            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.., rediss://.., etcd://.., etcds://.., mongodb://.. or aerospike://.., or `provider: in-process` without an address";
             findings.add_value(&url, shown(&config.url), message);
             return None;
         };
@@ -134,7 +134,11 @@ fn meanings(locks: &LockConfig, provider: LockProviderKind, at: &KeyPath, findin
     if locks.namespace.is_some()
         && !matches!(
             provider,
-            LockProviderKind::Redis | LockProviderKind::Etcd | LockProviderKind::InProcess
+            LockProviderKind::Redis
+                | LockProviderKind::Etcd
+                | LockProviderKind::MongoDb
+                | LockProviderKind::Aerospike
+                | LockProviderKind::InProcess
         )
     {
         let message = format!(
