@@ -1,6 +1,6 @@
 //! Keyed locks: leases on keys, with one contract over every backend.
 
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "hbase", feature = "redis"))]
 use ekbatan_core::config::LockProviderKind;
 use ekbatan_core::config::LockSettings;
 #[doc(no_inline)]
@@ -8,6 +8,9 @@ pub use ekbatan_lock::*;
 #[cfg(feature = "etcd")]
 #[doc(no_inline)]
 pub use ekbatan_lock_etcd::{EtcdBackend, WithEtcd};
+#[cfg(feature = "hbase")]
+#[doc(no_inline)]
+pub use ekbatan_lock_hbase::{HBaseBackend, WithHBase};
 #[cfg(feature = "redis")]
 #[doc(no_inline)]
 pub use ekbatan_lock_redis::{RedisBackend, WithRedis};
@@ -35,8 +38,8 @@ pub use ekbatan_lock_redis::{RedisBackend, WithRedis};
 /// ```
 pub type KeyedLocks = LockRegistry<CompiledIn>;
 
-/// The lock servers of this build: in-process, those of the enabled database features, Redis with
-/// the feature `redis`, and etcd with the feature `etcd`.
+/// The lock servers of this build: in-process, those of the enabled database features, and Redis,
+/// etcd and HBase with the features `redis`, `etcd` and `hbase`.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CompiledIn;
@@ -46,6 +49,10 @@ impl LockServers for CompiledIn {
         #[cfg(feature = "etcd")]
         if settings.provider == LockProviderKind::Etcd {
             return WithEtcd::open(settings).await;
+        }
+        #[cfg(feature = "hbase")]
+        if settings.provider == LockProviderKind::HBase {
+            return WithHBase::open(settings).await;
         }
         #[cfg(feature = "redis")]
         if settings.provider == LockProviderKind::Redis {

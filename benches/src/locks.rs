@@ -4,6 +4,8 @@
 //! Invariants: a figure is reported only if no two clients held the key at the same time.
 
 mod child;
+#[cfg(feature = "hbase")]
+mod hbase;
 mod key;
 mod lock_client;
 mod mysql;

@@ -6,6 +6,7 @@
 //! - [`mysql`]: the same for MySQL and MariaDB.
 //! - [`redis`]: the same for Redis.
 //! - [`etcd`]: the same for etcd.
+//! - [`hbase`]: the same for HBase.
 //! - [`sqlite`]: a temporary SQLite database file.
 //! - [`proxy`]: a TCP proxy that counts round trips, delays, stalls and cuts.
 //! - [`cancel`]: drops a future after a given number of polls.
@@ -22,6 +23,7 @@ pub mod cancel;
 mod database_url;
 pub mod etcd;
 mod front;
+pub mod hbase;
 #[cfg(feature = "locks")]
 pub mod locks;
 #[cfg(feature = "mysql")]
@@ -34,6 +36,7 @@ pub mod sqlite;
 
 pub use cancel::{Dropped, drop_at_poll};
 pub use etcd::{EtcdServer, EtcdServerBuilder};
+pub use hbase::{HBaseRows, HBaseServer, HBaseServerBuilder};
 #[cfg(feature = "mysql")]
 pub use mysql::{MariaDbServer, MariaDbServerBuilder, MySqlServer, MySqlServerBuilder};
 pub use postgres::{PostgresServer, PostgresServerBuilder};

@@ -69,6 +69,7 @@ fn the_url_selects_the_provider() {
         ("rediss://h", LockProviderKind::Redis),
         ("etcd://a:2379,b:2379", LockProviderKind::Etcd),
         ("etcds://h", LockProviderKind::Etcd),
+        ("hbase://a:16000,b/table?cluster=c", LockProviderKind::HBase),
     ] {
         assert_eq!(locks(&format!("url: '{url}'")).provider, expected, "{url}");
     }
@@ -111,13 +112,16 @@ fn an_invalid_value_says_what_to_write() {
             "contradicts the address, which is one of redis",
         ),
         ("url: 'consul://h'", "url", "is not the address of a known lock provider"),
-        ("url: 'consul://h'", "url", "etcd://.. or etcds://.."),
+        ("url: 'consul://h'", "url", "etcds://.. or hbase://.."),
         ("provider: etcd", "url", "the primary is postgres, so give `url`"),
         ("provider: etcdd, url: 'etcd://h'", "provider", "did you mean `etcd`?"),
         ("url: 'etcd://h', strategy: session", "strategy", "etcd has no session locks"),
         ("url: 'etcd://h', grants: asynchronous", "grants", "leases in PostgreSQL only"),
         ("url: 'etcd://h', namespace: '/app'", "namespace", "contains `/`"),
         ("url: 'etcd://a:2379,b:x'", "url", "x"),
+        ("url: 'hbase://h', strategy: session", "strategy", "hbase has no session locks"),
+        ("url: 'hbase://h', namespace: 'a/b'", "namespace", "contains `/`"),
+        ("provider: hbase", "url", "the primary is postgres, so give `url`"),
         ("strategy: sessions", "strategy", "did you mean `session`?"),
         ("url: 'redis://h', strategy: session", "strategy", "redis has no session locks"),
         ("provider: in-process, strategy: session", "strategy", "in-process has no session locks"),

@@ -25,6 +25,8 @@ macro_rules! on_providers {
         on_providers! { [mongodb MongoDb] $($tests)* }
         #[cfg(feature = "aerospike")]
         on_providers! { [aerospike Aerospike] $($tests)* }
+        #[cfg(feature = "hbase")]
+        on_providers! { [hbase HBase] $($tests)* }
     };
     (@servers [$($module:ident $kind:ident),*] $($tests:tt)*) => {
         on_providers! {
@@ -70,4 +72,6 @@ mod fairness;
 mod faults;
 mod many;
 mod overdue;
+#[cfg(feature = "hbase")]
+mod skewed;
 mod stopped;

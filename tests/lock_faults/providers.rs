@@ -13,6 +13,8 @@ pub enum Kind {
     Process,
     Redis,
     Etcd,
+    #[cfg(feature = "hbase")]
+    HBase,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -43,6 +45,12 @@ impl Kind {
                 let backend = EtcdBackend::connect(url, EtcdBackend::NAMESPACE).await.unwrap();
                 LockProvider::new(backend, "test")
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                use ekbatan::lock::HBaseBackend;
+                let backend = HBaseBackend::connect(url, HBaseBackend::NAMESPACE).await.unwrap();
+                LockProvider::new(backend, "test")
+            }
             Kind::PostgresLease => {
                 LockProvider::new(postgres().await.leases().await.unwrap(), "test")
             }
@@ -69,6 +77,8 @@ impl Kind {
             // One for commands, one for the notifications of releases.
             Kind::Redis => 2,
             Kind::Etcd => 1,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => 1,
             // The pool, and one for the notifications of releases.
             Kind::PostgresLease => POOL + 1,
             Kind::MySqlLease | Kind::MariaDbLease => POOL,
@@ -82,6 +92,8 @@ impl Kind {
         match self {
             Kind::Process | Kind::Sqlite => Duration::ZERO,
             Kind::Redis | Kind::Etcd => Duration::from_secs(5),
+            #[cfg(feature = "hbase")]
+            Kind::HBase => Duration::from_secs(5),
             _ => Duration::from_secs(15),
         }
     }

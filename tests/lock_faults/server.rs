@@ -1,9 +1,11 @@
 //! The lock server of one test: the faults that a test injects, and the locks that the server reports.
 
+#[cfg(feature = "hbase")]
+mod hbase;
 mod sql;
 
 use ekbatan_testkit::{
-    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite,
+    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, Proxy, RedisServer, TempSqlite,
 };
 use redis::FromRedisValue;
 use sqlx::{Connection, Row, SqliteConnection};
@@ -29,6 +31,8 @@ enum Program {
     Postgres(PostgresServer),
     Redis(RedisServer),
     Etcd(EtcdServer),
+    #[cfg(feature = "hbase")]
+    HBase(hbase::Table),
     MySql(MappedMutexGuard<'static, MySqlServer>),
     MariaDb(MappedMutexGuard<'static, MariaDbServer>),
 }
@@ -50,6 +54,8 @@ impl LockServer {
             Kind::MariaDbLease | Kind::MariaDbSession => {
                 MariaDbServer::shared().await.unwrap().create_database().await
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => return Self::start(kind).await,
             Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite => {
                 return Self::start(kind).await;
             }
@@ -83,6 +89,12 @@ impl LockServer {
                 let url = server.url();
                 (Program::Etcd(server), url)
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                let table = hbase::Table::new().await;
+                let url = table.url();
+                (Program::HBase(table), url)
+            }
             Kind::PostgresLease | Kind::PostgresSession => {
                 let server = PostgresServer::start().await.unwrap();
                 let url = server.create_database().await.unwrap();
@@ -114,7 +126,20 @@ impl LockServer {
 
     /// The address that the server listens on, for a proxy.
     pub fn address(&self) -> &str {
+        #[cfg(feature = "hbase")]
+        if let Program::HBase(table) = &self.program {
+            return table.rows();
+        }
         self.url.split(['@', '/']).find(|part| part.starts_with("127.")).expect("a server")
+    }
+
+    /// The URL of clients behind a proxy to [`address`](Self::address).
+    pub fn url_through(&self, proxy: &Proxy) -> String {
+        #[cfg(feature = "hbase")]
+        if let Program::HBase(table) = &self.program {
+            return table.url_through(proxy);
+        }
+        proxy.url_for(&self.url)
     }
 
     /// Kills the server and restarts it with its data.
@@ -144,6 +169,8 @@ impl LockServer {
             Program::Postgres(server) => server.kill().await,
             Program::Redis(server) => server.kill().await,
             Program::Etcd(server) => server.kill().await,
+            #[cfg(feature = "hbase")]
+            Program::HBase(table) => table.server.kill().await,
             Program::MySql(server) => server.kill().await,
             Program::MariaDb(server) => server.kill().await,
             _ => unreachable!("there is no server of its own"),
@@ -157,6 +184,8 @@ impl LockServer {
             Program::Postgres(server) => server.restart().await,
             Program::Redis(server) => server.restart().await,
             Program::Etcd(server) => server.restart().await,
+            #[cfg(feature = "hbase")]
+            Program::HBase(table) => table.server.restart().await,
             Program::MySql(server) => server.restart().await,
             Program::MariaDb(server) => server.restart().await,
             _ => unreachable!("there is no server of its own"),
@@ -196,6 +225,8 @@ impl LockServer {
                 list.lines().filter(|client| !client.contains(&ours)).count()
             }
             Kind::Etcd => self.established(),
+            #[cfg(feature = "hbase")]
+            Kind::HBase => hbase::connections_of_this_process(self.address()),
             kind if kind.is_postgres() => self.postgres_sessions().await,
             _ => self.mysql_sessions().await.len(),
         }
@@ -207,6 +238,8 @@ impl LockServer {
             Kind::Process => Vec::new(),
             Kind::Redis => self.held_on_redis().await,
             Kind::Etcd => self.held_on_etcd().await,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => hbase::held(&self.url).await,
             Kind::Sqlite => self.held_in_the_file().await,
             kind if kind.is_postgres() => self.held_on_postgres().await,
             _ => self.held_on_mysql().await,

@@ -42,6 +42,8 @@ impl LockedDatabase {
     pub async fn start(kind: Kind) -> Self {
         let dialect = match kind {
             Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite => Dialect::Sqlite,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => Dialect::Sqlite,
             Kind::PostgresLease | Kind::PostgresSession => Dialect::Postgres,
             Kind::MySqlLease | Kind::MySqlSession => Dialect::MySql,
             Kind::MariaDbLease | Kind::MariaDbSession => Dialect::MariaDb,

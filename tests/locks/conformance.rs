@@ -37,6 +37,13 @@ async fn the_backend_conforms(kind: Kind) {
             // A waiter is registered at the server, and no other caller is told of a release.
             LockConformance::of(backend().await, backend().await).without_hints()
         }
+        #[cfg(feature = "hbase")]
+        Kind::HBase => {
+            let namespace = Uuid::new_v4().to_string();
+            let backend = async || crate::hbase::backend(&namespace).await;
+            // A waiter is registered at the server, and no other caller is told of a release.
+            LockConformance::of(backend().await, backend().await).without_hints()
+        }
         Kind::Sqlite => {
             let file = TempSqlite::new().unwrap();
             let suite = LockConformance::of(in_a_file(&file).await, in_a_file(&file).await);

@@ -66,6 +66,11 @@ impl TestBackend {
                 let backend = EtcdBackend::connect(&url, &namespace).await.unwrap();
                 Self { backend: Box::new(backend), data: Data::Elsewhere }
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                let backend = crate::hbase::backend(&Uuid::new_v4().to_string()).await;
+                Self { backend: Box::new(backend), data: Data::Elsewhere }
+            }
             Kind::Sqlite => {
                 let file = TempSqlite::new().unwrap();
                 let locks = SqliteLocks::connect(&file.url()).await.unwrap();

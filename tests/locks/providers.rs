@@ -21,6 +21,8 @@ pub enum Kind {
     Process,
     Redis,
     Etcd,
+    #[cfg(feature = "hbase")]
+    HBase,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -33,6 +35,21 @@ pub enum Kind {
 impl Kind {
     pub fn is_mariadb(self) -> bool {
         matches!(self, Kind::MariaDbLease | Kind::MariaDbSession)
+    }
+
+    /// Whether a holder learns of a loss before its lease is renewed.
+    pub fn watches_leases(self) -> bool {
+        #[cfg(feature = "hbase")]
+        if self == Kind::HBase {
+            return true;
+        }
+        self == Kind::Etcd
+    }
+
+    /// Whether its locks are in a database on a server with SQL.
+    pub fn is_sql_server(self) -> bool {
+        self.is_session()
+            || matches!(self, Kind::PostgresLease | Kind::MySqlLease | Kind::MariaDbLease)
     }
 
     /// Whether its locks belong to a session of the server.
@@ -61,6 +78,8 @@ impl TestLocks {
         let place = match kind {
             Kind::Process => String::new(),
             Kind::Redis | Kind::Etcd => Uuid::new_v4().to_string(),
+            #[cfg(feature = "hbase")]
+            Kind::HBase => Uuid::new_v4().to_string(),
             Kind::PostgresLease | Kind::PostgresSession => {
                 PostgresServer::shared().await.unwrap().create_database().await.unwrap()
             }
@@ -78,8 +97,7 @@ impl TestLocks {
 
     /// The database of the locks, if they are on a server with SQL.
     pub fn place(&self) -> Option<Place> {
-        let is_sql = !matches!(self.kind, Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite);
-        is_sql.then(|| Place { kind: self.kind, url: self.place.clone() })
+        self.kind.is_sql_server().then(|| Place { kind: self.kind, url: self.place.clone() })
     }
 
     /// The provider of another node. In-process locks have one node only.
@@ -129,6 +147,8 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
             let backend = EtcdBackend::connect(&server.url(), place).await.unwrap();
             LockProvider::new(backend, "test")
         }
+        #[cfg(feature = "hbase")]
+        Kind::HBase => LockProvider::new(crate::hbase::backend(place).await, "test"),
         Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,
         Kind::Sqlite => on_sqlite(place).await,
         Kind::MySqlLease | Kind::MySqlSession | Kind::MariaDbLease | Kind::MariaDbSession => {

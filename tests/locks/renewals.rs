@@ -45,8 +45,8 @@ async fn a_lost_lease_affects_no_other(t: &TestLocks) {
     let lost = leases.remove(5);
     assert!(by.force_release(&LockKey::named("renewed 5"), "a test").await.unwrap());
     let cause = tokio::time::timeout(LONG, lost.lost()).await.expect("the loss is noticed");
-    // etcd tells of the deletion before the next renewal notices it.
-    let told = t.kind() == Kind::Etcd && matches!(cause, LossCause::SessionGone(_));
+    // etcd tells of the deletion before the next renewal notices it, and HBase is looked at.
+    let told = t.kind().watches_leases() && matches!(cause, LossCause::SessionGone(_));
     assert!(told || matches!(cause, LossCause::Taken | LossCause::Forced(_)), "{cause:?}");
     // Each other one was renewed since, or it would be over.
     tokio::time::sleep(TERM + TERM / 3).await;

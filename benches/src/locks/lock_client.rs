@@ -20,6 +20,8 @@ pub enum LockClient {
     NamedLock(NamedLock),
     MySqlRow(MySqlRow),
     SqliteRow(SqliteRow),
+    #[cfg(feature = "hbase")]
+    CheckAndMutate(super::hbase::CheckAndMutate),
     Ekbatan(LockProvider, LockKey),
 }
 
@@ -45,6 +47,8 @@ impl LockClient {
             Self::NamedLock(lock) => lock.acquire().await?,
             Self::MySqlRow(row) => row.acquire().await?,
             Self::SqliteRow(row) => row.acquire().await?,
+            #[cfg(feature = "hbase")]
+            Self::CheckAndMutate(row) => row.acquire().await?,
         }
         Ok(KeyGuard::AtTheServer)
     }
@@ -59,6 +63,8 @@ impl LockClient {
             (Self::NamedLock(lock), _) => lock.release().await?,
             (Self::MySqlRow(row), _) => row.release().await?,
             (Self::SqliteRow(row), _) => row.release().await?,
+            #[cfg(feature = "hbase")]
+            (Self::CheckAndMutate(row), _) => row.release().await?,
             (Self::Mutex(_) | Self::Ekbatan(..), KeyGuard::AtTheServer) => false,
         };
         if still_held { Ok(()) } else { Err("the key was lost while it was held".into()) }

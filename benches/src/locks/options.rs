@@ -118,6 +118,10 @@ pub enum Provider {
     MariadbLease,
     /// Rows of a table in a file.
     Sqlite,
+    /// Rows of a table in HBase.
+    #[cfg(feature = "hbase")]
+    #[value(name = "hbase")]
+    HBase,
 }
 
 impl Provider {
@@ -133,6 +137,8 @@ impl Provider {
             Self::MariadbSession => "mariadb-session",
             Self::MariadbLease => "mariadb-lease",
             Self::Sqlite => "sqlite",
+            #[cfg(feature = "hbase")]
+            Self::HBase => "hbase",
         }
     }
 
@@ -149,6 +155,8 @@ impl Provider {
             | Self::MysqlSession
             | Self::MariadbSession
             | Self::Sqlite => &[LockMode::Raw, LockMode::Ekbatan],
+            #[cfg(feature = "hbase")]
+            Self::HBase => &[LockMode::Raw, LockMode::Ekbatan],
             Self::PostgresLease | Self::MysqlLease | Self::MariadbLease => {
                 &[LockMode::Raw, LockMode::Blocking, LockMode::Ekbatan]
             }

@@ -23,11 +23,22 @@ const CONNECTIONS: usize = 4;
 /// The running server, if the provider needs one.
 pub enum LockServer {
     None,
-    Postgres { server: PostgresServer, url: String },
+    Postgres {
+        server: PostgresServer,
+        url: String,
+    },
     Redis(RedisServer),
-    MySql { server: MySqlServer, url: String },
-    MariaDb { server: MariaDbServer, url: String },
+    MySql {
+        server: MySqlServer,
+        url: String,
+    },
+    MariaDb {
+        server: MariaDbServer,
+        url: String,
+    },
     File(TempSqlite),
+    #[cfg(feature = "hbase")]
+    HBase(ekbatan_testkit::HBaseServer, String),
 }
 
 impl LockServer {
@@ -54,6 +65,14 @@ impl LockServer {
                 Self::MariaDb { server, url }
             }
             Provider::Sqlite => Self::File(TempSqlite::new()?),
+            #[cfg(feature = "hbase")]
+            Provider::HBase => {
+                let server = ekbatan_testkit::HBaseServer::start().await?;
+                super::hbase::create(&server).await?;
+                // The port of the rows, for the hand-written locks.
+                let address = format!("{} {}", server.rows_port().await?, server.url());
+                Self::HBase(server, address)
+            }
         })
     }
 
@@ -66,6 +85,8 @@ impl LockServer {
             }
             Self::File(file) => file.url(),
             Self::Redis(server) => server.url(),
+            #[cfg(feature = "hbase")]
+            Self::HBase(_, address) => address.clone(),
         }
     }
 
@@ -76,6 +97,8 @@ impl LockServer {
             Self::MariaDb { server, .. } => server.stop().await?,
             Self::Postgres { server, .. } => server.stop().await?,
             Self::Redis(server) => server.stop().await?,
+            #[cfg(feature = "hbase")]
+            Self::HBase(server, _) => server.stop().await?,
         }
         Ok(())
     }
@@ -125,6 +148,14 @@ pub async fn clients(
                 clients.push(LockClient::SqliteRow(SqliteRow::connect(url).await?));
             }
         }
+        #[cfg(feature = "hbase")]
+        (Provider::HBase, _) => {
+            let port = url.split(' ').next().unwrap_or_default().parse()?;
+            for _ in 0..count {
+                let row = super::hbase::CheckAndMutate::connect(port).await?;
+                clients.push(LockClient::CheckAndMutate(row));
+            }
+        }
         (Provider::Redis, _) => {
             let of_one_process = redis::connect(url, count).await?;
             clients.extend(of_one_process.into_iter().map(LockClient::SetNx));
@@ -155,6 +186,12 @@ async fn locks(provider: Provider, url: &str) -> Result<LockProvider, Failure> {
         }
         Provider::Sqlite => {
             LockProvider::new(SqliteLocks::connect(url).await?.leases().await?, ZONE)
+        }
+        #[cfg(feature = "hbase")]
+        Provider::HBase => {
+            use ekbatan::lock::HBaseBackend;
+            let url = url.split(' ').nth(1).unwrap_or_default();
+            LockProvider::new(HBaseBackend::connect(url, HBaseBackend::NAMESPACE).await?, ZONE)
         }
         Provider::Redis => {
             LockProvider::new(RedisBackend::connect(url, RedisBackend::NAMESPACE).await?, ZONE)

@@ -23,6 +23,8 @@ pub enum LockProviderKind {
     Redis,
     /// etcd.
     Etcd,
+    /// HBase.
+    HBase,
 }
 
 /// How a database stores locks. Locks of different strategies do not exclude each other.
@@ -60,7 +62,7 @@ pub struct LockConfig {
     pub provider: Option<LockProviderKind>,
     /// How the locks are stored. Default: [`LockStrategy::Lease`].
     pub strategy: Option<LockStrategy>,
-    /// The prefix of key names in Redis and etcd. Default `ekbatan-lock`.
+    /// The prefix of key names in Redis, etcd and HBase. Default `ekbatan-lock`.
     pub namespace: Option<String>,
     /// The zone of this process. Default `default`.
     pub zone: Option<String>,
@@ -127,7 +129,7 @@ impl LockConfig {
 }
 
 impl LockProviderKind {
-    const ALL: [(&str, Self); 7] = [
+    const ALL: [(&str, Self); 8] = [
         ("in-process", Self::InProcess),
         ("postgres", Self::Postgres),
         ("mysql", Self::MySql),
@@ -135,6 +137,7 @@ impl LockProviderKind {
         ("sqlite", Self::Sqlite),
         ("redis", Self::Redis),
         ("etcd", Self::Etcd),
+        ("hbase", Self::HBase),
     ];
 
     pub(super) fn named(name: &str) -> Option<Self> {
@@ -156,6 +159,7 @@ impl LockProviderKind {
             None => match scheme(url).to_ascii_lowercase().as_str() {
                 "redis" | "rediss" | "valkey" | "valkeys" if url.contains(':') => Some(Self::Redis),
                 "etcd" | "etcds" if url.contains(':') => Some(Self::Etcd),
+                "hbase" if url.contains(':') => Some(Self::HBase),
                 _ => None,
             },
         }
