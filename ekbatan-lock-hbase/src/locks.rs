@@ -279,44 +279,27 @@ impl Locks {
         Ok(extended)
     }
 
-    /// Ends a lease, and passes the key on to the first that waits.
+    /// Ends a lease, and passes the key on to the first that waits. A token of zero stands for a
+    /// grant whose answer was lost, or for one that waits: then the request that was sent finds a
+    /// changed row if it is still on its way.
     pub(crate) async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        let (mut row, mut fresh) = self.row_of(key, grant).await?;
+        let (mut row, fresh) = self.row_of(key, grant).await?;
+        if !(fresh || row.stands(grant) && row.is_unwanted()) {
+            // Who of those that wait is alive?
+            row = self.look(key).await?;
+        }
         for _ in 0..TRIES {
-            if !(fresh || row.stands(grant) && row.is_unwanted()) {
-                // Who of those that wait is alive?
-                row = self.look(key).await?;
-            }
-            if !row.stands(grant) {
-                if grant.token == 0 {
-                    self.give_up(key, row, grant.owner).await?;
-                }
+            let ours = row.stands(grant);
+            let (expected, next) = if ours {
+                (row.expected_to_stand(), row.ended(self.clock.now(), false))
+            } else if grant.token == 0 {
+                (row.expected(), row.without(grant.owner, self.clock.now()))
+            } else {
                 return Ok(Released { ours: false, wanted: false });
-            }
-            let next = row.ended(self.clock.now(), false);
-            let expected = row.expected_to_stand();
+            };
             let swapped = self.swap(key, &row, (expected, &next), None).await?;
             if swapped.changed {
-                return Ok(Released { ours: true, wanted: next.lease.is_some() });
-            }
-            (row, fresh) = (swapped.row, true);
-        }
-        Err(often_changed())
-    }
-
-    /// Removes one that waits from the queue, and has its request find a changed row if it is still
-    /// on its way.
-    async fn give_up(&self, key: &str, mut row: LockRow, owner: Uuid) -> Result<(), BackendError> {
-        for _ in 0..TRIES {
-            let next = match row.left(owner).filter(|_| row.waits(owner)) {
-                Some(next) => next,
-                // The request asks for a row whose lease is over.
-                None if row.standing().is_some() => return Ok(()),
-                None => row.touched(self.clock.now()),
-            };
-            let swapped = self.swap(key, &row, (row.expected(), &next), None).await?;
-            if swapped.changed {
-                return Ok(());
+                return Ok(Released { ours, wanted: ours && next.lease.is_some() });
             }
             row = swapped.row;
         }

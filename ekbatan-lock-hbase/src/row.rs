@@ -209,10 +209,17 @@ impl LockRow {
         Some(LockState { waiting, ..state })
     }
 
-    /// One fewer that waits.
-    pub(crate) fn left(&self, owner: Uuid) -> Option<LockState> {
-        let state = self.state()?.again();
-        Some(LockState { waiting: self.living_but(owner).collect(), ..state })
+    /// The row without one that waits. It is another state in any case, so that a request of that one
+    /// which is still on its way finds a changed row.
+    pub(crate) fn without(&self, owner: Uuid, now: u64) -> LockState {
+        match self.state() {
+            Some(state) if self.waits(owner) => {
+                let waiting = self.living_but(owner).collect();
+                LockState { waiting, ..state.again() }
+            }
+            Some(state) => state.again(),
+            None => LockState::free(self.next_token(now)),
+        }
     }
 
     /// The end of the lease: the first of those that wait has the key for a moment, in which it
@@ -232,14 +239,6 @@ impl LockRow {
             }
             None if uses_token => LockState::free(self.next_token(now)),
             None => LockState::free(self.token()),
-        }
-    }
-
-    /// The same row, so that a change that is still on its way finds it changed.
-    pub(crate) fn touched(&self, now: u64) -> LockState {
-        match self.state() {
-            Some(state) => state.again(),
-            None => LockState::free(self.next_token(now)),
         }
     }
 }
@@ -349,16 +348,22 @@ mod tests {
         let lease = confirmed.lease.unwrap();
         assert_eq!((lease.term, lease.since, lease.holder.as_str()), (5_000, NOW + 7, "me"));
         assert_eq!((confirmed.token, confirmed.waiting), (passed.token, vec![second]));
-        let left = held.left(first).unwrap();
+        let left = held.without(first, NOW);
         assert_eq!(left.waiting, [second]);
     }
 
     #[test]
-    fn what_is_touched_is_another_state() {
+    fn a_request_that_was_given_up_finds_another_state() {
         let free = row(&LockState::free(7), false, &[]);
-        assert_ne!(free.touched(NOW).stored(), free.state().unwrap().stored());
-        assert_eq!(free.touched(NOW).token, 7);
-        assert_eq!(LockRow::default().touched(NOW).token, NOW as i64);
+        let owner = Uuid::new_v4();
+        let touched = free.without(owner, NOW);
+        assert_ne!(touched.stored(), free.state().unwrap().stored());
+        assert_eq!(touched.token, 7);
+        assert_eq!(LockRow::default().without(owner, NOW).token, NOW as i64);
+        let held = LockRow::default().taken(&taker(owner), NOW).unwrap();
+        let after = row(&held, true, &[]).without(Uuid::new_v4(), NOW);
+        assert_ne!(after.stored(), held.stored());
+        assert_eq!((after.token, after.lease), (held.token, held.lease));
     }
 
     #[test]

@@ -41,13 +41,7 @@ pub(crate) async fn prepare(locks: &Locks) -> Result<(), LockError> {
     let table = client.address().table();
     let schema = match find(client, table).await? {
         Some(schema) => schema,
-        None => {
-            make(client, table).await?;
-            find(client, table).await?.ok_or_else(|| {
-                let why = format!("HBase: the table `{}` was made and is not there", table.name());
-                LockError::Start { source: BackendError::unavailable(why) }
-            })?
-        }
+        None => made(client, table).await?,
     };
     safety::check_table(&table.name(), &schema)?;
     until_enabled(client, table).await?;
@@ -99,6 +93,22 @@ async fn find(client: &Client, table: &Table) -> Result<Option<TableSchema>, Loc
         Ok(GetTableDescriptorsResponse { table_schema }) => Ok(table_schema.into_iter().next()),
         Err(error) if error.is("TableNotFoundException") => Ok(None),
         Err(error) => Err(failed(error)),
+    }
+}
+
+/// Makes the table, and waits until it is there.
+async fn made(client: &Client, table: &Table) -> Result<TableSchema, LockError> {
+    make(client, table).await?;
+    let asked = Instant::now();
+    loop {
+        match find(client, table).await? {
+            Some(schema) => return Ok(schema),
+            None if asked.elapsed() < PATIENCE => sleep(PAUSE).await,
+            None => {
+                let why = format!("HBase: the table `{}` was made and is not there", table.name());
+                return Err(LockError::Start { source: BackendError::unavailable(why) });
+            }
+        }
     }
 }
 

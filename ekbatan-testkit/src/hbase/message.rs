@@ -74,7 +74,7 @@ pub(super) fn field(message: &[u8], wanted: usize) -> &[u8] {
 
 fn read_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut value = 0;
-    for (n, byte) in bytes.iter().take(9).enumerate() {
+    for (n, byte) in bytes.iter().take(10).enumerate() {
         value |= usize::from(byte & 127) << (7 * n);
         if *byte < 128 {
             return Some((value, &bytes[n + 1..]));
@@ -95,6 +95,10 @@ mod tests {
         assert_eq!(field(&message, 3), [7; 200]);
         assert_eq!(fields(&message, 4), []);
         assert_eq!(fields(b"HTTP", 1), []);
+        // A number of 64 bits has ten groups.
+        let long = [count(1, usize::MAX), bytes(2, "behind")].concat();
+        assert_eq!(fields(&long, 1), [Value::Number(usize::MAX)]);
+        assert_eq!(field(&long, 2), b"behind");
         let (first, rest) = (with_length(&message), b"rest");
         let both = [&first[..], rest].concat();
         assert_eq!(delimited(&both), Some((&message[..], &rest[..])));

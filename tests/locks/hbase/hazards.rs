@@ -2,7 +2,7 @@
 //! then with the locks.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ekbatan::lock::{Attempt, LockBackend};
 use ekbatan_testkit::{HBaseRows, HBaseServer};
@@ -19,12 +19,16 @@ async fn by_hand() -> HBaseRows {
     let server = HBaseServer::shared().await.unwrap();
     let table = format!("by_hand_{}", Uuid::new_v4().simple());
     server.create_table(&table, &[], &[("VERSIONS", "1")]).await.unwrap();
+    let begun = Instant::now();
     loop {
-        if let Ok(mut rows) = server.rows(&table).await
-            && rows.get("r").await.is_ok()
-        {
-            return rows;
-        }
+        let why = match server.rows(&table).await {
+            Ok(mut rows) => match rows.get("r").await {
+                Ok(_) => return rows,
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        assert!(begun.elapsed() < LONG, "{why}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -94,7 +98,7 @@ async fn a_term_that_was_made_shorter_ends_for_ever() {
         let rest = other.inspect("k").await.unwrap().unwrap().remaining.unwrap();
         assert!(rest <= term, "{rest:?}");
     }
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let next = loop {
         assert!(begun.elapsed() < LONG, "the lease is back");
         match other.try_grant("k", &request(LONG)).await.unwrap() {
