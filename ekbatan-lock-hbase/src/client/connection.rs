@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::error::CallError;
 use super::frame;
-use super::{ANSWER, Service};
+use super::service::{ANSWER, Service};
 
 pub(super) struct Connection {
     /// As the cluster names it, `host:port`.

@@ -2,7 +2,7 @@
 
 use ekbatan_lock::{BackendError, FailureKind};
 
-use super::ANSWER;
+use super::service::ANSWER;
 
 /// Error of a call, with the server that it went to.
 #[derive(Debug, Clone)]

@@ -5,10 +5,11 @@ use std::time::Duration;
 use ekbatan_lock::BackendError;
 use tokio::time::sleep;
 
-use super::error::Meaning;
-use super::regions::NotFound;
+use super::calls::Client;
+use super::error::{Effect, Meaning};
+use super::region::NotFound;
 use super::rows::FAMILY;
-use super::{Client, Effect, Service};
+use super::service::Service;
 use crate::messages::data::{Cell, Column, Scan, ScanRequest, ScanResponse};
 
 /// The pauses before a page is asked for again whose region was not there.

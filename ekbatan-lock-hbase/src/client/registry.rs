@@ -1,6 +1,8 @@
 //! Where the servers of the cluster are, as its masters say.
 
-use super::{CallError, Client, Service};
+use super::calls::Client;
+use super::error::CallError;
+use super::service::Service;
 use crate::messages::rpc::{
     GetActiveMasterResponse, GetMetaRegionLocationsResponse, NoParameters, ServerName,
 };

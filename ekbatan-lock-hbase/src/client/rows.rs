@@ -12,9 +12,11 @@ use ekbatan_lock::{BackendError, FailureKind};
 use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use super::error::Meaning;
-use super::regions::{NotFound, Region};
-use super::{CallError, Client, Effect, Service};
+use super::calls::Client;
+use super::error::{CallError, Effect, Meaning};
+use super::known_regions::Region;
+use super::region::NotFound;
+use super::service::Service;
 use crate::messages::data::{
     Action, BinaryComparator, ByteArrayComparable, Cell, Column, ColumnValue, Condition, DELETE,
     DELETE_FAMILY, EQUAL, FilterList, Get, MUST_PASS_ALL, MultiRequest, MultiResponse, Mutation,

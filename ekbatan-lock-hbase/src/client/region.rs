@@ -1,14 +1,15 @@
-//! Where the regions of the table are: the parts of its rows, each at one server.
+//! Looking for the regions of the table.
 //!
 //! Invariant: a region that is not where it was found is forgotten, and looked for again.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use prost::Message;
 
-use super::error::Meaning;
-use super::{CallError, Client, Service};
+use super::calls::Client;
+use super::error::{CallError, Meaning};
+use super::known_regions::Region;
+use super::service::Service;
 use crate::messages::data::{
     BY_REGION_NAME, Column, RegionSpecifier, RowResult, Scan, ScanRequest, ScanResponse,
 };
@@ -23,37 +24,6 @@ const LATEST: &str = "99999999999999";
 /// What comes before each stored message.
 const MAGIC: &[u8] = b"PBUF";
 
-/// The regions that were found so far.
-#[derive(Default)]
-pub(super) struct Regions {
-    /// By the first row of each.
-    known: Mutex<BTreeMap<Vec<u8>, Arc<Region>>>,
-    /// The server that knows where regions are.
-    meta: Mutex<Option<String>>,
-    /// Held by the one who asks; the others then find the answer.
-    asking: tokio::sync::Mutex<()>,
-}
-
-/// A region, and its server.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Region {
-    name: Vec<u8>,
-    start: Vec<u8>,
-    /// The first row behind it; empty for the last region.
-    pub(super) end: Vec<u8>,
-    pub(super) server: String,
-}
-
-impl Region {
-    pub(super) fn specifier(&self) -> RegionSpecifier {
-        RegionSpecifier { kind: BY_REGION_NAME, value: self.name.clone() }
-    }
-
-    fn has(&self, row: &[u8]) -> bool {
-        *self.start <= *row && (self.end.is_empty() || *row < *self.end)
-    }
-}
-
 /// Why a region was not found.
 pub(super) enum NotFound {
     /// The table does not exist.
@@ -61,29 +31,6 @@ pub(super) enum NotFound {
     /// The region has no server at present.
     NotOpen,
     Failed(CallError),
-}
-
-impl Regions {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Arc<Region>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn meta(&self) -> MutexGuard<'_, Option<String>> {
-        self.meta.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn find(&self, row: &[u8]) -> Option<Arc<Region>> {
-        let known = self.known();
-        let (_, region) = known.range(..=row.to_vec()).next_back()?;
-        region.has(row).then(|| region.clone())
-    }
-
-    fn forget(&self, region: &Arc<Region>) {
-        let mut known = self.known();
-        if known.get(&region.start).is_some_and(|found| Arc::ptr_eq(found, region)) {
-            known.remove(&region.start);
-        }
-    }
 }
 
 impl Client {
@@ -168,6 +115,7 @@ fn read(found: &RowResult) -> Option<Region> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::known_regions::Regions;
     use crate::messages::data::Cell;
     use crate::messages::rpc::TableName;
 
