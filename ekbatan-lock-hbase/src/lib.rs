@@ -48,8 +48,8 @@
 //!
 //! # Requirements
 //!
-//! HBase 2.4 or newer without Kerberos and without encryption of its connections, and the permission
-//! to read and write the table, and to make it if it is missing. The backend rejects at the start:
+//! HBase 2.4 or newer without Kerberos and without encryption of its connections, and the permissions
+//! `R`, `W` and `C` on the table: to read, to write, and to see or make it. The backend rejects at the start:
 //! older versions; tables that are disabled, read-only or replicated, that do not wait for the
 //! write-ahead log, that forget cells or keep several versions of them; servers that do not hide cells
 //! whose terms are over. It does not check again later.

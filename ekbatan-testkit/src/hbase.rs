@@ -158,13 +158,25 @@ impl HBaseServer {
         self.master("DeleteTable", &bytes(1, named(table))).await
     }
 
+    /// Moves the only region of a table to another region server. Returns when it is open there.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the server does not answer, or refuses the request.
+    pub async fn move_table(&self, table: &str) -> Result<(), ServerError> {
+        let meta = client::meta_port(self.port()).await.map_err(failed)?;
+        let (rows, _) = HBaseRows::find(meta, table).await.map_err(failed)?;
+        self.master("MoveRegion", &bytes(1, rows.encoded_region())).await
+    }
+
     /// Has the only region of a table split at a row. Returns before it is.
     ///
     /// # Errors
     ///
     /// Fails if the server does not answer, or refuses the request.
     pub async fn split_table(&self, table: &str, at: &str) -> Result<(), ServerError> {
-        let region = HBaseRows::region_of(self.rows_port().await?, table).await.map_err(failed)?;
+        let meta = client::meta_port(self.port()).await.map_err(failed)?;
+        let (_, region) = HBaseRows::find(meta, table).await.map_err(failed)?;
         self.master("SplitRegion", &[bytes(1, region), bytes(2, at)].concat()).await
     }
 
@@ -207,11 +219,19 @@ const HOST: &str = "localhost";
 #[must_use = "a builder does nothing until `start`"]
 pub struct HBaseServerBuilder {
     settings: Settings,
+    region_servers: u16,
 }
 
 impl HBaseServerBuilder {
     fn new() -> Self {
-        Self { settings: Settings::new(&DEFAULTS) }
+        Self { settings: Settings::new(&DEFAULTS), region_servers: 1 }
+    }
+
+    /// Starts so many region servers in the one process. With more than one, each has a port that
+    /// nobody knows before, so that there is no [`rows_port`](HBaseServer::rows_port).
+    pub fn region_servers(mut self, region_servers: u16) -> Self {
+        self.region_servers = region_servers;
+        self
     }
 
     fn product(self) -> Result<HBaseProduct, ServerError> {
@@ -219,8 +239,10 @@ impl HBaseServerBuilder {
             let places = installed_here("hbase").into_iter();
             places.filter_map(|place| Some(place.ancestors().nth(2)?.join("lib"))).collect()
         })?;
-        let (rows_port, zookeeper_port) = (free_port()?, free_port()?);
-        Ok(HBaseProduct { jars, settings: self.settings, rows_port, zookeeper_port })
+        let Self { settings, region_servers } = self;
+        let rows_port = if region_servers == 1 { free_port()? } else { 0 };
+        let zookeeper_port = free_port()?;
+        Ok(HBaseProduct { jars, settings, rows_port, zookeeper_port, region_servers })
     }
 }
 
@@ -231,6 +253,7 @@ struct HBaseProduct {
     settings: Settings,
     rows_port: u16,
     zookeeper_port: u16,
+    region_servers: u16,
 }
 
 impl Product for HBaseProduct {
@@ -281,7 +304,9 @@ impl Product for HBaseProduct {
             .arg(format!("-Djava.io.tmpdir={}", env.folder().display()))
             .arg("-cp")
             .arg(classes)
-            .args(["org.apache.hadoop.hbase.master.HMaster", "start"]);
+            .arg("org.apache.hadoop.hbase.master.HMaster")
+            .arg(format!("--localRegionServers={}", self.region_servers))
+            .arg("start");
         command
     }
 

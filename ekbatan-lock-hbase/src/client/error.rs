@@ -138,8 +138,8 @@ impl CallError {
     }
 }
 
-const ADVICE_ON_ACCESS: &str = "; give the user of the locks the permissions R and W on the table, \
-    and C where the table does not exist yet; clusters that want Kerberos are not supported";
+const ADVICE_ON_ACCESS: &str = "; give the user of the locks the permissions R, W and C on the \
+    table; clusters that want Kerberos are not supported";
 
 /// The name of a class without its package.
 fn simple(class: &str) -> &str {

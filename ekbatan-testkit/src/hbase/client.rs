@@ -10,7 +10,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::message::{bytes, count, delimited, field, with_length};
+use super::message::{Value, bytes, count, delimited, field, fields, with_length};
 
 /// The port of a URL without a port.
 pub(super) const DEFAULT_PORT: u16 = 16_000;
@@ -42,6 +42,16 @@ pub(super) async fn cluster(port: u16) -> io::Result<String> {
     let answer =
         Connection::open(port, "ClientMetaService").await?.call("GetClusterId", &[]).await?;
     Ok(String::from_utf8_lossy(field(&answer, 1)).into_owned())
+}
+
+/// The port of the server that has the table of regions.
+pub(super) async fn meta_port(port: u16) -> io::Result<u16> {
+    let mut registry = Connection::open(port, "ClientMetaService").await?;
+    let answer = registry.call("GetMetaRegionLocations", &[]).await?;
+    match fields(field(field(&answer, 1), 2), 2).first() {
+        Some(Value::Number(port)) => Ok(*port as u16),
+        _ => Err(io::Error::other("no server has the table of regions")),
+    }
 }
 
 /// Sends a request to the master and returns the answer.

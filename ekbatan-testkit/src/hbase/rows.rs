@@ -30,12 +30,16 @@ impl HBaseRows {
         Self::find(port, table).await.map(|(rows, _)| rows)
     }
 
-    /// The description of the only region of a table.
-    pub(super) async fn region_of(port: u16, table: &str) -> io::Result<Vec<u8>> {
-        Self::find(port, table).await.map(|(_, region)| region)
+    /// The region by its short name, which is the last part of its whole one.
+    pub(super) fn encoded_region(&self) -> Vec<u8> {
+        let name = String::from_utf8_lossy(field(&self.region, 2)).into_owned();
+        let short = name.trim_end_matches('.').rsplit('.').next().unwrap_or_default().to_owned();
+        [count(1, 2), bytes(2, short)].concat()
     }
 
-    async fn find(port: u16, table: &str) -> io::Result<(Self, Vec<u8>)> {
+    /// Asks the server at `port`, which has the table of regions, for the only region of a table.
+    /// Also returns its description.
+    pub(super) async fn find(port: u16, table: &str) -> io::Result<(Self, Vec<u8>)> {
         let mut connection = Connection::open(port, "ClientService").await?;
         let scan = [
             bytes(1, bytes(1, "info")),

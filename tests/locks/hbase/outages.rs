@@ -106,6 +106,42 @@ async fn tried(backend: &HBaseBackend, key: &str) -> Attempt {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_region_that_moves_to_another_server_is_followed() {
+    let server = HBaseServer::builder().region_servers(2).start().await.unwrap();
+    let url = format!("{}/moved", server.url());
+    let one = HBaseBackend::connect(&url, "app").await.unwrap();
+    let other = HBaseBackend::connect(&url, "app").await.unwrap();
+    let grant = taken(&one, "held", HOUR).await;
+    let mut last = 0;
+    for _ in 0..4 {
+        server.move_table("moved").await.unwrap();
+        assert!(extended(&one, "held", &grant).await);
+        let busy = tried(&other, "held").await;
+        assert!(matches!(busy, Attempt::Busy(_)), "{busy:?}");
+        let Attempt::Granted(next) = tried(&other, "k").await else { panic!("it is free") };
+        assert!(next.token > last);
+        last = next.token;
+        assert!(other.release("k", &next).await.unwrap().ours);
+    }
+    // A process that waits is served although the region moves meanwhile.
+    let waiting = LockProvider::new(other, "test");
+    let (key, stored) = (LockKey::named("waited for"), LockKey::named("waited for").stored("test"));
+    let held = taken(&one, &stored, HOUR).await;
+    let served =
+        tokio::spawn(async move { waiting.acquire(&key, LONG).await.unwrap().release().await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.move_table("moved").await.unwrap();
+    loop {
+        match one.release(&stored, &held).await {
+            Ok(released) => break assert!(released.ours),
+            Err(error) => assert!(error.may_pass(), "{error}"),
+        }
+    }
+    assert!(served.await.unwrap());
+    assert!(one.release("held", &grant).await.unwrap().ours);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_that_is_gone_is_refused_by_name() {
     let server = HBaseServer::shared().await.unwrap();
     let table = format!("gone_{}", Uuid::new_v4().simple());
