@@ -25,6 +25,8 @@ pages! {
     sharding = "../docs/src/sharding.md",
     locks = "../docs/src/locks.md",
     locks_etcd = "../docs/src/locks-etcd.md",
+    locks_mongodb = "../docs/src/locks-mongodb.md",
+    locks_aerospike = "../docs/src/locks-aerospike.md",
     contention = "../docs/src/contention.md",
     configuration = "../docs/src/configuration.md",
     operations = "../docs/src/operations.md",

@@ -7,6 +7,8 @@
 //! - [`redis`]: the same for Redis.
 //! - [`etcd`]: the same for etcd.
 //! - [`hbase`]: the same for HBase.
+//! - [`ferretdb`]: the same for FerretDB, which speaks the protocol of MongoDB.
+//! - [`aerospike`]: the same for Aerospike, if the environment names one.
 //! - [`sqlite`]: a temporary SQLite database file.
 //! - [`proxy`]: a TCP proxy that counts round trips, delays, stalls and cuts.
 //! - [`cancel`]: drops a future after a given number of polls.
@@ -19,9 +21,11 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod aerospike;
 pub mod cancel;
 mod database_url;
 pub mod etcd;
+pub mod ferretdb;
 mod front;
 pub mod hbase;
 #[cfg(feature = "locks")]
@@ -34,8 +38,10 @@ pub mod redis;
 mod server;
 pub mod sqlite;
 
+pub use aerospike::{AerospikeServer, AerospikeServerBuilder};
 pub use cancel::{Dropped, drop_at_poll};
 pub use etcd::{EtcdServer, EtcdServerBuilder};
+pub use ferretdb::{FerretDbServer, FerretDbServerBuilder};
 pub use hbase::{HBaseRows, HBaseServer, HBaseServerBuilder};
 #[cfg(feature = "mysql")]
 pub use mysql::{MariaDbServer, MariaDbServerBuilder, MySqlServer, MySqlServerBuilder};

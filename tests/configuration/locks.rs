@@ -70,6 +70,9 @@ fn the_url_selects_the_provider() {
         ("etcd://a:2379,b:2379", LockProviderKind::Etcd),
         ("etcds://h", LockProviderKind::Etcd),
         ("hbase://a:16000,b/table?cluster=c", LockProviderKind::HBase),
+        ("mongodb://a:27017,b/locks?replicaSet=r", LockProviderKind::MongoDb),
+        ("mongodb+srv://a.example/locks", LockProviderKind::MongoDb),
+        ("aerospike://a:3000,b/locks", LockProviderKind::Aerospike),
     ] {
         assert_eq!(locks(&format!("url: '{url}'")).provider, expected, "{url}");
     }
@@ -112,7 +115,12 @@ fn an_invalid_value_says_what_to_write() {
             "contradicts the address, which is one of redis",
         ),
         ("url: 'consul://h'", "url", "is not the address of a known lock provider"),
-        ("url: 'consul://h'", "url", "etcds://.. or hbase://.."),
+        ("url: 'consul://h'", "url", "mongodb://.., aerospike://.. or hbase://.."),
+        ("provider: mongodb", "url", "the primary is postgres, so give `url`"),
+        ("url: 'mongodb://h', provider: aerospike", "provider", "which is one of mongodb"),
+        ("url: 'mongodb://h', strategy: session", "strategy", "mongodb has no session locks"),
+        ("url: 'aerospike://h/n', strategy: session", "strategy", "aerospike has no session locks"),
+        ("url: 'aerospike://h/n', grants: asynchronous", "grants", "leases in PostgreSQL only"),
         ("provider: etcd", "url", "the primary is postgres, so give `url`"),
         ("provider: etcdd, url: 'etcd://h'", "provider", "did you mean `etcd`?"),
         ("url: 'etcd://h', strategy: session", "strategy", "etcd has no session locks"),

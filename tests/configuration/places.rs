@@ -76,6 +76,8 @@ fn a_variable_that_names_no_key_is_a_problem() {
             ("EKBATAN_REDIS_BIN", "/usr/bin"),
             ("EKBATAN_ETCD_BIN", "/usr/bin"),
             ("EKBATAN_HBASE_BIN", "/opt/hbase/lib"),
+            ("EKBATAN_FERRETDB_BIN", "/usr/bin"),
+            ("EKBATAN_AEROSPIKE_BIN", "/usr/bin"),
             ("OTHER", "1"),
         ])
         .load()

@@ -72,6 +72,14 @@ fn faults(kind: Kind) -> Vec<(Fault, usize)> {
                 (Fault::Cut, kind.rounds(12, 200)),
             ];
         }
+        Kind::MongoDb | Kind::Aerospike => {
+            return vec![
+                (Fault::Crash, kind.rounds(9, 100)),
+                (Fault::Killed, kind.rounds(6, 50)),
+                (Fault::Silence, kind.rounds(12, 100)),
+                (Fault::Cut, kind.rounds(12, 200)),
+            ];
+        }
         Kind::Redis => vec![(Fault::Crash, rounds(12, 200)), (Fault::FailOver, rounds(12, 200))],
         kind => vec![(Fault::Crash, kind.rounds(4, 50))],
     };

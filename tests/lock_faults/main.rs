@@ -62,6 +62,7 @@ mod holds;
 mod ledger;
 mod providers;
 mod server;
+mod stores;
 mod worker;
 
 mod attack;
@@ -74,4 +75,8 @@ mod many;
 mod overdue;
 #[cfg(feature = "hbase")]
 mod skewed;
+#[cfg(any(feature = "mongodb", feature = "aerospike", feature = "hbase"))]
+mod standstills;
 mod stopped;
+#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+mod wrong_clock;

@@ -8,6 +8,8 @@ use ekbatan_lock_redis::RedisBackend;
 use serde::{Deserialize, Serialize};
 use support::soak::rounds;
 
+use crate::stores;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     Process,
@@ -15,6 +17,13 @@ pub enum Kind {
     Etcd,
     #[cfg(feature = "hbase")]
     HBase,
+    #[cfg_attr(not(feature = "mongodb"), expect(dead_code, reason = "its tests need the feature"))]
+    MongoDb,
+    #[cfg_attr(
+        not(feature = "aerospike"),
+        expect(dead_code, reason = "its tests need the feature")
+    )]
+    Aerospike,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -27,7 +36,15 @@ pub enum Kind {
 /// The size of a provider's connection pool.
 const POOL: usize = 4;
 
+/// The size where the address says none.
+const STORE_POOL: usize = 10;
+
 impl Kind {
+    /// Whether it is one of those of `scripts/test stores`.
+    pub fn is_store(self) -> bool {
+        matches!(self, Kind::MongoDb | Kind::Aerospike)
+    }
+
     /// A provider, as one process connects it.
     pub async fn connect(self, url: &str) -> LockProvider {
         let postgres = async || PostgresLocks::connect(url, POOL).await.unwrap();
@@ -51,6 +68,7 @@ impl Kind {
                 let backend = HBaseBackend::connect(url, HBaseBackend::NAMESPACE).await.unwrap();
                 LockProvider::new(backend, "test")
             }
+            Kind::MongoDb | Kind::Aerospike => stores::connect(self, url).await,
             Kind::PostgresLease => {
                 LockProvider::new(postgres().await.leases().await.unwrap(), "test")
             }
@@ -79,6 +97,8 @@ impl Kind {
             Kind::Etcd => 1,
             #[cfg(feature = "hbase")]
             Kind::HBase => 1,
+            // The pool, and two that watch the server; the test's own provider has the same.
+            Kind::MongoDb | Kind::Aerospike => 2 * (STORE_POOL + 2),
             // The pool, and one for the notifications of releases.
             Kind::PostgresLease => POOL + 1,
             Kind::MySqlLease | Kind::MariaDbLease => POOL,
@@ -91,9 +111,9 @@ impl Kind {
     pub fn answer_timeout(self) -> Duration {
         match self {
             Kind::Process | Kind::Sqlite => Duration::ZERO,
-            Kind::Redis | Kind::Etcd => Duration::from_secs(5),
             #[cfg(feature = "hbase")]
             Kind::HBase => Duration::from_secs(5),
+            Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike => Duration::from_secs(5),
             _ => Duration::from_secs(15),
         }
     }

@@ -15,12 +15,12 @@ const HOLD: Duration = Duration::from_millis(400);
 
 const HOUR: i64 = 3_600;
 
-/// The library that gives a process another time of day. `scripts/install-servers` installs it.
+/// The library that gives a process another time of day. `scripts/test stores` installs it.
 fn faketime() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").unwrap();
     let mut libraries =
         folders.map(|entry| entry.unwrap().path().join("faketime/libfaketimeMT.so.1"));
-    libraries.find(|library| library.exists()).expect("the package libfaketime is installed")
+    libraries.find(|library| library.exists()).expect("the package faketime is installed")
 }
 
 async fn a_process_whose_clock_is_wrong_keeps_the_order(kind: Kind) {

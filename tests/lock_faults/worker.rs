@@ -122,13 +122,13 @@ impl Worker {
         Self::start_with(kind, locks, ledger, record, &[]).await
     }
 
-    /// Like [`start`](Self::start), with further variables of the environment.
+    /// Like [`start`](Self::start), with further variables of its environment.
     pub async fn start_with(
         kind: Kind,
         locks: &str,
         ledger: &str,
         record: &Record,
-        more: &[(&str, String)],
+        env: &[(&str, String)],
     ) -> Self {
         let order = Order { kind, locks: locks.to_owned(), ledger: ledger.to_owned() };
         let (commits, latest) = watch::channel(0);
@@ -148,8 +148,8 @@ impl Worker {
             other => Some(other),
         };
         let test = "worker::inside::a_worker_with_redis_and_postgres_executes_its_commands";
-        let process = WorkerProcess::start_with(test, ORDER, &order, more, sift);
-        let mut worker = Self { process, latest };
+        let mut worker =
+            Self { process: WorkerProcess::start_with(test, ORDER, &order, env, sift), latest };
         assert!(matches!(worker.receive().await, Report::Ready));
         worker
     }

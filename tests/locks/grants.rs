@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::providers::{CONNECTIONS, Kind, LONG};
 use crate::sql::place::Place;
+use crate::stores;
 
 on_providers! {
     |kind| &crate::grants::TestBackend::start(kind).await;
@@ -70,6 +71,11 @@ impl TestBackend {
             Kind::HBase => {
                 let backend = crate::hbase::backend(&Uuid::new_v4().to_string()).await;
                 Self { backend: Box::new(backend), data: Data::Elsewhere }
+            }
+            Kind::MongoDb | Kind::Aerospike => {
+                let (url, namespace) = (stores::url(kind).await, Uuid::new_v4().to_string());
+                let backend = stores::backend(kind, &url, &namespace).await;
+                Self { backend, data: Data::Elsewhere }
             }
             Kind::Sqlite => {
                 let file = TempSqlite::new().unwrap();

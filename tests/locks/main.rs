@@ -8,6 +8,9 @@
 macro_rules! on_providers {
     (|$kind:ident| $argument:expr; [$($provider:ident),+ $(,)?; stores] $($tests:tt)*) => {
         on_providers! { |$kind| $argument; [$($provider),+] $($tests)* }
+        on_providers! { |$kind| $argument; [; stores] $($tests)* }
+    };
+    (|$kind:ident| $argument:expr; [; stores] $($tests:tt)*) => {
         #[cfg(feature = "mongodb")]
         on_providers! { |$kind| $argument; [mongodb] $($tests)* }
         #[cfg(feature = "aerospike")]
@@ -80,6 +83,8 @@ mod database;
 mod pooler;
 mod providers;
 
+#[cfg(feature = "aerospike")]
+mod aerospike;
 mod cleaning;
 mod commit;
 mod conformance;
@@ -98,6 +103,8 @@ mod hand_over;
 mod hbase;
 mod lead;
 mod listing;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod mysql;
 mod postgres;
 mod queue;
@@ -117,6 +124,7 @@ mod siblings;
 mod silence;
 mod sql;
 mod sqlite;
+mod stores;
 mod telemetry;
 mod trap;
 mod trips;

@@ -14,6 +14,7 @@ use ekbatan_testkit::{
 use uuid::Uuid;
 
 use crate::sql::place::Place;
+use crate::stores;
 
 /// Every provider that the suite runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,13 @@ pub enum Kind {
     Etcd,
     #[cfg(feature = "hbase")]
     HBase,
+    #[cfg_attr(not(feature = "mongodb"), expect(dead_code, reason = "its tests need the feature"))]
+    MongoDb,
+    #[cfg_attr(
+        not(feature = "aerospike"),
+        expect(dead_code, reason = "its tests need the feature")
+    )]
+    Aerospike,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -33,6 +41,11 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether it is one of those of `scripts/test stores`.
+    pub fn is_store(self) -> bool {
+        matches!(self, Kind::MongoDb | Kind::Aerospike)
+    }
+
     pub fn is_mariadb(self) -> bool {
         matches!(self, Kind::MariaDbLease | Kind::MariaDbSession)
     }
@@ -77,9 +90,11 @@ impl TestLocks {
         let mut file = None;
         let place = match kind {
             Kind::Process => String::new(),
-            Kind::Redis | Kind::Etcd => Uuid::new_v4().to_string(),
             #[cfg(feature = "hbase")]
             Kind::HBase => Uuid::new_v4().to_string(),
+            Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike => {
+                Uuid::new_v4().to_string()
+            }
             Kind::PostgresLease | Kind::PostgresSession => {
                 PostgresServer::shared().await.unwrap().create_database().await.unwrap()
             }
@@ -149,6 +164,9 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
         }
         #[cfg(feature = "hbase")]
         Kind::HBase => LockProvider::new(crate::hbase::backend(place).await, "test"),
+        Kind::MongoDb | Kind::Aerospike => {
+            stores::provider(kind, &stores::url(kind).await, place).await
+        }
         Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,
         Kind::Sqlite => on_sqlite(place).await,
         Kind::MySqlLease | Kind::MySqlSession | Kind::MariaDbLease | Kind::MariaDbSession => {

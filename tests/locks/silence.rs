@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::providers::{Kind, LONG};
 use crate::sql::place::Place;
+use crate::stores;
 
 on_providers! {
     |kind| crate::silence::Silenced::start(kind).await;
@@ -61,6 +62,11 @@ impl Silenced {
             let other = EtcdBackend::connect(&url, &namespace).await.unwrap();
             let [locks, other] = [backend, other].map(|it| LockProvider::new(it, "test"));
             (locks, other, proxy)
+        } else if kind.is_store() {
+            let (direct, namespace) = (stores::url(kind).await, Uuid::new_v4().to_string());
+            let (behind, proxy) = stores::proxied(&direct).await;
+            let locks = stores::provider(kind, &behind, &namespace).await;
+            (locks, stores::provider(kind, &direct, &namespace).await, proxy)
         } else {
             let place = Place::shared(kind).await;
             let proxy = place.proxy().await;

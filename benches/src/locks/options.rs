@@ -122,6 +122,12 @@ pub enum Provider {
     #[cfg(feature = "hbase")]
     #[value(name = "hbase")]
     HBase,
+    /// Documents in FerretDB, which speaks the protocol of MongoDB.
+    #[cfg(feature = "mongodb")]
+    Mongodb,
+    /// Records in Aerospike.
+    #[cfg(feature = "aerospike")]
+    Aerospike,
 }
 
 impl Provider {
@@ -139,6 +145,10 @@ impl Provider {
             Self::Sqlite => "sqlite",
             #[cfg(feature = "hbase")]
             Self::HBase => "hbase",
+            #[cfg(feature = "mongodb")]
+            Self::Mongodb => "mongodb",
+            #[cfg(feature = "aerospike")]
+            Self::Aerospike => "aerospike",
         }
     }
 
@@ -157,6 +167,10 @@ impl Provider {
             | Self::Sqlite => &[LockMode::Raw, LockMode::Ekbatan],
             #[cfg(feature = "hbase")]
             Self::HBase => &[LockMode::Raw, LockMode::Ekbatan],
+            #[cfg(feature = "mongodb")]
+            Self::Mongodb => &[LockMode::Raw, LockMode::Ekbatan],
+            #[cfg(feature = "aerospike")]
+            Self::Aerospike => &[LockMode::Raw, LockMode::Ekbatan],
             Self::PostgresLease | Self::MysqlLease | Self::MariadbLease => {
                 &[LockMode::Raw, LockMode::Blocking, LockMode::Ekbatan]
             }

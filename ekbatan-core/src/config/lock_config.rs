@@ -25,6 +25,10 @@ pub enum LockProviderKind {
     Etcd,
     /// HBase.
     HBase,
+    /// MongoDB.
+    MongoDb,
+    /// Aerospike.
+    Aerospike,
 }
 
 /// How a database stores locks. Locks of different strategies do not exclude each other.
@@ -62,7 +66,8 @@ pub struct LockConfig {
     pub provider: Option<LockProviderKind>,
     /// How the locks are stored. Default: [`LockStrategy::Lease`].
     pub strategy: Option<LockStrategy>,
-    /// The prefix of key names in Redis, etcd and HBase. Default `ekbatan-lock`.
+    /// The prefix of key names in Redis, etcd and HBase, the collection in MongoDB, the set in Aerospike.
+    /// Default `ekbatan-lock`.
     pub namespace: Option<String>,
     /// The zone of this process. Default `default`.
     pub zone: Option<String>,
@@ -129,7 +134,7 @@ impl LockConfig {
 }
 
 impl LockProviderKind {
-    const ALL: [(&str, Self); 8] = [
+    const ALL: [(&str, Self); 10] = [
         ("in-process", Self::InProcess),
         ("postgres", Self::Postgres),
         ("mysql", Self::MySql),
@@ -138,6 +143,8 @@ impl LockProviderKind {
         ("redis", Self::Redis),
         ("etcd", Self::Etcd),
         ("hbase", Self::HBase),
+        ("mongodb", Self::MongoDb),
+        ("aerospike", Self::Aerospike),
     ];
 
     pub(super) fn named(name: &str) -> Option<Self> {
@@ -160,6 +167,8 @@ impl LockProviderKind {
                 "redis" | "rediss" | "valkey" | "valkeys" if url.contains(':') => Some(Self::Redis),
                 "etcd" | "etcds" if url.contains(':') => Some(Self::Etcd),
                 "hbase" if url.contains(':') => Some(Self::HBase),
+                "mongodb" | "mongodb+srv" if url.contains(':') => Some(Self::MongoDb),
+                "aerospike" if url.contains(':') => Some(Self::Aerospike),
                 _ => None,
             },
         }

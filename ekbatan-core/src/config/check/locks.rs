@@ -73,7 +73,7 @@ fn provider(
     }
     if !config.url.trim().is_empty() {
         let Some(address) = LockProviderKind::at(&config.url) else {
-            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.., rediss://.., etcd://.., etcds://.. or hbase://.., or `provider: in-process` without an address";
+            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.., rediss://.., etcd://.., etcds://.., mongodb://.., aerospike://.. or hbase://.., or `provider: in-process` without an address";
             findings.add_value(&url, shown(&config.url), message);
             return None;
         };
@@ -139,6 +139,8 @@ fn meanings(locks: &LockConfig, provider: LockProviderKind, at: &KeyPath, findin
             LockProviderKind::Redis
                 | LockProviderKind::Etcd
                 | LockProviderKind::HBase
+                | LockProviderKind::MongoDb
+                | LockProviderKind::Aerospike
                 | LockProviderKind::InProcess
         )
     {
