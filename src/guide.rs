@@ -35,6 +35,11 @@ pages! {
     coming_from_java = "../docs/src/coming-from-java.md",
 }
 
+/// Needs its feature, and is compiled by `scripts/test stores`.
+#[cfg(feature = "hbase")]
+#[doc = include_str!("../docs/src/locks-hbase.md")]
+mod locks_hbase {}
+
 /// The README shows `docs/snippets/readme.rs`, without the hidden lines that it needs to run:
 /// GitHub would show them.
 ///

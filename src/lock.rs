@@ -1,6 +1,12 @@
 //! Keyed locks: leases on keys, with one contract over every backend.
 
-#[cfg(any(feature = "aerospike", feature = "etcd", feature = "mongodb", feature = "redis"))]
+#[cfg(any(
+    feature = "aerospike",
+    feature = "etcd",
+    feature = "hbase",
+    feature = "mongodb",
+    feature = "redis"
+))]
 use ekbatan_core::config::LockProviderKind;
 use ekbatan_core::config::LockSettings;
 #[doc(no_inline)]
@@ -11,6 +17,9 @@ pub use ekbatan_lock_aerospike::{AerospikeBackend, WithAerospike};
 #[cfg(feature = "etcd")]
 #[doc(no_inline)]
 pub use ekbatan_lock_etcd::{EtcdBackend, WithEtcd};
+#[cfg(feature = "hbase")]
+#[doc(no_inline)]
+pub use ekbatan_lock_hbase::{HBaseBackend, WithHBase};
 #[cfg(feature = "mongodb")]
 #[doc(no_inline)]
 pub use ekbatan_lock_mongodb::{MongoDbBackend, WithMongoDb};
@@ -42,7 +51,8 @@ pub use ekbatan_lock_redis::{RedisBackend, WithRedis};
 pub type KeyedLocks = LockRegistry<CompiledIn>;
 
 /// The lock servers of this build: in-process, those of the enabled database features, and Redis,
-/// etcd, MongoDB and Aerospike with the features `redis`, `etcd`, `mongodb` and `aerospike`.
+/// etcd, MongoDB, Aerospike and HBase with the features `redis`, `etcd`, `mongodb`, `aerospike` and
+/// `hbase`.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CompiledIn;
@@ -60,6 +70,10 @@ impl LockServers for CompiledIn {
         #[cfg(feature = "etcd")]
         if settings.provider == LockProviderKind::Etcd {
             return WithEtcd::open(settings).await;
+        }
+        #[cfg(feature = "hbase")]
+        if settings.provider == LockProviderKind::HBase {
+            return WithHBase::open(settings).await;
         }
         #[cfg(feature = "redis")]
         if settings.provider == LockProviderKind::Redis {

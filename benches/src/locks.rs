@@ -6,6 +6,8 @@
 #[cfg(feature = "aerospike")]
 mod aerospike;
 mod child;
+#[cfg(feature = "hbase")]
+mod hbase;
 mod key;
 mod lock_client;
 #[cfg(feature = "mongodb")]

@@ -34,6 +34,9 @@ impl LockServers for BuiltIn {
             LockProviderKind::Etcd => {
                 return not_compiled_in(settings, "add the feature `etcd` of the crate `ekbatan`");
             }
+            LockProviderKind::HBase => {
+                return not_compiled_in(settings, "add the feature `hbase` of the crate `ekbatan`");
+            }
             LockProviderKind::MongoDb => {
                 return not_compiled_in(
                     settings,

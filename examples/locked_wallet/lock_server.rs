@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use ekbatan::config::{DataSourceConfig, LockConfig, LockProviderKind};
-use ekbatan_testkit::{AerospikeServer, EtcdServer, FerretDbServer, ServerError};
+use ekbatan_testkit::{AerospikeServer, EtcdServer, FerretDbServer, HBaseServer, ServerError};
 
 /// Where the lock is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -15,6 +15,9 @@ pub enum LockPlace {
     Mongodb,
     /// In Aerospike; a private server needs `EKBATAN_AEROSPIKE_BIN`.
     Aerospike,
+    /// In HBase.
+    #[value(name = "hbase")]
+    HBase,
 }
 
 /// A running server, if the lock needs one. A private one is removed when this is dropped.
@@ -29,6 +32,7 @@ enum Private {
     Etcd(EtcdServer),
     FerretDb(FerretDbServer),
     Aerospike(AerospikeServer),
+    HBase(HBaseServer),
 }
 
 impl LockServer {
@@ -49,6 +53,10 @@ impl LockServer {
             LockPlace::Aerospike => {
                 let server = AerospikeServer::start().await?;
                 (server.url(), Private::Aerospike(server))
+            }
+            LockPlace::HBase => {
+                let server = HBaseServer::start().await?;
+                (server.url(), Private::HBase(server))
             }
         };
         Ok(Self { url: Some(url), _private: private })

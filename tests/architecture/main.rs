@@ -22,7 +22,7 @@ use imports::Import;
 use modules::Crate;
 
 /// Every crate of the workspace whose library or program has several files, by its folder.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "ekbatan-cli",
     "ekbatan-core",
     "ekbatan-events",
@@ -30,6 +30,7 @@ const CRATES: [&str; 15] = [
     "ekbatan-lock",
     "ekbatan-lock-aerospike",
     "ekbatan-lock-etcd",
+    "ekbatan-lock-hbase",
     "ekbatan-lock-mongodb",
     "ekbatan-lock-redis",
     "ekbatan-macros",

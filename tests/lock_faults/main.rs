@@ -25,6 +25,8 @@ macro_rules! on_providers {
         on_providers! { [mongodb MongoDb] $($tests)* }
         #[cfg(feature = "aerospike")]
         on_providers! { [aerospike Aerospike] $($tests)* }
+        #[cfg(feature = "hbase")]
+        on_providers! { [hbase HBase] $($tests)* }
     };
     (@servers [$($module:ident $kind:ident),*] $($tests:tt)*) => {
         on_providers! {
@@ -71,7 +73,9 @@ mod fairness;
 mod faults;
 mod many;
 mod overdue;
-#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+#[cfg(feature = "hbase")]
+mod skewed;
+#[cfg(any(feature = "mongodb", feature = "aerospike", feature = "hbase"))]
 mod standstills;
 mod stopped;
 #[cfg(any(feature = "mongodb", feature = "aerospike"))]

@@ -15,6 +15,8 @@ pub enum Kind {
     Process,
     Redis,
     Etcd,
+    #[cfg(feature = "hbase")]
+    HBase,
     MongoDb,
     Aerospike,
     PostgresLease,
@@ -55,6 +57,12 @@ impl Kind {
                 let backend = EtcdBackend::connect(url, EtcdBackend::NAMESPACE).await.unwrap();
                 LockProvider::new(backend, "test")
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                use ekbatan::lock::HBaseBackend;
+                let backend = HBaseBackend::connect(url, HBaseBackend::NAMESPACE).await.unwrap();
+                LockProvider::new(backend, "test")
+            }
             Kind::MongoDb | Kind::Aerospike => stores::connect(self, url).await,
             Kind::PostgresLease => {
                 LockProvider::new(postgres().await.leases().await.unwrap(), "test")
@@ -82,6 +90,8 @@ impl Kind {
             // One for commands, one for the notifications of releases.
             Kind::Redis => 2,
             Kind::Etcd => 1,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => 1,
             // The pool, and two that watch the server; the test's own provider has the same.
             Kind::MongoDb | Kind::Aerospike => 2 * (STORE_POOL + 2),
             // The pool, and one for the notifications of releases.
@@ -96,6 +106,8 @@ impl Kind {
     pub fn answer_timeout(self) -> Duration {
         match self {
             Kind::Process | Kind::Sqlite => Duration::ZERO,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => Duration::from_secs(5),
             Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike => Duration::from_secs(5),
             _ => Duration::from_secs(15),
         }

@@ -1,10 +1,12 @@
 //! The lock server of one test: the faults that a test injects, and the locks that the server reports.
 
+#[cfg(feature = "hbase")]
+mod hbase;
 mod sql;
 
 use ekbatan::lock::KeyedLockProvider;
 use ekbatan_testkit::{
-    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite,
+    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, Proxy, RedisServer, TempSqlite,
 };
 use redis::FromRedisValue;
 use sqlx::{Connection, Row, SqliteConnection};
@@ -31,6 +33,8 @@ enum Program {
     Postgres(PostgresServer),
     Redis(RedisServer),
     Etcd(EtcdServer),
+    #[cfg(feature = "hbase")]
+    HBase(hbase::Table),
     Store(StoreServer),
     MySql(MappedMutexGuard<'static, MySqlServer>),
     MariaDb(MappedMutexGuard<'static, MariaDbServer>),
@@ -53,6 +57,8 @@ impl LockServer {
             Kind::MariaDbLease | Kind::MariaDbSession => {
                 MariaDbServer::shared().await.unwrap().create_database().await
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => return Self::start(kind).await,
             Kind::Process
             | Kind::Redis
             | Kind::Etcd
@@ -91,6 +97,12 @@ impl LockServer {
                 let url = server.url();
                 (Program::Etcd(server), url)
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                let table = hbase::Table::new().await;
+                let url = table.url();
+                (Program::HBase(table), url)
+            }
             Kind::MongoDb | Kind::Aerospike => {
                 let server = StoreServer::start(kind).await;
                 let url = server.url();
@@ -127,7 +139,20 @@ impl LockServer {
 
     /// The address that the server listens on, for a proxy.
     pub fn address(&self) -> &str {
+        #[cfg(feature = "hbase")]
+        if let Program::HBase(table) = &self.program {
+            return table.rows();
+        }
         self.url.split(['@', '/']).find(|part| part.starts_with("127.")).expect("a server")
+    }
+
+    /// The URL of clients behind a proxy to [`address`](Self::address).
+    pub fn url_through(&self, proxy: &Proxy) -> String {
+        #[cfg(feature = "hbase")]
+        if let Program::HBase(table) = &self.program {
+            return table.url_through(proxy);
+        }
+        proxy.url_for(&self.url)
     }
 
     /// Kills the server and restarts it with its data.
@@ -160,6 +185,8 @@ impl LockServer {
             Program::Postgres(server) => server.kill().await,
             Program::Redis(server) => server.kill().await,
             Program::Etcd(server) => server.kill().await,
+            #[cfg(feature = "hbase")]
+            Program::HBase(table) => table.server.kill().await,
             Program::MySql(server) => server.kill().await,
             Program::MariaDb(server) => server.kill().await,
             _ => unreachable!("there is no server of its own"),
@@ -176,6 +203,8 @@ impl LockServer {
             Program::Postgres(server) => server.restart().await,
             Program::Redis(server) => server.restart().await,
             Program::Etcd(server) => server.restart().await,
+            #[cfg(feature = "hbase")]
+            Program::HBase(table) => table.server.restart().await,
             Program::MySql(server) => server.restart().await,
             Program::MariaDb(server) => server.restart().await,
             _ => unreachable!("there is no server of its own"),
@@ -214,6 +243,8 @@ impl LockServer {
                 let ours = format!("name={LOOK} ");
                 list.lines().filter(|client| !client.contains(&ours)).count()
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => hbase::connections_of_this_process(self.address()),
             // One is that of the server's gateway for JSON to the server itself.
             Kind::Etcd => self.established().saturating_sub(1),
             kind if kind.is_store() => self.established(),
@@ -228,6 +259,8 @@ impl LockServer {
             Kind::Process => Vec::new(),
             Kind::Redis => self.held_on_redis().await,
             Kind::Etcd => self.held_on_etcd().await,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => hbase::held(&self.url).await,
             Kind::MongoDb | Kind::Aerospike => self.held_in_a_store().await,
             Kind::Sqlite => self.held_in_the_file().await,
             kind if kind.is_postgres() => self.held_on_postgres().await,

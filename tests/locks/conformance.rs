@@ -37,6 +37,13 @@ async fn the_backend_conforms(kind: Kind) {
             // A waiter is registered at the server, and no other caller is told of a release.
             LockConformance::of(backend().await, backend().await).without_hints()
         }
+        #[cfg(feature = "hbase")]
+        Kind::HBase => {
+            let namespace = Uuid::new_v4().to_string();
+            let backend = async || crate::hbase::backend(&namespace).await;
+            // A waiter is registered at the server, and no other caller is told of a release.
+            LockConformance::of(backend().await, backend().await).without_hints()
+        }
         Kind::MongoDb | Kind::Aerospike => return a_store_conforms(kind).await,
         Kind::Sqlite => {
             let file = TempSqlite::new().unwrap();

@@ -70,6 +70,11 @@ impl TestBackend {
                 let backend = EtcdBackend::connect(&url, &namespace).await.unwrap();
                 Self { backend: Box::new(backend), data: Data::Elsewhere }
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                let backend = crate::hbase::backend(&Uuid::new_v4().to_string()).await;
+                Self { backend: Box::new(backend), data: Data::Elsewhere }
+            }
             Kind::MongoDb | Kind::Aerospike => {
                 let (url, namespace) = (stores::url(kind).await, Uuid::new_v4().to_string());
                 let backend = stores::backend(kind, &url, &namespace).await;

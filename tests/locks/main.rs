@@ -15,6 +15,8 @@ macro_rules! on_providers {
         on_providers! { |$kind| $argument; [mongodb] $($tests)* }
         #[cfg(feature = "aerospike")]
         on_providers! { |$kind| $argument; [aerospike] $($tests)* }
+        #[cfg(feature = "hbase")]
+        on_providers! { |$kind| $argument; [hbase] $($tests)* }
     };
     (|$kind:ident| $argument:expr; [$($provider:ident),+ $(,)?] $($tests:tt)*) => {
         support::test_matrix! {
@@ -29,6 +31,7 @@ macro_rules! on_providers {
     (@kind etcd) => { crate::providers::Kind::Etcd };
     (@kind mongodb) => { crate::providers::Kind::MongoDb };
     (@kind aerospike) => { crate::providers::Kind::Aerospike };
+    (@kind hbase) => { crate::providers::Kind::HBase };
     (@kind sqlite) => { crate::providers::Kind::Sqlite };
     (@kind postgres_lease) => { crate::providers::Kind::PostgresLease };
     (@kind postgres_session) => { crate::providers::Kind::PostgresSession };
@@ -96,6 +99,8 @@ mod force;
 mod forced_successors;
 mod grants;
 mod hand_over;
+#[cfg(feature = "hbase")]
+mod hbase;
 mod lead;
 mod listing;
 #[cfg(feature = "mongodb")]

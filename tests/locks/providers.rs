@@ -22,6 +22,8 @@ pub enum Kind {
     Process,
     Redis,
     Etcd,
+    #[cfg(feature = "hbase")]
+    HBase,
     MongoDb,
     #[cfg_attr(
         not(feature = "aerospike"),
@@ -45,6 +47,21 @@ impl Kind {
 
     pub fn is_mariadb(self) -> bool {
         matches!(self, Kind::MariaDbLease | Kind::MariaDbSession)
+    }
+
+    /// Whether a holder learns of a loss before its lease is renewed.
+    pub fn watches_leases(self) -> bool {
+        #[cfg(feature = "hbase")]
+        if self == Kind::HBase {
+            return true;
+        }
+        self == Kind::Etcd
+    }
+
+    /// Whether its locks are in a database on a server with SQL.
+    pub fn is_sql_server(self) -> bool {
+        self.is_session()
+            || matches!(self, Kind::PostgresLease | Kind::MySqlLease | Kind::MariaDbLease)
     }
 
     /// Whether its locks belong to a session of the server.
@@ -72,6 +89,8 @@ impl TestLocks {
         let mut file = None;
         let place = match kind {
             Kind::Process => String::new(),
+            #[cfg(feature = "hbase")]
+            Kind::HBase => Uuid::new_v4().to_string(),
             Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike => {
                 Uuid::new_v4().to_string()
             }
@@ -92,9 +111,7 @@ impl TestLocks {
 
     /// The database of the locks, if they are on a server with SQL.
     pub fn place(&self) -> Option<Place> {
-        let is_other = matches!(self.kind, Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite);
-        let is_sql = !is_other && !self.kind.is_store();
-        is_sql.then(|| Place { kind: self.kind, url: self.place.clone() })
+        self.kind.is_sql_server().then(|| Place { kind: self.kind, url: self.place.clone() })
     }
 
     /// The provider of another node. In-process locks have one node only.
@@ -144,6 +161,8 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
             let backend = EtcdBackend::connect(&server.url(), place).await.unwrap();
             LockProvider::new(backend, "test")
         }
+        #[cfg(feature = "hbase")]
+        Kind::HBase => LockProvider::new(crate::hbase::backend(place).await, "test"),
         Kind::MongoDb | Kind::Aerospike => {
             stores::provider(kind, &stores::url(kind).await, place).await
         }

@@ -9,6 +9,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::providers::{Kind, LONG, TestLocks};
+#[cfg(feature = "hbase")]
+use crate::silence::Silenced;
 use crate::sql::place::Place;
 use crate::stores;
 
@@ -46,8 +48,8 @@ async fn a_lost_lease_affects_no_other(t: &TestLocks) {
     let lost = leases.remove(5);
     assert!(by.force_release(&LockKey::named("renewed 5"), "a test").await.unwrap());
     let cause = tokio::time::timeout(LONG, lost.lost()).await.expect("the loss is noticed");
-    // etcd tells of the deletion before the next renewal notices it.
-    let told = t.kind() == Kind::Etcd && matches!(cause, LossCause::SessionGone(_));
+    // etcd tells of the deletion before the next renewal notices it, and HBase is looked at.
+    let told = t.kind().watches_leases() && matches!(cause, LossCause::SessionGone(_));
     assert!(told || matches!(cause, LossCause::Taken | LossCause::Forced(_)), "{cause:?}");
     // Each other one was renewed since, or it would be over.
     tokio::time::sleep(TERM + TERM / 3).await;
@@ -61,6 +63,11 @@ async fn a_lost_lease_affects_no_other(t: &TestLocks) {
 
 /// A provider behind a proxy that counts.
 async fn counted(kind: Kind) -> (LockProvider, Proxy) {
+    #[cfg(feature = "hbase")]
+    if kind == Kind::HBase {
+        let Silenced { locks, proxy, .. } = Silenced::start(kind).await;
+        return (locks, proxy);
+    }
     if kind == Kind::Redis {
         let url = RedisServer::shared().await.unwrap().url();
         let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();

@@ -40,6 +40,10 @@ pub struct Silenced {
 
 impl Silenced {
     pub async fn start(kind: Kind) -> Self {
+        #[cfg(feature = "hbase")]
+        if kind == Kind::HBase {
+            return crate::hbase::silenced().await;
+        }
         let (locks, other, proxy) = if kind == Kind::Redis {
             let server = RedisServer::shared().await.unwrap();
             let url = server.url();

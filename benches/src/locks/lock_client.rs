@@ -24,6 +24,8 @@ pub enum LockClient {
     NamedLock(NamedLock),
     MySqlRow(MySqlRow),
     SqliteRow(SqliteRow),
+    #[cfg(feature = "hbase")]
+    CheckAndMutate(super::hbase::CheckAndMutate),
     #[cfg(feature = "mongodb")]
     MongoDocument(MongoDocument),
     #[cfg(feature = "aerospike")]
@@ -53,6 +55,8 @@ impl LockClient {
             Self::NamedLock(lock) => lock.acquire().await?,
             Self::MySqlRow(row) => row.acquire().await?,
             Self::SqliteRow(row) => row.acquire().await?,
+            #[cfg(feature = "hbase")]
+            Self::CheckAndMutate(row) => row.acquire().await?,
             #[cfg(feature = "mongodb")]
             Self::MongoDocument(document) => document.acquire().await?,
             #[cfg(feature = "aerospike")]
@@ -71,6 +75,8 @@ impl LockClient {
             (Self::NamedLock(lock), _) => lock.release().await?,
             (Self::MySqlRow(row), _) => row.release().await?,
             (Self::SqliteRow(row), _) => row.release().await?,
+            #[cfg(feature = "hbase")]
+            (Self::CheckAndMutate(row), _) => row.release().await?,
             #[cfg(feature = "mongodb")]
             (Self::MongoDocument(document), _) => document.release().await?,
             #[cfg(feature = "aerospike")]

@@ -118,6 +118,10 @@ pub enum Provider {
     MariadbLease,
     /// Rows of a table in a file.
     Sqlite,
+    /// Rows of a table in HBase.
+    #[cfg(feature = "hbase")]
+    #[value(name = "hbase")]
+    HBase,
     /// Documents in FerretDB, which speaks the protocol of MongoDB.
     #[cfg(feature = "mongodb")]
     Mongodb,
@@ -139,6 +143,8 @@ impl Provider {
             Self::MariadbSession => "mariadb-session",
             Self::MariadbLease => "mariadb-lease",
             Self::Sqlite => "sqlite",
+            #[cfg(feature = "hbase")]
+            Self::HBase => "hbase",
             #[cfg(feature = "mongodb")]
             Self::Mongodb => "mongodb",
             #[cfg(feature = "aerospike")]
@@ -159,6 +165,8 @@ impl Provider {
             | Self::MysqlSession
             | Self::MariadbSession
             | Self::Sqlite => &[LockMode::Raw, LockMode::Ekbatan],
+            #[cfg(feature = "hbase")]
+            Self::HBase => &[LockMode::Raw, LockMode::Ekbatan],
             #[cfg(feature = "mongodb")]
             Self::Mongodb => &[LockMode::Raw, LockMode::Ekbatan],
             #[cfg(feature = "aerospike")]

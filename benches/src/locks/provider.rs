@@ -45,6 +45,8 @@ pub enum LockServer {
         url: String,
     },
     File(TempSqlite),
+    #[cfg(feature = "hbase")]
+    HBase(ekbatan_testkit::HBaseServer, String),
     #[cfg(feature = "mongodb")]
     FerretDb(FerretDbServer),
     #[cfg(feature = "aerospike")]
@@ -75,6 +77,14 @@ impl LockServer {
                 Self::MariaDb { server, url }
             }
             Provider::Sqlite => Self::File(TempSqlite::new()?),
+            #[cfg(feature = "hbase")]
+            Provider::HBase => {
+                let server = ekbatan_testkit::HBaseServer::start().await?;
+                super::hbase::create(&server).await?;
+                // The port of the rows, for the hand-written locks.
+                let address = format!("{} {}", server.rows_port().await?, server.url());
+                Self::HBase(server, address)
+            }
             // The PostgreSQL below it writes to disk before it acknowledges, as in production.
             #[cfg(feature = "mongodb")]
             Provider::Mongodb => {
@@ -95,6 +105,8 @@ impl LockServer {
             }
             Self::File(file) => file.url(),
             Self::Redis(server) => server.url(),
+            #[cfg(feature = "hbase")]
+            Self::HBase(_, address) => address.clone(),
             #[cfg(feature = "mongodb")]
             Self::FerretDb(server) => server.url(),
             #[cfg(feature = "aerospike")]
@@ -109,6 +121,8 @@ impl LockServer {
             Self::MariaDb { server, .. } => server.stop().await?,
             Self::Postgres { server, .. } => server.stop().await?,
             Self::Redis(server) => server.stop().await?,
+            #[cfg(feature = "hbase")]
+            Self::HBase(server, _) => server.stop().await?,
             #[cfg(feature = "mongodb")]
             Self::FerretDb(server) => server.stop().await?,
             #[cfg(feature = "aerospike")]
@@ -162,6 +176,14 @@ pub async fn clients(
                 clients.push(LockClient::SqliteRow(SqliteRow::connect(url).await?));
             }
         }
+        #[cfg(feature = "hbase")]
+        (Provider::HBase, _) => {
+            let port = url.split(' ').next().unwrap_or_default().parse()?;
+            for _ in 0..count {
+                let row = super::hbase::CheckAndMutate::connect(port).await?;
+                clients.push(LockClient::CheckAndMutate(row));
+            }
+        }
         #[cfg(feature = "mongodb")]
         (Provider::Mongodb, _) => {
             for _ in 0..count {
@@ -204,6 +226,12 @@ async fn locks(provider: Provider, url: &str) -> Result<LockProvider, Failure> {
         }
         Provider::Sqlite => {
             LockProvider::new(SqliteLocks::connect(url).await?.leases().await?, ZONE)
+        }
+        #[cfg(feature = "hbase")]
+        Provider::HBase => {
+            use ekbatan::lock::HBaseBackend;
+            let url = url.split(' ').nth(1).unwrap_or_default();
+            LockProvider::new(HBaseBackend::connect(url, HBaseBackend::NAMESPACE).await?, ZONE)
         }
         #[cfg(feature = "mongodb")]
         Provider::Mongodb => {

@@ -2,4 +2,5 @@
 //! restart on request, and leave nothing behind.
 
 mod aerospike;
+mod hbase;
 mod mongodb;
