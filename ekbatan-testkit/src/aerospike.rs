@@ -96,7 +96,7 @@ impl AerospikeServerBuilder {
 
     fn product(self) -> Result<AerospikeProduct, ServerError> {
         let folder = SEARCH.find(|| {
-            let mut places = installed_here("aerospike");
+            let mut places = installed_here("aerospike", "usr/sbin");
             places.extend(usual_places());
             places
         })?;

@@ -117,7 +117,7 @@ impl FerretDbServerBuilder {
     }
 
     fn product(self) -> Result<FerretDbProduct, ServerError> {
-        let folder = SEARCH.find(|| installed_here("ferretdb"))?;
+        let folder = SEARCH.find(|| installed_here("ferretdb", "usr/sbin"))?;
         // It is there, or the folder would not have been found.
         let postgres = postgres(&folder).unwrap_or_default();
         Ok(FerretDbProduct { folder, postgres, settings: self.settings })

@@ -235,10 +235,7 @@ impl HBaseServerBuilder {
     }
 
     fn product(self) -> Result<HBaseProduct, ServerError> {
-        let jars = SEARCH.find(|| {
-            let places = installed_here("hbase").into_iter();
-            places.filter_map(|place| Some(place.ancestors().nth(2)?.join("lib"))).collect()
-        })?;
+        let jars = SEARCH.find(|| installed_here("hbase", "lib"))?;
         let Self { settings, region_servers } = self;
         let rows_port = if region_servers == 1 { free_port()? } else { 0 };
         let zookeeper_port = free_port()?;

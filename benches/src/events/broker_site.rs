@@ -62,7 +62,7 @@ pub enum BrokerSite {
 /// What sends by hand.
 pub enum Publisher {
     InProcess(InProcessBroker),
-    Nats(async_nats::jetstream::Context),
+    Nats(Box<async_nats::jetstream::Context>),
     #[cfg(feature = "relay-rabbitmq")]
     Rabbitmq {
         /// The channel lives as long as it.
@@ -148,7 +148,7 @@ impl BrokerSite {
     pub async fn publisher(&self) -> Result<Publisher, Failure> {
         Ok(match self {
             Self::InProcess(broker) => Publisher::InProcess(broker.clone()),
-            Self::Nats(server) => Publisher::Nats(jetstream(server).await?),
+            Self::Nats(server) => Publisher::Nats(Box::new(jetstream(server).await?)),
             #[cfg(feature = "relay-rabbitmq")]
             Self::Rabbitmq(server) => {
                 let connection = amqp(server).await?;
