@@ -20,12 +20,16 @@ use crate::dead_letter::{DeadLetter, DeadLetterState};
 use crate::error::EventsError;
 use crate::failure;
 use crate::handler_set::Handler;
+use crate::marks::Marks;
 use crate::options::AfterLastAttempt;
 use crate::remote_call::RemoteCall;
 use crate::remote_store::RemoteStore;
+use crate::streams::RunPart;
 
 /// How a run ended.
 pub(crate) enum End {
+    /// The handler is done. The delivery is still to be [marked](Runner::mark).
+    Done(Box<Stored<Delivery>>),
     /// The event is handled, or skipped for good.
     Handled,
     /// The delivery is not this node's any more, or nothing is known of it.
@@ -53,8 +57,17 @@ pub(crate) struct Ended {
 pub(crate) struct EndedRun {
     pub(crate) handler: &'static str,
     pub(crate) streams: Vec<Ended>,
+    /// What it was.
+    pub(crate) part: RunPart,
     /// Whether it ended because what the handler needs is not there at present.
     pub(crate) is_away: bool,
+}
+
+impl EndedRun {
+    /// A run of no delivery.
+    pub(crate) fn of_nothing() -> Self {
+        Self { handler: "", streams: Vec::new(), part: RunPart::Handling, is_away: false }
+    }
 }
 
 /// What every run on a shard needs.
@@ -66,6 +79,7 @@ pub(crate) struct Runner {
     pub(crate) deliveries: Repository<Delivery>,
     pub(crate) dead_letters: Repository<DeadLetter>,
     pub(crate) remote_calls: Repository<RemoteCall>,
+    pub(crate) marks: Arc<Marks>,
 }
 
 impl Runner {
@@ -101,7 +115,7 @@ impl Runner {
         span.record(
             "ekbatan.event.outcome",
             match end {
-                End::Handled => "handled",
+                End::Done(_) | End::Handled => "handled",
                 End::Lost => "lost",
                 End::GivenBack => "given back",
                 End::Failed { until: Some(_) } => "failed",
@@ -110,7 +124,33 @@ impl Runner {
         );
         let handled = usize::from(matches!(end, End::Handled));
         let ended = Ended { ids: vec![id], stream, handled, end, rest: Vec::new() };
-        EndedRun { handler: name, streams: vec![ended], is_away: false }
+        EndedRun { handler: name, streams: vec![ended], part: RunPart::Handling, is_away: false }
+    }
+
+    /// Marks the event of a delivery as handled whose handler is done. Meanwhile the handler may run
+    /// for other models.
+    pub(crate) async fn mark(
+        self,
+        handler: Arc<Handler>,
+        stream: Option<StreamKey>,
+        delivery: Stored<Delivery>,
+    ) -> EndedRun {
+        let id = delivery.id.uuid();
+        let end = match self.marks.mark(delivery).await {
+            Ok(true) => {
+                handler.count(self.shard.identifier(), |counts| counts.handled += 1);
+                End::Handled
+            }
+            Ok(false) => End::Lost,
+            Err(error) => {
+                tracing::warn!(handler = handler.name, %error, "that an event is handled could not be stored");
+                End::Lost
+            }
+        };
+        let handled = usize::from(matches!(end, End::Handled));
+        let ended = Ended { ids: vec![id], stream, handled, end, rest: Vec::new() };
+        let (streams, part) = (vec![ended], RunPart::Marking);
+        EndedRun { handler: handler.name, streams, part, is_away: false }
     }
 
     async fn run_once(
@@ -155,13 +195,7 @@ impl Runner {
         let why = match handled {
             _ if is_lost => return Ok(End::Lost),
             Ok(Ok(Ok(()))) if is_marked => None,
-            Ok(Ok(Ok(()))) => {
-                match self.deliveries.erase(delivery).await.map_err(EventsError::from) {
-                    Ok(()) => None,
-                    Err(error) if error.is_stale() => return Ok(End::Lost),
-                    Err(error) => return Err(error),
-                }
-            }
+            Ok(Ok(Ok(()))) => return Ok(End::Done(Box::new(delivery.clone()))),
             Ok(Ok(Err(error))) => Some(failure::of_error(&*error)),
             Ok(Err(panic)) => Some(failure::of_panic(&*panic)),
             Err(_) => Some(format!("did not end within {:?}", handler.options.timeout)),

@@ -10,7 +10,7 @@
 //! application sees; `handler_set`; `fences`, `membership` and `registration`, the rows of nodes and
 //! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `windows` and `rounds`, from due
-//! deliveries to those that may start; `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
+//! deliveries to those that may start; `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -35,6 +35,7 @@ mod handler_operations;
 mod handler_set;
 mod intervention;
 mod look_from;
+mod marks;
 mod membership;
 mod node;
 mod operations;

@@ -20,6 +20,7 @@ use crate::error::{EventsError, StartError};
 use crate::fences::Fences;
 use crate::gauges::Gauges;
 use crate::handler_set::{Counts, Handler, HandlerSet};
+use crate::marks::Marks;
 use crate::membership::Membership;
 use crate::registration::Registrar;
 use crate::relay::{EventRelay, RelayTerms};
@@ -233,6 +234,7 @@ impl NodeBuilder {
                 deliveries: databases.repository().on_shard(&shard),
                 dead_letters: databases.repository().on_shard(&shard),
                 remote_calls: databases.repository().on_shard(&shard),
+                marks: Marks::new(databases.repository().on_shard(&shard)),
             };
             let worker = ShardWorker {
                 runner,

@@ -13,10 +13,10 @@ use tracing::{Instrument, field};
 
 use crate::claimed::{Claimed, StreamKey};
 use crate::delivery_run::{End, Ended, EndedRun, Runner};
-use crate::error::EventsError;
 use crate::failure;
 use crate::handler_set::{AnyRelay, Handler};
 use crate::relay::{RelaySender, SentEvent, UndecodedEvent};
+use crate::streams::RunPart;
 
 /// A delivery of a batch, and what became of its event.
 struct Sent {
@@ -35,14 +35,14 @@ impl Runner {
                 claimed.push(last);
                 self.run_relay(&*relay, claimed).await
             }
-            (_, None) => EndedRun { handler: "", streams: Vec::new(), is_away: false },
+            (_, None) => EndedRun::of_nothing(),
         }
     }
 
     /// Sends a batch and marks what was acknowledged. All deliveries were claimed by one node.
     async fn run_relay(self, relay: &dyn AnyRelay, batch: Vec<Claimed>) -> EndedRun {
         let Some(first) = batch.first() else {
-            return EndedRun { handler: "", streams: Vec::new(), is_away: false };
+            return EndedRun::of_nothing();
         };
         let handler = first.handler.clone();
         let span = tracing::info_span!(
@@ -100,7 +100,7 @@ impl Runner {
         }
         let ending = streams.into_iter().map(|(key, sent)| self.end_stream(handler, key, sent));
         let streams = join_all(ending).await;
-        EndedRun { handler: handler.name, streams, is_away }
+        EndedRun { handler: handler.name, streams, part: RunPart::Handling, is_away }
     }
 
     /// Marks what was acknowledged of a stream, and stores why the next one was refused.
@@ -114,16 +114,14 @@ impl Runner {
         let acknowledged =
             sent.iter().take_while(|one| one.event == SentEvent::Acknowledged).count();
         let mut rest = sent.into_iter();
-        let marks = rest.by_ref().take(acknowledged).map(|one| async move {
-            self.deliveries.erase(&one.delivery).await.map_err(EventsError::from)
-        });
+        let marks = rest.by_ref().take(acknowledged).map(|one| self.marks.mark(one.delivery));
         let marked = join_all(marks).await;
-        let handled = marked.iter().take_while(|marked| marked.is_ok()).count();
+        let handled = marked.iter().take_while(|marked| matches!(marked, Ok(true))).count();
         handler.count(self.shard.identifier(), |counts| counts.handled += handled as u64);
-        if let Some(Err(error)) = marked.into_iter().nth(handled) {
+        if let Some(not_marked) = marked.into_iter().nth(handled) {
             // Another node has taken the stream over, or nothing is known. Those that follow are found
             // by the check of claimed deliveries.
-            if !error.is_stale() {
+            if let Err(error) = not_marked {
                 tracing::warn!(relay = handler.name, %error, "that events were sent could not be stored");
             }
             return Ended { ids, stream, handled, end: End::Lost, rest: Vec::new() };

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::claimed::Claimed;
+use crate::claimed::{Claimed, StreamKey};
 use crate::delivery_run::{End, Ended, EndedRun, Runner};
 use crate::doorbell::NodeDoorbell;
 use crate::ending::HandedBack;
@@ -292,11 +292,16 @@ impl ShardWorker {
 
     /// Takes note of a run that has ended. Deliveries behind one that failed are given back.
     async fn end(&self, work: &mut Work, epoch: u64, ended: EndedRun) {
-        let EndedRun { handler, streams, is_away } = ended;
-        work.streams.end_run(handler);
+        let EndedRun { handler, streams, part, is_away } = ended;
+        work.streams.end_run(handler, part);
         let mut given_back = Vec::new();
         for of_stream in streams {
-            given_back.extend(self.end_stream(work, epoch, handler, of_stream));
+            match of_stream {
+                Ended { end: End::Done(delivery), stream, .. } => {
+                    self.begin_mark(work, epoch, handler, stream, *delivery);
+                }
+                ended => given_back.extend(self.end_stream(work, epoch, handler, ended)),
+            }
         }
         if work.rounds.windows.is_half_empty(handler, work.streams.count(handler)) {
             work.rounds.next = Instant::now();
@@ -311,6 +316,22 @@ impl ShardWorker {
             }
         }
         self.give_all_back(given_back).await;
+    }
+
+    /// Begins to mark the event of a handler that is done. The next event of its stream waits for that.
+    fn begin_mark(
+        &self,
+        work: &mut Work,
+        epoch: u64,
+        handler: &'static str,
+        stream: Option<StreamKey>,
+        delivery: Stored<Delivery>,
+    ) {
+        // Not reached: a run has a handler of this node.
+        let Some(handler) = self.handlers.get(handler).cloned() else { return };
+        work.streams.begin_mark(handler.name);
+        let marking = self.runner.clone().mark(handler, stream, delivery);
+        work.runs.spawn(async move { (epoch, marking.await) });
     }
 
     /// Takes note of what became of a stream. Returns what is to be given back, and when it is due.

@@ -17,11 +17,22 @@ use crate::handler_set::Handler;
 /// although timers are late.
 const LATE: Duration = Duration::from_millis(10);
 
+/// How many events per place of a handler may be handled and not yet marked. If the process dies, these
+/// are handled once more.
+const MARKS: usize = 4;
+
 /// The deliveries of one run, and the epoch in which they were handed out.
 pub(crate) struct Started {
     /// At least one, all of one handler.
     pub(crate) claimed: Vec<Claimed>,
     pub(crate) epoch: u64,
+}
+
+/// A part of a run. Of each, a handler has a number at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RunPart {
+    Handling,
+    Marking,
 }
 
 /// Claimed deliveries, in the order in which they are handled.
@@ -34,6 +45,8 @@ pub(crate) struct Streams {
     behind: HashMap<StreamKey, VecDeque<Claimed>>,
     /// By handler, how many are being handled.
     running: HashMap<&'static str, usize>,
+    /// By handler, how many were handled and are being marked.
+    marking: HashMap<&'static str, usize>,
     /// By handler with a rate, when the next run may begin.
     next: HashMap<&'static str, Instant>,
     /// All of them.
@@ -139,17 +152,32 @@ impl Streams {
     }
 
     fn has_place(&self, handler: &Handler) -> bool {
-        self.running.get(handler.name).copied().unwrap_or_default() < handler.options.concurrency
+        let concurrency = handler.options.concurrency;
+        let has_room = |parts: &HashMap<_, usize>, most| {
+            parts.get(handler.name).copied().unwrap_or_default() < most
+        };
+        has_room(&self.running, concurrency)
+            && has_room(&self.marking, concurrency.saturating_mul(MARKS))
     }
 
     fn next_of(&self, handler: &Handler) -> Option<Instant> {
         self.next.get(handler.name).copied()
     }
 
-    /// Takes note of a run that has ended.
-    pub(crate) fn end_run(&mut self, handler: &'static str) {
-        if let Some(running) = self.running.get_mut(handler) {
-            *running = running.saturating_sub(1);
+    /// Takes note of a run whose handler is done. It leaves its place to others of the handler while its
+    /// event is being marked.
+    pub(crate) fn begin_mark(&mut self, handler: &'static str) {
+        *self.marking.entry(handler).or_default() += 1;
+    }
+
+    /// Takes note of a part of a run that has ended.
+    pub(crate) fn end_run(&mut self, handler: &'static str, part: RunPart) {
+        let parts = match part {
+            RunPart::Handling => &mut self.running,
+            RunPart::Marking => &mut self.marking,
+        };
+        if let Some(count) = parts.get_mut(handler) {
+            *count = count.saturating_sub(1);
         }
     }
 
@@ -183,8 +211,10 @@ impl Streams {
     /// Forgets all deliveries, because they belong to an identity that is over. Runs go on, and
     /// find out by their marks.
     pub(crate) fn begin_epoch(&mut self) {
-        let (running, next) = (std::mem::take(&mut self.running), std::mem::take(&mut self.next));
-        *self = Self { epoch: self.epoch + 1, running, next, ..Self::default() };
+        let running = std::mem::take(&mut self.running);
+        let marking = std::mem::take(&mut self.marking);
+        let next = std::mem::take(&mut self.next);
+        *self = Self { epoch: self.epoch + 1, running, marking, next, ..Self::default() };
     }
 
     /// Takes all deliveries of a handler that are not handed out.

@@ -69,7 +69,7 @@ pub const TABLE: [RoomList; 11] = [
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
         room(&["delivery_status"], &["contract", "nodes"]),
         rooms("claims", &["claimed", "put_off", "elsewhere", "look_from", "claim", "poll", "streams", "unheld", "windows", "rounds"], &["contract", "handler_set", "nodes"]),
-        rooms("runs", &["delivery_run", "relay_run"], &["contract", "handler_set", "claims"]),
+        rooms("runs", &["marks", "delivery_run", "relay_run"], &["contract", "handler_set", "claims"]),
         rooms("node", &["relay_gates", "doorbell", "gauges", "shard_worker", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "runs"]),
         rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status"]),
     ] },
