@@ -24,6 +24,9 @@ const CHECKS: Duration = Duration::from_secs(5);
 /// The time after which deliveries are checked again that were not held.
 const SECOND_CHECK: Duration = Duration::from_secs(1);
 
+/// A node that holds so many deliveries of a stream claims no more of it.
+const ENOUGH: usize = LONGEST_RUN / 2;
+
 /// When a worker looks for deliveries.
 pub(crate) struct Rounds {
     pub(crate) under_way: Option<Polling>,
@@ -38,6 +41,8 @@ pub(crate) struct Rounds {
     /// Where the last look has found the oldest deliveries. A round that fails forgets it.
     pub(crate) look_from: LookFrom,
     elsewhere: Elsewhere,
+    /// The streams that the last round has passed over because the node held enough of them.
+    held_enough: HashSet<StreamKey>,
     pub(crate) windows: Windows,
     /// By handler, how many deliveries the round may claim.
     pub(crate) room: HashMap<&'static str, usize>,
@@ -57,6 +62,7 @@ impl Rounds {
             unheld: Unheld::default(),
             look_from: LookFrom::default(),
             elsewhere: Elsewhere::default(),
+            held_enough: HashSet::new(),
             windows: Windows::default(),
             room: HashMap::new(),
             failed_meanwhile: HashSet::new(),
@@ -106,13 +112,24 @@ impl Rounds {
 
     /// By handler, the models whose streams a round skips, because the node holds enough of them or
     /// another node handles them. Their deliveries would hide those of other models.
-    pub(crate) fn passed_over(&self, streams: &Streams) -> HashMap<&'static str, Vec<Uuid>> {
+    pub(crate) fn passed_over(&mut self, streams: &Streams) -> HashMap<&'static str, Vec<Uuid>> {
         let mut passed_over: HashMap<&'static str, Vec<Uuid>> = HashMap::new();
         let now = Instant::now();
-        for (handler, model) in streams.of_at_least(LONGEST_RUN / 2).chain(self.elsewhere.at(now)) {
+        self.held_enough = streams.of_at_least(ENOUGH).collect();
+        let enough = self.held_enough.iter().copied();
+        for (handler, model) in enough.chain(self.elsewhere.at(now)) {
             passed_over.entry(handler).or_default().push(model);
         }
         passed_over
+    }
+
+    /// Lets the next round begin at once if the last one has passed over this stream, and the node does
+    /// not hold enough of it any more. What it may have left there, nobody else looks for.
+    pub(crate) fn has_less(&mut self, streams: &Streams, stream: StreamKey) {
+        if streams.of_stream(stream) < ENOUGH && self.held_enough.remove(&stream) {
+            self.next = Instant::now();
+            self.has_heard = true;
+        }
     }
 
     /// Lets the next round begin soon.

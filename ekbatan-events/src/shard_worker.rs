@@ -351,7 +351,8 @@ impl ShardWorker {
         let mut behind: Vec<_> =
             rest.into_iter().chain(behind.into_iter().map(|one| one.delivery)).collect();
         match stream {
-            Some((_, model)) if is_handled => {
+            Some(stream @ (_, model)) if is_handled => {
+                work.rounds.has_less(&work.streams, stream);
                 (0..handled).for_each(|_| self.owner.handled(handler, model));
             }
             Some((_, model)) => {

@@ -65,6 +65,11 @@ impl Streams {
         self.behind.iter().filter(move |(_, behind)| behind.len() + 1 >= many).map(|(key, _)| *key)
     }
 
+    /// How many deliveries of a stream are held.
+    pub(crate) fn of_stream(&self, stream: StreamKey) -> usize {
+        self.behind.get(&stream).map_or(0, |behind| behind.len() + 1)
+    }
+
     pub(crate) fn count(&self, handler: &str) -> usize {
         self.counts.get(handler).copied().unwrap_or_default()
     }
