@@ -36,11 +36,11 @@ pub const TABLE: [RoomList; 7] = [
     ] },
     // No dialect imports another one. What all of them fulfil is below them, what uses them above.
     RoomList { of_crate: "ekbatan-core", folder: "db", rooms: &[
-        rooms("contract", &["batch", "doorbell_session", "driver", "error", "eventlog", "fence", "merge", "query", "rules", "schema", "select", "size", "stage", "token", "sqlx_error"], &[]),
+        rooms("contract", &["batch", "doorbell_session", "driver", "error", "eventlog", "fence", "merge", "query", "rules", "running", "schema", "select", "size", "stage", "token", "sqlx_error"], &[]),
         room(&["postgres"], &["contract"]),
         room(&["mysql"], &["contract"]),
         room(&["sqlite"], &["contract"]),
-        rooms("use", &["database", "dialect", "doorbell", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction"], &["contract", "postgres", "mysql", "sqlite"]),
+        rooms("use", &["database", "dialect", "doorbell", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction", "transaction_barrier"], &["contract", "postgres", "mysql", "sqlite"]),
     ] },
     // A strategy of contention knows neither the executor nor how a call is built.
     RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[
