@@ -58,6 +58,7 @@
 //! | [`lock`] | Keyed locks: in this process, in a database, in Redis or in etcd. |
 //! | [`events`] | Nodes and handlers: what happens after a commit, in order and once. |
 //! | [`jobs`] | Jobs that run by a schedule: one run for each slot, over any number of nodes. |
+//! | [`relay`] | Relays, which send committed events to message brokers. |
 //! | [`clock`] | The source of time, which tests replace. |
 //!
 //! # Features
@@ -69,6 +70,8 @@
 //! | `mysql` | yes | MySQL and MariaDB. |
 //! | `events` | yes | Handlers for events. |
 //! | `jobs` | yes | Jobs that run by a schedule. |
+//! | `relay` | yes | Relays of events, and the broker of this process. |
+//! | `relay-nats` | no | Relays to NATS JetStream. |
 //! | `redis` | no | Keyed locks in Redis or Valkey. |
 //! | `etcd` | no | Keyed locks in etcd. |
 //!
@@ -112,6 +115,8 @@ pub use ekbatan_events as events;
 pub use ekbatan_jobs as jobs;
 
 pub mod lock;
+#[cfg(feature = "relay")]
+pub mod relay;
 
 /// The names that nearly every program uses. Everything else has a path, such as
 /// [`domain::New`] or [`action::RetryPolicy`].

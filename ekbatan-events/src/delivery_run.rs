@@ -28,18 +28,33 @@ use crate::remote_store::RemoteStore;
 pub(crate) enum End {
     /// The event is handled, or skipped for good.
     Handled,
-    /// The delivery is not this node's any more.
+    /// The delivery is not this node's any more, or nothing is known of it.
     Lost,
+    /// It is not handled, which is no fault of its own: it is given back.
+    GivenBack,
     /// The delivery waits until then; `None`: it is parked.
     Failed { until: Option<DateTime<Utc>> },
 }
 
-/// A run that has ended.
+/// What became of the deliveries of one stream that a run had.
 pub(crate) struct Ended {
-    pub(crate) handler: &'static str,
-    pub(crate) id: Uuid,
+    /// All of them.
+    pub(crate) ids: Vec<Uuid>,
     pub(crate) stream: Option<StreamKey>,
+    /// How many of them are handled. They are the first ones.
+    pub(crate) handled: usize,
+    /// How the last one ended that was run.
     pub(crate) end: End,
+    /// Those behind it, which were not run.
+    pub(crate) rest: Vec<Stored<Delivery>>,
+}
+
+/// A run that has ended.
+pub(crate) struct EndedRun {
+    pub(crate) handler: &'static str,
+    pub(crate) streams: Vec<Ended>,
+    /// Whether it ended because what the handler needs is not there at present.
+    pub(crate) is_away: bool,
 }
 
 /// What every run on a shard needs.
@@ -55,7 +70,7 @@ pub(crate) struct Runner {
 
 impl Runner {
     /// Runs the handler of a claimed delivery to its end.
-    pub(crate) async fn run(self, claimed: Claimed) -> Ended {
+    pub(crate) async fn run(self, claimed: Claimed) -> EndedRun {
         let stream = claimed.stream();
         let Claimed { handler, delivery, event } = claimed;
         let (name, id) = (handler.name, delivery.id.uuid());
@@ -88,11 +103,14 @@ impl Runner {
             match end {
                 End::Handled => "handled",
                 End::Lost => "lost",
+                End::GivenBack => "given back",
                 End::Failed { until: Some(_) } => "failed",
                 End::Failed { until: None } => "parked",
             },
         );
-        Ended { handler: name, id, stream, end }
+        let handled = usize::from(matches!(end, End::Handled));
+        let ended = Ended { ids: vec![id], stream, handled, end, rest: Vec::new() };
+        EndedRun { handler: name, streams: vec![ended], is_away: false }
     }
 
     async fn run_once(
@@ -169,7 +187,7 @@ impl Runner {
     }
 
     /// Stores a failure: the delivery is tried again, or given up. `is_last`: no further run helps.
-    async fn fail(
+    pub(crate) async fn fail(
         &self,
         handler: &Handler,
         delivery: &Stored<Delivery>,

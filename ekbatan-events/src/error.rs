@@ -142,6 +142,14 @@ pub enum StartError {
         /// The value, and what would do.
         why: String,
     },
+    /// A relay cannot work.
+    #[error("the relay `{relay}` cannot start: {source}")]
+    Relay {
+        /// The relay.
+        relay: &'static str,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A shard failed.
     #[error("shard {shard}: {source}")]
     Shard {

@@ -96,6 +96,10 @@ pub struct Delivered<E> {
     pub id: Uuid,
     /// Its stored name.
     pub name: String,
+    /// The version of its payload's shape. The payload that a handler gets has the present one.
+    pub version: i32,
+    /// The namespace of the application that emitted it.
+    pub namespace: String,
     /// The execution that emitted it.
     pub action: ActionId,
     /// The name of the action.
@@ -110,6 +114,8 @@ pub struct Delivered<E> {
     pub date: DateTime<Utc>,
     /// Who called the action.
     pub principal: Option<String>,
+    /// The W3C trace context of the call.
+    pub trace_parent: Option<String>,
     /// The number of this run, from 1.
     pub attempt: u32,
     /// The shard that stores the event.
@@ -124,12 +130,14 @@ impl<E> Deref for Delivered<E> {
     }
 }
 
-impl<E: HandledEvent> Delivered<E> {
+impl<E> Delivered<E> {
     pub(crate) fn new(event: E, stored: StoredEvent, attempt: u32, shard: ShardIdentifier) -> Self {
         Self {
             event,
             id: stored.id,
             name: stored.event_type,
+            version: stored.event_version,
+            namespace: stored.namespace,
             action: stored.action,
             action_name: stored.action_name,
             model_type: stored.model_type,
@@ -137,6 +145,7 @@ impl<E: HandledEvent> Delivered<E> {
             model_version: stored.model_version,
             date: stored.date,
             principal: stored.principal,
+            trace_parent: stored.trace_parent,
             attempt,
             shard,
         }

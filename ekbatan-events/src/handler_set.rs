@@ -1,22 +1,33 @@
 //! The handlers of a node, without their types.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ekbatan_core::__private::deliveries::{OwnedHandler, StoredEvent, Subscriptions};
+use ekbatan_core::__private::deliveries::{OwnedHandler, StoredEvent, Subscriptions, Wanted};
 use ekbatan_core::action::Action;
 use ekbatan_core::domain::{EventName, ShardIdentifier};
 
 use crate::decode::DecodeError;
 use crate::error::StartError;
 use crate::options::{Order, Rate, StartFrom};
+use crate::relay::{EventRelay, RelayError, RelaySender, RelayTerms, SentEvent, UndecodedEvent};
 use crate::{Delivered, EventHandler, HandledEvent, HandlerContext, HandlerOptions};
 
 /// What the subscription of an action names in place of an event. Operators pause it like others.
 const CALLS: &str = "(enqueued calls)";
+
+/// How many deliveries a node holds for a relay at most.
+const HELD_FOR_RELAY: usize = 1_024;
+
+/// The most events of a batch.
+const BATCH: usize = 1_000;
+
+/// The names of relays. They come from a configuration; each is kept once, for as long as the process
+/// lives.
+static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
 
 /// A rate over a longer time would hold what a node has claimed for that long.
 const LONGEST_RATE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -81,6 +92,42 @@ impl<A: Action + 'static> AnyHandler for EnqueuedCalls<A> {
     }
 }
 
+/// A relay without its type.
+#[async_trait]
+pub(crate) trait AnyRelay: Send + Sync {
+    async fn check(&self, terms: RelayTerms) -> Result<(), RelayError>;
+    async fn open(&self, sender: RelaySender) -> Result<(), RelayError>;
+    async fn send(&self, sender: RelaySender, events: &[UndecodedEvent]) -> Vec<SentEvent>;
+    async fn fence(&self, lost: RelaySender) -> Result<(), RelayError>;
+}
+
+#[async_trait]
+impl<R: EventRelay> AnyRelay for R {
+    async fn check(&self, terms: RelayTerms) -> Result<(), RelayError> {
+        EventRelay::check(self, terms).await
+    }
+
+    async fn open(&self, sender: RelaySender) -> Result<(), RelayError> {
+        EventRelay::open(self, sender).await
+    }
+
+    async fn send(&self, sender: RelaySender, events: &[UndecodedEvent]) -> Vec<SentEvent> {
+        EventRelay::send(self, sender, events).await
+    }
+
+    async fn fence(&self, lost: RelaySender) -> Result<(), RelayError> {
+        EventRelay::fence(self, lost).await
+    }
+}
+
+/// What handles events.
+enum Work {
+    /// One at a time.
+    Handler(Box<dyn AnyHandler>),
+    /// Several at a time, undecoded.
+    Relay(Arc<dyn AnyRelay>, usize),
+}
+
 /// What a handler has done on one shard.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
@@ -96,7 +143,7 @@ pub(crate) struct Handler {
     pub(crate) events: Vec<String>,
     pub(crate) paused: Arc<AtomicBool>,
     counts: Mutex<BTreeMap<ShardIdentifier, Counts>>,
-    inner: Box<dyn AnyHandler>,
+    work: Work,
 }
 
 impl Handler {
@@ -110,7 +157,7 @@ impl Handler {
             events,
             paused: Arc::default(),
             counts: Mutex::default(),
-            inner: Box::new(handler),
+            work: Work::Handler(Box::new(handler)),
         }
     }
 
@@ -124,12 +171,47 @@ impl Handler {
             events: vec![CALLS.to_owned()],
             paused: Arc::default(),
             counts: Mutex::default(),
-            inner: Box::new(EnqueuedCalls(action)),
+            work: Work::Handler(Box::new(EnqueuedCalls(action))),
         }
+    }
+
+    /// The handler that a relay is.
+    pub(crate) fn of_relay<R: EventRelay>(relay: R) -> Self {
+        let (options, batch) = (relay.options(), relay.batch_size());
+        let mut events = relay.selection().texts();
+        if relay.fences() {
+            events.push(Wanted::Fence.text());
+        }
+        Self {
+            name: kept_name(relay.name()),
+            options: HandlerOptions { order: Order::PerModel, max_age: None, ..options },
+            events,
+            paused: Arc::default(),
+            counts: Mutex::default(),
+            work: Work::Relay(Arc::new(relay), batch),
+        }
+    }
+
+    /// The relay, if it is one.
+    pub(crate) fn relay(&self) -> Option<&Arc<dyn AnyRelay>> {
+        match &self.work {
+            Work::Relay(relay, _) => Some(relay),
+            Work::Handler(_) => None,
+        }
+    }
+
+    /// How many deliveries a run has at most.
+    pub(crate) fn batch_size(&self) -> usize {
+        if let Work::Relay(_, size) = self.work { size } else { 1 }
     }
 
     /// How many deliveries a node holds for the handler at most, on each shard.
     pub(crate) fn most_held(&self) -> usize {
+        if let Work::Relay(_, size) = self.work {
+            // One batch waits while one is under way.
+            let held = size.saturating_mul(self.options.concurrency.saturating_add(1));
+            return held.clamp(64, HELD_FOR_RELAY);
+        }
         self.options.concurrency.saturating_mul(4).clamp(64, 1_024)
     }
 
@@ -146,7 +228,10 @@ impl Handler {
         attempt: u32,
         shard: ShardIdentifier,
     ) -> Result<(), BoxError> {
-        self.inner.handle(ctx, event, attempt, shard).await
+        match &self.work {
+            Work::Handler(handler) => handler.handle(ctx, event, attempt, shard).await,
+            Work::Relay(..) => Err("a relay gets its events in batches".into()),
+        }
     }
 
     /// Counts what the handler has done on a shard.
@@ -218,6 +303,7 @@ impl HandlerSet {
             is_ordered: handler.options.order == Order::PerModel,
             most: handler.most_held(),
             paused: handler.paused.clone(),
+            begins_closed: handler.relay().is_some(),
         };
         self.handlers.iter().map(owned).collect()
     }
@@ -237,6 +323,16 @@ fn aliases(handler: &Handler) -> impl Iterator<Item = &str> {
     handler.options.aliases.iter().map(String::as_str)
 }
 
+fn kept_name(name: &str) -> &'static str {
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kept) = names.get(name) {
+        return kept;
+    }
+    let kept: &'static str = Box::leak(name.to_owned().into_boxed_str());
+    names.insert(kept);
+    kept
+}
+
 fn check(handler: &Handler) -> Result<(), StartError> {
     let refuse =
         |option, why: String| Err(StartError::Option { handler: handler.name, option, why });
@@ -245,6 +341,21 @@ fn check(handler: &Handler) -> Result<(), StartError> {
         if name.trim().is_empty() || name.len() > 255 {
             return refuse("NAME", format!("`{name}` has {} bytes; use 1 to 255", name.len()));
         }
+    }
+    if handler.events.iter().all(|event| *event == Wanted::Fence.text()) {
+        return refuse(
+            "selection",
+            "it selects no events; name events or models, or take all".to_owned(),
+        );
+    }
+    if let Some(event) = handler.events.iter().find(|event| event.len() > 255) {
+        return refuse(
+            "selection",
+            format!("`{event}` has {} bytes; use at most 255", event.len()),
+        );
+    }
+    if !(1..=BATCH).contains(&handler.batch_size()) {
+        return refuse("batch_size", format!("{} is not from 1 to {BATCH}", handler.batch_size()));
     }
     if options.concurrency == 0 {
         return refuse("concurrency", "0 events at a time handle none; use at least 1".to_owned());

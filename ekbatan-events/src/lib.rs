@@ -6,11 +6,11 @@
 //! effect. So that effect is in the database exactly once, however often the handler runs.
 //!
 //! The files from bottom to top: `options`, `decode`, `error`, `intervention`, `dead_letter`, `delivery_filter`,
-//! `failure`, `ending`, `remote_call`, `remote_error`, `remote_store`, `remote_request` and `handler` are what an
-//! application sees; `handler_set`; `membership` and `registration`, the rows of nodes and
+//! `failure`, `ending`, `remote_call`, `remote_error`, `remote_store`, `remote_request`, `handler` and `relay` are what an
+//! application sees; `handler_set`; `fences`, `membership` and `registration`, the rows of nodes and
 //! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `windows` and `rounds`, from due
-//! deliveries to those that may start; `delivery_run`; `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
+//! deliveries to those that may start; `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -28,6 +28,7 @@ mod elsewhere;
 mod ending;
 mod error;
 mod failure;
+mod fences;
 mod gauges;
 mod handler;
 mod handler_operations;
@@ -41,6 +42,9 @@ mod options;
 mod poll;
 mod put_off;
 mod registration;
+mod relay;
+mod relay_gates;
+mod relay_run;
 mod remote_call;
 mod remote_error;
 mod remote_operations;
@@ -65,6 +69,9 @@ pub use intervention::{Intervention, InterventionKind, InterventionState};
 pub use node::{HandlerStatus, Node, NodeBuilder};
 pub use operations::{DeliveryOperations, PendingDelivery};
 pub use options::{AfterLastAttempt, HandlerOptions, Order, Rate, RetryDelay, StartFrom};
+pub use relay::{
+    EventRelay, EventSelection, RelayError, RelaySender, RelayTerms, SentEvent, UndecodedEvent,
+};
 pub use remote_call::{RemoteCall, RemoteCallState};
 pub use remote_error::{RemoteCallError, RemoteFailure};
 pub use remote_request::{Reconciled, RemoteRequest};

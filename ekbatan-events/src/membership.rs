@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Claimant, Delivery, DeliveryState};
+use ekbatan_core::__private::deliveries::{Claimant, Delivery, DeliveryState, OfHandlers};
 use ekbatan_core::domain::{Id, New, Stored};
 use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::{Databases, Shard};
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::EventsError;
+use crate::fences::Fences;
 
 /// How many deliveries are released at a time.
 const PAGE: usize = 256;
@@ -92,7 +93,11 @@ impl Membership {
     }
 
     /// Deletes nodes that do not renew their rows, and releases what nobody holds any more.
-    pub(crate) async fn clear_away(&mut self, now: DateTime<Utc>) -> Result<usize, EventsError> {
+    pub(crate) async fn clear_away(
+        &mut self,
+        fences: &Fences,
+        now: DateTime<Utc>,
+    ) -> Result<usize, EventsError> {
         let present = Instant::now();
         let others = self.nodes.find_all().await?;
         self.seen.retain(|id, _| others.iter().any(|node| node.id.uuid() == *id));
@@ -111,16 +116,40 @@ impl Membership {
                 }
             }
         }
-        self.release_orphans(now).await
+        self.release_orphans(fences, now).await
     }
 
-    /// Releases deliveries whose node has no row.
-    async fn release_orphans(&self, now: DateTime<Utc>) -> Result<usize, EventsError> {
+    /// Releases deliveries whose node has no row. Those of a relay whose broker can keep a lost node from
+    /// sending are released after that has happened.
+    async fn release_orphans(
+        &self,
+        fences: &Fences,
+        now: DateTime<Utc>,
+    ) -> Result<usize, EventsError> {
+        let mut count = 0;
+        for row in self.orphans(OfHandlers::Except(fences.names())).await? {
+            release(&self.deliveries, row, now).await?;
+            count += 1;
+        }
+        for relay in fences.known() {
+            let orphans = self.orphans(OfHandlers::Among(relay.names())).await?;
+            let lost: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
+            let fenced = fences.fence(relay, self.shard.identifier(), lost).await;
+            for row in orphans.into_iter().filter(|row| fenced.contains(&row.node)) {
+                release(&self.deliveries, row, now).await?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Claimed deliveries of handlers whose node has no row.
+    async fn orphans(&self, handlers: OfHandlers) -> Result<Vec<Stored<Delivery>>, EventsError> {
         let known = self.nodes.find_all().await?;
         let known = known.iter().map(|node| node.id.uuid()).collect();
-        let orphans = self.shard.claimed(Claimant::Other(known), PAGE).await?;
+        let orphans = self.shard.claimed(Claimant::Other(known, handlers), PAGE).await?;
         if orphans.is_empty() {
-            return Ok(0);
+            return Ok(Vec::new());
         }
         let orphans: Vec<_> = orphans.into_iter().map(Id::from_uuid).collect();
         let mut orphans = self.deliveries.find_by_ids(&orphans).await?;
@@ -129,13 +158,8 @@ impl Membership {
         let nodes: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
         let ids: Vec<_> = nodes.into_iter().map(Id::from_uuid).collect();
         let living = self.nodes.find_by_ids(&ids).await?;
-        let is_orphan = |row: &Stored<Delivery>| living.iter().all(|of| of.id.uuid() != row.node);
-        let orphans: Vec<_> = orphans.into_iter().filter(is_orphan).collect();
-        let count = orphans.len();
-        for row in orphans {
-            release(&self.deliveries, row, now).await?;
-        }
-        Ok(count)
+        orphans.retain(|row| living.iter().all(|of| of.id.uuid() != row.node));
+        Ok(orphans)
     }
 
     /// Deletes the node, at its end.

@@ -17,10 +17,12 @@ use crate::delivery_run::Runner;
 use crate::doorbell::NodeDoorbell;
 use crate::ending::{HandedBack, told_to_end};
 use crate::error::{EventsError, StartError};
+use crate::fences::Fences;
 use crate::gauges::Gauges;
 use crate::handler_set::{Counts, Handler, HandlerSet};
 use crate::membership::Membership;
 use crate::registration::Registrar;
+use crate::relay::{EventRelay, RelayTerms};
 use crate::retention::Retention;
 use crate::settings::Settings;
 use crate::shard_worker::{ShardWorker, Stop};
@@ -108,6 +110,18 @@ impl NodeBuilder {
         self
     }
 
+    /// Adds a relay, which sends events to a message broker. The crate `ekbatan-relay` has them, and what
+    /// they promise.
+    pub fn relay<R: EventRelay>(mut self, relay: R) -> Self {
+        self.handlers.push(Handler::of_relay(relay));
+        self
+    }
+
+    /// Adds several relays, as those of a configuration.
+    pub fn relays<R: EventRelay>(self, relays: impl IntoIterator<Item = R>) -> Self {
+        relays.into_iter().fold(self, Self::relay)
+    }
+
     /// Sets a name for logs. It need not be unique.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = name.into();
@@ -189,6 +203,12 @@ impl NodeBuilder {
         for handler in handlers.iter() {
             handler.paused.store(!settings.handles, Ordering::Relaxed);
         }
+        for handler in handlers.iter().filter(|_| settings.handles) {
+            if let Some(relay) = handler.relay() {
+                let refused = |source| StartError::Relay { relay: handler.name, source };
+                relay.check(RelayTerms::of_lease(settings.lease)).await.map_err(refused)?;
+            }
+        }
         let databases = executor.databases().clone();
         let hub = executor.deliveries().clone();
         let (stop, stopping) = watch::channel(Stop::No);
@@ -230,6 +250,7 @@ impl NodeBuilder {
             let heart = Heart {
                 databases: databases.clone(),
                 shard,
+                handlers: handlers.clone(),
                 registrar,
                 hub: hub.clone(),
                 settings: settings.clone(),
@@ -331,6 +352,7 @@ impl Node {
 struct Heart {
     databases: Databases,
     shard: Shard,
+    handlers: HandlerSet,
     registrar: Registrar,
     hub: Arc<DeliveryHub>,
     settings: Settings,
@@ -415,6 +437,10 @@ impl Heart {
             self.hub.set(self.shard.identifier(), Arc::new(subscriptions));
             self.states = Some(states);
         }
-        membership.clear_away(self.databases.clock().now()).await.map(drop)
+        let fences = Fences {
+            handlers: self.handlers.clone(),
+            subscriptions: self.hub.of(self.shard.identifier()),
+        };
+        membership.clear_away(&fences, self.databases.clock().now()).await.map(drop)
     }
 }

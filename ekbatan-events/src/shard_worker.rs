@@ -10,14 +10,14 @@ use ekbatan_core::__private::deliveries::{
 };
 use ekbatan_core::domain::Stored;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::claimed::Claimed;
-use crate::delivery_run::{End, Ended, Runner};
+use crate::delivery_run::{End, Ended, EndedRun, Runner};
 use crate::doorbell::NodeDoorbell;
 use crate::ending::HandedBack;
 use crate::error::EventsError;
@@ -26,6 +26,8 @@ use crate::look_from::LookFrom;
 use crate::membership::release;
 use crate::poll::{Poll, Polled};
 use crate::registration::Registrar;
+use crate::relay::RelaySender;
+use crate::relay_gates::RelayGates;
 use crate::rounds::{Polling, Rounds, unavailable};
 use crate::settings::Settings;
 use crate::streams::{Started, Streams};
@@ -62,7 +64,8 @@ pub(crate) struct ShardWorker {
 /// What a worker has at hand.
 struct Work {
     streams: Streams,
-    runs: JoinSet<(u64, Ended)>,
+    runs: JoinSet<(u64, EndedRun)>,
+    relays: RelayGates,
     rounds: Rounds,
     /// The identity under which deliveries were claimed.
     identity: Option<Uuid>,
@@ -75,9 +78,11 @@ impl ShardWorker {
         let mut work = Work {
             streams: Streams::default(),
             runs: JoinSet::new(),
+            relays: RelayGates::new(self.handlers.clone()),
             rounds: Rounds::new(self.settings.shortest_poll),
             identity: self.owner.node(),
         };
+        work.relays.begin_epoch(self.sender(work.identity));
         loop {
             self.arrive(&mut work).await;
             // Without an identity, and once its time is over, a node waits for what is under way.
@@ -100,15 +105,24 @@ impl ShardWorker {
                     (deadline, has_time)
                 }
             };
-            let begins = match stop {
-                Stop::No if work.identity.is_some() => work.streams.next_start(),
-                _ => None,
+            let (begins, opens) = match stop {
+                Stop::No if work.identity.is_some() => (
+                    work.streams.next_start(|handler| work.relays.is_open(handler)),
+                    work.relays.next(),
+                ),
+                _ => (None, None),
             };
             tokio::select! {
                 Some(ended) = work.runs.join_next() => {
                     // A run catches its panics.
                     if let Ok((epoch, ended)) = ended {
                         self.end(&mut work, epoch, ended).await;
+                    }
+                }
+                opened = work.relays.opened() => {
+                    if let Some(relay) = opened {
+                        self.owner.open_handler(relay);
+                        work.rounds.hurry(self.settings.shortest_poll);
                     }
                 }
                 polled = work.rounds.ended() => {
@@ -119,10 +133,16 @@ impl ShardWorker {
                 _ = commits.changed() => work.rounds.hurry(self.settings.shortest_poll),
                 () = self.doorbell.heard() => work.rounds.hear(self.settings.shortest_poll),
                 Ok(()) = self.identity.changed() => {
-                    work.begin_epoch(*self.identity.borrow_and_update(), &self.owner);
+                    let identity = *self.identity.borrow_and_update();
+                    work.begin_epoch(identity, &self.owner);
+                    for relay in self.handlers.iter().filter(|of| of.relay().is_some()) {
+                        self.owner.close_handler(relay.name);
+                    }
+                    work.relays.begin_epoch(self.sender(identity));
                 }
                 Ok(()) = self.stop.changed() => {}
                 () = tokio::time::sleep_until(begins.unwrap_or(wakes)), if begins.is_some() => {}
+                () = tokio::time::sleep_until(opens.unwrap_or(wakes)), if opens.is_some() => {}
                 () = tokio::time::sleep_until(wakes), if has_time => {}
             }
         }
@@ -130,8 +150,17 @@ impl ShardWorker {
 
     /// Takes what commits of this process have handed over.
     async fn arrive(&self, work: &mut Work) {
-        let Arrived { born, returned } = self.owner.take();
-        work.streams.add(born.into_iter().filter_map(|one| self.claimed(one)).collect());
+        let Arrived { born, mut returned } = self.owner.take();
+        let claimed = born.into_iter().filter_map(|one| self.claimed(one));
+        // A relay may have been closed while they were committed.
+        let (born, late): (Vec<_>, Vec<_>) =
+            claimed.partition(|one| work.relays.is_open(one.handler.name));
+        for one in &late {
+            let born = self.owner.forget(one.handler.name, one.delivery.stream);
+            returned.extend(born.into_iter().map(|one| one.delivery));
+        }
+        returned.extend(late.into_iter().map(|one| one.delivery));
+        work.streams.add(born);
         self.owner.set_held(|handler| work.streams.count(handler));
         if !returned.is_empty() {
             self.give_back(returned, self.runner.clock.now()).await;
@@ -148,9 +177,11 @@ impl ShardWorker {
     /// Begins what can begin: runs of claimed deliveries, and a round.
     fn begin(&self, work: &mut Work) {
         let Some(node) = work.identity else { return };
-        while let Some(Started { claimed, epoch }) = work.streams.start(Instant::now()) {
-            let running = self.runner.clone().run(claimed);
-            work.runs.spawn(async move { (epoch, running.await) });
+        work.relays.begin_opening(|relay| work.streams.is_idle(relay));
+        let is_open = |handler: &str| work.relays.is_open(handler);
+        while let Some(Started { claimed, epoch }) = work.streams.start(Instant::now(), is_open) {
+            let runner = self.runner.clone();
+            work.runs.spawn(async move { (epoch, runner.run_all(claimed).await) });
         }
         let rounds = &mut work.rounds;
         if rounds.under_way.is_none() && Instant::now() >= rounds.next {
@@ -158,7 +189,7 @@ impl ShardWorker {
             let memory =
                 (std::mem::take(&mut rounds.unheld), std::mem::take(&mut rounds.look_from));
             let passed_over = rounds.passed_over(&work.streams);
-            rounds.room = self.room(&mut rounds.windows);
+            rounds.room = self.room(&mut rounds.windows, &work.relays);
             let room = rounds.room.clone();
             let poll = self.poll(&work.streams, node, checks, memory, passed_over, room);
             rounds.under_way = poll.map(Polling::start);
@@ -183,10 +214,11 @@ impl ShardWorker {
                     claimed.iter().filter(|one| is_held(one)).filter_map(Claimed::stream);
                 rounds.failed_meanwhile.extend(held_streams);
                 let failed = &rounds.failed_meanwhile;
-                // A handler may have been paused meanwhile.
+                // A handler may have been paused or closed meanwhile.
                 let is_late = |one: &mut Claimed| {
                     is_held(one)
                         || one.handler.is_paused()
+                        || !work.relays.is_open(one.handler.name)
                         || one.stream().is_some_and(|key| failed.contains(&key))
                 };
                 for handler in self.handlers.iter() {
@@ -211,11 +243,12 @@ impl ShardWorker {
     }
 
     /// How many deliveries of each handler a round may claim.
-    fn room(&self, windows: &mut Windows) -> HashMap<&'static str, usize> {
+    fn room(&self, windows: &mut Windows, relays: &RelayGates) -> HashMap<&'static str, usize> {
         let room = |handler: &Arc<Handler>| {
             (handler.name, self.owner.room(handler.name, windows.size(handler)))
         };
-        self.handlers.iter().filter(|handler| !handler.is_paused()).map(room).collect()
+        let takes = |handler: &&Arc<Handler>| !handler.is_paused() && relays.is_open(handler.name);
+        self.handlers.iter().filter(takes).map(room).collect()
     }
 
     /// Begins a round, if any handler may get something.
@@ -258,19 +291,48 @@ impl ShardWorker {
     }
 
     /// Takes note of a run that has ended. Deliveries behind one that failed are given back.
-    async fn end(&self, work: &mut Work, epoch: u64, ended: Ended) {
-        let Ended { handler, id, stream, end } = ended;
-        let is_handled = matches!(end, End::Handled);
-        if !is_handled {
-            work.rounds.failed_meanwhile.extend(stream);
+    async fn end(&self, work: &mut Work, epoch: u64, ended: EndedRun) {
+        let EndedRun { handler, streams, is_away } = ended;
+        work.streams.end_run(handler);
+        let mut given_back = Vec::new();
+        for of_stream in streams {
+            given_back.extend(self.end_stream(work, epoch, handler, of_stream));
         }
-        let behind = work.streams.end(epoch, handler, id, stream, is_handled);
         if work.rounds.windows.is_half_empty(handler, work.streams.count(handler)) {
             work.rounds.next = Instant::now();
         }
-        let mut behind: Vec<_> = behind.into_iter().map(|one| one.delivery).collect();
+        if work.relays.sent(handler, is_away) {
+            self.owner.close_handler(handler);
+            let now = self.runner.clock.now();
+            for one in work.streams.take_waiting_of(handler) {
+                let born = self.owner.forget(handler, one.delivery.stream);
+                given_back.extend(born.into_iter().map(|one| (one.delivery, now)));
+                given_back.push((one.delivery, now));
+            }
+        }
+        self.give_all_back(given_back).await;
+    }
+
+    /// Takes note of what became of a stream. Returns what is to be given back, and when it is due.
+    fn end_stream(
+        &self,
+        work: &mut Work,
+        epoch: u64,
+        handler: &'static str,
+        ended: Ended,
+    ) -> Vec<(Stored<Delivery>, DateTime<Utc>)> {
+        let Ended { ids, stream, handled, end, rest } = ended;
+        let is_handled = matches!(end, End::Handled) && rest.is_empty();
+        if !is_handled {
+            work.rounds.failed_meanwhile.extend(stream);
+        }
+        let behind = work.streams.end(epoch, handler, &ids, stream, is_handled);
+        let mut behind: Vec<_> =
+            rest.into_iter().chain(behind.into_iter().map(|one| one.delivery)).collect();
         match stream {
-            Some((_, model)) if is_handled => self.owner.handled(handler, model),
+            Some((_, model)) if is_handled => {
+                (0..handled).for_each(|_| self.owner.handled(handler, model));
+            }
             Some((_, model)) => {
                 let born = self.owner.forget(handler, model);
                 behind.extend(born.into_iter().map(|one| one.delivery));
@@ -281,13 +343,26 @@ impl ShardWorker {
             End::Failed { until: Some(until) } => until,
             _ => self.runner.clock.now(),
         };
-        self.give_back(behind, due).await;
+        behind.into_iter().map(|delivery| (delivery, due)).collect()
+    }
+
+    /// The node on this shard, as relays see it.
+    fn sender(&self, identity: Option<Uuid>) -> Option<RelaySender> {
+        identity.map(|node| RelaySender::new(self.runner.shard.identifier(), node))
     }
 
     /// Releases deliveries that are not to be handled now.
     async fn give_back(&self, deliveries: Vec<Stored<Delivery>>, due: DateTime<Utc>) {
-        for delivery in deliveries {
-            if let Err(error) = release(&self.runner.deliveries, delivery, due).await {
+        self.give_all_back(deliveries.into_iter().map(|delivery| (delivery, due)).collect()).await;
+    }
+
+    /// Releases deliveries, each from a date on. They travel together.
+    async fn give_all_back(&self, deliveries: Vec<(Stored<Delivery>, DateTime<Utc>)>) {
+        let releases = deliveries
+            .into_iter()
+            .map(|(delivery, due)| release(&self.runner.deliveries, delivery, due));
+        for released in join_all(releases).await {
+            if let Err(error) = released {
                 tracing::warn!(%error, "a delivery was not given back; a later check does it");
             }
         }
@@ -304,13 +379,13 @@ impl ShardWorker {
         if cancelled + count > 0 {
             tracing::info!(shard = %self.runner.shard.identifier(), cancelled, waiting = count, "a node hands deliveries back");
         }
-        if tokio::time::timeout(LONGEST_POLL, self.give_all_back(waiting)).await.is_err() {
+        if tokio::time::timeout(LONGEST_POLL, self.give_back_at_end(waiting)).await.is_err() {
             tracing::warn!(shard = %self.runner.shard.identifier(), "deliveries were not given back within {LONGEST_POLL:?}; they are taken over later");
         }
         HandedBack { cancelled, waiting: count }
     }
 
-    async fn give_all_back(&self, waiting: Vec<Stored<Delivery>>) {
+    async fn give_back_at_end(&self, waiting: Vec<Stored<Delivery>>) {
         let now = self.runner.clock.now();
         self.give_back(waiting, now).await;
         // Those whose run was cancelled, by what the database knows of them.

@@ -1,7 +1,7 @@
 //! The deliveries that a node has claimed and does not handle yet.
 //!
-//! Invariant: of one stream, at most one delivery is handed out at a time, and they are handed out
-//! in order. This is so within one epoch: when the node's identity changes, everything is
+//! Invariant: the deliveries of one stream are handed out in order, and to one run at a time. A run of a
+//! relay gets several of them, each other run gets one. This is so within one epoch: when the node's identity changes, everything is
 //! forgotten, and the runs of earlier epochs only keep their handlers busy until they end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -17,9 +17,10 @@ use crate::handler_set::Handler;
 /// although timers are late.
 const LATE: Duration = Duration::from_millis(10);
 
-/// A delivery that is handed out, and the epoch in which it was.
+/// The deliveries of one run, and the epoch in which they were handed out.
 pub(crate) struct Started {
-    pub(crate) claimed: Claimed,
+    /// At least one, all of one handler.
+    pub(crate) claimed: Vec<Claimed>,
     pub(crate) epoch: u64,
 }
 
@@ -73,26 +74,68 @@ impl Streams {
         }
     }
 
-    /// Hands out the next delivery whose handler is not busy and may begin another run.
-    pub(crate) fn start(&mut self, now: Instant) -> Option<Started> {
+    /// Hands out the next deliveries whose handler is not busy and may begin another run.
+    pub(crate) fn start(
+        &mut self,
+        now: Instant,
+        is_open: impl Fn(&str) -> bool,
+    ) -> Option<Started> {
         let may_begin = |one: &Claimed| {
-            self.has_place(&one.handler) && self.next_of(&one.handler).is_none_or(|at| at <= now)
+            is_open(one.handler.name)
+                && self.has_place(&one.handler)
+                && self.next_of(&one.handler).is_none_or(|at| at <= now)
         };
         let at = self.ready.iter().position(may_begin)?;
-        let claimed = self.ready.remove(at)?;
-        *self.running.entry(claimed.handler.name).or_default() += 1;
-        if let Some(rate) = claimed.handler.options.rate {
-            let due = self.next_of(&claimed.handler).unwrap_or(now);
+        let first = self.ready.remove(at)?;
+        let handler = first.handler.clone();
+        *self.running.entry(handler.name).or_default() += 1;
+        if let Some(rate) = handler.options.rate {
+            let due = self.next_of(&handler).unwrap_or(now);
             let begun = due.max(now.checked_sub(LATE).unwrap_or(now));
-            self.next.insert(claimed.handler.name, begun + rate.pause());
+            self.next.insert(handler.name, begun + rate.pause());
+        }
+        let mut claimed = vec![first];
+        if handler.batch_size() > 1 {
+            self.fill(&mut claimed, handler.batch_size());
         }
         Some(Started { claimed, epoch: self.epoch })
     }
 
+    /// Adds those behind the first delivery of a batch, and then other streams of its handler.
+    fn fill(&mut self, batch: &mut Vec<Claimed>, size: usize) {
+        let Some(handler) = batch.first().map(|first| first.handler.name) else { return };
+        self.add_followers(batch, size);
+        let mut others = VecDeque::with_capacity(self.ready.len());
+        while let Some(one) = self.ready.pop_front() {
+            if batch.len() < size && one.handler.name == handler {
+                batch.push(one);
+                self.add_followers(batch, size);
+            } else {
+                others.push_back(one);
+            }
+        }
+        self.ready = others;
+    }
+
+    /// Adds those behind the last delivery of a batch.
+    fn add_followers(&mut self, batch: &mut Vec<Claimed>, size: usize) {
+        let key = batch.last().and_then(Claimed::stream);
+        let Some(behind) = key.and_then(|key| self.behind.get_mut(&key)) else { return };
+        let room = size.saturating_sub(batch.len()).min(behind.len());
+        batch.extend(behind.drain(..room));
+    }
+
     /// When the next delivery may start that waits for the rate of its handler only.
-    pub(crate) fn next_start(&self) -> Option<Instant> {
+    pub(crate) fn next_start(&self, is_open: impl Fn(&str) -> bool) -> Option<Instant> {
         let ready = self.ready.iter().map(|one| &one.handler);
-        ready.filter(|handler| self.has_place(handler)).filter_map(|it| self.next_of(it)).min()
+        let may_begin =
+            |handler: &&std::sync::Arc<Handler>| is_open(handler.name) && self.has_place(handler);
+        ready.filter(may_begin).filter_map(|it| self.next_of(it)).min()
+    }
+
+    /// Whether no run of a handler is under way.
+    pub(crate) fn is_idle(&self, handler: &str) -> bool {
+        self.running.get(handler).copied().unwrap_or_default() == 0
     }
 
     fn has_place(&self, handler: &Handler) -> bool {
@@ -103,23 +146,27 @@ impl Streams {
         self.next.get(handler.name).copied()
     }
 
-    /// Takes back a delivery that is done. If it is not handled, returns those behind it, which are
-    /// not held any more. A run of an earlier epoch says nothing of its stream.
+    /// Takes note of a run that has ended.
+    pub(crate) fn end_run(&mut self, handler: &'static str) {
+        if let Some(running) = self.running.get_mut(handler) {
+            *running = running.saturating_sub(1);
+        }
+    }
+
+    /// Takes back the deliveries of one stream that a run had. If they are not all handled, returns those
+    /// behind them, which are not held any more. A run of an earlier epoch says nothing of its streams.
     pub(crate) fn end(
         &mut self,
         epoch: u64,
         handler: &'static str,
-        id: Uuid,
+        ids: &[Uuid],
         stream: Option<StreamKey>,
         is_handled: bool,
     ) -> Vec<Claimed> {
-        if let Some(running) = self.running.get_mut(handler) {
-            *running = running.saturating_sub(1);
-        }
         if epoch != self.epoch {
             return Vec::new();
         }
-        self.forget(handler, id);
+        ids.iter().for_each(|id| self.forget(handler, *id));
         let Some(key) = stream else { return Vec::new() };
         if !is_handled {
             let behind: Vec<Claimed> = self.behind.remove(&key).into_iter().flatten().collect();
@@ -138,6 +185,25 @@ impl Streams {
     pub(crate) fn begin_epoch(&mut self) {
         let (running, next) = (std::mem::take(&mut self.running), std::mem::take(&mut self.next));
         *self = Self { epoch: self.epoch + 1, running, next, ..Self::default() };
+    }
+
+    /// Takes all deliveries of a handler that are not handed out.
+    pub(crate) fn take_waiting_of(&mut self, handler: &'static str) -> Vec<Claimed> {
+        let mut waiting = Vec::new();
+        for one in std::mem::take(&mut self.ready) {
+            if one.handler.name == handler {
+                waiting.push(one);
+            } else {
+                self.ready.push_back(one);
+            }
+        }
+        // What is handed out ends the stream itself; the others are over.
+        let over: Vec<StreamKey> = waiting.iter().filter_map(Claimed::stream).collect();
+        let behind = self.behind.iter_mut().filter(|((of, _), _)| *of == handler);
+        behind.for_each(|(_, behind)| waiting.extend(behind.drain(..)));
+        over.iter().for_each(|key| drop(self.behind.remove(key)));
+        waiting.iter().for_each(|one| self.forget(handler, one.delivery.id.uuid()));
+        waiting
     }
 
     /// Takes all deliveries that are not handed out.

@@ -6,6 +6,7 @@
 //! - [`mysql`]: the same for MySQL and MariaDB.
 //! - [`redis`]: the same for Redis.
 //! - [`etcd`]: the same for etcd.
+//! - [`kafka`], [`nats`] and [`rabbitmq`]: the same for Kafka, NATS and RabbitMQ.
 //! - [`sqlite`]: a temporary SQLite database file.
 //! - [`proxy`]: a TCP proxy that counts round trips, delays, stalls and cuts.
 //! - [`cancel`]: drops a future after a given number of polls.
@@ -22,22 +23,28 @@ pub mod cancel;
 mod database_url;
 pub mod etcd;
 mod front;
+pub mod kafka;
 #[cfg(feature = "locks")]
 pub mod locks;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+pub mod nats;
 pub mod postgres;
 pub mod proxy;
+pub mod rabbitmq;
 pub mod redis;
 mod server;
 pub mod sqlite;
 
 pub use cancel::{Dropped, drop_at_poll};
 pub use etcd::{EtcdServer, EtcdServerBuilder};
+pub use kafka::{KafkaServer, KafkaServerBuilder};
 #[cfg(feature = "mysql")]
 pub use mysql::{MariaDbServer, MariaDbServerBuilder, MySqlServer, MySqlServerBuilder};
+pub use nats::{NatsServer, NatsServerBuilder};
 pub use postgres::{PostgresServer, PostgresServerBuilder};
 pub use proxy::Proxy;
+pub use rabbitmq::{RabbitMqServer, RabbitMqServerBuilder};
 pub use redis::{RedisServer, RedisServerBuilder};
 pub use server::ServerError;
 pub use sqlite::TempSqlite;

@@ -29,7 +29,7 @@ pub const TABLE: [RoomList; 7] = [
     ] },
     // What is read is checked; the schema describes the same keys.
     RoomList { of_crate: "ekbatan-core", folder: "config", rooms: &[
-        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "events_config", "jobs_config", "findings", "key_path", "keys", "lock_config", "lock_settings", "retention_config", "sharding", "spelling"], &[]),
+        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "events_config", "jobs_config", "findings", "key_path", "keys", "lock_config", "lock_settings", "relay_config", "retention_config", "sharding", "spelling", "topic"], &[]),
         room(&["check"], &["model"]),
         room(&["read"], &["model", "check"]),
         room(&["describe"], &["model"]),
@@ -63,14 +63,14 @@ pub const TABLE: [RoomList; 7] = [
     ] },
     // What a handler sees is below what runs it.
     RoomList { of_crate: "ekbatan-events", folder: "", rooms: &[
-        rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "ending", "remote_call", "remote_error", "remote_store", "remote_request", "handler"], &[]),
+        rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "ending", "remote_call", "remote_error", "remote_store", "remote_request", "handler", "relay"], &[]),
         room(&["handler_set"], &["contract"]),
-        rooms("nodes", &["membership", "registration"], &["contract", "handler_set"]),
+        rooms("nodes", &["fences", "membership", "registration"], &["contract", "handler_set"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
         room(&["delivery_status"], &["contract", "nodes"]),
         rooms("claims", &["claimed", "put_off", "elsewhere", "look_from", "claim", "poll", "streams", "unheld", "windows", "rounds"], &["contract", "handler_set", "nodes"]),
-        room(&["delivery_run"], &["contract", "handler_set", "claims"]),
-        rooms("node", &["doorbell", "gauges", "shard_worker", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "delivery_run"]),
+        rooms("runs", &["delivery_run", "relay_run"], &["contract", "handler_set", "claims"]),
+        rooms("node", &["relay_gates", "doorbell", "gauges", "shard_worker", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "runs"]),
         rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status"]),
     ] },
     // Schedules and plans know no database.

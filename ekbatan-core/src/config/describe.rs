@@ -73,6 +73,10 @@ fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
     match kind {
         Kind::Text | Kind::Address => json!({ "type": "string", "pattern": r"\S" }),
         Kind::Secret => json!({ "type": "string" }),
+        Kind::Texts => {
+            let text = json!({ "type": "string", "pattern": r"\S" });
+            json!({ "anyOf": [text, { "type": "array", "minItems": 1, "items": text }] })
+        }
         Kind::Count { least, most } if *most >= u64::from(u32::MAX) => {
             or_name(json!({ "type": "integer", "minimum": least }))
         }

@@ -3,6 +3,7 @@
 use super::data_source::DataSourceConfig;
 use super::events_config::EventsConfig;
 use super::jobs_config::JobsConfig;
+use super::relay_config::RelayConfig;
 use super::sharding::{ShardMemberConfig, ShardingConfig, UnknownShard};
 use crate::domain::ShardIdentifier;
 
@@ -33,6 +34,8 @@ pub struct EkbatanConfig {
     pub events: EventsConfig,
     /// How nodes run jobs.
     pub jobs: JobsConfig,
+    /// The relays, which send events to message brokers.
+    pub relays: Vec<RelayConfig>,
     pub(super) ignored: Vec<String>,
 }
 
@@ -106,6 +109,13 @@ impl EkbatanConfig {
         self
     }
 
+    /// Adds a relay.
+    #[must_use]
+    pub fn relay(mut self, relay: RelayConfig) -> Self {
+        self.relays.push(relay);
+        self
+    }
+
     /// The paths of the settings that were accepted and have no effect.
     pub fn ignored(&self) -> &[String] {
         &self.ignored
@@ -117,6 +127,7 @@ impl From<DataSourceConfig> for EkbatanConfig {
         let mut sharding = ShardingConfig::new();
         sharding.add(ShardIdentifier::DEFAULT, ShardMemberConfig::new(0, primary));
         let (events, jobs) = (EventsConfig::default(), JobsConfig::default());
-        Self { namespace: None, sharding, events, jobs, ignored: Vec::new() }
+        let relays = Vec::new();
+        Self { namespace: None, sharding, events, jobs, relays, ignored: Vec::new() }
     }
 }

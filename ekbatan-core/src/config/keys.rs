@@ -30,6 +30,8 @@ pub(super) enum Kind {
     Address,
     /// A text that messages never show.
     Secret,
+    /// A list of texts, or one text with commas between them.
+    Texts,
     /// A whole number.
     Count { least: u64, most: u64 },
     /// One of these words.
@@ -104,6 +106,8 @@ const SOME: Kind = Kind::Count { least: 1, most: u32::MAX as u64 };
 const BYTES: Kind = Kind::Count { least: 1, most: 1_000_000_000 };
 const CLAIMED: Kind = Kind::Count { least: 16, most: 1_000 };
 const SWEPT: Kind = Kind::Count { least: 1, most: 10_000 };
+const BATCH: Kind = Kind::Count { least: 1, most: 1_000 };
+const BATCHES: Kind = Kind::Count { least: 1, most: 64 };
 const RUNS: Kind = Kind::Count { least: 1, most: 10_000 };
 const DELETED: Kind = Kind::Count { least: 1, most: 10_000 };
 const GROUP: Kind = Kind::Count { least: 0, most: 255 };
@@ -120,6 +124,7 @@ pub(super) static ROOT: &[Key] = &[
     Key::new("configs", Kind::Slots, "The database, if there is one; excludes `sharding`."),
     Key::new("events", Kind::Section(EVENTS), "Nodes, which handle events."),
     Key::new("jobs", Kind::Section(JOBS), "Nodes, which run jobs."),
+    Key::new("relay", Kind::List(RELAY), "Relays, which send events to message brokers."),
     Key::new(
         "local-event-handler",
         Kind::Section(LOCAL_EVENT_HANDLER),
@@ -231,6 +236,63 @@ static JOBS: &[Key] = &[
         "shutdown-max-wait",
         "the time is given to `JobNode::drain`; remove the key",
     ),
+];
+
+static RELAY: &[Key] = &[
+    Key::new("name", Kind::Text, "The stored name of the relay, which must never change.").required(),
+    Key::new(
+        "broker",
+        Kind::Word(&["in-process", "nats", "rabbitmq", "kafka"]),
+        "The kind of broker. `in-process` needs no server; other processes get nothing from it.",
+    )
+    .required(),
+    Key::new(
+        "url",
+        Kind::Address,
+        "The address: nats://HOST:4222 or tls://.., amqp://HOST:5672/VHOST or amqps://.., kafka://HOST:9092. Several servers of NATS and Kafka are separated by commas.",
+    ),
+    Key::new("username", Kind::Text, "The user, if the address contains none.")
+        .or("the address's"),
+    Key::new("password", Kind::Secret, "The password, if the address contains none; may be empty.")
+        .or("the address's"),
+    Key::new("tls", Kind::Flag, "Whether the connection is encrypted, whatever the address says.")
+        .or("by the address"),
+    Key::new("tls-root-cert", Kind::Text, "A file of root certificates that the server's certificate must be signed by."),
+    Key::new("models", Kind::Texts, "The models whose events are sent, by their stored names. Default: all, unless `events` is given."),
+    Key::new("events", Kind::Texts, "The events that are sent, by their stored names, beside those of `models`."),
+    Key::new(
+        "topic",
+        Kind::Text,
+        "Where events go: the topic of Kafka, the subject of NATS, the routing key of RabbitMQ. `{namespace}`, `{model}` and `{event}` stand for those of the event.",
+    )
+    .or("ekbatan.{namespace}.model.{model}"),
+    Key::new(
+        "sasl",
+        Kind::Word(&["plain", "scram-sha-256", "scram-sha-512"]),
+        "Kafka: how the user logs in.",
+    )
+    .or("plain"),
+    Key::new("stream", Kind::Text, "NATS: the stream that keeps the messages."),
+    Key::new("create-stream", Kind::Texts, "NATS: the subjects with which the stream is created if it is not there."),
+    Key::new("exchange", Kind::Text, "RabbitMQ: the exchange that routes the messages.").or("the default exchange, where the topic is the name of a queue"),
+    Key::new("batch", BATCH, "How many events a batch has at most.").or("256"),
+    Key::new("batches", BATCHES, "How many batches are under way at a time, on each shard.").or("2"),
+    Key::new("ack-timeout", TIME, "How long an answer of the broker is waited for.").or("10s, or 30s for in-process"),
+    Key::new("longest-retry", TIME, "The longest pause before an event is sent again that the broker refused.").or("60s"),
+    Key::new("max-attempts", SOME, "After how many refusals an event is given up. Default: it is tried for ever, unless the broker can never accept it."),
+    Key::new(
+        "after-last-attempt",
+        Kind::Word(&["park", "dead-letter"]),
+        "What happens to an event that is given up: `park` stops its model until an operator decides, `dead-letter` lets later events of its model pass.",
+    )
+    .or("park"),
+    Key::new(
+        "start-from",
+        Kind::Word(&["beginning", "now"]),
+        "Whether a new relay sends the events that are stored already.",
+    )
+    .or("beginning"),
+    Key::new("aliases", Kind::Texts, "Earlier names of the relay."),
 ];
 
 /// The section of the Java framework that means the same as `events`.

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::PlacedCall;
-use super::deliveries::{Births, ModelVersion, NewDelivery, StoredEvent, Subscriptions};
+use super::deliveries::{Births, EventKind, ModelVersion, NewDelivery, StoredEvent, Subscriptions};
 use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
 use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, StageError, Staged};
@@ -71,7 +71,8 @@ pub(crate) fn records<'e>(
         let row = row(action, Some(content), index, ids.next_uuid(), generation);
         if let Some(subscriptions) = subscriptions {
             let delivery = content.delivery(row.id, index);
-            for handler in subscriptions.handlers(event.name, action.completed, BEFORE_ALL) {
+            let kind = EventKind { model: event.model, name: event.name };
+            for handler in subscriptions.handlers(kind, action.completed, BEFORE_ALL) {
                 births.add(handler, event.version_of_model(), delivery, stored.len());
             }
         }
@@ -145,6 +146,7 @@ impl Content<'_> {
         let (event_type, event_version) = self.event.unwrap_or(StoredEvent::OF_CALL);
         StoredEvent {
             id,
+            namespace: action.namespace.clone(),
             action: action.action,
             action_name: action.name.to_owned(),
             model_id: self.model_id.to_string(),

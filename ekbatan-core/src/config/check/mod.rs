@@ -2,7 +2,7 @@
 //! loader apply the same rules.
 //!
 //! [`sharding`] checks the shards against each other, [`slots`] the databases of one shard,
-//! [`data_source`] one database, [`events`] and [`jobs`] the nodes, [`locks`] a `lock-config`, and [`login`] users and passwords.
+//! [`data_source`] one database, [`events`] and [`jobs`] the nodes, [`relays`] what they send, [`locks`] a `lock-config`, and [`login`] users and passwords.
 //!
 //! Invariant: a rule adds nothing to a path that already has a problem.
 
@@ -11,6 +11,7 @@ mod events;
 mod jobs;
 mod locks;
 mod login;
+mod relays;
 mod sharding;
 mod slots;
 
@@ -54,6 +55,7 @@ pub(super) fn check(config: &EkbatanConfig, form: Form, findings: &mut Findings)
     }
     events::check(&config.events, &root.key("events"), findings);
     jobs::check(&config.jobs, &root.key("jobs"), findings);
+    relays::check(&config.relays, &root.key("relay"), findings);
     if form == Form::Configs {
         for (_, member) in config.sharding.shards() {
             slots::check(member, &root.key("configs"), findings);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::data_source::data_source;
 use super::events::events;
 use super::jobs::jobs;
+use super::relays::relays;
 use super::section::Section;
 use crate::config::check::Form;
 use crate::config::data_source::DataSourceConfig;
@@ -22,6 +23,7 @@ pub(super) fn config(mut root: Section, findings: &mut Findings) -> (EkbatanConf
     let namespace = root.text("namespace");
     let events = events(&mut root, findings);
     let jobs = jobs(&mut root, findings);
+    let relays = relays(&mut root);
     let slots = root.slots("configs");
     let short = root.at.key("configs");
     let (sharding, form) = match root.section("sharding") {
@@ -46,7 +48,7 @@ pub(super) fn config(mut root: Section, findings: &mut Findings) -> (EkbatanConf
             (sharding, Form::Configs)
         }
     };
-    (EkbatanConfig { namespace, sharding, events, jobs, ignored }, form)
+    (EkbatanConfig { namespace, sharding, events, jobs, relays, ignored }, form)
 }
 
 fn sharding(

@@ -22,6 +22,7 @@ mod jobs;
 mod layers;
 mod loader;
 mod reader;
+mod relays;
 mod section;
 mod tree;
 mod yaml;

@@ -55,6 +55,7 @@ impl Reader<'_> {
             Kind::List(keys) => Typed::List(self.list(value, keys, at)?),
             Kind::Slots => Typed::Slots(self.slots(value, at)?),
             Kind::Text | Kind::Address | Kind::Secret => Typed::Text(self.text(value, kind, at)?),
+            Kind::Texts => Typed::Texts(self.texts(value, at)?),
             Kind::Count { least, most } => Typed::Count(self.count(value, *least, *most, at)?),
             Kind::Word(words) => Typed::Word(self.word(value, words, at)?),
             Kind::Flag => Typed::Flag(self.flag(value, at)?),
@@ -114,6 +115,31 @@ impl Reader<'_> {
             return None;
         }
         Some(text)
+    }
+
+    fn texts(&mut self, value: &Value, at: &KeyPath) -> Option<Vec<String>> {
+        let texts: Vec<String> = match value {
+            Value::Array(_, items) => {
+                let items = items.iter().enumerate();
+                let texts: Vec<Option<String>> = items
+                    .map(|(position, item)| self.text(item, &Kind::Text, &at.index(position)))
+                    .collect();
+                texts.into_iter().collect::<Option<_>>()?
+            }
+            Value::String(..) => {
+                let text = self.text(value, &Kind::Text, at)?;
+                text.split(',').map(|part| part.trim().to_owned()).collect()
+            }
+            other => {
+                self.misfit(at, other, "expected a list of texts, or a text with commas");
+                return None;
+            }
+        };
+        if texts.is_empty() || texts.iter().any(String::is_empty) {
+            self.findings.add(at, "has an empty entry; give at least one, and none that is blank");
+            return None;
+        }
+        Some(texts)
     }
 
     /// A text after `${NAME}` was replaced.

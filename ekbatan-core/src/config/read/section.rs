@@ -28,6 +28,7 @@ pub(super) struct Section {
 #[derive(Debug)]
 pub(super) enum Typed {
     Text(String),
+    Texts(Vec<String>),
     Count(u64),
     Word(&'static str),
     Flag(bool),
@@ -40,6 +41,7 @@ pub(super) enum Typed {
 impl Section {
     takers! {
         text: Text -> String;
+        texts: Texts -> Vec<String>;
         count: Count -> u64;
         word: Word -> &'static str;
         flag: Flag -> bool;

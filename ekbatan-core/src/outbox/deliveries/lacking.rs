@@ -25,6 +25,7 @@ const HOLDER: &str = "sweep of events";
 const COLUMNS: &[ColumnDef] = &[
     ColumnDef::new("id", ValueType::Uuid),
     ColumnDef::nullable("model_id", ValueType::Text),
+    ColumnDef::nullable("model_type", ValueType::Text),
     ColumnDef::nullable("event_type", ValueType::Text),
     ColumnDef::nullable("model_version", ValueType::Int),
     ColumnDef::nullable("event_index", ValueType::Int),

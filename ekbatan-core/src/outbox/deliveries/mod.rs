@@ -18,9 +18,10 @@ mod stored_event;
 mod stored_places;
 mod subscriptions;
 mod sweep;
+mod wanted;
 
 pub use backlog::Backlog;
-pub use claimed_rows::Claimant;
+pub use claimed_rows::{Claimant, OfHandlers};
 pub use delivery::{Delivery, DeliveryState, remote_call_id};
 pub use due::{Due, WantedDue};
 pub use hub::{DeliveryHub, Ownership};
@@ -30,6 +31,7 @@ pub use stored_event::StoredEvent;
 pub use stored_places::{PlacesPage, StoredEvents, StoredPlace};
 pub use subscriptions::{Subscription, SubscriptionState, Subscriptions};
 pub use sweep::{SweepError, Swept, stream_of};
+pub use wanted::{EventKind, Wanted};
 
 pub(crate) use backlog::backlog;
 pub(crate) use births::Births;

@@ -13,6 +13,8 @@ use crate::domain::{ColumnDef, Value, ValueType};
 pub struct StoredEvent {
     /// The event's own id.
     pub id: Uuid,
+    /// The namespace of the application that emitted it.
+    pub namespace: String,
     /// The execution that emitted it.
     pub action: ActionId,
     /// The name of the action.
@@ -39,6 +41,7 @@ pub struct StoredEvent {
 
 const COLUMNS: &[ColumnDef] = &[
     ColumnDef::new("id", ValueType::Uuid),
+    ColumnDef::new("namespace", ValueType::Text),
     ColumnDef::new("action_id", ValueType::Uuid),
     ColumnDef::new("action_name", ValueType::Text),
     ColumnDef::nullable("model_id", ValueType::Text),
@@ -60,6 +63,7 @@ impl StoredEvent {
     fn read(row: Vec<Value>) -> Option<Self> {
         let [
             Value::Uuid(id),
+            Value::Text(namespace),
             Value::Uuid(action),
             Value::Text(action_name),
             Value::Text(model_id),
@@ -71,7 +75,7 @@ impl StoredEvent {
             Value::Timestamp(date),
             principal,
             trace_parent,
-        ] = <[Value; 12]>::try_from(row).ok()?
+        ] = <[Value; 13]>::try_from(row).ok()?
         else {
             return None;
         };
@@ -79,6 +83,7 @@ impl StoredEvent {
         let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
         Some(Self {
             id,
+            namespace,
             action: ActionId(action),
             action_name,
             model_id,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use ekbatan_macros::{Entity, State};
 
-use super::NewDelivery;
+use super::{EventKind, NewDelivery, Wanted};
 use crate::db::{StageError, Staged};
 use crate::domain::Id;
 
@@ -18,7 +18,7 @@ pub struct Subscription {
     pub id: Id<Subscription>,
     /// The stored name of the handler.
     pub handler: String,
-    /// The event's name.
+    /// The event's name, or the text of another [`Wanted`].
     pub event_type: String,
     /// The generation that began with this subscription.
     pub since: i64,
@@ -57,8 +57,11 @@ impl SubscriptionState {
 pub struct Subscriptions {
     generation: i64,
     by_type: HashMap<String, Vec<Subscriber>>,
+    /// Those that want the events of a model, or all events.
+    wide: Vec<(Wanted, Subscriber)>,
     all: Vec<Subscriber>,
     paused: HashSet<Arc<str>>,
+    fenced: HashSet<Arc<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -82,8 +85,17 @@ impl Subscriptions {
                 subscriptions.paused.insert(handler.clone());
             }
             let subscriber = Subscriber { handler, since, since_date };
-            subscriptions.all.push(subscriber.clone());
-            subscriptions.by_type.entry(event_type).or_default().push(subscriber);
+            match Wanted::read(&event_type) {
+                Wanted::Fence => {
+                    subscriptions.fenced.insert(subscriber.handler);
+                    continue;
+                }
+                Wanted::Event(name) => {
+                    subscriptions.by_type.entry(name).or_default().push(subscriber.clone());
+                }
+                wide => subscriptions.wide.push((wide, subscriber.clone())),
+            }
+            subscriptions.all.push(subscriber);
         }
         subscriptions
     }
@@ -96,6 +108,11 @@ impl Subscriptions {
     /// Whether an operator has paused a handler.
     pub fn is_paused(&self, handler: &str) -> bool {
         self.paused.contains(handler)
+    }
+
+    /// The handlers whose claims are released only after their node has been kept from sending.
+    pub fn fenced(&self) -> impl Iterator<Item = &str> {
+        self.fenced.iter().map(|handler| &**handler)
     }
 
     /// Whether no handler wants anything.
@@ -126,29 +143,88 @@ impl Subscriptions {
     /// The deliveries of an event that has those of an earlier generation.
     pub(crate) fn deliveries(
         &self,
-        event_type: &str,
+        kind: EventKind<'_>,
         event: NewDelivery,
         generation: i64,
     ) -> impl Iterator<Item = Result<Staged, StageError>> {
-        let handlers = self.handlers(event_type, event.event_date, generation);
+        let handlers = self.handlers(kind, event.event_date, generation).into_iter();
         handlers.map(move |handler| event.stage(handler, None).map(|(row, _)| row))
     }
 
-    /// The handlers that want an event that has the deliveries of an earlier generation.
+    /// The handlers that want an event that has the deliveries of an earlier generation. Each gets one
+    /// delivery, also if it wants the event for several reasons.
     pub(crate) fn handlers(
         &self,
-        event_type: &str,
+        kind: EventKind<'_>,
         date: DateTime<Utc>,
         generation: i64,
-    ) -> impl Iterator<Item = &Arc<str>> {
-        let subscribers = self.by_type.get(event_type).into_iter().flatten();
-        let wanting = subscribers.filter(move |of| {
-            of.since > generation && of.since_date.is_none_or(|since| date >= since)
-        });
-        wanting.map(|of| &of.handler)
+    ) -> Vec<&Arc<str>> {
+        let by_name = self.by_type.get(kind.name).into_iter().flatten();
+        let wide = self.wide.iter().filter(|(wanted, _)| wanted.has(kind)).map(|(_, of)| of);
+        let in_time = |of: &&Subscriber| of.since_date.is_none_or(|since| date >= since);
+        if self.wide.is_empty() {
+            let wanting = by_name.filter(in_time).filter(|of| of.since > generation);
+            return wanting.map(|of| &of.handler).collect();
+        }
+        let wanting: Vec<&Subscriber> = by_name.chain(wide).filter(in_time).collect();
+        let had = |handler: &Arc<str>| {
+            wanting.iter().any(|of| of.handler == *handler && of.since <= generation)
+        };
+        let mut handlers: Vec<&Arc<str>> = Vec::new();
+        for Subscriber { handler, .. } in &wanting {
+            if !had(handler) && !handlers.contains(&handler) {
+                handlers.push(handler);
+            }
+        }
+        handlers
     }
 
     fn of<'s>(&'s self, handler: &'s str) -> impl Iterator<Item = &'s Subscriber> {
         self.all.iter().filter(move |of| &*of.handler == handler)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const DEPOSITED: EventKind<'_> = EventKind { model: "Wallet", name: "WalletDeposited" };
+
+    fn wants(handler: &str, wanted: Wanted, since: i64) -> Subscription {
+        Subscription {
+            id: Id::from_uuid(Uuid::now_v7()),
+            handler: handler.to_owned(),
+            event_type: wanted.text(),
+            since,
+            since_date: None,
+            state: SubscriptionState::Active,
+        }
+    }
+
+    fn handlers(rows: Vec<Subscription>, kind: EventKind<'_>, generation: i64) -> Vec<String> {
+        let subscriptions = Subscriptions::new(9, rows);
+        let found = subscriptions.handlers(kind, Utc::now(), generation);
+        found.into_iter().map(|handler| handler.to_string()).collect()
+    }
+
+    #[test]
+    fn a_handler_gets_an_event_once_for_whatever_reasons() {
+        let rows = vec![
+            wants("all", Wanted::All, 1),
+            wants("mixed", Wanted::Event("WalletDeposited".into()), 1),
+            wants("mixed", Wanted::Model("Wallet".into()), 2),
+            wants("other", Wanted::Model("Order".into()), 1),
+            wants("all", Wanted::Fence, 3),
+        ];
+        assert_eq!(handlers(rows.clone(), DEPOSITED, 0), ["mixed", "all"]);
+        // The event had its delivery for the first reason when the second one came.
+        assert!(handlers(rows.clone(), DEPOSITED, 1).is_empty());
+        let opened = EventKind { model: "Wallet", name: "WalletOpened" };
+        assert_eq!(handlers(rows.clone(), opened, 1), ["mixed"]);
+        let fenced = Subscriptions::new(9, rows);
+        assert_eq!(fenced.fenced().collect::<Vec<_>>(), ["all"]);
+        assert_eq!(fenced.since("all"), Some(1), "a fence wants no events");
     }
 }

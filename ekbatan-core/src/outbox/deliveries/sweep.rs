@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::deadlock::retried;
 use super::lacking::Lacking;
-use super::{NewDelivery, Subscriptions};
+use super::{EventKind, NewDelivery, Subscriptions};
 use crate::db::eventlog::EVENTS;
 use crate::db::{
     ActionId, Arg, CommitBatch, CommitError, Database, DbError, DbErrorKind, Isolation, Query,
@@ -133,8 +133,8 @@ async fn sweep_within(
     let elsewhere = elsewhere(transaction, lacking, &events, others).await?;
     let mut deliveries = Vec::new();
     for event in &found {
-        let Some(Found { event, event_type, generation }) = Found::read(event) else { continue };
-        for staged in subscriptions.deliveries(event_type, event, generation) {
+        let Some(Found { event, kind, generation }) = Found::read(event) else { continue };
+        for staged in subscriptions.deliveries(kind, event, generation) {
             deliveries.push(staged.map_err(misfit)?);
         }
     }
@@ -226,7 +226,7 @@ async fn set_generation(
 /// An event without all of its deliveries.
 struct Found<'r> {
     event: NewDelivery,
-    event_type: &'r str,
+    kind: EventKind<'r>,
     generation: i64,
 }
 
@@ -236,6 +236,7 @@ impl<'r> Found<'r> {
         let [
             Value::Uuid(event_id),
             Value::Text(model),
+            model_type,
             Value::Text(event_type),
             version,
             index,
@@ -256,7 +257,9 @@ impl<'r> Found<'r> {
             event_date: *event_date,
             is_delayed: false,
         };
-        Some(Self { event, event_type, generation: number(generation).unwrap_or(0) })
+        let model_type = if let Value::Text(name) = model_type { name } else { "" };
+        let kind = EventKind { model: model_type, name: event_type };
+        Some(Self { event, kind, generation: number(generation).unwrap_or(0) })
     }
 }
 

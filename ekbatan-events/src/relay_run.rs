@@ -1,0 +1,157 @@
+//! A run of a relay: a batch of events, and what becomes of their deliveries.
+//!
+//! Invariant: of the deliveries of a stream, a run marks those up to the first one that was not
+//! acknowledged, and no others. A mark comes after its acknowledgement.
+
+use std::panic::AssertUnwindSafe;
+
+use ekbatan_core::__private::deliveries::Delivery;
+use ekbatan_core::domain::Stored;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use tracing::{Instrument, field};
+
+use crate::claimed::{Claimed, StreamKey};
+use crate::delivery_run::{End, Ended, EndedRun, Runner};
+use crate::error::EventsError;
+use crate::failure;
+use crate::handler_set::{AnyRelay, Handler};
+use crate::relay::{RelaySender, SentEvent, UndecodedEvent};
+
+/// A delivery of a batch, and what became of its event.
+struct Sent {
+    delivery: Stored<Delivery>,
+    date: chrono::DateTime<chrono::Utc>,
+    event: SentEvent,
+}
+
+impl Runner {
+    /// Runs the handler of claimed deliveries to its end.
+    pub(crate) async fn run_all(self, mut claimed: Vec<Claimed>) -> EndedRun {
+        let relay = claimed.first().and_then(|first| first.handler.relay().cloned());
+        match (relay, claimed.pop()) {
+            (None, Some(only)) => self.run(only).await,
+            (Some(relay), Some(last)) => {
+                claimed.push(last);
+                self.run_relay(&*relay, claimed).await
+            }
+            (_, None) => EndedRun { handler: "", streams: Vec::new(), is_away: false },
+        }
+    }
+
+    /// Sends a batch and marks what was acknowledged. All deliveries were claimed by one node.
+    async fn run_relay(self, relay: &dyn AnyRelay, batch: Vec<Claimed>) -> EndedRun {
+        let Some(first) = batch.first() else {
+            return EndedRun { handler: "", streams: Vec::new(), is_away: false };
+        };
+        let handler = first.handler.clone();
+        let span = tracing::info_span!(
+            "ekbatan.event.relay",
+            ekbatan.event.handler = handler.name,
+            ekbatan.event.count = batch.len(),
+            ekbatan.event.handled = field::Empty,
+        );
+        let ended = self.send_and_mark(&handler, relay, batch).instrument(span.clone()).await;
+        let handled: usize = ended.streams.iter().map(|stream| stream.handled).sum();
+        span.record("ekbatan.event.handled", handled);
+        ended
+    }
+
+    async fn send_and_mark(
+        &self,
+        handler: &Handler,
+        relay: &dyn AnyRelay,
+        batch: Vec<Claimed>,
+    ) -> EndedRun {
+        let shard = self.shard.identifier();
+        let node = batch.first().map(|one| one.delivery.node).unwrap_or_default();
+        let mut deliveries = Vec::with_capacity(batch.len());
+        let mut events = Vec::with_capacity(batch.len());
+        for Claimed { delivery, mut event, .. } in batch {
+            let attempt = attempt_of(&delivery);
+            deliveries.push((delivery, event.date));
+            let payload = std::mem::take(&mut event.payload);
+            events.push(UndecodedEvent::new(payload, event, attempt, shard));
+        }
+        let sending = relay.send(RelaySender::new(shard, node), &events);
+        let sending = AssertUnwindSafe(sending).catch_unwind();
+        let (answers, why) = match tokio::time::timeout(handler.options.timeout, sending).await {
+            Ok(Ok(answers)) => (answers, "the relay did not say what became of it".to_owned()),
+            Ok(Err(panic)) => (Vec::new(), failure::of_panic(&*panic)),
+            Err(_) => (Vec::new(), format!("no answer within {:?}", handler.options.timeout)),
+        };
+        let answers = answers.into_iter().map(Some).chain(std::iter::repeat(None));
+        let mut streams: Vec<(Option<StreamKey>, Vec<Sent>)> = Vec::new();
+        for ((delivery, date), answer) in deliveries.into_iter().zip(answers) {
+            let event = answer.unwrap_or_else(|| SentEvent::Unavailable { why: why.clone() });
+            let key = Some((handler.name, delivery.stream));
+            let sent = Sent { delivery, date, event };
+            // Those of one stream stand beside each other.
+            match streams.last_mut() {
+                Some((last, of_stream)) if *last == key => of_stream.push(sent),
+                _ => streams.push((key, vec![sent])),
+            }
+        }
+        let is_unanswered = |sent: &&Sent| matches!(sent.event, SentEvent::Unavailable { .. });
+        let unanswered = streams.iter().flat_map(|(_, sent)| sent).find(is_unanswered);
+        let is_away = unanswered.is_some();
+        if let Some(Sent { event: SentEvent::Unavailable { why }, .. }) = unanswered {
+            tracing::warn!(relay = handler.name, %shard, error = %why, "events were not accepted, or no answer came; they are sent again");
+        }
+        let ending = streams.into_iter().map(|(key, sent)| self.end_stream(handler, key, sent));
+        let streams = join_all(ending).await;
+        EndedRun { handler: handler.name, streams, is_away }
+    }
+
+    /// Marks what was acknowledged of a stream, and stores why the next one was refused.
+    async fn end_stream(
+        &self,
+        handler: &Handler,
+        stream: Option<StreamKey>,
+        sent: Vec<Sent>,
+    ) -> Ended {
+        let ids = sent.iter().map(|one| one.delivery.id.uuid()).collect();
+        let acknowledged =
+            sent.iter().take_while(|one| one.event == SentEvent::Acknowledged).count();
+        let mut rest = sent.into_iter();
+        let marks = rest.by_ref().take(acknowledged).map(|one| async move {
+            self.deliveries.erase(&one.delivery).await.map_err(EventsError::from)
+        });
+        let marked = join_all(marks).await;
+        let handled = marked.iter().take_while(|marked| marked.is_ok()).count();
+        handler.count(self.shard.identifier(), |counts| counts.handled += handled as u64);
+        if let Some(Err(error)) = marked.into_iter().nth(handled) {
+            // Another node has taken the stream over, or nothing is known. Those that follow are found
+            // by the check of claimed deliveries.
+            if !error.is_stale() {
+                tracing::warn!(relay = handler.name, %error, "that events were sent could not be stored");
+            }
+            return Ended { ids, stream, handled, end: End::Lost, rest: Vec::new() };
+        }
+        let Some(next) = rest.next() else {
+            return Ended { ids, stream, handled, end: End::Handled, rest: Vec::new() };
+        };
+        let Sent { delivery, date, event } = next;
+        let mut rest: Vec<_> = rest.map(|one| one.delivery).collect();
+        let end = match event {
+            SentEvent::Refused { why, may_pass } => {
+                let attempt = attempt_of(&delivery);
+                let failing = self.fail(handler, &delivery, why, attempt, date, !may_pass);
+                failing.await.unwrap_or_else(|error| {
+                    tracing::warn!(relay = handler.name, %error, "that an event was refused could not be stored");
+                    End::Lost
+                })
+            }
+            SentEvent::Unavailable { .. } | SentEvent::NotSent | SentEvent::Acknowledged => {
+                rest.insert(0, delivery);
+                End::GivenBack
+            }
+        };
+        Ended { ids, stream, handled, end, rest }
+    }
+}
+
+/// The number of the run, from 1.
+fn attempt_of(delivery: &Delivery) -> u32 {
+    u32::try_from(delivery.attempts).unwrap_or(u32::MAX).saturating_add(1)
+}

@@ -1,0 +1,257 @@
+//! NATS JetStream as a broker.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::context::PublishAckFuture;
+use async_nats::jetstream::message::PublishMessage;
+use ekbatan_core::config::{ExposeSecret, RelayConfig};
+use ekbatan_relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms};
+use futures_util::future::join_all;
+use tokio::sync::Mutex;
+
+use crate::error::NatsError;
+use crate::receipts::{self, Answer};
+use crate::session::{Session, check_stream, horizon};
+use crate::settings::{Login, NewStream, Settings};
+
+/// The time after which an answer is not waited for any more.
+const ACK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A stream of NATS JetStream.
+///
+/// - A message has the event's id as its `Nats-Msg-Id`. The stream drops a repetition within its
+///   duplicate window, and says so; that counts as acknowledged. A node does not start if the window is
+///   shorter than the time within which a relay repeats a message: after a node died, or after no answer
+///   came. After a longer absence of the server a message may be there twice.
+/// - NATS cannot keep a node from sending that was frozen and comes back. What it sends then are
+///   repetitions, which the window drops as long as it lasts.
+/// - Of each model, a message is sent once the one before it is acknowledged; those of different models
+///   are sent together.
+/// - A stream gets an event from one relay only: it would take the message of another one for a repetition.
+///
+/// ```
+/// # use ekbatan_relay::Relay;
+/// # use ekbatan_relay_nats::NatsBroker;
+/// let broker = NatsBroker::new("nats://127.0.0.1:4222", "wallets").create_stream(["ekbatan.>"]);
+/// let relay = Relay::new("wallets", broker);
+/// ```
+pub struct NatsBroker {
+    settings: Settings,
+    session: Mutex<Option<Arc<Session>>>,
+    terms: std::sync::Mutex<Option<RelayTerms>>,
+}
+
+impl NatsBroker {
+    /// A stream of the server at `nats://HOST:PORT`, or `tls://HOST:PORT` for encryption. Several servers
+    /// of a cluster are separated by commas. Connects when a node starts.
+    pub fn new(url: impl Into<String>, stream: impl Into<String>) -> Self {
+        let settings = Settings {
+            url: url.into(),
+            login: Login::ByAddress,
+            root_certificate: None,
+            requires_tls: false,
+            stream: stream.into(),
+            create: None,
+            ack_timeout: ACK_TIMEOUT,
+        };
+        Self { settings, session: Mutex::default(), terms: std::sync::Mutex::default() }
+    }
+
+    /// A stream as a configuration says.
+    pub fn configured(config: &RelayConfig) -> Self {
+        let url = config.url.clone().unwrap_or_default();
+        let mut broker = Self::new(url, config.stream.clone().unwrap_or_default());
+        if !config.create_stream.is_empty() {
+            broker = broker.create_stream(&config.create_stream);
+        }
+        if let Some(user) = &config.username {
+            let password = config.password.as_ref().map(ExposeSecret::expose_secret);
+            broker = broker.login(user, password.unwrap_or_default());
+        }
+        if config.tls == Some(true) {
+            broker = broker.require_tls();
+        }
+        if let Some(file) = &config.tls_root_cert {
+            broker = broker.root_certificate(file);
+        }
+        match config.ack_timeout {
+            Some(timeout) => broker.ack_timeout(timeout),
+            None => broker,
+        }
+    }
+
+    /// Creates the stream with these subjects if it is not there. A stream that is there stays as it is.
+    #[must_use]
+    pub fn create_stream<S: Into<String>>(mut self, subjects: impl IntoIterator<Item = S>) -> Self {
+        let subjects = subjects.into_iter().map(Into::into).collect();
+        self.settings.create = Some(NewStream { subjects, replicas: 1 });
+        self
+    }
+
+    /// Sets how many servers keep a stream that is created; 1 unless set.
+    #[must_use]
+    pub fn replicas(mut self, servers: usize) -> Self {
+        if let Some(create) = &mut self.settings.create {
+            create.replicas = servers;
+        }
+        self
+    }
+
+    /// Logs in by a name and a password.
+    #[must_use]
+    pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.settings.login = Login::Password { user: user.into(), password: password.into() };
+        self
+    }
+
+    /// Logs in by a file of credentials (`.creds`).
+    #[must_use]
+    pub fn credentials_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.login = Login::CredentialsFile(file.into());
+        self
+    }
+
+    /// Encrypts, whatever the scheme of the address is.
+    #[must_use]
+    pub fn require_tls(mut self) -> Self {
+        self.settings.requires_tls = true;
+        self
+    }
+
+    /// Trusts the certificates of a file.
+    #[must_use]
+    pub fn root_certificate(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.root_certificate = Some(file.into());
+        self
+    }
+
+    /// Sets how long an answer of the server is waited for; 10 s unless set.
+    #[must_use]
+    pub fn ack_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.ack_timeout = timeout;
+        self
+    }
+
+    /// The connection; a new one if there is none that can be used.
+    async fn session(&self) -> Result<Arc<Session>, NatsError> {
+        let mut session = self.session.lock().await;
+        if let Some(present) = session.as_ref().filter(|session| session.is_usable()) {
+            return Ok(present.clone());
+        }
+        *session = None;
+        let new = Arc::new(Session::connect(&self.settings).await?);
+        *session = Some(new.clone());
+        Ok(new)
+    }
+
+    /// Whether the server answers and the stream will do.
+    async fn look(&self, terms: RelayTerms) -> Result<(), NatsError> {
+        let needed = horizon(terms, self.settings.ack_timeout);
+        let session = self.session().await?;
+        let looking = session.stream_or_new(&self.settings, needed);
+        // Each of the few requests has a time limit of its own.
+        let info = looking.await.inspect_err(|_| session.end())?;
+        check_stream(&info, needed)
+    }
+
+    /// What became of a message that no stream took.
+    async fn no_stream(&self, session: &Session, message: &OutgoingMessage) -> Receipt {
+        let name = &self.settings.stream;
+        match session.stream(name).await {
+            Ok(_) => Receipt::refused_for_now(format!(
+                "the stream `{name}` does not take the subject `{}`, and no other stream does",
+                message.topic
+            )),
+            Err(error) => Receipt::unavailable(error),
+        }
+    }
+
+    async fn receipt(
+        &self,
+        session: &Session,
+        message: &OutgoingMessage,
+        sent: Result<PublishAckFuture, async_nats::jetstream::context::PublishError>,
+    ) -> Receipt {
+        let acknowledged = match sent {
+            Ok(ack) => ack.await,
+            Err(error) => Err(error),
+        };
+        match acknowledged {
+            // A repetition is there, too.
+            Ok(_) => Receipt::Accepted,
+            Err(error) => match receipts::of_error(&error, message, session.max_payload()) {
+                Answer::Is(receipt) => receipt,
+                Answer::NoStream => self.no_stream(session, message).await,
+            },
+        }
+    }
+}
+
+impl Broker for NatsBroker {
+    fn describe(&self) -> String {
+        format!("NATS at {}", self.settings.shown())
+    }
+
+    async fn check(&self, terms: RelayTerms) -> Result<(), BrokerError> {
+        *self.terms.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(terms);
+        Ok(self.look(terms).await?)
+    }
+
+    async fn open(&self, _sender: RelaySender) -> Result<(), BrokerError> {
+        let terms = *self.terms.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match terms {
+            Some(terms) => Ok(self.look(terms).await?),
+            None => Ok(self.session().await.map(drop)?),
+        }
+    }
+
+    async fn publish(&self, _sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
+        // Another one is opened only by `open`: so nothing is sent while this relay counts as closed.
+        let Some(session) = self.session.lock().await.clone().filter(|session| session.is_usable())
+        else {
+            let lost = Receipt::unavailable("the connection is lost");
+            return vec![lost; messages.len()];
+        };
+        let mut sent = Vec::with_capacity(messages.len());
+        for message in messages {
+            if let Some(why) = receipts::fault_of_subject(&message.topic) {
+                sent.push((message, Err(Receipt::refused(why))));
+                continue;
+            }
+            let publishing = session
+                .jetstream
+                .send_publish(message.topic.clone(), publication(&message, &self.settings.stream));
+            let ack = publishing.await;
+            sent.push((message, Ok(ack)));
+        }
+        let receipts = sent.into_iter().map(|(message, ack)| {
+            let session = &session;
+            async move {
+                match ack {
+                    Ok(ack) => self.receipt(session, &message, ack).await,
+                    Err(receipt) => receipt,
+                }
+            }
+        });
+        let receipts = join_all(receipts).await;
+        if receipts.iter().any(|receipt| matches!(receipt, Receipt::Unavailable { .. })) {
+            session.end();
+        }
+        receipts
+    }
+}
+
+fn publication(message: &OutgoingMessage, stream: &str) -> PublishMessage {
+    let mut headers = async_nats::HeaderMap::new();
+    for (name, value) in message.headers() {
+        headers.insert(name, value);
+    }
+    // First the headers: the others are added to them.
+    PublishMessage::build()
+        .headers(headers)
+        .message_id(message.id.to_string())
+        .expected_stream(stream)
+        .payload(message.payload.clone().into())
+}

@@ -1,0 +1,103 @@
+//! Where the server is, how to log in, and which stream gets the messages.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_nats::ConnectOptions;
+
+use crate::error::NatsError;
+
+/// The settings of a broker.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    /// Addresses, separated by commas.
+    pub(crate) url: String,
+    pub(crate) login: Login,
+    pub(crate) root_certificate: Option<PathBuf>,
+    pub(crate) requires_tls: bool,
+    pub(crate) stream: String,
+    pub(crate) create: Option<NewStream>,
+    pub(crate) ack_timeout: Duration,
+}
+
+/// How to log in.
+#[derive(Clone)]
+pub(crate) enum Login {
+    /// By what the address says.
+    ByAddress,
+    Password {
+        user: String,
+        password: String,
+    },
+    CredentialsFile(PathBuf),
+}
+
+/// A stream that is created if it is not there.
+#[derive(Clone)]
+pub(crate) struct NewStream {
+    pub(crate) subjects: Vec<String>,
+    pub(crate) replicas: usize,
+}
+
+impl Settings {
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.url.split(',').map(|address| address.trim().to_owned()).collect()
+    }
+
+    /// The addresses without their logins.
+    pub(crate) fn shown(&self) -> String {
+        let without_login = |address: String| match address.split_once("://") {
+            Some((scheme, rest)) => {
+                let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+                format!("{scheme}://{host}")
+            }
+            None => address.rsplit_once('@').map_or(address.clone(), |(_, host)| host.to_owned()),
+        };
+        self.addresses().into_iter().map(without_login).collect::<Vec<_>>().join(",")
+    }
+
+    pub(crate) async fn options(&self) -> Result<ConnectOptions, NatsError> {
+        let options = ConnectOptions::new()
+            .name("ekbatan")
+            .connection_timeout(self.ack_timeout)
+            .request_timeout(Some(self.ack_timeout))
+            .require_tls(self.requires_tls)
+            // A client that reconnects by itself sends what it has queued. That may be much later, when
+            // another node has sent it and more. So a lost connection is the end of its client.
+            .max_reconnects(self.addresses().len());
+        let options = match &self.login {
+            Login::ByAddress => options,
+            Login::Password { user, password } => {
+                options.user_and_password(user.clone(), password.clone())
+            }
+            Login::CredentialsFile(file) => {
+                let unreadable =
+                    |source| NatsError::File { file: file.display().to_string(), source };
+                options.credentials_file(file).await.map_err(unreadable)?
+            }
+        };
+        Ok(match &self.root_certificate {
+            Some(file) => options.add_root_certificates(file.clone()),
+            None => options,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_login_is_shown() {
+        let settings = Settings {
+            url: "nats://alice:secret@a:4222, b:4222,bob:word@c".to_owned(),
+            login: Login::ByAddress,
+            root_certificate: None,
+            requires_tls: false,
+            stream: "s".to_owned(),
+            create: None,
+            ack_timeout: Duration::from_secs(1),
+        };
+        assert_eq!(settings.shown(), "nats://a:4222,b:4222,c");
+    }
+}

@@ -1,0 +1,55 @@
+//! Hands messages to a broker so that those of one model keep their order.
+//!
+//! Invariant: a message is handed over only if all messages of its model before it were accepted.
+
+use std::collections::HashSet;
+
+use ekbatan_events::RelaySender;
+use uuid::Uuid;
+
+use crate::OutgoingMessage;
+use crate::broker::{AnyBroker, Receipt};
+
+/// Sends messages. Those of different models are sent together; of each model one at a time, unless the
+/// broker keeps the order itself.
+pub(crate) async fn publish(
+    broker: &dyn AnyBroker,
+    sender: RelaySender,
+    messages: Vec<OutgoingMessage>,
+) -> Vec<Receipt> {
+    if broker.keeps_order_in_batch() {
+        let count = messages.len();
+        return complete(broker.publish(sender, messages).await, count);
+    }
+    let mut receipts: Vec<Receipt> = vec![Receipt::NotSent; messages.len()];
+    let mut stopped: HashSet<Uuid> = HashSet::new();
+    let mut left: Vec<(usize, OutgoingMessage)> = messages.into_iter().enumerate().collect();
+    while !left.is_empty() {
+        let mut streams = HashSet::new();
+        let is_first = |one: &mut (usize, OutgoingMessage)| streams.insert(one.1.stream);
+        let (places, wave): (Vec<usize>, Vec<OutgoingMessage>) =
+            left.extract_if(.., is_first).unzip();
+        let of: Vec<Uuid> = wave.iter().map(|message| message.stream).collect();
+        let answers = complete(broker.publish(sender, wave).await, of.len());
+        let is_away = answers.iter().any(|of| matches!(of, Receipt::Unavailable { .. }));
+        for ((place, stream), receipt) in places.into_iter().zip(of).zip(answers) {
+            if receipt != Receipt::Accepted {
+                stopped.insert(stream);
+            }
+            if let Some(of_message) = receipts.get_mut(place) {
+                *of_message = receipt;
+            }
+        }
+        if is_away {
+            break;
+        }
+        left.retain(|(_, message)| !stopped.contains(&message.stream));
+    }
+    receipts
+}
+
+/// One receipt for each message, also if the broker forgot some.
+fn complete(mut receipts: Vec<Receipt>, count: usize) -> Vec<Receipt> {
+    receipts.resize(count, Receipt::unavailable("the broker gave no receipt"));
+    receipts
+}

@@ -1,0 +1,171 @@
+//! A broker within this process, for tests, for examples, and for programs of one process.
+//!
+//! Invariants:
+//! - A message is acknowledged to its sender only once every subscription of its topic has acknowledged
+//!   it. So whatever the process has in memory when it is killed is still in the database, and is sent
+//!   again.
+//! - A subscription has a message at most once at a time, however often it is sent.
+
+mod queue;
+mod subscription;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ekbatan_events::{RelaySender, RelayTerms};
+use futures_util::future::join_all;
+
+pub use subscription::{InProcessMessage, InProcessSubscription};
+
+use crate::OutgoingMessage;
+use crate::broker::{Broker, BrokerError, Receipt};
+use queue::Queue;
+
+/// The time after which an acknowledgement is not waited for any more.
+const ACK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A broker within this process.
+///
+/// It holds nothing that lasts: the database does. A relay to it marks an event as sent only once every
+/// subscription of the topic has acknowledged the message. If the process is killed before, the next one
+/// gets the message again. So consumers get each message at least once, in the order of its model, and
+/// recognise a repetition by its id.
+///
+/// - A consumer that does not acknowledge in time, 30 s unless [set](Self::ack_timeout), gets the message
+///   again later; the next message of the model waits for it.
+/// - A message without any subscription is refused, and tried again: it waits for one. Subscribe before
+///   the node starts.
+/// - Consumers in other processes get nothing: each process has its own broker.
+///
+/// Clones are the same broker.
+///
+/// ```
+/// use ekbatan_relay::{InProcessBroker, Relay};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let broker = InProcessBroker::new();
+/// let mut billing = broker.subscribe("billing", ["ekbatan.com.example.shop.model.Order"]);
+/// let relay = Relay::new("orders", broker.clone());
+/// // .. a node gets the relay
+/// # let _ = relay;
+/// tokio::spawn(async move {
+///     while let Some(message) = billing.next().await {
+///         println!("{} says {}", message.id, String::from_utf8_lossy(&message.payload));
+///         message.ack();
+///     }
+/// });
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+pub struct InProcessBroker {
+    inner: Arc<Mutex<Inner>>,
+}
+
+struct Inner {
+    queues: Vec<Arc<Queue>>,
+    ack_timeout: Duration,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self { queues: Vec::new(), ack_timeout: ACK_TIMEOUT }
+    }
+}
+
+impl InProcessBroker {
+    /// A broker without subscriptions.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how long the acknowledgements of a message are waited for; 30 s unless set.
+    #[must_use]
+    pub fn ack_timeout(self, timeout: Duration) -> Self {
+        self.inner().ack_timeout = timeout;
+        self
+    }
+
+    /// Subscribes to topics. Each message goes to one of those who subscribed under one name, and to every
+    /// name. A `*` at the end of a topic stands for any end.
+    ///
+    /// Later subscriptions under the name add their topics. A name stays subscribed when its
+    /// subscriptions are dropped: its messages wait for the next one.
+    pub fn subscribe<T: Into<String>>(
+        &self,
+        name: impl Into<String>,
+        topics: impl IntoIterator<Item = T>,
+    ) -> InProcessSubscription {
+        let name = name.into();
+        let mut inner = self.inner();
+        let queue = match inner.queues.iter().find(|queue| queue.name == name) {
+            Some(queue) => queue.clone(),
+            None => {
+                let queue = Arc::new(Queue::new(name));
+                inner.queues.push(queue.clone());
+                queue
+            }
+        };
+        queue.add_topics(topics.into_iter().map(Into::into));
+        InProcessSubscription::new(queue)
+    }
+
+    /// Ends a subscription by its name: its messages count as acknowledged, and
+    /// [`next`](InProcessSubscription::next) answers `None`. `false` if there is none.
+    pub fn unsubscribe(&self, name: &str) -> bool {
+        let mut inner = self.inner();
+        let found = inner.queues.iter().position(|queue| queue.name == name);
+        found.map(|at| inner.queues.remove(at).close()).is_some()
+    }
+
+    /// How many messages wait for an acknowledgement of a subscription.
+    pub fn unacknowledged(&self, name: &str) -> usize {
+        let queue = self.inner().queues.iter().find(|queue| queue.name == name).cloned();
+        queue.map_or(0, |queue| queue.len())
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn publish_one(&self, message: OutgoingMessage) -> Receipt {
+        let (queues, timeout) = {
+            let inner = self.inner();
+            let queues = inner.queues.iter().filter(|queue| queue.wants(&message.topic));
+            (queues.cloned().collect::<Vec<_>>(), inner.ack_timeout)
+        };
+        if queues.is_empty() {
+            let why = format!("nobody in this process subscribes to `{}`", message.topic);
+            return Receipt::refused_for_now(why);
+        }
+        let message = Arc::new(message);
+        let acks: Vec<_> = queues.iter().map(|queue| queue.push(&message)).collect();
+        let all = join_all(acks.into_iter().map(|ack| ack.acknowledged()));
+        match tokio::time::timeout(timeout, all).await {
+            Ok(_) => Receipt::Accepted,
+            Err(_) => {
+                let slow = queues.iter().filter(|queue| queue.has(message.id));
+                let names: Vec<String> = slow.map(|queue| format!("`{}`", queue.name)).collect();
+                let why = format!("no acknowledgement of {} within {timeout:?}", names.join(", "));
+                Receipt::unavailable(why)
+            }
+        }
+    }
+}
+
+impl Broker for InProcessBroker {
+    fn describe(&self) -> String {
+        "the broker of this process".to_owned()
+    }
+
+    async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    async fn open(&self, _sender: RelaySender) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    async fn publish(&self, _sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
+        join_all(messages.into_iter().map(|message| self.publish_one(message))).await
+    }
+}

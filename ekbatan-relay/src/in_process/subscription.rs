@@ -1,0 +1,81 @@
+//! What a consumer has: the messages of its subscription, one after another.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::queue::Queue;
+use crate::OutgoingMessage;
+
+/// The pause before a message is delivered again that was not acknowledged. It doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Gets the messages of a name. Several consumers of one name share them.
+pub struct InProcessSubscription {
+    queue: Arc<Queue>,
+}
+
+/// A message that a consumer has. If it is dropped without [`ack`](Self::ack), the message is delivered
+/// again.
+///
+/// Dereferences to the message.
+pub struct InProcessMessage {
+    message: Arc<OutgoingMessage>,
+    queue: Arc<Queue>,
+    attempt: u32,
+    is_done: bool,
+}
+
+impl InProcessSubscription {
+    pub(super) fn new(queue: Arc<Queue>) -> Self {
+        Self { queue }
+    }
+
+    /// Waits for the next message. `None` once the broker has ended the subscription. May be dropped:
+    /// no message is lost.
+    pub async fn next(&mut self) -> Option<InProcessMessage> {
+        let (message, attempt) = self.queue.pop().await?;
+        Some(InProcessMessage { message, queue: self.queue.clone(), attempt, is_done: false })
+    }
+}
+
+impl InProcessMessage {
+    /// How often the subscription had the message since the process began, this time included.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Says that the message is handled, and never needs to come again.
+    pub fn ack(mut self) {
+        self.is_done = true;
+        self.queue.acknowledge(self.message.id);
+    }
+}
+
+impl Deref for InProcessMessage {
+    type Target = OutgoingMessage;
+
+    fn deref(&self) -> &OutgoingMessage {
+        &self.message
+    }
+}
+
+impl Drop for InProcessMessage {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let doubled = 2_u32.saturating_pow(self.attempt.saturating_sub(1).min(16));
+        let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
+        let (queue, id) = (self.queue.clone(), self.message.id);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(async move {
+                tokio::time::sleep(pause).await;
+                queue.put_back(id);
+            })),
+            Err(_) => queue.put_back(id),
+        }
+    }
+}

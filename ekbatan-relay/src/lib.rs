@@ -1,0 +1,27 @@
+//! Sends the committed events of ekbatan to message brokers. Users add the facade crate `ekbatan`,
+//! whose module `relay` is this crate and those of the brokers that its features name.
+//!
+//! A [`Relay`] is a subscription with a stored name, like a handler: the commit that stores an event
+//! inserts its delivery, a node of `ekbatan-events` claims it, and deletes it after the broker has
+//! acknowledged the message. This crate says what becomes of an event on its way: its topic, its key and
+//! headers, the order of its model, and what the broker's answer means.
+//!
+//! The files from bottom to top: `message`, `broker`, the contract of brokers; `in_order`, which
+//! hands messages over one after another where the order needs it; `in_process`, a broker; `error`; `relay`.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod broker;
+mod error;
+mod in_order;
+mod in_process;
+mod message;
+mod relay;
+
+pub use broker::{Broker, BrokerError, Receipt};
+pub use ekbatan_core::config::TopicError;
+pub use ekbatan_events::{EventSelection, RelaySender, RelayTerms, UndecodedEvent};
+pub use error::ConfiguredRelayError;
+pub use in_process::{InProcessBroker, InProcessMessage, InProcessSubscription};
+pub use message::{OutgoingMessage, header};
+pub use relay::Relay;

@@ -1,0 +1,107 @@
+//! NATS JetStream: a private server with one stream.
+
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Stream};
+use ekbatan::relay::NatsBroker;
+use ekbatan_testkit::NatsServer;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::{Address, Limits, Received, SharedBroker, Site};
+
+pub const STREAM: &str = "events";
+
+/// A private server with one stream.
+pub struct NatsSite {
+    pub server: NatsServer,
+}
+
+impl NatsSite {
+    pub async fn start(limits: Limits) -> Self {
+        let mut builder = NatsServer::builder();
+        if let Some(bytes) = limits.bytes {
+            // The headers take room, too.
+            builder = builder.setting("max_payload", (bytes + 1_500).to_string());
+        }
+        let site = Self { server: builder.start().await.unwrap() };
+        let config = Config {
+            name: STREAM.to_owned(),
+            subjects: vec!["ekbatan.>".to_owned()],
+            max_messages: limits.messages.map_or(-1, |most| most as i64),
+            discard: DiscardPolicy::New,
+            duplicate_window: Duration::from_secs(120),
+            ..Config::default()
+        };
+        site.jetstream().await.create_stream(config).await.unwrap();
+        site
+    }
+
+    pub async fn jetstream(&self) -> async_nats::jetstream::Context {
+        let client = async_nats::connect(self.server.url()).await.unwrap();
+        async_nats::jetstream::new(client)
+    }
+
+    pub async fn stream(&self) -> Stream {
+        self.jetstream().await.get_stream(STREAM).await.unwrap()
+    }
+}
+
+impl Site for NatsSite {
+    fn broker(&self) -> SharedBroker {
+        broker(&self.server.url())
+    }
+
+    fn received(&self) -> BoxFuture<'_, Vec<Received>> {
+        async {
+            let stream = self.stream().await;
+            let state = &stream.cached_info().state;
+            let mut received = Vec::new();
+            for sequence in state.first_sequence..=state.last_sequence {
+                let Ok(message) = stream.get_raw_message(sequence).await else { continue };
+                let headers = message.headers.iter().flat_map(|(name, values)| {
+                    values.iter().map(move |value| (name.to_string(), value.to_string()))
+                });
+                let topic = message.subject.to_string();
+                received.push(Received::new(topic, headers.collect(), &message.payload));
+            }
+            received
+        }
+        .boxed()
+    }
+
+    fn kill(&self) -> BoxFuture<'_, ()> {
+        async { self.server.kill().await.unwrap() }.boxed()
+    }
+
+    fn restart(&self) -> BoxFuture<'_, ()> {
+        async { self.server.restart().await.unwrap() }.boxed()
+    }
+
+    fn make_room(&self) -> BoxFuture<'_, ()> {
+        async {
+            let stream = self.stream().await;
+            let config = Config { max_messages: -1, ..stream.cached_info().config.clone() };
+            self.jetstream().await.update_stream(config).await.unwrap();
+        }
+        .boxed()
+    }
+
+    fn address(&self) -> Address {
+        Address::Nats(self.server.url())
+    }
+
+    fn receive_nobodys_topic(&self) -> BoxFuture<'_, ()> {
+        async {
+            let mut config = self.stream().await.cached_info().config.clone();
+            config.subjects.push(self.nobodys_topic());
+            self.jetstream().await.update_stream(config).await.unwrap();
+        }
+        .boxed()
+    }
+}
+
+pub fn broker(url: &str) -> SharedBroker {
+    let broker = NatsBroker::new(url, STREAM);
+    SharedBroker::new(broker.ack_timeout(Duration::from_secs(2)))
+}
