@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan_core::action::{ActionExecutor, ExecuteError};
+use ekbatan_core::action::{ActionExecutor, ErrorKind, ExecuteError};
 use ekbatan_core::domain::Stored;
 use ekbatan_events::{HandlerOptions, NodeBuilder};
 
@@ -89,6 +89,24 @@ impl<S: WindowSeries> Windows<S> {
         let finish = FinishWindows(self.series.clone());
         let options = self.handler.clone().only(["WindowClosing"]);
         node.handler_with(finish, options).action(RefuseLate(self.series.clone()))
+    }
+
+    /// Opens the [upcoming](WindowSeries::upcoming) windows that there are not yet, at once. The job does the
+    /// same at its slots, so this is for the first windows of all.
+    pub async fn open_upcoming(
+        &self,
+        executor: &ActionExecutor,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let databases = executor.databases();
+        let now = databases.default_shard().database_time().await?;
+        for window in self.series.upcoming(databases, now).await? {
+            match self.open(executor, window).await {
+                // Another process has opened it meanwhile.
+                Err(error) if error.kind() == ErrorKind::Unique => {}
+                opened => drop(opened?),
+            }
+        }
+        Ok(())
     }
 
     /// Opens a window, unless it is there; then its cutoff stays as it is.
