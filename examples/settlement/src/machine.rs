@@ -14,12 +14,15 @@ use crate::broker::{self, Consumer};
 use crate::naive::NaiveCloser;
 use crate::settlement::Settlement;
 
+/// The nodes of this process, and the consumer of what they send.
+pub struct Nodes {
+    node: Node,
+    jobs: JobNode,
+    consumer: Consumer,
+}
+
 pub enum Machine {
-    Nodes {
-        node: Node,
-        jobs: JobNode,
-        consumer: Consumer,
-    },
+    Nodes(Box<Nodes>),
     /// Ends when it is dropped.
     Naive(JoinSet<()>),
 }
@@ -43,13 +46,15 @@ impl Machine {
         let node = windows.add_handlers(Node::builder(executor)).relay(relay).lease(lease);
         let node = node.start().await?;
         let jobs = windows.add_job(JobNode::builder(executor), args.job_schedule()?).lease(lease);
-        Ok(Self::Nodes { node, jobs: jobs.start().await?, consumer })
+        let jobs = jobs.start().await?;
+        Ok(Self::Nodes(Box::new(Nodes { node, jobs, consumer })))
     }
 
     /// Lets what runs end, and hands the rest to other processes.
     pub async fn stop(self) {
         match self {
-            Self::Nodes { node, jobs, consumer } => {
+            Self::Nodes(nodes) => {
+                let Nodes { node, jobs, consumer } = *nodes;
                 let grace = Duration::from_secs(10);
                 tokio::join!(node.drain(grace), jobs.drain(grace));
                 drop(consumer);

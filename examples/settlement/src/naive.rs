@@ -81,6 +81,6 @@ impl NaiveCloser {
             std::process::abort();
         }
         let payload = serde_json::to_vec(&Emission::from(event))?;
-        Ok(handle(&self.executor, &format!("{CONSUMER}:{id}"), &payload).await?)
+        handle(&self.executor, &format!("{CONSUMER}:{id}"), &payload).await
     }
 }

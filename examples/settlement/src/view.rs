@@ -42,8 +42,10 @@ impl View {
         let page = PageRequest::first(WINDOWS)
             .filter(Window::SERIES.eq(SERIES))
             .order_by(Window::CUTOFF, Direction::Descending);
+        let mut rows = databases.repository::<Window>().page(page).await?.rows;
+        rows.sort_by(|a, b| (b.cutoff, &a.participant).cmp(&(a.cutoff, &b.participant)));
         let mut windows = Vec::new();
-        for window in databases.repository::<Window>().page(page).await?.rows {
+        for window in rows {
             windows.push(WindowView::read(databases, window.into_value()).await?);
         }
         let page = PageRequest::first(ORDERS).order_by(Order::ID, Direction::Descending);
