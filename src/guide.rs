@@ -19,18 +19,26 @@ pages! {
     events = "../docs/src/events.md",
     remote_calls = "../docs/src/remote-calls.md",
     calls = "../docs/src/calls.md",
+    relay = "../docs/src/relay.md",
     sagas = "../docs/src/sagas.md",
     jobs = "../docs/src/jobs.md",
     migrations = "../docs/src/migrations.md",
     sharding = "../docs/src/sharding.md",
     locks = "../docs/src/locks.md",
     locks_etcd = "../docs/src/locks-etcd.md",
+    locks_mongodb = "../docs/src/locks-mongodb.md",
+    locks_aerospike = "../docs/src/locks-aerospike.md",
     contention = "../docs/src/contention.md",
     configuration = "../docs/src/configuration.md",
     operations = "../docs/src/operations.md",
     testing = "../docs/src/testing.md",
     coming_from_java = "../docs/src/coming-from-java.md",
 }
+
+/// Needs its feature, and is compiled by `scripts/test stores`.
+#[cfg(feature = "hbase")]
+#[doc = include_str!("../docs/src/locks-hbase.md")]
+mod locks_hbase {}
 
 /// The README shows `docs/snippets/readme.rs`, without the hidden lines that it needs to run:
 /// GitHub would show them.

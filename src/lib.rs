@@ -55,7 +55,7 @@
 //! | [`shard`] | The registry of databases, placement of rows on shards, partial commits. |
 //! | [`db`] | Migrations, transactions, connections for raw SQL, database errors. |
 //! | [`config`] | The configuration, from YAML, the environment and code. |
-//! | [`lock`] | Keyed locks: in this process, in a database, in Redis or in etcd. |
+//! | [`lock`] | Keyed locks: in this process, in a database, in Redis, etcd, MongoDB, Aerospike or HBase. |
 //! | [`events`] | Nodes and handlers: what happens after a commit, in order and once. |
 //! | [`jobs`] | Jobs that run by a schedule: one run for each slot, over any number of nodes. |
 //! | [`relay`] | Relays, which send committed events to message brokers. |
@@ -74,6 +74,9 @@
 //! | `relay-nats` | no | Relays to NATS JetStream. |
 //! | `redis` | no | Keyed locks in Redis or Valkey. |
 //! | `etcd` | no | Keyed locks in etcd. |
+//! | `hbase` | no | Keyed locks in HBase. |
+//! | `mongodb` | no | Keyed locks in MongoDB. |
+//! | `aerospike` | no | Keyed locks in Aerospike. |
 //!
 //! The framework reports spans and events through [`tracing`](https://docs.rs/tracing), and
 //! works without a subscriber.

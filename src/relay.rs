@@ -5,9 +5,15 @@ use ekbatan_core::config::{EkbatanConfig, RelayBroker, RelayConfig};
 pub use ekbatan_events::{EventRelay, SentEvent};
 #[doc(no_inline)]
 pub use ekbatan_relay::*;
+#[cfg(feature = "relay-kafka")]
+#[doc(no_inline)]
+pub use ekbatan_relay_kafka::{KafkaBroker, KafkaError, KafkaLogin};
 #[cfg(feature = "relay-nats")]
 #[doc(no_inline)]
 pub use ekbatan_relay_nats::{NatsBroker, NatsError};
+#[cfg(feature = "relay-rabbitmq")]
+#[doc(no_inline)]
+pub use ekbatan_relay_rabbitmq::{RabbitMqBroker, RabbitMqError};
 
 /// The relays of a configuration, for
 /// [`NodeBuilder::relays`](crate::events::NodeBuilder::relays). Those whose broker is `in-process` send to
@@ -41,6 +47,10 @@ fn configured(
         RelayBroker::InProcess => Ok(Relay::configured(config, in_process.clone())?),
         #[cfg(feature = "relay-nats")]
         RelayBroker::Nats => Ok(Relay::configured(config, NatsBroker::configured(config))?),
+        #[cfg(feature = "relay-kafka")]
+        RelayBroker::Kafka => Ok(Relay::configured(config, KafkaBroker::configured(config))?),
+        #[cfg(feature = "relay-rabbitmq")]
+        RelayBroker::RabbitMq => Ok(Relay::configured(config, RabbitMqBroker::configured(config))?),
         broker => Err(ConfiguredRelayError::not_compiled_in(&config.name, broker)),
     }
 }

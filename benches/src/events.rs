@@ -1,14 +1,16 @@
-//! The measurement of events and of enqueued calls: rounds in which deposits are made while each mode
+//! The measurement of events, of enqueued calls and of relays: rounds in which deposits are made while each mode
 //! handles their events or runs the calls that they enqueue.
 //!
 //! Invariants: a figure is reported only if every acknowledged deposit is in its wallet, and every
 //! event was handled exactly once, in the order of its wallet if the mode has one.
 
+mod broker_site;
 mod graphile;
 mod load;
 mod mode;
 mod node;
 mod options;
+mod publish_loop;
 mod recorder;
 mod report;
 mod sample;
@@ -21,8 +23,9 @@ use ekbatan::prelude::Uuid;
 
 use crate::commit::StartedDatabase;
 use crate::failure::Failure;
+use broker_site::BrokerSite;
 use options::{EventsMeasure, EventsMode};
-pub use options::{EventsOptions, Subject};
+pub use options::{EventsOptions, RelayOptions, Subject};
 use recorder::Recorder;
 use report::EventsFigure;
 use sample::{EventsSample, Round};
@@ -41,7 +44,11 @@ pub async fn run(options: &EventsOptions) -> Result<(), Failure> {
         &wallets,
     )
     .await?;
-    let figures = measure(options, &mut database, &wallets).await;
+    let site = match options.broker {
+        Some(broker) => Some(BrokerSite::start(broker).await?),
+        None => None,
+    };
+    let figures = measure(options, &mut database, site.as_ref(), &wallets).await;
     database.stop().await?;
     report::print(options, &figures?);
     Ok(())
@@ -50,6 +57,7 @@ pub async fn run(options: &EventsOptions) -> Result<(), Failure> {
 async fn measure(
     options: &EventsOptions,
     database: &mut StartedDatabase,
+    site: Option<&BrokerSite>,
     wallets: &Arc<[Uuid]>,
 ) -> Result<Vec<EventsFigure>, Failure> {
     let mut figures = Vec::new();
@@ -75,7 +83,8 @@ async fn measure(
             );
             let tasks = figure.tasks.unwrap_or(1);
             let sample =
-                sample(options, database, wallets, figure.measure, figure.mode, tasks).await?;
+                sample(options, database, site, wallets, figure.measure, figure.mode, tasks)
+                    .await?;
             eprintln!(
                 "{:.0}/s, median {:?}, {:.0} queries/s",
                 sample.result.per_second,
@@ -92,6 +101,7 @@ async fn measure(
 async fn sample(
     options: &EventsOptions,
     database: &mut StartedDatabase,
+    site: Option<&BrokerSite>,
     wallets: &Arc<[Uuid]>,
     measure: EventsMeasure,
     mode: EventsMode,
@@ -100,7 +110,7 @@ async fn sample(
     database.empty(wallets).await?;
     database.tidy().await?;
     let recorder = Arc::new(Recorder::new(wallets));
-    let round = Round { options, database, wallets, mode, tasks, recorder };
+    let round = Round { options, database, site, wallets, mode, tasks, recorder };
     let failed = |error: Failure| -> Failure {
         format!("{} of {} with {tasks} tasks: {error}", measure.name(), mode.name()).into()
     };

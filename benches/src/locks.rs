@@ -3,9 +3,15 @@
 //!
 //! Invariants: a figure is reported only if no two clients held the key at the same time.
 
+#[cfg(feature = "aerospike")]
+mod aerospike;
 mod child;
+#[cfg(feature = "hbase")]
+mod hbase;
 mod key;
 mod lock_client;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod mysql;
 mod options;
 mod postgres;

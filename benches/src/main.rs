@@ -50,6 +50,13 @@ enum Bench {
     /// where the mode has an order.
     Jobs(events::EventsOptions),
 
+    /// Relays: how many events are sent to a broker, and how soon after their commit.
+    ///
+    /// The same deposits as in `events`, whose events are sent to a broker; a time ends when it has
+    /// acknowledged. A relay is measured beside a loop by hand. The run fails unless each event was sent
+    /// exactly once, and in order where the mode has one.
+    Relay(events::RelayOptions),
+
     /// Locks: the cost of a free key, of a key that passes between processes, and of a
     /// key under contention.
     ///
@@ -85,6 +92,10 @@ async fn main() -> ExitCode {
                 Err(error) => Err(error),
             }
         }
+        Bench::Relay(options) => match options.complete() {
+            Ok(options) => events::run(&options).await,
+            Err(error) => Err(error),
+        },
         Bench::Locks(options) => locks::run(&options).await,
         Bench::LocksChild(options) => locks::run_child(&options).await,
     };

@@ -33,11 +33,12 @@ impl Fences {
         names.into_iter().collect()
     }
 
-    /// Those of this process.
+    /// Those that this node sends by. One that only commits may not reach the broker.
     pub(crate) fn known(&self) -> impl Iterator<Item = &Handler> {
         let is_fenced = |handler: &&Arc<Handler>| {
             let subscriptions = self.subscriptions.as_deref();
-            subscriptions.is_some_and(|all| all.fenced().any(|name| name == handler.name))
+            !handler.is_paused()
+                && subscriptions.is_some_and(|all| all.fenced().any(|name| name == handler.name))
         };
         self.handlers.iter().filter(is_fenced).map(|handler| &**handler)
     }

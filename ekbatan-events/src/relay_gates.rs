@@ -113,12 +113,13 @@ impl RelayGates {
         }
     }
 
-    /// When the next pause is over. A relay that is paused is looked at after the next round.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    /// When the next pause is over of a relay without a run under way. One that is paused is looked at after
+    /// the next round.
+    pub(crate) fn next(&self, is_idle: impl Fn(&str) -> bool) -> Option<Instant> {
         let is_paused =
             |relay: &str| self.handlers.get(relay).is_none_or(|handler| handler.is_paused());
         let until = self.gates.iter().filter_map(|(relay, gate)| match gate.state {
-            GateState::ClosedUntil(until) if !is_paused(relay) => Some(until),
+            GateState::ClosedUntil(until) if !is_paused(relay) && is_idle(relay) => Some(until),
             _ => None,
         });
         until.min()

@@ -147,6 +147,8 @@ impl Runner {
                 End::GivenBack
             }
         };
+        // One that has moved to the dead letters is done, too.
+        let handled = handled + usize::from(matches!(end, End::Handled));
         Ended { ids, stream, handled, end, rest }
     }
 }

@@ -108,7 +108,7 @@ impl ShardWorker {
             let (begins, opens) = match stop {
                 Stop::No if work.identity.is_some() => (
                     work.streams.next_start(|handler| work.relays.is_open(handler)),
-                    work.relays.next(),
+                    work.relays.next(|relay| work.streams.is_idle(relay)),
                 ),
                 _ => (None, None),
             };

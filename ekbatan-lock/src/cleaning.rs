@@ -4,28 +4,19 @@
 //! [`RELEASES`]th, so that the work keeps step with the keys that are used, and an idle process
 //! does none. The number of rows stays within about four thirds of the keys of a day.
 
-// SQLite has rows by number, and uses only a part of this module.
-#![cfg_attr(not(any(feature = "mysql", feature = "postgres")), allow(dead_code))]
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// How long the row of a key that is free is kept.
-pub(crate) const KEPT: Duration = Duration::from_secs(86_400);
 
 /// Number of releases of this process for each slice.
 pub(crate) const RELEASES: u64 = 256;
 
-/// Number of rows of a slice.
-pub(crate) const SLICE: usize = 1_000;
-
 /// The slices of a table, in the order of its keys.
-#[derive(Default)]
-pub(crate) struct Slices {
+#[derive(Debug, Default)]
+pub struct CleaningSlices {
     progress: Mutex<Progress>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Progress {
     releases: u64,
     /// The last key of the slice before.
@@ -33,13 +24,20 @@ struct Progress {
     due: bool,
 }
 
-impl Slices {
+impl CleaningSlices {
+    /// How long the row of a key that is free is kept, counted from the time that its last token
+    /// stands for.
+    pub const KEPT: Duration = Duration::from_secs(86_400);
+
+    /// Number of rows of a slice.
+    pub const ROWS: usize = 1_000;
+
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a release.
-    pub(crate) fn released(&self, key: &str) {
+    pub fn released(&self, key: &str) {
         let mut progress = self.progress();
         progress.due |= progress.releases.is_multiple_of(RELEASES);
         if progress.releases == 0 && fastrand::bool() {
@@ -50,14 +48,14 @@ impl Slices {
     }
 
     /// The key after which the next slice begins, if one is due.
-    pub(crate) fn next(&self) -> Option<String> {
+    pub fn next(&self) -> Option<String> {
         let mut progress = self.progress();
         std::mem::take(&mut progress.due).then(|| progress.after.clone())
     }
 
     /// Notes what a slice was: its number of rows, and its last key. After the last slice comes
     /// the first one.
-    pub(crate) fn looked_at(&self, rows: usize, last: Option<String>) {
-        self.progress().after = last.filter(|_| rows >= SLICE).unwrap_or_default();
+    pub fn looked_at(&self, rows: usize, last: Option<String>) {
+        self.progress().after = last.filter(|_| rows >= Self::ROWS).unwrap_or_default();
     }
 }

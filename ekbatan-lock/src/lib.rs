@@ -11,7 +11,6 @@
 #![warn(missing_docs)]
 
 mod backend;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod cleaning;
 mod error;
 mod execute_locked;
@@ -55,6 +54,7 @@ pub use backend::{
     Attempt, BackendError, FailureKind, Grant, GrantExtension, GrantRequest, HandOver, Holder,
     LockBackend, Released,
 };
+pub use cleaning::CleaningSlices;
 pub use ekbatan_core::domain::{KeyPart, LockKey, LockLevel};
 pub use ekbatan_core::lock_key;
 pub use error::{LockError, LossCause, WithLockError};

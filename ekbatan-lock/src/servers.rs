@@ -34,6 +34,21 @@ impl LockServers for BuiltIn {
             LockProviderKind::Etcd => {
                 return not_compiled_in(settings, "add the feature `etcd` of the crate `ekbatan`");
             }
+            LockProviderKind::HBase => {
+                return not_compiled_in(settings, "add the feature `hbase` of the crate `ekbatan`");
+            }
+            LockProviderKind::MongoDb => {
+                return not_compiled_in(
+                    settings,
+                    "add the feature `mongodb` of the crate `ekbatan`",
+                );
+            }
+            LockProviderKind::Aerospike => {
+                return not_compiled_in(
+                    settings,
+                    "add the feature `aerospike` of the crate `ekbatan`",
+                );
+            }
             _ => return not_compiled_in(settings, UNKNOWN),
         };
         Ok(provider.configured(settings))

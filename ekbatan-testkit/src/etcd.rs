@@ -140,7 +140,7 @@ impl EtcdServerBuilder {
 
     fn product(self) -> Result<EtcdProduct, ServerError> {
         let folder = SEARCH.find(|| {
-            let mut places = installed_here("etcd");
+            let mut places = installed_here("etcd", "usr/sbin");
             places.extend(usual_places());
             places
         })?;

@@ -118,11 +118,7 @@ impl KafkaServerBuilder {
     }
 
     fn product(self) -> Result<KafkaProduct, ServerError> {
-        let folder = SEARCH.find(|| {
-            let places = installed_here("kafka").into_iter();
-            // The archives are no programs of the system.
-            places.map(|place| place.join("../../lib")).collect()
-        })?;
+        let folder = SEARCH.find(|| installed_here("kafka", "lib"))?;
         Ok(KafkaProduct { folder, settings: self.settings })
     }
 }

@@ -6,6 +6,9 @@
 //! - [`mysql`]: the same for MySQL and MariaDB.
 //! - [`redis`]: the same for Redis.
 //! - [`etcd`]: the same for etcd.
+//! - [`hbase`]: the same for HBase.
+//! - [`ferretdb`]: the same for FerretDB, which speaks the protocol of MongoDB.
+//! - [`aerospike`]: the same for Aerospike, if the environment names one.
 //! - [`kafka`], [`nats`] and [`rabbitmq`]: the same for Kafka, NATS and RabbitMQ.
 //! - [`sqlite`]: a temporary SQLite database file.
 //! - [`proxy`]: a TCP proxy that counts round trips, delays, stalls and cuts.
@@ -19,10 +22,13 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod aerospike;
 pub mod cancel;
 mod database_url;
 pub mod etcd;
+pub mod ferretdb;
 mod front;
+pub mod hbase;
 pub mod kafka;
 #[cfg(feature = "locks")]
 pub mod locks;
@@ -36,8 +42,11 @@ pub mod redis;
 mod server;
 pub mod sqlite;
 
+pub use aerospike::{AerospikeServer, AerospikeServerBuilder};
 pub use cancel::{Dropped, drop_at_poll};
 pub use etcd::{EtcdServer, EtcdServerBuilder};
+pub use ferretdb::{FerretDbServer, FerretDbServerBuilder};
+pub use hbase::{HBaseRows, HBaseServer, HBaseServerBuilder};
 pub use kafka::{KafkaServer, KafkaServerBuilder};
 #[cfg(feature = "mysql")]
 pub use mysql::{MariaDbServer, MariaDbServerBuilder, MySqlServer, MySqlServerBuilder};

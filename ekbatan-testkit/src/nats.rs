@@ -83,7 +83,7 @@ impl NatsServerBuilder {
 
     fn product(self) -> Result<NatsProduct, ServerError> {
         let folder = SEARCH.find(|| {
-            let mut places = installed_here("nats");
+            let mut places = installed_here("nats", "usr/sbin");
             places.extend(usual_places());
             places
         })?;

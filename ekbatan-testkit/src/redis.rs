@@ -85,7 +85,7 @@ impl RedisServerBuilder {
 
     fn product(self) -> Result<RedisProduct, ServerError> {
         let folder = SEARCH.find(|| {
-            let mut places = installed_here("redis");
+            let mut places = installed_here("redis", "usr/sbin");
             places.extend(usual_places());
             places
         })?;

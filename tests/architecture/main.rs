@@ -22,13 +22,16 @@ use imports::Import;
 use modules::Crate;
 
 /// Every crate of the workspace whose library or program has several files, by its folder.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 16] = [
     "ekbatan-cli",
     "ekbatan-core",
     "ekbatan-events",
     "ekbatan-jobs",
     "ekbatan-lock",
+    "ekbatan-lock-aerospike",
     "ekbatan-lock-etcd",
+    "ekbatan-lock-hbase",
+    "ekbatan-lock-mongodb",
     "ekbatan-lock-redis",
     "ekbatan-macros",
     "ekbatan-testkit",

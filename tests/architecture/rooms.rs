@@ -16,7 +16,7 @@ pub struct Room {
 }
 
 #[rustfmt::skip]
-pub const TABLE: [RoomList; 8] = [
+pub const TABLE: [RoomList; 12] = [
     RoomList { of_crate: "ekbatan-core", folder: "", rooms: &[
         room(&["clock"], &[]),
         room(&["domain"], &["clock"]),
@@ -92,6 +92,31 @@ pub const TABLE: [RoomList; 8] = [
         rooms("actions", &["open_window", "begin_closing", "chunk", "finish_closing"], &["window", "cutoffs", "contract"]),
         rooms("steps", &["close_windows", "finish_windows"], &["window", "contract", "actions"]),
         room(&["front"], &["window", "contract", "actions", "steps"]),
+    ] },
+    // A broker knows no events, only messages.
+    RoomList { of_crate: "ekbatan-relay", folder: "", rooms: &[
+        rooms("contract", &["message", "broker", "error"], &[]),
+        room(&["in_order"], &["contract"]),
+        room(&["in_process"], &["contract"]),
+        room(&["relay"], &["contract", "in_order"]),
+    ] },
+    RoomList { of_crate: "ekbatan-relay-kafka", folder: "", rooms: &[
+        rooms("settings", &["error", "settings"], &[]),
+        room(&["answers"], &[]),
+        room(&["lane"], &["settings", "answers"]),
+        room(&["broker"], &["settings", "answers", "lane"]),
+    ] },
+    RoomList { of_crate: "ekbatan-relay-nats", folder: "", rooms: &[
+        rooms("settings", &["error", "settings"], &[]),
+        room(&["session"], &["settings"]),
+        room(&["receipts"], &[]),
+        room(&["broker"], &["settings", "session", "receipts"]),
+    ] },
+    RoomList { of_crate: "ekbatan-relay-rabbitmq", folder: "", rooms: &[
+        rooms("settings", &["error", "settings"], &[]),
+        room(&["session"], &["settings"]),
+        room(&["wave"], &[]),
+        room(&["broker"], &["settings", "session", "wave"]),
     ] },
 ];
 

@@ -141,7 +141,7 @@ fn files_in_the_guide_load_and_errors_in_the_guide_are_printed() {
         assert_eq!(error.as_ref(), said.map(|(_, text)| text));
         loaded += 1;
     }
-    assert_eq!(loaded, 6);
+    assert_eq!(loaded, 7);
 }
 
 #[test]

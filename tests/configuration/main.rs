@@ -10,6 +10,7 @@ mod places;
 mod postgres;
 mod problems;
 mod random;
+mod relays;
 mod rules;
 mod secrets;
 mod values;

@@ -75,6 +75,9 @@ fn a_variable_that_names_no_key_is_a_problem() {
             ("EKBATAN_TEST_POSTGRES_URL", "postgres://h/d"),
             ("EKBATAN_REDIS_BIN", "/usr/bin"),
             ("EKBATAN_ETCD_BIN", "/usr/bin"),
+            ("EKBATAN_HBASE_BIN", "/opt/hbase/lib"),
+            ("EKBATAN_FERRETDB_BIN", "/usr/bin"),
+            ("EKBATAN_AEROSPIKE_BIN", "/usr/bin"),
             ("OTHER", "1"),
         ])
         .load()

@@ -39,6 +39,7 @@ mod folded_reads;
 mod folded_statements;
 mod forgotten_locks;
 mod inbox;
+mod interrupted_migrations;
 mod lanes;
 mod lock_order;
 mod locked_rows;

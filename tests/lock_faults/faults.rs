@@ -52,6 +52,16 @@ fn faults(kind: Kind) -> Vec<(Fault, usize)> {
         Kind::Process => unreachable!("there is no other process"),
         // A file has no server.
         Kind::Sqlite => return vec![(Fault::Killed, rounds(8, 100))],
+        // It takes half a minute to restart.
+        #[cfg(feature = "hbase")]
+        Kind::HBase => {
+            return vec![
+                (Fault::Crash, rounds(1, 20)),
+                (Fault::Killed, kind.rounds(4, 50)),
+                (Fault::Silence, kind.rounds(8, 100)),
+                (Fault::Cut, kind.rounds(12, 200)),
+            ];
+        }
         // Its connections end with the server, or as they are cut.
         Kind::Etcd => {
             return vec![
@@ -59,6 +69,14 @@ fn faults(kind: Kind) -> Vec<(Fault, usize)> {
                 (Fault::FailOver, kind.rounds(9, 200)),
                 (Fault::Killed, kind.rounds(4, 50)),
                 (Fault::Silence, kind.rounds(8, 100)),
+                (Fault::Cut, kind.rounds(12, 200)),
+            ];
+        }
+        Kind::MongoDb | Kind::Aerospike => {
+            return vec![
+                (Fault::Crash, kind.rounds(9, 100)),
+                (Fault::Killed, kind.rounds(6, 50)),
+                (Fault::Silence, kind.rounds(12, 100)),
                 (Fault::Cut, kind.rounds(12, 200)),
             ];
         }
@@ -105,7 +123,7 @@ impl Scene {
 
     async fn worker(&self, n: usize) -> Worker {
         let direct = self.server.url.clone();
-        let url = self.proxies.get(n).map_or(direct, |proxy| proxy.url_for(&self.server.url));
+        let url = self.proxies.get(n).map_or(direct, |proxy| self.server.url_through(proxy));
         let mut worker = Worker::start(self.kind, &url, &self.ledger.url, &self.record).await;
         worker.send(&Request::Contend { tasks: TASKS, accounts: ACCOUNTS, hold: HOLD });
         worker

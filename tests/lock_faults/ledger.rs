@@ -4,7 +4,7 @@
 //! deposits that read the same last row both commit, unless the lock serializes them or the fence
 //! rejects one.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ekbatan::config::DataSourceConfig;
@@ -202,8 +202,18 @@ impl Depositor {
     }
 }
 
+/// The variable with the seconds by which the clock of this process is wrong.
+pub const SKEW_SECONDS: &str = "EKBATAN_TEST_CLOCK_SKEW";
+
+/// By how many microseconds the clock of this process is wrong.
+static SKEW: LazyLock<i64> = LazyLock::new(|| {
+    let seconds: Option<i64> = std::env::var(SKEW_SECONDS).ok().map(|it| it.parse().unwrap());
+    seconds.unwrap_or_default() * 1_000_000
+});
+
 /// Microseconds since 1970.
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    u64::try_from(since.as_micros()).unwrap()
+    let here = i64::try_from(since.as_micros()).unwrap();
+    u64::try_from(here - *SKEW).unwrap()
 }

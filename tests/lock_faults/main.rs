@@ -9,8 +9,8 @@
 //! new provider adds one line to them, a variant to [`providers::Kind`], and its server to
 //! [`server`]. A test that deposits also needs PostgreSQL, and its module says so.
 
-/// Declares each test in a module for each provider that is named, or for every one of the
-/// providers on a server.
+/// Declares each test in a module for each provider that is named, for those whose features are
+/// enabled (`@stores`, see `scripts/test stores`), or for every one of the providers on a server.
 macro_rules! on_providers {
     ([$($module:ident $kind:ident),+] $($tests:tt)*) => {
         support::test_matrix! {
@@ -19,6 +19,14 @@ macro_rules! on_providers {
             [$($module = crate::providers::Kind::$kind),+]
             [$($tests)*]
         }
+    };
+    (@stores $($tests:tt)*) => {
+        #[cfg(feature = "mongodb")]
+        on_providers! { [mongodb MongoDb] $($tests)* }
+        #[cfg(feature = "aerospike")]
+        on_providers! { [aerospike Aerospike] $($tests)* }
+        #[cfg(feature = "hbase")]
+        on_providers! { [hbase HBase] $($tests)* }
     };
     (@servers [$($module:ident $kind:ident),*] $($tests:tt)*) => {
         on_providers! {
@@ -30,6 +38,7 @@ macro_rules! on_providers {
             ]
             $($tests)*
         }
+        on_providers! { @stores $($tests)* }
     };
 }
 
@@ -53,6 +62,7 @@ mod holds;
 mod ledger;
 mod providers;
 mod server;
+mod stores;
 mod worker;
 
 mod attack;
@@ -63,4 +73,10 @@ mod fairness;
 mod faults;
 mod many;
 mod overdue;
+#[cfg(feature = "hbase")]
+mod skewed;
+#[cfg(any(feature = "mongodb", feature = "aerospike", feature = "hbase"))]
+mod standstills;
 mod stopped;
+#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+mod wrong_clock;

@@ -17,6 +17,7 @@ on_providers! {
     ]
     the_key_of_a_process_that_stands_still_gets_free
 }
+on_providers! { @stores the_key_of_a_process_that_stands_still_gets_free }
 
 /// Longer than the hold, and what a session adds to it, on a busy machine. Shorter than the time
 /// after which the server ends any silent session of MySQL.

@@ -8,11 +8,17 @@ use ekbatan_lock_redis::RedisBackend;
 use serde::{Deserialize, Serialize};
 use support::soak::rounds;
 
+use crate::stores;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     Process,
     Redis,
     Etcd,
+    #[cfg(feature = "hbase")]
+    HBase,
+    MongoDb,
+    Aerospike,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -25,7 +31,15 @@ pub enum Kind {
 /// The size of a provider's connection pool.
 const POOL: usize = 4;
 
+/// The size where the address says none.
+const STORE_POOL: usize = 10;
+
 impl Kind {
+    /// Whether it is one of those of `scripts/test stores`.
+    pub fn is_store(self) -> bool {
+        matches!(self, Kind::MongoDb | Kind::Aerospike)
+    }
+
     /// A provider, as one process connects it.
     pub async fn connect(self, url: &str) -> LockProvider {
         let postgres = async || PostgresLocks::connect(url, POOL).await.unwrap();
@@ -43,6 +57,13 @@ impl Kind {
                 let backend = EtcdBackend::connect(url, EtcdBackend::NAMESPACE).await.unwrap();
                 LockProvider::new(backend, "test")
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                use ekbatan::lock::HBaseBackend;
+                let backend = HBaseBackend::connect(url, HBaseBackend::NAMESPACE).await.unwrap();
+                LockProvider::new(backend, "test")
+            }
+            Kind::MongoDb | Kind::Aerospike => stores::connect(self, url).await,
             Kind::PostgresLease => {
                 LockProvider::new(postgres().await.leases().await.unwrap(), "test")
             }
@@ -69,6 +90,10 @@ impl Kind {
             // One for commands, one for the notifications of releases.
             Kind::Redis => 2,
             Kind::Etcd => 1,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => 1,
+            // The pool, and two that watch the server; the test's own provider has the same.
+            Kind::MongoDb | Kind::Aerospike => 2 * (STORE_POOL + 2),
             // The pool, and one for the notifications of releases.
             Kind::PostgresLease => POOL + 1,
             Kind::MySqlLease | Kind::MariaDbLease => POOL,
@@ -81,7 +106,9 @@ impl Kind {
     pub fn answer_timeout(self) -> Duration {
         match self {
             Kind::Process | Kind::Sqlite => Duration::ZERO,
-            Kind::Redis | Kind::Etcd => Duration::from_secs(5),
+            #[cfg(feature = "hbase")]
+            Kind::HBase => Duration::from_secs(5),
+            Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike => Duration::from_secs(5),
             _ => Duration::from_secs(15),
         }
     }

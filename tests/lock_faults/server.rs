@@ -1,15 +1,19 @@
 //! The lock server of one test: the faults that a test injects, and the locks that the server reports.
 
+#[cfg(feature = "hbase")]
+mod hbase;
 mod sql;
 
+use ekbatan::lock::KeyedLockProvider;
 use ekbatan_testkit::{
-    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite,
+    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, Proxy, RedisServer, TempSqlite,
 };
 use redis::FromRedisValue;
 use sqlx::{Connection, Row, SqliteConnection};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::providers::Kind;
+use crate::stores::{self, StoreServer};
 
 pub struct LockServer {
     kind: Kind,
@@ -29,6 +33,9 @@ enum Program {
     Postgres(PostgresServer),
     Redis(RedisServer),
     Etcd(EtcdServer),
+    #[cfg(feature = "hbase")]
+    HBase(hbase::Table),
+    Store(StoreServer),
     MySql(MappedMutexGuard<'static, MySqlServer>),
     MariaDb(MappedMutexGuard<'static, MariaDbServer>),
 }
@@ -50,7 +57,14 @@ impl LockServer {
             Kind::MariaDbLease | Kind::MariaDbSession => {
                 MariaDbServer::shared().await.unwrap().create_database().await
             }
-            Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite => {
+            #[cfg(feature = "hbase")]
+            Kind::HBase => return Self::start(kind).await,
+            Kind::Process
+            | Kind::Redis
+            | Kind::Etcd
+            | Kind::MongoDb
+            | Kind::Aerospike
+            | Kind::Sqlite => {
                 return Self::start(kind).await;
             }
         };
@@ -83,6 +97,17 @@ impl LockServer {
                 let url = server.url();
                 (Program::Etcd(server), url)
             }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                let table = hbase::Table::new().await;
+                let url = table.url();
+                (Program::HBase(table), url)
+            }
+            Kind::MongoDb | Kind::Aerospike => {
+                let server = StoreServer::start(kind).await;
+                let url = server.url();
+                (Program::Store(server), url)
+            }
             Kind::PostgresLease | Kind::PostgresSession => {
                 let server = PostgresServer::start().await.unwrap();
                 let url = server.create_database().await.unwrap();
@@ -114,7 +139,20 @@ impl LockServer {
 
     /// The address that the server listens on, for a proxy.
     pub fn address(&self) -> &str {
+        #[cfg(feature = "hbase")]
+        if let Program::HBase(table) = &self.program {
+            return table.rows();
+        }
         self.url.split(['@', '/']).find(|part| part.starts_with("127.")).expect("a server")
+    }
+
+    /// The URL of clients behind a proxy to [`address`](Self::address).
+    pub fn url_through(&self, proxy: &Proxy) -> String {
+        #[cfg(feature = "hbase")]
+        if let Program::HBase(table) = &self.program {
+            return table.url_through(proxy);
+        }
+        proxy.url_for(&self.url)
     }
 
     /// Kills the server and restarts it with its data.
@@ -140,10 +178,15 @@ impl LockServer {
 
     /// Kills the server.
     pub async fn kill(&self) {
+        if let Program::Store(server) = &self.program {
+            return server.kill().await;
+        }
         let killed = match &self.program {
             Program::Postgres(server) => server.kill().await,
             Program::Redis(server) => server.kill().await,
             Program::Etcd(server) => server.kill().await,
+            #[cfg(feature = "hbase")]
+            Program::HBase(table) => table.server.kill().await,
             Program::MySql(server) => server.kill().await,
             Program::MariaDb(server) => server.kill().await,
             _ => unreachable!("there is no server of its own"),
@@ -153,10 +196,15 @@ impl LockServer {
 
     /// Starts the killed server with its data.
     pub async fn restart(&self) {
+        if let Program::Store(server) = &self.program {
+            return server.restart().await;
+        }
         let restarted = match &self.program {
             Program::Postgres(server) => server.restart().await,
             Program::Redis(server) => server.restart().await,
             Program::Etcd(server) => server.restart().await,
+            #[cfg(feature = "hbase")]
+            Program::HBase(table) => table.server.restart().await,
             Program::MySql(server) => server.restart().await,
             Program::MariaDb(server) => server.restart().await,
             _ => unreachable!("there is no server of its own"),
@@ -195,7 +243,11 @@ impl LockServer {
                 let ours = format!("name={LOOK} ");
                 list.lines().filter(|client| !client.contains(&ours)).count()
             }
-            Kind::Etcd => self.established(),
+            #[cfg(feature = "hbase")]
+            Kind::HBase => hbase::connections_of_this_process(self.address()),
+            // One is that of the server's gateway for JSON to the server itself.
+            Kind::Etcd => self.established().saturating_sub(1),
+            kind if kind.is_store() => self.established(),
             kind if kind.is_postgres() => self.postgres_sessions().await,
             _ => self.mysql_sessions().await.len(),
         }
@@ -207,6 +259,9 @@ impl LockServer {
             Kind::Process => Vec::new(),
             Kind::Redis => self.held_on_redis().await,
             Kind::Etcd => self.held_on_etcd().await,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => hbase::held(&self.url).await,
+            Kind::MongoDb | Kind::Aerospike => self.held_in_a_store().await,
             Kind::Sqlite => self.held_in_the_file().await,
             kind if kind.is_postgres() => self.held_on_postgres().await,
             _ => self.held_on_mysql().await,
@@ -232,6 +287,14 @@ impl LockServer {
         keys.into_iter().filter(|key| key != "ekbatan-lock/epoch").collect()
     }
 
+    /// As another process lists them.
+    async fn held_in_a_store(&self) -> Vec<String> {
+        let locks = stores::connect(self.kind, &self.url).await;
+        let held = locks.list(usize::MAX).await.unwrap();
+        locks.close().await;
+        held.keys.iter().map(|held| held.key.to_string()).collect()
+    }
+
     /// The connections that the operating system knows.
     fn established(&self) -> usize {
         let port = self.address().rsplit(':').next().unwrap().parse::<u16>().unwrap();
@@ -243,8 +306,7 @@ impl LockServer {
             let words: Vec<&str> = line.split_whitespace().collect();
             words.get(1).is_some_and(|local| local.ends_with(&ours)) && words.get(3) == Some(&"01")
         };
-        // One is that of the server's gateway for JSON to the server itself.
-        all.lines().filter(open).count().saturating_sub(1)
+        all.lines().filter(open).count()
     }
 
     async fn held_in_the_file(&self) -> Vec<String> {

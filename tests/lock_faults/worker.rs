@@ -119,6 +119,17 @@ pub struct Worker {
 
 impl Worker {
     pub async fn start(kind: Kind, locks: &str, ledger: &str, record: &Record) -> Self {
+        Self::start_with(kind, locks, ledger, record, &[]).await
+    }
+
+    /// Like [`start`](Self::start), with further variables of its environment.
+    pub async fn start_with(
+        kind: Kind,
+        locks: &str,
+        ledger: &str,
+        record: &Record,
+        env: &[(&str, String)],
+    ) -> Self {
         let order = Order { kind, locks: locks.to_owned(), ledger: ledger.to_owned() };
         let (commits, latest) = watch::channel(0);
         let record = record.clone();
@@ -137,7 +148,8 @@ impl Worker {
             other => Some(other),
         };
         let test = "worker::inside::a_worker_with_redis_and_postgres_executes_its_commands";
-        let mut worker = Self { process: WorkerProcess::start(test, ORDER, &order, sift), latest };
+        let mut worker =
+            Self { process: WorkerProcess::start_with(test, ORDER, &order, env, sift), latest };
         assert!(matches!(worker.receive().await, Report::Ready));
         worker
     }

@@ -2,7 +2,7 @@
 //! too early can still commit.
 //!
 //! The data are on the kind of database that has the locks, and on SQLite for locks of a process,
-//! of Redis or of etcd, so that every database is covered, too.
+//! of Redis, etcd, MongoDB or Aerospike, so that every database is covered, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ on_providers! {
     |kind| &crate::commit::LockedDatabase::start(kind).await;
     [
         process, redis, etcd, sqlite, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     deposits_under_a_lock_all_commit_at_the_first_attempt,
     a_lock_within_perform_loses_no_money_and_serializes_no_commit,
@@ -41,10 +41,13 @@ pub struct LockedDatabase {
 impl LockedDatabase {
     pub async fn start(kind: Kind) -> Self {
         let dialect = match kind {
+            kind if kind.is_store() => Dialect::Sqlite,
             Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite => Dialect::Sqlite,
+            #[cfg(feature = "hbase")]
+            Kind::HBase => Dialect::Sqlite,
             Kind::PostgresLease | Kind::PostgresSession => Dialect::Postgres,
             Kind::MySqlLease | Kind::MySqlSession => Dialect::MySql,
-            Kind::MariaDbLease | Kind::MariaDbSession => Dialect::MariaDb,
+            _ => Dialect::MariaDb,
         };
         let of_test = TestLocks::start(kind).await;
         Self { db: TestDatabase::start(dialect).await, of_test }

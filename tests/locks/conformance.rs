@@ -15,7 +15,7 @@ on_providers! {
     |kind| kind;
     [
         process, redis, etcd, sqlite, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     the_backend_conforms
 }
@@ -37,6 +37,14 @@ async fn the_backend_conforms(kind: Kind) {
             // A waiter is registered at the server, and no other caller is told of a release.
             LockConformance::of(backend().await, backend().await).without_hints()
         }
+        #[cfg(feature = "hbase")]
+        Kind::HBase => {
+            let namespace = Uuid::new_v4().to_string();
+            let backend = async || crate::hbase::backend(&namespace).await;
+            // A waiter is registered at the server, and no other caller is told of a release.
+            LockConformance::of(backend().await, backend().await).without_hints()
+        }
+        Kind::MongoDb | Kind::Aerospike => return a_store_conforms(kind).await,
         Kind::Sqlite => {
             let file = TempSqlite::new().unwrap();
             let suite = LockConformance::of(in_a_file(&file).await, in_a_file(&file).await);
@@ -73,6 +81,33 @@ async fn the_backend_conforms(kind: Kind) {
                 LockConformance::of(backend().await, backend().await).without_hints()
             }
         }
+    };
+    judge(suite).await;
+}
+
+#[cfg(not(any(feature = "mongodb", feature = "aerospike")))]
+async fn a_store_conforms(kind: Kind) {
+    unreachable!("{kind:?} is built without its feature");
+}
+
+#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+async fn a_store_conforms(kind: Kind) {
+    let (url, namespace) = (crate::stores::url(kind).await, Uuid::new_v4().to_string());
+    let suite = match kind {
+        #[cfg(feature = "mongodb")]
+        Kind::MongoDb => {
+            use ekbatan_lock_mongodb::MongoDbBackend;
+            let backend = async || MongoDbBackend::connect(&url, &namespace).await.unwrap();
+            // A release hands the key over to a waiter that is registered, and tells no other.
+            LockConformance::of(backend().await, backend().await).without_hints()
+        }
+        #[cfg(feature = "aerospike")]
+        Kind::Aerospike => {
+            use ekbatan_lock_aerospike::AerospikeBackend;
+            let backend = async || AerospikeBackend::connect(&url, &namespace).await.unwrap();
+            LockConformance::of(backend().await, backend().await)
+        }
+        _ => unreachable!("{kind:?} is built without its feature"),
     };
     judge(suite).await;
 }

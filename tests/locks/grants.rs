@@ -10,18 +10,19 @@ use ekbatan::lock::{
 };
 use ekbatan_lock_etcd::EtcdBackend;
 use ekbatan_lock_redis::RedisBackend;
-use ekbatan_testkit::{EtcdServer, RedisServer, TempSqlite};
+use ekbatan_testkit::{EtcdServer, FerretDbServer, RedisServer, TempSqlite};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use uuid::Uuid;
 
 use crate::providers::{CONNECTIONS, Kind, LONG};
 use crate::sql::place::Place;
+use crate::stores;
 
 on_providers! {
     |kind| &crate::grants::TestBackend::start(kind).await;
     [
         process, redis, etcd, sqlite, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     a_late_release_spares_the_next_grant,
     tokens_grow_within_a_millisecond,
@@ -42,6 +43,9 @@ enum Data {
     Elsewhere,
     Redis {
         url: String,
+        namespace: String,
+    },
+    FerretDb {
         namespace: String,
     },
     File(TempSqlite),
@@ -65,6 +69,18 @@ impl TestBackend {
                 let namespace = Uuid::new_v4().to_string();
                 let backend = EtcdBackend::connect(&url, &namespace).await.unwrap();
                 Self { backend: Box::new(backend), data: Data::Elsewhere }
+            }
+            #[cfg(feature = "hbase")]
+            Kind::HBase => {
+                let backend = crate::hbase::backend(&Uuid::new_v4().to_string()).await;
+                Self { backend: Box::new(backend), data: Data::Elsewhere }
+            }
+            Kind::MongoDb | Kind::Aerospike => {
+                let (url, namespace) = (stores::url(kind).await, Uuid::new_v4().to_string());
+                let backend = stores::backend(kind, &url, &namespace).await;
+                let is_mongodb = kind == Kind::MongoDb;
+                let data = if is_mongodb { Data::FerretDb { namespace } } else { Data::Elsewhere };
+                Self { backend, data }
             }
             Kind::Sqlite => {
                 let file = TempSqlite::new().unwrap();
@@ -105,6 +121,14 @@ impl TestBackend {
                 let fence = format!("{namespace}:fence:{{{KEY}}}");
                 let mut command = ::redis::cmd("INCRBY");
                 let () = command.arg(fence).arg(AHEAD).query_async(&mut connection).await.unwrap();
+            }
+            Data::FerretDb { namespace } => {
+                let server = FerretDbServer::shared().await.unwrap();
+                let ahead = format!(r#"{{"$inc": {{"token": {{"$numberLong": "{AHEAD}"}}}}}}"#);
+                let command = format!(
+                    r#"{{"update": "{namespace}", "updates": [{{"q": {{}}, "u": {ahead}, "multi": true}}]}}"#
+                );
+                server.update("test", &command).await.unwrap();
             }
             Data::File(file) => {
                 let sql = format!("UPDATE eventlog_lock_leases SET token = token + {AHEAD}");
@@ -181,6 +205,13 @@ mod clock {
             redis, sqlite, postgres_lease, postgres_session,
             mysql_lease, mysql_session, mariadb_lease, mariadb_session,
         ]
+        tokens_grow_although_the_clock_went_back,
+    }
+
+    #[cfg(feature = "mongodb")]
+    on_providers! {
+        |kind| &crate::grants::TestBackend::start(kind).await;
+        [mongodb]
         tokens_grow_although_the_clock_went_back,
     }
 

@@ -3,8 +3,21 @@
 //! A test is an `async fn(&TestLocks)`; `on_every_provider!` makes a `#[tokio::test]` of it for each
 //! provider. A new provider adds its name to the macros here and a variant to [`providers::Kind`].
 
-/// Declares each test once for each provider that is named.
+/// Declares each test once for each provider that is named. A list that ends with `; stores` also
+/// names the providers whose features are enabled: `scripts/test stores` enables them.
 macro_rules! on_providers {
+    (|$kind:ident| $argument:expr; [$($provider:ident),+ $(,)?; stores] $($tests:tt)*) => {
+        on_providers! { |$kind| $argument; [$($provider),+] $($tests)* }
+        on_providers! { |$kind| $argument; [; stores] $($tests)* }
+    };
+    (|$kind:ident| $argument:expr; [; stores] $($tests:tt)*) => {
+        #[cfg(feature = "mongodb")]
+        on_providers! { |$kind| $argument; [mongodb] $($tests)* }
+        #[cfg(feature = "aerospike")]
+        on_providers! { |$kind| $argument; [aerospike] $($tests)* }
+        #[cfg(feature = "hbase")]
+        on_providers! { |$kind| $argument; [hbase] $($tests)* }
+    };
     (|$kind:ident| $argument:expr; [$($provider:ident),+ $(,)?] $($tests:tt)*) => {
         support::test_matrix! {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -16,6 +29,9 @@ macro_rules! on_providers {
     (@kind process) => { crate::providers::Kind::Process };
     (@kind redis) => { crate::providers::Kind::Redis };
     (@kind etcd) => { crate::providers::Kind::Etcd };
+    (@kind mongodb) => { crate::providers::Kind::MongoDb };
+    (@kind aerospike) => { crate::providers::Kind::Aerospike };
+    (@kind hbase) => { crate::providers::Kind::HBase };
     (@kind sqlite) => { crate::providers::Kind::Sqlite };
     (@kind postgres_lease) => { crate::providers::Kind::PostgresLease };
     (@kind postgres_session) => { crate::providers::Kind::PostgresSession };
@@ -31,7 +47,7 @@ macro_rules! on_every_provider {
             |kind| &crate::providers::TestLocks::start(kind).await;
             [
                 process, redis, etcd, sqlite, postgres_lease, postgres_session,
-                mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+                mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
             ]
             $($tests)*
         }
@@ -67,6 +83,8 @@ mod database;
 mod pooler;
 mod providers;
 
+#[cfg(feature = "aerospike")]
+mod aerospike;
 mod cleaning;
 mod commit;
 mod conformance;
@@ -81,8 +99,12 @@ mod force;
 mod forced_successors;
 mod grants;
 mod hand_over;
+#[cfg(feature = "hbase")]
+mod hbase;
 mod lead;
 mod listing;
+#[cfg(feature = "mongodb")]
+mod mongodb;
 mod mysql;
 mod postgres;
 mod queue;
@@ -102,6 +124,7 @@ mod siblings;
 mod silence;
 mod sql;
 mod sqlite;
+mod stores;
 mod telemetry;
 mod trap;
 mod trips;

@@ -14,6 +14,7 @@ use ekbatan_testkit::{
 use uuid::Uuid;
 
 use crate::sql::place::Place;
+use crate::stores;
 
 /// Every provider that the suite runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,14 @@ pub enum Kind {
     Process,
     Redis,
     Etcd,
+    #[cfg(feature = "hbase")]
+    HBase,
+    MongoDb,
+    #[cfg_attr(
+        not(feature = "aerospike"),
+        expect(dead_code, reason = "its tests need the feature")
+    )]
+    Aerospike,
     PostgresLease,
     PostgresSession,
     Sqlite,
@@ -31,8 +40,28 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Whether it is one of those of `scripts/test stores`.
+    pub fn is_store(self) -> bool {
+        matches!(self, Kind::MongoDb | Kind::Aerospike)
+    }
+
     pub fn is_mariadb(self) -> bool {
         matches!(self, Kind::MariaDbLease | Kind::MariaDbSession)
+    }
+
+    /// Whether a holder learns of a loss before its lease is renewed.
+    pub fn watches_leases(self) -> bool {
+        #[cfg(feature = "hbase")]
+        if self == Kind::HBase {
+            return true;
+        }
+        self == Kind::Etcd
+    }
+
+    /// Whether its locks are in a database on a server with SQL.
+    pub fn is_sql_server(self) -> bool {
+        self.is_session()
+            || matches!(self, Kind::PostgresLease | Kind::MySqlLease | Kind::MariaDbLease)
     }
 
     /// Whether its locks belong to a session of the server.
@@ -60,7 +89,11 @@ impl TestLocks {
         let mut file = None;
         let place = match kind {
             Kind::Process => String::new(),
-            Kind::Redis | Kind::Etcd => Uuid::new_v4().to_string(),
+            #[cfg(feature = "hbase")]
+            Kind::HBase => Uuid::new_v4().to_string(),
+            Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike => {
+                Uuid::new_v4().to_string()
+            }
             Kind::PostgresLease | Kind::PostgresSession => {
                 PostgresServer::shared().await.unwrap().create_database().await.unwrap()
             }
@@ -78,8 +111,7 @@ impl TestLocks {
 
     /// The database of the locks, if they are on a server with SQL.
     pub fn place(&self) -> Option<Place> {
-        let is_sql = !matches!(self.kind, Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite);
-        is_sql.then(|| Place { kind: self.kind, url: self.place.clone() })
+        self.kind.is_sql_server().then(|| Place { kind: self.kind, url: self.place.clone() })
     }
 
     /// The provider of another node. In-process locks have one node only.
@@ -128,6 +160,11 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
             let server = EtcdServer::shared().await.unwrap();
             let backend = EtcdBackend::connect(&server.url(), place).await.unwrap();
             LockProvider::new(backend, "test")
+        }
+        #[cfg(feature = "hbase")]
+        Kind::HBase => LockProvider::new(crate::hbase::backend(place).await, "test"),
+        Kind::MongoDb | Kind::Aerospike => {
+            stores::provider(kind, &stores::url(kind).await, place).await
         }
         Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,
         Kind::Sqlite => on_sqlite(place).await,

@@ -13,7 +13,7 @@ on_providers! {
     |kind| &crate::commit::LockedDatabase::start(kind).await;
     [
         process, redis, etcd, sqlite, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     readers_commit_beside_each_other,
     no_reader_commits_after_a_later_writer_has_begun,

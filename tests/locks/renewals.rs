@@ -9,7 +9,10 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::providers::{Kind, LONG, TestLocks};
+#[cfg(feature = "hbase")]
+use crate::silence::Silenced;
 use crate::sql::place::Place;
+use crate::stores;
 
 on_every_provider! { a_lost_lease_affects_no_other }
 
@@ -18,7 +21,7 @@ mod round_trips {
 
     on_providers! {
         |kind| kind;
-        [redis, postgres_lease, mysql_lease, mariadb_lease]
+        [redis, postgres_lease, mysql_lease, mariadb_lease; stores]
         many_leases_are_renewed_in_few_round_trips,
     }
 }
@@ -45,8 +48,8 @@ async fn a_lost_lease_affects_no_other(t: &TestLocks) {
     let lost = leases.remove(5);
     assert!(by.force_release(&LockKey::named("renewed 5"), "a test").await.unwrap());
     let cause = tokio::time::timeout(LONG, lost.lost()).await.expect("the loss is noticed");
-    // etcd tells of the deletion before the next renewal notices it.
-    let told = t.kind() == Kind::Etcd && matches!(cause, LossCause::SessionGone(_));
+    // etcd tells of the deletion before the next renewal notices it, and HBase is looked at.
+    let told = t.kind().watches_leases() && matches!(cause, LossCause::SessionGone(_));
     assert!(told || matches!(cause, LossCause::Taken | LossCause::Forced(_)), "{cause:?}");
     // Each other one was renewed since, or it would be over.
     tokio::time::sleep(TERM + TERM / 3).await;
@@ -60,6 +63,11 @@ async fn a_lost_lease_affects_no_other(t: &TestLocks) {
 
 /// A provider behind a proxy that counts.
 async fn counted(kind: Kind) -> (LockProvider, Proxy) {
+    #[cfg(feature = "hbase")]
+    if kind == Kind::HBase {
+        let Silenced { locks, proxy, .. } = Silenced::start(kind).await;
+        return (locks, proxy);
+    }
     if kind == Kind::Redis {
         let url = RedisServer::shared().await.unwrap().url();
         let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
@@ -67,6 +75,10 @@ async fn counted(kind: Kind) -> (LockProvider, Proxy) {
         let namespace = Uuid::new_v4().to_string();
         let backend = RedisBackend::connect(&proxy.url_for(&url), &namespace).await.unwrap();
         return (LockProvider::new(backend, "test"), proxy);
+    }
+    if kind.is_store() {
+        let (url, proxy) = stores::proxied(&stores::url(kind).await).await;
+        return (stores::provider(kind, &url, &Uuid::new_v4().to_string()).await, proxy);
     }
     let place = Place::shared(kind).await;
     let proxy = place.proxy().await;

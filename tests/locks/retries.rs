@@ -12,7 +12,7 @@ on_providers! {
     |kind| crate::silence::Silenced::start(kind).await;
     [
         redis, etcd, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     a_waiter_outlasts_an_outage,
     a_release_outlasts_an_outage,
@@ -23,7 +23,7 @@ mod leases {
 
     on_providers! {
         |kind| crate::silence::Silenced::start(kind).await;
-        [redis, etcd, postgres_lease, mysql_lease, mariadb_lease]
+        [redis, etcd, postgres_lease, mysql_lease, mariadb_lease; stores]
         an_extension_outlasts_an_outage,
     }
 }

@@ -14,12 +14,13 @@ use uuid::Uuid;
 
 use crate::providers::{Kind, LONG};
 use crate::sql::place::Place;
+use crate::stores;
 
 on_providers! {
     |kind| crate::silence::Silenced::start(kind).await;
     [
         redis, etcd, postgres_lease, postgres_session,
-        mysql_lease, mysql_session, mariadb_lease, mariadb_session,
+        mysql_lease, mysql_session, mariadb_lease, mariadb_session; stores
     ]
     a_wait_without_an_answer_is_not_busy,
     a_try_behind_a_pending_one_waits_for_its_answer,
@@ -39,6 +40,10 @@ pub struct Silenced {
 
 impl Silenced {
     pub async fn start(kind: Kind) -> Self {
+        #[cfg(feature = "hbase")]
+        if kind == Kind::HBase {
+            return crate::hbase::silenced().await;
+        }
         let (locks, other, proxy) = if kind == Kind::Redis {
             let server = RedisServer::shared().await.unwrap();
             let url = server.url();
@@ -57,6 +62,11 @@ impl Silenced {
             let other = EtcdBackend::connect(&url, &namespace).await.unwrap();
             let [locks, other] = [backend, other].map(|it| LockProvider::new(it, "test"));
             (locks, other, proxy)
+        } else if kind.is_store() {
+            let (direct, namespace) = (stores::url(kind).await, Uuid::new_v4().to_string());
+            let (behind, proxy) = stores::proxied(&direct).await;
+            let locks = stores::provider(kind, &behind, &namespace).await;
+            (locks, stores::provider(kind, &direct, &namespace).await, proxy)
         } else {
             let place = Place::shared(kind).await;
             let proxy = place.proxy().await;

@@ -9,7 +9,10 @@ use crate::silence::Silenced;
 
 on_providers! {
     |kind| kind;
-    [redis, etcd, postgres_lease, mysql_lease, mysql_session, mariadb_lease, mariadb_session]
+    [
+        redis, etcd, postgres_lease, mysql_lease, mysql_session, mariadb_lease, mariadb_session;
+        stores
+    ]
     a_hundred_keys_that_are_waited_for_take_few_round_trips,
 }
 

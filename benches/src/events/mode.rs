@@ -5,9 +5,11 @@ use std::sync::Arc;
 use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::{Decimal, Uuid};
 
+use super::broker_site::BrokerSite;
 use super::graphile::{JobWorker, JobWriter};
 use super::node::{self, Deposits, EkbatanNode};
 use super::options::EventsMode;
+use super::publish_loop::PublishLoop;
 use super::recorder::Recorder;
 use super::share::Share;
 use super::table_queue::{QueueWorkers, QueueWriter, TableQueue};
@@ -34,6 +36,7 @@ pub enum Consumer {
     Ekbatan(EkbatanNode),
     Queue(QueueWorkers),
     Graphile(JobWorker),
+    PublishLoop(PublishLoop),
 }
 
 impl Committer {
@@ -45,7 +48,10 @@ impl Committer {
     ) -> Result<Self, Failure> {
         let config = database.config(None);
         let queue = match mode {
-            EventsMode::Ekbatan | EventsMode::Calls | EventsMode::CallsInTurn => {
+            EventsMode::Ekbatan
+            | EventsMode::Calls
+            | EventsMode::CallsInTurn
+            | EventsMode::Relay => {
                 let executor = node::executor(&config).await?;
                 return Ok(Self::Ekbatan(Deposits { executor, mode }, Box::new(config)));
             }
@@ -54,6 +60,7 @@ impl Committer {
                 let writer = JobWriter::open(postgres(database)?, tasks, has_queues).await?;
                 return Ok(Self::Graphile(writer));
             }
+            EventsMode::PollAndPublish => TableQueue::Published,
             EventsMode::OutboxSkipLocked => TableQueue::Outbox,
             EventsMode::Hexeract => TableQueue::Hexeract,
             EventsMode::Pgmq => TableQueue::Pgmq,
@@ -75,6 +82,7 @@ impl Committer {
     pub async fn start_handling(
         &self,
         recorder: &Arc<Recorder>,
+        site: Option<&BrokerSite>,
         share: Share,
         parks: Option<Uuid>,
     ) -> Result<Consumer, Failure> {
@@ -86,12 +94,21 @@ impl Committer {
                 };
                 let is_own = share == Share::Database;
                 let node = match mode {
+                    EventsMode::Relay => {
+                        let site = site.ok_or("there is no broker")?;
+                        EkbatanNode::start_relay(executor, is_own, recorder.clone(), site).await?
+                    }
                     EventsMode::Ekbatan => {
                         EkbatanNode::start(executor, is_own, recorder.clone(), parks).await?
                     }
                     _ => EkbatanNode::start_calls(executor, is_own, recorder.clone()).await?,
                 };
                 Consumer::Ekbatan(node)
+            }
+            Self::Queue(writer) if writer.is_published() => {
+                let site = site.ok_or("there is no broker")?;
+                let recorder = recorder.clone();
+                Consumer::PublishLoop(PublishLoop::start(writer, recorder, share, site).await?)
             }
             Self::Queue(writer) => {
                 Consumer::Queue(QueueWorkers::start(writer, recorder.clone(), share).await?)
@@ -138,6 +155,7 @@ impl Consumer {
         let open = match self {
             Self::Ekbatan(node) => node.stop().await?,
             Self::Queue(workers) => workers.stop().await?,
+            Self::PublishLoop(running) => running.stop().await?,
             Self::Graphile(worker) => worker.stop().await?,
         };
         if open > left {

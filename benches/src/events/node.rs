@@ -11,6 +11,7 @@ use ekbatan::events::{
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::broker_site::{BrokerSite, RELAY};
 use super::options::EventsMode;
 use super::recorder::Recorder;
 use crate::commit::{NAMESPACE, PRINCIPAL};
@@ -92,6 +93,17 @@ impl EkbatanNode {
         let action = NoteByCall(Some(recorder));
         let node = Node::builder(&executor).action(action).start().await?;
         Ok(Self { node, executor, is_own, name: NoteByCall::NAME })
+    }
+
+    /// Starts a node with a relay.
+    pub async fn start_relay(
+        executor: ActionExecutor,
+        is_own: bool,
+        recorder: Arc<Recorder>,
+        site: &BrokerSite,
+    ) -> Result<Self, Failure> {
+        let node = Node::builder(&executor).relay(site.relay(recorder)?).start().await?;
+        Ok(Self { node, executor, is_own, name: RELAY })
     }
 
     /// Stops, and returns how many events or calls are still to be handled.

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 
+use super::broker_site::BenchBroker;
 use crate::commit::{BenchDatabase, CommitDurability};
 use crate::failure::Failure;
 
@@ -52,9 +53,32 @@ pub struct EventsOptions {
     #[arg(long, value_enum)]
     pub durability: Option<CommitDurability>,
 
-    /// Which of the two measurements it is.
+    /// Which of the measurements it is.
     #[arg(skip)]
     pub subject: Subject,
+
+    /// The broker that events are sent to.
+    #[arg(skip)]
+    pub broker: Option<BenchBroker>,
+}
+
+/// The options of `ekbatan-bench relay`.
+#[derive(clap::Args)]
+pub struct RelayOptions {
+    /// Which broker to start.
+    #[arg(long, value_enum)]
+    pub broker: BenchBroker,
+
+    #[command(flatten)]
+    pub events: EventsOptions,
+}
+
+impl RelayOptions {
+    /// Fills in defaults and rejects options that do not fit together.
+    pub fn complete(self) -> Result<EventsOptions, Failure> {
+        let Self { broker, events } = self;
+        EventsOptions { subject: Subject::Relay, broker: Some(broker), ..events }.complete()
+    }
 }
 
 /// What follows a deposit.
@@ -65,6 +89,8 @@ pub enum Subject {
     Events,
     /// A call that it enqueues.
     Jobs,
+    /// The sending of its event to a broker.
+    Relay,
 }
 
 impl Subject {
@@ -73,6 +99,7 @@ impl Subject {
         match self {
             Self::Events => "events",
             Self::Jobs => "jobs",
+            Self::Relay => "relay",
         }
     }
 
@@ -80,10 +107,11 @@ impl Subject {
     const fn modes(self) -> &'static [EventsMode] {
         use EventsMode::{
             Calls, CallsInTurn, Ekbatan, GraphileUnordered, GraphileWorker, Hexeract,
-            OutboxSkipLocked, Pgmq,
+            OutboxSkipLocked, Pgmq, PollAndPublish, Relay,
         };
         match self {
             Self::Events => &[Ekbatan, OutboxSkipLocked, Hexeract, Pgmq, GraphileWorker],
+            Self::Relay => &[Relay, PollAndPublish],
             Self::Jobs => &[Ekbatan, Calls, CallsInTurn, GraphileUnordered, GraphileWorker],
         }
     }
@@ -96,6 +124,7 @@ impl Subject {
             Self::Events => {
                 &[Commits, Throughput, LatencySameNode, LatencyOtherNode, Drain, Idle, Parked]
             }
+            Self::Relay => &[Commits, Throughput, LatencySameNode, Drain],
             Self::Jobs => &[Commits, Throughput, LatencySameNode, LatencyOtherNode, Drain],
         }
     }
@@ -180,6 +209,10 @@ pub enum EventsMode {
     GraphileWorker,
     /// The crate graphile_worker, without queues.
     GraphileUnordered,
+    /// A node with a relay.
+    Relay,
+    /// By hand: a loop reads the oldest rows of a table, sends them and deletes them.
+    PollAndPublish,
 }
 
 impl EventsMode {
@@ -194,12 +227,14 @@ impl EventsMode {
             Self::Pgmq => "pgmq",
             Self::GraphileWorker => "graphile-worker",
             Self::GraphileUnordered => "graphile-unordered",
+            Self::Relay => "relay",
+            Self::PollAndPublish => "poll-and-publish",
         }
     }
 
     /// Whether the events of one wallet are handled in the order of their commits.
     pub const fn is_ordered(self) -> bool {
-        matches!(self, Self::Ekbatan | Self::CallsInTurn)
+        matches!(self, Self::Ekbatan | Self::CallsInTurn | Self::Relay)
     }
 
     /// How graphile_worker does the same.
@@ -213,7 +248,7 @@ impl EventsMode {
     /// Whether the mode has the measure.
     pub fn has(self, measure: EventsMeasure) -> bool {
         match (self, measure) {
-            (Self::Ekbatan, _) => true,
+            (Self::Ekbatan | Self::Relay, _) => true,
             // The others have no order that a failed event holds up.
             (_, EventsMeasure::Parked) => false,
             // These never hear of deposits but from the database.
@@ -226,7 +261,7 @@ impl EventsMode {
     }
 
     fn exists_for(self, database: BenchDatabase) -> bool {
-        matches!(self, Self::Ekbatan | Self::Calls | Self::CallsInTurn)
+        matches!(self, Self::Ekbatan | Self::Calls | Self::CallsInTurn | Self::Relay)
             || database == BenchDatabase::Postgres
     }
 }
@@ -234,6 +269,16 @@ impl EventsMode {
 impl EventsOptions {
     /// Fills in defaults and rejects options that do not fit together.
     pub fn complete(mut self) -> Result<Self, Failure> {
+        let is_sent =
+            |mode: &EventsMode| matches!(mode, EventsMode::Relay | EventsMode::PollAndPublish);
+        if self.broker.is_none() && self.mode.iter().any(is_sent) {
+            return Err(
+                "--mode relay and poll-and-publish are those of the measurement `relay`".into()
+            );
+        }
+        if self.broker.is_some() && !self.mode.iter().all(is_sent) {
+            return Err("the measurement `relay` has the modes relay and poll-and-publish".into());
+        }
         let database = self.database;
         if self.mode.is_empty() {
             self.mode = self.subject.modes().to_vec();

@@ -71,6 +71,9 @@ fn micros(time: Duration) -> f64 {
 #[derive(Serialize)]
 struct EventsRecord {
     bench: &'static str,
+    /// `None` if events are not sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broker: Option<&'static str>,
     database: &'static str,
     durability: &'static str,
     measure: &'static str,
@@ -93,10 +96,15 @@ impl EventsRecord {
             figure.median(|sample| micros(value(sample))).filter(|_| measure.has_times())
         };
         let rate = figure.median(|sample| sample.per_second).filter(|_| measure.has_rate());
-        let to_outbox = figure.ratio(measure, EventsMode::OutboxSkipLocked, all);
+        let by_hand = match options.broker {
+            Some(_) => EventsMode::PollAndPublish,
+            None => EventsMode::OutboxSkipLocked,
+        };
+        let to_outbox = figure.ratio(measure, by_hand, all);
         let to_graphile = figure.ratio(measure, figure.mode.graphile(), all);
         Self {
             bench: options.subject.name(),
+            broker: options.broker.map(super::broker_site::BenchBroker::name),
             database: options.database.name(),
             durability: options.durability().name(),
             measure: measure.name(),

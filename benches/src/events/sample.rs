@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ekbatan::prelude::Uuid;
 use tokio::time::sleep;
 
+use super::broker_site::BrokerSite;
 use super::load::{Load, deposit};
 use super::mode::{Committer, Depositor};
 use super::options::{EventsMeasure, EventsMode, EventsOptions};
@@ -44,6 +45,8 @@ pub struct EventsSample {
 pub struct Round<'r> {
     pub options: &'r EventsOptions,
     pub database: &'r StartedDatabase,
+    /// The broker that events are sent to, if they are.
+    pub site: Option<&'r BrokerSite>,
     pub wallets: &'r Arc<[Uuid]>,
     pub mode: EventsMode,
     pub tasks: u32,
@@ -87,7 +90,8 @@ impl Round<'_> {
     }
 
     async fn throughput(&self, committer: &Committer) -> Result<EventsSample, Failure> {
-        let consumer = committer.start_handling(&self.recorder, Share::Process, None).await?;
+        let consumer =
+            committer.start_handling(&self.recorder, self.site, Share::Process, None).await?;
         let sample = self.handled(committer, self.wallets, self.closed()).await?;
         consumer.stop(0).await?;
         self.check(0)?;
@@ -95,7 +99,7 @@ impl Round<'_> {
     }
 
     async fn latency(&self, committer: &Committer, share: Share) -> Result<EventsSample, Failure> {
-        let consumer = committer.start_handling(&self.recorder, share, None).await?;
+        let consumer = committer.start_handling(&self.recorder, self.site, share, None).await?;
         let delivering = match share {
             Share::Process => None,
             Share::Database => committer.deliver().await?,
@@ -123,7 +127,8 @@ impl Round<'_> {
         let backlog = u64::from(self.options.backlog);
         self.leave_behind(committer, None, self.wallets).await?;
         let count = Count::begin(self.database).await?;
-        let consumer = committer.start_handling(&self.recorder, Share::Database, None).await?;
+        let consumer =
+            committer.start_handling(&self.recorder, self.site, Share::Database, None).await?;
         self.recorder.wait_for(backlog).await?;
         let (took, queries_per_second) = count.end(self.database).await?;
         consumer.stop(0).await?;
@@ -133,7 +138,8 @@ impl Round<'_> {
     }
 
     async fn idle(&self, committer: &Committer) -> Result<EventsSample, Failure> {
-        let consumer = committer.start_handling(&self.recorder, Share::Process, None).await?;
+        let consumer =
+            committer.start_handling(&self.recorder, self.site, Share::Process, None).await?;
         sleep(CALM).await;
         let count = Count::begin(self.database).await?;
         sleep(IDLE.max(Duration::from_secs(self.options.seconds))).await;
@@ -149,7 +155,8 @@ impl Round<'_> {
         };
         let parks = Some(*first);
         self.leave_behind(committer, parks, &[*first].into()).await?;
-        let consumer = committer.start_handling(&self.recorder, Share::Process, parks).await?;
+        let consumer =
+            committer.start_handling(&self.recorder, self.site, Share::Process, parks).await?;
         // What the parked wallet left is never handled.
         let sample = self.handled(committer, &others.into(), self.closed()).await?;
         consumer.stop(u64::from(self.options.backlog)).await?;
@@ -164,7 +171,8 @@ impl Round<'_> {
         parks: Option<Uuid>,
         wallets: &Arc<[Uuid]>,
     ) -> Result<(), Failure> {
-        let consumer = committer.start_handling(&self.recorder, Share::Database, parks).await?;
+        let consumer =
+            committer.start_handling(&self.recorder, self.site, Share::Database, parks).await?;
         consumer.stop(0).await?;
         let delivering = committer.deliver().await?;
         let depositors = committer.depositors(BACKLOG_TASKS);

@@ -37,6 +37,8 @@ pub struct DepositPayload {
 pub enum TableQueue {
     /// As one would write it: one transaction takes rows, handles them and deletes them.
     Outbox,
+    /// The same rows, which one worker sends to a broker.
+    Published,
     /// The statements and the defaults of the crate hexeract-outbox-sql 0.6: one transaction takes
     /// rows and lends them out, and each row is marked as delivered in a transaction of its own.
     Hexeract,
@@ -51,7 +53,7 @@ type Taken = (i64, Uuid, Json<DepositPayload>);
 impl TableQueue {
     const fn table(self) -> &'static str {
         match self {
-            Self::Outbox => {
+            Self::Outbox | Self::Published => {
                 "CREATE TABLE queue (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \
                  event_type text NOT NULL, payload jsonb NOT NULL, created timestamptz NOT NULL DEFAULT now())"
             }
@@ -75,7 +77,7 @@ impl TableQueue {
     /// The parameters: the id of an event, and the payload.
     const fn insert(self) -> &'static str {
         match self {
-            Self::Outbox => {
+            Self::Outbox | Self::Published => {
                 "INSERT INTO queue (event_type, payload) SELECT 'WalletMoneyDeposited', $2 \
                  WHERE $1::uuid IS NOT NULL"
             }
@@ -93,7 +95,7 @@ impl TableQueue {
     /// The parameter: the number of rows.
     const fn take(self) -> &'static str {
         match self {
-            Self::Outbox => {
+            Self::Outbox | Self::Published => {
                 "SELECT id, '00000000-0000-0000-0000-000000000000'::uuid, payload FROM queue \
                  ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED"
             }
@@ -114,7 +116,7 @@ impl TableQueue {
 
     const fn left(self) -> &'static str {
         match self {
-            Self::Outbox | Self::Pgmq => "SELECT count(*) FROM queue",
+            Self::Outbox | Self::Published | Self::Pgmq => "SELECT count(*) FROM queue",
             Self::Hexeract => "SELECT count(*) FROM queue WHERE delivered_at IS NULL",
         }
     }
@@ -122,7 +124,7 @@ impl TableQueue {
     /// The number of workers. Hexeract handles one event after another in each worker.
     const fn workers(self) -> u32 {
         match self {
-            Self::Outbox | Self::Pgmq => 4,
+            Self::Outbox | Self::Published | Self::Pgmq => 4,
             Self::Hexeract => 16,
         }
     }
@@ -130,7 +132,7 @@ impl TableQueue {
     /// How many rows a worker takes at once.
     const fn batch(self) -> i64 {
         match self {
-            Self::Outbox | Self::Pgmq => 100,
+            Self::Outbox | Self::Published | Self::Pgmq => 100,
             Self::Hexeract => 10,
         }
     }
@@ -138,7 +140,9 @@ impl TableQueue {
     /// The pauses of a worker that finds nothing: the first, and the longest.
     const fn pauses(self) -> (Duration, Duration) {
         match self {
-            Self::Outbox | Self::Pgmq => (Duration::from_millis(5), Duration::from_millis(80)),
+            Self::Outbox | Self::Published | Self::Pgmq => {
+                (Duration::from_millis(5), Duration::from_millis(80))
+            }
             Self::Hexeract => (Duration::from_millis(100), Duration::from_millis(100)),
         }
     }
@@ -176,6 +180,20 @@ impl QueueWriter {
 
     pub async fn close(self) {
         self.pool.close().await;
+    }
+
+    /// Whether rows are sent to a broker.
+    pub fn is_published(&self) -> bool {
+        self.queue == TableQueue::Published
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What is notified after each deposit.
+    pub fn written(&self) -> Arc<Notify> {
+        self.written.clone()
     }
 }
 
@@ -256,7 +274,7 @@ impl QueueWorker {
         let mut pause = first;
         while !*self.stopping.borrow() {
             let handled = match self.queue {
-                TableQueue::Outbox => self.handle_and_delete().await?,
+                TableQueue::Outbox | TableQueue::Published => self.handle_and_delete().await?,
                 TableQueue::Hexeract => self.lend_and_mark().await?,
                 TableQueue::Pgmq => self.lend_and_delete().await?,
             };

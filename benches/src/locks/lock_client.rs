@@ -5,7 +5,11 @@ use std::sync::Arc;
 use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockProvider};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
+#[cfg(feature = "aerospike")]
+use super::aerospike::AerospikeRecord;
 use super::key::MAX_HOLD;
+#[cfg(feature = "mongodb")]
+use super::mongodb::MongoDocument;
 use super::mysql::{MySqlRow, NamedLock};
 use super::postgres::{Advisory, LeaseRow};
 use super::redis::SetNx;
@@ -20,6 +24,12 @@ pub enum LockClient {
     NamedLock(NamedLock),
     MySqlRow(MySqlRow),
     SqliteRow(SqliteRow),
+    #[cfg(feature = "hbase")]
+    CheckAndMutate(super::hbase::CheckAndMutate),
+    #[cfg(feature = "mongodb")]
+    MongoDocument(MongoDocument),
+    #[cfg(feature = "aerospike")]
+    AerospikeRecord(AerospikeRecord),
     Ekbatan(LockProvider, LockKey),
 }
 
@@ -45,6 +55,12 @@ impl LockClient {
             Self::NamedLock(lock) => lock.acquire().await?,
             Self::MySqlRow(row) => row.acquire().await?,
             Self::SqliteRow(row) => row.acquire().await?,
+            #[cfg(feature = "hbase")]
+            Self::CheckAndMutate(row) => row.acquire().await?,
+            #[cfg(feature = "mongodb")]
+            Self::MongoDocument(document) => document.acquire().await?,
+            #[cfg(feature = "aerospike")]
+            Self::AerospikeRecord(record) => record.acquire().await?,
         }
         Ok(KeyGuard::AtTheServer)
     }
@@ -59,6 +75,12 @@ impl LockClient {
             (Self::NamedLock(lock), _) => lock.release().await?,
             (Self::MySqlRow(row), _) => row.release().await?,
             (Self::SqliteRow(row), _) => row.release().await?,
+            #[cfg(feature = "hbase")]
+            (Self::CheckAndMutate(row), _) => row.release().await?,
+            #[cfg(feature = "mongodb")]
+            (Self::MongoDocument(document), _) => document.release().await?,
+            #[cfg(feature = "aerospike")]
+            (Self::AerospikeRecord(record), _) => record.release().await?,
             (Self::Mutex(_) | Self::Ekbatan(..), KeyGuard::AtTheServer) => false,
         };
         if still_held { Ok(()) } else { Err("the key was lost while it was held".into()) }

@@ -118,6 +118,16 @@ pub enum Provider {
     MariadbLease,
     /// Rows of a table in a file.
     Sqlite,
+    /// Rows of a table in HBase.
+    #[cfg(feature = "hbase")]
+    #[value(name = "hbase")]
+    HBase,
+    /// Documents in FerretDB, which speaks the protocol of MongoDB.
+    #[cfg(feature = "mongodb")]
+    Mongodb,
+    /// Records in Aerospike.
+    #[cfg(feature = "aerospike")]
+    Aerospike,
 }
 
 impl Provider {
@@ -133,6 +143,12 @@ impl Provider {
             Self::MariadbSession => "mariadb-session",
             Self::MariadbLease => "mariadb-lease",
             Self::Sqlite => "sqlite",
+            #[cfg(feature = "hbase")]
+            Self::HBase => "hbase",
+            #[cfg(feature = "mongodb")]
+            Self::Mongodb => "mongodb",
+            #[cfg(feature = "aerospike")]
+            Self::Aerospike => "aerospike",
         }
     }
 
@@ -149,6 +165,12 @@ impl Provider {
             | Self::MysqlSession
             | Self::MariadbSession
             | Self::Sqlite => &[LockMode::Raw, LockMode::Ekbatan],
+            #[cfg(feature = "hbase")]
+            Self::HBase => &[LockMode::Raw, LockMode::Ekbatan],
+            #[cfg(feature = "mongodb")]
+            Self::Mongodb => &[LockMode::Raw, LockMode::Ekbatan],
+            #[cfg(feature = "aerospike")]
+            Self::Aerospike => &[LockMode::Raw, LockMode::Ekbatan],
             Self::PostgresLease | Self::MysqlLease | Self::MariadbLease => {
                 &[LockMode::Raw, LockMode::Blocking, LockMode::Ekbatan]
             }

@@ -6,10 +6,18 @@ use ekbatan::lock::{
     LockKey, LockProvider, MySqlLocks, PostgresLocks, ProcessBackend, SqliteLocks,
 };
 use ekbatan_lock_redis::RedisBackend;
+#[cfg(feature = "aerospike")]
+use ekbatan_testkit::AerospikeServer;
+#[cfg(feature = "mongodb")]
+use ekbatan_testkit::FerretDbServer;
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite};
 
+#[cfg(feature = "aerospike")]
+use super::aerospike::AerospikeRecord;
 use super::key::KEY;
 use super::lock_client::LockClient;
+#[cfg(feature = "mongodb")]
+use super::mongodb::MongoDocument;
 use super::mysql::{self, MySqlRow, NamedLock};
 use super::options::{LockMode, Provider};
 use super::postgres::{self, Advisory, LeaseRow};
@@ -23,11 +31,26 @@ const CONNECTIONS: usize = 4;
 /// The running server, if the provider needs one.
 pub enum LockServer {
     None,
-    Postgres { server: PostgresServer, url: String },
+    Postgres {
+        server: PostgresServer,
+        url: String,
+    },
     Redis(RedisServer),
-    MySql { server: MySqlServer, url: String },
-    MariaDb { server: MariaDbServer, url: String },
+    MySql {
+        server: MySqlServer,
+        url: String,
+    },
+    MariaDb {
+        server: MariaDbServer,
+        url: String,
+    },
     File(TempSqlite),
+    #[cfg(feature = "hbase")]
+    HBase(ekbatan_testkit::HBaseServer, String),
+    #[cfg(feature = "mongodb")]
+    FerretDb(FerretDbServer),
+    #[cfg(feature = "aerospike")]
+    Aerospike(AerospikeServer),
 }
 
 impl LockServer {
@@ -54,6 +77,22 @@ impl LockServer {
                 Self::MariaDb { server, url }
             }
             Provider::Sqlite => Self::File(TempSqlite::new()?),
+            #[cfg(feature = "hbase")]
+            Provider::HBase => {
+                let server = ekbatan_testkit::HBaseServer::start().await?;
+                super::hbase::create(&server).await?;
+                // The port of the rows, for the hand-written locks.
+                let address = format!("{} {}", server.rows_port().await?, server.url());
+                Self::HBase(server, address)
+            }
+            // The PostgreSQL below it writes to disk before it acknowledges, as in production.
+            #[cfg(feature = "mongodb")]
+            Provider::Mongodb => {
+                let server = FerretDbServer::builder().setting("fsync", "on");
+                Self::FerretDb(server.setting("full_page_writes", "on").start().await?)
+            }
+            #[cfg(feature = "aerospike")]
+            Provider::Aerospike => Self::Aerospike(AerospikeServer::start().await?),
         })
     }
 
@@ -66,6 +105,12 @@ impl LockServer {
             }
             Self::File(file) => file.url(),
             Self::Redis(server) => server.url(),
+            #[cfg(feature = "hbase")]
+            Self::HBase(_, address) => address.clone(),
+            #[cfg(feature = "mongodb")]
+            Self::FerretDb(server) => server.url(),
+            #[cfg(feature = "aerospike")]
+            Self::Aerospike(server) => server.url(),
         }
     }
 
@@ -76,6 +121,12 @@ impl LockServer {
             Self::MariaDb { server, .. } => server.stop().await?,
             Self::Postgres { server, .. } => server.stop().await?,
             Self::Redis(server) => server.stop().await?,
+            #[cfg(feature = "hbase")]
+            Self::HBase(server, _) => server.stop().await?,
+            #[cfg(feature = "mongodb")]
+            Self::FerretDb(server) => server.stop().await?,
+            #[cfg(feature = "aerospike")]
+            Self::Aerospike(server) => server.stop().await?,
         }
         Ok(())
     }
@@ -125,6 +176,26 @@ pub async fn clients(
                 clients.push(LockClient::SqliteRow(SqliteRow::connect(url).await?));
             }
         }
+        #[cfg(feature = "hbase")]
+        (Provider::HBase, _) => {
+            let port = url.split(' ').next().unwrap_or_default().parse()?;
+            for _ in 0..count {
+                let row = super::hbase::CheckAndMutate::connect(port).await?;
+                clients.push(LockClient::CheckAndMutate(row));
+            }
+        }
+        #[cfg(feature = "mongodb")]
+        (Provider::Mongodb, _) => {
+            for _ in 0..count {
+                clients.push(LockClient::MongoDocument(MongoDocument::connect(url).await?));
+            }
+        }
+        #[cfg(feature = "aerospike")]
+        (Provider::Aerospike, _) => {
+            for _ in 0..count {
+                clients.push(LockClient::AerospikeRecord(AerospikeRecord::connect(url).await?));
+            }
+        }
         (Provider::Redis, _) => {
             let of_one_process = redis::connect(url, count).await?;
             clients.extend(of_one_process.into_iter().map(LockClient::SetNx));
@@ -155,6 +226,23 @@ async fn locks(provider: Provider, url: &str) -> Result<LockProvider, Failure> {
         }
         Provider::Sqlite => {
             LockProvider::new(SqliteLocks::connect(url).await?.leases().await?, ZONE)
+        }
+        #[cfg(feature = "hbase")]
+        Provider::HBase => {
+            use ekbatan::lock::HBaseBackend;
+            let url = url.split(' ').nth(1).unwrap_or_default();
+            LockProvider::new(HBaseBackend::connect(url, HBaseBackend::NAMESPACE).await?, ZONE)
+        }
+        #[cfg(feature = "mongodb")]
+        Provider::Mongodb => {
+            use ekbatan::lock::MongoDbBackend;
+            LockProvider::new(MongoDbBackend::connect(url, MongoDbBackend::NAMESPACE).await?, ZONE)
+        }
+        #[cfg(feature = "aerospike")]
+        Provider::Aerospike => {
+            use ekbatan::lock::AerospikeBackend;
+            let backend = AerospikeBackend::connect(url, AerospikeBackend::NAMESPACE).await?;
+            LockProvider::new(backend, ZONE)
         }
         Provider::Redis => {
             LockProvider::new(RedisBackend::connect(url, RedisBackend::NAMESPACE).await?, ZONE)

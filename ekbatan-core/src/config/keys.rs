@@ -453,7 +453,7 @@ const LOCK_SOURCE: &[Key] = &joined::<{ DATA_SOURCE.len() + LOCK.len() }>(DATA_S
 const LOCK: &[Key] = &[
     Key::new(
         "provider",
-        Kind::Word(&["in-process", "postgres", "mysql", "mariadb", "sqlite", "redis", "etcd"]),
+        Kind::Word(&["in-process", "postgres", "mysql", "mariadb", "sqlite", "redis", "etcd", "mongodb", "aerospike", "hbase"]),
         "Where the locks are stored. `in-process` needs no server; other processes do not see these locks.",
     )
     .or("by the address"),
@@ -463,7 +463,7 @@ const LOCK: &[Key] = &[
         "`lease`: a row per key with an expiry time. `session`: the server's own session locks, freed as soon as the process dies. All users of a key need the same strategy.",
     )
     .or("lease"),
-    Key::new("namespace", Kind::Text, "Redis and etcd: the prefix of key names.")
+    Key::new("namespace", Kind::Text, "Redis, etcd and HBase: the prefix of key names. MongoDB: the collection. Aerospike: the set.")
         .or("ekbatan-lock"),
     Key::new("zone", Kind::Text, "The zone of this process. A key of the level `Zone` excludes only holders in the same zone.")
         .or("default"),

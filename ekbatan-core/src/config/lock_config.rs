@@ -23,6 +23,12 @@ pub enum LockProviderKind {
     Redis,
     /// etcd.
     Etcd,
+    /// HBase.
+    HBase,
+    /// MongoDB.
+    MongoDb,
+    /// Aerospike.
+    Aerospike,
 }
 
 /// How a database stores locks. Locks of different strategies do not exclude each other.
@@ -60,7 +66,8 @@ pub struct LockConfig {
     pub provider: Option<LockProviderKind>,
     /// How the locks are stored. Default: [`LockStrategy::Lease`].
     pub strategy: Option<LockStrategy>,
-    /// The prefix of key names in Redis and etcd. Default `ekbatan-lock`.
+    /// The prefix of key names in Redis, etcd and HBase, the collection in MongoDB, the set in Aerospike.
+    /// Default `ekbatan-lock`.
     pub namespace: Option<String>,
     /// The zone of this process. Default `default`.
     pub zone: Option<String>,
@@ -127,7 +134,7 @@ impl LockConfig {
 }
 
 impl LockProviderKind {
-    const ALL: [(&str, Self); 7] = [
+    const ALL: [(&str, Self); 10] = [
         ("in-process", Self::InProcess),
         ("postgres", Self::Postgres),
         ("mysql", Self::MySql),
@@ -135,6 +142,9 @@ impl LockProviderKind {
         ("sqlite", Self::Sqlite),
         ("redis", Self::Redis),
         ("etcd", Self::Etcd),
+        ("hbase", Self::HBase),
+        ("mongodb", Self::MongoDb),
+        ("aerospike", Self::Aerospike),
     ];
 
     pub(super) fn named(name: &str) -> Option<Self> {
@@ -156,6 +166,9 @@ impl LockProviderKind {
             None => match scheme(url).to_ascii_lowercase().as_str() {
                 "redis" | "rediss" | "valkey" | "valkeys" if url.contains(':') => Some(Self::Redis),
                 "etcd" | "etcds" if url.contains(':') => Some(Self::Etcd),
+                "hbase" if url.contains(':') => Some(Self::HBase),
+                "mongodb" | "mongodb+srv" if url.contains(':') => Some(Self::MongoDb),
+                "aerospike" if url.contains(':') => Some(Self::Aerospike),
                 _ => None,
             },
         }

@@ -22,7 +22,7 @@ pub struct LockSettings {
     pub strategy: LockStrategy,
     /// The server. Not used by locks of this process.
     pub server: DataSourceConfig,
-    /// The prefix of key names in Redis and etcd.
+    /// The prefix of key names in Redis, etcd and HBase, the collection in MongoDB, the set in Aerospike.
     pub namespace: String,
     /// The zone of this process.
     pub zone: String,

@@ -304,6 +304,11 @@ pub(crate) trait Syntax: Send + Sync {
         Cow::Borrowed(text)
     }
 
+    /// Whether a statement that creates or drops something failed because it had run before.
+    fn has_run_before(&self, _error: &DbError) -> bool {
+        false
+    }
+
     /// The column, in the form in which it is compared or ordered.
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String;
 

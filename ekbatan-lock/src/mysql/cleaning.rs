@@ -1,26 +1,26 @@
 //! Deleting rows of keys that nobody has used for long, [slice by slice](crate::cleaning).
 //!
-//! Invariants: a row is deleted only if its key is free and its token is older than [`KEPT`]. A
+//! Invariants: a row is deleted only if its key is free and its token is older than [`CleaningSlices::KEPT`]. A
 //! new row begins with the clock's milliseconds, so tokens grow unless the server's clock was
 //! set back by more than that.
 
 use super::connection::{StatementResult, value};
 use super::sql::{MILLIS, text, texts};
 use crate::BackendError;
-use crate::cleaning::{KEPT, SLICE, Slices};
+use crate::cleaning::CleaningSlices;
 
 /// Deletes old rows of one table.
 pub(super) struct RowCleaner {
     table: String,
     old: String,
-    slices: Slices,
+    slices: CleaningSlices,
 }
 
 impl RowCleaner {
     /// `is_free` is the condition for a row whose key is free.
     pub(super) fn new(table: &str, is_free: &str) -> Self {
-        let old = format!("token < {MILLIS} - {} AND {is_free}", KEPT.as_millis());
-        Self { table: table.to_owned(), old, slices: Slices::default() }
+        let old = format!("token < {MILLIS} - {} AND {is_free}", CleaningSlices::KEPT.as_millis());
+        Self { table: table.to_owned(), old, slices: CleaningSlices::default() }
     }
 
     /// Counts a release.
@@ -34,7 +34,8 @@ impl RowCleaner {
         let (old, table) = (&self.old, &self.table);
         Some(format!(
             "SELECT lock_key, {old} FROM {table} WHERE lock_key > {after} \
-             ORDER BY lock_key LIMIT {SLICE}"
+             ORDER BY lock_key LIMIT {}",
+            CleaningSlices::ROWS
         ))
     }
 

@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 
 use super::pool::PostgresLockPool;
 use crate::BackendError;
-use crate::cleaning::{KEPT, SLICE, Slices};
+use crate::cleaning::CleaningSlices;
 
 /// Deletes the old rows of a slice. Returns its number of rows, and its last key.
 const CLEAN: &str = "\
@@ -24,7 +24,7 @@ const CLEAN: &str = "\
 /// Deletes old rows.
 #[derive(Default)]
 pub(super) struct RowCleaner {
-    slices: Slices,
+    slices: CleaningSlices,
 }
 
 impl RowCleaner {
@@ -40,7 +40,7 @@ impl RowCleaner {
         after: String,
         pool: &PostgresLockPool,
     ) -> Result<(), BackendError> {
-        let (slice, kept) = (SLICE as i64, KEPT.as_millis() as i64);
+        let (slice, kept) = (CleaningSlices::ROWS as i64, CleaningSlices::KEPT.as_millis() as i64);
         let values =
             [(&after as _, Type::TEXT), (&slice as _, Type::INT8), (&kept as _, Type::INT8)];
         if let Some(row) = pool.row("deleting old leases", CLEAN, &values).await? {

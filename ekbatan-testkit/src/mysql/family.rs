@@ -42,7 +42,7 @@ pub(super) struct Installed<B> {
 impl<B: Brand> Installed<B> {
     pub(super) fn find(parameters: Parameters) -> Result<Self, ServerError> {
         let programs = B::SEARCH.find(|| {
-            let mut places = installed_here(B::NAME);
+            let mut places = installed_here(B::NAME, "usr/sbin");
             places.extend(usual_places());
             places
         })?;

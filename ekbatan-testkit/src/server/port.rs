@@ -21,7 +21,7 @@ pub(super) fn is_taken(port: u16) -> bool {
 }
 
 /// A port on which no process listens.
-pub(super) fn free() -> Result<u16, ServerError> {
+pub(crate) fn free() -> Result<u16, ServerError> {
     let mut tries = TRIES;
     loop {
         let port = fastrand::u16(PORTS);

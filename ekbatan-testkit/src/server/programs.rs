@@ -67,14 +67,14 @@ pub(crate) fn usual_places() -> Vec<PathBuf> {
     places
 }
 
-/// The folders in which `scripts/install-servers` puts the server `name`: below the
+/// Where `scripts/install-servers` puts this folder of the server `name`: below the
 /// workspace of the tested package, and below the workspace of the current directory.
-pub(crate) fn installed_here(name: &str) -> Vec<PathBuf> {
+pub(crate) fn installed_here(name: &str, folder: &str) -> Vec<PathBuf> {
     let tested = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let mut places: Vec<PathBuf> = Vec::new();
     for start in tested.into_iter().chain(env::current_dir()) {
         for root in start.ancestors().filter(|root| root.join(INSTALLED_HERE).is_dir()) {
-            let place = root.join(INSTALLED_HERE).join(name).join("usr/sbin");
+            let place = root.join(INSTALLED_HERE).join(name).join(folder);
             if !places.contains(&place) {
                 places.push(place);
             }

@@ -15,7 +15,8 @@ pub struct Defect {
     pub breaks: String,
     /// The edits that bring it back.
     pub edits: Vec<Edit>,
-    /// The suite of the test: a folder of `tests`, or `lib:` and the name of a crate.
+    /// The suite of the test: a folder of `tests`, or `lib:` and the name of a crate. The suite of a
+    /// store, which needs its feature and its server, is `locks with mongodb`.
     pub suite: String,
     /// Selects the tests; at least one of them fails, see [`Defect::is_caught_by`].
     pub test: String,
@@ -58,6 +59,9 @@ struct Written {
     suite: String,
     test: String,
 }
+
+/// What stands between a suite and the feature that it needs.
+pub const WITH: &str = " with ";
 
 impl Defect {
     /// Every defect of a repository, sorted by name.
@@ -135,8 +139,18 @@ impl Defect {
         match self.suite.strip_prefix("lib:") {
             Some("ekbatan") => repository.join("src"),
             Some(package) => repository.join(package).join("src"),
-            None => repository.join("tests").join(&self.suite),
+            None => repository.join("tests").join(self.folder()),
         }
+    }
+
+    /// The folder of the suite.
+    fn folder(&self) -> &str {
+        self.suite.split(WITH).next().unwrap_or_default()
+    }
+
+    /// The feature that the suite needs, beside those of `scripts/test`.
+    pub fn feature(&self) -> Option<&str> {
+        self.suite.split_once(WITH).map(|(_, feature)| feature)
     }
 }
 

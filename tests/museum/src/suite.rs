@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::defect::WITH;
+
 /// How long the tests of one run may take. A test that does not end by itself is a defect of
 /// the test.
 const SECONDS_PER_RUN: u32 = 300;
@@ -18,7 +20,7 @@ pub struct Suite<'m> {
     pub copy: &'m Path,
     /// Where cargo builds it.
     pub target: &'m Path,
-    /// A folder of `tests`, or `lib:` and the name of a crate.
+    /// A folder of `tests`, or `lib:` and the name of a crate. A folder may need a feature.
     pub name: &'m str,
 }
 
@@ -82,10 +84,13 @@ impl Suite<'_> {
 
     /// The arguments are those of `scripts/test`, so that the features are the same.
     fn cargo(&self, mut command: Command) -> Command {
-        command.args(["test", "--quiet", "--workspace"]);
-        match self.name.strip_prefix("lib:") {
-            Some(_) => command.arg("--lib"),
-            None => command.args(["--test", self.name]),
+        command.args(["test", "--quiet"]);
+        match (self.name.strip_prefix("lib:"), self.name.split_once(WITH)) {
+            (Some(_), _) => command.args(["--workspace", "--lib"]),
+            (None, None) => command.args(["--workspace", "--test", self.name]),
+            (None, Some((folder, feature))) => {
+                command.args(["--package", "ekbatan", "--features", feature, "--test", folder])
+            }
         };
         command
             .current_dir(self.copy)

@@ -4,23 +4,47 @@
 //! A test is an `async fn(Kind)` or an `async fn(Kind, Dialect)`, listed in `on_every_broker!` or
 //! `on_every_database_and_broker!`.
 
-/// Declares each test once for each broker of this build, with SQLite as the database.
+/// Declares each test once for each broker of this build, with SQLite as the database; or for those that
+/// are servers, or that may be full.
 macro_rules! on_every_broker {
-    ($($test:ident),* $(,)?) => {
-        support::test_matrix! {
-            #[tokio::test(flavor = "multi_thread")]
-            |kind| kind;
-            [in_process = crate::site::Kind::InProcess, nats = crate::site::Kind::Nats]
-            [$($test),*]
+    (only servers: $($test:ident),* $(,)?) => {
+        mod servers {
+            use super::*;
+            on_every_broker! { @nats [$($test),*] }
+            #[cfg(feature = "rabbitmq")]
+            on_every_broker! { @rabbitmq [$($test),*] }
+            #[cfg(feature = "kafka")]
+            on_every_broker! { @kafka [$($test),*] }
         }
     };
-    (only servers: $($test:ident),* $(,)?) => {
+    (only if it may be full: $($test:ident),* $(,)?) => {
+        mod that_may_be_full {
+            use super::*;
+            on_every_broker! { @in_process [$($test),*] }
+            on_every_broker! { @nats [$($test),*] }
+            #[cfg(feature = "rabbitmq")]
+            on_every_broker! { @rabbitmq [$($test),*] }
+        }
+    };
+    (@in_process $tests:tt) => { on_every_broker! { @case in_process InProcess $tests } };
+    (@nats $tests:tt) => { on_every_broker! { @case nats Nats $tests } };
+    (@rabbitmq $tests:tt) => { on_every_broker! { @case rabbitmq RabbitMq $tests } };
+    (@kafka $tests:tt) => { on_every_broker! { @case kafka Kafka $tests } };
+    (@case $module:ident $kind:ident $tests:tt) => {
         support::test_matrix! {
             #[tokio::test(flavor = "multi_thread")]
             |kind| kind;
-            [nats_server = crate::site::Kind::Nats]
-            [$($test),*]
+            [$module = crate::site::Kind::$kind]
+            $tests
         }
+    };
+    ($($test:ident),* $(,)?) => {
+        on_every_broker! { @in_process [$($test),*] }
+        on_every_broker! { @nats [$($test),*] }
+        #[cfg(feature = "rabbitmq")]
+        on_every_broker! { @rabbitmq [$($test),*] }
+        #[cfg(feature = "kafka")]
+        on_every_broker! { @kafka [$($test),*] }
     };
 }
 
@@ -45,6 +69,8 @@ mod scene;
 mod site;
 
 mod arrival;
+mod debezium;
+mod in_process_broker;
 mod order;
 mod refusals;
 mod repetition;

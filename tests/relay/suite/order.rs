@@ -11,9 +11,9 @@ use crate::site::{Kind, Limits, SharedBroker};
 
 on_every_broker! {
     a_broker_that_is_killed_and_restarted_gets_all_events_in_order,
-    a_full_broker_gets_the_rest_in_order_once_it_has_room,
     errors_of_the_broker_keep_the_order,
 }
+on_every_broker! { only if it may be full: a_full_broker_gets_the_rest_in_order_once_it_has_room }
 
 async fn a_broker_that_is_killed_and_restarted_gets_all_events_in_order(kind: Kind) {
     let scene = Scene::start(kind, Dialect::Sqlite).await;
@@ -40,10 +40,12 @@ async fn a_full_broker_gets_the_rest_in_order_once_it_has_room(kind: Kind) {
     let _node = scene.node().relay(scene.relay()).start().await.unwrap();
     scene.use_wallets(8, 9).await;
     scene.until_received(30).await;
-    assert!(scene.operations().pending("wallets").await.unwrap() >= 50);
+    assert!(scene.operations().pending("wallets").await.unwrap() > 0, "the broker is full");
     scene.site.make_room().await;
+    // A receiver makes room by what it takes.
+    let received = scene.until_received(80).await;
     scene.until_done().await;
-    assert_in_order(&scene.until_received(80).await, 8, 10);
+    assert_in_order(&received, 8, 10);
     scene.assert_nothing_failed().await;
 }
 

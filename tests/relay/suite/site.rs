@@ -1,7 +1,11 @@
 //! A broker that a test owns: what it has received, and how it is killed and restarted.
 
 mod in_process;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod nats;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 
 use std::sync::Arc;
 
@@ -93,12 +97,20 @@ pub trait Site: Send + Sync + 'static {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Address {
     Nats(String),
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq(String),
+    #[cfg(feature = "kafka")]
+    Kafka(String),
 }
 
 impl Address {
     pub fn connect(&self) -> SharedBroker {
         match self {
             Self::Nats(url) => nats::broker(url),
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(url) => rabbitmq::broker(url),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(url) => kafka::broker(url),
         }
     }
 }
@@ -108,6 +120,10 @@ impl Address {
 pub enum Kind {
     InProcess,
     Nats,
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq,
+    #[cfg(feature = "kafka")]
+    Kafka,
 }
 
 impl Kind {
@@ -118,6 +134,10 @@ impl Kind {
 
     /// Whether the broker refuses what a lost node sends.
     pub fn fences(self) -> bool {
+        #[cfg(feature = "kafka")]
+        if matches!(self, Self::Kafka) {
+            return true;
+        }
         false
     }
 
@@ -125,6 +145,10 @@ impl Kind {
         match self {
             Self::InProcess => Arc::new(InProcessSite::start(limits)),
             Self::Nats => Arc::new(NatsSite::start(limits).await),
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq => Arc::new(rabbitmq::RabbitMqSite::start(limits).await),
+            #[cfg(feature = "kafka")]
+            Self::Kafka => Arc::new(kafka::KafkaSite::start(limits).await),
         }
     }
 }

@@ -37,9 +37,21 @@ impl<R: DeserializeOwned + Send + 'static> WorkerProcess<R> {
         order: &impl Serialize,
         sift: impl Fn(R) -> Option<R> + Send + 'static,
     ) -> Self {
+        Self::start_with(test, variable, order, &[], sift)
+    }
+
+    /// Like [`start`](Self::start), with further variables of its environment.
+    pub fn start_with(
+        test: &str,
+        variable: &str,
+        order: &impl Serialize,
+        env: &[(&str, String)],
+        sift: impl Fn(R) -> Option<R> + Send + 'static,
+    ) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .env(variable, serde_json::to_string(order).unwrap())
+            .envs(env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

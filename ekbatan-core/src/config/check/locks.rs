@@ -73,7 +73,7 @@ fn provider(
     }
     if !config.url.trim().is_empty() {
         let Some(address) = LockProviderKind::at(&config.url) else {
-            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.., rediss://.., etcd://.. or etcds://.., or `provider: in-process` without an address";
+            let message = "is not the address of a known lock provider; write postgres://.., mysql://.., mariadb://.., sqlite:FILE, redis://.., rediss://.., etcd://.., etcds://.., mongodb://.., aerospike://.. or hbase://.., or `provider: in-process` without an address";
             findings.add_value(&url, shown(&config.url), message);
             return None;
         };
@@ -124,17 +124,24 @@ fn meanings(locks: &LockConfig, provider: LockProviderKind, at: &KeyPath, findin
         findings.add_value(&at.key("grants"), "asynchronous", message);
     }
     if let Some(namespace) = &locks.namespace
-        && provider == LockProviderKind::Etcd
+        && matches!(provider, LockProviderKind::Etcd | LockProviderKind::HBase)
         && namespace.contains('/')
     {
-        let message =
-            "contains `/`, which separates the parts of key names in etcd; use another character";
+        let message = format!(
+            "contains `/`, which separates the parts of key names in {provider}; use another \
+             character"
+        );
         findings.add_value(&at.key("namespace"), namespace, message);
     }
     if locks.namespace.is_some()
         && !matches!(
             provider,
-            LockProviderKind::Redis | LockProviderKind::Etcd | LockProviderKind::InProcess
+            LockProviderKind::Redis
+                | LockProviderKind::Etcd
+                | LockProviderKind::HBase
+                | LockProviderKind::MongoDb
+                | LockProviderKind::Aerospike
+                | LockProviderKind::InProcess
         )
     {
         let message = format!(

@@ -20,7 +20,7 @@ pub(super) const PREFIX: &str = "EKBATAN_";
 /// Variables of the test kit share the prefix and set no key.
 fn belongs_to_the_test_kit(name: &str) -> bool {
     name.starts_with("EKBATAN_TEST_")
-        || ["POSTGRES", "MYSQL", "MARIADB", "REDIS", "ETCD"]
+        || ["POSTGRES", "MYSQL", "MARIADB", "REDIS", "ETCD", "FERRETDB", "AEROSPIKE", "HBASE"]
             .iter()
             .any(|server| name == format!("EKBATAN_{server}_BIN"))
 }

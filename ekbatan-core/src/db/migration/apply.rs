@@ -4,12 +4,11 @@
 //! number of processes may migrate at once.
 
 use super::error::MigrationError;
-use super::history::{MigrationState, applied, recorded_source, states_of};
+use super::history::{AppliedMigration, MigrationState, applied, record, states_of};
+use super::resume;
 use super::script::{FRAMEWORK, Migration, Migrations, checksum};
-use crate::clock::{Clock, to_micros};
-use crate::db::eventlog::MIGRATIONS;
-use crate::db::{Arg, Connection, Database, Driver, PooledConnection, Query};
-use crate::domain::Value;
+use crate::clock::Clock;
+use crate::db::{Connection, Database, Driver, PooledConnection};
 
 /// What follows this line in a migration of the framework is sent by itself. A server may refuse it.
 const MAY_BE_REFUSED: &str = "-- may be refused:\n";
@@ -83,12 +82,6 @@ async fn apply(
             database: driver.address().to_owned(),
         });
     }
-    let failed = |source| MigrationError::Failed {
-        version: *version,
-        name: name.clone(),
-        left_nothing: driver.capabilities().atomic_migrations,
-        source,
-    };
     let text = match source {
         FRAMEWORK => driver.syntax().framework_migration(text),
         _ => text.into(),
@@ -97,33 +90,40 @@ async fn apply(
         Some((required, optional)) if source == FRAMEWORK => (required, Some(optional)),
         _ => (&*text, None),
     };
-    connection.script(required).await.map_err(failed)?;
+    let left_nothing = driver.capabilities().atomic_migrations;
+    let parts = if left_nothing { None } else { resume::statements(source, required) };
+    let failed = |source| MigrationError::Failed {
+        version: *version,
+        name: name.clone(),
+        left_nothing,
+        can_resume: parts.is_some(),
+        source,
+    };
+    let done = AppliedMigration {
+        source: source.to_owned(),
+        version: *version,
+        name: name.clone(),
+        checksum,
+        applied_date: clock.now(),
+    };
+    match &parts {
+        Some(parts) => resume::run(connection, driver, &done, parts).await.map_err(failed)?,
+        None => connection.script(required).await.map_err(failed)?,
+    }
     if let Some(optional) = optional
         && let Err(error) = connection.script(optional).await
     {
         if error.is_connection_lost() {
             return Err(failed(error));
         }
-        tracing::warn!(%error, version, name, statement = optional.trim(), "the server refused an optional part of a migration; let an administrator run it");
+        if !driver.syntax().has_run_before(&error) {
+            tracing::warn!(%error, version, name, statement = optional.trim(), "the server refused an optional part of a migration; let an administrator run it");
+        }
     }
-    let values = [
-        Value::Text(recorded_source(source, driver).to_owned()),
-        Value::Int(*version),
-        Value::Text(name.clone()),
-        Value::Text(checksum),
-        Value::Timestamp(to_micros(clock.now())),
-    ];
-    let args = MIGRATIONS.columns.iter().zip(values);
-    let record = Query {
-        sql: format!(
-            "INSERT INTO {} (source, version, name, checksum, applied_date) VALUES ($1, $2, $3, $4, $5)",
-            driver.syntax().table(&MIGRATIONS)
-        )
-        .into(),
-        args: args.map(|(column, value)| Arg::One(column.ty, value)).collect(),
-        columns: Vec::new().into(),
-    };
-    connection.fetch(&record).await.map_err(failed)?;
+    record(connection, driver, done.clone()).await.map_err(failed)?;
+    if parts.is_some() {
+        resume::end(connection, driver, &done).await.map_err(failed)?;
+    }
     tracing::info!(version, name, source, "migrated");
     Ok(())
 }

@@ -77,7 +77,7 @@ pub enum MigrationError {
         database: String,
     },
     /// The script failed.
-    #[error("migration {version} `{name}` failed: {source}{}", hint(*.left_nothing))]
+    #[error("migration {version} `{name}` failed: {source}{}", hint(*.left_nothing, *.can_resume))]
     Failed {
         /// The number.
         version: i64,
@@ -86,6 +86,9 @@ pub enum MigrationError {
         /// Whether the database rolled the whole script back. If not, the statements before the
         /// one that failed stay applied.
         left_nothing: bool,
+        /// Whether the next run continues behind the statements that stayed: it does in the
+        /// framework's own migrations, and in those of a single statement.
+        can_resume: bool,
         /// The cause.
         source: DbError,
     },
@@ -100,9 +103,11 @@ pub enum MigrationError {
     Record(#[from] FieldError),
 }
 
-fn hint(left_nothing: bool) -> &'static str {
+fn hint(left_nothing: bool, can_resume: bool) -> &'static str {
     if left_nothing {
         ""
+    } else if can_resume {
+        "; when the cause is gone, migrate anew: it continues where it stopped"
     } else {
         "; its statements before the one that failed stay, as this database commits them one by \
          one: undo them by hand, or make the script one that can run again, then migrate anew"

@@ -4,8 +4,9 @@ use chrono::{DateTime, Utc};
 
 use super::error::MigrationError;
 use super::script::{APPLICATION, FRAMEWORK, Migration, Migrations, checksum};
+use crate::clock::to_micros;
 use crate::db::eventlog::MIGRATIONS;
-use crate::db::{Connection, Database, Driver, PooledConnection, Query};
+use crate::db::{Arg, Connection, Database, DbError, Driver, PooledConnection, Query};
 use crate::domain::{Field, FieldError, RowReader, Value};
 
 /// A migration that has run.
@@ -111,6 +112,33 @@ pub(crate) async fn applied(
         Some(AppliedMigration { source: source.to_owned(), ..done })
     });
     Ok(ours.collect())
+}
+
+/// Stores that a migration ran.
+pub(super) async fn record(
+    connection: &mut dyn Connection,
+    driver: &dyn Driver,
+    migration: AppliedMigration,
+) -> Result<(), DbError> {
+    let AppliedMigration { source, version, name, checksum, applied_date } = migration;
+    let values = [
+        Value::Text(recorded_source(&source, driver).to_owned()),
+        Value::Int(version),
+        Value::Text(name),
+        Value::Text(checksum),
+        Value::Timestamp(to_micros(applied_date)),
+    ];
+    let args = MIGRATIONS.columns.iter().zip(values);
+    let insert = Query {
+        sql: format!(
+            "INSERT INTO {} (source, version, name, checksum, applied_date) VALUES ($1, $2, $3, $4, $5)",
+            driver.syntax().table(&MIGRATIONS)
+        )
+        .into(),
+        args: args.map(|(column, value)| Arg::One(column.ty, value)).collect(),
+        columns: Vec::new().into(),
+    };
+    connection.fetch(&insert).await.map(drop)
 }
 
 /// The source as it is stored. Databases that share one `eventlog` store different sources for

@@ -3,6 +3,7 @@
 mod apply;
 mod error;
 mod history;
+mod resume;
 mod script;
 
 pub(crate) use apply::migrate;

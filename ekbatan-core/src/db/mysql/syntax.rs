@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::flavour::Flavour;
 use crate::db::fence::is_old;
-use crate::db::{ColumnInfo, Reference, Syntax};
+use crate::db::{ColumnInfo, DbError, Reference, Syntax};
 use crate::domain::{Table, ValueType};
 
 /// The seconds since 1970.
@@ -179,6 +179,13 @@ impl Syntax for MySqlSyntax {
 
     fn framework_migration<'t>(&self, text: &'t str) -> Cow<'t, str> {
         text.replace("{eventlog}", &self.quote(&self.eventlog)).into()
+    }
+
+    fn has_run_before(&self, error: &DbError) -> bool {
+        // The table, the column, the key, the second primary key or the trigger is there already;
+        // what is to be dropped is not.
+        let numbers = ["1050", "1060", "1061", "1068", "1359", "1091"];
+        error.code().is_some_and(|number| numbers.contains(&number))
     }
 
     fn present(&self) -> &'static str {

@@ -4,23 +4,45 @@
 //! Without a lock, deposits that read the same version conflict, and all but one of them
 //! run again. Under a lock that spans the read and the commit, each deposit commits at
 //! its first attempt. At the end, a holder exceeds its lease, and its commit is rejected.
+//!
+//! The lock is one of this process, or with `--lock` one of a server that processes share. Each such
+//! server needs the feature of its name:
+//!
+//! ```sh
+//! cargo run --example locked_wallet
+//! cargo run --example locked_wallet --features etcd -- --lock etcd
+//! cargo run --example locked_wallet --features mongodb -- --lock mongodb --url mongodb://localhost
+//! ```
 
-#[path = "wallet/wallet.rs"]
+mod lock_server;
+#[path = "../wallet/wallet.rs"]
 mod wallet;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use clap::Parser;
 use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
-use ekbatan::config::{LockConfig, LockProviderKind};
 use ekbatan::lock::{Lease, WithLockError};
 use ekbatan::prelude::*;
+use lock_server::{LockPlace, LockServer};
 use wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations};
 
 const TASKS: u32 = 20;
 
 type Failure = Box<dyn std::error::Error>;
+
+#[derive(Parser)]
+struct Options {
+    /// Where the lock is.
+    #[arg(long, value_enum, default_value = "in-process")]
+    lock: LockPlace,
+
+    /// The address of the lock server. Without it, the example starts one and removes it afterwards.
+    #[arg(long)]
+    url: Option<String>,
+}
 
 /// A deposit that counts its attempts.
 struct CountingDeposit {
@@ -45,7 +67,7 @@ impl Action for CountingDeposit {
 
 #[tokio::main]
 async fn main() -> std::process::ExitCode {
-    match run().await {
+    match run(Options::parse()).await {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("locked_wallet: {error}");
@@ -54,13 +76,13 @@ async fn main() -> std::process::ExitCode {
     }
 }
 
-async fn run() -> Result<(), Failure> {
+async fn run(options: Options) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
-    // Locks in the memory of this process. Locks on a server, which processes share, are
-    // set in a file.
+    let server = LockServer::start(options.lock, options.url).await?;
+    // An application has the same in its file, as `lock-config`.
     let config =
         EkbatanConfig::single(format!("sqlite:{}", folder.path().join("wallet.db").display()))
-            .locks(LockConfig::of(LockProviderKind::InProcess));
+            .locks(server.config());
     let databases = Databases::connect(&config).await?;
     let locks = KeyedLocks::connect(&config).await?;
     databases.migrate(&migrations()).await?;

@@ -1,0 +1,169 @@
+//! Migrations on databases that commit each statement by itself.
+//!
+//! A process may end in the middle of one. So a row of the history says how many of its statements
+//! have run, and whether the next one was sent. The next run begins behind them. If the statement
+//! that was sent had run, it fails now, because what it creates is there; it is passed over.
+
+use super::history::{AppliedMigration, record, recorded_source};
+use super::script::FRAMEWORK;
+use crate::db::eventlog::MIGRATIONS;
+use crate::db::{Arg, Connection, DbError, Driver, Query};
+use crate::domain::{ColumnDef, Value};
+
+/// The source of rows that say how far a migration is.
+const BEGUN: &str = "begun";
+
+/// How far a migration is.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Progress {
+    /// So many statements have run.
+    done: usize,
+    /// Whether the next one was sent, and nothing is known of it.
+    sent: bool,
+}
+
+impl Progress {
+    fn text(self) -> String {
+        format!("{} done{}", self.done, if self.sent { ", one sent" } else { "" })
+    }
+
+    fn read(text: &str) -> Self {
+        let (done, rest) = text.split_once(" done").unwrap_or_default();
+        Self { done: done.parse().unwrap_or_default(), sent: !rest.is_empty() }
+    }
+}
+
+/// Runs the statements of a migration, or those that an earlier process left out.
+pub(super) async fn run(
+    connection: &mut dyn Connection,
+    driver: &dyn Driver,
+    migration: &AppliedMigration,
+    statements: &[&str],
+) -> Result<(), DbError> {
+    let rows = Rows { driver, migration };
+    let earlier = match rows.read(connection).await? {
+        Some(progress) => progress,
+        None => {
+            rows.add(connection).await?;
+            Progress::default()
+        }
+    };
+    for (done, statement) in statements.iter().enumerate().skip(earlier.done) {
+        let was_sent = earlier == Progress { done, sent: true };
+        rows.store(connection, Progress { done, sent: true }).await?;
+        match connection.script(statement).await {
+            Ok(()) => {}
+            Err(error) if was_sent && driver.syntax().has_run_before(&error) => {
+                tracing::info!(migration = migration.version, %error, "the statement that an interrupted migration had sent has run");
+            }
+            Err(error) => {
+                if !error.is_connection_lost() {
+                    rows.store(connection, Progress { done, sent: false }).await?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Deletes what says how far a migration is, once it is recorded as done.
+pub(super) async fn end(
+    connection: &mut dyn Connection,
+    driver: &dyn Driver,
+    migration: &AppliedMigration,
+) -> Result<(), DbError> {
+    Rows { driver, migration }.delete(connection).await
+}
+
+/// The row of a migration.
+struct Rows<'m> {
+    driver: &'m dyn Driver,
+    migration: &'m AppliedMigration,
+}
+
+impl Rows<'_> {
+    fn source(&self) -> String {
+        format!("{BEGUN}:{}", recorded_source(&self.migration.source, self.driver))
+    }
+
+    async fn read(&self, connection: &mut dyn Connection) -> Result<Option<Progress>, DbError> {
+        let sql = "SELECT checksum FROM {} WHERE source = $1 AND version = $2";
+        let rows = self.ask(connection, sql, Vec::new(), MIGRATIONS.columns[3..4].to_vec()).await?;
+        Ok(rows.first().map(|row| match &row[0] {
+            Value::Text(text) => Progress::read(text),
+            _ => Progress::default(),
+        }))
+    }
+
+    async fn add(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
+        let checksum = Progress::default().text();
+        let row = AppliedMigration { source: self.source(), checksum, ..self.migration.clone() };
+        record(connection, self.driver, row).await
+    }
+
+    async fn store(&self, connection: &mut dyn Connection, to: Progress) -> Result<(), DbError> {
+        let sql = "UPDATE {} SET checksum = $3 WHERE source = $1 AND version = $2";
+        self.ask(connection, sql, vec![Value::Text(to.text())], Vec::new()).await.map(drop)
+    }
+
+    async fn delete(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
+        let sql = "DELETE FROM {} WHERE source = $1 AND version = $2";
+        self.ask(connection, sql, Vec::new(), Vec::new()).await.map(drop)
+    }
+
+    /// Sends a statement about the row; `{}` stands for the table, and `more` follows the two
+    /// arguments that name the row.
+    async fn ask(
+        &self,
+        connection: &mut dyn Connection,
+        sql: &str,
+        more: Vec<Value>,
+        columns: Vec<ColumnDef>,
+    ) -> Result<Vec<Vec<Value>>, DbError> {
+        let sql = sql.replace("{}", &self.driver.syntax().table(&MIGRATIONS)).into();
+        let named = [Value::Text(self.source()), Value::Int(self.migration.version)];
+        let columns_of = [&MIGRATIONS.columns[0], &MIGRATIONS.columns[1], &MIGRATIONS.columns[3]];
+        let args = columns_of.into_iter().zip(named.into_iter().chain(more));
+        let args = args.map(|(column, value)| Arg::One(column.ty, value)).collect();
+        connection.fetch(&Query { sql, args, columns: columns.into() }).await
+    }
+}
+
+/// The statements of a script, if it is known where each of them ends: in the framework's own
+/// scripts a semicolon ends a line only with its statement, and the application's may have a single
+/// statement.
+pub(super) fn statements<'t>(source: &str, text: &'t str) -> Option<Vec<&'t str>> {
+    let is_comment = |line: &str| line.trim().is_empty() || line.starts_with("--");
+    if source == FRAMEWORK {
+        let all = text.split_inclusive(";\n");
+        return Some(all.filter(|statement| !statement.lines().all(is_comment)).collect());
+    }
+    let text = text.trim_end().trim_end_matches(';');
+    (!text.contains(';')).then(|| vec![text])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_divided_where_its_statements_surely_end() {
+        let two = "-- Why.\nCREATE TABLE a (\n    n int\n);\n\n-- Also.\nALTER TABLE a\n    ADD m int;\n\n-- The end.\n";
+        let second = "\n-- Also.\nALTER TABLE a\n    ADD m int;\n";
+        let parts = statements(FRAMEWORK, two).unwrap();
+        assert_eq!(parts, ["-- Why.\nCREATE TABLE a (\n    n int\n);\n", second]);
+        assert_eq!(statements("application", two), None);
+        let one = "CREATE TABLE a (n int)";
+        assert_eq!(statements("application", &format!("{one};\n")), Some(vec![one]));
+        assert_eq!(statements("application", "INSERT INTO a VALUES (';')"), None);
+    }
+
+    #[test]
+    fn progress_is_read_as_it_was_written() {
+        for (done, sent) in [(0, false), (0, true), (12, false), (12, true)] {
+            let progress = Progress { done, sent };
+            assert_eq!(Progress::read(&progress.text()), progress);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Answers of the server: what is known of a request that failed, and the results of operations.
+
+use std::io;
+
+use aerospike::{BatchOperation, Error, ErrorKind, Record, ResultCode, Value};
+use ekbatan_lock::{BackendError, FailureKind};
+
+/// The server could not begin: it is overloaded, stops, or knows no master of the record.
+const NO_EFFECT: [ResultCode; 5] = [
+    ResultCode::PartitionUnavailable,
+    ResultCode::ClusterKeyMismatch,
+    ResultCode::DeviceOverload,
+    ResultCode::KeyBusy,
+    ResultCode::FailForbidden,
+];
+
+pub(crate) fn failed(error: &Error) -> BackendError {
+    let kind = kind(error);
+    BackendError::new(format!("Aerospike: {error}")).of_kind(kind)
+}
+
+fn kind(error: &Error) -> FailureKind {
+    if error.in_doubt() {
+        return FailureKind::InDoubt;
+    }
+    match error.kind() {
+        ErrorKind::Server { rc, .. } if *rc == ResultCode::Timeout => FailureKind::InDoubt,
+        ErrorKind::Server { rc, .. } if NO_EFFECT.contains(rc) => FailureKind::Unavailable,
+        ErrorKind::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            FailureKind::Unavailable
+        }
+        ErrorKind::Connection
+        | ErrorKind::ConnectionPoolEmpty
+        | ErrorKind::NoMoreConnections
+        | ErrorKind::MaxErrorRate
+        | ErrorKind::InvalidNode => FailureKind::Unavailable,
+        ErrorKind::Timeout | ErrorKind::Io(_) | ErrorKind::BadResponse => FailureKind::InDoubt,
+        _ => FailureKind::Refused,
+    }
+}
+
+/// Whether the server has left out an operation, because its filter did not hold.
+pub(crate) fn is_left_out(error: &Error) -> bool {
+    error.matches(&[ResultCode::FilteredOut, ResultCode::KeyNotFoundError])
+}
+
+/// The answer to one operation of a batch: its record, or `None` if it was left out.
+pub(crate) fn row(operation: &BatchOperation) -> Result<Option<&Record>, BackendError> {
+    match operation.batch_record().error() {
+        Some(error) if !is_left_out(error) => Err(failed(error)),
+        _ => Ok(operation.record()),
+    }
+}
+
+/// The result of an operation, which is a number.
+pub(crate) fn number(record: &Record, operation: usize) -> Option<i64> {
+    match record.results.as_ref()?.get(operation)? {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+/// The result of an operation, which is a text.
+pub(crate) fn text(record: &Record, operation: usize) -> Option<&str> {
+    match record.results.as_ref()?.get(operation)? {
+        Value::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+pub(crate) fn unexpected(what: &str) -> BackendError {
+    BackendError::in_doubt(format!(
+        "Aerospike: an answer lacks {what}; is this an Aerospike 6.0 or newer?"
+    ))
+}

@@ -1,0 +1,202 @@
+//! The producer of one node on one shard.
+//!
+//! Invariants:
+//! - A transaction has the messages of one batch. Either all of them can be read, or none.
+//! - After an error that leaves the outcome open, a lane sends nothing more.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ekbatan_relay::OutgoingMessage;
+use futures_util::future::join_all;
+use krafka::producer::{TransactionState, TransactionalProducer};
+use krafka::{KrafkaError, Record};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::answers;
+use crate::error::KafkaError;
+use crate::settings::Settings;
+
+/// How often a commit is asked for whose answer did not come.
+const COMMITS: usize = 3;
+
+/// The producer of a node.
+pub(crate) struct Lane {
+    producer: Mutex<TransactionalProducer>,
+    is_over: AtomicBool,
+    is_fenced: AtomicBool,
+}
+
+/// What became of a transaction.
+pub(crate) enum Outcome {
+    /// All messages can be read.
+    Committed,
+    /// No message can be read, because of one of them.
+    Refused(KrafkaError),
+    /// Nothing is known, or the cluster takes nothing.
+    Unknown(String),
+}
+
+impl Lane {
+    /// Takes a transactional id over. Whoever had it before can send nothing more.
+    pub(crate) async fn open(settings: &Settings, id: &str) -> Result<Self, KafkaError> {
+        let timeout = settings.ack_timeout;
+        let opening = async {
+            let kafka = settings.connect().await?;
+            let producer = kafka
+                .producer()
+                .delivery_timeout(timeout)
+                .max_block(timeout)
+                .linger(Duration::ZERO)
+                .max_request_size(settings.most_bytes)
+                // Longer than a batch may take.
+                .transaction_timeout(timeout.saturating_mul(3))
+                .build_transactional(id)
+                .await?;
+            Ok::<_, KafkaError>(producer)
+        };
+        let producer = match tokio::time::timeout(timeout.saturating_mul(2), opening).await {
+            Ok(producer) => producer?,
+            Err(_) => return Err(KafkaError::Silent(timeout)),
+        };
+        Ok(Self {
+            producer: Mutex::new(producer),
+            is_over: AtomicBool::new(false),
+            is_fenced: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Whether another node has taken over.
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::SeqCst)
+    }
+
+    /// Ends the producer.
+    pub(crate) async fn close(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        if let Err(error) = self.producer.lock().await.close().await {
+            tracing::debug!(%error, "a producer of Kafka did not end well");
+        }
+    }
+
+    /// Sends messages in one transaction.
+    pub(crate) async fn send(&self, messages: &[OutgoingMessage], timeout: Duration) -> Outcome {
+        let producer = self.producer.lock().await;
+        if !self.is_usable() {
+            return Outcome::Unknown("the producer is over".to_owned());
+        }
+        // If this is dropped, nothing is known of the transaction.
+        let guard = OverUnlessEnded { lane: self, has_ended: false };
+        let outcome = transact(&producer, messages, timeout).await;
+        guard.end(&outcome);
+        match outcome {
+            Ok(()) => Outcome::Committed,
+            Err(Failure::Record(error)) => Outcome::Refused(error),
+            Err(Failure::Cluster(error)) => {
+                if answers::is_fence(&error) {
+                    self.is_fenced.store(true, Ordering::SeqCst);
+                }
+                Outcome::Unknown(error.to_string())
+            }
+        }
+    }
+}
+
+enum Failure {
+    /// One of the messages is the cause, and the transaction is aborted.
+    Record(KrafkaError),
+    Cluster(KrafkaError),
+}
+
+/// Lets a lane send nothing more, unless a transaction ends as it should.
+struct OverUnlessEnded<'l> {
+    lane: &'l Lane,
+    has_ended: bool,
+}
+
+impl OverUnlessEnded<'_> {
+    fn end(mut self, outcome: &Result<(), Failure>) {
+        self.has_ended = !matches!(outcome, Err(Failure::Cluster(_)));
+    }
+}
+
+impl Drop for OverUnlessEnded<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.lane.is_over.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+async fn transact(
+    producer: &TransactionalProducer,
+    messages: &[OutgoingMessage],
+    timeout: Duration,
+) -> Result<(), Failure> {
+    producer.begin().map_err(Failure::Cluster)?;
+    if let Err(error) = write(producer, messages).await {
+        let is_of_record = answers::is_of_record(&error);
+        return match producer.abort().await {
+            Ok(()) if is_of_record => Err(Failure::Record(error)),
+            _ => Err(Failure::Cluster(error)),
+        };
+    }
+    commit(producer, timeout).await
+}
+
+/// Writes the messages, in their order. The cluster knows the order of a partition by the numbers that an
+/// idempotent producer gives.
+async fn write(
+    producer: &TransactionalProducer,
+    messages: &[OutgoingMessage],
+) -> Result<(), KrafkaError> {
+    let mut handles = Vec::with_capacity(messages.len());
+    let mut refused = None;
+    for message in messages {
+        match producer.enqueue(record(message)).await {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+        }
+    }
+    let written = join_all(handles).await;
+    // What a message says comes before what follows from it for the transaction.
+    let mut errors = written.into_iter().filter_map(Result::err).chain(refused).peekable();
+    let Some(first) = errors.peek().cloned() else { return Ok(()) };
+    Err(errors.find(answers::is_of_record).unwrap_or(first))
+}
+
+/// Commits. If no answer came, the cluster may have committed: it is asked again.
+async fn commit(producer: &TransactionalProducer, timeout: Duration) -> Result<(), Failure> {
+    let until = Instant::now() + timeout;
+    let mut last = None;
+    for _ in 0..COMMITS {
+        match tokio::time::timeout_at(until, producer.commit()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) if producer.state() == TransactionState::CommitUnknown => {
+                last = Some(error);
+            }
+            Ok(Err(error)) => {
+                // An abort is safe: it is not committed.
+                let _ = producer.abort().await;
+                return Err(Failure::Cluster(error));
+            }
+            Err(_) => break,
+        }
+    }
+    let silent = || KrafkaError::timeout("the commit of a transaction");
+    Err(Failure::Cluster(last.unwrap_or_else(silent)))
+}
+
+fn record(message: &OutgoingMessage) -> Record {
+    let record = Record::new(message.topic.as_str(), message.payload.clone());
+    let record = record.key(message.key.clone());
+    message.headers().fold(record, |record, (name, value)| record.header(name, value.to_owned()))
+}

@@ -1,0 +1,21 @@
+//! Sends the committed events of ekbatan to Apache Kafka. Users add the facade crate `ekbatan` with its
+//! feature `relay-kafka`.
+//!
+//! Each node has a producer of its own on each shard, whose transactional id contains the identity of the
+//! node. A batch is a transaction. Before another node gets what a lost node had claimed, it takes the
+//! transactional id of the lost one over; from then on the cluster refuses whatever that one sends.
+//!
+//! The files from bottom to top: `error`; `settings`, where the cluster is; `lane`, the producer of a node;
+//! `answers`, what the errors of the cluster mean; `broker`.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod answers;
+mod broker;
+mod error;
+mod lane;
+mod settings;
+
+pub use broker::KafkaBroker;
+pub use error::KafkaError;
+pub use settings::KafkaLogin;

@@ -1,0 +1,73 @@
+//! Where the cluster is, and how to log in.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use krafka::Kafka;
+use krafka::auth::{AuthConfig, TlsConfig};
+
+use crate::error::KafkaError;
+
+/// How to log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KafkaLogin {
+    /// SASL PLAIN.
+    Plain,
+    /// SASL SCRAM-SHA-256.
+    ScramSha256,
+    /// SASL SCRAM-SHA-512.
+    ScramSha512,
+}
+
+/// The settings of a broker.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) servers: String,
+    pub(crate) login: Option<(KafkaLogin, String, String)>,
+    pub(crate) tls: bool,
+    pub(crate) root_certificate: Option<PathBuf>,
+    pub(crate) most_bytes: usize,
+    pub(crate) ack_timeout: Duration,
+}
+
+impl Settings {
+    /// Reads `kafka://HOST:PORT,HOST:PORT`; the scheme may be missing.
+    pub(crate) fn servers(url: &str) -> String {
+        url.trim_start_matches("kafka://").trim_end_matches('/').to_owned()
+    }
+
+    fn auth(&self) -> AuthConfig {
+        let auth = match &self.login {
+            None => AuthConfig::plaintext(),
+            Some((KafkaLogin::Plain, user, password)) => AuthConfig::sasl_plain(user, password),
+            Some((KafkaLogin::ScramSha256, user, password)) => {
+                AuthConfig::sasl_scram_sha256(user, password)
+            }
+            Some((KafkaLogin::ScramSha512, user, password)) => {
+                AuthConfig::sasl_scram_sha512(user, password)
+            }
+        };
+        if !self.tls {
+            return auth;
+        }
+        let tls = match &self.root_certificate {
+            Some(file) => TlsConfig::new().with_ca_cert(file.display().to_string()),
+            None => TlsConfig::new(),
+        };
+        if self.login.is_some() { auth.with_tls(tls) } else { AuthConfig::ssl(tls) }
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Kafka, KafkaError> {
+        let connecting = Kafka::builder(self.servers.clone())
+            .client_id("ekbatan")
+            .security(self.auth())
+            .request_timeout(self.ack_timeout / 2)
+            .connect_timeout(self.ack_timeout / 2)
+            .connect();
+        match tokio::time::timeout(self.ack_timeout, connecting).await {
+            Ok(kafka) => Ok(kafka?),
+            Err(_) => Err(KafkaError::Silent(self.ack_timeout)),
+        }
+    }
+}

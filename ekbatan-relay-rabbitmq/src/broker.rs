@@ -1,0 +1,231 @@
+//! RabbitMQ as a broker.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ekbatan_core::config::{ExposeSecret, RelayConfig};
+use ekbatan_relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms};
+use tokio::sync::Mutex;
+
+use crate::error::RabbitMqError;
+use crate::session::Session;
+use crate::settings::Settings;
+use crate::wave::{self, Sent};
+
+/// The time after which an answer is not waited for any more.
+const ACK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The greatest message of RabbitMQ 4, unless it is configured otherwise. Earlier ones take more.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// An exchange of RabbitMQ.
+///
+/// - Messages are persistent and confirmed, and have the event's id as their `message-id`. Use durable
+///   queues, better quorum queues.
+/// - They are mandatory: a message that no queue gets is refused, and tried again. RabbitMQ confirms such a
+///   message, too, and returns it; the return is what counts.
+/// - A queue that is full and rejects (`overflow: reject-publish`) stops the relay until it has room.
+/// - RabbitMQ recognises no repetitions, and cannot keep a node from sending that was frozen and comes
+///   back: receivers recognise a repetition by the `message-id`.
+/// - Of each model, a message is sent once the one before it is confirmed; those of different models are
+///   sent together.
+///
+/// ```
+/// # use ekbatan_relay::Relay;
+/// # use ekbatan_relay_rabbitmq::RabbitMqBroker;
+/// # fn relay() -> Result<Relay, Box<dyn std::error::Error>> {
+/// let broker = RabbitMqBroker::new("amqp://127.0.0.1:5672/%2f").exchange("wallets");
+/// let relay = Relay::new("wallets", broker).topic("wallet.{event}")?;
+/// # Ok(relay) }
+/// ```
+pub struct RabbitMqBroker {
+    settings: Settings,
+    session: Mutex<Option<Arc<Session>>>,
+}
+
+impl RabbitMqBroker {
+    /// The server at `amqp://HOST:5672/VHOST`, or `amqps://..` for encryption. Connects when a node starts.
+    /// Messages go to the default exchange, where the topic is the name of a queue.
+    pub fn new(url: impl Into<String>) -> Self {
+        let settings = Settings {
+            url: url.into(),
+            login: None,
+            requires_tls: false,
+            root_certificate: None,
+            exchange: String::new(),
+            most_bytes: MOST_BYTES,
+            ack_timeout: ACK_TIMEOUT,
+        };
+        Self { settings, session: Mutex::default() }
+    }
+
+    /// The server as a configuration says.
+    pub fn configured(config: &RelayConfig) -> Self {
+        let mut broker = Self::new(config.url.clone().unwrap_or_default());
+        if let Some(exchange) = &config.exchange {
+            broker = broker.exchange(exchange);
+        }
+        if let Some(user) = &config.username {
+            let password = config.password.as_ref().map(ExposeSecret::expose_secret);
+            broker = broker.login(user, password.unwrap_or_default());
+        }
+        if config.tls == Some(true) {
+            broker = broker.require_tls();
+        }
+        if let Some(file) = &config.tls_root_cert {
+            broker = broker.root_certificate(file);
+        }
+        match config.ack_timeout {
+            Some(timeout) => broker.ack_timeout(timeout),
+            None => broker,
+        }
+    }
+
+    /// Sets the exchange that routes the messages by their topics. It must be there when a node starts.
+    #[must_use]
+    pub fn exchange(mut self, exchange: impl Into<String>) -> Self {
+        self.settings.exchange = exchange.into();
+        self
+    }
+
+    /// Logs in by a name and a password.
+    #[must_use]
+    pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.settings.login = Some((user.into(), password.into()));
+        self
+    }
+
+    /// Encrypts, whatever the scheme of the address is.
+    #[must_use]
+    pub fn require_tls(mut self) -> Self {
+        self.settings.requires_tls = true;
+        self
+    }
+
+    /// Trusts the certificates of a file.
+    #[must_use]
+    pub fn root_certificate(mut self, file: impl Into<PathBuf>) -> Self {
+        self.settings.root_certificate = Some(file.into());
+        self
+    }
+
+    /// Sets the greatest payload that is sent; 16 MiB unless set, as RabbitMQ 4 takes it. The server closes
+    /// the channel of a greater one.
+    #[must_use]
+    pub fn most_bytes(mut self, bytes: usize) -> Self {
+        self.settings.most_bytes = bytes;
+        self
+    }
+
+    /// Sets how long an answer of the server is waited for; 10 s unless set.
+    #[must_use]
+    pub fn ack_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.ack_timeout = timeout;
+        self
+    }
+
+    /// The connection; a new one if there is none that can be used.
+    async fn session(&self) -> Result<Arc<Session>, RabbitMqError> {
+        let mut session = self.session.lock().await;
+        if let Some(present) = session.as_ref().filter(|session| session.is_usable()) {
+            return Ok(present.clone());
+        }
+        *session = None;
+        let new = Arc::new(Session::connect(&self.settings).await?);
+        *session = Some(new.clone());
+        Ok(new)
+    }
+
+    async fn look(&self) -> Result<(), RabbitMqError> {
+        let session = self.session().await?;
+        let timeout = self.settings.ack_timeout;
+        let looking = session.check_exchange(&self.settings.exchange);
+        match tokio::time::timeout(timeout, looking).await {
+            Ok(looked) => looked,
+            Err(_) => {
+                session.end().await;
+                Err(RabbitMqError::Silent(timeout))
+            }
+        }
+    }
+
+    /// Sends a wave on a channel of its own.
+    async fn send(&self, session: &Session, messages: &[OutgoingMessage]) -> Sent {
+        let Settings { exchange, ack_timeout, .. } = &self.settings;
+        let channel = match tokio::time::timeout(*ack_timeout, session.channel()).await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => return Sent::Lost(error.to_string()),
+            Err(_) => return Sent::Lost(format!("no channel within {ack_timeout:?}")),
+        };
+        let sent = wave::send(&channel, exchange, messages, *ack_timeout).await;
+        if let Sent::All(_) = sent {
+            session.give_back(channel);
+        }
+        sent
+    }
+
+    /// Sends messages of different models. If the server closes the channel because of one of them, each is
+    /// sent by itself, so that it is known which one it was.
+    async fn receipts(&self, session: &Session, messages: &[OutgoingMessage]) -> Vec<Receipt> {
+        match self.send(session, messages).await {
+            Sent::All(receipts) => receipts,
+            Sent::Lost(why) => vec![Receipt::unavailable(why); messages.len()],
+            Sent::Closed(error) if messages.len() == 1 => vec![wave::receipt_of_close(&error)],
+            Sent::Closed(_) => {
+                let mut receipts = Vec::with_capacity(messages.len());
+                for message in messages {
+                    receipts.push(match self.send(session, std::slice::from_ref(message)).await {
+                        Sent::All(receipts) => {
+                            receipts.into_iter().next().unwrap_or(Receipt::NotSent)
+                        }
+                        Sent::Closed(error) => wave::receipt_of_close(&error),
+                        Sent::Lost(why) => Receipt::unavailable(why),
+                    });
+                }
+                receipts
+            }
+        }
+    }
+}
+
+impl Broker for RabbitMqBroker {
+    fn describe(&self) -> String {
+        format!("RabbitMQ at {}", self.settings.shown())
+    }
+
+    async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
+        Ok(self.look().await?)
+    }
+
+    async fn open(&self, _sender: RelaySender) -> Result<(), BrokerError> {
+        Ok(self.look().await?)
+    }
+
+    async fn publish(&self, _sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
+        // Another one is opened only by `open`: so nothing is sent while this relay counts as closed.
+        let Some(session) = self.session.lock().await.clone().filter(|session| session.is_usable())
+        else {
+            return vec![Receipt::unavailable("the connection is lost"); messages.len()];
+        };
+        let most = self.settings.most_bytes;
+        let faults: Vec<Option<Receipt>> =
+            messages.iter().map(|message| wave::fault(message, most)).collect();
+        let mut fine = messages;
+        let mut places = faults.iter();
+        fine.retain(|_| places.next().is_some_and(Option::is_none));
+        let mut sent = Vec::new();
+        if !fine.is_empty() {
+            sent = self.receipts(&session, &fine).await;
+        }
+        let is_away = sent.iter().any(|receipt| matches!(receipt, Receipt::Unavailable { .. }));
+        if is_away {
+            session.end().await;
+        }
+        let mut sent = sent.into_iter();
+        let receipt = |fault: Option<Receipt>| {
+            fault.unwrap_or_else(|| sent.next().unwrap_or(Receipt::NotSent))
+        };
+        faults.into_iter().map(receipt).collect()
+    }
+}

@@ -1,0 +1,43 @@
+//! Why RabbitMQ cannot be used.
+
+use std::time::Duration;
+
+/// Error returned when a relay cannot use RabbitMQ.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RabbitMqError {
+    /// The address cannot be read.
+    #[error(
+        "the address {address} {why}; write amqp://HOST:5672/VHOST, or amqps:// for encryption"
+    )]
+    Address {
+        /// The address, without its login.
+        address: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file of certificates cannot be read.
+    #[error("the file `{file}` cannot be read: {source}")]
+    File {
+        /// The file.
+        file: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The server refused the connection or a request, or is not there.
+    #[error("{0}")]
+    Server(#[from] lapin::Error),
+    /// The exchange cannot be used.
+    #[error(
+        "the exchange `{exchange}` cannot be used: {source}; declare it, and bind the queues of its receivers to it"
+    )]
+    Exchange {
+        /// The exchange.
+        exchange: String,
+        /// The cause.
+        source: lapin::Error,
+    },
+    /// The server does not answer.
+    #[error("the server did not answer within {0:?}")]
+    Silent(Duration),
+}

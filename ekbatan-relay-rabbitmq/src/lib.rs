@@ -1,0 +1,18 @@
+//! Sends the committed events of ekbatan to RabbitMQ. Users add the facade crate `ekbatan` with its
+//! feature `relay-rabbitmq`.
+//!
+//! Messages are persistent, mandatory and confirmed, and have the event's id as their `message-id`.
+//!
+//! The files from bottom to top: `error`; `settings`, where the server is; `session`, a connection and its
+//! channels; `wave`, messages that are sent together and what the server answers to them; `broker`.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod broker;
+mod error;
+mod session;
+mod settings;
+mod wave;
+
+pub use broker::RabbitMqBroker;
+pub use error::RabbitMqError;

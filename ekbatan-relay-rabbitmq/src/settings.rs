@@ -1,0 +1,63 @@
+//! Where the server is, and how to log in.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use lapin::tcp::OwnedTLSConfig;
+use lapin::uri::{AMQPScheme, AMQPUri};
+
+use crate::error::RabbitMqError;
+
+/// The settings of a broker.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) url: String,
+    pub(crate) login: Option<(String, String)>,
+    pub(crate) requires_tls: bool,
+    pub(crate) root_certificate: Option<PathBuf>,
+    /// Empty for the default exchange.
+    pub(crate) exchange: String,
+    pub(crate) most_bytes: usize,
+    pub(crate) ack_timeout: Duration,
+}
+
+impl Settings {
+    /// The address without its login.
+    pub(crate) fn shown(&self) -> String {
+        match self.url.split_once("://") {
+            Some((scheme, rest)) => {
+                let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+                format!("{scheme}://{host}")
+            }
+            None => "(no address)".to_owned(),
+        }
+    }
+
+    pub(crate) fn uri(&self) -> Result<AMQPUri, RabbitMqError> {
+        let refused = |why| RabbitMqError::Address { address: self.shown(), why };
+        let mut uri = AMQPUri::from_str(&self.url)
+            .map_err(|why| refused(format!("cannot be used ({why})")))?;
+        if let Some((user, password)) = &self.login {
+            uri.authority.userinfo.username.clone_from(user);
+            uri.authority.userinfo.password.clone_from(password);
+        }
+        if self.requires_tls {
+            uri.scheme = AMQPScheme::AMQPS;
+        }
+        // A connection over which nothing comes is noticed.
+        let heartbeat = self.ack_timeout.as_secs().clamp(1, 60);
+        uri.query.heartbeat.get_or_insert(u16::try_from(heartbeat).unwrap_or(60));
+        Ok(uri)
+    }
+
+    pub(crate) fn tls(&self) -> Result<OwnedTLSConfig, RabbitMqError> {
+        let read = |file: &PathBuf| {
+            let unreadable =
+                |source| RabbitMqError::File { file: file.display().to_string(), source };
+            std::fs::read_to_string(file).map_err(unreadable)
+        };
+        let cert_chain = self.root_certificate.as_ref().map(read).transpose()?;
+        Ok(OwnedTLSConfig { identity: None, cert_chain })
+    }
+}

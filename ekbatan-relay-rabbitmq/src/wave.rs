@@ -1,0 +1,180 @@
+//! Messages that are sent together on a channel of their own, and what the server answers.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ekbatan_relay::{OutgoingMessage, Receipt, header};
+use futures_util::future::join_all;
+use lapin::message::BasicReturnMessage;
+use lapin::options::BasicPublishOptions;
+use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation, ErrorKind};
+
+/// The message outlives a restart of the server.
+const PERSISTENT: u8 = 2;
+
+/// The longest routing key.
+const LONGEST_KEY: usize = 255;
+
+/// What became of a wave.
+pub(crate) enum Sent {
+    /// Every message has its receipt, and the channel can be used again.
+    All(Vec<Receipt>),
+    /// The server closed the channel because of one of the messages.
+    Closed(lapin::Error),
+    /// The connection is lost, or no answer came.
+    Lost(String),
+}
+
+/// Sends messages, and waits for the confirmations of all of them.
+pub(crate) async fn send(
+    channel: &Channel,
+    exchange: &str,
+    messages: &[OutgoingMessage],
+    timeout: Duration,
+) -> Sent {
+    match tokio::time::timeout(timeout, publish(channel, exchange, messages)).await {
+        Ok(Ok(confirmations)) => Sent::All(receipts(messages, confirmations)),
+        Ok(Err(error)) if is_of_channel(&error) => Sent::Closed(error),
+        Ok(Err(error)) => Sent::Lost(error.to_string()),
+        Err(_) => Sent::Lost(format!("no confirmation within {timeout:?}")),
+    }
+}
+
+async fn publish(
+    channel: &Channel,
+    exchange: &str,
+    messages: &[OutgoingMessage],
+) -> lapin::Result<Vec<Confirmation>> {
+    let mut confirms = Vec::with_capacity(messages.len());
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    for message in messages {
+        let publishing = channel.basic_publish(
+            exchange.into(),
+            message.topic.as_str().into(),
+            options,
+            &message.payload,
+            properties(message),
+        );
+        confirms.push(publishing.await?);
+    }
+    join_all(confirms).await.into_iter().collect()
+}
+
+fn properties(message: &OutgoingMessage) -> BasicProperties {
+    let mut headers = FieldTable::default();
+    for (name, value) in message.headers() {
+        headers.insert(name.into(), AMQPValue::LongString(value.into()));
+    }
+    let properties = BasicProperties::default()
+        .with_message_id(message.id.to_string().into())
+        .with_delivery_mode(PERSISTENT)
+        .with_headers(headers);
+    match message.header(header::CONTENT_TYPE) {
+        Some(content_type) if content_type.len() <= LONGEST_KEY => {
+            properties.with_content_type(content_type.into())
+        }
+        _ => properties,
+    }
+}
+
+/// Why a message cannot be sent, whatever the server says.
+pub(crate) fn fault(message: &OutgoingMessage, most_bytes: usize) -> Option<Receipt> {
+    if message.payload.len() > most_bytes {
+        let bytes = message.payload.len();
+        let why = format!("the message has {bytes} bytes, and this relay sends {most_bytes}");
+        return Some(Receipt::refused(why));
+    }
+    if message.topic.len() > LONGEST_KEY {
+        let bytes = message.topic.len();
+        return Some(Receipt::refused(format!(
+            "the routing key has {bytes} bytes; RabbitMQ takes {LONGEST_KEY}"
+        )));
+    }
+    None
+}
+
+/// The receipts of messages whose confirmations have all come. A message that nobody can get is confirmed,
+/// and returned. The return belongs to the message with its id, whichever confirmation carries it.
+fn receipts(messages: &[OutgoingMessage], confirmations: Vec<Confirmation>) -> Vec<Receipt> {
+    let are_kept: Vec<bool> = confirmations.iter().map(Confirmation::is_ack).collect();
+    let returned = confirmations.into_iter().filter_map(Confirmation::take_message);
+    let returned = returned.filter_map(|message| Some((id_of(&message)?, why_of(&message))));
+    judge(messages, &are_kept, &returned.collect())
+}
+
+/// `returned`: why each message was returned, by its id.
+fn judge(
+    messages: &[OutgoingMessage],
+    are_kept: &[bool],
+    returned: &HashMap<String, String>,
+) -> Vec<Receipt> {
+    let receipt = |(message, is_kept): (&OutgoingMessage, &bool)| {
+        match (returned.get(&message.id.to_string()), is_kept) {
+            (Some(why), _) => Receipt::refused_for_now(why),
+            (None, true) => Receipt::Accepted,
+            // The queue is full and rejects, or the server failed to store it.
+            (None, false) => {
+                Receipt::unavailable("the server refused it (nack): a queue is full, or failed")
+            }
+        }
+    };
+    messages.iter().zip(are_kept).map(receipt).collect()
+}
+
+fn id_of(message: &BasicReturnMessage) -> Option<String> {
+    message.properties.message_id().as_ref().map(ShortString::to_string)
+}
+
+fn why_of(message: &BasicReturnMessage) -> String {
+    format!(
+        "no queue gets it ({}): nothing is bound to the exchange `{}` for `{}`",
+        message.reply_text, message.exchange, message.routing_key
+    )
+}
+
+/// Whether the server closed the channel only.
+fn is_of_channel(error: &lapin::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)))
+}
+
+/// What the end of a channel says of the only message that it carried.
+pub(crate) fn receipt_of_close(error: &lapin::Error) -> Receipt {
+    match error.kind() {
+        ErrorKind::ProtocolError(error)
+            if *error.kind() == AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) =>
+        {
+            Receipt::refused(error)
+        }
+        _ => Receipt::refused_for_now(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_returned_message_is_refused_although_it_is_confirmed() {
+        let message = |id: u128| {
+            OutgoingMessage::new(uuid::Uuid::from_u128(id), "topic", id.to_string(), "{}")
+        };
+        let messages = [message(1), message(2), message(3)];
+        // The client attaches a return to any confirmation: only the id tells whose it is.
+        let returned = HashMap::from([(messages[1].id.to_string(), "NO_ROUTE".to_owned())]);
+        let receipts = judge(&messages, &[true, true, false], &returned);
+        assert_eq!(receipts[..2], [Receipt::Accepted, Receipt::refused_for_now("NO_ROUTE")]);
+        assert!(matches!(receipts[2], Receipt::Unavailable { .. }), "a queue is full");
+    }
+
+    #[test]
+    fn what_the_server_would_close_the_channel_for_is_not_sent() {
+        let id = uuid::Uuid::nil();
+        let large = OutgoingMessage::new(id, "topic", "key", "x".repeat(11));
+        assert!(matches!(fault(&large, 10), Some(Receipt::Refused { may_pass: false, .. })));
+        assert!(fault(&large, 11).is_none());
+        let long = OutgoingMessage::new(id, "t".repeat(256), "key", "{}");
+        assert!(matches!(fault(&long, 10), Some(Receipt::Refused { may_pass: false, .. })));
+    }
+}

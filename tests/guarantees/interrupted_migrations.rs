@@ -1,0 +1,67 @@
+//! A migration whose connection breaks in the middle is completed by the next one.
+
+use ekbatan::prelude::*;
+use support::soak::rounds;
+use support::{Dialect, ScratchDatabase, TextRow};
+
+use crate::ledger::proxied;
+
+on_every_database! {
+    only postgres and mysql and mariadb:
+    an_interrupted_migration_is_completed_by_the_next_one,
+}
+
+async fn an_interrupted_migration_is_completed_by_the_next_one(dialect: Dialect) {
+    let whole = ScratchDatabase::create(dialect).await;
+    let (url, proxy) = proxied(&whole.url).await;
+    migrate(&url).await.unwrap();
+    let (expected, trips) = (schema(&whole).await, proxy.round_trips());
+    assert!(expected.len() > 100, "{expected:?}");
+    let mut interrupted = 0;
+    while interrupted < rounds(3, 60) {
+        let database = ScratchDatabase::create(dialect).await;
+        let (url, proxy) = proxied(&database.url).await;
+        let last = fastrand::u64(1..trips);
+        let cut = async {
+            while proxy.round_trips() < last {
+                tokio::task::yield_now().await;
+            }
+            proxy.cut();
+            proxy.refuse();
+            std::future::pending::<()>().await;
+        };
+        let migrated = tokio::select! {
+            migrated = migrate(&url) => migrated,
+            () = cut => unreachable!(),
+        };
+        interrupted += usize::from(migrated.is_err());
+        migrate(&database.url).await.unwrap();
+        assert_eq!(schema(&database).await, expected, "cut after {last} of {trips} round trips");
+    }
+}
+
+async fn migrate(url: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let databases = Databases::connect(&ScratchDatabase::config_of(url).into()).await?;
+    let list = "CREATE TABLE list (n integer NOT NULL)";
+    Ok(databases.migrate(&Migrations::none().script(1, "list", list)).await?)
+}
+
+/// The columns and the keys of the framework's tables, and which migrations are recorded.
+async fn schema(database: &ScratchDatabase) -> Vec<TextRow> {
+    let eventlog = database.config().eventlog;
+    let columns = ["table_name", "column_name", "data_type", "is_nullable"];
+    let of =
+        format!("FROM information_schema.columns WHERE table_schema = '{eventlog}' ORDER BY 1, 2");
+    let mut schema = database.select(&columns, &of).await;
+    if database.dialect.is_mysql() {
+        let columns = ["table_name", "index_name", "seq_in_index", "column_name"];
+        let of = format!(
+            "FROM information_schema.statistics WHERE table_schema = '{eventlog}' ORDER BY 1, 2, 3"
+        );
+        schema.extend(database.select(&columns, &of).await);
+    }
+    let recorded = format!("FROM {} ORDER BY 2, 1", database.eventlog("migrations"));
+    schema.extend(database.select(&["name", "version", "checksum"], &recorded).await);
+    assert_eq!(database.count("list").await, 0);
+    schema
+}

@@ -1,0 +1,87 @@
+//! A server that goes down, loses its data or falls silent, and the lease of a holder that learns of
+//! it.
+
+use std::time::Duration;
+
+use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LossCause};
+use ekbatan::prelude::*;
+use uuid::Uuid;
+
+use crate::providers::{Kind, LONG};
+use crate::stores::{provider, proxied, url};
+
+on_providers! {
+    |kind| kind;
+    [; stores]
+    a_holder_learns_that_its_lease_was_ended,
+    a_silent_server_loses_a_lease_in_time,
+    connections_stay_within_the_pool,
+}
+
+/// The shortest term that can be renewed in time.
+const TERM: Duration = Duration::from_secs(1);
+
+async fn a_holder_learns_that_its_lease_was_ended(kind: Kind) {
+    let (url, namespace) = (url(kind).await, Uuid::new_v4().to_string());
+    let locks = provider(kind, &url, &namespace).await;
+    let operator = provider(kind, &url, &namespace).await;
+    let key = LockKey::named("k");
+    let options = LockOptions::wait(LONG).hold(LONG).renewed(TERM);
+    let lease = locks.take(&key, &options).await.unwrap().unwrap();
+    assert!(operator.force_release(&key, "a test").await.unwrap());
+    let cause = tokio::time::timeout(LONG, lease.lost()).await.expect("the loss is noticed");
+    assert!(matches!(cause, LossCause::Taken), "{cause:?}");
+    assert!(!lease.is_held() && !lease.release().await);
+    assert!(matches!(lease.extend(LONG).await, Err(LockError::Lost { .. })));
+}
+
+/// Before the server frees the key, whatever the holder does.
+async fn a_silent_server_loses_a_lease_in_time(kind: Kind) {
+    let (direct, namespace) = (url(kind).await, Uuid::new_v4().to_string());
+    let (behind, proxy) = proxied(&direct).await;
+    let locks = provider(kind, &behind, &namespace).await;
+    let other = provider(kind, &direct, &namespace).await;
+    let key = LockKey::named("k");
+    let options = LockOptions::wait(LONG).hold(LONG).renewed(TERM);
+    let lease = locks.take(&key, &options).await.unwrap().unwrap();
+    proxy.stall();
+    let waiting = tokio::spawn({
+        let key = key.clone();
+        async move { other.acquire(&key, LONG).await.unwrap() }
+    });
+    let successor = waiting.await.unwrap();
+    assert!(!lease.is_held(), "its holder knows by now");
+    assert!(matches!(lease.lost().await, LossCause::NotRenewed(_)), "{:?}", lease.lost().await);
+    proxy.resume();
+    assert!(!lease.release().await);
+    assert!(successor.is_held() && successor.release().await);
+}
+
+async fn connections_stay_within_the_pool(kind: Kind) {
+    /// The default of a pool, and what watches the server.
+    const MOST: u64 = 10 + 4;
+    let (direct, namespace) = (url(kind).await, Uuid::new_v4().to_string());
+    let (behind, proxy) = proxied(&direct).await;
+    let locks = provider(kind, &behind, &namespace).await;
+    let holder = provider(kind, &direct, &namespace).await;
+    let keys: Vec<LockKey> = (0..60).map(|n| LockKey::of("k", n)).collect();
+    let mut held = Vec::new();
+    for key in &keys {
+        held.push(holder.acquire(key, LONG).await.unwrap());
+    }
+    let mut waiters = tokio::task::JoinSet::new();
+    for n in 0..600 {
+        let (locks, key) = (locks.clone(), keys[n % keys.len()].clone());
+        waiters.spawn(async move { locks.acquire(&key, LONG).await.unwrap().release().await });
+    }
+    // The first of ten is the one for whom the process waits at the server.
+    while locks.inspect(&keys[59]).await.unwrap().unwrap().waiting_here < 9 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(held);
+    while let Some(released) = waiters.join_next().await {
+        assert!(released.unwrap());
+    }
+    let connections = proxy.connections();
+    assert!(u64::try_from(connections).unwrap() <= MOST, "{connections} connections");
+}
