@@ -18,7 +18,8 @@ pub struct SettlementArgs {
     #[arg(long, value_name = "URL")]
     pub database: Option<String>,
 
-    /// Where batches are sent: in-process, nats (starts a private server), or nats://HOST:PORT.
+    /// Where batches are sent: in-process, nats or kafka (starts a private server), nats://HOST:PORT or
+    /// kafka://HOST:PORT. Kafka needs the feature `kafka` of this package.
     #[arg(long, default_value = "in-process")]
     pub broker: BrokerChoice,
 

@@ -61,12 +61,15 @@ impl Day {
                 NewOrder { id: Id::new(), bank: bank.to_owned(), window: cutoff.key, amount };
             let state = loop {
                 match send(self.server, &order).await? {
-                    Some(state) => break state,
                     // The job has not opened it yet.
-                    None => tokio::time::sleep(Duration::from_millis(50)).await,
+                    None if Utc::now() < cutoff.instant => {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                    answered => break answered,
                 }
             };
-            sent.push(Sent { order, state });
+            // Without an answer nobody has taken the order, because the machine was too slow to open the window.
+            sent.extend(state.map(|state| Sent { order, state }));
             let pause = Duration::from_secs_f64(2.0 * fastrand::f64() / self.rate);
             tokio::time::sleep(pause).await;
         }

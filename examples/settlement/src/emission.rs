@@ -5,6 +5,7 @@ use ekbatan::jobs::windows::{Window, WindowState};
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::Failure;
 use crate::batch::{BatchEvent, OrderBatch};
 use crate::order::{Order, OrderState};
 
@@ -66,7 +67,7 @@ pub async fn handle(
     executor: &ActionExecutor,
     message_id: &str,
     payload: &[u8],
-) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<(), Failure> {
     let emission: Emission = serde_json::from_slice(payload)?;
     let batch = emission.batch;
     let call = executor.execute(&EmitOrders, emission).principal(CONSUMER);

@@ -15,9 +15,12 @@ mod emission;
 mod http;
 mod import;
 mod intake;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod machine;
 mod migrations;
 mod naive;
+mod nats;
 mod order;
 mod report;
 mod settlement;

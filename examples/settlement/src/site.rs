@@ -50,8 +50,9 @@ pub async fn run(args: SettlementArgs) -> Result<(), Failure> {
         batch: BatchOrders { size: args.batch.into(), dies_afterwards: args.die_after_batch },
         late_check: Duration::from_secs(60),
     });
-    windows.open_upcoming(&executor).await?;
     let machine = Machine::start(&args, &executor, &windows).await?;
+    // After that, because a broker may take longer to start than the first windows are open.
+    windows.open_upcoming(&executor).await?;
     let sent = if args.finish {
         Vec::new()
     } else {
