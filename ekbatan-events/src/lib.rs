@@ -9,7 +9,7 @@
 //! `failure`, `ending`, `remote_call`, `remote_error`, `remote_store`, `remote_request`, `handler` and `relay` are what an
 //! application sees; `handler_set`; `fences`, `membership` and `registration`, the rows of nodes and
 //! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `put_off`, `elsewhere`,
-//! `claim`, `unheld`, `poll`, `streams`, `windows` and `rounds`, from due
+//! `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
 //! deliveries to those that may start; `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
@@ -33,6 +33,7 @@ mod gauges;
 mod handler;
 mod handler_operations;
 mod handler_set;
+mod held_sizes;
 mod intervention;
 mod look_from;
 mod marks;
@@ -57,7 +58,6 @@ mod settings;
 mod shard_worker;
 mod streams;
 mod unheld;
-mod windows;
 
 pub use dead_letter::{DeadLetter, DeadLetterState};
 pub use decode::{DecodeError, HandledEvent};

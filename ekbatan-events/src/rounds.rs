@@ -12,11 +12,11 @@ use crate::claim::LONGEST_RUN;
 use crate::claimed::{Claimed, StreamKey};
 use crate::elsewhere::Elsewhere;
 use crate::error::EventsError;
+use crate::held_sizes::HeldSizes;
 use crate::look_from::LookFrom;
 use crate::poll::Polled;
 use crate::streams::Streams;
 use crate::unheld::Unheld;
-use crate::windows::Windows;
 
 /// How often rows are checked that nobody would find otherwise.
 const CHECKS: Duration = Duration::from_secs(5);
@@ -43,7 +43,7 @@ pub(crate) struct Rounds {
     elsewhere: Elsewhere,
     /// The streams that the last round has passed over because the node held enough of them.
     held_enough: HashSet<StreamKey>,
-    pub(crate) windows: Windows,
+    pub(crate) held_sizes: HeldSizes,
     /// By handler, how many deliveries the round may claim.
     pub(crate) room: HashMap<&'static str, usize>,
     /// The streams in which a run has failed since the round began. The deliveries that the round
@@ -63,7 +63,7 @@ impl Rounds {
             look_from: LookFrom::default(),
             elsewhere: Elsewhere::default(),
             held_enough: HashSet::new(),
-            windows: Windows::default(),
+            held_sizes: HeldSizes::default(),
             room: HashMap::new(),
             failed_meanwhile: HashSet::new(),
         }

@@ -22,6 +22,7 @@ use crate::doorbell::NodeDoorbell;
 use crate::ending::HandedBack;
 use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
+use crate::held_sizes::HeldSizes;
 use crate::look_from::LookFrom;
 use crate::membership::release;
 use crate::poll::{Poll, Polled};
@@ -32,7 +33,6 @@ use crate::rounds::{Polling, Rounds, unavailable};
 use crate::settings::Settings;
 use crate::streams::{Started, Streams};
 use crate::unheld::Unheld;
-use crate::windows::Windows;
 
 /// The time after which a round is given up.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
@@ -189,7 +189,7 @@ impl ShardWorker {
             let memory =
                 (std::mem::take(&mut rounds.unheld), std::mem::take(&mut rounds.look_from));
             let passed_over = rounds.passed_over(&work.streams);
-            rounds.room = self.room(&mut rounds.windows, &work.relays);
+            rounds.room = self.room(&mut rounds.held_sizes, &work.relays);
             let room = rounds.room.clone();
             let poll = self.poll(&work.streams, node, checks, memory, passed_over, room);
             rounds.under_way = poll.map(Polling::start);
@@ -225,7 +225,7 @@ impl ShardWorker {
                     let Some(room) = rounds.room.get(handler.name) else { continue };
                     let count = claimed.iter().filter(|one| one.handler.name == handler.name);
                     let left = work.streams.count(handler.name);
-                    rounds.windows.claimed(handler, *room, count.count(), left);
+                    rounds.held_sizes.claimed(handler, *room, count.count(), left);
                 }
                 let late: Vec<Claimed> = claimed.extract_if(.., is_late).collect();
                 for one in &claimed {
@@ -243,9 +243,9 @@ impl ShardWorker {
     }
 
     /// How many deliveries of each handler a round may claim.
-    fn room(&self, windows: &mut Windows, relays: &RelayGates) -> HashMap<&'static str, usize> {
+    fn room(&self, sizes: &mut HeldSizes, relays: &RelayGates) -> HashMap<&'static str, usize> {
         let room = |handler: &Arc<Handler>| {
-            (handler.name, self.owner.room(handler.name, windows.size(handler)))
+            (handler.name, self.owner.room(handler.name, sizes.size(handler)))
         };
         let takes = |handler: &&Arc<Handler>| !handler.is_paused() && relays.is_open(handler.name);
         self.handlers.iter().filter(takes).map(room).collect()
@@ -303,7 +303,7 @@ impl ShardWorker {
                 ended => given_back.extend(self.end_stream(work, epoch, handler, ended)),
             }
         }
-        if work.rounds.windows.is_half_empty(handler, work.streams.count(handler)) {
+        if work.rounds.held_sizes.is_half_empty(handler, work.streams.count(handler)) {
             work.rounds.next = Instant::now();
         }
         if work.relays.sent(handler, is_away) {

@@ -90,6 +90,7 @@ impl<'c> RunContext<'c> {
         self.is_ended
     }
 
+    /// Whether an action was refused because the run is not this node's any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }

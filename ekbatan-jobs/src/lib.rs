@@ -6,7 +6,7 @@
 //!
 //! The files from bottom to top: `span`, how a duration is written; `schedule`, when a job is due;
 //! `misfire`, which of the slots that are due are run; `options`; `error`; `rows` and `store`, what is stored;
-//! `plan`, what is to be done next; `job` and `job_set`, what an application writes; `job_run`, one run; `membership`, `settings`, `heart`, `worker` and `node`, the node; `operations`, what operators do.
+//! `plan`, what is to be done next; `job` and `job_set`, what an application writes; `job_run`, one run; `membership`, `settings`, `heart`, `worker` and `node`, the node; `operations`, what operators do; `windows`, rows that come in until a cutoff.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -26,6 +26,7 @@ mod schedule;
 mod settings;
 mod span;
 mod store;
+pub mod windows;
 mod worker;
 
 pub use ekbatan_events::HandedBack;

@@ -174,6 +174,14 @@ impl Schedule {
         next.filter(|next| *next > instant)
     }
 
+    /// The time zone; UTC where the schedule knows none.
+    pub(crate) fn zone(&self) -> Tz {
+        match &self.0 {
+            Kind::Cron { zone, .. } | Kind::Daily { zone, .. } => *zone,
+            Kind::Every(_) | Kind::Delay(_) => Tz::UTC,
+        }
+    }
+
     /// Whether the next slot is known only once a run has ended.
     pub(crate) fn is_delay(&self) -> bool {
         matches!(self.0, Kind::Delay(_))

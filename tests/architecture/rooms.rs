@@ -16,7 +16,7 @@ pub struct Room {
 }
 
 #[rustfmt::skip]
-pub const TABLE: [RoomList; 11] = [
+pub const TABLE: [RoomList; 12] = [
     RoomList { of_crate: "ekbatan-core", folder: "", rooms: &[
         room(&["clock"], &[]),
         room(&["domain"], &["clock"]),
@@ -36,11 +36,11 @@ pub const TABLE: [RoomList; 11] = [
     ] },
     // No dialect imports another one. What all of them fulfil is below them, what uses them above.
     RoomList { of_crate: "ekbatan-core", folder: "db", rooms: &[
-        rooms("contract", &["batch", "doorbell_session", "driver", "error", "eventlog", "fence", "merge", "query", "rules", "schema", "select", "size", "stage", "token", "sqlx_error"], &[]),
+        rooms("contract", &["batch", "doorbell_session", "driver", "error", "eventlog", "fence", "merge", "query", "rules", "running", "schema", "select", "size", "stage", "token", "sqlx_error"], &[]),
         room(&["postgres"], &["contract"]),
         room(&["mysql"], &["contract"]),
         room(&["sqlite"], &["contract"]),
-        rooms("use", &["database", "dialect", "doorbell", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction"], &["contract", "postgres", "mysql", "sqlite"]),
+        rooms("use", &["database", "dialect", "doorbell", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction", "transaction_barrier"], &["contract", "postgres", "mysql", "sqlite"]),
     ] },
     // A strategy of contention knows neither the executor nor how a call is built.
     RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[
@@ -68,7 +68,7 @@ pub const TABLE: [RoomList; 11] = [
         rooms("nodes", &["fences", "membership", "registration"], &["contract", "handler_set"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
         room(&["delivery_status"], &["contract", "nodes"]),
-        rooms("claims", &["claimed", "put_off", "elsewhere", "look_from", "claim", "poll", "streams", "unheld", "windows", "rounds"], &["contract", "handler_set", "nodes"]),
+        rooms("claims", &["claimed", "put_off", "elsewhere", "look_from", "claim", "poll", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handler_set", "nodes"]),
         rooms("runs", &["marks", "delivery_run", "relay_run"], &["contract", "handler_set", "claims"]),
         rooms("node", &["relay_gates", "doorbell", "gauges", "shard_worker", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "runs"]),
         rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status"]),
@@ -82,6 +82,16 @@ pub const TABLE: [RoomList; 11] = [
         room(&["job_run"], &["plan", "store", "job"]),
         rooms("node", &["settings", "membership", "heart", "worker", "node"], &["schedule", "plan", "store", "job", "job_run"]),
         room(&["operations"], &["schedule", "plan", "store"]),
+        room(&["windows"], &["schedule", "plan", "job", "node"]),
+    ] },
+    // The row of a window knows nobody; what an application writes is below what runs it.
+    RoomList { of_crate: "ekbatan-jobs", folder: "windows", rooms: &[
+        room(&["window"], &[]),
+        room(&["cutoffs"], &[]),
+        rooms("contract", &["error", "series"], &["window", "cutoffs"]),
+        rooms("actions", &["open_window", "begin_closing", "chunk", "finish_closing"], &["window", "cutoffs", "contract"]),
+        rooms("steps", &["close_windows", "finish_windows"], &["window", "contract", "actions"]),
+        room(&["front"], &["window", "contract", "actions", "steps"]),
     ] },
     // A broker knows no events, only messages.
     RoomList { of_crate: "ekbatan-relay", folder: "", rooms: &[

@@ -1,10 +1,12 @@
 //! The example programs on every database. Each program runs as a user runs it; the test compares
 //! its last line.
 
+mod bank;
 mod compare;
 mod lock_shell;
 mod program;
 mod saga;
+mod settlement;
 
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
 

@@ -6,11 +6,14 @@ use std::task::Poll;
 
 use ekbatan::action::{ActionPlan, RetryPolicy};
 use ekbatan::db::{Committed, RowRef};
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
-use support::Dialect;
+use support::{Dialect, PlainConnection};
 
-use crate::orders::{Order, OrderError, Orders};
+use crate::bounded;
+use crate::orders::{Order, OrderError, OrderState, Orders};
+use crate::other_sessions::Observer;
 
 on_every_database! {
     an_unchanged_expected_row_lets_the_plan_commit,
@@ -19,6 +22,17 @@ on_every_database! {
     a_plan_that_only_expects_rows_writes_nothing,
     a_row_of_the_plan_itself_needs_no_expectation,
     commits_of_two_processes_cannot_skew,
+    a_row_that_is_expected_without_a_lock_must_be_unchanged,
+}
+
+mod on_servers {
+    use super::*;
+
+    on_every_database! {
+        only postgres and mysql and mariadb:
+        an_expected_row_is_locked_until_the_commit_ends,
+        a_row_that_is_expected_without_a_lock_may_change_while_the_commit_goes_on,
+    }
 }
 
 mod in_one_fold {
@@ -183,6 +197,82 @@ async fn commits_of_two_processes_cannot_skew(dialect: Dialect) {
         two.await.unwrap();
         assert_eq!(versions(&orders, &pair).await.iter().sum::<i64>(), 3);
     }
+}
+
+async fn a_row_that_is_expected_without_a_lock_must_be_unchanged(dialect: Dialect) {
+    let orders = Orders::new(dialect).await;
+    let read = orders.add(3).await;
+    let compare = |plan: &mut ActionPlan| {
+        plan.expect_unlocked(&read[0]);
+        plan.expect(&read[1]);
+        plan.update(raise(&read[2]));
+    };
+    let committed = stage(&orders, compare).await.unwrap();
+    assert_eq!(versions(&orders, &read).await, [1, 1, 2]);
+    if dialect != Dialect::Sqlite {
+        assert_eq!(committed.round_trips, 1);
+    }
+    orders.databases.repository().update(raise(&read[0])).await.unwrap();
+    let answer = stage(&orders, |plan| {
+        plan.expect_unlocked(&read[0]);
+        plan.add(order(Id::new()));
+    });
+    assert_eq!(stale_rows(answer.await)[0].id, read[0].id.uuid());
+    assert_eq!(orders.scratch.count("orders").await, 3);
+}
+
+fn order(id: Id<Order>) -> New<Order> {
+    New::new(Order { id, total: 0, state: OrderState::Open }, ())
+}
+
+/// Runs `during` while a commit that expects an order stands still: it waits for a session that is
+/// adding the same order.
+async fn during_a_commit(
+    dialect: Dialect,
+    expect: fn(&mut ActionPlan, &Stored<Order>),
+    during: impl AsyncFnOnce(&Orders, &Stored<Order>, &mut PlainConnection),
+) {
+    let orders = Orders::new(dialect).await;
+    let read = orders.add(1).await.remove(0);
+    let (mut other, mut look) =
+        (orders.scratch.connect().await, PlainConnection::connect(&orders.scratch.url).await);
+    let id = Id::new();
+    let add = format!("INSERT INTO orders VALUES ('{id}', 0, 'OPEN', 1)");
+    other.execute("BEGIN").await;
+    other.execute(&add).await;
+    let committing = async {
+        let answer = stage(&orders, |plan| {
+            expect(plan, &read);
+            plan.add(order(id));
+        });
+        answer.await.unwrap();
+    };
+    let look = async {
+        let mut observer = Observer::connect(&orders.scratch.url).await;
+        bounded("the commit waits", observer.wait_for_blocked()).await;
+        during(&orders, &read, &mut look).await;
+        other.execute("ROLLBACK").await;
+    };
+    tokio::join!(committing, look);
+    assert_eq!(orders.scratch.count("orders").await, 2);
+}
+
+async fn an_expected_row_is_locked_until_the_commit_ends(dialect: Dialect) {
+    let during = async |_: &Orders, read: &Stored<Order>, look: &mut PlainConnection| {
+        let lock = format!("SELECT 1 FROM orders WHERE id = '{}' FOR UPDATE NOWAIT", read.id);
+        look.try_execute(&lock).await.expect_err("it is locked");
+    };
+    during_a_commit(dialect, |plan, read| plan.expect(read), during).await;
+}
+
+async fn a_row_that_is_expected_without_a_lock_may_change_while_the_commit_goes_on(
+    dialect: Dialect,
+) {
+    let during = async |orders: &Orders, read: &Stored<Order>, _: &mut PlainConnection| {
+        let others = orders.open_again().await;
+        others.databases.repository().update(raise(read)).await.unwrap();
+    };
+    during_a_commit(dialect, |plan, read| plan.expect_unlocked(read), during).await;
 }
 
 /// Queues two calls one after the other, and returns their answers.

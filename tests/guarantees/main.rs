@@ -24,6 +24,8 @@ mod ledger;
 mod orders;
 mod other_sessions;
 
+mod barrier;
+mod barrier_logins;
 mod calls;
 mod cancellation;
 mod concurrency;

@@ -157,8 +157,53 @@ impl ActionPlan {
     ///
     /// Rows that the plan itself adds or updates need no expectation.
     pub fn expect<T: Entity>(&mut self, read: &Stored<T>) {
+        self.expect_row(read, true);
+    }
+
+    /// Requires that a row is still at the version that was read, as [`expect`](Self::expect) does, and
+    /// locks nothing. For a row that many actions read and that hardly ever changes, such as a switch:
+    /// they do not meet at it.
+    ///
+    /// The commit compares the version in its own transaction. Somebody else may change the row while
+    /// this one commits, and then both commit. Who changes the row, and needs that no commit is
+    /// left that has found it as it was, waits for
+    /// [`transaction_barrier`](crate::shard::Shard::transaction_barrier) of the shard after the change.
+    ///
+    /// ```
+    /// # use ekbatan_core::action::*;
+    /// # use ekbatan_core::domain::*;
+    /// # use ekbatan_core::repository::ReadError;
+    /// # use ekbatan_macros::{Entity, State};
+    /// # #[derive(Debug, Clone, PartialEq, State)] pub enum Life { Open, Closed }
+    /// # #[derive(Debug, Clone, Entity)]
+    /// # #[entity(table = "auctions")]
+    /// # pub struct Auction { pub id: Id<Auction>, pub state: Life }
+    /// # #[derive(Debug, Clone, Entity)]
+    /// # #[entity(table = "bids")]
+    /// # pub struct Bid { pub id: Id<Bid>, pub auction: Id<Auction>, pub state: Life }
+    /// # #[derive(Debug)] pub enum BidError { Closed, Read(ReadError) }
+    /// # impl From<ReadError> for BidError { fn from(e: ReadError) -> Self { Self::Read(e) } }
+    /// # async fn bid(ctx: &mut ActionContext<'_>, auction: Id<Auction>) -> Result<(), BidError> {
+    /// let auction = ctx.get(auction).await?;
+    /// if auction.state == Life::Closed {
+    ///     return Err(BidError::Closed);
+    /// }
+    /// // Bids do not wait for each other, and none commits that has not found the auction open.
+    /// ctx.plan().expect_unlocked(&auction);
+    /// let bid = Bid { id: ctx.new_id(), auction: auction.id, state: Life::Open };
+    /// ctx.plan().add(New::new(bid, ()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A row of another shard than the changes is compared in another transaction, before theirs begins.
+    pub fn expect_unlocked<T: Entity>(&mut self, read: &Stored<T>) {
+        self.expect_row(read, false);
+    }
+
+    fn expect_row<T: Entity>(&mut self, read: &Stored<T>, is_locked: bool) {
         match stage_expected(read) {
-            Ok(expected) => self.expected.push(expected),
+            Ok(expected) => self.expected.push(StagedExpectation { is_locked, ..expected }),
             Err(error) => self.fail(error.into()),
         }
     }

@@ -8,9 +8,7 @@ use uuid::Uuid;
 use super::place_calls::{CallPlacer, PlacedCalls};
 use super::{Effect, ExecuteError};
 use crate::clock::Clock;
-use crate::db::{
-    CommitBatch, Database, ExpectedRow, StageError, Staged, StagedExpectation, resolve,
-};
+use crate::db::{CommitBatch, Database, StageError, Staged, StagedExpectation, resolve};
 use crate::domain::{IdGenerator, ShardIdentifier};
 use crate::outbox::deliveries::{Births, DeliveryHub};
 use crate::outbox::{
@@ -270,9 +268,9 @@ impl BatchBuilder<'_> {
             let table = database.table(row.table).await.map_err(StageError::Table)?;
             batch.changes.push(resolve(row, table)?);
         }
-        for StagedExpectation { table, id, version, .. } in expected {
-            let table = database.table(table).await.map_err(StageError::Table)?;
-            batch.expected.push(ExpectedRow { table, id, version });
+        for row in expected {
+            let table = database.table(row.table).await.map_err(StageError::Table)?;
+            batch.expected.push(row.resolve(table));
         }
         for record in records {
             let table = database.table(record.table).await.map_err(StageError::Table)?;

@@ -103,6 +103,8 @@ pub(crate) struct ExpectedRow {
     pub(crate) table: Arc<TableInfo>,
     pub(crate) id: Uuid,
     pub(crate) version: i64,
+    /// Whether the commit keeps others from changing the row until it ends.
+    pub(crate) is_locked: bool,
 }
 
 impl ExpectedRow {

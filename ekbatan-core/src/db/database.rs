@@ -11,11 +11,12 @@ use super::doorbell::Doorbell;
 use super::driver::{Connection, Driver};
 use super::fence::FenceRaise;
 use super::open_transactions::{Side, open_transaction};
+use super::running::RunningTransaction;
 use super::same_table::{self, Described, alike};
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
     FoldedReads, Lanes, OpenAction, Pool, PooledConnection, Query, Route, Rows, SchemaError,
-    SizeLimits, TableError, TableInfo, TransactionOptions, Use,
+    SizeLimits, TableError, TableInfo, TransactionBarrier, TransactionOptions, Use,
 };
 use crate::config::DataSourceConfig;
 use crate::domain::{ColumnDef, ShardIdentifier, Table, TableKey, Value, ValueType};
@@ -29,6 +30,9 @@ pub(crate) struct Database {
     pub(crate) doorbell: Doorbell,
     pub(super) folded_reads: FoldedReads,
     sizes: SizeLimits,
+    /// The longest time of a commit.
+    pub(super) commit_timeout: Duration,
+    pub(crate) barrier: TransactionBarrier,
     tables: RwLock<HashMap<TableKey, Arc<TableInfo>>>,
 }
 
@@ -62,7 +66,20 @@ impl Database {
         let lanes = Lanes::start(driver.clone(), source);
         let (sizes, tables) = (SizeLimits::new(source), RwLock::default());
         let (folded_reads, doorbell) = (FoldedReads::default(), Doorbell::new(driver.clone()));
-        Ok(Self { shard, driver, primary, replica, lanes, doorbell, folded_reads, sizes, tables })
+        let (commit_timeout, barrier) = (source.commit_timeout, TransactionBarrier::default());
+        Ok(Self {
+            shard,
+            driver,
+            primary,
+            replica,
+            lanes,
+            doorbell,
+            folded_reads,
+            sizes,
+            commit_timeout,
+            barrier,
+            tables,
+        })
     }
 
     pub(crate) fn pool(&self, route: Route) -> &Pool {
@@ -135,6 +152,13 @@ impl Database {
             Some([Value::Timestamp(present)]) => Ok(*present),
             _ => Err(DbError::misfit("present", "the database did not tell the time")),
         }
+    }
+
+    /// The transactions of other sessions on the primary; `None` if they cannot be seen.
+    pub(super) async fn running_transactions(
+        &self,
+    ) -> Result<Option<Vec<RunningTransaction>>, DbError> {
+        self.read(&self.primary, "transaction barrier", |connection| connection.running()).await
     }
 
     /// Like [`Database::fetch`], for a query that selects a row by its id.

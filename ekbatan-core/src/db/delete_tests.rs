@@ -204,7 +204,8 @@ async fn a_batch_with_several_deletes_is_whole_or_not_at_all() {
     let [wallet, expected, first, second, third] = ids();
     let rows = [first, second, third].map(|id| (deliveries, id));
     scratch.add(&[&rows[..], &[(wallets, wallet), (wallets, expected)]].concat()).await;
-    let expected = || vec![ExpectedRow { table: wallets.clone(), id: expected, version: 1 }];
+    let expected =
+        || vec![ExpectedRow { table: wallets.clone(), id: expected, version: 1, is_locked: true }];
     let changes = |third_version| {
         vec![
             update(wallets, wallet, 1),
@@ -277,7 +278,12 @@ async fn a_batch_behind_the_delete_of_its_row_is_stale_without_a_round_trip() {
         || [delete(deliveries, row, 1), update(deliveries, row, 1), update(deliveries, row, 2)];
     let of_late = late().map(|change| change.row_ref());
     let expecting = CommitBatch {
-        expected: vec![ExpectedRow { table: deliveries.clone(), id: row, version: 1 }],
+        expected: vec![ExpectedRow {
+            table: deliveries.clone(),
+            id: row,
+            version: 1,
+            is_locked: true,
+        }],
         ..batch(Vec::new(), vec![insert(&scratch.notes, other)])
     };
     let deleting = scratch.commit(vec![delete(deliveries, row, 1)], Vec::new());

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use super::doorbell_session::DoorbellSession;
 use super::fence::FenceRaise;
+use super::running::RunningTransaction;
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, DbError, Query, Rows, Rules, TableInfo,
 };
@@ -221,6 +222,13 @@ pub(crate) trait Connection: Send {
         broken: Option<&str>,
         actions: &[ActionId],
     ) -> Result<Vec<ActionId>, DbError>;
+
+    /// The transactions of other sessions that have begun and not ended. Those that can write nothing
+    /// may be left out. `None` if they cannot be seen. With a single writer there are none: a transaction
+    /// writes either before a commit or begins after it.
+    async fn running(&mut self) -> Result<Option<Vec<RunningTransaction>>, DbError> {
+        Ok(Some(Vec::new()))
+    }
 
     /// The current position in the database's log, with which a replica can be compared; `None`
     /// where there are no replicas.

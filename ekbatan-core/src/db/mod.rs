@@ -33,6 +33,7 @@ mod query;
 mod raw;
 mod read_fold;
 mod rules;
+mod running;
 mod same_table;
 mod schema;
 mod select;
@@ -44,6 +45,7 @@ mod sqlx_error;
 mod stage;
 mod token;
 mod transaction;
+mod transaction_barrier;
 
 pub use crate::config::Dialect;
 pub use batch::{ActionId, ChangeKind, CommitError, Committed, RowRef};
@@ -78,3 +80,5 @@ pub(crate) use stage::{
 };
 pub use token::{CommitToken, CommitTokenError};
 pub use transaction::{Transaction, TransactionError, TransactionManager};
+pub use transaction_barrier::BarrierError;
+pub(crate) use transaction_barrier::TransactionBarrier;

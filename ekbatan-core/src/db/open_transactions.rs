@@ -36,6 +36,12 @@ pub(super) fn open_transaction<D>(database: &D) -> Option<Side> {
     OPEN.try_with(find).unwrap_or_default()
 }
 
+/// Whether the current task has a transaction of the database open, also one that only reads.
+pub(super) fn has_open_transaction<D>(database: &D) -> bool {
+    let database = address(database);
+    OPEN.try_with(|open| open.iter().any(|entry| entry.database == database)).unwrap_or_default()
+}
+
 /// Runs `work`, whose writes are meant to commit beside the transactions that the task has open.
 pub(crate) async fn outside_transaction<F: Future>(work: F) -> F::Output {
     let mut open = OPEN.try_with(Clone::clone).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{ChangeKind, RowChange, TableError, TableInfo};
+use super::{ChangeKind, ExpectedRow, RowChange, TableError, TableInfo};
 use crate::clock::to_micros;
 use crate::domain::{Changed, Dates, Entity, EntityId, FieldError, New, Stored, Table, Value};
 
@@ -29,6 +29,16 @@ pub(crate) struct StagedExpectation {
     pub(crate) version: i64,
     /// The values as they were read, by which the shard is chosen.
     pub(crate) values: Vec<Value>,
+    /// Whether the commit keeps others from changing the row until it ends.
+    pub(crate) is_locked: bool,
+}
+
+impl StagedExpectation {
+    /// The expectation of a row in this table.
+    pub(crate) fn resolve(self, table: Arc<TableInfo>) -> ExpectedRow {
+        let Self { id, version, is_locked, .. } = self;
+        ExpectedRow { table, id, version, is_locked }
+    }
 }
 
 /// A value that cannot be written as a row.
@@ -74,7 +84,8 @@ pub(crate) fn stage_expected<T: Entity>(read: &Stored<T>) -> Result<StagedExpect
     let values = read.value.to_values();
     let values = values.map_err(|source| StageError::Field { model: table.model, id, source })?;
     let carries_shard = T::Id::CARRIES_SHARD;
-    Ok(StagedExpectation { table, id, carries_shard, version: read.version, values })
+    let version = read.version;
+    Ok(StagedExpectation { table, id, carries_shard, version, values, is_locked: true })
 }
 
 fn stage<T: Entity>(

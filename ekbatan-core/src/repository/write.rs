@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::{Repository, WriteError};
 use crate::db::{
-    ActionId, CommitBatch, Database, ExpectedRow, StageError, Staged, StagedExpectation,
-    outside_transaction, resolve, stage_changed, stage_deleted, stage_expected, stage_new,
+    ActionId, CommitBatch, Database, StageError, Staged, outside_transaction, resolve,
+    stage_changed, stage_deleted, stage_expected, stage_new,
 };
 use crate::domain::{Addable, Changed, Deletable, Entity, EntityId, New, Stored, Updatable};
 
@@ -123,12 +123,12 @@ impl<T: Entity> Repository<T> {
             answers.push(stored);
         }
         let mut expected = Vec::with_capacity(self.expected.len());
-        for StagedExpectation { table, id, version, .. } in &self.expected {
+        for row in &self.expected {
             let table = match &self.within {
-                Some(transaction) => transaction.table(table).await?,
-                None => database.table(table).await?,
+                Some(transaction) => transaction.table(row.table).await?,
+                None => database.table(row.table).await?,
             };
-            expected.push(ExpectedRow { table, id: *id, version: *version });
+            expected.push(row.clone().resolve(table));
         }
         let batch = CommitBatch {
             action: ActionId(Uuid::now_v7()),

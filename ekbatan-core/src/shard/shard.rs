@@ -1,6 +1,7 @@
 //! One shard of the registry.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -9,7 +10,9 @@ use super::Slot;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
 use crate::db::doorbell::DoorbellMember;
-use crate::db::{Capabilities, Database, DbError, PoolStatus, Route, TransactionManager};
+use crate::db::{
+    BarrierError, Capabilities, Database, DbError, PoolStatus, Route, TransactionManager,
+};
 use crate::domain::{Changed, Entity, FieldError, ShardIdentifier, Stored};
 use crate::outbox::Mark;
 use crate::outbox::deliveries::{
@@ -52,6 +55,29 @@ impl Shard {
     /// The status of a pool.
     pub fn pool_status(&self, route: Route) -> PoolStatus {
         self.database.pool(route).status()
+    }
+
+    /// Returns once every transaction has ended that had begun on this shard before the call, in any
+    /// process. Transactions that begin later are not waited for, and nobody waits for this.
+    ///
+    /// It closes something without a lock. Actions that may only commit while a row is as they have read
+    /// it say so by [`expect_unlocked`](crate::action::ActionPlan::expect_unlocked). Who commits a change
+    /// of this row and then passes the barrier sees, from then on, everything that any of them has
+    /// committed, and none of them commits any more.
+    ///
+    /// | Database | How transactions are seen |
+    /// |---|---|
+    /// | PostgreSQL | by their locks on their own virtual ids, which any login may see |
+    /// | MySQL, MariaDB | in `information_schema.innodb_trx`, which needs the privilege `PROCESS`. Without it the call takes `commit_timeout` |
+    /// | SQLite | there is one writer at a time, so there is nothing to wait for |
+    ///
+    /// Transactions that have written nothing are waited for, too, but only for the `commit_timeout` of
+    /// the configuration: no commit of this framework takes longer, and a dump takes hours.
+    ///
+    /// Fails if transactions are still open after `longest`, and names them. Several calls at a time wait
+    /// together.
+    pub async fn transaction_barrier(&self, longest: Duration) -> Result<(), BarrierError> {
+        self.database.barrier.pass(&self.database, longest).await
     }
 
     /// A further database of the shard, by its camelCase name, such as `lockConfig`.

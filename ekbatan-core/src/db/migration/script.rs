@@ -182,6 +182,7 @@ fn framework(dialect: Dialect) -> Vec<Migration> {
         migration!(12, "old_fences", "0012_old_fences.sql", only "postgres" = Postgres),
         migration!(14, "remote_calls", "0014_remote_calls.sql"),
         migration!(15, "raise_locked_fences", "0015_raise_locked_fences.sql", only "postgres" = Postgres),
+        migration!(16, "windows", "0016_windows.sql"),
     ];
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }

@@ -224,12 +224,15 @@ impl MySqlConnection {
             plan.push(lock)?;
         }
         let fences = fences(batches);
-        let mut rows: Vec<(&TableInfo, RowRef, LockMode)> = Vec::new();
+        let mut rows: Vec<(&TableInfo, RowRef, Option<LockMode>)> = Vec::new();
         for batch in batches {
             let changes = batch.guarded_changes();
-            rows.extend(changes.map(|row| (&*row.table, row.row_ref(), LockMode::Exclusive)));
-            let expected = batch.expected.iter();
-            rows.extend(expected.map(|row| (&*row.table, row.row_ref(), LockMode::Share)));
+            rows.extend(changes.map(|row| (&*row.table, row.row_ref(), Some(LockMode::Exclusive))));
+            rows.extend(
+                batch.expected.iter().map(|row| {
+                    (&*row.table, row.row_ref(), row.is_locked.then_some(LockMode::Share))
+                }),
+            );
         }
         rows.sort_by_key(|(table, row, _)| (table.table.key(), row.id));
         for (n, (table, row, mode)) in rows.iter().enumerate() {

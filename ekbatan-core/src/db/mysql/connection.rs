@@ -18,6 +18,7 @@ use super::session::SessionFactory;
 use super::syntax::MySqlSyntax;
 use crate::config::LONGEST_TIMEOUT;
 use crate::db::eventlog::EVENTS;
+use crate::db::running::RunningTransaction;
 use crate::db::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
     Isolation, Query, Rows, Rules, Syntax, TableInfo, TransactionOptions, too_large,
@@ -291,6 +292,10 @@ impl Connection for MySqlConnection {
             .filter_map(Result::transpose)
             .collect::<Result<_, sqlx::Error>>()
             .map_err(classify)
+    }
+
+    async fn running(&mut self) -> Result<Option<Vec<RunningTransaction>>, DbError> {
+        self.read_running().await
     }
 
     async fn position(&mut self) -> Result<Option<String>, DbError> {

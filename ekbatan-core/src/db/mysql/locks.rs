@@ -38,7 +38,8 @@ pub(super) fn lock_first(
     batches: &[&CommitBatch],
 ) -> Result<Vec<String>, DbError> {
     let mut rows = parents(syntax, batches)?;
-    for row in batches.iter().flat_map(|batch| &batch.expected) {
+    let expected = || batches.iter().flat_map(|batch| &batch.expected).filter(|row| row.is_locked);
+    for row in expected() {
         let column = &row.table.columns[0];
         let key = literal(&Value::Uuid(row.id), column)?;
         let name = syntax.quote(&column.name);
@@ -48,7 +49,9 @@ pub(super) fn lock_first(
         return Ok(Vec::new());
     }
     let mut changes = batches.iter().flat_map(|batch| batch.guarded_changes()).peekable();
-    if rows.len() == 1 && changes.peek().is_none() {
+    // The foreign key of a single child locks its parent as it is written. Nothing else locks a row that
+    // is only expected.
+    if rows.len() == 1 && changes.peek().is_none() && expected().next().is_none() {
         return Ok(Vec::new());
     }
     for row in changes {

@@ -22,6 +22,7 @@ mod order;
 mod packets;
 mod placeholders;
 mod rules;
+mod running;
 mod session;
 mod statement;
 mod syntax;

@@ -120,8 +120,9 @@ pub(super) fn guard(rows: usize) -> String {
     )
 }
 
-/// Fails unless every row of one table is at its version. The rows are locked already; a lock taken
-/// here could wait for rows beside them. The session is READ COMMITTED, so it reads what it locked.
+/// Fails unless every row of one table is at its version. The rows are locked already, if they are to
+/// be; a lock taken here could wait for rows beside them. The session is READ COMMITTED, so it reads
+/// what it locked.
 pub(super) fn guard_expected(
     syntax: &MySqlSyntax,
     rows: &[&ExpectedRow],
@@ -170,12 +171,12 @@ impl LockMode {
     }
 }
 
-/// Locks a row, and returns `number` if the row is at its version.
+/// Returns `number` if the row is at its version, and locks it if it is to be locked.
 pub(super) fn look(
     syntax: &MySqlSyntax,
     table: &TableInfo,
     row: RowRef,
-    mode: LockMode,
+    mode: Option<LockMode>,
     number: usize,
 ) -> Result<String, DbError> {
     let name = |position: usize| syntax.quote(&table.columns[position].name);
@@ -185,7 +186,9 @@ pub(super) fn look(
     if let Some(version) = table.table.version {
         let _ = write!(sql, " AND {} = {}", name(version), row.expected_version);
     }
-    let _ = write!(sql, " {}", mode.clause());
+    if let Some(mode) = mode {
+        let _ = write!(sql, " {}", mode.clause());
+    }
     Ok(sql)
 }
 
@@ -289,8 +292,12 @@ mod tests {
     #[test]
     fn expected_rows_of_one_table_are_counted_by_one_statement() {
         let table = wallet(1, 1, 3).table;
-        let row =
-            |n, version| ExpectedRow { table: table.clone(), id: Uuid::from_u128(n), version };
+        let row = |n, version| ExpectedRow {
+            table: table.clone(),
+            id: Uuid::from_u128(n),
+            version,
+            is_locked: true,
+        };
         let (one, two) = (row(1, 3), row(2, 4));
         let id = |n| format!("x'{n:032x}'");
         assert_eq!(
@@ -309,7 +316,7 @@ mod tests {
     fn a_look_locks_the_row_at_its_version() {
         let wallet = wallet(1, 1, 3);
         assert_eq!(
-            look(&syntax(), &wallet.table, wallet.row_ref(), LockMode::Exclusive, 7).unwrap(),
+            look(&syntax(), &wallet.table, wallet.row_ref(), Some(LockMode::Exclusive), 7).unwrap(),
             "SELECT 7 FROM `wallets` WHERE `id` = x'00000000000000000000000000000001' AND `version` = 3 FOR UPDATE"
         );
     }

@@ -54,7 +54,9 @@ impl<'b> FormRows<'b> {
             }
             for row in &batch.expected {
                 let guarded = Some(row.row_ref());
-                rows.add(n, row.table.table.key(), Role::Expect, guarded).expected.push(row);
+                rows.add(n, row.table.table.key(), Role::of_expected(row), guarded)
+                    .expected
+                    .push(row);
             }
         }
         rows
@@ -227,7 +229,7 @@ fn bind_group(
     let GroupRows { batches, ordinals, changes, expected } = rows;
     add(arguments, batches)?;
     let kind = match role {
-        Role::Expect => {
+        Role::Expect | Role::ExpectUnlocked => {
             add(arguments, ordinals)?;
             let ids: Vec<Value> = expected.iter().map(|row| Value::Uuid(row.id)).collect();
             bind_many(arguments, table.table.columns[0].ty, ids.iter())?;

@@ -14,6 +14,7 @@ use super::decode::{bind_arg, decode};
 use super::error::{IN_FAILED_TRANSACTION, classify, has_code, is_outdated};
 use super::form::Forms;
 use crate::config::LONGEST_TIMEOUT;
+use crate::db::running::RunningTransaction;
 use crate::db::{
     ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
     FenceRaise, Isolation, Nulls, Query, Rows, Rules, TableInfo, TransactionOptions,
@@ -259,6 +260,10 @@ impl Connection for PostgresConnection {
         .await
         .map(|found| found.into_iter().map(ActionId).collect())
         .map_err(classify)
+    }
+
+    async fn running(&mut self) -> Result<Option<Vec<RunningTransaction>>, DbError> {
+        self.read_running().await.map(Some)
     }
 
     async fn position(&mut self) -> Result<Option<String>, DbError> {

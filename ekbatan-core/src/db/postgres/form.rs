@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::db::{ChangeKind, CommitBatch, TableInfo};
+use crate::db::{ChangeKind, CommitBatch, ExpectedRow, TableInfo};
 use crate::domain::TableKey;
 
 /// How many groups a wide form may have. Every group costs time in every execution; more groups
@@ -32,8 +32,16 @@ pub(super) enum Role {
     Insert,
     Update,
     Delete,
-    /// The rows must be unchanged.
+    /// The rows must be unchanged, and are locked.
     Expect,
+    /// The rows must be unchanged, and are not locked.
+    ExpectUnlocked,
+}
+
+impl Role {
+    pub(super) fn of_expected(row: &ExpectedRow) -> Self {
+        if row.is_locked { Role::Expect } else { Role::ExpectUnlocked }
+    }
 }
 
 impl From<ChangeKind> for Role {
@@ -89,7 +97,7 @@ impl Form {
             form.add(&row.table, row.kind.into());
         }
         for row in &batch.expected {
-            form.add(&row.table, Role::Expect);
+            form.add(&row.table, Role::of_expected(row));
         }
         form
     }

@@ -114,7 +114,8 @@ fn lock(batch: &CommitBatch) -> Vec<String> {
         let is_deleted = row.kind == ChangeKind::Delete;
         (&row.table, row.id, if is_deleted { Strength::Update } else { Strength::NoKeyUpdate })
     });
-    let expected = batch.expected.iter().map(|row| (&row.table, row.id, Strength::Share));
+    let expected = batch.expected.iter().filter(|row| row.is_locked);
+    let expected = expected.map(|row| (&row.table, row.id, Strength::Share));
     let mut rows: Vec<_> = changed.chain(expected).collect();
     if rows.len() < 2 {
         return Vec::new();
@@ -137,22 +138,33 @@ fn lock(batch: &CommitBatch) -> Vec<String> {
         .collect()
 }
 
-/// Locks the expected rows of each table and fails unless all are at their version.
+/// Locks the expected rows of each table, if they are to be locked, and fails unless all are at their
+/// version.
 fn guard_expected(batch: &CommitBatch) -> Vec<String> {
-    let tables = batch.expected.chunk_by(|a, b| a.table.table.key() == b.table.table.key());
-    tables
+    let alike = |row: &ExpectedRow| (row.table.table.key(), row.is_locked);
+    let mut expected: Vec<&ExpectedRow> = batch.expected.iter().collect();
+    expected.sort_by_key(|row| alike(row));
+    expected
+        .chunk_by(|a, b| alike(a) == alike(b))
         .map(|rows| {
             let table = &rows[0].table;
+            let lock = if rows[0].is_locked { " FOR SHARE" } else { "" };
             let name = |position: usize| PostgresSyntax.quote(&table.columns[position].name);
             let at_version = |row: &ExpectedRow| match table.table.version {
                 Some(version) => {
-                    format!("({} = '{}'::uuid AND {} = {})", name(0), row.id, name(version), row.version)
+                    format!(
+                        "({} = '{}'::uuid AND {} = {})",
+                        name(0),
+                        row.id,
+                        name(version),
+                        row.version
+                    )
                 }
                 None => format!("{} = '{}'::uuid", name(0), row.id),
             };
-            let found: Vec<String> = rows.iter().map(at_version).collect();
+            let found: Vec<String> = rows.iter().map(|row| at_version(row)).collect();
             format!(
-                "SELECT 1 / (SELECT (count(*) = {})::int FROM (SELECT 1 FROM {} WHERE {} FOR SHARE) e)",
+                "SELECT 1 / (SELECT (count(*) = {})::int FROM (SELECT 1 FROM {} WHERE {}{lock}) e)",
                 rows.len(),
                 PostgresSyntax.table(table.table),
                 found.join(" OR ")

@@ -15,6 +15,7 @@ mod literal;
 mod locked;
 mod range;
 mod rules;
+mod running;
 mod statement;
 mod syntax;
 

@@ -104,19 +104,22 @@ impl Strength {
     }
 }
 
-/// The rows of one table that are locked, and how they are found.
+/// The rows of one table that must be at their versions, and how they are found and locked.
 struct Lock<'f> {
     name: String,
     table: &'f TableInfo,
     /// Each selects batch, ordinal, key and version.
     sources: Vec<String>,
-    strength: Strength,
+    /// `None`: they are only compared.
+    strength: Option<Strength>,
 }
 
 impl Lock<'_> {
     fn sql(&self) -> String {
         let Self { name, table, sources, strength } = self;
-        let strength = strength.clause();
+        let lock = strength.map_or_else(String::new, |strength| {
+            format!(" ORDER BY v.c0 {} OF t", strength.clause())
+        });
         let version = table.table.version;
         let columns: Vec<String> =
             std::iter::once(0).chain(version).map(|position| format!("c{position}")).collect();
@@ -132,7 +135,7 @@ impl Lock<'_> {
         let target = PostgresSyntax.table(table.table);
         format!(
             "{name} AS MATERIALIZED (SELECT v.batch, v.ord FROM {source} \
-             JOIN {target} t ON {} ORDER BY v.c0 {strength} OF t)",
+             JOIN {target} t ON {}{lock})",
             guard(table)
         )
     }
@@ -141,7 +144,9 @@ impl Lock<'_> {
 /// Adds a lock, or joins it with the one before it if both lock rows of one table.
 fn add<'f>(locks: &mut Vec<Lock<'f>>, lock: Lock<'f>) {
     match locks.last_mut() {
-        Some(last) if last.table.table.key() == lock.table.table.key() => {
+        Some(last)
+            if last.table.table.key() == lock.table.table.key() && lock.strength.is_some() =>
+        {
             last.sources.extend(lock.sources);
             last.strength = last.strength.max(lock.strength);
         }
@@ -175,7 +180,8 @@ fn guard(table: &TableInfo) -> String {
 /// The locks are those that an `UPDATE` takes. A stronger one would wait for the foreign keys of
 /// uncommitted rows of others. Rows that are deleted are locked as a `DELETE` does, and rows that
 /// must be unchanged in share mode. All rows of a table are locked in one order, by one part, which
-/// takes the strongest of these locks.
+/// takes the strongest of these locks. Rows that are expected without a lock are compared by a part of
+/// their own.
 ///
 /// The result has, besides `g`, the ordinals of the rows that were found (positive) and of the
 /// fences that held (negative).
@@ -220,7 +226,7 @@ pub(super) fn folded(form: &Form) -> String {
                 let keys = arrays.iter().filter(|(at, ..)| is_key_or_version(table, *at));
                 let keys: Vec<&str> = keys.map(|(.., array)| array.as_str()).collect();
                 let source = format!("unnest({batch}, {ordinal}, {})", keys.join(", "));
-                let strength = Strength::NoKeyUpdate;
+                let strength = Some(Strength::NoKeyUpdate);
                 add(&mut locks, Lock { name, table, sources: vec![source], strength });
                 let set: Vec<String> = arrays
                     .iter()
@@ -247,7 +253,7 @@ pub(super) fn folded(form: &Form) -> String {
                     .collect();
                 let arrays: Vec<&str> = keys.iter().map(|(.., array)| array.as_str()).collect();
                 let source = format!("unnest({batch}, {ordinal}, {})", arrays.join(", "));
-                let strength = Strength::Update;
+                let strength = Some(Strength::Update);
                 add(&mut locks, Lock { name, table, sources: vec![source], strength });
                 writes.push(format!(
                     "w{n} AS (DELETE FROM {target} t USING {} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
@@ -255,12 +261,12 @@ pub(super) fn folded(form: &Form) -> String {
                     guard(table)
                 ));
             }
-            Role::Expect => {
+            Role::Expect | Role::ExpectUnlocked => {
                 let positions = std::iter::once(0).chain(table.table.version);
                 let keys: Vec<String> =
                     positions.map(|position| parameter(wire(position))).collect();
                 let source = format!("unnest({batch}, {ordinal}, {})", keys.join(", "));
-                let strength = Strength::Share;
+                let strength = (*role == Role::Expect).then_some(Strength::Share);
                 add(&mut locks, Lock { name, table, sources: vec![source], strength });
             }
         }
@@ -425,6 +431,21 @@ mod tests {
              AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2]) \
              ORDER BY v.c0 FOR NO KEY UPDATE OF t), n AS"
         ));
+    }
+
+    #[test]
+    fn rows_that_are_expected_without_a_lock_are_compared_by_themselves() {
+        let roles = [Role::Update, Role::Expect, Role::ExpectUnlocked];
+        let wallets = wallets();
+        let sql = folded(&form(&roles.map(|role| (&wallets, role)), false));
+        let compared = "AS v(batch, ord, c0, c2) JOIN \"wallets\" t ON t.\"id\" = ANY(ARRAY[v.c0]) \
+                        AND t.\"version\" = ANY(ARRAY[v.c2])), n AS";
+        assert!(sql.contains(compared), "{sql}");
+        assert_eq!(sql.matches("OF t)").count(), 1, "{sql}");
+        assert!(
+            sql.contains("(SELECT batch, ord FROM l0 UNION ALL SELECT batch, ord FROM l2)"),
+            "{sql}"
+        );
     }
 
     #[test]

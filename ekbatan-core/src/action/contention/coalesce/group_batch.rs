@@ -166,12 +166,21 @@ fn merged<'b>(changes: impl Iterator<Item = &'b RowChange>) -> Vec<RowChange> {
 /// The expected rows that no member before had changed. What is expected of a changed row follows
 /// from the change: the group commits only if the row has the version before it.
 fn unchanged<'b>(batches: impl Iterator<Item = &'b CommitBatch>) -> Vec<ExpectedRow> {
-    let mut known: HashSet<RowKey> = HashSet::new();
-    let mut unchanged = Vec::new();
+    let mut changed: HashSet<RowKey> = HashSet::new();
+    let mut positions: HashMap<RowKey, usize> = HashMap::new();
+    let mut unchanged: Vec<ExpectedRow> = Vec::new();
     for batch in batches {
-        let new = batch.expected.iter().filter(|row| known.insert(expected_key(row)));
-        unchanged.extend(new.cloned());
-        known.extend(batch.changes.iter().map(key));
+        for row in batch.expected.iter().filter(|row| !changed.contains(&expected_key(row))) {
+            match positions.get(&expected_key(row)) {
+                // One member that needs the lock is enough.
+                Some(at) => unchanged[*at].is_locked |= row.is_locked,
+                None => {
+                    positions.insert(expected_key(row), unchanged.len());
+                    unchanged.push(row.clone());
+                }
+            }
+        }
+        changed.extend(batch.changes.iter().map(key));
     }
     unchanged
 }
@@ -334,7 +343,8 @@ mod tests {
         }
         let mut expecting = part(database, Vec::new());
         let table = deliveries.clone();
-        expecting.batch.expected = vec![ExpectedRow { table, id: delivery, version: 1 }];
+        expecting.batch.expected =
+            vec![ExpectedRow { table, id: delivery, version: 1, is_locked: true }];
         assert!(!group.can_join(&expecting));
     }
 }

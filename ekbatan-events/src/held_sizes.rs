@@ -12,11 +12,11 @@ const MOST: usize = 1_024;
 
 /// What a node holds for its handlers at most at present.
 #[derive(Debug, Default)]
-pub(crate) struct Windows {
-    of_handlers: HashMap<&'static str, Window>,
+pub(crate) struct HeldSizes {
+    of_handlers: HashMap<&'static str, HeldSize>,
 }
 
-impl Windows {
+impl HeldSizes {
     /// How many deliveries a handler gets.
     pub(crate) fn size(&mut self, handler: &Handler) -> usize {
         self.of(handler).size
@@ -30,24 +30,24 @@ impl Windows {
 
     /// Whether it is time to look for more, because only half is left of what was held.
     pub(crate) fn is_half_empty(&self, handler: &str, held: usize) -> bool {
-        self.of_handlers.get(handler).is_some_and(|window| window.is_half_empty(held))
+        self.of_handlers.get(handler).is_some_and(|size| size.is_half_empty(held))
     }
 
-    fn of(&mut self, handler: &Handler) -> &mut Window {
-        let window = || Window::new(handler.most_held());
-        self.of_handlers.entry(handler.name).or_insert_with(window)
+    fn of(&mut self, handler: &Handler) -> &mut HeldSize {
+        let size = || HeldSize::new(handler.most_held());
+        self.of_handlers.entry(handler.name).or_insert_with(size)
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Window {
+struct HeldSize {
     least: usize,
     size: usize,
     /// Whether the last look has filled it, so that there may be more.
     is_full: bool,
 }
 
-impl Window {
+impl HeldSize {
     fn new(least: usize) -> Self {
         Self { least, size: least, is_full: false }
     }
@@ -72,30 +72,30 @@ mod tests {
 
     #[test]
     fn a_handler_that_waits_for_each_look_gets_more_and_a_slow_one_the_least() {
-        let mut window = Window::new(64);
+        let mut size = HeldSize::new(64);
         let mut sizes = Vec::new();
         for _ in 0..6 {
-            window.claimed(window.size, window.size, 0);
-            sizes.push(window.size);
+            size.claimed(size.size, size.size, 0);
+            sizes.push(size.size);
         }
         assert_eq!(sizes, [64, 128, 256, 512, 1_024, 1_024]);
         for _ in 0..6 {
-            window.claimed(0, 0, window.size);
+            size.claimed(0, 0, size.size);
         }
-        assert_eq!(window.size, 64);
+        assert_eq!(size.size, 64);
     }
 
     #[test]
-    fn more_is_looked_for_while_looks_fill_the_window() {
-        let mut window = Window::new(64);
-        assert!(!window.is_half_empty(0), "there was no look");
-        window.claimed(64, 64, 0);
-        assert!(!window.is_half_empty(33));
-        assert!(window.is_half_empty(32));
-        window.claimed(32, 31, 30);
-        assert!(!window.is_half_empty(0), "there was no more");
-        // No room is a full window, too.
-        window.claimed(0, 0, 64);
-        assert!(window.is_half_empty(10));
+    fn more_is_looked_for_while_looks_fill_the_size() {
+        let mut size = HeldSize::new(64);
+        assert!(!size.is_half_empty(0), "there was no look");
+        size.claimed(64, 64, 0);
+        assert!(!size.is_half_empty(33));
+        assert!(size.is_half_empty(32));
+        size.claimed(32, 31, 30);
+        assert!(!size.is_half_empty(0), "there was no more");
+        // No room is a full size, too.
+        size.claimed(0, 0, 64);
+        assert!(size.is_half_empty(10));
     }
 }

@@ -1,0 +1,134 @@
+//! The job: begins to close the windows that are due, and opens those that come next.
+//!
+//! Invariant: the clock of the database of each shard decides what is due there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ekbatan_core::action::{ErrorKind, ExecuteError};
+use ekbatan_core::repository::PageRequest;
+use ekbatan_core::shard::Shard;
+use futures_util::{StreamExt, stream};
+
+use super::begin_closing::{BeginClosing, DueWindow};
+use super::error::{SeriesError, WindowError};
+use super::open_window::OpenWindow;
+use super::series::WindowSeries;
+use super::window::{NewWindow, Window, WindowState};
+use crate::job::{Job, RunContext};
+
+/// How many windows are opened or begin to close at a time.
+const AT_A_TIME: usize = 16;
+
+/// How many windows are looked at together.
+const PAGE: usize = 1_000;
+
+/// The pauses before windows are tried again that could not begin to close.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Begins to close the windows of a series, and opens others.
+pub(super) struct CloseWindows<S>(pub(super) Arc<S>);
+
+impl<S: WindowSeries> Job for CloseWindows<S> {
+    const NAME: &'static str = S::NAME;
+    type Error = SeriesError;
+
+    async fn run(&self, ctx: &mut RunContext<'_>) -> Result<(), SeriesError> {
+        // Neither keeps the other from being done.
+        let (closed, opened) = tokio::join!(close_due::<S>(ctx), self.open_upcoming(ctx));
+        closed.and(opened)
+    }
+}
+
+impl<S: WindowSeries> CloseWindows<S> {
+    async fn open_upcoming(&self, ctx: &RunContext<'_>) -> Result<(), SeriesError> {
+        let databases = ctx.executor().databases();
+        let now = databases.default_shard().database_time().await?;
+        let upcoming = self.0.upcoming(databases, now).await.map_err(SeriesError::Upcoming)?;
+        let windows = databases.repository::<Window>();
+        let opening = upcoming.into_iter().map(|new| {
+            let windows = &windows;
+            async move {
+                let id = Window::open(S::NAME, &new).0.id;
+                if windows.exists(id).await? { Ok(()) } else { open::<S>(ctx, new).await }
+            }
+        });
+        let mut opened = stream::iter(opening).buffer_unordered(AT_A_TIME);
+        let mut failed = Ok(());
+        while let Some(window) = opened.next().await {
+            failed = failed.and(window);
+        }
+        failed
+    }
+}
+
+async fn open<S: WindowSeries>(ctx: &RunContext<'_>, new: NewWindow) -> Result<(), SeriesError> {
+    let NewWindow { key, participant, .. } = new.clone();
+    match ctx.execute(&OpenWindow { series: S::NAME }, new).await {
+        Ok(_) => Ok(()),
+        // Somebody else has opened it meanwhile.
+        Err(error) if error.kind() == ErrorKind::Unique => Ok(()),
+        Err(error) => Err(SeriesError::Open { key, participant, error: error.into() }),
+    }
+}
+
+/// Begins to close everything that is due. Tries what fails again until the run is cancelled.
+async fn close_due<S: WindowSeries>(ctx: &RunContext<'_>) -> Result<(), SeriesError> {
+    let shards: Vec<Shard> = ctx.executor().databases().shards().collect();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let closing = shards.clone().into_iter().map(|shard| close_due_on::<S>(ctx, shard));
+        let mut closed = stream::iter(closing).buffer_unordered(AT_A_TIME);
+        let mut failed = Ok(());
+        while let Some(shard) = closed.next().await {
+            failed = failed.and(shard);
+        }
+        let Err(error) = failed else { return Ok(()) };
+        if ctx.is_lost() {
+            return Err(error);
+        }
+        tracing::warn!(series = S::NAME, %error, "trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn close_due_on<S: WindowSeries>(
+    ctx: &RunContext<'_>,
+    shard: Shard,
+) -> Result<(), SeriesError> {
+    let windows = ctx.executor().databases().repository::<Window>().on_shard(&shard);
+    loop {
+        let now = shard.database_time().await?;
+        let due = Window::SERIES.eq(S::NAME)
+            & Window::STATE.eq(WindowState::Open)
+            & Window::CUTOFF.le(now);
+        let due = windows.page(PageRequest::first(PAGE).filter(due)).await?.rows;
+        let is_all = due.len() < PAGE;
+        let closing = due.into_iter().map(|window| async move {
+            let closed = ctx.execute(&BeginClosing, DueWindow { window: window.id, now }).await;
+            (window, closed)
+        });
+        let mut closed = stream::iter(closing).buffer_unordered(AT_A_TIME);
+        let mut failed: Option<(Window, ExecuteError<WindowError>)> = None;
+        let mut count = 0;
+        while let Some((window, closed)) = closed.next().await {
+            match closed {
+                Ok(()) => {
+                    tracing::info!(series = S::NAME, window = %window.key, participant = %window.participant, "a window begins to close")
+                }
+                Err(error) => {
+                    count += 1;
+                    failed.get_or_insert((window.into_value(), error));
+                }
+            }
+        }
+        if let Some((Window { key, participant, .. }, error)) = failed {
+            return Err(SeriesError::Close { count, key, participant, error: error.into() });
+        }
+        if is_all {
+            return Ok(());
+        }
+    }
+}

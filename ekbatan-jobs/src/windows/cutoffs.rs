@@ -1,0 +1,188 @@
+//! When the windows of a series close, and what they are called.
+
+use std::fmt::Write as _;
+
+use chrono::format::{Item, StrftimeItems};
+use chrono::{DateTime, Utc};
+
+use crate::schedule::Schedule;
+
+/// The longest name of a window, in bytes.
+pub(super) const LONGEST_NAME: usize = 255;
+
+/// The cutoffs of a schedule, and the keys of their windows.
+///
+/// ```
+/// # use ekbatan_jobs::Schedule;
+/// # use ekbatan_jobs::windows::Cutoffs;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let schedule = Schedule::cron("0 17 * * MON-FRI", "America/Sao_Paulo")?;
+/// let cutoffs = Cutoffs::new(schedule, "STR-D0-%Y%m%d-%Hh%M")?;
+/// let next = cutoffs.after("2026-05-08T12:00:00Z".parse()?).ok_or("the schedule has ended")?;
+/// assert_eq!(next.key, "STR-D0-20260508-17h00");
+/// assert_eq!(next.instant.to_rfc3339(), "2026-05-08T20:00:00+00:00");
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cutoffs {
+    schedule: Schedule,
+    key: String,
+}
+
+/// When a window closes, and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Cutoff {
+    /// The key of the window.
+    pub key: String,
+    /// The instant before which the window does not close.
+    pub instant: DateTime<Utc>,
+}
+
+/// Error returned when cutoffs cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CutoffsError {
+    /// The pattern of the keys is none.
+    #[error(
+        "`{0}` is no pattern of keys; write the date and the time by %Y, %m, %d, %H, %M and %S, and %% for a percent sign"
+    )]
+    Pattern(String),
+    /// Two windows would have one key.
+    #[error(
+        "the windows of {first} and {second} would both have the key `{key}`; let the pattern `{pattern}` name the date and the time, with %Y, %m, %d, %H, %M and %S, as far as they differ"
+    )]
+    SameKey {
+        /// The pattern.
+        pattern: String,
+        /// The key.
+        key: String,
+        /// The first cutoff.
+        first: DateTime<Utc>,
+        /// The one after it.
+        second: DateTime<Utc>,
+    },
+    /// A key is too long to be stored.
+    #[error("the key `{0}` has {1} bytes; use at most {LONGEST_NAME}")]
+    Length(String, usize),
+    /// The schedule has no cutoffs of its own.
+    #[error("the schedule `{0}` counts from the end of runs; use `cron`, `daily` or `every`")]
+    Delay(String),
+}
+
+impl Cutoffs {
+    /// The slots of a schedule. `key` is a pattern of
+    /// [`strftime`](chrono::format::strftime), with the time in the time zone of the schedule.
+    ///
+    /// A key must not come again, so it names the date. If the clocks repeat an hour, windows of a frequent
+    /// schedule would have one key twice: let it be in UTC.
+    pub fn new(schedule: Schedule, key: impl Into<String>) -> Result<Self, CutoffsError> {
+        let key = key.into();
+        if schedule.is_delay() {
+            return Err(CutoffsError::Delay(schedule.to_string()));
+        }
+        if StrftimeItems::new(&key).any(|item| matches!(item, Item::Error)) {
+            return Err(CutoffsError::Pattern(key));
+        }
+        let cutoffs = Self { schedule, key };
+        cutoffs.check()?;
+        Ok(cutoffs)
+    }
+
+    /// Compares the keys of a few windows, also of the same time on other days.
+    fn check(&self) -> Result<(), CutoffsError> {
+        let first = self.after(DateTime::UNIX_EPOCH);
+        let few =
+            std::iter::successors(first.clone(), |before| self.after(before.instant)).take(100);
+        let days = [1, 7, 31, 365].into_iter().filter_map(|days| {
+            let first = first.as_ref()?.instant;
+            self.after(first + chrono::TimeDelta::days(days) - chrono::TimeDelta::microseconds(1))
+        });
+        let mut known: Vec<Cutoff> = Vec::new();
+        for cutoff in few.chain(days) {
+            if cutoff.key.is_empty() || cutoff.key.len() > LONGEST_NAME {
+                return Err(CutoffsError::Length(cutoff.key.clone(), cutoff.key.len()));
+            }
+            let same = known
+                .iter()
+                .find(|other| other.key == cutoff.key && other.instant != cutoff.instant);
+            if let Some(same) = same {
+                let (first, second) =
+                    (same.instant.min(cutoff.instant), same.instant.max(cutoff.instant));
+                let (pattern, key) = (self.key.clone(), cutoff.key);
+                return Err(CutoffsError::SameKey { pattern, key, first, second });
+            }
+            known.push(cutoff);
+        }
+        Ok(())
+    }
+
+    /// The first cutoff after an instant; `None` if the schedule has ended.
+    pub fn after(&self, instant: DateTime<Utc>) -> Option<Cutoff> {
+        let instant = self.schedule.next_after(instant)?;
+        let mut key = String::new();
+        // The pattern was checked. A date beyond its years gives a key that is cut short.
+        let local = instant.with_timezone(&self.schedule.zone());
+        let _ = write!(key, "{}", local.format(&self.key));
+        Some(Cutoff { key, instant })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn keys_are_written_in_the_zone_of_the_schedule() {
+        let daily = Schedule::cron("30 9,17 * * *", "Asia/Kolkata").unwrap();
+        let cutoffs = Cutoffs::new(daily, "D0-%Y-%m-%d-%Hh%M").unwrap();
+        let first = cutoffs.after(at("2026-05-04T03:59:59Z")).unwrap();
+        assert_eq!(
+            (&*first.key, first.instant),
+            ("D0-2026-05-04-09h30", at("2026-05-04T04:00:00Z"))
+        );
+        let second = cutoffs.after(first.instant).unwrap();
+        assert_eq!(
+            (&*second.key, second.instant),
+            ("D0-2026-05-04-17h30", at("2026-05-04T12:00:00Z"))
+        );
+        let often = Schedule::every(Duration::from_secs(5)).unwrap();
+        let cutoffs = Cutoffs::new(often, "%Y%m%d-%H%M%S").unwrap();
+        assert_eq!(cutoffs.after(at("2026-05-04T03:59:59Z")).unwrap().key, "20260504-040000");
+    }
+
+    #[test]
+    fn a_pattern_by_which_a_key_would_come_again_is_refused() {
+        let daily = || Schedule::cron("0 17 * * *", "UTC").unwrap();
+        for pattern in ["STR-D0-17h00", "STR-D0-%Hh%M", "STR-%d", "STR-%m-%d"] {
+            let refused = Cutoffs::new(daily(), pattern).unwrap_err();
+            assert!(matches!(refused, CutoffsError::SameKey { .. }), "{pattern}: {refused}");
+        }
+        let often = Schedule::every(Duration::from_secs(60)).unwrap();
+        let refused = Cutoffs::new(often, "%Y%m%d-%H").unwrap_err();
+        assert!(refused.to_string().contains("%M"), "{refused}");
+        for pattern in ["%Q", "%", "%Y-%!"] {
+            let refused = Cutoffs::new(daily(), pattern).unwrap_err();
+            assert_eq!(refused, CutoffsError::Pattern(pattern.to_owned()));
+        }
+        assert!(matches!(Cutoffs::new(daily(), ""), Err(CutoffsError::Length(..))));
+        let long = "x".repeat(300) + "%Y%m%d";
+        assert!(matches!(Cutoffs::new(daily(), long), Err(CutoffsError::Length(..))));
+        let delay = Schedule::delay(Duration::from_secs(60)).unwrap();
+        assert!(matches!(Cutoffs::new(delay, "%s"), Err(CutoffsError::Delay(_))));
+    }
+
+    #[test]
+    fn a_schedule_that_ends_has_no_cutoff_afterwards() {
+        let once = Schedule::cron("0 0 12 1 1 * 2027", "UTC").unwrap();
+        let cutoffs = Cutoffs::new(once, "once").unwrap();
+        assert!(cutoffs.after(at("2026-05-04T00:00:00Z")).is_some());
+        assert_eq!(cutoffs.after(at("2027-01-01T12:00:00Z")), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! The errors of opening and closing windows.
+
+use chrono::{DateTime, Utc};
+use ekbatan_core::db::BarrierError;
+use ekbatan_core::repository::ReadError;
+
+use super::cutoffs::LONGEST_NAME;
+use crate::job_set::BoxError;
+
+/// Error returned when a window cannot be opened or closed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WindowError {
+    /// A name cannot be stored.
+    #[error("the {what} `{text}` of a window has {bytes} bytes; use 1 to {LONGEST_NAME}, not only blanks", bytes = text.len())]
+    Name {
+        /// Which name.
+        what: &'static str,
+        /// The text.
+        text: String,
+    },
+    /// A window has not reached its cutoff.
+    #[error(
+        "the window `{key}` of `{participant}` closes at {cutoff}, and it is {now} by the database"
+    )]
+    TooEarly {
+        /// The key of the window.
+        key: String,
+        /// The participant.
+        participant: String,
+        /// Its cutoff.
+        cutoff: DateTime<Utc>,
+        /// The time of the database.
+        now: DateTime<Utc>,
+    },
+    /// Transactions that began before the closing are still open.
+    #[error(transparent)]
+    Barrier(#[from] BarrierError),
+    /// A window cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// Why the windows of a series were not opened or closed, or one of them not batched.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SeriesError {
+    #[error("the windows that are to be opened are not known: {0}")]
+    Upcoming(BoxError),
+    #[error("the window `{key}` of `{participant}` was not opened: {error}")]
+    Open { key: String, participant: String, error: BoxError },
+    #[error("{count} window(s) do not close yet; that of `{participant}`, `{key}`: {error}")]
+    Close { count: usize, key: String, participant: String, error: BoxError },
+    #[error("chunk {chunk} was not batched: {error}")]
+    Chunk { chunk: i64, error: BoxError },
+    #[error(
+        "chunk {0} has no rows, and is said not to be the last one; answer `ChunkOutcome::last` when no row is left"
+    )]
+    Fruitless(i64),
+    #[error("everything is batched, and the window is not closed: {0}")]
+    Finish(BoxError),
+    #[error("`{0}` is no id of a window")]
+    Id(String),
+    #[error(
+        "the window is open again, although it had begun to close; somebody has changed its row"
+    )]
+    Reopened,
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    #[error(transparent)]
+    Database(#[from] ekbatan_core::db::DbError),
+    #[error(transparent)]
+    Shard(#[from] ekbatan_core::shard::ShardError),
+}
+
+impl From<ReadError> for SeriesError {
+    fn from(error: ReadError) -> Self {
+        Self::Window(error.into())
+    }
+}

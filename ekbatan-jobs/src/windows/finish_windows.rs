@@ -1,0 +1,91 @@
+//! The handler: batches what has come into a window that closes, and closes it.
+//!
+//! Invariant: rows are batched after the barrier. Every action that has found the window open has
+//! committed by then or never does, so what is batched is complete.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ekbatan_core::domain::ShardedId;
+use ekbatan_events::{Delivered, EventHandler, HandlerContext};
+
+use super::chunk::BatchChunk;
+use super::error::{SeriesError, WindowError};
+use super::finish_closing::{BatchedWindow, FinishClosing};
+use super::series::{WindowChunk, WindowSeries};
+use super::window::{Window, WindowEvent, WindowState};
+
+/// How long one run waits for open transactions. Then it fails, and says who has them open.
+const LONGEST_BARRIER: Duration = Duration::from_secs(5 * 60);
+
+/// Batches what has come into the windows of a series, and closes them.
+pub(super) struct FinishWindows<S>(pub(super) Arc<S>);
+
+impl<S: WindowSeries> EventHandler for FinishWindows<S> {
+    const NAME: &'static str = S::NAME;
+    type Event = WindowEvent;
+    type Error = SeriesError;
+
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        event: &Delivered<WindowEvent>,
+    ) -> Result<(), SeriesError> {
+        let WindowEvent::Closing { series, key, participant, .. } = &event.event else {
+            return Ok(());
+        };
+        if series != S::NAME {
+            return Ok(());
+        }
+        let window = event.model_id.parse::<ShardedId<Window>>();
+        let window = window.map_err(|_| SeriesError::Id(event.model_id.clone()))?;
+        let shard = ctx.executor().databases().shard(event.shard)?;
+        shard.transaction_barrier(LONGEST_BARRIER).await.map_err(WindowError::from)?;
+        let has_batched = self.batch(ctx, window).await?;
+        if !has_batched {
+            return Ok(());
+        }
+        let now = shard.database_time().await?;
+        let finish = FinishClosing(self.0.clone());
+        let finished = ctx.execute(&finish, BatchedWindow { window, now }).await;
+        finished.map_err(|error| SeriesError::Finish(error.into()))?;
+        tracing::info!(series, window = %key, participant, "a window is closed");
+        Ok(())
+    }
+}
+
+impl<S: WindowSeries> FinishWindows<S> {
+    /// Batches everything. `false` if the window is closed already.
+    async fn batch(
+        &self,
+        ctx: &HandlerContext<'_>,
+        window: ShardedId<Window>,
+    ) -> Result<bool, SeriesError> {
+        let executor = ctx.executor();
+        let windows = executor.databases().repository::<Window>();
+        let batch = BatchChunk(self.0.clone());
+        let mut fruitless = None;
+        loop {
+            let row = windows.get(window).await?;
+            match row.state {
+                WindowState::Closing => {}
+                WindowState::Closed => return Ok(false),
+                WindowState::Open => return Err(SeriesError::Reopened),
+            }
+            if fruitless == Some(row.chunks) {
+                return Err(SeriesError::Fruitless(row.chunks));
+            }
+            let chunk = WindowChunk { window, number: row.chunks };
+            // However often this chunk is asked for, by whichever run: it has the answer of the first.
+            let key = format!("window-chunk:{window}:{}", chunk.number);
+            let call = executor.execute(&batch, chunk).principal(S::NAME).idempotency_key(key);
+            let outcome = call
+                .await
+                .map_err(|error| SeriesError::Chunk { chunk: chunk.number, error: error.into() })?;
+            if outcome.is_last {
+                return Ok(true);
+            }
+            fruitless = (outcome.rows == 0).then_some(chunk.number);
+        }
+    }
+}

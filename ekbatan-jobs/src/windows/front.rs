@@ -1,0 +1,120 @@
+//! What an application gives to its nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ekbatan_core::action::{ActionExecutor, ErrorKind, ExecuteError};
+use ekbatan_core::domain::Stored;
+use ekbatan_events::{HandlerOptions, NodeBuilder};
+
+use super::close_windows::CloseWindows;
+use super::error::WindowError;
+use super::finish_closing::RefuseLate;
+use super::finish_windows::FinishWindows;
+use super::open_window::OpenWindow;
+use super::series::WindowSeries;
+use super::window::{NewWindow, Window};
+use crate::node::JobNodeBuilder;
+use crate::options::{JobOptions, Overlap};
+use crate::schedule::Schedule;
+
+/// The longest time of one run that batches a window. The next run goes on where it was.
+const LONGEST_RUN: Duration = Duration::from_secs(10 * 60);
+
+/// The windows of a series, for the nodes of a process. Cheap to clone.
+///
+/// The executor needs the model [`Window`]: `.model::<Window>()`.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use ekbatan_core::action::ActionExecutor;
+/// # use ekbatan_jobs::windows::{WindowSeries, Windows};
+/// use ekbatan_events::Node;
+/// use ekbatan_jobs::{JobNode, Schedule};
+///
+/// # async fn start(executor: &ActionExecutor, settlement: impl WindowSeries) -> Result<(Node, JobNode), Box<dyn std::error::Error>> {
+/// let windows = Windows::new(settlement);
+/// let node = windows.add_handlers(Node::builder(executor)).start().await?;
+/// let schedule = Schedule::cron("0 17 * * MON-FRI", "America/Sao_Paulo")?;
+/// let jobs = windows.add_job(JobNode::builder(executor), schedule).start().await?;
+/// # Ok((node, jobs)) }
+/// ```
+pub struct Windows<S> {
+    series: Arc<S>,
+    job: JobOptions,
+    handler: HandlerOptions,
+}
+
+impl<S> Clone for Windows<S> {
+    fn clone(&self) -> Self {
+        let (series, job, handler) = (self.series.clone(), self.job.clone(), self.handler.clone());
+        Self { series, job, handler }
+    }
+}
+
+impl<S: WindowSeries> Windows<S> {
+    /// The windows of a series.
+    pub fn new(series: S) -> Self {
+        Self {
+            series: Arc::new(series),
+            job: JobOptions::default().overlap(Overlap::Allow),
+            handler: HandlerOptions::default().timeout(LONGEST_RUN),
+        }
+    }
+
+    /// Sets how the job runs. Unless set, runs [overlap](Overlap::Allow): one that cannot close a window
+    /// yet tries again and again, and must not hold up the next slot.
+    #[must_use]
+    pub fn job_options(mut self, options: JobOptions) -> Self {
+        self.job = options;
+        self
+    }
+
+    /// Sets how the handler runs. Unless set, it has ten minutes for a window, and the other defaults of
+    /// handlers. A run that is given up goes on at its chunk; only the barrier begins anew.
+    #[must_use]
+    pub fn handler_options(mut self, options: HandlerOptions) -> Self {
+        self.handler = options;
+        self
+    }
+
+    /// Adds the job that opens windows and begins to close those that are due. Give it the schedule of the
+    /// cutoffs, or a short rate if windows have cutoffs of their own.
+    pub fn add_job(&self, node: JobNodeBuilder, schedule: Schedule) -> JobNodeBuilder {
+        node.job_with(schedule, CloseWindows(self.series.clone()), self.job.clone())
+    }
+
+    /// Adds the handler that batches and closes the windows, and the action that refuses what is late.
+    pub fn add_handlers(&self, node: NodeBuilder) -> NodeBuilder {
+        let finish = FinishWindows(self.series.clone());
+        let options = self.handler.clone().only(["WindowClosing"]);
+        node.handler_with(finish, options).action(RefuseLate(self.series.clone()))
+    }
+
+    /// Opens the [upcoming](WindowSeries::upcoming) windows that there are not yet, at once. The job does the
+    /// same at its slots, so this is for the first windows of all.
+    pub async fn open_upcoming(
+        &self,
+        executor: &ActionExecutor,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let databases = executor.databases();
+        let now = databases.default_shard().database_time().await?;
+        for window in self.series.upcoming(databases, now).await? {
+            match self.open(executor, window).await {
+                // Another process has opened it meanwhile.
+                Err(error) if error.kind() == ErrorKind::Unique => {}
+                opened => drop(opened?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a window, unless it is there; then its cutoff stays as it is.
+    pub async fn open(
+        &self,
+        executor: &ActionExecutor,
+        window: NewWindow,
+    ) -> Result<Stored<Window>, ExecuteError<WindowError>> {
+        executor.execute(&OpenWindow { series: S::NAME }, window).principal(S::NAME).await
+    }
+}

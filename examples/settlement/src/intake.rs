@@ -1,0 +1,65 @@
+//! The intake: stores an order, and waits for nobody.
+
+use ekbatan::domain::New;
+use ekbatan::jobs::windows::{Window, WindowState};
+use ekbatan::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::order::{Order, OrderState};
+use crate::settlement::SERIES;
+
+/// Stores an order as `PENDING`, or as `REJECTED_CUTOFF` if its window closes already.
+pub struct AcceptOrder {
+    /// As the seed of the failures does it: the commit does not compare what was read.
+    pub naive: bool,
+}
+
+/// What a bank sends. Sent twice, it is one order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NewOrder {
+    pub id: Id<Order>,
+    pub bank: String,
+    /// The key of the window.
+    pub window: String,
+    pub amount: Decimal,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum IntakeError {
+    #[error("there is no window `{window}` of `{bank}`")]
+    NoWindow { bank: String, window: String },
+    #[error("the amount is {0}, and must be more than zero, with at most two digits of cents")]
+    Amount(Decimal),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl Action for AcceptOrder {
+    const NAME: &'static str = "orders.accept";
+    type Params = NewOrder;
+    type Output = OrderState;
+    type Error = IntakeError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        order: &NewOrder,
+    ) -> Result<OrderState, IntakeError> {
+        let NewOrder { id, bank, window, amount } = order.clone();
+        if amount <= Decimal::ZERO || amount.scale() > 2 {
+            return Err(IntakeError::Amount(amount));
+        }
+        let Some(row) = ctx.find(Window::id_of(SERIES, &bank, &window)).await? else {
+            return Err(IntakeError::NoWindow { bank, window });
+        };
+        let is_in_time = match self.naive {
+            true => row.state == WindowState::Open,
+            // Locks nothing. If the window begins to close before the commit, this runs again.
+            false => Window::admits(&row, ctx.plan()),
+        };
+        let state = if is_in_time { OrderState::Pending } else { OrderState::RejectedCutoff };
+        let order = Order { id, bank, window: row.id, amount, batch: None, state };
+        ctx.plan().add(New::new(order, ()));
+        Ok(state)
+    }
+}

@@ -1,0 +1,47 @@
+//! The clock of the database decides, and not those of the nodes.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use ekbatan::jobs::windows::WindowState;
+use support::Dialect;
+
+use crate::entries::Entries;
+use crate::scene::{Scene, add, nodes};
+
+on_every_database! {
+    nodes_whose_clocks_are_wrong_close_every_window_once_and_none_early,
+}
+
+async fn nodes_whose_clocks_are_wrong_close_every_window_once_and_none_early(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let mut processes = Vec::new();
+    for minutes in [0, 10, -10, 10, -10] {
+        let executor = scene.open_again(TimeDelta::minutes(minutes)).await;
+        processes.push((nodes(&executor, Entries::default()).await, executor));
+    }
+    // Far enough away that a clock which is ten minutes ahead would have closed it at once.
+    let later = scene.open("later", Duration::from_secs(5 * 60)).await;
+    let mut windows = Vec::new();
+    for n in 0..10 {
+        windows.push(scene.open(&format!("bank {n}"), Duration::from_millis(300)).await);
+    }
+    let mut in_time = vec![0; windows.len()];
+    for _ in 0..3 {
+        for (n, window) in windows.iter().enumerate() {
+            let executor = &processes[n % processes.len()].1;
+            in_time[n] += usize::from(add(executor, *window).await);
+        }
+    }
+    for window in &windows {
+        scene.until_state(*window, WindowState::Closed).await;
+    }
+    assert_eq!(scene.window(later).await.state, WindowState::Open);
+    for (nodes, _) in processes {
+        nodes.drain().await;
+    }
+    for (window, in_time) in windows.iter().zip(in_time) {
+        scene.assert_whole(*window, in_time, 3 - in_time).await;
+        assert_eq!(scene.events(*window).await, ["WindowOpened", "WindowClosing", "WindowClosed"]);
+    }
+}

@@ -1,0 +1,79 @@
+//! What comes in around the cutoff.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use ekbatan::jobs::windows::WindowState;
+use ekbatan::prelude::*;
+use support::{Dialect, soak, until};
+
+use crate::entries::{Entries, Entry, EntryState};
+use crate::scene::{Scene, add, nodes};
+
+on_every_database! {
+    what_comes_around_the_cutoff_is_batched_or_refused_as_it_was_answered,
+}
+
+mod on_servers {
+    use super::*;
+
+    on_every_database! {
+        only postgres and mysql and mariadb:
+        what_is_being_committed_at_the_cutoff_is_batched,
+    }
+}
+
+async fn what_comes_around_the_cutoff_is_batched_or_refused_as_it_was_answered(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let other = scene.open_again(TimeDelta::zero()).await;
+    let nodes = nodes(&scene.executor, Entries::default()).await;
+    for round in 0..soak::rounds(3, 100) {
+        let window = scene.open(&format!("bank {round}"), Duration::from_millis(200)).await;
+        let adding = (0..12).map(|n| {
+            let executor = if n % 2 == 0 { scene.executor.clone() } else { other.clone() };
+            tokio::spawn(async move {
+                let (mut in_time, mut late) = (0, 0);
+                while late < 3 {
+                    match add(&executor, window).await {
+                        true => in_time += 1,
+                        false => late += 1,
+                    }
+                }
+                (in_time, late)
+            })
+        });
+        let adding: Vec<_> = adding.collect();
+        let (mut in_time, mut late) = (0, 0);
+        for adding in adding {
+            let of_task = adding.await.unwrap();
+            (in_time, late) = (in_time + of_task.0, late + of_task.1);
+        }
+        scene.until_state(window, WindowState::Closed).await;
+        scene.assert_whole(window, in_time, late).await;
+    }
+    nodes.drain().await;
+}
+
+/// A select at the cutoff would not see it.
+async fn what_is_being_committed_at_the_cutoff_is_batched(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let window = scene.open("anna", Duration::from_secs(3_600)).await;
+    scene.add(window, 2).await;
+    let mut other = scene.scratch.connect().await;
+    other.execute("BEGIN").await;
+    let id = Id::<Entry>::new();
+    let insert = format!("INSERT INTO entries VALUES ('{id}', '{window}', 5, NULL, 'PENDING', 1)");
+    other.execute(&insert).await;
+    scene.cut_off(window).await;
+    let nodes = nodes(&scene.executor, Entries::default()).await;
+    scene.until_state(window, WindowState::Closing).await;
+    // The handler has the event, and waits.
+    let claimed = format!("FROM {} WHERE state = 'CLAIMED'", scene.scratch.eventlog("deliveries"));
+    until("the handler runs", async || !scene.scratch.select(&["id"], &claimed).await.is_empty())
+        .await;
+    assert_eq!(scene.entries(window, EntryState::Pending).await, 2);
+    other.execute("COMMIT").await;
+    scene.until_state(window, WindowState::Closed).await;
+    nodes.drain().await;
+    scene.assert_whole(window, 3, 0).await;
+}

@@ -1,0 +1,76 @@
+//! Which windows are opened, and by whom.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use ekbatan::jobs::windows::{NewWindow, Window, WindowError, WindowState, Windows};
+use ekbatan::prelude::*;
+use support::{Dialect, until};
+
+use crate::entries::{Entries, SERIES};
+use crate::scene::{Scene, jobs};
+
+on_every_database! {
+    the_job_opens_what_is_upcoming_once,
+    a_window_that_is_there_keeps_its_cutoff,
+    a_window_needs_names_that_can_be_stored,
+}
+
+async fn the_job_opens_what_is_upcoming_once(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let cutoff = scene.now().await + TimeDelta::hours(1);
+    let upcoming: Vec<_> =
+        (0..40).map(|n| NewWindow::new(format!("bank {n}"), "17h00", cutoff)).collect();
+    let series = Entries { upcoming, ..Entries::default() };
+    // One of them is there, and three processes open the others at the same time.
+    scene.open("bank 7", Duration::from_secs(3_600)).await;
+    let (other, third) =
+        (scene.open_again(TimeDelta::zero()).await, scene.open_again(TimeDelta::zero()).await);
+    let windows = Windows::new(series.clone());
+    let (nodes, opened) = tokio::join!(
+        async { (jobs(&scene.executor, series.clone()).await, jobs(&other, series.clone()).await) },
+        windows.open_upcoming(&third),
+    );
+    opened.unwrap();
+    let open = scene.databases.repository::<Window>();
+    until("all are open", async || open.count().await.unwrap() == 40).await;
+    nodes.0.drain(Duration::MAX).await;
+    nodes.1.drain(Duration::MAX).await;
+    for n in 0..40 {
+        let id = Window::id_of(SERIES, &format!("bank {n}"), "17h00");
+        let window = open.get(id).await.unwrap();
+        assert_eq!((window.state, window.version()), (WindowState::Open, 1));
+        assert_eq!(scene.events(id).await, ["WindowOpened"]);
+    }
+}
+
+async fn a_window_that_is_there_keeps_its_cutoff(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let windows = Windows::new(Entries::default());
+    let cutoff = scene.now().await + TimeDelta::hours(1);
+    let first = NewWindow::new("anna", "17h00", cutoff);
+    let opened = windows.open(&scene.executor, first).await.unwrap();
+    let second = NewWindow::new("anna", "17h00", cutoff + TimeDelta::hours(1));
+    let found = windows.open(&scene.executor, second).await.unwrap();
+    assert_eq!((found.cutoff, found.version()), (opened.cutoff, 1));
+    assert_eq!(scene.window(opened.id).await.key, "17h00");
+}
+
+async fn a_window_needs_names_that_can_be_stored(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let windows = Windows::new(Entries::default());
+    let cutoff = scene.now().await;
+    for (participant, key, wrong) in [
+        ("", "17h00", "participant"),
+        (" ", "17h00", "participant"),
+        ("anna", &*"x".repeat(256), "key"),
+    ] {
+        let new = NewWindow::new(participant, key, cutoff);
+        match windows.open(&scene.executor, new).await.unwrap_err() {
+            ExecuteError::Domain(WindowError::Name { what, .. }) => assert_eq!(what, wrong),
+            other => panic!("{other:?}"),
+        }
+    }
+    let longest = NewWindow::new("ä".repeat(127), "é".repeat(127), cutoff);
+    windows.open(&scene.executor, longest).await.unwrap();
+}
