@@ -37,7 +37,7 @@ async fn the_key_of_a_process_that_stands_still_gets_free(kind: Kind) {
         waits: true,
     });
     assert!(matches!(worker.receive().await, Report::Read));
-    worker.freeze();
+    worker.freeze_between_writes(&server.url).await;
     assert_eq!(server.held().await.len(), 1);
     let here = kind.connect(&server.url).await;
     let key = LockKey::named(&account);

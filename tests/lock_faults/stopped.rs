@@ -83,7 +83,7 @@ impl Scene {
         }
         match moment {
             Moment::BeforeItsCommit => {
-                self.stopped.freeze();
+                self.stopped.freeze_between_writes(&self.server.url).await;
                 self.stopped.send(&Request::GoOn);
             }
             Moment::CommitOnItsWay => {
@@ -99,7 +99,7 @@ impl Scene {
                     }
                     tokio::time::sleep(Duration::from_micros(200)).await;
                 }
-                self.stopped.freeze();
+                self.stopped.freeze_between_writes(&self.server.url).await;
             }
             Moment::Any => {
                 // The commit takes longer than stopping the process.
@@ -142,7 +142,7 @@ async fn a_stopped_holder_commits_nothing(kind: Kind) {
     let mut random = seed::random();
     use Moment::{Any, BeforeItsCommit, CommitOnItsWay};
     let moments = match kind {
-        // A process that is stopped while it writes to the file keeps the file locked for all.
+        // At any moment it may write to the file, which is then locked for all.
         Kind::Sqlite => [BeforeItsCommit, CommitOnItsWay, CommitOnItsWay, CommitOnItsWay],
         _ => [BeforeItsCommit, CommitOnItsWay, CommitOnItsWay, Any],
     };

@@ -37,7 +37,7 @@ async fn a_process_that_goes_on_too_late_batches_nothing(dialect: Dialect) {
     scene.cut_off(window).await;
     let mut process = WorkerProcess::<String>::start(&test, ORDER, &scene.scratch.url, Some);
     assert_eq!(process.receive().await, "chunk 1");
-    process.freeze();
+    process.freeze_between_writes(&scene.scratch.url).await;
     let nodes = nodes(&scene.executor, Entries::default()).await;
     scene.until_state(window, WindowState::Closed).await;
     process.thaw();

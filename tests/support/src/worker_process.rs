@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection};
 use tokio::sync::mpsc;
 
 /// Marks the lines of the output that are reports.
@@ -100,6 +102,17 @@ impl<R: DeserializeOwned + Send + 'static> WorkerProcess<R> {
         }
     }
 
+    /// Stops the process while it does not write to the SQLite file of this URL: one that is stopped in a write
+    /// keeps the file locked for all. For the URL of a server it is [`freeze`](Self::freeze).
+    pub async fn freeze_between_writes(&self, url: &str) {
+        self.freeze();
+        while url.starts_with("sqlite:") && is_locked(url).await {
+            self.thaw();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.freeze();
+        }
+    }
+
     fn stands_still(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         threads.into_iter().all(|thread| {
@@ -146,6 +159,15 @@ pub fn order<O: DeserializeOwned>(variable: &str) -> Option<O> {
     // The test harness has printed an incomplete line.
     println!();
     Some(serde_json::from_str(&order).unwrap())
+}
+
+/// Whether somebody writes to a file of SQLite.
+async fn is_locked(url: &str) -> bool {
+    let options: SqliteConnectOptions = url.parse().unwrap();
+    let mut connection = options.busy_timeout(Duration::ZERO).connect().await.unwrap();
+    let began = sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await;
+    connection.close().await.unwrap();
+    began.is_err()
 }
 
 /// Reports to the test, in a worker process.
