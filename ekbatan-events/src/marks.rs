@@ -1,7 +1,7 @@
 //! Marks events as handled whose handlers executed no action: their deliveries are deleted.
 //!
-//! Marks share commits. The first one is committed at once, and those that come meanwhile are committed
-//! together. Invariant: each is answered by what became of its own delivery.
+//! Marks share commits. Two are committed at once, and those that come meanwhile together. Invariant: each is
+//! answered by what became of its own delivery.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -71,15 +71,10 @@ impl Marks {
     async fn commit(&self, marks: Vec<WaitingMark>) {
         if marks.len() > 1 {
             let deliveries = marks.iter().map(|mark| mark.delivery.clone());
-            match self.deliveries.erase_all(deliveries).await.map_err(EventsError::from) {
-                Ok(()) => return marks.into_iter().for_each(|mark| mark.answer(Ok(true))),
-                // At least one is another node's; each is tried by itself.
-                Err(error) if error.is_stale() => {}
-                Err(error) => {
-                    let same = || DbError::new(DbErrorKind::Other, error.to_string());
-                    return marks.into_iter().for_each(|mark| mark.answer(Err(same().into())));
-                }
+            if self.deliveries.erase_all(deliveries).await.is_ok() {
+                return marks.into_iter().for_each(|mark| mark.answer(Ok(true)));
             }
+            // One may be another node's, and none may fail for it: each is tried by itself.
         }
         join_all(marks.into_iter().map(|mark| self.commit_one(mark))).await;
     }
@@ -133,12 +128,14 @@ impl MarkTask {
 }
 
 impl Drop for MarkTask {
-    /// After a panic, or at the end of the runtime, those that wait are told so.
+    /// After a panic, or at the end of the runtime, the waiting marks fail unless another task commits them.
     fn drop(&mut self) {
         if !self.has_ended {
             let mut queue = self.marks.lock();
             queue.tasks -= 1;
-            queue.waiting.clear();
+            if queue.tasks == 0 {
+                queue.waiting.clear();
+            }
         }
     }
 }
