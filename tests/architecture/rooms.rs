@@ -40,7 +40,7 @@ pub const TABLE: [RoomList; 12] = [
         room(&["postgres"], &["contract"]),
         room(&["mysql"], &["contract"]),
         room(&["sqlite"], &["contract"]),
-        rooms("use", &["database", "dialect", "doorbell", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction", "transaction_barrier"], &["contract", "postgres", "mysql", "sqlite"]),
+        rooms("use", &["barrier_queue", "database", "dialect", "doorbell", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction", "transaction_barrier"], &["contract", "postgres", "mysql", "sqlite"]),
     ] },
     // A strategy of contention knows neither the executor nor how a call is built.
     RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[

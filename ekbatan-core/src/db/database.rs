@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 
+use super::barrier_queue::BarrierQueue;
 use super::dialect::driver_for;
 use super::doorbell::Doorbell;
 use super::driver::{Connection, Driver};
@@ -16,7 +17,7 @@ use super::same_table::{self, Described, alike};
 use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, CommitToken, Committed, DbError, DbErrorKind,
     FoldedReads, Lanes, OpenAction, Pool, PooledConnection, Query, Route, Rows, SchemaError,
-    SizeLimits, TableError, TableInfo, TransactionBarrier, TransactionOptions, Use,
+    SizeLimits, TableError, TableInfo, TransactionOptions, Use,
 };
 use crate::config::DataSourceConfig;
 use crate::domain::{ColumnDef, ShardIdentifier, Table, TableKey, Value, ValueType};
@@ -32,7 +33,7 @@ pub(crate) struct Database {
     sizes: SizeLimits,
     /// The longest time of a commit.
     pub(super) commit_timeout: Duration,
-    pub(crate) barrier: TransactionBarrier,
+    pub(crate) barrier: BarrierQueue,
     tables: RwLock<HashMap<TableKey, Arc<TableInfo>>>,
 }
 
@@ -66,7 +67,7 @@ impl Database {
         let lanes = Lanes::start(driver.clone(), source);
         let (sizes, tables) = (SizeLimits::new(source), RwLock::default());
         let (folded_reads, doorbell) = (FoldedReads::default(), Doorbell::new(driver.clone()));
-        let (commit_timeout, barrier) = (source.commit_timeout, TransactionBarrier::default());
+        let (commit_timeout, barrier) = (source.commit_timeout, BarrierQueue::default());
         Ok(Self {
             shard,
             driver,

@@ -5,6 +5,7 @@
 //! - No dialect imports another one.
 //! - Outside of the dialects, only `raw` names sqlx.
 
+mod barrier_queue;
 mod batch;
 mod database;
 #[cfg(all(test, feature = "sqlite"))]
@@ -81,4 +82,4 @@ pub(crate) use stage::{
 pub use token::{CommitToken, CommitTokenError};
 pub use transaction::{Transaction, TransactionError, TransactionManager};
 pub use transaction_barrier::BarrierError;
-pub(crate) use transaction_barrier::TransactionBarrier;
+pub(crate) use transaction_barrier::pass_barrier;

@@ -9,10 +9,10 @@
 //! - The first list of transactions is read after the call. What is not in it begins later.
 //! - Callers that wait at the same time share a wait that begins after the last of them has arrived.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::open_transactions::has_open_transaction;
@@ -64,41 +64,30 @@ pub enum BarrierError {
     Database(#[from] DbError),
 }
 
-/// The barrier of a database.
-#[derive(Default)]
-pub(crate) struct TransactionBarrier {
-    /// How many callers have arrived.
-    arrived: AtomicU64,
-    /// How many of them have passed. Held by the one that waits for all of them.
-    passed: Mutex<u64>,
-}
-
-impl TransactionBarrier {
-    /// Waits until every transaction has ended that has begun before, for at most `longest`.
-    pub(crate) async fn pass(
-        &self,
-        database: &Database,
-        longest: Duration,
-    ) -> Result<(), BarrierError> {
-        if has_open_transaction(database) {
-            let why = "this task has a transaction of the database open, and would wait for itself; call the barrier after its end";
-            return Err(DbError::new(DbErrorKind::OpenTransaction, why).into());
-        }
-        let began = Instant::now();
-        let turn = self.arrived.fetch_add(1, Ordering::SeqCst) + 1;
-        let Ok(mut passed) = tokio::time::timeout(longest, self.passed.lock()).await else {
-            let open = vec!["another call waits for them".to_owned()];
-            return Err(BarrierError::StillOpen { shard: database.shard, waited: longest, open });
-        };
-        if *passed >= turn {
-            return Ok(());
-        }
-        let arrived = self.arrived.load(Ordering::SeqCst);
-        let wait = Wait { database, began, longest, reported: None };
-        wait.until_all_have_ended().await?;
-        *passed = arrived;
-        Ok(())
+/// Waits until every transaction of a database has ended that has begun before, for at most `longest`.
+pub(crate) async fn pass_barrier(
+    database: &Database,
+    longest: Duration,
+) -> Result<(), BarrierError> {
+    let queue = &database.barrier;
+    if has_open_transaction(database) {
+        let why = "this task has a transaction of the database open, and would wait for itself; call the barrier after its end";
+        return Err(DbError::new(DbErrorKind::OpenTransaction, why).into());
     }
+    let began = Instant::now();
+    let turn = queue.arrived.fetch_add(1, Ordering::SeqCst) + 1;
+    let Ok(mut passed) = tokio::time::timeout(longest, queue.passed.lock()).await else {
+        let open = queue.awaited.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        return Err(BarrierError::StillOpen { shard: database.shard, waited: longest, open });
+    };
+    if *passed >= turn {
+        return Ok(());
+    }
+    let arrived = queue.arrived.load(Ordering::SeqCst);
+    let wait = Wait { database, began, longest, reported: None };
+    wait.until_all_have_ended().await?;
+    *passed = arrived;
+    Ok(())
 }
 
 /// One wait.
@@ -140,7 +129,7 @@ impl Wait<'_> {
                 let (written, idle): (Vec<_>, Vec<_>) =
                     awaited.into_iter().partition(|of| of.has_written);
                 if !idle.is_empty() {
-                    let open = names(&idle);
+                    let open = list(&names(&idle));
                     tracing::warn!(shard = %self.database.shard, open, "transactions that have written nothing within commit_timeout are not waited for any more");
                 }
                 awaited = written;
@@ -148,11 +137,14 @@ impl Wait<'_> {
             if awaited.is_empty() {
                 return Ok(Some(running));
             }
-            self.report(&awaited);
+            let open = names(&awaited);
+            open.clone_into(
+                &mut self.database.barrier.awaited.lock().unwrap_or_else(PoisonError::into_inner),
+            );
+            self.report(&open);
             let left = self.longest.saturating_sub(self.began.elapsed());
             if left.is_zero() {
                 let waited = self.began.elapsed();
-                let open = awaited.into_iter().map(|of| of.who).collect();
                 return Err(BarrierError::StillOpen { shard: self.database.shard, waited, open });
             }
             tokio::time::sleep(pause.min(left)).await;
@@ -172,29 +164,30 @@ impl Wait<'_> {
     async fn without_looking(self, looked: Instant) -> Result<(), BarrierError> {
         let (database, longest) = (self.database, self.longest);
         let (shard, commit_timeout) = (database.shard, database.commit_timeout);
-        if longest.saturating_sub(self.began.elapsed()) < commit_timeout {
+        let left = commit_timeout.saturating_sub(looked.elapsed());
+        if longest.saturating_sub(self.began.elapsed()) < left {
             return Err(BarrierError::Unseen { shard, commit_timeout, longest });
         }
         tracing::debug!(%shard, ?commit_timeout, "open transactions cannot be seen; waiting for commit_timeout");
-        tokio::time::sleep(commit_timeout.saturating_sub(looked.elapsed())).await;
+        tokio::time::sleep(left).await;
         Ok(())
     }
 
-    fn report(&mut self, awaited: &[RunningTransaction]) {
+    fn report(&mut self, open: &[String]) {
         let is_due = match self.reported {
             None => self.began.elapsed() >= FIRST_REPORT,
             Some(last) => last.elapsed() >= LATER_REPORTS,
         };
         if is_due {
             self.reported = Some(Instant::now());
-            let (waited, open) = (self.began.elapsed(), names(awaited));
+            let (waited, open) = (self.began.elapsed(), list(open));
             tracing::warn!(shard = %self.database.shard, ?waited, open, "waiting for transactions that began before");
         }
     }
 }
 
-fn names(transactions: &[RunningTransaction]) -> String {
-    list(&transactions.iter().map(|of| of.who.clone()).collect::<Vec<_>>())
+fn names(transactions: &[RunningTransaction]) -> Vec<String> {
+    transactions.iter().map(|of| of.who.clone()).collect()
 }
 
 fn list(names: &[String]) -> String {

@@ -12,6 +12,7 @@ use crate::db::RawConnection;
 use crate::db::doorbell::DoorbellMember;
 use crate::db::{
     BarrierError, Capabilities, Database, DbError, PoolStatus, Route, TransactionManager,
+    pass_barrier,
 };
 use crate::domain::{Changed, Entity, FieldError, ShardIdentifier, Stored};
 use crate::outbox::Mark;
@@ -77,7 +78,7 @@ impl Shard {
     /// Fails if transactions are still open after `longest`, and names them. Several calls at a time wait
     /// together.
     pub async fn transaction_barrier(&self, longest: Duration) -> Result<(), BarrierError> {
-        self.database.barrier.pass(&self.database, longest).await
+        pass_barrier(&self.database, longest).await
     }
 
     /// A further database of the shard, by its camelCase name, such as `lockConfig`.
