@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use ekbatan::jobs::windows::WindowState;
+use ekbatan::jobs::windows::{WindowState, Windows};
+use ekbatan::jobs::{JobNode, JobOperations, Schedule};
 use support::Dialect;
 
 use crate::entries::Entries;
-use crate::scene::{Scene, add, nodes};
+use crate::scene::{NAME, Scene, add, nodes};
 
 on_every_database! {
     nodes_whose_clocks_are_wrong_close_every_window_once_and_none_early,
+    a_run_waits_for_windows_whose_clock_is_behind_its_own,
 }
 
 async fn nodes_whose_clocks_are_wrong_close_every_window_once_and_none_early(dialect: Dialect) {
@@ -44,4 +46,26 @@ async fn nodes_whose_clocks_are_wrong_close_every_window_once_and_none_early(dia
         scene.assert_whole(*window, in_time, 3 - in_time).await;
         assert_eq!(scene.events(*window).await, ["WindowOpened", "WindowClosing", "WindowClosed"]);
     }
+}
+
+/// A run whose slot has not come yet stands for a shard whose clock is behind that of the default shard.
+async fn a_run_waits_for_windows_whose_clock_is_behind_its_own(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let start = async || {
+        let windows = Windows::new(Entries::default());
+        let never = Schedule::cron("0 0 29 2 *", "UTC").unwrap();
+        windows.add_job(JobNode::builder(&scene.executor), never).start().await.unwrap()
+    };
+    // From now on the job is known.
+    start().await.drain(Duration::MAX).await;
+    let window = scene.open("anna", Duration::from_secs(3)).await;
+    JobOperations::new(&scene.databases).run_now(NAME, "alice", "a test").await.unwrap();
+    let (runs, windows) = (scene.scratch.eventlog("job_runs"), scene.scratch.eventlog("windows"));
+    scene
+        .scratch
+        .execute(&format!("UPDATE {runs} SET slot = (SELECT cutoff FROM {windows})"))
+        .await;
+    let jobs = start().await;
+    scene.until_state(window, WindowState::Closing).await;
+    jobs.drain(Duration::MAX).await;
 }

@@ -15,7 +15,7 @@ use crate::scene::{NAME, Scene, nodes};
 on_every_database! {
     one_that_always_fails_holds_up_no_other,
     one_that_hangs_holds_up_no_other,
-    a_batch_that_never_ends_is_an_error,
+    a_batch_that_never_ends_is_an_error_and_goes_on_once_it_is_mended,
 }
 
 /// One whose first chunk is batched, and whose second one fails.
@@ -98,9 +98,10 @@ async fn one_that_hangs_holds_up_no_other(dialect: Dialect) {
     nodes.node.drain(Duration::ZERO).await;
 }
 
-async fn a_batch_that_never_ends_is_an_error(dialect: Dialect) {
+async fn a_batch_that_never_ends_is_an_error_and_goes_on_once_it_is_mended(dialect: Dialect) {
     let scene = Scene::start(dialect).await;
     let window = scene.open("anna", Duration::ZERO).await;
+    scene.add(window, 3).await;
     let batch = BatchEntries {
         before: Arc::new(|_, _| async { Ok(Some(ChunkOutcome::more(0))) }.boxed()),
         never_knows_the_last: false,
@@ -117,4 +118,8 @@ async fn a_batch_that_never_ends_is_an_error(dialect: Dialect) {
     assert_eq!(operations.pending(NAME).await.unwrap(), 1);
     assert_eq!(scene.window(window).await.chunks, 0);
     nodes.drain().await;
+    let mended = crate::scene::nodes(&scene.executor, Entries::default()).await;
+    scene.until_state(window, WindowState::Closed).await;
+    mended.drain().await;
+    scene.assert_whole(window, 3, 0).await;
 }

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use ekbatan_core::action::{Action, ActionContext};
+use ekbatan_core::action::{Action, ActionContext, Contention};
+use ekbatan_core::domain::LockKey;
 use ekbatan_core::repository::ReadError;
 
 use super::series::{ChunkOutcome, WindowChunk, WindowSeries};
@@ -21,6 +22,11 @@ pub(super) enum ChunkError<E: std::error::Error> {
     Batch(E),
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// A call that fails leaves no output under its key, so the chunk runs again once this is mended.
+    #[error(
+        "it has no rows, and is said not to be the last one; answer `ChunkOutcome::last` when no row is left"
+    )]
+    Fruitless,
 }
 
 impl<S: WindowSeries> Action for BatchChunk<S> {
@@ -41,12 +47,21 @@ impl<S: WindowSeries> Action for BatchChunk<S> {
             return Ok(ChunkOutcome::more(0));
         }
         let outcome = self.0.batch().perform(ctx, chunk).await.map_err(ChunkError::Batch)?;
-        // A chunk without rows leaves no trace.
-        if outcome.rows > 0
-            && let Some(window) = window.batched(chunk.number, outcome.rows)
-        {
+        if outcome.rows == 0 {
+            // A last chunk without rows is not counted.
+            return if outcome.is_last { Ok(outcome) } else { Err(ChunkError::Fruitless) };
+        }
+        if let Some(window) = window.batched(chunk.number, outcome.rows) {
             ctx.plan().update(window);
         }
         Ok(outcome)
+    }
+
+    fn contention_keys(&self, chunk: &WindowChunk) -> Vec<LockKey> {
+        self.0.batch().contention_keys(chunk)
+    }
+
+    fn contention(&self) -> Option<Contention> {
+        self.0.batch().contention()
     }
 }

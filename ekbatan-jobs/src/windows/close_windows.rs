@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use ekbatan_core::action::{ErrorKind, ExecuteError};
 use ekbatan_core::repository::PageRequest;
 use ekbatan_core::shard::Shard;
@@ -26,6 +27,9 @@ const PAGE: usize = 1_000;
 /// The pauses before windows are tried again that could not begin to close.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The longest time between two looks at windows whose cutoff is about to come by their own clock.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 /// Begins to close the windows of a series, and opens others.
 pub(super) struct CloseWindows<S>(pub(super) Arc<S>);
@@ -101,10 +105,7 @@ async fn close_due_on<S: WindowSeries>(
     let windows = ctx.executor().databases().repository::<Window>().on_shard(&shard);
     loop {
         let now = shard.database_time().await?;
-        let due = Window::SERIES.eq(S::NAME)
-            & Window::STATE.eq(WindowState::Open)
-            & Window::CUTOFF.le(now);
-        let due = windows.page(PageRequest::first(PAGE).filter(due)).await?.rows;
+        let due = windows.page(open_until::<S>(now)).await?.rows;
         let is_all = due.len() < PAGE;
         let closing = due.into_iter().map(|window| async move {
             let closed = ctx.execute(&BeginClosing, DueWindow { window: window.id, now }).await;
@@ -128,7 +129,17 @@ async fn close_due_on<S: WindowSeries>(
             return Err(SeriesError::Close { count, key, participant, error: error.into() });
         }
         if is_all {
-            return Ok(());
+            // The clock of this database may be behind the one by which the run was begun.
+            let slot = windows.page(open_until::<S>(ctx.slot())).await?.rows;
+            let Some(next) = slot.iter().map(|window| window.cutoff).min() else { return Ok(()) };
+            let left = (next - now).to_std().unwrap_or_default();
+            tokio::time::sleep(left.min(LONGEST_LOOK)).await;
         }
     }
+}
+
+/// The windows that are open although their cutoff is not after this instant.
+fn open_until<S: WindowSeries>(instant: DateTime<Utc>) -> PageRequest<Window> {
+    let open = Window::SERIES.eq(S::NAME) & Window::STATE.eq(WindowState::Open);
+    PageRequest::first(PAGE).filter(open & Window::CUTOFF.le(instant))
 }

@@ -52,10 +52,6 @@ pub(super) enum SeriesError {
     Close { count: usize, key: String, participant: String, error: BoxError },
     #[error("chunk {chunk} was not batched: {error}")]
     Chunk { chunk: i64, error: BoxError },
-    #[error(
-        "chunk {0} has no rows, and is said not to be the last one; answer `ChunkOutcome::last` when no row is left"
-    )]
-    Fruitless(i64),
     #[error("everything is batched, and the window is not closed: {0}")]
     Finish(BoxError),
     #[error("`{0}` is no id of a window")]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::action::{Action, ActionContext};
-use ekbatan_core::domain::ShardedId;
+use ekbatan_core::action::{Action, ActionContext, Contention};
+use ekbatan_core::domain::{LockKey, ShardedId};
 use ekbatan_core::repository::ReadError;
 use serde::{Deserialize, Serialize};
 
@@ -57,5 +57,13 @@ impl<S: WindowSeries> Action for RefuseLate<S> {
         of: &OfWindow,
     ) -> Result<Self::Output, Self::Error> {
         self.0.refuse().perform(ctx, of).await
+    }
+
+    fn contention_keys(&self, of: &OfWindow) -> Vec<LockKey> {
+        self.0.refuse().contention_keys(of)
+    }
+
+    fn contention(&self) -> Option<Contention> {
+        self.0.refuse().contention()
     }
 }

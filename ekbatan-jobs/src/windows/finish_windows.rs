@@ -15,11 +15,12 @@ use super::finish_closing::{BatchedWindow, FinishClosing};
 use super::series::{WindowChunk, WindowSeries};
 use super::window::{Window, WindowEvent, WindowState};
 
-/// How long one run waits for open transactions. Then it fails, and says who has them open.
-const LONGEST_BARRIER: Duration = Duration::from_secs(5 * 60);
-
 /// Batches what has come into the windows of a series, and closes them.
-pub(super) struct FinishWindows<S>(pub(super) Arc<S>);
+pub(super) struct FinishWindows<S> {
+    pub(super) series: Arc<S>,
+    /// How long one run waits for open transactions. Then it fails, and says who has them open.
+    pub(super) longest_barrier: Duration,
+}
 
 impl<S: WindowSeries> EventHandler for FinishWindows<S> {
     const NAME: &'static str = S::NAME;
@@ -40,13 +41,13 @@ impl<S: WindowSeries> EventHandler for FinishWindows<S> {
         let window = event.model_id.parse::<ShardedId<Window>>();
         let window = window.map_err(|_| SeriesError::Id(event.model_id.clone()))?;
         let shard = ctx.executor().databases().shard(event.shard)?;
-        shard.transaction_barrier(LONGEST_BARRIER).await.map_err(WindowError::from)?;
+        shard.transaction_barrier(self.longest_barrier).await.map_err(WindowError::from)?;
         let has_batched = self.batch(ctx, window).await?;
         if !has_batched {
             return Ok(());
         }
         let now = shard.database_time().await?;
-        let finish = FinishClosing(self.0.clone());
+        let finish = FinishClosing(self.series.clone());
         let finished = ctx.execute(&finish, BatchedWindow { window, now }).await;
         finished.map_err(|error| SeriesError::Finish(error.into()))?;
         tracing::info!(series, window = %key, participant, "a window is closed");
@@ -63,17 +64,13 @@ impl<S: WindowSeries> FinishWindows<S> {
     ) -> Result<bool, SeriesError> {
         let executor = ctx.executor();
         let windows = executor.databases().repository::<Window>();
-        let batch = BatchChunk(self.0.clone());
-        let mut fruitless = None;
+        let batch = BatchChunk(self.series.clone());
         loop {
             let row = windows.get(window).await?;
             match row.state {
                 WindowState::Closing => {}
                 WindowState::Closed => return Ok(false),
                 WindowState::Open => return Err(SeriesError::Reopened),
-            }
-            if fruitless == Some(row.chunks) {
-                return Err(SeriesError::Fruitless(row.chunks));
             }
             let chunk = WindowChunk { window, number: row.chunks };
             // However often this chunk is asked for, by whichever run: it has the answer of the first.
@@ -85,7 +82,6 @@ impl<S: WindowSeries> FinishWindows<S> {
             if outcome.is_last {
                 return Ok(true);
             }
-            fruitless = (outcome.rows == 0).then_some(chunk.number);
         }
     }
 }

@@ -21,6 +21,9 @@ use crate::schedule::Schedule;
 /// The longest time of one run that batches a window. The next run goes on where it was.
 const LONGEST_RUN: Duration = Duration::from_secs(10 * 60);
 
+/// The longest time that such a run waits for open transactions.
+const LONGEST_BARRIER: Duration = Duration::from_secs(5 * 60);
+
 /// The windows of a series, for the nodes of a process. Cheap to clone.
 ///
 /// The executor needs the model [`Window`]: `.model::<Window>()`.
@@ -43,12 +46,13 @@ pub struct Windows<S> {
     series: Arc<S>,
     job: JobOptions,
     handler: HandlerOptions,
+    longest_barrier: Duration,
 }
 
 impl<S> Clone for Windows<S> {
     fn clone(&self) -> Self {
         let (series, job, handler) = (self.series.clone(), self.job.clone(), self.handler.clone());
-        Self { series, job, handler }
+        Self { series, job, handler, longest_barrier: self.longest_barrier }
     }
 }
 
@@ -59,6 +63,7 @@ impl<S: WindowSeries> Windows<S> {
             series: Arc::new(series),
             job: JobOptions::default().overlap(Overlap::Allow),
             handler: HandlerOptions::default().timeout(LONGEST_RUN),
+            longest_barrier: LONGEST_BARRIER,
         }
     }
 
@@ -78,6 +83,15 @@ impl<S: WindowSeries> Windows<S> {
         self
     }
 
+    /// Sets how long a run of the handler waits for transactions that began before the closing; five minutes
+    /// unless set. After that it fails, names who has them open, and is tried again. Where the login cannot
+    /// see the transactions of others, it must be longer than the `commit_timeout`.
+    #[must_use]
+    pub fn longest_barrier(mut self, longest: Duration) -> Self {
+        self.longest_barrier = longest;
+        self
+    }
+
     /// Adds the job that opens windows and begins to close those that are due. Give it the schedule of the
     /// cutoffs, or a short rate if windows have cutoffs of their own.
     pub fn add_job(&self, node: JobNodeBuilder, schedule: Schedule) -> JobNodeBuilder {
@@ -86,7 +100,8 @@ impl<S: WindowSeries> Windows<S> {
 
     /// Adds the handler that batches and closes the windows, and the action that refuses what is late.
     pub fn add_handlers(&self, node: NodeBuilder) -> NodeBuilder {
-        let finish = FinishWindows(self.series.clone());
+        let series = self.series.clone();
+        let finish = FinishWindows { series, longest_barrier: self.longest_barrier };
         let options = self.handler.clone().only(["WindowClosing"]);
         node.handler_with(finish, options).action(RefuseLate(self.series.clone()))
     }
@@ -100,11 +115,7 @@ impl<S: WindowSeries> Windows<S> {
         let databases = executor.databases();
         let now = databases.default_shard().database_time().await?;
         for window in self.series.upcoming(databases, now).await? {
-            match self.open(executor, window).await {
-                // Another process has opened it meanwhile.
-                Err(error) if error.kind() == ErrorKind::Unique => {}
-                opened => drop(opened?),
-            }
+            self.open(executor, window).await?;
         }
         Ok(())
     }
@@ -115,6 +126,12 @@ impl<S: WindowSeries> Windows<S> {
         executor: &ActionExecutor,
         window: NewWindow,
     ) -> Result<Stored<Window>, ExecuteError<WindowError>> {
-        executor.execute(&OpenWindow { series: S::NAME }, window).principal(S::NAME).await
+        let open = OpenWindow { series: S::NAME };
+        let call = || executor.execute(&open, window.clone()).principal(S::NAME);
+        match call().await {
+            // Another process has opened it meanwhile.
+            Err(error) if error.kind() == ErrorKind::Unique => call().await,
+            opened => opened,
+        }
     }
 }

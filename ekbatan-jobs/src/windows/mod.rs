@@ -3,7 +3,7 @@
 //! What always holds:
 //! - A row is in a batch of its window, once, or it was refused; never both.
 //! - Nothing is batched before the cutoff of the window, by the clock of the database.
-//! - Whoever adds a row locks nothing, and waits for nobody.
+//! - An action that adds a row locks nothing, and waits for nobody.
 //!
 //! A window is a row of `eventlog.windows`. An action that adds rows reads it, and its commit compares
 //! what it has read ([`Window::admits`]). Closing takes three steps, and each can be repeated:

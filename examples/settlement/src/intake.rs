@@ -10,7 +10,7 @@ use crate::settlement::SERIES;
 
 /// Stores an order as `PENDING`, or as `REJECTED_CUTOFF` if its window closes already.
 pub struct AcceptOrder {
-    /// As the seed of the failures does it: the commit does not compare what was read.
+    /// The commit does not compare the window that was read, to show what is lost then.
     pub naive: bool,
 }
 
