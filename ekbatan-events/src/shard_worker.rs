@@ -214,11 +214,12 @@ impl ShardWorker {
                     claimed.iter().filter(|one| is_held(one)).filter_map(Claimed::stream);
                 rounds.failed_meanwhile.extend(held_streams);
                 let failed = &rounds.failed_meanwhile;
+                let closed = &rounds.closed_meanwhile;
                 // A handler may have been paused or closed meanwhile.
                 let is_late = |one: &mut Claimed| {
                     is_held(one)
                         || one.handler.is_paused()
-                        || !work.relays.is_open(one.handler.name)
+                        || closed.contains(one.handler.name)
                         || one.stream().is_some_and(|key| failed.contains(&key))
                 };
                 for handler in self.handlers.iter() {
@@ -308,6 +309,7 @@ impl ShardWorker {
         }
         if work.relays.sent(handler, is_away) {
             self.owner.close_handler(handler);
+            work.rounds.closed_meanwhile.insert(handler);
             let now = self.runner.clock.now();
             for one in work.streams.take_waiting_of(handler) {
                 let born = self.owner.forget(handler, one.delivery.stream);

@@ -73,5 +73,6 @@ mod debezium;
 mod in_process_broker;
 mod order;
 mod refusals;
+mod reopening;
 mod repetition;
 mod sizes;
