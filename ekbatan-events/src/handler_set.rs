@@ -25,8 +25,8 @@ const HELD_FOR_RELAY: usize = 1_024;
 /// The most events of a batch.
 const BATCH: usize = 1_000;
 
-/// The names of relays. They come from a configuration; each is kept once, for as long as the process
-/// lives.
+/// The names of relays. They come from a configuration, or from the subscriptions of other nodes; each is
+/// kept once, for as long as the process lives.
 static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
 
 /// A rate over a longer time would hold what a node has claimed for that long.
@@ -323,7 +323,8 @@ fn aliases(handler: &Handler) -> impl Iterator<Item = &str> {
     handler.options.aliases.iter().map(String::as_str)
 }
 
-fn kept_name(name: &str) -> &'static str {
+/// The name of a relay, kept for the life of the process.
+pub(crate) fn kept_name(name: &str) -> &'static str {
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(kept) = names.get(name) {
         return kept;

@@ -73,7 +73,7 @@ impl Runner {
             let payload = std::mem::take(&mut event.payload);
             events.push(UndecodedEvent::new(payload, event, attempt, shard));
         }
-        let sending = relay.send(RelaySender::new(shard, node), &events);
+        let sending = relay.send(RelaySender::new(handler.name, shard, node), &events);
         let sending = AssertUnwindSafe(sending).catch_unwind();
         let (answers, why) = match tokio::time::timeout(handler.options.timeout, sending).await {
             Ok(Ok(answers)) => (answers, "the relay did not say what became of it".to_owned()),

@@ -27,7 +27,7 @@ const MOST_BYTES: usize = 1_048_588 - 512;
 ///   with `isolation.level=read_committed`; others may see messages of transactions that were aborted.
 /// - The producer of a node is fenced before another node sends what it had claimed: whatever it sends
 ///   afterwards is refused by the cluster, however long it was frozen. Transactional ids are
-///   `ekbatan.` with the shard and the identity of the node; they need the rights for that prefix.
+///   `ekbatan.` with the relay, the shard and the identity of the node; they need the rights for that prefix.
 /// - The message's key is the Kafka key, so the messages of a model are in one partition, in order.
 /// - A record that is too large stops its model only: the others of its transaction are sent again without
 ///   it.
@@ -135,7 +135,9 @@ impl KafkaBroker {
         let lane = Lane::open(&self.settings, &transactional_id(sender)).await?;
         lanes.insert(sender, Arc::new(lane));
         // What a node was before, it never is again.
-        lanes.retain(|of, _| of.shard != sender.shard || of.node == sender.node);
+        lanes.retain(|of, _| {
+            (of.relay, of.shard) != (sender.relay, sender.shard) || of.node == sender.node
+        });
         Ok(())
     }
 
@@ -262,7 +264,9 @@ fn unavailable(why: String, count: usize) -> Vec<Receipt> {
     vec![Receipt::unavailable(why); count]
 }
 
-/// The identity of a node is its own on each shard, and never comes again.
+/// The relays of a node may use one cluster, so each has an id of its own. The identity of a node is its own
+/// on each shard, and never comes again.
 fn transactional_id(sender: RelaySender) -> String {
-    format!("ekbatan.{}.{}", sender.shard.to_string().replace('/', "-"), sender.node)
+    let RelaySender { relay, shard, node, .. } = sender;
+    format!("ekbatan.{relay}.{}.{node}", shard.to_string().replace('/', "-"))
 }

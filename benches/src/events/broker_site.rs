@@ -181,8 +181,8 @@ impl Publisher {
             Self::InProcess(broker) => {
                 let message = |of: Outgoing| OutgoingMessage::new(of.id, TOPIC, of.key, of.payload);
                 let messages = events.into_iter().map(message).collect();
-                let sender =
-                    RelaySender::new(ekbatan::domain::ShardIdentifier::DEFAULT, Uuid::nil());
+                let shard = ekbatan::domain::ShardIdentifier::DEFAULT;
+                let sender = RelaySender::new("by hand", shard, Uuid::nil());
                 let receipts = broker.publish(sender, messages).await;
                 if receipts.iter().any(|receipt| *receipt != Receipt::Accepted) {
                     return Err("the broker did not accept all messages".into());

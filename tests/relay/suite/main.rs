@@ -70,6 +70,7 @@ mod site;
 
 mod arrival;
 mod debezium;
+mod fences;
 mod in_process_broker;
 mod order;
 mod refusals;

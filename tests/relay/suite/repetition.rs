@@ -12,7 +12,7 @@ use support::worker_process::{self, WorkerProcess};
 use support::{Dialect, until};
 
 use crate::scene::{
-    Scene, assert_in_order, assert_no_repetition, executor, node, open_wallet, relay,
+    RELAY, Scene, assert_in_order, assert_no_repetition, executor, node, open_wallet, relay,
 };
 use crate::site::{Address, Kind, SharedBroker};
 
@@ -25,7 +25,7 @@ on_every_broker! { only servers:
 async fn a_message_that_is_sent_twice_is_accepted_twice(kind: Kind) {
     let scene = Scene::start(kind, Dialect::Sqlite).await;
     let broker = scene.site.broker();
-    let sender = RelaySender::new(ShardIdentifier::DEFAULT, Uuid::now_v7());
+    let sender = RelaySender::new(RELAY, ShardIdentifier::DEFAULT, Uuid::now_v7());
     broker.check(RelayTerms::of_lease(Duration::from_secs(15))).await.unwrap();
     broker.open(sender).await.unwrap();
     let topic = scene.site.topic();
