@@ -88,6 +88,24 @@ fn relay(name: &str, broker: &Arc<Fencing>) -> Relay {
     Relay::new(name, SharedBroker::new(broker.clone()))
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_does_not_fence_keeps_no_other_relay_waiting() {
+    let scene = Scene::start(Kind::InProcess, Dialect::Sqlite).await;
+    let silent = Fencing::new(None, false);
+    let lost = scene.node().relay(relay("first", &silent)).relay(relay("second", &silent));
+    let lost = lost.start().await.unwrap();
+    open_wallet(&scene.executor).await;
+    until("both are sending it", async || *silent.begun.lock().unwrap() == 2).await;
+    drop(lost);
+
+    let sending = Fencing::new(Some(scene.site.broker()), true);
+    let other = scene.open_again().await;
+    let node = crate::scene::node(&other).relay(relay("first", &silent));
+    let _node = node.relay(relay("second", &sending)).start().await.unwrap();
+    assert_in_order(&scene.until_received(1).await, 1, 1);
+    assert_eq!(*silent.begun.lock().unwrap(), 2, "the lost node may still send the other one");
+}
+
 /// The lost node may have run another version of the program.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_node_is_fenced_under_all_names_of_relays() {
