@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan_core::config::{ExposeSecret, RelayConfig};
-use ekbatan_relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms};
+use ekbatan_relay::{
+    Broker, BrokerError, OutgoingMessage, PUBLISH_TIME, Receipt, RelaySender, RelayTerms,
+};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::error::RabbitMqError;
 use crate::session::Session;
@@ -15,6 +18,10 @@ use crate::wave::{self, Sent};
 
 /// The time after which an answer is not waited for any more.
 const ACK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time after which no further message is sent by itself to find the one that the server refuses. It
+/// begins within [`PUBLISH_TIME`], so the call ends before it is dropped.
+const LONGEST_SEARCH: Duration = Duration::from_secs(PUBLISH_TIME.as_secs() / 2);
 
 /// The greatest message of RabbitMQ 4, unless it is configured otherwise. Earlier ones take more.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -173,16 +180,22 @@ impl RabbitMqBroker {
             Sent::Lost(why) => vec![Receipt::unavailable(why); messages.len()],
             Sent::Closed(error) if messages.len() == 1 => vec![wave::receipt_of_close(&error)],
             Sent::Closed(_) => {
+                let until = Instant::now() + LONGEST_SEARCH;
                 let mut receipts = Vec::with_capacity(messages.len());
                 for message in messages {
-                    receipts.push(match self.send(session, std::slice::from_ref(message)).await {
-                        Sent::All(receipts) => {
-                            receipts.into_iter().next().unwrap_or(Receipt::NotSent)
+                    if Instant::now() >= until {
+                        break;
+                    }
+                    match self.send(session, std::slice::from_ref(message)).await {
+                        Sent::All(of_one) => receipts.extend(of_one),
+                        Sent::Closed(error) => receipts.push(wave::receipt_of_close(&error)),
+                        Sent::Lost(why) => {
+                            receipts.push(Receipt::unavailable(why));
+                            break;
                         }
-                        Sent::Closed(error) => wave::receipt_of_close(&error),
-                        Sent::Lost(why) => Receipt::unavailable(why),
-                    });
+                    }
                 }
+                receipts.resize(messages.len(), Receipt::NotSent);
                 receipts
             }
         }
