@@ -72,6 +72,8 @@ mod arrival;
 mod debezium;
 mod fences;
 mod in_process_broker;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod order;
 mod refusals;
 mod reopening;
