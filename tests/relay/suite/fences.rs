@@ -9,7 +9,7 @@ use ekbatan::relay::{
 };
 use support::{Dialect, until};
 
-use crate::scene::{Scene, assert_in_order, assert_no_repetition, open_wallet};
+use crate::scene::{SHORT_LEASE, Scene, assert_in_order, assert_no_repetition, node, open_wallet};
 use crate::site::{Kind, SharedBroker};
 
 on_every_broker! { two_relays_of_a_node_send_side_by_side }
@@ -35,21 +35,21 @@ async fn two_relays_of_a_node_send_side_by_side(kind: Kind) {
 }
 
 /// Never answers to a message, and fences, or does not answer to that either.
+#[derive(Clone)]
 struct Fencing {
     broker: Option<SharedBroker>,
     answers: bool,
-    begun: Mutex<usize>,
-    fenced: Mutex<BTreeSet<&'static str>>,
+    begun: Arc<Mutex<usize>>,
+    fenced: Arc<Mutex<BTreeSet<&'static str>>>,
 }
 
 impl Fencing {
-    fn new(broker: Option<SharedBroker>, answers: bool) -> Arc<Self> {
-        let (begun, fenced) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { broker, answers, begun, fenced })
+    fn new(broker: Option<SharedBroker>, answers: bool) -> Self {
+        Self { broker, answers, begun: Arc::default(), fenced: Arc::default() }
     }
 }
 
-impl Broker for Arc<Fencing> {
+impl Broker for Fencing {
     fn describe(&self) -> String {
         "a broker that fences".to_owned()
     }
@@ -84,7 +84,7 @@ impl Broker for Arc<Fencing> {
     }
 }
 
-fn relay(name: &str, broker: &Arc<Fencing>) -> Relay {
+fn relay(name: &str, broker: &Fencing) -> Relay {
     Relay::new(name, SharedBroker::new(broker.clone()))
 }
 
@@ -100,7 +100,7 @@ async fn a_broker_that_does_not_fence_keeps_no_other_relay_waiting() {
 
     let sending = Fencing::new(Some(scene.site.broker()), true);
     let other = scene.open_again().await;
-    let node = crate::scene::node(&other).relay(relay("first", &silent));
+    let node = node(&other).lease(SHORT_LEASE).relay(relay("first", &silent));
     let _node = node.relay(relay("second", &sending)).start().await.unwrap();
     assert_in_order(&scene.until_received(1).await, 1, 1);
     assert_eq!(*silent.begun.lock().unwrap(), 2, "the lost node may still send the other one");
@@ -119,7 +119,7 @@ async fn a_lost_node_is_fenced_under_all_names_of_relays() {
     let sending = Fencing::new(Some(scene.site.broker()), true);
     let later = relay("later", &sending).alias("earlier");
     let other = scene.open_again().await;
-    let _node = crate::scene::node(&other).relay(later).start().await.unwrap();
+    let _node = node(&other).lease(SHORT_LEASE).relay(later).start().await.unwrap();
     assert_in_order(&scene.until_received(1).await, 1, 1);
     assert_eq!(*sending.fenced.lock().unwrap(), BTreeSet::from(["earlier", "later"]));
 }
