@@ -12,7 +12,6 @@ use ekbatan_relay::{
 use tokio::time::Instant;
 
 use crate::answers;
-use crate::error::KafkaError;
 use crate::node_producer::{NodeProducer, Outcome};
 use crate::settings::{KafkaLogin, Settings};
 

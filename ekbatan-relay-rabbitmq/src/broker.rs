@@ -208,6 +208,10 @@ impl Broker for RabbitMqBroker {
     }
 
     async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
+        let bytes = self.settings.exchange.len();
+        if bytes > wave::LONGEST_NAME {
+            return Err(RabbitMqError::ExchangeName { bytes, most: wave::LONGEST_NAME }.into());
+        }
         Ok(self.look().await?)
     }
 

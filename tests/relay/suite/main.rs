@@ -75,6 +75,8 @@ mod in_process_broker;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod order;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 mod refusals;
 mod reopening;
 mod repetition;

@@ -18,12 +18,13 @@ const HELD_BACK: &str = "\
         WHEN (NEW.model_version = 3 AND NEW.state = 'CLAIMED') EXECUTE FUNCTION hold_back()";
 
 /// Sends a batch, or says that the broker is away, as the test tells it.
+#[derive(Clone)]
 struct Directed {
     broker: SharedBroker,
-    begun: AtomicUsize,
-    opened: AtomicUsize,
+    begun: Arc<AtomicUsize>,
+    opened: Arc<AtomicUsize>,
     /// Once the test tells nothing more, everything is sent.
-    directions: Mutex<mpsc::UnboundedReceiver<Direction>>,
+    directions: Arc<Mutex<mpsc::UnboundedReceiver<Direction>>>,
 }
 
 enum Direction {
@@ -31,7 +32,7 @@ enum Direction {
     BeAway,
 }
 
-impl Broker for Arc<Directed> {
+impl Broker for Directed {
     fn describe(&self) -> String {
         self.broker.describe()
     }
@@ -63,12 +64,12 @@ async fn count(database: &mut PlainConnection, from: &str) -> usize {
 async fn what_a_round_claimed_before_the_relay_was_closed_overtakes_nothing() {
     let scene = Scene::start(Kind::InProcess, Dialect::Postgres).await;
     let (direct, directions) = mpsc::unbounded_channel();
-    let broker = Arc::new(Directed {
+    let broker = Directed {
         broker: scene.site.broker(),
-        begun: AtomicUsize::new(0),
-        opened: AtomicUsize::new(0),
-        directions: Mutex::new(directions),
-    });
+        begun: Arc::default(),
+        opened: Arc::default(),
+        directions: Arc::new(Mutex::new(directions)),
+    };
     let relay = relay(SharedBroker::new(broker.clone())).batches(1);
     let _node = scene.node().relay(relay).start().await.unwrap();
     until("the relay is open", async || broker.opened.load(Ordering::SeqCst) == 1).await;
