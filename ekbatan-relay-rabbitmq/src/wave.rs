@@ -22,7 +22,7 @@ pub(crate) const LONGEST_NAME: usize = 255;
 const MOST_HEADER_BYTES: usize = 100 * 1024;
 
 /// What became of a wave.
-pub(crate) enum Sent {
+pub(crate) enum WaveOutcome {
     /// Every message has its receipt, and the channel can be used again.
     All(Vec<Receipt>),
     /// The server closed the channel because of one of the messages.
@@ -37,12 +37,12 @@ pub(crate) async fn send(
     exchange: &str,
     messages: &[OutgoingMessage],
     timeout: Duration,
-) -> Sent {
+) -> WaveOutcome {
     match tokio::time::timeout(timeout, publish(channel, exchange, messages)).await {
-        Ok(Ok(confirmations)) => Sent::All(receipts(messages, confirmations)),
-        Ok(Err(error)) if is_of_channel(&error) => Sent::Closed(error),
-        Ok(Err(error)) => Sent::Lost(error.to_string()),
-        Err(_) => Sent::Lost(format!("no confirmation within {timeout:?}")),
+        Ok(Ok(confirmations)) => WaveOutcome::All(receipts(messages, confirmations)),
+        Ok(Err(error)) if is_of_channel(&error) => WaveOutcome::Closed(error),
+        Ok(Err(error)) => WaveOutcome::Lost(error.to_string()),
+        Err(_) => WaveOutcome::Lost(format!("no confirmation within {timeout:?}")),
     }
 }
 
