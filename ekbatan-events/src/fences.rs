@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use ekbatan_core::__private::deliveries::Subscriptions;
 use ekbatan_core::domain::ShardIdentifier;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use uuid::Uuid;
 
 use crate::failure;
-use crate::handler_set::{Handler, HandlerSet};
+use crate::handler_set::{Handler, HandlerSet, kept_name};
 use crate::relay::RelaySender;
 
 /// The time after which a fence is tried again at the next heartbeat.
@@ -43,18 +43,21 @@ impl Fences {
         self.handlers.iter().filter(is_fenced).map(|handler| &**handler)
     }
 
-    /// Fences nodes. Returns those of which it is known that they send nothing more.
+    /// Fences nodes. Returns those that can send nothing more.
     pub(crate) async fn fence(
         &self,
         relay: &Handler,
         shard: ShardIdentifier,
         lost: HashSet<Uuid>,
     ) -> HashSet<Uuid> {
+        // A lost node of another version of the program may have sent under another of the names.
+        let names: Vec<&'static str> = self.names().iter().map(|name| kept_name(name)).collect();
+        let names = &names;
         let fences = lost.into_iter().map(|node| async move {
             let inner = relay.relay()?;
-            let fencing = inner.fence(RelaySender::new(shard, node));
-            let why = match tokio::time::timeout(LONGEST, fencing).await {
-                Ok(Ok(())) => return Some(node),
+            let fencing = names.iter().map(|name| inner.fence(RelaySender::new(name, shard, node)));
+            let why = match tokio::time::timeout(LONGEST, try_join_all(fencing)).await {
+                Ok(Ok(_)) => return Some(node),
                 Ok(Err(error)) => failure::of_error(&*error),
                 Err(_) => format!("no answer within {LONGEST:?}"),
             };

@@ -25,8 +25,8 @@ const HELD_FOR_RELAY: usize = 1_024;
 /// The most events of a batch.
 const BATCH: usize = 1_000;
 
-/// The names of relays. They come from a configuration; each is kept once, for as long as the process
-/// lives.
+/// The names of relays. They come from a configuration, or from the subscriptions of other nodes; each is
+/// kept once, for as long as the process lives.
 static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
 
 /// A rate over a longer time would hold what a node has claimed for that long.
@@ -85,7 +85,7 @@ impl<A: Action + 'static> AnyHandler for EnqueuedCalls<A> {
     ) -> Result<(), BoxError> {
         let params = serde_json::from_str(&call.payload)
             .map_err(|source| DecodeError::Params { action: A::NAME, source })?;
-        // Whoever enqueued the call makes it.
+        // The call has the principal of the action that enqueued it.
         ctx.principal = call.principal;
         ctx.execute(&self.0, params).await?;
         Ok(())
@@ -121,7 +121,7 @@ impl<R: EventRelay> AnyRelay for R {
 }
 
 /// What handles events.
-enum Work {
+enum HandlerKind {
     /// One at a time.
     Handler(Box<dyn AnyHandler>),
     /// Several at a time, undecoded.
@@ -143,7 +143,7 @@ pub(crate) struct Handler {
     pub(crate) events: Vec<String>,
     pub(crate) paused: Arc<AtomicBool>,
     counts: Mutex<BTreeMap<ShardIdentifier, Counts>>,
-    work: Work,
+    kind: HandlerKind,
 }
 
 impl Handler {
@@ -157,7 +157,7 @@ impl Handler {
             events,
             paused: Arc::default(),
             counts: Mutex::default(),
-            work: Work::Handler(Box::new(handler)),
+            kind: HandlerKind::Handler(Box::new(handler)),
         }
     }
 
@@ -171,7 +171,7 @@ impl Handler {
             events: vec![CALLS.to_owned()],
             paused: Arc::default(),
             counts: Mutex::default(),
-            work: Work::Handler(Box::new(EnqueuedCalls(action))),
+            kind: HandlerKind::Handler(Box::new(EnqueuedCalls(action))),
         }
     }
 
@@ -188,26 +188,26 @@ impl Handler {
             events,
             paused: Arc::default(),
             counts: Mutex::default(),
-            work: Work::Relay(Arc::new(relay), batch),
+            kind: HandlerKind::Relay(Arc::new(relay), batch),
         }
     }
 
     /// The relay, if it is one.
     pub(crate) fn relay(&self) -> Option<&Arc<dyn AnyRelay>> {
-        match &self.work {
-            Work::Relay(relay, _) => Some(relay),
-            Work::Handler(_) => None,
+        match &self.kind {
+            HandlerKind::Relay(relay, _) => Some(relay),
+            HandlerKind::Handler(_) => None,
         }
     }
 
     /// How many deliveries a run has at most.
     pub(crate) fn batch_size(&self) -> usize {
-        if let Work::Relay(_, size) = self.work { size } else { 1 }
+        if let HandlerKind::Relay(_, size) = self.kind { size } else { 1 }
     }
 
     /// How many deliveries a node holds for the handler at most, on each shard.
     pub(crate) fn most_held(&self) -> usize {
-        if let Work::Relay(_, size) = self.work {
+        if let HandlerKind::Relay(_, size) = self.kind {
             // One batch waits while one is under way.
             let held = size.saturating_mul(self.options.concurrency.saturating_add(1));
             return held.clamp(64, HELD_FOR_RELAY);
@@ -228,9 +228,9 @@ impl Handler {
         attempt: u32,
         shard: ShardIdentifier,
     ) -> Result<(), BoxError> {
-        match &self.work {
-            Work::Handler(handler) => handler.handle(ctx, event, attempt, shard).await,
-            Work::Relay(..) => Err("a relay gets its events in batches".into()),
+        match &self.kind {
+            HandlerKind::Handler(handler) => handler.handle(ctx, event, attempt, shard).await,
+            HandlerKind::Relay(..) => Err("a relay gets its events in batches".into()),
         }
     }
 
@@ -323,7 +323,8 @@ fn aliases(handler: &Handler) -> impl Iterator<Item = &str> {
     handler.options.aliases.iter().map(String::as_str)
 }
 
-fn kept_name(name: &str) -> &'static str {
+/// The name of a relay, kept for the life of the process.
+pub(crate) fn kept_name(name: &str) -> &'static str {
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(kept) = names.get(name) {
         return kept;

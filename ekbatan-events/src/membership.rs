@@ -13,11 +13,13 @@ use ekbatan_core::domain::{Id, New, Stored};
 use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::{Databases, Shard};
 use ekbatan_macros::{Entity, State};
+use futures_util::future::join_all;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::EventsError;
 use crate::fences::Fences;
+use crate::handler_set::Handler;
 
 /// How many deliveries are released at a time.
 const PAGE: usize = 256;
@@ -131,14 +133,28 @@ impl Membership {
             release(&self.deliveries, row, now).await?;
             count += 1;
         }
-        for relay in fences.known() {
-            let orphans = self.orphans(OfHandlers::Among(relay.names())).await?;
-            let lost: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
-            let fenced = fences.fence(relay, self.shard.identifier(), lost).await;
-            for row in orphans.into_iter().filter(|row| fenced.contains(&row.node)) {
-                release(&self.deliveries, row, now).await?;
-                count += 1;
-            }
+        // At the same time: a broker that does not answer keeps only its own relay waiting.
+        let of_relays = fences.known().map(|relay| self.release_fenced(fences, relay, now));
+        for released in join_all(of_relays).await {
+            count += released?;
+        }
+        Ok(count)
+    }
+
+    /// Releases the deliveries of a relay whose node has no row and can send nothing more.
+    async fn release_fenced(
+        &self,
+        fences: &Fences,
+        relay: &Handler,
+        now: DateTime<Utc>,
+    ) -> Result<usize, EventsError> {
+        let orphans = self.orphans(OfHandlers::Among(relay.names())).await?;
+        let lost: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
+        let fenced = fences.fence(relay, self.shard.identifier(), lost).await;
+        let mut count = 0;
+        for row in orphans.into_iter().filter(|row| fenced.contains(&row.node)) {
+            release(&self.deliveries, row, now).await?;
+            count += 1;
         }
         Ok(count)
     }

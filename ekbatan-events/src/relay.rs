@@ -86,10 +86,12 @@ impl RelayTerms {
 /// The longest pause before a relay is opened again.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A node on one shard, as a relay sees it.
+/// A relay of a node on one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct RelaySender {
+    /// The stored name of the relay. Each relay of a node is a sender of its own.
+    pub relay: &'static str,
     /// The shard that stores the events.
     pub shard: ShardIdentifier,
     /// The node's identity. It never comes again: a node that was lost joins under another one.
@@ -97,9 +99,9 @@ pub struct RelaySender {
 }
 
 impl RelaySender {
-    /// A node on a shard.
-    pub fn new(shard: ShardIdentifier, node: Uuid) -> Self {
-        Self { shard, node }
+    /// A relay of a node on a shard.
+    pub fn new(relay: &'static str, shard: ShardIdentifier, node: Uuid) -> Self {
+        Self { relay, shard, node }
     }
 }
 

@@ -9,9 +9,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use ekbatan_core::domain::ShardIdentifier;
 use futures_util::FutureExt;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::failure;
 use crate::handler_set::HandlerSet;
@@ -29,12 +31,13 @@ pub(crate) struct RelayGates {
     handlers: HandlerSet,
     gates: HashMap<&'static str, Gate>,
     opening: JoinSet<Opened>,
-    sender: Option<RelaySender>,
+    shard: ShardIdentifier,
+    /// The node's identity; `None` while it is not known to be alive.
+    node: Option<Uuid>,
 }
 
 /// An attempt to open a relay that has ended.
 struct Opened {
-    relay: &'static str,
     sender: RelaySender,
     result: Result<(), RelayError>,
 }
@@ -54,13 +57,14 @@ enum GateState {
 }
 
 impl RelayGates {
-    pub(crate) fn new(handlers: HandlerSet) -> Self {
-        Self { handlers, gates: HashMap::new(), opening: JoinSet::new(), sender: None }
+    pub(crate) fn new(handlers: HandlerSet, shard: ShardIdentifier) -> Self {
+        let (gates, opening) = (HashMap::new(), JoinSet::new());
+        Self { handlers, gates, opening, shard, node: None }
     }
 
-    /// Closes all relays. They are opened as this sender.
-    pub(crate) fn begin_epoch(&mut self, sender: Option<RelaySender>) {
-        self.sender = sender;
+    /// Closes all relays. They are opened under this identity.
+    pub(crate) fn begin_epoch(&mut self, node: Option<Uuid>) {
+        self.node = node;
         self.opening.abort_all();
         let gate = Gate { state: GateState::ClosedUntil(Instant::now()), failures: 0 };
         let relays = self.handlers.iter().filter(|handler| handler.relay().is_some());
@@ -88,7 +92,7 @@ impl RelayGates {
     /// Begins to open those whose pause is over. `is_idle` says whether no run of a relay is under way: what
     /// such a run sends belongs to the time before.
     pub(crate) fn begin_opening(&mut self, is_idle: impl Fn(&str) -> bool) {
-        let Some(sender) = self.sender else { return };
+        let Some(node) = self.node else { return };
         let now = Instant::now();
         for handler in self.handlers.iter() {
             let (Some(relay), Some(gate)) = (handler.relay(), self.gates.get_mut(handler.name))
@@ -100,7 +104,7 @@ impl RelayGates {
                 continue;
             }
             gate.state = GateState::Opening;
-            let (relay, name) = (relay.clone(), handler.name);
+            let (relay, sender) = (relay.clone(), RelaySender::new(handler.name, self.shard, node));
             self.opening.spawn(async move {
                 let opening = std::panic::AssertUnwindSafe(relay.open(sender)).catch_unwind();
                 let result = match tokio::time::timeout(LONGEST_OPENING, opening).await {
@@ -108,7 +112,7 @@ impl RelayGates {
                     Ok(Err(panic)) => Err(failure::of_panic(&*panic).into()),
                     Err(_) => Err(format!("no answer within {LONGEST_OPENING:?}").into()),
                 };
-                Opened { relay: name, sender, result }
+                Opened { sender, result }
             });
         }
     }
@@ -127,19 +131,20 @@ impl RelayGates {
 
     /// Waits for the end of an attempt, or for ever. Returns the relay if it is open now.
     pub(crate) async fn opened(&mut self) -> Option<&'static str> {
-        let Opened { relay, sender, result } = match self.opening.join_next().await {
-            Some(Ok(opened)) => opened,
-            Some(Err(_)) => return None,
-            None => std::future::pending().await,
-        };
-        let gate = self.gates.get_mut(relay).filter(|_| self.sender == Some(sender))?;
+        let Opened { sender: RelaySender { relay, shard, node }, result } =
+            match self.opening.join_next().await {
+                Some(Ok(opened)) => opened,
+                Some(Err(_)) => return None,
+                None => std::future::pending().await,
+            };
+        let gate = self.gates.get_mut(relay).filter(|_| self.node == Some(node))?;
         if gate.state != GateState::Opening {
             return None;
         }
         match result {
             Ok(()) => {
                 if gate.failures > 0 {
-                    tracing::info!(relay, shard = %sender.shard, "the broker of a relay answers again");
+                    tracing::info!(relay, %shard, "the broker of a relay answers again");
                 }
                 gate.state = GateState::Open;
                 Some(relay)
@@ -147,7 +152,7 @@ impl RelayGates {
             Err(error) => {
                 gate.fail();
                 let error = failure::of_error(&*error);
-                tracing::warn!(relay, shard = %sender.shard, error, attempts = gate.failures, "the broker of a relay cannot be reached; trying again");
+                tracing::warn!(relay, %shard, error, attempts = gate.failures, "the broker of a relay cannot be reached; trying again");
                 None
             }
         }

@@ -19,7 +19,7 @@ use crate::relay::{RelaySender, SentEvent, UndecodedEvent};
 use crate::streams::RunPart;
 
 /// A delivery of a batch, and what became of its event.
-struct Sent {
+struct SentDelivery {
     delivery: Stored<Delivery>,
     date: chrono::DateTime<chrono::Utc>,
     event: SentEvent,
@@ -73,7 +73,7 @@ impl Runner {
             let payload = std::mem::take(&mut event.payload);
             events.push(UndecodedEvent::new(payload, event, attempt, shard));
         }
-        let sending = relay.send(RelaySender::new(shard, node), &events);
+        let sending = relay.send(RelaySender::new(handler.name, shard, node), &events);
         let sending = AssertUnwindSafe(sending).catch_unwind();
         let (answers, why) = match tokio::time::timeout(handler.options.timeout, sending).await {
             Ok(Ok(answers)) => (answers, "the relay did not say what became of it".to_owned()),
@@ -81,21 +81,22 @@ impl Runner {
             Err(_) => (Vec::new(), format!("no answer within {:?}", handler.options.timeout)),
         };
         let answers = answers.into_iter().map(Some).chain(std::iter::repeat(None));
-        let mut streams: Vec<(Option<StreamKey>, Vec<Sent>)> = Vec::new();
+        let mut streams: Vec<(Option<StreamKey>, Vec<SentDelivery>)> = Vec::new();
         for ((delivery, date), answer) in deliveries.into_iter().zip(answers) {
             let event = answer.unwrap_or_else(|| SentEvent::Unavailable { why: why.clone() });
             let key = Some((handler.name, delivery.stream));
-            let sent = Sent { delivery, date, event };
+            let sent = SentDelivery { delivery, date, event };
             // Those of one stream stand beside each other.
             match streams.last_mut() {
                 Some((last, of_stream)) if *last == key => of_stream.push(sent),
                 _ => streams.push((key, vec![sent])),
             }
         }
-        let is_unanswered = |sent: &&Sent| matches!(sent.event, SentEvent::Unavailable { .. });
+        let is_unanswered =
+            |sent: &&SentDelivery| matches!(sent.event, SentEvent::Unavailable { .. });
         let unanswered = streams.iter().flat_map(|(_, sent)| sent).find(is_unanswered);
         let is_away = unanswered.is_some();
-        if let Some(Sent { event: SentEvent::Unavailable { why }, .. }) = unanswered {
+        if let Some(SentDelivery { event: SentEvent::Unavailable { why }, .. }) = unanswered {
             tracing::warn!(relay = handler.name, %shard, error = %why, "events were not accepted, or no answer came; they are sent again");
         }
         let ending = streams.into_iter().map(|(key, sent)| self.end_stream(handler, key, sent));
@@ -108,7 +109,7 @@ impl Runner {
         &self,
         handler: &Handler,
         stream: Option<StreamKey>,
-        sent: Vec<Sent>,
+        sent: Vec<SentDelivery>,
     ) -> Ended {
         let ids = sent.iter().map(|one| one.delivery.id.uuid()).collect();
         let acknowledged =
@@ -129,7 +130,7 @@ impl Runner {
         let Some(next) = rest.next() else {
             return Ended { ids, stream, handled, end: End::Handled, rest: Vec::new() };
         };
-        let Sent { delivery, date, event } = next;
+        let SentDelivery { delivery, date, event } = next;
         let mut rest: Vec<_> = rest.map(|one| one.delivery).collect();
         let end = match event {
             SentEvent::Refused { why, may_pass } => {

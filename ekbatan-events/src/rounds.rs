@@ -49,6 +49,9 @@ pub(crate) struct Rounds {
     /// The streams in which a run has failed since the round began. The deliveries that the round
     /// claimed there come after the failed one, so they must not start.
     pub(crate) failed_meanwhile: HashSet<StreamKey>,
+    /// The relays that were closed since the round began; they may be open again. The deliveries that
+    /// the round claimed for them may come after some that were given back, so they must not start.
+    pub(crate) closed_meanwhile: HashSet<&'static str>,
 }
 
 impl Rounds {
@@ -66,6 +69,7 @@ impl Rounds {
             held_sizes: HeldSizes::default(),
             room: HashMap::new(),
             failed_meanwhile: HashSet::new(),
+            closed_meanwhile: HashSet::new(),
         }
     }
 
@@ -78,6 +82,7 @@ impl Rounds {
         }
         self.has_heard = false;
         self.failed_meanwhile.clear();
+        self.closed_meanwhile.clear();
         checks
     }
 

@@ -27,7 +27,6 @@ use crate::look_from::LookFrom;
 use crate::membership::release;
 use crate::poll::{Poll, Polled};
 use crate::registration::Registrar;
-use crate::relay::RelaySender;
 use crate::relay_gates::RelayGates;
 use crate::rounds::{Polling, Rounds, unavailable};
 use crate::settings::Settings;
@@ -78,11 +77,11 @@ impl ShardWorker {
         let mut work = Work {
             streams: Streams::default(),
             runs: JoinSet::new(),
-            relays: RelayGates::new(self.handlers.clone()),
+            relays: RelayGates::new(self.handlers.clone(), self.runner.shard.identifier()),
             rounds: Rounds::new(self.settings.shortest_poll),
             identity: self.owner.node(),
         };
-        work.relays.begin_epoch(self.sender(work.identity));
+        work.relays.begin_epoch(work.identity);
         loop {
             self.arrive(&mut work).await;
             // Without an identity, and once its time is over, a node waits for what is under way.
@@ -138,7 +137,7 @@ impl ShardWorker {
                     for relay in self.handlers.iter().filter(|of| of.relay().is_some()) {
                         self.owner.close_handler(relay.name);
                     }
-                    work.relays.begin_epoch(self.sender(identity));
+                    work.relays.begin_epoch(identity);
                 }
                 Ok(()) = self.stop.changed() => {}
                 () = tokio::time::sleep_until(begins.unwrap_or(wakes)), if begins.is_some() => {}
@@ -214,11 +213,12 @@ impl ShardWorker {
                     claimed.iter().filter(|one| is_held(one)).filter_map(Claimed::stream);
                 rounds.failed_meanwhile.extend(held_streams);
                 let failed = &rounds.failed_meanwhile;
+                let closed = &rounds.closed_meanwhile;
                 // A handler may have been paused or closed meanwhile.
                 let is_late = |one: &mut Claimed| {
                     is_held(one)
                         || one.handler.is_paused()
-                        || !work.relays.is_open(one.handler.name)
+                        || closed.contains(one.handler.name)
                         || one.stream().is_some_and(|key| failed.contains(&key))
                 };
                 for handler in self.handlers.iter() {
@@ -308,6 +308,7 @@ impl ShardWorker {
         }
         if work.relays.sent(handler, is_away) {
             self.owner.close_handler(handler);
+            work.rounds.closed_meanwhile.insert(handler);
             let now = self.runner.clock.now();
             for one in work.streams.take_waiting_of(handler) {
                 let born = self.owner.forget(handler, one.delivery.stream);
@@ -366,11 +367,6 @@ impl ShardWorker {
             _ => self.runner.clock.now(),
         };
         behind.into_iter().map(|delivery| (delivery, due)).collect()
-    }
-
-    /// The node on this shard, as relays see it.
-    fn sender(&self, identity: Option<Uuid>) -> Option<RelaySender> {
-        identity.map(|node| RelaySender::new(self.runner.shard.identifier(), node))
     }
 
     /// Releases deliveries that are not to be handled now.

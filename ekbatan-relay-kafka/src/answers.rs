@@ -38,15 +38,13 @@ pub(crate) fn is_of_record(error: &KrafkaError) -> bool {
     }
 }
 
-/// Whether another node has taken over.
-pub(crate) fn is_fence(error: &KrafkaError) -> bool {
-    match error {
-        KrafkaError::Fenced { .. } => true,
-        KrafkaError::Broker { code, .. } => {
-            matches!(code, ErrorCode::ProducerFenced | ErrorCode::InvalidProducerEpoch)
-        }
-        _ => false,
-    }
+/// Whether the topic of a record is missing.
+pub(crate) fn is_missing_topic(error: &KrafkaError) -> bool {
+    matches!(
+        error,
+        KrafkaError::UnknownTopic { .. }
+            | KrafkaError::Broker { code: ErrorCode::UnknownTopicOrPartition, .. }
+    )
 }
 
 /// The receipt of a record that was the only one of its transaction.
@@ -83,7 +81,7 @@ mod tests {
         let is_for_ever = |receipt| matches!(receipt, Receipt::Refused { may_pass: false, .. });
         assert!(is_for_ever(refused("MessageTooLarge")));
         assert!(!is_for_ever(refused("TopicAuthorizationFailed")), "an operator may allow it");
-        assert!(is_fence(&KrafkaError::fenced("")) && !is_of_record(&KrafkaError::fenced("")));
+        assert!(!is_of_record(&KrafkaError::fenced("")));
         assert!(!is_of_record(&KrafkaError::timeout("")));
     }
 }

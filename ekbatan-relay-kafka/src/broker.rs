@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ekbatan_core::config::{ExposeSecret, RelayConfig, SaslMechanism};
-use ekbatan_relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms};
-use tokio::sync::Mutex;
+use ekbatan_relay::{
+    Broker, BrokerError, OutgoingMessage, PUBLISH_TIME, Receipt, RelaySender, RelayTerms,
+};
+use tokio::time::Instant;
 
 use crate::answers;
-use crate::error::KafkaError;
-use crate::lane::{Lane, Outcome};
+use crate::node_producer::{NodeProducer, Outcome};
 use crate::settings::{KafkaLogin, Settings};
 
 /// The time after which an answer is not waited for any more.
@@ -27,7 +28,7 @@ const MOST_BYTES: usize = 1_048_588 - 512;
 ///   with `isolation.level=read_committed`; others may see messages of transactions that were aborted.
 /// - The producer of a node is fenced before another node sends what it had claimed: whatever it sends
 ///   afterwards is refused by the cluster, however long it was frozen. Transactional ids are
-///   `ekbatan.` with the shard and the identity of the node; they need the rights for that prefix.
+///   `ekbatan.` with the relay, the shard and the identity of the node; they need the rights for that prefix.
 /// - The message's key is the Kafka key, so the messages of a model are in one partition, in order.
 /// - A record that is too large stops its model only: the others of its transaction are sent again without
 ///   it.
@@ -39,7 +40,7 @@ const MOST_BYTES: usize = 1_048_588 - 512;
 /// ```
 pub struct KafkaBroker {
     settings: Settings,
-    lanes: Mutex<HashMap<RelaySender, Arc<Lane>>>,
+    producers: Mutex<HashMap<RelaySender, Arc<NodeProducer>>>,
 }
 
 impl KafkaBroker {
@@ -54,7 +55,7 @@ impl KafkaBroker {
             most_bytes: MOST_BYTES,
             ack_timeout: ACK_TIMEOUT,
         };
-        Self { settings, lanes: Mutex::default() }
+        Self { settings, producers: Mutex::default() }
     }
 
     /// The cluster as a configuration says.
@@ -114,76 +115,135 @@ impl KafkaBroker {
         self
     }
 
-    /// Sets how long an answer of the cluster is waited for; 10 s unless set.
+    /// Sets how long an answer of the cluster is waited for, up to a day; 10 s unless set.
     #[must_use]
     pub fn ack_timeout(mut self, timeout: Duration) -> Self {
         self.settings.ack_timeout = timeout;
         self
     }
 
-    async fn open_lane(&self, sender: RelaySender) -> Result<(), KafkaError> {
-        let mut lanes = self.lanes.lock().await;
-        if let Some(lane) = lanes.get(&sender) {
-            if lane.is_fenced() {
-                // Its id belongs to the node that has taken over. To take it back would fence that one.
-                return Err(KafkaError::Fenced);
-            }
-            if lane.is_usable() {
-                return Ok(());
-            }
+    /// Why a message cannot be sent, as far as that is known before.
+    fn fault(&self, producer: &NodeProducer, message: &OutgoingMessage) -> Option<Receipt> {
+        let (bytes, most) = (message.size(), self.settings.most_bytes);
+        if bytes > most {
+            let why = format!("the message has {bytes} bytes, and this relay sends {most}");
+            return Some(Receipt::refused(why));
         }
-        let lane = Lane::open(&self.settings, &transactional_id(sender)).await?;
-        lanes.insert(sender, Arc::new(lane));
-        // What a node was before, it never is again.
-        lanes.retain(|of, _| of.shard != sender.shard || of.node == sender.node);
-        Ok(())
+        let topic = &message.topic;
+        let is_missing = producer.missing_topics.has(topic);
+        is_missing.then(|| Receipt::refused_for_now(format!("there is no topic `{topic}`")))
     }
 
-    /// Sends the messages of one model one after another, until one is refused.
-    async fn send_singly(&self, lane: &Lane, messages: &[OutgoingMessage]) -> Vec<Receipt> {
+    /// The messages of a model before the first one that cannot be sent, and the receipt of that one.
+    fn sendable<'m>(
+        &self,
+        producer: &NodeProducer,
+        of_model: &'m [OutgoingMessage],
+    ) -> Sendable<'m> {
+        let mut fault = None;
+        let count = of_model.iter().take_while(|message| {
+            fault = self.fault(producer, message);
+            fault.is_none()
+        });
+        let count = count.count();
+        Sendable {
+            messages: of_model.iter().take(count).collect(),
+            fault,
+            of_model: of_model.len(),
+        }
+    }
+
+    /// Sends the messages of one model. If one of them is refused, they are sent one after another up to
+    /// that one.
+    async fn send_model(
+        &self,
+        producer: &NodeProducer,
+        of_model: &[OutgoingMessage],
+        until: Instant,
+    ) -> Vec<Receipt> {
+        let sendable = self.sendable(producer, of_model);
+        let mut receipts = Vec::with_capacity(of_model.len());
+        let is_one = sendable.messages.len() == 1;
+        match producer.send(&sendable.messages).await {
+            Outcome::Committed => return sendable.accepted(),
+            Outcome::Unknown(why) => return unavailable(why, of_model.len()),
+            Outcome::Refused(error) if is_one => receipts.push(answers::receipt_of_record(&error)),
+            Outcome::Refused(_) => {
+                for message in sendable.messages {
+                    if Instant::now() >= until {
+                        break;
+                    }
+                    let receipt = match producer.send(&[message]).await {
+                        Outcome::Committed => Receipt::Accepted,
+                        Outcome::Refused(error) => answers::receipt_of_record(&error),
+                        Outcome::Unknown(why) => Receipt::unavailable(why),
+                    };
+                    let is_accepted = receipt == Receipt::Accepted;
+                    receipts.push(receipt);
+                    if !is_accepted {
+                        break;
+                    }
+                }
+            }
+        }
+        receipts.resize(of_model.len(), Receipt::NotSent);
+        receipts
+    }
+
+    /// Sends messages of several models in one transaction. If one of them is refused, the models are sent
+    /// each by itself, so that only that one stops.
+    async fn send(&self, producer: &NodeProducer, messages: &[OutgoingMessage]) -> Vec<Receipt> {
+        let until = Instant::now() + PUBLISH_TIME;
+        producer.missing_topics.look_again(messages).await;
+        // Those of one model stand beside each other.
+        let models = || messages.chunk_by(|one, next| one.is_of_same_model(next));
+        let sendable: Vec<_> = models().map(|of_model| self.sendable(producer, of_model)).collect();
+        let all: Vec<_> = sendable.iter().flat_map(|model| model.messages.clone()).collect();
+        match producer.send(&all).await {
+            Outcome::Committed => {
+                return sendable.into_iter().flat_map(Sendable::accepted).collect();
+            }
+            Outcome::Unknown(why) => return unavailable(why, messages.len()),
+            Outcome::Refused(error) if answers::is_missing_topic(&error) => {
+                producer.missing_topics.look_for(messages).await;
+            }
+            Outcome::Refused(_) => {}
+        }
         let mut receipts = Vec::with_capacity(messages.len());
-        for message in messages {
-            let sent = lane.send(std::slice::from_ref(message), self.settings.ack_timeout).await;
-            let receipt = match sent {
-                Outcome::Committed => Receipt::Accepted,
-                Outcome::Refused(error) => answers::receipt_of_record(&error),
-                Outcome::Unknown(why) => Receipt::unavailable(why),
-            };
-            let is_accepted = receipt == Receipt::Accepted;
-            receipts.push(receipt);
-            if !is_accepted {
+        for of_model in models() {
+            if Instant::now() >= until {
                 break;
             }
+            receipts.extend(self.send_model(producer, of_model, until).await);
         }
         receipts.resize(messages.len(), Receipt::NotSent);
         receipts
     }
 
-    /// Sends the messages of one model.
-    async fn send_model(&self, lane: &Lane, messages: &[OutgoingMessage]) -> Vec<Receipt> {
-        match lane.send(messages, self.settings.ack_timeout).await {
-            Outcome::Committed => vec![Receipt::Accepted; messages.len()],
-            Outcome::Unknown(why) => unavailable(why, messages.len()),
-            Outcome::Refused(error) if messages.len() == 1 => {
-                vec![answers::receipt_of_record(&error)]
-            }
-            Outcome::Refused(_) => self.send_singly(lane, messages).await,
-        }
+    fn producer(&self, sender: RelaySender) -> Option<Arc<NodeProducer>> {
+        self.producers().get(&sender).filter(|producer| producer.is_usable()).cloned()
     }
 
-    /// Sends messages of several models. If one of them is refused, the models are sent each by itself, so
-    /// that only that one stops.
-    async fn send(&self, lane: &Lane, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
-        match lane.send(&messages, self.settings.ack_timeout).await {
-            Outcome::Committed => return vec![Receipt::Accepted; messages.len()],
-            Outcome::Unknown(why) => return unavailable(why, messages.len()),
-            Outcome::Refused(_) => {}
-        }
-        let mut receipts = Vec::with_capacity(messages.len());
-        // Those of one model stand beside each other.
-        for of_model in messages.chunk_by(|one, next| one.is_of_same_model(next)) {
-            receipts.extend(self.send_model(lane, of_model).await);
-        }
+    fn producers(&self) -> MutexGuard<'_, HashMap<RelaySender, Arc<NodeProducer>>> {
+        self.producers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The messages of a model that can be sent.
+struct Sendable<'m> {
+    messages: Vec<&'m OutgoingMessage>,
+    /// The receipt of the message behind them.
+    fault: Option<Receipt>,
+    /// How many messages of the model there are.
+    of_model: usize,
+}
+
+impl Sendable<'_> {
+    /// The receipts of all messages of the model, if those that can be sent were accepted.
+    fn accepted(self) -> Vec<Receipt> {
+        let mut receipts = vec![Receipt::Accepted; self.messages.len()];
+        receipts.extend(self.fault);
+        receipts.resize(self.of_model, Receipt::NotSent);
         receipts
     }
 }
@@ -202,10 +262,7 @@ impl Broker for KafkaBroker {
     }
 
     async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
-        if self.settings.most_bytes == 0 {
-            let why = "is 0, so nothing could be sent; give at least 1".to_owned();
-            return Err(KafkaError::Setting { setting: "most_bytes", why }.into());
-        }
+        self.settings.check()?;
         // The cluster answers to the login.
         let kafka = self.settings.connect().await?;
         drop(kafka);
@@ -213,47 +270,32 @@ impl Broker for KafkaBroker {
     }
 
     async fn open(&self, sender: RelaySender) -> Result<(), BrokerError> {
-        Ok(self.open_lane(sender).await?)
+        if self.producer(sender).is_some() {
+            return Ok(());
+        }
+        // If another node has taken the id over, this one takes it back. That does no harm: it sends
+        // only what it claims from now on, and if it counts as lost, it is fenced again before others get that.
+        let id = transactional_id(sender);
+        let producer = Arc::new(NodeProducer::open(&self.settings, &id).await?);
+        let mut producers = self.producers();
+        producers.insert(sender, producer);
+        // What a node was before, it never is again.
+        producers.retain(|of, _| {
+            (of.relay, of.shard) != (sender.relay, sender.shard) || of.node == sender.node
+        });
+        Ok(())
     }
 
     async fn publish(&self, sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
-        let lane = self.lanes.lock().await.get(&sender).cloned();
-        let Some(lane) = lane.filter(|lane| lane.is_usable()) else {
-            return unavailable("the producer is over".to_owned(), messages.len());
-        };
-        let most = self.settings.most_bytes;
-        let (mut receipts, mut fine) = (vec![Receipt::NotSent; messages.len()], Vec::new());
-        let mut stopped: Option<OutgoingMessage> = None;
-        for (place, message) in messages.into_iter().enumerate() {
-            if stopped.as_ref().is_some_and(|of| of.is_of_same_model(&message)) {
-                continue;
-            }
-            if message.size() > most {
-                let bytes = message.size();
-                let why = format!("the message has {bytes} bytes, and this relay sends {most}");
-                if let Some(receipt) = receipts.get_mut(place) {
-                    *receipt = Receipt::refused(why);
-                }
-                stopped = Some(message);
-            } else {
-                fine.push((place, message));
-            }
+        match self.producer(sender) {
+            Some(producer) => self.send(&producer, &messages).await,
+            None => unavailable("the producer is over".to_owned(), messages.len()),
         }
-        if fine.is_empty() {
-            return receipts;
-        }
-        let (places, fine): (Vec<usize>, Vec<OutgoingMessage>) = fine.into_iter().unzip();
-        for (place, sent) in places.into_iter().zip(self.send(&lane, fine).await) {
-            if let Some(receipt) = receipts.get_mut(place) {
-                *receipt = sent;
-            }
-        }
-        receipts
     }
 
     async fn fence(&self, lost: RelaySender) -> Result<(), BrokerError> {
-        let lane = Lane::open(&self.settings, &transactional_id(lost)).await?;
-        lane.close().await;
+        let producer = NodeProducer::open(&self.settings, &transactional_id(lost)).await?;
+        producer.close().await;
         Ok(())
     }
 }
@@ -262,7 +304,9 @@ fn unavailable(why: String, count: usize) -> Vec<Receipt> {
     vec![Receipt::unavailable(why); count]
 }
 
-/// The identity of a node is its own on each shard, and never comes again.
+/// The relays of a node may use one cluster, so each has an id of its own. The identity of a node is its own
+/// on each shard, and never comes again.
 fn transactional_id(sender: RelaySender) -> String {
-    format!("ekbatan.{}.{}", sender.shard.to_string().replace('/', "-"), sender.node)
+    let RelaySender { relay, shard, node, .. } = sender;
+    format!("ekbatan.{relay}.{}.{node}", shard.to_string().replace('/', "-"))
 }

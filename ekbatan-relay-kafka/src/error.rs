@@ -20,7 +20,4 @@ pub enum KafkaError {
     /// The cluster does not answer.
     #[error("the cluster did not answer within {0:?}")]
     Silent(Duration),
-    /// Another node has taken over.
-    #[error("another node has taken over from this one; it goes on under another identity")]
-    Fenced,
 }

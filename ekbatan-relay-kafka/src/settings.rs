@@ -31,7 +31,24 @@ pub(crate) struct Settings {
     pub(crate) ack_timeout: Duration,
 }
 
+/// The longest time that an answer can be waited for. The client adds it to the present time.
+const LONGEST_ACK_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
 impl Settings {
+    /// Fails if a setting cannot work.
+    pub(crate) fn check(&self) -> Result<(), KafkaError> {
+        let refuse = |setting, why: String| Err(KafkaError::Setting { setting, why });
+        if self.most_bytes == 0 {
+            return refuse("most_bytes", "is 0, so nothing could be sent; give at least 1".into());
+        }
+        let timeout = self.ack_timeout;
+        if timeout.is_zero() || timeout > LONGEST_ACK_TIMEOUT {
+            let why = format!("is {timeout:?}; give more than 0 s and at most a day, such as 10 s");
+            return refuse("ack_timeout", why);
+        }
+        Ok(())
+    }
+
     /// Reads `kafka://HOST:PORT,HOST:PORT`; the scheme may be missing.
     pub(crate) fn servers(url: &str) -> String {
         url.trim_start_matches("kafka://").trim_end_matches('/').to_owned()
@@ -68,6 +85,31 @@ impl Settings {
         match tokio::time::timeout(self.ack_timeout, connecting).await {
             Ok(kafka) => Ok(kafka?),
             Err(_) => Err(KafkaError::Silent(self.ack_timeout)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_that_cannot_work_is_named() {
+        let settings = Settings {
+            servers: "a:9092".to_owned(),
+            login: None,
+            tls: false,
+            root_certificate: None,
+            most_bytes: 1,
+            ack_timeout: LONGEST_ACK_TIMEOUT,
+        };
+        assert!(settings.check().is_ok());
+        let why = |settings: Settings| settings.check().unwrap_err().to_string();
+        let empty = Settings { most_bytes: 0, ..settings.clone() };
+        assert!(why(empty).starts_with("`most_bytes` is 0"));
+        for ack_timeout in [Duration::ZERO, Duration::MAX] {
+            let why = why(Settings { ack_timeout, ..settings.clone() });
+            assert!(why.starts_with("`ack_timeout` is") && why.contains("at most a day"), "{why}");
         }
     }
 }

@@ -11,9 +11,9 @@ use ekbatan_relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, 
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
+use crate::connection::{NatsConnection, check_stream, horizon};
 use crate::error::NatsError;
 use crate::receipts::{self, Answer};
-use crate::session::{Session, check_stream, horizon};
 use crate::settings::{Login, NewStream, Settings};
 
 /// The time after which an answer is not waited for any more.
@@ -24,7 +24,8 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 /// - A message has the event's id as its `Nats-Msg-Id`. The stream drops a repetition within its
 ///   duplicate window, and says so; that counts as acknowledged. A node does not start if the window is
 ///   shorter than the time within which a relay repeats a message: after a node died, or after no answer
-///   came. After a longer absence of the server a message may be there twice.
+///   came. A message may be there twice if no node marks or sends it again within the window: because the
+///   server, the database or all nodes are away for longer, or because an operator pauses the relay meanwhile.
 /// - NATS cannot keep a node from sending that was frozen and comes back. What it sends then are
 ///   repetitions, which the window drops as long as it lasts.
 /// - Of each model, a message is sent once the one before it is acknowledged; those of different models
@@ -39,7 +40,7 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 /// ```
 pub struct NatsBroker {
     settings: Settings,
-    session: Mutex<Option<Arc<Session>>>,
+    connection: Mutex<Option<Arc<NatsConnection>>>,
     terms: std::sync::Mutex<Option<RelayTerms>>,
 }
 
@@ -56,7 +57,7 @@ impl NatsBroker {
             create: None,
             ack_timeout: ACK_TIMEOUT,
         };
-        Self { settings, session: Mutex::default(), terms: std::sync::Mutex::default() }
+        Self { settings, connection: Mutex::default(), terms: std::sync::Mutex::default() }
     }
 
     /// A stream as a configuration says.
@@ -135,31 +136,31 @@ impl NatsBroker {
     }
 
     /// The connection; a new one if there is none that can be used.
-    async fn session(&self) -> Result<Arc<Session>, NatsError> {
-        let mut session = self.session.lock().await;
-        if let Some(present) = session.as_ref().filter(|session| session.is_usable()) {
+    async fn connection(&self) -> Result<Arc<NatsConnection>, NatsError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(present) = connection.as_ref().filter(|connection| connection.is_usable()) {
             return Ok(present.clone());
         }
-        *session = None;
-        let new = Arc::new(Session::connect(&self.settings).await?);
-        *session = Some(new.clone());
+        *connection = None;
+        let new = Arc::new(NatsConnection::connect(&self.settings).await?);
+        *connection = Some(new.clone());
         Ok(new)
     }
 
     /// Whether the server answers and the stream will do.
     async fn look(&self, terms: RelayTerms) -> Result<(), NatsError> {
         let needed = horizon(terms, self.settings.ack_timeout);
-        let session = self.session().await?;
-        let looking = session.stream_or_new(&self.settings, needed);
+        let connection = self.connection().await?;
+        let looking = connection.stream_or_new(&self.settings, needed);
         // Each of the few requests has a time limit of its own.
-        let info = looking.await.inspect_err(|_| session.end())?;
+        let info = looking.await.inspect_err(|_| connection.end())?;
         check_stream(&info, needed)
     }
 
     /// What became of a message that no stream took.
-    async fn no_stream(&self, session: &Session, message: &OutgoingMessage) -> Receipt {
+    async fn no_stream(&self, connection: &NatsConnection, message: &OutgoingMessage) -> Receipt {
         let name = &self.settings.stream;
-        match session.stream(name).await {
+        match connection.stream(name).await {
             Ok(_) => Receipt::refused_for_now(format!(
                 "the stream `{name}` does not take the subject `{}`, and no other stream does",
                 message.topic
@@ -170,7 +171,7 @@ impl NatsBroker {
 
     async fn receipt(
         &self,
-        session: &Session,
+        connection: &NatsConnection,
         message: &OutgoingMessage,
         sent: Result<PublishAckFuture, async_nats::jetstream::context::PublishError>,
     ) -> Receipt {
@@ -181,9 +182,9 @@ impl NatsBroker {
         match acknowledged {
             // A repetition is there, too.
             Ok(_) => Receipt::Accepted,
-            Err(error) => match receipts::of_error(&error, message, session.max_payload()) {
+            Err(error) => match receipts::of_error(&error, message, connection.max_payload()) {
                 Answer::Is(receipt) => receipt,
-                Answer::NoStream => self.no_stream(session, message).await,
+                Answer::NoStream => self.no_stream(connection, message).await,
             },
         }
     }
@@ -203,13 +204,14 @@ impl Broker for NatsBroker {
         let terms = *self.terms.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match terms {
             Some(terms) => Ok(self.look(terms).await?),
-            None => Ok(self.session().await.map(drop)?),
+            None => Ok(self.connection().await.map(drop)?),
         }
     }
 
     async fn publish(&self, _sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
         // Another one is opened only by `open`: so nothing is sent while this relay counts as closed.
-        let Some(session) = self.session.lock().await.clone().filter(|session| session.is_usable())
+        let Some(connection) =
+            self.connection.lock().await.clone().filter(|connection| connection.is_usable())
         else {
             let lost = Receipt::unavailable("the connection is lost");
             return vec![lost; messages.len()];
@@ -220,24 +222,24 @@ impl Broker for NatsBroker {
                 sent.push((message, Err(Receipt::refused(why))));
                 continue;
             }
-            let publishing = session
+            let publishing = connection
                 .jetstream
                 .send_publish(message.topic.clone(), publication(&message, &self.settings.stream));
             let ack = publishing.await;
             sent.push((message, Ok(ack)));
         }
         let receipts = sent.into_iter().map(|(message, ack)| {
-            let session = &session;
+            let connection = &connection;
             async move {
                 match ack {
-                    Ok(ack) => self.receipt(session, &message, ack).await,
+                    Ok(ack) => self.receipt(connection, &message, ack).await,
                     Err(receipt) => receipt,
                 }
             }
         });
         let receipts = join_all(receipts).await;
         if receipts.iter().any(|receipt| matches!(receipt, Receipt::Unavailable { .. })) {
-            session.end();
+            connection.end();
         }
         receipts
     }

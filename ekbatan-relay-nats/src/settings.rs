@@ -62,8 +62,9 @@ impl Settings {
             .connection_timeout(self.ack_timeout)
             .request_timeout(Some(self.ack_timeout))
             .require_tls(self.requires_tls)
-            // A client that reconnects by itself sends what it has queued. That may be much later, when
-            // another node has sent it and more. So a lost connection is the end of its client.
+            // A client that connects again by itself sends what it has queued. That may be much later,
+            // when another node has sent it and more. So it tries each address once; it has no setting
+            // for less. Then it is over.
             .max_reconnects(self.addresses().len());
         let options = match &self.login {
             Login::ByAddress => options,

@@ -5,16 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan_core::config::{ExposeSecret, RelayConfig};
-use ekbatan_relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms};
+use ekbatan_relay::{
+    Broker, BrokerError, OutgoingMessage, PUBLISH_TIME, Receipt, RelaySender, RelayTerms,
+};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
+use crate::connection::RabbitMqConnection;
 use crate::error::RabbitMqError;
-use crate::session::Session;
 use crate::settings::Settings;
-use crate::wave::{self, Sent};
+use crate::wave::{self, WaveOutcome};
 
 /// The time after which an answer is not waited for any more.
 const ACK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time after which no further message is sent by itself to find the one that the server refuses. It
+/// begins within [`PUBLISH_TIME`], so the call ends before it is dropped.
+const LONGEST_SEARCH: Duration = Duration::from_secs(PUBLISH_TIME.as_secs() / 2);
 
 /// The greatest message of RabbitMQ 4, unless it is configured otherwise. Earlier ones take more.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -41,7 +48,7 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// ```
 pub struct RabbitMqBroker {
     settings: Settings,
-    session: Mutex<Option<Arc<Session>>>,
+    connection: Mutex<Option<Arc<RabbitMqConnection>>>,
 }
 
 impl RabbitMqBroker {
@@ -57,7 +64,7 @@ impl RabbitMqBroker {
             most_bytes: MOST_BYTES,
             ack_timeout: ACK_TIMEOUT,
         };
-        Self { settings, session: Mutex::default() }
+        Self { settings, connection: Mutex::default() }
     }
 
     /// The server as a configuration says.
@@ -126,63 +133,79 @@ impl RabbitMqBroker {
     }
 
     /// The connection; a new one if there is none that can be used.
-    async fn session(&self) -> Result<Arc<Session>, RabbitMqError> {
-        let mut session = self.session.lock().await;
-        if let Some(present) = session.as_ref().filter(|session| session.is_usable()) {
+    async fn connection(&self) -> Result<Arc<RabbitMqConnection>, RabbitMqError> {
+        let mut connection = self.connection.lock().await;
+        if let Some(present) = connection.as_ref().filter(|connection| connection.is_usable()) {
             return Ok(present.clone());
         }
-        *session = None;
-        let new = Arc::new(Session::connect(&self.settings).await?);
-        *session = Some(new.clone());
+        *connection = None;
+        let new = Arc::new(RabbitMqConnection::connect(&self.settings).await?);
+        *connection = Some(new.clone());
         Ok(new)
     }
 
     async fn look(&self) -> Result<(), RabbitMqError> {
-        let session = self.session().await?;
+        let connection = self.connection().await?;
         let timeout = self.settings.ack_timeout;
-        let looking = session.check_exchange(&self.settings.exchange);
+        let looking = connection.check_exchange(&self.settings.exchange);
         match tokio::time::timeout(timeout, looking).await {
             Ok(looked) => looked,
             Err(_) => {
-                session.end().await;
+                connection.end().await;
                 Err(RabbitMqError::Silent(timeout))
             }
         }
     }
 
     /// Sends a wave on a channel of its own.
-    async fn send(&self, session: &Session, messages: &[OutgoingMessage]) -> Sent {
+    async fn send(
+        &self,
+        connection: &RabbitMqConnection,
+        messages: &[OutgoingMessage],
+    ) -> WaveOutcome {
         let Settings { exchange, ack_timeout, .. } = &self.settings;
-        let channel = match tokio::time::timeout(*ack_timeout, session.channel()).await {
+        let channel = match tokio::time::timeout(*ack_timeout, connection.channel()).await {
             Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => return Sent::Lost(error.to_string()),
-            Err(_) => return Sent::Lost(format!("no channel within {ack_timeout:?}")),
+            Ok(Err(error)) => return WaveOutcome::Lost(error.to_string()),
+            Err(_) => return WaveOutcome::Lost(format!("no channel within {ack_timeout:?}")),
         };
         let sent = wave::send(&channel, exchange, messages, *ack_timeout).await;
-        if let Sent::All(_) = sent {
-            session.give_back(channel);
+        if let WaveOutcome::All(_) = sent {
+            connection.give_back(channel);
         }
         sent
     }
 
     /// Sends messages of different models. If the server closes the channel because of one of them, each is
     /// sent by itself, so that it is known which one it was.
-    async fn receipts(&self, session: &Session, messages: &[OutgoingMessage]) -> Vec<Receipt> {
-        match self.send(session, messages).await {
-            Sent::All(receipts) => receipts,
-            Sent::Lost(why) => vec![Receipt::unavailable(why); messages.len()],
-            Sent::Closed(error) if messages.len() == 1 => vec![wave::receipt_of_close(&error)],
-            Sent::Closed(_) => {
+    async fn receipts(
+        &self,
+        connection: &RabbitMqConnection,
+        messages: &[OutgoingMessage],
+    ) -> Vec<Receipt> {
+        match self.send(connection, messages).await {
+            WaveOutcome::All(receipts) => receipts,
+            WaveOutcome::Lost(why) => vec![Receipt::unavailable(why); messages.len()],
+            WaveOutcome::Closed(error) if messages.len() == 1 => {
+                vec![wave::receipt_of_close(&error)]
+            }
+            WaveOutcome::Closed(_) => {
+                let until = Instant::now() + LONGEST_SEARCH;
                 let mut receipts = Vec::with_capacity(messages.len());
                 for message in messages {
-                    receipts.push(match self.send(session, std::slice::from_ref(message)).await {
-                        Sent::All(receipts) => {
-                            receipts.into_iter().next().unwrap_or(Receipt::NotSent)
+                    if Instant::now() >= until {
+                        break;
+                    }
+                    match self.send(connection, std::slice::from_ref(message)).await {
+                        WaveOutcome::All(of_one) => receipts.extend(of_one),
+                        WaveOutcome::Closed(error) => receipts.push(wave::receipt_of_close(&error)),
+                        WaveOutcome::Lost(why) => {
+                            receipts.push(Receipt::unavailable(why));
+                            break;
                         }
-                        Sent::Closed(error) => wave::receipt_of_close(&error),
-                        Sent::Lost(why) => Receipt::unavailable(why),
-                    });
+                    }
                 }
+                receipts.resize(messages.len(), Receipt::NotSent);
                 receipts
             }
         }
@@ -195,6 +218,10 @@ impl Broker for RabbitMqBroker {
     }
 
     async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
+        let bytes = self.settings.exchange.len();
+        if bytes > wave::LONGEST_NAME {
+            return Err(RabbitMqError::ExchangeName { bytes, most: wave::LONGEST_NAME }.into());
+        }
         Ok(self.look().await?)
     }
 
@@ -204,7 +231,8 @@ impl Broker for RabbitMqBroker {
 
     async fn publish(&self, _sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
         // Another one is opened only by `open`: so nothing is sent while this relay counts as closed.
-        let Some(session) = self.session.lock().await.clone().filter(|session| session.is_usable())
+        let Some(connection) =
+            self.connection.lock().await.clone().filter(|connection| connection.is_usable())
         else {
             return vec![Receipt::unavailable("the connection is lost"); messages.len()];
         };
@@ -216,11 +244,11 @@ impl Broker for RabbitMqBroker {
         fine.retain(|_| places.next().is_some_and(Option::is_none));
         let mut sent = Vec::new();
         if !fine.is_empty() {
-            sent = self.receipts(&session, &fine).await;
+            sent = self.receipts(&connection, &fine).await;
         }
         let is_away = sent.iter().any(|receipt| matches!(receipt, Receipt::Unavailable { .. }));
         if is_away {
-            session.end().await;
+            connection.end().await;
         }
         let mut sent = sent.into_iter();
         let receipt = |fault: Option<Receipt>| {

@@ -37,6 +37,15 @@ pub enum RabbitMqError {
         /// The cause.
         source: lapin::Error,
     },
+    /// The name of the exchange is too long.
+    #[error("the name of the exchange has {bytes} bytes; use at most {most}")]
+    #[non_exhaustive]
+    ExchangeName {
+        /// How many bytes it has.
+        bytes: usize,
+        /// How many it may have.
+        most: usize,
+    },
     /// The server does not answer.
     #[error("the server did not answer within {0:?}")]
     Silent(Duration),

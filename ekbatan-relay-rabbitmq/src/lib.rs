@@ -3,14 +3,13 @@
 //!
 //! Messages are persistent, mandatory and confirmed, and have the event's id as their `message-id`.
 //!
-//! The files from bottom to top: `error`; `settings`, where the server is; `session`, a connection and its
-//! channels; `wave`, messages that are sent together and what the server answers to them; `broker`.
+//! The files from bottom to top: `error`; `settings`, where the server is; `connection` and its channels; `wave`, messages that are sent together and what the server answers to them; `broker`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod broker;
+mod connection;
 mod error;
-mod session;
 mod settings;
 mod wave;
 

@@ -14,11 +14,15 @@ use lapin::{BasicProperties, Channel, Confirmation, ErrorKind};
 /// The message outlives a restart of the server.
 const PERSISTENT: u8 = 2;
 
-/// The longest routing key.
-const LONGEST_KEY: usize = 255;
+/// The longest name: of a routing key, of a header, of an exchange.
+pub(crate) const LONGEST_NAME: usize = 255;
+
+/// How many bytes the headers have at most. They stand in one frame, of 128 KiB unless the server is
+/// configured otherwise, beside the other properties.
+const MOST_HEADER_BYTES: usize = 100 * 1024;
 
 /// What became of a wave.
-pub(crate) enum Sent {
+pub(crate) enum WaveOutcome {
     /// Every message has its receipt, and the channel can be used again.
     All(Vec<Receipt>),
     /// The server closed the channel because of one of the messages.
@@ -33,12 +37,12 @@ pub(crate) async fn send(
     exchange: &str,
     messages: &[OutgoingMessage],
     timeout: Duration,
-) -> Sent {
+) -> WaveOutcome {
     match tokio::time::timeout(timeout, publish(channel, exchange, messages)).await {
-        Ok(Ok(confirmations)) => Sent::All(receipts(messages, confirmations)),
-        Ok(Err(error)) if is_of_channel(&error) => Sent::Closed(error),
-        Ok(Err(error)) => Sent::Lost(error.to_string()),
-        Err(_) => Sent::Lost(format!("no confirmation within {timeout:?}")),
+        Ok(Ok(confirmations)) => WaveOutcome::All(receipts(messages, confirmations)),
+        Ok(Err(error)) if is_of_channel(&error) => WaveOutcome::Closed(error),
+        Ok(Err(error)) => WaveOutcome::Lost(error.to_string()),
+        Err(_) => WaveOutcome::Lost(format!("no confirmation within {timeout:?}")),
     }
 }
 
@@ -72,7 +76,7 @@ fn properties(message: &OutgoingMessage) -> BasicProperties {
         .with_delivery_mode(PERSISTENT)
         .with_headers(headers);
     match message.header(header::CONTENT_TYPE) {
-        Some(content_type) if content_type.len() <= LONGEST_KEY => {
+        Some(content_type) if content_type.len() <= LONGEST_NAME => {
             properties.with_content_type(content_type.into())
         }
         _ => properties,
@@ -86,10 +90,22 @@ pub(crate) fn fault(message: &OutgoingMessage, most_bytes: usize) -> Option<Rece
         let why = format!("the message has {bytes} bytes, and this relay sends {most_bytes}");
         return Some(Receipt::refused(why));
     }
-    if message.topic.len() > LONGEST_KEY {
+    if message.topic.len() > LONGEST_NAME {
         let bytes = message.topic.len();
         return Some(Receipt::refused(format!(
-            "the routing key has {bytes} bytes; RabbitMQ takes {LONGEST_KEY}"
+            "the routing key has {bytes} bytes; RabbitMQ takes {LONGEST_NAME}"
+        )));
+    }
+    if let Some((name, _)) = message.headers().find(|(name, _)| name.len() > LONGEST_NAME) {
+        let (bytes, begin) = (name.len(), name.get(..32).unwrap_or(name));
+        return Some(Receipt::refused(format!(
+            "the name of the header `{begin}..` has {bytes} bytes; RabbitMQ takes {LONGEST_NAME}"
+        )));
+    }
+    let bytes: usize = message.headers().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > MOST_HEADER_BYTES {
+        return Some(Receipt::refused(format!(
+            "the headers have {bytes} bytes; this relay sends {MOST_HEADER_BYTES}"
         )));
     }
     None
@@ -176,5 +192,14 @@ mod tests {
         assert!(fault(&large, 11).is_none());
         let long = OutgoingMessage::new(id, "t".repeat(256), "key", "{}");
         assert!(matches!(fault(&long, 10), Some(Receipt::Refused { may_pass: false, .. })));
+        for (name, value) in [(256, 1), (1, MOST_HEADER_BYTES)] {
+            let mut message = OutgoingMessage::new(id, "topic", "key", "{}");
+            message.set_header("n".repeat(name), "v".repeat(value));
+            assert!(matches!(fault(&message, 10), Some(Receipt::Refused { may_pass: false, .. })));
+        }
+        let mut message = OutgoingMessage::new(id, "topic", "key", "{}");
+        message.set_header("n".repeat(255), "v".repeat(MOST_HEADER_BYTES - 255));
+        assert!(fault(&message, 10).is_none());
+        properties(&message);
     }
 }

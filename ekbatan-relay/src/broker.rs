@@ -1,11 +1,17 @@
 //! The contract of a broker.
 
 use std::error::Error;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan_events::{RelaySender, RelayTerms};
 
 use crate::OutgoingMessage;
+
+/// The time after which a broker begins to send nothing more of a [`publish`](Broker::publish).
+/// What it has accepted until then can only be marked once the call has returned, and a relay drops the
+/// call after twice that time.
+pub const PUBLISH_TIME: Duration = Duration::from_secs(30);
 
 /// Why a broker cannot be used.
 pub type BrokerError = Box<dyn Error + Send + Sync>;
@@ -40,7 +46,8 @@ pub trait Broker: Send + Sync + 'static {
     /// that was handed over before may be sent afterwards.
     fn open(&self, sender: RelaySender) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
-    /// Sends messages. The answer has one receipt for each, in the same order.
+    /// Sends messages. The answer has one receipt for each, in the same order. What is left after
+    /// [`PUBLISH_TIME`] is [not sent](Receipt::NotSent).
     fn publish(
         &self,
         sender: RelaySender,
@@ -72,7 +79,7 @@ pub enum Receipt {
         /// The cause.
         why: String,
     },
-    /// It was not sent, because another one of the call was not accepted.
+    /// It was not sent, because another one of the call was not accepted, or for lack of time.
     NotSent,
 }
 

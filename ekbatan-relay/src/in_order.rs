@@ -5,10 +5,11 @@
 use std::collections::HashSet;
 
 use ekbatan_events::RelaySender;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::OutgoingMessage;
-use crate::broker::{AnyBroker, Receipt};
+use crate::broker::{AnyBroker, PUBLISH_TIME, Receipt};
 
 /// Sends messages. Those of different models are sent together; of each model one at a time, unless the
 /// broker keeps the order itself.
@@ -21,10 +22,11 @@ pub(crate) async fn publish(
         let count = messages.len();
         return complete(broker.publish(sender, messages).await, count);
     }
+    let until = Instant::now() + PUBLISH_TIME;
     let mut receipts: Vec<Receipt> = vec![Receipt::NotSent; messages.len()];
     let mut stopped: HashSet<Uuid> = HashSet::new();
     let mut left: Vec<(usize, OutgoingMessage)> = messages.into_iter().enumerate().collect();
-    while !left.is_empty() {
+    while !left.is_empty() && Instant::now() < until {
         let mut streams = HashSet::new();
         let is_first = |one: &mut (usize, OutgoingMessage)| streams.insert(one.1.stream);
         let (places, wave): (Vec<usize>, Vec<OutgoingMessage>) =
@@ -52,4 +54,45 @@ pub(crate) async fn publish(
 fn complete(mut receipts: Vec<Receipt>, count: usize) -> Vec<Receipt> {
     receipts.resize(count, Receipt::unavailable("the broker gave no receipt"));
     receipts
+}
+
+#[cfg(test)]
+mod tests {
+    use ekbatan_core::domain::ShardIdentifier;
+    use ekbatan_events::RelayTerms;
+
+    use super::*;
+    use crate::broker::{Broker, BrokerError};
+
+    /// Accepts everything, after two thirds of the time for a batch.
+    struct Slow;
+
+    impl Broker for Slow {
+        fn describe(&self) -> String {
+            "slow".to_owned()
+        }
+
+        async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
+            Ok(())
+        }
+
+        async fn open(&self, _sender: RelaySender) -> Result<(), BrokerError> {
+            Ok(())
+        }
+
+        async fn publish(&self, _: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
+            tokio::time::sleep(PUBLISH_TIME * 2 / 3).await;
+            vec![Receipt::Accepted; messages.len()]
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_slow_broker_has_accepted_is_known_before_the_call_is_dropped() {
+        let message = |id: u128| OutgoingMessage::new(Uuid::from_u128(id), "topic", "key", "{}");
+        let messages = (0..5).map(message).collect();
+        let sender = RelaySender::new("slow", ShardIdentifier::DEFAULT, Uuid::nil());
+        let receipts = publish(&Slow, sender, messages).await;
+        assert_eq!(receipts[..2], [Receipt::Accepted, Receipt::Accepted]);
+        assert_eq!(receipts[2..], [Receipt::NotSent, Receipt::NotSent, Receipt::NotSent]);
+    }
 }

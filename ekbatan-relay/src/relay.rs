@@ -11,7 +11,7 @@ use ekbatan_events::{
 };
 
 use crate::OutgoingMessage;
-use crate::broker::{AnyBroker, Broker, BrokerError, Receipt};
+use crate::broker::{AnyBroker, Broker, BrokerError, PUBLISH_TIME, Receipt};
 use crate::in_order;
 
 /// Changes the message of an event before it is sent.
@@ -19,7 +19,7 @@ type Prepare =
     dyn Fn(&UndecodedEvent, &mut OutgoingMessage) -> Result<(), BrokerError> + Send + Sync;
 
 /// The time after which a batch is given up. Brokers have shorter ones for their answers.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = PUBLISH_TIME.saturating_mul(2);
 
 /// The pause before an event is sent again for the first time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

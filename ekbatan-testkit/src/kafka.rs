@@ -18,7 +18,7 @@ use crate::database_url::DatabaseUrl;
 use crate::front::front;
 use crate::server::{
     Handle, Product, ProgramSearch, ServerEnv, ServerError, Settings, data_at, installed_here,
-    port_file,
+    port_file, second_port,
 };
 
 const SEARCH: ProgramSearch = ProgramSearch {
@@ -157,8 +157,8 @@ impl Product for KafkaProduct {
 
     fn server(&self, env: &ServerEnv) -> Command {
         let (port, folder) = (env.port(), env.folder());
-        // A port near the first one, which is likely to be free. The server ends if it is not.
-        let controller = format!("127.0.0.1:{}", port + 20_000);
+        // The server ends if this port is not free.
+        let controller = format!("127.0.0.1:{}", second_port(port, 0));
         let listeners = format!("PLAINTEXT://127.0.0.1:{port},CONTROLLER://{controller}");
         let (advertised, data) =
             (format!("PLAINTEXT://127.0.0.1:{port}"), env.data().display().to_string());

@@ -18,7 +18,7 @@ use crate::database_url::DatabaseUrl;
 use crate::front::front;
 use crate::server::{
     Handle, Product, ProgramSearch, ServerEnv, ServerError, Settings, data_at, port_file,
-    usual_places,
+    second_port, usual_places,
 };
 
 const SEARCH: ProgramSearch = ProgramSearch {
@@ -141,8 +141,8 @@ impl Product for RabbitMqProduct {
         let mut command = env.command("sh");
         command.args(["-c", START, "start"]).arg(port_file(folder, port)).arg(lines);
         command.arg(self.folder.join("rabbitmq-server"));
-        // Ports near the first one, which are likely to be free. The server ends if one is not.
-        let (distribution, mapper) = (port + 20_000, port + 20_001);
+        // The server ends if one of these ports is not free.
+        let (distribution, mapper) = (second_port(port, 0), second_port(port, 1));
         command
             .env("HOME", folder)
             .env("RABBITMQ_NODENAME", format!("t{port}@localhost"))

@@ -25,7 +25,7 @@ use uuid::Uuid;
 pub(crate) use account::Account;
 pub use error::ServerError;
 pub(crate) use handle::Handle;
-pub(crate) use port::free as free_port;
+pub(crate) use port::{free as free_port, second as second_port};
 pub(crate) use port_file::{data_at, port_file};
 pub(crate) use product::{Product, ServerEnv};
 pub(crate) use programs::{ProgramSearch, installed_here, usual_places};

@@ -103,20 +103,20 @@ pub const TABLE: [RoomList; 12] = [
     RoomList { of_crate: "ekbatan-relay-kafka", folder: "", rooms: &[
         rooms("settings", &["error", "settings"], &[]),
         room(&["answers"], &[]),
-        room(&["lane"], &["settings", "answers"]),
-        room(&["broker"], &["settings", "answers", "lane"]),
+        rooms("producer", &["missing_topics", "node_producer"], &["settings", "answers"]),
+        room(&["broker"], &["settings", "answers", "producer"]),
     ] },
     RoomList { of_crate: "ekbatan-relay-nats", folder: "", rooms: &[
         rooms("settings", &["error", "settings"], &[]),
-        room(&["session"], &["settings"]),
+        room(&["connection"], &["settings"]),
         room(&["receipts"], &[]),
-        room(&["broker"], &["settings", "session", "receipts"]),
+        room(&["broker"], &["settings", "connection", "receipts"]),
     ] },
     RoomList { of_crate: "ekbatan-relay-rabbitmq", folder: "", rooms: &[
         rooms("settings", &["error", "settings"], &[]),
-        room(&["session"], &["settings"]),
+        room(&["connection"], &["settings"]),
         room(&["wave"], &[]),
-        room(&["broker"], &["settings", "session", "wave"]),
+        room(&["broker"], &["settings", "connection", "wave"]),
     ] },
 ];
 

@@ -66,8 +66,8 @@ pub enum Publisher {
     #[cfg(feature = "relay-rabbitmq")]
     Rabbitmq {
         /// The channel lives as long as it.
-        _connection: lapin::Connection,
-        channel: lapin::Channel,
+        _connection: Box<lapin::Connection>,
+        channel: Box<lapin::Channel>,
     },
     #[cfg(feature = "relay-kafka")]
     Kafka(Box<krafka::producer::Producer>),
@@ -154,7 +154,8 @@ impl BrokerSite {
                 let connection = amqp(server).await?;
                 let channel = connection.create_channel().await?;
                 channel.confirm_select(Default::default()).await?;
-                Publisher::Rabbitmq { _connection: connection, channel }
+                let (_connection, channel) = (Box::new(connection), Box::new(channel));
+                Publisher::Rabbitmq { _connection, channel }
             }
             #[cfg(feature = "relay-kafka")]
             Self::Kafka(server) => {
@@ -181,8 +182,8 @@ impl Publisher {
             Self::InProcess(broker) => {
                 let message = |of: Outgoing| OutgoingMessage::new(of.id, TOPIC, of.key, of.payload);
                 let messages = events.into_iter().map(message).collect();
-                let sender =
-                    RelaySender::new(ekbatan::domain::ShardIdentifier::DEFAULT, Uuid::nil());
+                let shard = ekbatan::domain::ShardIdentifier::DEFAULT;
+                let sender = RelaySender::new("by hand", shard, Uuid::nil());
                 let receipts = broker.publish(sender, messages).await;
                 if receipts.iter().any(|receipt| *receipt != Receipt::Accepted) {
                     return Err("the broker did not accept all messages".into());

@@ -12,6 +12,8 @@ use super::error::ServerError;
 /// Below the range for outgoing connections. Otherwise such a connection could take the
 /// port of a stopped server.
 const PORTS: Range<u16> = 10_000..32_000;
+/// Above that range, for what a server needs beside its port.
+const SECOND_PORTS: u16 = 61_000;
 /// How many ports to try before reporting an error.
 const TRIES: usize = 1_000;
 
@@ -31,6 +33,12 @@ pub(crate) fn free() -> Result<u16, ServerError> {
             Err(_) => tries -= 1,
         }
     }
+}
+
+/// One of two further ports of the server at `port`. Likely to be free: other private servers have others,
+/// and no outgoing connection takes it.
+pub(crate) fn second(port: u16, nth: u16) -> u16 {
+    SECOND_PORTS + port % 2_000 * 2 + nth
 }
 
 fn bind(port: u16) -> io::Result<TcpListener> {

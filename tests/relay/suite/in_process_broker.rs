@@ -5,7 +5,7 @@ use std::time::Duration;
 use ekbatan::relay::{InProcessBroker, Relay};
 use support::{Dialect, until};
 
-use crate::scene::{RELAY, Scene, deposit, open_wallet};
+use crate::scene::{RELAY, SHORT_LEASE, Scene, assert_nothing_failed, deposit, open_wallet};
 use crate::site::Kind;
 
 const TOPIC: &str = "ekbatan.com.example.relay.model.Wallet";
@@ -32,7 +32,8 @@ async fn a_message_is_sent_again_unless_every_subscription_has_acknowledged_it()
     drop((unacknowledged, one, other, first));
     let second = InProcessBroker::new();
     let mut one = second.subscribe("one", [TOPIC]);
-    let _node = scene.node().relay(Relay::new(RELAY, second)).start().await.unwrap();
+    let node = scene.node().lease(SHORT_LEASE).relay(Relay::new(RELAY, second));
+    let _node = node.start().await.unwrap();
     let again = one.next().await.unwrap();
     assert_eq!(again.id, id);
     again.ack();
@@ -67,13 +68,13 @@ async fn a_silent_consumer_has_a_message_once_however_often_it_is_sent() {
     let scene = scene().await;
     let broker = InProcessBroker::new().ack_timeout(Duration::from_millis(50));
     let mut consumer = broker.subscribe("consumer", [TOPIC]);
-    let _node = scene.node().relay(Relay::new(RELAY, broker.clone())).start().await.unwrap();
+    let node = scene.node().relay(Relay::new(RELAY, broker.clone())).start().await.unwrap();
     open_wallet(&scene.executor).await;
     let message = consumer.next().await.unwrap();
     // Others do not get it, and it does not fail, however long it takes.
     let mut other = broker.subscribe("consumer", [TOPIC]);
     assert!(tokio::time::timeout(Duration::from_millis(500), other.next()).await.is_err());
-    scene.assert_nothing_failed().await;
+    assert_nothing_failed(&node);
     message.ack();
     // If the relay has just given up to wait, it sends the message once more.
     let counted = async || broker.unacknowledged("consumer") == 0;

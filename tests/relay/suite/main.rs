@@ -70,8 +70,14 @@ mod site;
 
 mod arrival;
 mod debezium;
+mod fences;
 mod in_process_broker;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod order;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 mod refusals;
+mod reopening;
 mod repetition;
 mod sizes;

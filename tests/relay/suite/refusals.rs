@@ -7,7 +7,7 @@ use ekbatan::events::StartError;
 use ekbatan::relay::{EventSelection, NatsBroker, Relay};
 use support::{Dialect, until};
 
-use crate::scene::{RELAY, Scene, deposit, first_versions, node, open_wallet};
+use crate::scene::{RELAY, SHORT_LEASE, Scene, deposit, first_versions, node, open_wallet};
 use crate::site::{Kind, Limits, NatsSite};
 
 on_every_broker! {
@@ -87,7 +87,8 @@ async fn nats_whose_window_is_shorter_than_the_time_of_repetitions_is_refused() 
     let refused = async |builder: ekbatan::events::NodeBuilder| {
         builder.start().await.err().map(|error| error.to_string())
     };
-    let why = refused(scene.node().relay(relay("short"))).await.unwrap();
+    let short = scene.node().lease(SHORT_LEASE).relay(relay("short"));
+    let why = refused(short).await.unwrap();
     assert!(
         why.contains("the stream `short` recognises a repetition for 5s, and the relay may repeat a message after 21.5s"),
         "{why}"

@@ -10,9 +10,11 @@ use ekbatan::relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender,
 use serde::{Deserialize, Serialize};
 use support::worker_process::{self, WorkerProcess};
 use support::{Dialect, until};
+use tokio::sync::{Mutex, mpsc};
 
 use crate::scene::{
-    Scene, assert_in_order, assert_no_repetition, executor, node, open_wallet, relay,
+    RELAY, SHORT_LEASE, Scene, assert_in_order, assert_no_repetition, executor, node, open_wallet,
+    relay,
 };
 use crate::site::{Address, Kind, SharedBroker};
 
@@ -25,7 +27,7 @@ on_every_broker! { only servers:
 async fn a_message_that_is_sent_twice_is_accepted_twice(kind: Kind) {
     let scene = Scene::start(kind, Dialect::Sqlite).await;
     let broker = scene.site.broker();
-    let sender = RelaySender::new(ShardIdentifier::DEFAULT, Uuid::now_v7());
+    let sender = RelaySender::new(RELAY, ShardIdentifier::DEFAULT, Uuid::now_v7());
     broker.check(RelayTerms::of_lease(Duration::from_secs(15))).await.unwrap();
     broker.open(sender).await.unwrap();
     let topic = scene.site.topic();
@@ -77,10 +79,12 @@ async fn relay_worker() {
     let Some(order) = worker_process::order::<Order>(ORDER) else { return };
     let config = ekbatan::config::EkbatanConfig::single(order.database.clone());
     let databases = Databases::connect(&config).await.unwrap();
-    let broker = Stopping { broker: order.broker.connect(), stops: order.stops };
+    let requests = Mutex::new(worker_process::requests());
+    let broker = Stopping { broker: order.broker.connect(), stops: order.stops, requests };
     let relay = relay(SharedBroker::new(broker));
     let executor = executor(&databases).await;
-    let _node: Node = node(&executor).relay(relay).start().await.unwrap();
+    let node = node(&executor).lease(SHORT_LEASE).relay(relay);
+    let _node: Node = node.start().await.unwrap();
     std::future::pending::<()>().await;
 }
 
@@ -88,6 +92,8 @@ async fn relay_worker() {
 struct Stopping {
     broker: SharedBroker,
     stops: Stops,
+    /// The test asks it to send.
+    requests: Mutex<mpsc::UnboundedReceiver<()>>,
 }
 
 impl Broker for Stopping {
@@ -115,7 +121,7 @@ impl Broker for Stopping {
         worker_process::report(&Report::Holds(messages.len()));
         if self.stops == Stops::BeforeSending {
             // The test freezes the process here, and thaws it once another node has taken over.
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            self.requests.lock().await.recv().await;
         }
         let receipts = self.broker.publish(sender, messages).await;
         // On a busy machine an answer may be late. Then the batch is sent again.
@@ -153,7 +159,8 @@ async fn a_process_killed_between_acknowledgement_and_mark_repeats_with_the_same
     worker.kill();
     until("what was sent has arrived", async || scene.site.received().await.len() >= sent).await;
     let sent = scene.site.received().await.len();
-    let _node = scene.node().relay(scene.relay()).start().await.unwrap();
+    let node = scene.node().lease(SHORT_LEASE).relay(scene.relay());
+    let _node = node.start().await.unwrap();
     scene.until_done().await;
     let received = scene.until_received(20).await;
     assert_in_order(&received, 4, 5);
@@ -171,9 +178,11 @@ async fn a_frozen_node_that_comes_back_sends_nothing_new(kind: Kind) {
     let mut worker = start_worker(&scene, Stops::BeforeSending);
     let Report::Holds(held) = worker.receive().await else { panic!("nothing was sent yet") };
     worker.freeze();
-    let _node = scene.node().relay(scene.relay()).start().await.unwrap();
+    let node = scene.node().lease(SHORT_LEASE).relay(scene.relay());
+    let _node = node.start().await.unwrap();
     scene.until_done().await;
     assert_eq!(scene.until_received(20).await.len(), 20);
+    worker.send(&());
     worker.thaw();
     while !matches!(worker.receive().await, Report::Sent(_)) {}
     let wallet = open_wallet(&scene.executor).await.to_string();

@@ -58,6 +58,8 @@ pub struct Limits {
     pub bytes: Option<usize>,
     /// How many messages it keeps before it takes no more.
     pub messages: Option<usize>,
+    /// Whether the test kills it.
+    pub dies: bool,
 }
 
 /// A broker that a test owns.

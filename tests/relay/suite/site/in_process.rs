@@ -27,7 +27,9 @@ struct Consumer {
 
 impl InProcessSite {
     pub fn start(limits: Limits) -> Self {
-        let broker = InProcessBroker::new().ack_timeout(Duration::from_millis(300));
+        let falls_silent = limits.dies || limits.messages.is_some();
+        let ack_timeout = Duration::from_millis(if falls_silent { 300 } else { 30_000 });
+        let broker = InProcessBroker::new().ack_timeout(ack_timeout);
         let mut messages = broker.subscribe("consumer", ["ekbatan.*"]);
         let consumer = Arc::new(Consumer {
             received: Mutex::default(),

@@ -15,13 +15,13 @@ use crate::settings::{NewStream, Settings};
 const WINDOW: Duration = Duration::from_secs(120);
 
 /// A connection, until it is lost or a message was not answered.
-pub(crate) struct Session {
+pub(crate) struct NatsConnection {
     client: async_nats::Client,
     pub(crate) jetstream: Context,
     is_over: AtomicBool,
 }
 
-impl Session {
+impl NatsConnection {
     pub(crate) async fn connect(settings: &Settings) -> Result<Self, NatsError> {
         let options = settings.options().await?;
         let connecting = options.connect(settings.addresses());

@@ -14,13 +14,13 @@ use crate::error::RabbitMqError;
 use crate::settings::Settings;
 
 /// A connection, until it is lost or a message was not answered.
-pub(crate) struct Session {
+pub(crate) struct RabbitMqConnection {
     connection: Connection,
     /// Those that no wave uses.
     channels: Mutex<Vec<Channel>>,
 }
 
-impl Session {
+impl RabbitMqConnection {
     pub(crate) async fn connect(settings: &Settings) -> Result<Self, RabbitMqError> {
         // The client does not connect again by itself: what it then sent would be out of order.
         let properties = ConnectionProperties::default().with_connection_name("ekbatan".into());

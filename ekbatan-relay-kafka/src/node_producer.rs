@@ -1,8 +1,8 @@
-//! The producer of one node on one shard.
+//! The producer of a relay of one node on one shard.
 //!
 //! Invariants:
 //! - A transaction has the messages of one batch. Either all of them can be read, or none.
-//! - After an error that leaves the outcome open, a lane sends nothing more.
+//! - After an error that leaves the outcome open, a producer sends nothing more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,16 +16,18 @@ use tokio::time::Instant;
 
 use crate::answers;
 use crate::error::KafkaError;
+use crate::missing_topics::MissingTopics;
 use crate::settings::Settings;
 
 /// How often a commit is asked for whose answer did not come.
 const COMMITS: usize = 3;
 
-/// The producer of a node.
-pub(crate) struct Lane {
+/// The producer of a relay of a node.
+pub(crate) struct NodeProducer {
     producer: Mutex<TransactionalProducer>,
+    pub(crate) missing_topics: MissingTopics,
+    timeout: Duration,
     is_over: AtomicBool,
-    is_fenced: AtomicBool,
 }
 
 /// What became of a transaction.
@@ -38,8 +40,8 @@ pub(crate) enum Outcome {
     Unknown(String),
 }
 
-impl Lane {
-    /// Takes a transactional id over. Whoever had it before can send nothing more.
+impl NodeProducer {
+    /// Takes a transactional id over. The producer that had it before can send nothing more.
     pub(crate) async fn open(settings: &Settings, id: &str) -> Result<Self, KafkaError> {
         let timeout = settings.ack_timeout;
         let opening = async {
@@ -54,26 +56,23 @@ impl Lane {
                 .transaction_timeout(timeout.saturating_mul(3))
                 .build_transactional(id)
                 .await?;
-            Ok::<_, KafkaError>(producer)
+            Ok::<_, KafkaError>((producer, MissingTopics::new(kafka.admin(), timeout)))
         };
-        let producer = match tokio::time::timeout(timeout.saturating_mul(2), opening).await {
-            Ok(producer) => producer?,
-            Err(_) => return Err(KafkaError::Silent(timeout)),
-        };
+        let (producer, missing_topics) =
+            match tokio::time::timeout(timeout.saturating_mul(2), opening).await {
+                Ok(opened) => opened?,
+                Err(_) => return Err(KafkaError::Silent(timeout)),
+            };
         Ok(Self {
             producer: Mutex::new(producer),
+            missing_topics,
+            timeout,
             is_over: AtomicBool::new(false),
-            is_fenced: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn is_usable(&self) -> bool {
         !self.is_over.load(Ordering::SeqCst)
-    }
-
-    /// Whether another node has taken over.
-    pub(crate) fn is_fenced(&self) -> bool {
-        self.is_fenced.load(Ordering::SeqCst)
     }
 
     /// Ends the producer.
@@ -85,24 +84,22 @@ impl Lane {
     }
 
     /// Sends messages in one transaction.
-    pub(crate) async fn send(&self, messages: &[OutgoingMessage], timeout: Duration) -> Outcome {
+    pub(crate) async fn send(&self, messages: &[&OutgoingMessage]) -> Outcome {
+        if messages.is_empty() {
+            return Outcome::Committed;
+        }
         let producer = self.producer.lock().await;
         if !self.is_usable() {
             return Outcome::Unknown("the producer is over".to_owned());
         }
         // If this is dropped, nothing is known of the transaction.
-        let guard = OverUnlessEnded { lane: self, has_ended: false };
-        let outcome = transact(&producer, messages, timeout).await;
+        let guard = OverUnlessEnded { producer: self, has_ended: false };
+        let outcome = transact(&producer, messages, self.timeout).await;
         guard.end(&outcome);
         match outcome {
             Ok(()) => Outcome::Committed,
             Err(Failure::Record(error)) => Outcome::Refused(error),
-            Err(Failure::Cluster(error)) => {
-                if answers::is_fence(&error) {
-                    self.is_fenced.store(true, Ordering::SeqCst);
-                }
-                Outcome::Unknown(error.to_string())
-            }
+            Err(Failure::Cluster(error)) => Outcome::Unknown(error.to_string()),
         }
     }
 }
@@ -113,9 +110,9 @@ enum Failure {
     Cluster(KrafkaError),
 }
 
-/// Lets a lane send nothing more, unless a transaction ends as it should.
-struct OverUnlessEnded<'l> {
-    lane: &'l Lane,
+/// Lets a producer send nothing more, unless a transaction ends as it should.
+struct OverUnlessEnded<'p> {
+    producer: &'p NodeProducer,
     has_ended: bool,
 }
 
@@ -128,14 +125,14 @@ impl OverUnlessEnded<'_> {
 impl Drop for OverUnlessEnded<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.lane.is_over.store(true, Ordering::SeqCst);
+            self.producer.is_over.store(true, Ordering::SeqCst);
         }
     }
 }
 
 async fn transact(
     producer: &TransactionalProducer,
-    messages: &[OutgoingMessage],
+    messages: &[&OutgoingMessage],
     timeout: Duration,
 ) -> Result<(), Failure> {
     producer.begin().map_err(Failure::Cluster)?;
@@ -153,7 +150,7 @@ async fn transact(
 /// idempotent producer gives.
 async fn write(
     producer: &TransactionalProducer,
-    messages: &[OutgoingMessage],
+    messages: &[&OutgoingMessage],
 ) -> Result<(), KrafkaError> {
     let mut handles = Vec::with_capacity(messages.len());
     let mut refused = None;
