@@ -79,7 +79,7 @@ impl Client {
         let connection = self.connection(server, service)?;
         let opening =
             || Connection::open(server, self.address.reached(server), service, self.address.user());
-        // Another caller may be opening it, and others may be next: this one does not wait for all.
+        // If opening fails, the callers that wait try it one after the other; none waits for all others.
         let Ok(open) = timeout(ANSWER, connection.get_or_try_init(opening)).await else {
             let why = format!("no connection within {ANSWER:?}");
             return Err(CallError::Unreachable { server: server.to_owned(), why });

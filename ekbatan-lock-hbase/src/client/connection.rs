@@ -75,7 +75,7 @@ impl Connection {
         A: Message + Default,
     {
         let (call, answered) = self.begin(method, request)?;
-        let _call = Waiting { calls: &self.calls, call };
+        let _call = PendingCall { calls: &self.calls, call };
         let bytes = match timeout(ANSWER, answered).await {
             Ok(Ok(answered)) => answered?,
             Ok(Err(_)) => return Err(self.cut("it was closed here")),
@@ -117,12 +117,12 @@ impl Drop for Connection {
 }
 
 /// A call that waits, until it is dropped.
-struct Waiting<'c> {
+struct PendingCall<'c> {
     calls: &'c Mutex<Calls>,
     call: u32,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         locked(self.calls).waiting.remove(&self.call);
     }
