@@ -90,7 +90,8 @@ async fn tokens_grow_over_a_loss_of_the_data() {
 /// Also the record of a key of which only a try that was given up is known.
 #[tokio::test]
 async fn every_record_is_forgotten_at_some_time() {
-    let server = AerospikeServer::start().await.unwrap();
+    // Otherwise it counts once an hour.
+    let server = AerospikeServer::builder().setting("nsup-hist-period", "1").start().await.unwrap();
     let url = format!("{}?seed-only=true", server.url());
     let backend = AerospikeBackend::connect(&url, "locks").await.unwrap();
     let given_up = Grant { owner: Uuid::new_v4(), token: 0 };
