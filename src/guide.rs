@@ -26,8 +26,6 @@ pages! {
     sharding = "../docs/src/sharding.md",
     locks = "../docs/src/locks.md",
     locks_etcd = "../docs/src/locks-etcd.md",
-    locks_mongodb = "../docs/src/locks-mongodb.md",
-    locks_aerospike = "../docs/src/locks-aerospike.md",
     contention = "../docs/src/contention.md",
     configuration = "../docs/src/configuration.md",
     operations = "../docs/src/operations.md",
@@ -35,7 +33,15 @@ pages! {
     coming_from_java = "../docs/src/coming-from-java.md",
 }
 
-/// Needs its feature, and is compiled by `scripts/test stores`.
+/// These need their features, and are compiled by `scripts/test stores`.
+#[cfg(feature = "mongodb")]
+#[doc = include_str!("../docs/src/locks-mongodb.md")]
+mod locks_mongodb {}
+
+#[cfg(feature = "aerospike")]
+#[doc = include_str!("../docs/src/locks-aerospike.md")]
+mod locks_aerospike {}
+
 #[cfg(feature = "hbase")]
 #[doc = include_str!("../docs/src/locks-hbase.md")]
 mod locks_hbase {}

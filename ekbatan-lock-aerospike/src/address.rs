@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use aerospike::ClientPolicy;
 use aerospike::policy::AuthMode;
-use ekbatan_core::config::{DataSourceConfig, ExposeSecret, TlsMode};
+use ekbatan_core::config::{DataSourceConfig, ExposeSecret, TlsMode, decoded};
 use ekbatan_lock::{BackendError, LockError};
 
 /// Maximum time for the server to answer.
@@ -93,10 +93,10 @@ fn auth_mode(in_address: Option<&str>, server: &DataSourceConfig) -> AuthMode {
         Some(login) => login.split_once(':').unwrap_or((login, "")),
         None => ("", ""),
     };
-    let user = server.username.clone().unwrap_or_else(|| user.to_owned());
+    let user = server.username.clone().unwrap_or_else(|| decoded(user));
     let password = match &server.password {
         Some(password) => password.expose_secret().to_owned(),
-        None => password.to_owned(),
+        None => decoded(password),
     };
     if user.is_empty() { AuthMode::None } else { AuthMode::Internal(user, password) }
 }
@@ -151,9 +151,9 @@ mod tests {
 
     #[test]
     fn the_login_is_that_of_the_configuration_or_of_the_address() {
-        let mut config = DataSourceConfig::new("aerospike://u:p@a/ns");
+        let mut config = DataSourceConfig::new("aerospike://u%40x:p%2Fq@a/ns");
         let login = |config: &DataSourceConfig| Address::of(config).unwrap().policy.auth_mode;
-        assert_eq!(login(&config), AuthMode::Internal("u".to_owned(), "p".to_owned()));
+        assert_eq!(login(&config), AuthMode::Internal("u@x".to_owned(), "p/q".to_owned()));
         config.username = Some("app".to_owned());
         config.password = Some("secret".to_owned().into());
         assert_eq!(login(&config), AuthMode::Internal("app".to_owned(), "secret".to_owned()));

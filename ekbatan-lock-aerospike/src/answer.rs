@@ -39,9 +39,14 @@ fn kind(error: &Error) -> FailureKind {
     }
 }
 
-/// Whether the server has left out an operation, because its filter did not hold.
+/// Whether the server has left out an operation, because its filter did not hold, or because there is
+/// no record to update, or already one that was to be created.
 pub(crate) fn is_left_out(error: &Error) -> bool {
-    error.matches(&[ResultCode::FilteredOut, ResultCode::KeyNotFoundError])
+    error.matches(&[
+        ResultCode::FilteredOut,
+        ResultCode::KeyNotFoundError,
+        ResultCode::KeyExistsError,
+    ])
 }
 
 /// The answer to one operation of a batch: its record, or `None` if it was left out.
@@ -68,8 +73,9 @@ pub(crate) fn text(record: &Record, operation: usize) -> Option<&str> {
     }
 }
 
+/// The server is another one than this crate knows, which repeating does not cure.
 pub(crate) fn unexpected(what: &str) -> BackendError {
-    BackendError::in_doubt(format!(
+    BackendError::new(format!(
         "Aerospike: an answer lacks {what}; is this an Aerospike 6.0 or newer?"
     ))
 }

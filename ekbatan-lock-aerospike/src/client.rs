@@ -1,7 +1,9 @@
 //! The client of the cluster, and the time in which it has to answer.
 //!
 //! Invariants: a request is sent once, because only the caller knows whether it may be repeated.
-//! If no answer comes in time, the request fails, and later ones use new connections.
+//! A request that gets no connection in time was not sent, and had no effect. If no answer comes in
+//! time, the request fails; if no other request got one either, later ones use new connections. A
+//! client that is closed or dropped leaves no task behind, and stays closed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +20,9 @@ use aerospike::{
 };
 use ekbatan_lock::{BackendError, LockError};
 use futures_util::StreamExt;
-use tokio::time::{sleep, timeout};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{ANSWER, ANSWER_MILLIS, Address};
 use crate::answer::{failed, is_left_out};
@@ -34,6 +38,8 @@ struct Shared {
     address: Address,
     set: String,
     current: Mutex<Current>,
+    /// One permit for each connection to a node. Closed with the client.
+    permits: Semaphore,
     /// Whether the namespace is strongly consistent. Others refuse reads that ask for it.
     is_consistent: AtomicBool,
 }
@@ -43,27 +49,31 @@ struct Current {
     generation: u64,
     /// Whether another client is about to replace it.
     replacing: bool,
+    /// When a request was last answered.
+    answered: Instant,
 }
 
 /// When a write is allowed, and how long its record is kept.
 pub(crate) struct Write {
     pub(crate) filter: Option<Expression>,
-    pub(crate) creates: bool,
+    pub(crate) record: RecordExistsAction,
     pub(crate) kept: Expiration,
 }
 
 impl Commands {
     pub(crate) async fn connect(address: Address, set: String) -> Result<Self, LockError> {
         let client = open(&address).await.map_err(|source| LockError::Start { source })?;
-        let current = Mutex::new(Current { client, generation: 0, replacing: false });
-        Ok(Self {
-            shared: Arc::new(Shared {
-                address,
-                set,
-                current,
-                is_consistent: AtomicBool::new(false),
-            }),
-        })
+        let answered = Instant::now();
+        let current = Current { client, generation: 0, replacing: false, answered };
+        let pool = address.policy.max_conns_per_node;
+        let shared = Shared {
+            address,
+            set,
+            current: Mutex::new(current),
+            permits: Semaphore::new(pool.clamp(1, Semaphore::MAX_PERMITS)),
+            is_consistent: AtomicBool::new(false),
+        };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Notes that the namespace is strongly consistent.
@@ -89,11 +99,7 @@ impl Commands {
     fn policy(&self, write: Write) -> WritePolicy {
         WritePolicy {
             base_policy: self.base(write.filter),
-            record_exists_action: if write.creates {
-                RecordExistsAction::Update
-            } else {
-                RecordExistsAction::UpdateOnly
-            },
+            record_exists_action: write.record,
             commit_level: CommitLevel::CommitAll,
             expiration: write.kept,
             respond_per_each_op: true,
@@ -118,7 +124,8 @@ impl Commands {
         Key::new(self.namespace(), self.set(), key).map_err(|error| failed(&error))
     }
 
-    /// Writes the record of a key. `None` if the filter did not hold.
+    /// Writes the record of a key. `None` if the filter did not hold, or if there is no such record or
+    /// already one.
     pub(crate) async fn write(
         &self,
         key: &str,
@@ -142,7 +149,8 @@ impl Commands {
         key: &str,
         operations: &[Operation],
     ) -> Result<Option<Record>, BackendError> {
-        let nothing = Write { filter: None, creates: false, kept: Expiration::DontUpdate };
+        let record = RecordExistsAction::UpdateOnly;
+        let nothing = Write { filter: None, record, kept: Expiration::DontUpdate };
         self.write(key, nothing, operations).await
     }
 
@@ -215,6 +223,18 @@ impl Commands {
         &self,
         send: impl Fn(Arc<Client>) -> F,
     ) -> Result<aerospike::Result<T>, BackendError> {
+        let _permit = match timeout(ANSWER, self.shared.permits.acquire()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => {
+                return Err(BackendError::unavailable("Aerospike: the locks were closed"));
+            }
+            Err(_) => {
+                return Err(BackendError::unavailable(format!(
+                    "Aerospike: no connection was free within {ANSWER:?}; maximum-pool-size may be \
+                     too small"
+                )));
+            }
+        };
         let (client, generation) = {
             let current = self.current();
             (current.client.clone(), current.generation)
@@ -230,47 +250,61 @@ impl Commands {
                 }
             }
         };
+        let sent = Instant::now();
         match timeout(ANSWER, sending).await {
             Ok(answer) => {
-                if answer.as_ref().is_err_and(aerospike::Error::is_client_timeout) {
-                    self.replace(generation);
+                if answer.is_ok() {
+                    self.current().answered = Instant::now();
+                } else if answer.as_ref().is_err_and(aerospike::Error::is_client_timeout) {
+                    self.replace(generation, sent);
                 }
                 Ok(answer)
             }
             Err(_) => {
-                self.replace(generation);
+                self.replace(generation, sent);
                 Err(silent())
             }
         }
     }
 
-    /// Replaces a client whose connections do not answer.
-    fn replace(&self, generation: u64) {
+    /// Replaces a client over which no request was answered since this one was sent.
+    fn replace(&self, generation: u64, sent: Instant) {
         let mut current = self.current();
-        if current.generation != generation || std::mem::replace(&mut current.replacing, true) {
+        let answers = current.answered > sent;
+        if current.generation != generation || answers || self.shared.permits.is_closed() {
+            return;
+        }
+        if std::mem::replace(&mut current.replacing, true) {
             return;
         }
         let shared = self.shared.clone();
         tokio::spawn(async move {
             let opened = open(&shared.address).await;
-            let old = {
+            let unused = {
                 let mut current = shared.current();
                 current.replacing = false;
                 opened.map(|client| {
+                    if shared.permits.is_closed() {
+                        return client;
+                    }
                     current.generation += 1;
                     std::mem::replace(&mut current.client, client)
                 })
             };
-            match old {
-                Ok(old) => drop(old.close().await),
+            match unused {
+                Ok(unused) => drop(unused.close().await),
                 Err(error) => tracing::debug!(%error, "the client of Aerospike was not replaced"),
             }
         });
     }
 
-    /// Closes all connections.
+    /// Closes all connections. Later requests fail.
     pub(crate) async fn close(&self) {
-        let client = self.current().client.clone();
+        let client = {
+            let current = self.current();
+            self.shared.permits.close();
+            current.client.clone()
+        };
         if let Err(error) = client.close().await {
             tracing::debug!(%error, "the client of Aerospike did not close in order");
         }
@@ -280,6 +314,17 @@ impl Commands {
 impl Shared {
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client that is not closed would keep its task and its connections.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let client = self.current().client.clone();
+        // Without a runtime there is no such task.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { client.close().await });
+        }
     }
 }
 

@@ -42,7 +42,7 @@ impl Records {
     /// A write that has an effect on this grant only.
     fn of_grant(&self, grant: &Grant, term: Duration) -> Write {
         let filter = Some(record::is_grant(grant));
-        Write { filter, creates: false, kept: self.kept(term) }
+        Write { filter, record: RecordExistsAction::UpdateOnly, kept: self.kept(term) }
     }
 
     /// Takes the key. Returns the token, or `None` if the key is busy.
@@ -53,7 +53,8 @@ impl Records {
     ) -> Result<Option<i64>, BackendError> {
         let operations = record::take(key, request, self.process);
         let filter = Some(record::is_free_for(request.owner));
-        let write = Write { filter, creates: true, kept: self.kept(request.term) };
+        let write =
+            Write { filter, record: RecordExistsAction::Update, kept: self.kept(request.term) };
         match self.commands.write(key, write, &operations).await? {
             Some(taken) => {
                 let token = number(&taken, operations.len() - 1);
@@ -109,11 +110,20 @@ impl Records {
         }
     }
 
-    /// The record may be that of another grant, which must not be forgotten earlier.
+    /// A record that is there is kept as long as before: it may be that of another grant. One that is
+    /// created is kept for a day, as that of any key that nobody uses.
     async fn give_up(&self, key: &str, owner: Uuid) -> Result<bool, BackendError> {
-        let write = Write { filter: None, creates: true, kept: Expiration::DontUpdate };
-        let given_up = self.commands.write(key, write, &record::give_up(owner)).await?;
-        Ok(given_up.is_some_and(|given_up| number(&given_up, 0) == Some(1)))
+        let operations = record::give_up(owner);
+        let update = || (RecordExistsAction::UpdateOnly, Expiration::DontUpdate);
+        let create = (RecordExistsAction::CreateOnly, self.kept(Duration::ZERO));
+        // The record may be created in between.
+        for (record, kept) in [update(), create, update()] {
+            let write = Write { filter: None, record, kept };
+            if let Some(given_up) = self.commands.write(key, write, &operations).await? {
+                return Ok(number(&given_up, 0) == Some(1));
+            }
+        }
+        Err(BackendError::unavailable("Aerospike: a record was created and deleted meanwhile"))
     }
 
     pub(crate) async fn force(&self, key: &str, seen: &Grant) -> Result<bool, BackendError> {
@@ -124,7 +134,8 @@ impl Records {
     /// Says that this process waits for a key that is held.
     pub(crate) async fn mark(&self, key: &str) -> Result<(), BackendError> {
         let filter = Some(record::needs_mark());
-        let write = Write { filter, creates: false, kept: Expiration::DontUpdate };
+        let write =
+            Write { filter, record: RecordExistsAction::UpdateOnly, kept: Expiration::DontUpdate };
         self.commands.write(key, write, &record::mark(self.process)).await.map(drop)
     }
 

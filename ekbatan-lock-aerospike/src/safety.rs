@@ -116,11 +116,12 @@ fn check_node(namespace: &str, node: &str, text: &str) -> Result<bool, LockError
 pub(crate) async fn check_locks(records: &Records) -> Result<(), LockError> {
     let key = format!("check/{}", Uuid::new_v4());
     let failed = |error: BackendError| match error.kind() {
-        FailureKind::Unavailable => LockError::Start { source: error },
-        _ => refused(&format!(
+        FailureKind::Refused => refused(&format!(
             "a key could not be locked as a check ({error}); locks need Aerospike 6.0 or newer, and a \
              user with the role `read-write`"
         )),
+        // A server that does not answer may be as safe as any.
+        _ => LockError::Start { source: error },
     };
     let other = |found: &str| {
         Err(refused(&format!(

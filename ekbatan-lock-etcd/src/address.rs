@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ekbatan_core::config::{DataSourceConfig, ExposeSecret, TlsMode};
+use ekbatan_core::config::{DataSourceConfig, ExposeSecret, TlsMode, decoded};
 use ekbatan_lock::{BackendError, LockError};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
@@ -115,25 +115,6 @@ fn login(in_address: Option<&str>, server: &DataSourceConfig) -> Option<Login> {
         None => decoded(password),
     };
     (!user.is_empty()).then_some(Login { user, password })
-}
-
-/// Decodes percent-escapes such as `%40`.
-fn decoded(text: &str) -> String {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        match part.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                bytes.extend_from_slice(&part.as_bytes()[2..]);
-            }
-            None => {
-                bytes.push(b'%');
-                bytes.extend_from_slice(part.as_bytes());
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Whether to encrypt. The certificate is always checked in full.

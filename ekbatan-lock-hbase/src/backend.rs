@@ -105,22 +105,27 @@ impl HBaseBackend {
             let mut freed = pin!(self.poller.freed(key));
             // Listening begins with the first poll.
             let early = poll_fn(|cx| Poll::Ready(freed.as_mut().poll(cx).is_ready())).await;
-            if self.waiters.get(owner).is_some() {
+            if self.waiters.get(key, owner).is_some() {
                 self.poller.busy(key);
             }
             if !early {
                 freed.await;
             }
-            let Some(waiter) = self.waiters.get(owner) else { continue };
+            let Some(waiter) = self.waiters.get(key, owner) else { continue };
             match self.locks.claim(key, &waiter.taker(owner)).await {
                 Ok(Some(Taken::Granted(grant, asked))) => {
-                    self.waiters.remove(owner);
+                    self.waiters.remove(key, owner);
                     return Some(HandOver { grant, until: asked + waiter.term });
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     // Its place has ended, because it gave no sign of life for too long.
-                    self.waiters.remove(owner);
+                    self.waiters.remove(key, owner);
+                    return None;
+                }
+                Err(error) if !error.may_pass() => {
+                    // The caller asks again, and gets the error.
+                    self.waiters.remove(key, owner);
                     return None;
                 }
                 Err(error) => {
@@ -161,7 +166,7 @@ impl LockBackend for HBaseBackend {
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
-        self.waiters.remove(grant.owner);
+        self.waiters.remove(key, grant.owner);
         let released = self.locks.release(key, grant).await?;
         self.cleaner.released(key);
         Ok(released)

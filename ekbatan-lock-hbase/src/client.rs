@@ -12,7 +12,7 @@ mod rows;
 mod service;
 
 pub(crate) use self::calls::Client;
-pub(crate) use self::error::{CallError, Effect};
+pub(crate) use self::error::{CallError, Effect, in_doubt};
 pub(crate) use self::rows::{
     Change, Expected, FAMILY, Found, MARKER, Put, RowOp, STATE, milliseconds,
 };

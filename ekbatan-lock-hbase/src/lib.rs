@@ -31,7 +31,7 @@
 //! as far as the file system keeps what was flushed to it.
 //!
 //! - HBase notifies nobody. A process that waits looks after 5 ms, and then less and less often, up to
-//!   every 300 ms, for all of its keys with one request.
+//!   every 300 ms, with one request for each region server that has some of its keys.
 //! - Of a process that has died while it waited, the place ends after 3 s. A key that was passed on to
 //!   it goes to the next one after 1 s.
 //! - Region servers have clocks of their own. When a region moves, its terms are counted by another
@@ -72,6 +72,7 @@ mod client;
 mod clock;
 mod listing;
 mod locks;
+mod looking;
 mod messages;
 mod names;
 mod row;

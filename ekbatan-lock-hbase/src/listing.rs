@@ -1,5 +1,6 @@
 //! Listing the keys that are held.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use ekbatan_lock::{BackendError, Holder};
@@ -25,7 +26,7 @@ pub(crate) async fn list(
     prefixes: &[String],
     most: usize,
 ) -> Result<Vec<(String, Holder)>, BackendError> {
-    let mut held: Vec<(String, Holder)> = Vec::new();
+    let (mut held, mut listed) = (Vec::new(), HashSet::new());
     for prefix in prefixes {
         let (mut from, end) = locks.names.range(prefix);
         loop {
@@ -35,8 +36,9 @@ pub(crate) async fn list(
                 let Some(key) = locks.names.key(&row) else { continue };
                 // Anything else in the row is no lock.
                 let Ok(found) = LockRow::read(&row, cells) else { continue };
+                // Prefixes may overlap.
                 if let Some(holder) = holder(&found, now)
-                    && !held.iter().any(|(listed, _)| *listed == key)
+                    && listed.insert(key.clone())
                 {
                     held.push((key, holder));
                 }

@@ -10,7 +10,9 @@ use ekbatan_lock::{BackendError, Grant, GrantExtension, Released};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::client::{Change, Client, Expected, Found, MARKER, Put, RowOp, STATE, milliseconds};
+use crate::client::{
+    Change, Client, Expected, Found, MARKER, Put, RowOp, STATE, in_doubt, milliseconds,
+};
 use crate::clock::ServerClock;
 use crate::names::RowNames;
 use crate::row::{LockRow, Taker, place};
@@ -66,15 +68,25 @@ impl Locks {
     }
 
     /// Notes the row of an answer.
-    pub(crate) fn note(&self, key: &str, found: Found) -> Result<LockRow, BackendError> {
+    fn note(&self, key: &str, found: Found) -> Result<LockRow, BackendError> {
         let row = LockRow::read(&self.name(key)?, found.cells)?;
         self.seen.note(key, row.clone());
         Ok(row)
     }
 
+    /// Has the next change of a key begin with a look.
+    pub(crate) fn forget(&self, key: &str) {
+        self.seen.forget(key);
+    }
+
+    /// The server that has the row of a key, as far as it is known.
+    pub(crate) fn server_of(&self, key: &str) -> Option<String> {
+        self.client.server_of(&self.names.row(key)?)
+    }
+
     /// The operation that looks at the row of a key, after renewing the places of those here that
     /// wait for it.
-    pub(crate) fn look_op(&self, key: &str, renewed: &[Uuid]) -> Result<RowOp, BackendError> {
+    fn look_op(&self, key: &str, renewed: &[Uuid]) -> Result<RowOp, BackendError> {
         let places = renewed.iter().map(|owner| sign_of_life(*owner)).collect::<Vec<_>>();
         let change = (!places.is_empty()).then_some(Change::Put(Expected::Anything, places));
         Ok(RowOp { row: self.name(key)?, change })
@@ -83,6 +95,21 @@ impl Locks {
     pub(crate) async fn look(&self, key: &str) -> Result<LockRow, BackendError> {
         let found = self.client.exchange(self.look_op(key, &[])?).await?;
         self.note(key, found)
+    }
+
+    /// Looks at several keys, each after renewing the places of those that wait for it.
+    pub(crate) async fn look_at(
+        &self,
+        keys: &[String],
+        renewed: &[Vec<Uuid>],
+    ) -> Vec<Result<LockRow, BackendError>> {
+        let ops = keys.iter().zip(renewed).map(|(key, renewed)| self.look_op(key, renewed));
+        let found = match ops.collect() {
+            Ok(ops) => self.client.exchange_all(ops).await,
+            Err(error) => keys.iter().map(|_| Err(error.repeated())).collect(),
+        };
+        let rows = keys.iter().zip(found).map(|(key, found)| self.note(key, found?));
+        rows.collect()
     }
 
     /// The row as it was seen last, if that was for this grant; otherwise as it is. Also returns
@@ -174,7 +201,8 @@ impl Locks {
                 return Ok(Taken::Waits);
             }
             if swapped.changed {
-                return self.granted(key, by, swapped).await;
+                // If its token cannot be raised, the caller has the key nevertheless.
+                return self.granted(key, by, swapped).await.map_err(in_doubt);
             }
             row = swapped.row;
         }

@@ -130,7 +130,8 @@ impl LockRow {
     /// The rest of the term of the lease that stands, in milliseconds.
     pub(crate) fn rest(&self, now: u64) -> Option<u64> {
         let (_, lease) = self.standing()?;
-        Some((self.marked_at + lease.term).saturating_sub(now).clamp(1, lease.term.max(1)))
+        let until = self.marked_at.saturating_add(lease.term);
+        Some(until.saturating_sub(now).clamp(1, lease.term.max(1)))
     }
 
     /// Whether a change may rely on the row without looking again: it has no lease, so nobody waits.

@@ -32,6 +32,12 @@ impl SeenRows {
         rows.young.get(key).or_else(|| rows.old.get(key)).cloned()
     }
 
+    pub(crate) fn forget(&self, key: &str) {
+        let mut rows = self.rows();
+        rows.young.remove(key);
+        rows.old.remove(key);
+    }
+
     pub(crate) fn note(&self, key: &str, row: LockRow) {
         let mut rows = self.rows();
         rows.young.insert(key.to_owned(), row);

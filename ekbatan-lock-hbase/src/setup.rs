@@ -15,7 +15,7 @@ use crate::messages::admin::{
     BytesBytesPair, CLUSTER_ID, ColumnFamilySchema, CreateTableRequest, CreateTableResponse,
     GetClusterStatusRequest, GetClusterStatusResponse, GetTableDescriptorsRequest,
     GetTableDescriptorsResponse, GetTableStateRequest, GetTableStateResponse, HBASE_VERSION,
-    TABLE_ENABLED, TableSchema,
+    TABLE_DISABLED, TABLE_ENABLED, TableSchema,
 };
 use crate::messages::rpc::TableName;
 use crate::safety;
@@ -39,12 +39,14 @@ pub(crate) async fn prepare(locks: &Locks) -> Result<(), LockError> {
     let client = &locks.client;
     check_cluster(client).await?;
     let table = client.address().table();
-    let schema = match find(client, table).await? {
+    let found = find(client, table).await?;
+    let is_new = found.is_none();
+    let schema = match found {
         Some(schema) => schema,
         None => made(client, table).await?,
     };
     safety::check_table(&table.name(), &schema)?;
-    until_enabled(client, table).await?;
+    until_enabled(client, table, is_new).await?;
     client.close_unused();
     try_terms(locks).await
 }
@@ -152,7 +154,8 @@ async fn make(client: &Client, table: &Table) -> Result<(), LockError> {
     }
 }
 
-async fn until_enabled(client: &Client, table: &Table) -> Result<(), LockError> {
+/// Waits until the table is enabled. One that was there before and is disabled stays so.
+async fn until_enabled(client: &Client, table: &Table, is_new: bool) -> Result<(), LockError> {
     let request = GetTableStateRequest { table_name: named(table) };
     let asked = Instant::now();
     loop {
@@ -166,7 +169,9 @@ async fn until_enabled(client: &Client, table: &Table) -> Result<(), LockError> 
         };
         match state {
             Some(TABLE_ENABLED) => return Ok(()),
-            _ if asked.elapsed() < PATIENCE => sleep(PAUSE).await,
+            _ if asked.elapsed() < PATIENCE && (is_new || state != Some(TABLE_DISABLED)) => {
+                sleep(PAUSE).await;
+            }
             _ => {
                 return Err(refused(&format!(
                     "the table `{0}` is disabled; write `enable '{0}'`",

@@ -1,7 +1,7 @@
 //! The callers of this process that wait in the queues of keys, and their signs of life.
 //!
 //! Invariants: a look at the keys renews the places that need it, in the same request. A caller whose
-//! turn has come, or whose place has ended, is woken.
+//! turn has come, or whose place has ended, is woken. A key that cannot be looked at delays no other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,17 +14,18 @@ use uuid::Uuid;
 
 use crate::client::milliseconds;
 use crate::locks::{Locks, PLACE};
+use crate::looking::{LOOK, by_server, unknown};
 use crate::row::{LockRow, Taker};
 
 /// Time between signs of life.
 const RENEWAL: Duration = Duration::from_secs(1);
 
-const _: () = assert!(RENEWAL.as_millis() * 2 < PLACE.as_millis());
+// A look may wait for another server before the next one begins.
+const _: () = assert!(RENEWAL.as_millis() + LOOK.as_millis() * 2 < PLACE.as_millis());
 
-/// A caller that waits in a queue.
+/// A caller that waits in the queue of a key.
 #[derive(Debug, Clone)]
 pub(crate) struct Waiter {
-    key: String,
     holder: String,
     pub(crate) term: Duration,
     /// When its place was renewed.
@@ -34,7 +35,7 @@ pub(crate) struct Waiter {
 impl Waiter {
     pub(crate) fn new(request: &GrantRequest) -> Self {
         let (holder, term) = (request.holder.clone(), request.term);
-        Self { key: String::new(), holder, term, renewed: Instant::now() }
+        Self { holder, term, renewed: Instant::now() }
     }
 
     pub(crate) fn taker(&self, owner: Uuid) -> Taker<'_> {
@@ -42,10 +43,13 @@ impl Waiter {
     }
 }
 
+/// The callers that wait, by key and owner.
+type Entered = HashMap<String, HashMap<Uuid, Waiter>>;
+
 #[derive(Clone)]
 pub(crate) struct Waiters {
     locks: Arc<Locks>,
-    entered: Arc<Mutex<HashMap<Uuid, Waiter>>>,
+    entered: Arc<Mutex<Entered>>,
 }
 
 impl Waiters {
@@ -53,65 +57,86 @@ impl Waiters {
         Self { locks, entered: Arc::default() }
     }
 
-    fn entered(&self) -> MutexGuard<'_, HashMap<Uuid, Waiter>> {
+    fn entered(&self) -> MutexGuard<'_, Entered> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a caller has entered the queue of a key.
     pub(crate) fn enter(&self, key: &str, owner: Uuid, waiter: Waiter) {
-        self.entered().insert(owner, Waiter { key: key.to_owned(), ..waiter });
+        self.entered().entry(key.to_owned()).or_default().insert(owner, waiter);
     }
 
-    pub(crate) fn remove(&self, owner: Uuid) {
-        self.entered().remove(&owner);
+    pub(crate) fn remove(&self, key: &str, owner: Uuid) {
+        let mut entered = self.entered();
+        if let Some(of_key) = entered.get_mut(key) {
+            of_key.remove(&owner);
+            if of_key.is_empty() {
+                entered.remove(key);
+            }
+        }
     }
 
-    pub(crate) fn get(&self, owner: Uuid) -> Option<Waiter> {
-        self.entered().get(&owner).cloned()
+    pub(crate) fn get(&self, key: &str, owner: Uuid) -> Option<Waiter> {
+        self.entered().get(key)?.get(&owner).cloned()
     }
 
-    /// Those that wait for a key.
-    fn of(&self, key: &str) -> Vec<(Uuid, Waiter)> {
-        let entered = self.entered();
-        let of_key = entered.iter().filter(|(_, waiter)| waiter.key == key);
-        of_key.map(|(owner, waiter)| (*owner, waiter.clone())).collect()
-    }
-
-    /// Those whose places are due, which are noted as renewed.
+    /// Those that wait for a key and whose places are due.
     fn due(&self, key: &str) -> Vec<Uuid> {
-        let (mut entered, now) = (self.entered(), Instant::now());
-        let of_key = entered.iter_mut().filter(|(_, waiter)| waiter.key == key);
+        let (entered, now) = (self.entered(), Instant::now());
+        let of_key = entered.get(key).into_iter().flatten();
         let due = of_key.filter(|(_, waiter)| now - waiter.renewed >= RENEWAL);
-        due.map(|(owner, waiter)| {
-            waiter.renewed = now;
-            *owner
-        })
-        .collect()
+        due.map(|(owner, _)| *owner).collect()
+    }
+
+    /// Notes that the places of these were renewed at this time, or later.
+    fn renewed(&self, key: &str, owners: &[Uuid], asked: Instant) {
+        if let Some(of_key) = self.entered().get_mut(key) {
+            for owner in owners {
+                if let Some(waiter) = of_key.get_mut(owner) {
+                    waiter.renewed = asked;
+                }
+            }
+        }
     }
 
     /// The state of a key for those here that wait for it: free if one of them has to do something.
     fn state(&self, key: &str, row: &LockRow) -> KeyState {
         let now = self.locks.clock.now();
-        let turn = self.of(key).iter().any(|(owner, waiter)| {
+        let turn = self.entered().get(key).into_iter().flatten().any(|(owner, waiter)| {
             row.is_turn_of(&waiter.taker(*owner), now) || !row.waits(*owner)
         });
         let rest = row.rest(now).map(Duration::from_millis);
         let remaining = if turn { Some(Duration::ZERO) } else { rest };
         KeyState { key: key.to_owned(), grant: row.token(), remaining }
     }
+
+    /// Looks at keys whose rows are at one server.
+    async fn look_at(self, keys: Vec<String>) -> Vec<KeyState> {
+        let asked = Instant::now();
+        let due: Vec<Vec<Uuid>> = keys.iter().map(|key| self.due(key)).collect();
+        let rows = self.locks.look_at(&keys, &due).await;
+        let states = keys.iter().zip(due).zip(rows).map(|((key, due), row)| match row {
+            Ok(row) => {
+                self.renewed(key, &due, asked);
+                self.state(key, &row)
+            }
+            Err(error) => {
+                tracing::debug!(%error, key, "a key that is waited for could not be looked at");
+                // What was seen before is old by now.
+                self.locks.forget(key);
+                // An error that stays is found by those that wait, and ends their waiting.
+                let remaining = (!error.may_pass()).then_some(Duration::ZERO);
+                KeyState { remaining, ..unknown(key) }
+            }
+        });
+        states.collect()
+    }
 }
 
 #[async_trait]
 impl KeyStates for Waiters {
     async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
-        let ops = keys.iter().map(|key| self.locks.look_op(key, &self.due(key)));
-        let ops = ops.collect::<Result<Vec<_>, _>>()?;
-        let found = self.locks.client.exchange_all(ops).await;
-        let rows = keys.iter().zip(found).map(|(key, found)| {
-            let row = self.locks.note(key, found?)?;
-            Ok(self.state(key, &row))
-        });
-        // If one fails, all that wait find out for themselves.
-        rows.collect()
+        let look = |keys| self.clone().look_at(keys);
+        Ok(by_server(keys, |key| self.locks.server_of(key), look).await)
     }
 }

@@ -1,6 +1,7 @@
 //! The leases of this process that are looked at, so that their holders learn of a loss.
 //!
-//! Invariant: all leases are looked at with one request per server, once a second.
+//! Invariant: all leases are looked at with one request for each server, once a second. A server that
+//! does not answer delays no lease of another one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,7 @@ use async_trait::async_trait;
 use ekbatan_lock::{BackendError, Grant, KeyState, KeyStates};
 
 use crate::locks::Locks;
+use crate::looking::{by_server, unknown};
 
 /// How long a lease is held before it is looked at.
 pub(crate) const UNWATCHED: Duration = Duration::from_secs(1);
@@ -54,15 +56,26 @@ impl Drop for Watch<'_> {
 #[async_trait]
 impl KeyStates for Watched {
     async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
-        let ops = keys.iter().map(|key| self.locks.look_op(key, &[]));
-        let ops = ops.collect::<Result<Vec<_>, _>>()?;
-        let found = self.locks.client.exchange_all(ops).await;
-        let states = keys.iter().zip(found).map(|(key, found)| {
-            let row = self.locks.note(key, found?)?;
-            let stands = self.grants().get(key).is_none_or(|grant| row.stands(grant));
-            // Those that stand are looked at again in their turn.
-            let remaining = (!stands).then_some(Duration::ZERO);
-            Ok(KeyState { key: key.clone(), grant: row.token(), remaining })
+        let look = |keys| self.clone().look_at(keys);
+        Ok(by_server(keys, |key| self.locks.server_of(key), look).await)
+    }
+}
+
+impl Watched {
+    /// Looks at leases whose rows are at one server.
+    async fn look_at(self, keys: Vec<String>) -> Vec<KeyState> {
+        let rows = self.locks.look_at(&keys, &vec![Vec::new(); keys.len()]).await;
+        let states = keys.iter().zip(rows).map(|(key, row)| match row {
+            Ok(row) => {
+                let stands = self.grants().get(key).is_none_or(|grant| row.stands(grant));
+                // Those that stand are looked at again in their turn.
+                let remaining = (!stands).then_some(Duration::ZERO);
+                KeyState { key: key.clone(), grant: row.token(), remaining }
+            }
+            Err(error) => {
+                tracing::debug!(%error, key, "it could not be looked at whether a lease stands");
+                unknown(key)
+            }
         });
         states.collect()
     }

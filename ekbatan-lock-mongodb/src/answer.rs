@@ -31,16 +31,15 @@ pub(crate) fn failed(error: Error) -> BackendError {
 
 fn kind(error: &Error) -> FailureKind {
     match &*error.kind {
-        ErrorKind::ServerSelection { .. } | ErrorKind::ConnectionPoolCleared { .. } => {
-            FailureKind::Unavailable
-        }
+        ErrorKind::ServerSelection { .. } => FailureKind::Unavailable,
         ErrorKind::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             FailureKind::Unavailable
         }
-        // Somebody else has replaced the client.
-        ErrorKind::Io(_) | ErrorKind::InvalidResponse { .. } | ErrorKind::Shutdown => {
-            FailureKind::InDoubt
-        }
+        // The pool is cleared, or another request replaced the client, while this one is in flight.
+        ErrorKind::Io(_)
+        | ErrorKind::InvalidResponse { .. }
+        | ErrorKind::ConnectionPoolCleared { .. }
+        | ErrorKind::Shutdown => FailureKind::InDoubt,
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => FailureKind::InDoubt,
         // It met others again and again.
         ErrorKind::Command(_) if is_collision(error) => FailureKind::Unavailable,
@@ -101,8 +100,9 @@ pub(crate) fn number(document: &Document, field: &str) -> Option<i64> {
         .or_else(|| value.as_f64().map(of_double))
 }
 
+/// The server is another one than this crate knows, which repeating does not cure.
 pub(crate) fn unexpected(what: &str) -> BackendError {
-    BackendError::in_doubt(format!(
+    BackendError::new(format!(
         "MongoDB: an answer lacks {what}; is this a MongoDB 4.2 or newer, or a FerretDB 2?"
     ))
 }

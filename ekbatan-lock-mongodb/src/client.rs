@@ -1,7 +1,9 @@
 //! The client of the deployment, and the time in which it has to answer.
 //!
 //! Invariants: a request is sent once, because only the caller knows whether it may be repeated.
-//! If no answer comes in time, the request fails, and the next one uses new connections.
+//! A request that gets no connection in time was not sent, and had no effect. If no answer comes in
+//! time, the request fails; if no other request got one either, the next one uses new connections. A
+//! client that is closed stays closed.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,12 +12,16 @@ use ekbatan_lock::{BackendError, LockError};
 use mongodb::bson::{Bson, Document};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
-use tokio::time::{sleep, timeout};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::answer::{failed, is_collision};
 
 /// Maximum time for the server to answer.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
+
+/// The size of the driver's pool if none is configured.
+const POOL: usize = 10;
 
 /// The pauses before a change that met another one is sent again.
 const COLLISIONS: [Duration; 5] = {
@@ -28,12 +34,15 @@ pub(crate) struct Commands {
     database: String,
     collection: String,
     current: Mutex<Current>,
+    /// One permit for each connection of the pool. Closed with the client.
+    permits: Semaphore,
 }
 
-#[derive(Clone)]
 struct Current {
     client: Client,
     generation: u64,
+    /// When a request was last answered.
+    answered: Instant,
 }
 
 impl Commands {
@@ -44,8 +53,11 @@ impl Commands {
     ) -> Result<Self, LockError> {
         let client = Client::with_options(options.clone());
         let client = client.map_err(|error| LockError::Start { source: failed(error) })?;
-        let current = Mutex::new(Current { client, generation: 0 });
-        Ok(Self { options, database, collection, current })
+        let answered = Instant::now();
+        let current = Mutex::new(Current { client, generation: 0, answered });
+        let pool = options.max_pool_size.map_or(POOL, |size| size as usize);
+        let permits = Semaphore::new(pool.clamp(1, Semaphore::MAX_PERMITS));
+        Ok(Self { options, database, collection, current, permits })
     }
 
     /// The name of the collection, for commands.
@@ -103,20 +115,39 @@ impl Commands {
         &self,
         send: impl AsyncFnOnce(Client) -> mongodb::error::Result<T>,
     ) -> Result<T, BackendError> {
-        let Current { client, generation } = self.current().clone();
-        match timeout(ANSWER, send(client)).await {
-            Ok(answer) => answer.map_err(failed),
+        let _permit = match timeout(ANSWER, self.permits.acquire()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_)) => return Err(BackendError::unavailable("MongoDB: the locks were closed")),
             Err(_) => {
-                self.replace(generation);
+                return Err(BackendError::unavailable(format!(
+                    "MongoDB: no connection was free within {ANSWER:?}; maximum-pool-size may be \
+                     too small"
+                )));
+            }
+        };
+        let (client, generation) = {
+            let current = self.current();
+            (current.client.clone(), current.generation)
+        };
+        let sent = Instant::now();
+        match timeout(ANSWER, send(client)).await {
+            Ok(Ok(answer)) => {
+                self.current().answered = Instant::now();
+                Ok(answer)
+            }
+            Ok(Err(error)) => Err(failed(error)),
+            Err(_) => {
+                self.replace(generation, sent);
                 Err(BackendError::in_doubt(format!("MongoDB did not answer within {ANSWER:?}")))
             }
         }
     }
 
-    /// Replaces a client whose connections do not answer.
-    fn replace(&self, generation: u64) {
+    /// Replaces a client over which no request was answered since this one was sent.
+    fn replace(&self, generation: u64, sent: Instant) {
         let mut current = self.current();
-        if current.generation != generation {
+        let answers = current.answered > sent;
+        if current.generation != generation || answers || self.permits.is_closed() {
             return;
         }
         match Client::with_options(self.options.clone()) {
@@ -130,9 +161,13 @@ impl Commands {
         }
     }
 
-    /// Closes all connections.
+    /// Closes all connections. Later requests fail.
     pub(crate) async fn close(&self) {
-        let client = self.current().client.clone();
+        let client = {
+            let current = self.current();
+            self.permits.close();
+            current.client.clone()
+        };
         client.shutdown().immediate(true).await;
     }
 }

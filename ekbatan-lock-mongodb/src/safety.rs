@@ -104,11 +104,12 @@ async fn forget_unused_keys(documents: &Documents) -> Result<(), LockError> {
 /// Locks a key as callers do, and compares what the server makes of it.
 async fn check_locks(documents: &Documents, key: &str) -> Result<(), LockError> {
     let failed = |error: BackendError| match error.kind() {
-        FailureKind::Unavailable => start(error),
-        _ => refused(&format!(
+        FailureKind::Refused => refused(&format!(
             "a key could not be locked as a check ({error}); locks need updates by pipelines with \
              `$$NOW`, confirmed by a majority, as MongoDB 4.2 and FerretDB 2 have them"
         )),
+        // A server that does not answer may be as safe as any.
+        _ => start(error),
     };
     let other = |found: &str| {
         Err(refused(&format!(

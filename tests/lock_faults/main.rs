@@ -78,5 +78,5 @@ mod skewed;
 #[cfg(any(feature = "mongodb", feature = "aerospike", feature = "hbase"))]
 mod standstills;
 mod stopped;
-#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+#[cfg(any(feature = "mongodb", feature = "aerospike", feature = "hbase"))]
 mod wrong_clock;

@@ -1,12 +1,12 @@
 //! Processes whose clocks are wrong by an hour, in both directions, beside one whose clock is right.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::ledger::{Ledger, SKEW_SECONDS, now};
 use crate::providers::Kind;
 use crate::server::LockServer;
 use crate::worker::{Record, Request, Worker, finished};
+use crate::wrong_clock::shifted;
 use support::soak::rounds;
 
 on_providers! { [hbase HBase] a_process_whose_clock_is_wrong_keeps_the_order }
@@ -15,30 +15,17 @@ const HOLD: Duration = Duration::from_millis(400);
 
 const HOUR: i64 = 3_600;
 
-/// The library that gives a process another time of day. `scripts/test stores` installs it.
-fn faketime() -> PathBuf {
-    let folders = std::fs::read_dir("/usr/lib").unwrap();
-    let mut libraries =
-        folders.map(|entry| entry.unwrap().path().join("faketime/libfaketimeMT.so.1"));
-    libraries.find(|library| library.exists()).expect("the package faketime is installed")
-}
-
 async fn a_process_whose_clock_is_wrong_keeps_the_order(kind: Kind) {
     let (server, ledger) = (LockServer::start(kind).await, Ledger::create().await);
     let record = Record::default();
-    let library = faketime().display().to_string();
     let mut workers = Vec::new();
     for skew in [HOUR, 0, -HOUR] {
-        let wrong = [
-            ("LD_PRELOAD", library.clone()),
-            ("FAKETIME", format!("{skew:+}")),
-            // Durations are right.
-            ("DONT_FAKE_MONOTONIC", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-            (SKEW_SECONDS, skew.to_string()),
-        ];
-        let more = if skew == 0 { &[][..] } else { &wrong[..] };
-        let mut worker = Worker::start_with(kind, &server.url, &ledger.url, &record, more).await;
+        let mut more = Vec::new();
+        if skew != 0 {
+            more = shifted(&format!("{skew:+}s"));
+            more.push((SKEW_SECONDS, skew.to_string()));
+        }
+        let mut worker = Worker::start_with(kind, &server.url, &ledger.url, &record, &more).await;
         worker.send(&Request::Contend { tasks: 2, accounts: 3, hold: HOLD });
         workers.push(worker);
     }

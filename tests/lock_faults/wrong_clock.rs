@@ -16,15 +16,16 @@ use crate::worker::{Record, Report, Request, Worker};
 
 on_providers! { @stores terms_and_tokens_do_not_follow_the_clock_of_a_process }
 
-const HOLD: Duration = Duration::from_secs(3);
+const HOLD: Duration = Duration::from_secs(10);
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The variables by which a process sees another time of day. Durations stay right.
+/// The variables by which a process with several threads sees another time of day. Durations stay
+/// right.
 pub fn shifted(by: &str) -> Vec<(&'static str, String)> {
     let folders = std::fs::read_dir("/usr/lib").unwrap().flatten();
     let library: Vec<PathBuf> = folders
-        .map(|folder| folder.path().join("faketime/libfaketime.so.1"))
+        .map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"))
         .filter(|library| library.is_file())
         .collect();
     let library = library.first().expect("Debian's package faketime is installed");
@@ -32,6 +33,7 @@ pub fn shifted(by: &str) -> Vec<(&'static str, String)> {
         ("LD_PRELOAD", library.display().to_string()),
         ("FAKETIME", by.to_owned()),
         ("DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
     ]
 }
 
@@ -60,7 +62,8 @@ async fn terms_and_tokens_do_not_follow_the_clock_of_a_process(kind: Kind) {
         // What the process and its last extension add to a hold is less than this.
         assert!(there <= HOLD + Duration::from_secs(2), "{shift}: {there:?}");
         let next = here.try_acquire(&key, PATIENCE, PATIENCE).await.unwrap().expect("it gets free");
-        assert!(seen.elapsed() + Duration::from_millis(5) >= there, "{shift}: it was free early");
+        // In HBase this process knows the clock of the server from the last answer only.
+        assert!(seen.elapsed() + HOLD / 4 >= there, "{shift}: it was free early");
         let token = record.lock().unwrap().grants.last().map(|grant| grant.token).unwrap();
         assert!(first_token < token && token < next.token(), "{shift}: tokens grow");
         assert!(next.release().await);

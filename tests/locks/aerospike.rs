@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use ekbatan::lock::{
-    Attempt, GrantRequest, KeyedLockProvider, LockBackend, LockError, LockKey, LockLevel,
+    Attempt, Grant, GrantRequest, KeyedLockProvider, LockBackend, LockError, LockKey, LockLevel,
 };
 use ekbatan_lock_aerospike::AerospikeBackend;
 use ekbatan_testkit::AerospikeServer;
 use uuid::Uuid;
 
 use crate::providers::{Kind, LONG};
-use crate::stores::{provider, url};
+use crate::stores::{provider, proxied, url};
 
 async fn refused(url: &str, set: &str) -> String {
     match AerospikeBackend::connect(url, set).await {
@@ -70,11 +70,13 @@ async fn tokens_grow_over_a_loss_of_the_data() {
     let (key, mut last) = (LockKey::named("k"), 0);
     for _ in 0..3 {
         // A request that began while the server was down may still fail.
-        let lease = loop {
-            if let Ok(lease) = locks.acquire(&key, LONG).await {
-                break lease;
-            }
-        };
+        let mut acquired = None;
+        support::until("the key is granted", async || {
+            acquired = locks.acquire(&key, LONG).await.ok();
+            acquired.is_some()
+        })
+        .await;
+        let lease = acquired.unwrap();
         assert!(lease.token() > last, "{} after {last}", lease.token());
         last = lease.token();
         // The data are in memory. The lease is forgotten, and the fence refuses its commits.
@@ -83,6 +85,34 @@ async fn tokens_grow_over_a_loss_of_the_data() {
         let released = tokio::time::timeout(LONG, lease.release()).await.unwrap();
         assert!(!released, "the server has lost the lease");
     }
+}
+
+/// Also the record of a key of which only a try that was given up is known.
+#[tokio::test]
+async fn every_record_is_forgotten_at_some_time() {
+    // Otherwise it counts once an hour.
+    let server = AerospikeServer::builder().setting("nsup-hist-period", "1").start().await.unwrap();
+    let url = format!("{}?seed-only=true", server.url());
+    let backend = AerospikeBackend::connect(&url, "locks").await.unwrap();
+    let given_up = Grant { owner: Uuid::new_v4(), token: 0 };
+    assert!(!backend.release("k", &given_up).await.unwrap().ours);
+    // This counts the records that expire, once a second: that of the key, and that of the check at
+    // the start.
+    support::until("two records expire", async || {
+        let histogram = server.info("histogram:namespace=test;type=ttl").await.unwrap();
+        let counts = histogram.rsplit("buckets=").next().unwrap_or_default();
+        counts.split(',').filter_map(|count| count.parse::<u64>().ok()).sum::<u64>() == 2
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_is_dropped_keeps_no_connection() {
+    let (url, proxy) = proxied(Kind::Aerospike).await;
+    let backend = AerospikeBackend::connect(&url, "dropped").await.unwrap();
+    assert!(proxy.connections() > 0);
+    drop(backend);
+    support::until("its connections are closed", async || proxy.connections() == 0).await;
 }
 
 /// The record of a key outlives its grant by a day, and so does the token.

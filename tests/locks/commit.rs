@@ -43,8 +43,6 @@ impl LockedDatabase {
         let dialect = match kind {
             kind if kind.is_store() => Dialect::Sqlite,
             Kind::Process | Kind::Redis | Kind::Etcd | Kind::Sqlite => Dialect::Sqlite,
-            #[cfg(feature = "hbase")]
-            Kind::HBase => Dialect::Sqlite,
             Kind::PostgresLease | Kind::PostgresSession => Dialect::Postgres,
             Kind::MySqlLease | Kind::MySqlSession => Dialect::MySql,
             _ => Dialect::MariaDb,

@@ -37,14 +37,7 @@ async fn the_backend_conforms(kind: Kind) {
             // A waiter is registered at the server, and no other caller is told of a release.
             LockConformance::of(backend().await, backend().await).without_hints()
         }
-        #[cfg(feature = "hbase")]
-        Kind::HBase => {
-            let namespace = Uuid::new_v4().to_string();
-            let backend = async || crate::hbase::backend(&namespace).await;
-            // A waiter is registered at the server, and no other caller is told of a release.
-            LockConformance::of(backend().await, backend().await).without_hints()
-        }
-        Kind::MongoDb | Kind::Aerospike => return a_store_conforms(kind).await,
+        Kind::MongoDb | Kind::Aerospike | Kind::HBase => return a_store_conforms(kind).await,
         Kind::Sqlite => {
             let file = TempSqlite::new().unwrap();
             let suite = LockConformance::of(in_a_file(&file).await, in_a_file(&file).await);
@@ -85,12 +78,12 @@ async fn the_backend_conforms(kind: Kind) {
     judge(suite).await;
 }
 
-#[cfg(not(any(feature = "mongodb", feature = "aerospike")))]
+#[cfg(not(any(feature = "mongodb", feature = "aerospike", feature = "hbase")))]
 async fn a_store_conforms(kind: Kind) {
     unreachable!("{kind:?} is built without its feature");
 }
 
-#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+#[cfg(any(feature = "mongodb", feature = "aerospike", feature = "hbase"))]
 async fn a_store_conforms(kind: Kind) {
     let (url, namespace) = (crate::stores::url(kind).await, Uuid::new_v4().to_string());
     let suite = match kind {
@@ -106,6 +99,13 @@ async fn a_store_conforms(kind: Kind) {
             use ekbatan_lock_aerospike::AerospikeBackend;
             let backend = async || AerospikeBackend::connect(&url, &namespace).await.unwrap();
             LockConformance::of(backend().await, backend().await)
+        }
+        #[cfg(feature = "hbase")]
+        Kind::HBase => {
+            use ekbatan_lock_hbase::HBaseBackend;
+            let backend = async || HBaseBackend::connect(&url, &namespace).await.unwrap();
+            // A waiter is registered at the server, and no other caller is told of a release.
+            LockConformance::of(backend().await, backend().await).without_hints()
         }
         _ => unreachable!("{kind:?} is built without its feature"),
     };

@@ -70,12 +70,7 @@ impl TestBackend {
                 let backend = EtcdBackend::connect(&url, &namespace).await.unwrap();
                 Self { backend: Box::new(backend), data: Data::Elsewhere }
             }
-            #[cfg(feature = "hbase")]
-            Kind::HBase => {
-                let backend = crate::hbase::backend(&Uuid::new_v4().to_string()).await;
-                Self { backend: Box::new(backend), data: Data::Elsewhere }
-            }
-            Kind::MongoDb | Kind::Aerospike => {
+            Kind::MongoDb | Kind::Aerospike | Kind::HBase => {
                 let (url, namespace) = (stores::url(kind).await, Uuid::new_v4().to_string());
                 let backend = stores::backend(kind, &url, &namespace).await;
                 let is_mongodb = kind == Kind::MongoDb;

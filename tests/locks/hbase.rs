@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use ekbatan::lock::{Attempt, Grant, GrantRequest, HBaseBackend, LockBackend, LockProvider};
+use ekbatan::lock::{Attempt, Grant, GrantRequest, HBaseBackend, LockBackend};
 use ekbatan_testkit::HBaseServer;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
-
-use crate::silence::Silenced;
 
 mod hazards;
 mod outages;
@@ -27,16 +25,6 @@ pub async fn url() -> String {
 /// A backend on the shared server, as one process connects it.
 pub async fn backend(namespace: &str) -> HBaseBackend {
     HBaseBackend::connect(&url().await, namespace).await.unwrap()
-}
-
-/// Locks behind a proxy.
-pub async fn silenced() -> Silenced {
-    let namespace = Uuid::new_v4().to_string();
-    let (proxy, behind) = HBaseServer::shared().await.unwrap().behind_proxy().await.unwrap();
-    let locks = HBaseBackend::connect(&behind, &namespace).await.unwrap();
-    let locks = LockProvider::new(locks, "test");
-    let other = LockProvider::new(backend(&namespace).await, "test");
-    Silenced { locks, proxy, other }
 }
 
 fn request(term: Duration) -> GrantRequest {

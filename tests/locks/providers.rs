@@ -22,7 +22,6 @@ pub enum Kind {
     Process,
     Redis,
     Etcd,
-    #[cfg(feature = "hbase")]
     HBase,
     MongoDb,
     #[cfg_attr(
@@ -42,7 +41,7 @@ pub enum Kind {
 impl Kind {
     /// Whether it is one of those of `scripts/test stores`.
     pub fn is_store(self) -> bool {
-        matches!(self, Kind::MongoDb | Kind::Aerospike)
+        matches!(self, Kind::MongoDb | Kind::Aerospike | Kind::HBase)
     }
 
     pub fn is_mariadb(self) -> bool {
@@ -51,11 +50,7 @@ impl Kind {
 
     /// Whether a holder learns of a loss before its lease is renewed.
     pub fn watches_leases(self) -> bool {
-        #[cfg(feature = "hbase")]
-        if self == Kind::HBase {
-            return true;
-        }
-        self == Kind::Etcd
+        self == Kind::Etcd || self == Kind::HBase
     }
 
     /// Whether its locks are in a database on a server with SQL.
@@ -89,9 +84,7 @@ impl TestLocks {
         let mut file = None;
         let place = match kind {
             Kind::Process => String::new(),
-            #[cfg(feature = "hbase")]
-            Kind::HBase => Uuid::new_v4().to_string(),
-            Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike => {
+            Kind::Redis | Kind::Etcd | Kind::MongoDb | Kind::Aerospike | Kind::HBase => {
                 Uuid::new_v4().to_string()
             }
             Kind::PostgresLease | Kind::PostgresSession => {
@@ -161,9 +154,7 @@ async fn provider(kind: Kind, place: &str) -> LockProvider {
             let backend = EtcdBackend::connect(&server.url(), place).await.unwrap();
             LockProvider::new(backend, "test")
         }
-        #[cfg(feature = "hbase")]
-        Kind::HBase => LockProvider::new(crate::hbase::backend(place).await, "test"),
-        Kind::MongoDb | Kind::Aerospike => {
+        Kind::MongoDb | Kind::Aerospike | Kind::HBase => {
             stores::provider(kind, &stores::url(kind).await, place).await
         }
         Kind::PostgresLease | Kind::PostgresSession => on_postgres(kind, place).await,

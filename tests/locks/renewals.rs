@@ -9,8 +9,6 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::providers::{Kind, LONG, TestLocks};
-#[cfg(feature = "hbase")]
-use crate::silence::Silenced;
 use crate::sql::place::Place;
 use crate::stores;
 
@@ -63,11 +61,6 @@ async fn a_lost_lease_affects_no_other(t: &TestLocks) {
 
 /// A provider behind a proxy that counts.
 async fn counted(kind: Kind) -> (LockProvider, Proxy) {
-    #[cfg(feature = "hbase")]
-    if kind == Kind::HBase {
-        let Silenced { locks, proxy, .. } = Silenced::start(kind).await;
-        return (locks, proxy);
-    }
     if kind == Kind::Redis {
         let url = RedisServer::shared().await.unwrap().url();
         let address = url.split(['@', '/']).find(|part| part.starts_with("127.")).unwrap();
@@ -77,7 +70,7 @@ async fn counted(kind: Kind) -> (LockProvider, Proxy) {
         return (LockProvider::new(backend, "test"), proxy);
     }
     if kind.is_store() {
-        let (url, proxy) = stores::proxied(&stores::url(kind).await).await;
+        let (url, proxy) = stores::proxied(kind).await;
         return (stores::provider(kind, &url, &Uuid::new_v4().to_string()).await, proxy);
     }
     let place = Place::shared(kind).await;

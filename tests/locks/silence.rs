@@ -40,10 +40,6 @@ pub struct Silenced {
 
 impl Silenced {
     pub async fn start(kind: Kind) -> Self {
-        #[cfg(feature = "hbase")]
-        if kind == Kind::HBase {
-            return crate::hbase::silenced().await;
-        }
         let (locks, other, proxy) = if kind == Kind::Redis {
             let server = RedisServer::shared().await.unwrap();
             let url = server.url();
@@ -64,7 +60,7 @@ impl Silenced {
             (locks, other, proxy)
         } else if kind.is_store() {
             let (direct, namespace) = (stores::url(kind).await, Uuid::new_v4().to_string());
-            let (behind, proxy) = stores::proxied(&direct).await;
+            let (behind, proxy) = stores::proxied(kind).await;
             let locks = stores::provider(kind, &behind, &namespace).await;
             (locks, stores::provider(kind, &direct, &namespace).await, proxy)
         } else {

@@ -122,7 +122,7 @@ pub(super) fn parameters(query: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Decodes percent-escapes such as `%20`.
-pub(super) fn decoded(text: &str) -> String {
+pub fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {

@@ -33,6 +33,8 @@ mod sharding;
 mod spelling;
 mod topic;
 
+#[doc(hidden)]
+pub use address::decoded;
 pub(crate) use data_source::LONGEST_TIMEOUT;
 pub use data_source::{DataSourceConfig, Durability, TlsMode};
 pub use describe::json_schema;

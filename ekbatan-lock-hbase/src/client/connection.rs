@@ -75,7 +75,7 @@ impl Connection {
         A: Message + Default,
     {
         let (call, answered) = self.begin(method, request)?;
-        let _call = Waiting { calls: &self.calls, call };
+        let _call = PendingCall { calls: &self.calls, call };
         let bytes = match timeout(ANSWER, answered).await {
             Ok(Ok(answered)) => answered?,
             Ok(Err(_)) => return Err(self.cut("it was closed here")),
@@ -117,12 +117,12 @@ impl Drop for Connection {
 }
 
 /// A call that waits, until it is dropped.
-struct Waiting<'c> {
+struct PendingCall<'c> {
     calls: &'c Mutex<Calls>,
     call: u32,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for PendingCall<'_> {
     fn drop(&mut self) {
         locked(self.calls).waiting.remove(&self.call);
     }
@@ -173,13 +173,17 @@ async fn read(server: String, reading: OwnedReadHalf, calls: Arc<Mutex<Calls>>) 
 
 /// The bytes of the next answer.
 async fn next(reading: &mut BufReader<OwnedReadHalf>) -> Result<Vec<u8>, String> {
-    let length = reading.read_u32().await.map_err(|error| error.to_string())? as usize;
+    let length = reading.read_u32().await.map_err(|error| error.to_string())?;
     if length > frame::LONGEST {
         return Err("the other side is not HBase, or its connections are encrypted".to_owned());
     }
-    let mut bytes = vec![0; length];
-    reading.read_exact(&mut bytes).await.map_err(|error| error.to_string())?;
-    Ok(bytes)
+    // The memory grows with the bytes that arrive, not with the length that was announced.
+    let mut bytes = Vec::new();
+    let read = reading.take(length.into()).read_to_end(&mut bytes).await;
+    match read.map_err(|error| error.to_string())? {
+        whole if whole == length as usize => Ok(bytes),
+        part => Err(format!("it ended after {part} of {length} bytes")),
+    }
 }
 
 async fn write(

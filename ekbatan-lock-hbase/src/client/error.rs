@@ -15,6 +15,9 @@ pub(crate) enum CallError {
     Silent { server: String },
     /// The server answered with an exception.
     Exception { server: String, class: String, text: String, final_: bool },
+    /// The request failed like this after it may have had its effect: it was sent before, and its
+    /// answer was lost.
+    AfterEffect(Box<CallError>),
 }
 
 /// What a request may have done if it failed.
@@ -78,14 +81,28 @@ const REFUSED: [&str; 8] = [
 ];
 
 impl CallError {
+    /// The failure of the last request.
+    pub(crate) fn last(&self) -> &Self {
+        match self {
+            Self::AfterEffect(last) => last.last(),
+            last => last,
+        }
+    }
+
+    /// Whether the request may have had its effect.
+    pub(crate) fn leaves_doubt(&self) -> bool {
+        matches!(self, Self::Cut { .. } | Self::Silent { .. } | Self::AfterEffect(_))
+            || self.meaning() == Some(Meaning::Unknown)
+    }
+
     /// Whether the exception has this name, without its package.
     pub(crate) fn is(&self, name: &str) -> bool {
-        matches!(self, Self::Exception { class, .. } if simple(class) == name)
+        matches!(self.last(), Self::Exception { class, .. } if simple(class) == name)
     }
 
     /// What an exception says; `None` without an exception.
     pub(crate) fn meaning(&self) -> Option<Meaning> {
-        let Self::Exception { class, final_, .. } = self else { return None };
+        let Self::Exception { class, final_, .. } = self.last() else { return None };
         let is_one_of = |names: &[&str]| names.contains(&simple(class));
         Some(if is_one_of(&ELSEWHERE) {
             Meaning::Elsewhere
@@ -110,6 +127,7 @@ impl CallError {
             Effect::Possible => FailureKind::InDoubt,
         };
         let kind = match (&self, self.meaning()) {
+            (Self::AfterEffect(_), _) => unknown,
             (Self::Unreachable { .. }, _) => FailureKind::Unavailable,
             (_, Some(Meaning::Elsewhere | Meaning::Later)) => FailureKind::Unavailable,
             (_, Some(Meaning::Refused)) => FailureKind::Refused,
@@ -134,7 +152,16 @@ impl CallError {
                 };
                 format!("HBase at {server}: {}{advice}", first_line(class, text))
             }
+            Self::AfterEffect(last) => last.text(),
         }
+    }
+}
+
+/// The error of a request after another one that may have had its effect.
+pub(crate) fn in_doubt(error: BackendError) -> BackendError {
+    match error.kind() {
+        FailureKind::Unavailable => error.of_kind(FailureKind::InDoubt),
+        _ => error,
     }
 }
 
@@ -186,7 +213,14 @@ mod tests {
         let silent = CallError::Silent { server: server.clone() };
         assert_eq!(kind(silent, Effect::Possible), FailureKind::InDoubt);
         let unreachable = CallError::Unreachable { server, why };
-        assert_eq!(kind(unreachable, Effect::Possible), FailureKind::Unavailable);
+        assert_eq!(kind(unreachable.clone(), Effect::Possible), FailureKind::Unavailable);
+        let moved = exception("org.apache.hadoop.hbase.NotServingRegionException", false);
+        for last in [unreachable, moved] {
+            let resent = CallError::AfterEffect(Box::new(last.clone()));
+            assert_eq!(resent.meaning(), last.meaning());
+            assert_eq!(kind(resent.clone(), Effect::Possible), FailureKind::InDoubt);
+            assert_eq!(kind(resent, Effect::None), FailureKind::Unavailable);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::messages::rpc::{
 const PREAMBLE: [u8; 6] = [b'H', b'B', b'a', b's', 0, 0x50];
 
 /// A longer answer is no answer of HBase.
-pub(super) const LONGEST: usize = 256 << 20;
+pub(super) const LONGEST: u32 = 64 << 20;
 
 /// What a client sends first.
 pub(super) fn greeting(user: &str, service: &str) -> Vec<u8> {

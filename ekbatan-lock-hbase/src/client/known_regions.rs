@@ -12,7 +12,7 @@ pub(super) struct Regions {
     known: Mutex<BTreeMap<Vec<u8>, Arc<Region>>>,
     /// The server that knows where regions are.
     meta: Mutex<Option<String>>,
-    /// Held by the one who asks; the others then find the answer.
+    /// Held by the caller that looks for a region. If it finds it, the others need not look.
     pub(super) asking: tokio::sync::Mutex<()>,
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ekbatan_lock::BackendError;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::calls::Client;
 use super::error::{Effect, Meaning};
 use super::region::NotFound;
 use super::rows::FAMILY;
-use super::service::Service;
+use super::service::{ANSWER, Service};
 use crate::messages::data::{Cell, Column, Scan, ScanRequest, ScanResponse};
 
 /// The pauses before a page is asked for again whose region was not there.
@@ -34,7 +34,7 @@ impl Client {
             if pause > 0 {
                 sleep(Duration::from_millis(pause)).await;
             }
-            let region = match self.region(first).await {
+            let region = match self.region(first, Instant::now() + ANSWER).await {
                 Ok(region) => region,
                 Err(NotFound::Failed(error)) => return Err(error.of(Effect::None)),
                 Err(not_found) => {

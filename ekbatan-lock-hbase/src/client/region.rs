@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use prost::Message;
+use tokio::time::{Instant, timeout_at};
 
 use super::calls::Client;
 use super::error::{CallError, Meaning};
@@ -30,22 +31,33 @@ pub(super) enum NotFound {
     NoTable,
     /// The region has no server at present.
     NotOpen,
+    /// The servers that know where regions are took too long to answer.
+    NoAnswer,
     Failed(CallError),
 }
 
 impl Client {
-    /// The region of a row.
-    pub(super) async fn region(&self, row: &[u8]) -> Result<Arc<Region>, NotFound> {
+    /// The region of a row. Looks for it only if that can begin before `until`: other callers may be
+    /// looking, and may be slow.
+    pub(super) async fn region(&self, row: &[u8], until: Instant) -> Result<Arc<Region>, NotFound> {
         if let Some(found) = self.regions.find(row) {
             return Ok(found);
         }
-        let _asking = self.regions.asking.lock().await;
+        let asking = timeout_at(until, self.regions.asking.lock()).await;
+        let Some(_asking) = asking.ok().filter(|_| Instant::now() < until) else {
+            return Err(NotFound::NoAnswer);
+        };
         if let Some(found) = self.regions.find(row) {
             return Ok(found);
         }
         let found = Arc::new(self.look_for(row).await?);
         self.regions.known().insert(found.start.clone(), found.clone());
         Ok(found)
+    }
+
+    /// The server of a row, if its region was found before.
+    pub(crate) fn server_of(&self, row: &[u8]) -> Option<String> {
+        self.regions.find(row).map(|region| region.server.clone())
     }
 
     /// Has the next caller look for the region again.
@@ -79,7 +91,7 @@ impl Client {
             Ok(answer) => answer,
             Err(error) => {
                 *self.regions.meta() = None;
-                // What is stale about this server says nothing about the region.
+                // If this server no longer has the meta table, the region may still be open.
                 return Err(match error.meaning() {
                     Some(Meaning::Elsewhere | Meaning::Later) => NotFound::NotOpen,
                     _ => NotFound::Failed(error),

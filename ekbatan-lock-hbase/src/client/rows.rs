@@ -1,8 +1,8 @@
 //! Changing rows and reading them, several at a time.
 //!
 //! Invariants: a change of one row is atomic, and its answer has the row as it was right after it.
-//! A request is repeated here only if it had no effect, because its region had moved or its server
-//! was too busy.
+//! A request is repeated here if its region had moved or its server was too busy. If one of its
+//! requests may have had its effect, a change that fails in the end is in doubt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use super::calls::Client;
-use super::error::{CallError, Effect, Meaning};
+use super::error::{CallError, Effect, Meaning, in_doubt};
 use super::known_regions::Region;
 use super::region::NotFound;
-use super::service::Service;
+use super::service::{ANSWER, Service};
 use crate::messages::data::{
     Action, BinaryComparator, ByteArrayComparable, Cell, Column, ColumnValue, Condition, DELETE,
     DELETE_FAMILY, EQUAL, FilterList, Get, MUST_PASS_ALL, MultiRequest, MultiResponse, Mutation,
@@ -103,11 +103,16 @@ impl Client {
         let unasked = || Err(BackendError::unavailable("HBase: it was not asked"));
         let mut answers: Vec<Answer> = ops.iter().map(|_| unasked()).collect();
         let mut pending: Vec<usize> = (0..ops.len()).collect();
+        let (mut doubted, until) = (vec![false; ops.len()], Instant::now() + ANSWER);
         for pause in PAUSES {
+            // The caller of a server that does not answer waits once, not once for each pause.
+            if Instant::now() >= until {
+                break;
+            }
             if pause > 0 {
                 sleep(Duration::from_millis(pause).mul_f64(0.5 + fastrand::f64())).await;
             }
-            let groups = self.by_server(&ops, &mut pending, &mut answers).await;
+            let groups = self.by_server(&ops, until, &mut pending, &mut answers).await;
             let sent = groups.iter().map(|group| self.send(group, &ops));
             for (group, outcomes) in groups.iter().zip(join_all(sent).await) {
                 for ((n, region), outcome) in group.ops.iter().zip(outcomes) {
@@ -121,6 +126,7 @@ impl Client {
                                 Some(_) => Effect::Possible,
                                 None => Effect::None,
                             };
+                            doubted[*n] |= effect == Effect::Possible && error.leaves_doubt();
                             answers[*n] = Err(error.of(effect));
                         }
                     }
@@ -130,7 +136,8 @@ impl Client {
                 break;
             }
         }
-        answers
+        let answers = answers.into_iter().zip(doubted);
+        answers.map(|(it, doubted)| if doubted { it.map_err(in_doubt) } else { it }).collect()
     }
 
     /// Whether an operation that failed like this can be repeated now.
@@ -145,7 +152,7 @@ impl Client {
             None => {
                 // Its server may be gone, and its regions elsewhere.
                 self.forget(region);
-                matches!(error, CallError::Unreachable { .. })
+                matches!(error.last(), CallError::Unreachable { .. })
             }
         }
     }
@@ -155,12 +162,13 @@ impl Client {
     async fn by_server(
         &self,
         ops: &[RowOp],
+        until: Instant,
         pending: &mut Vec<usize>,
         answers: &mut [Answer],
     ) -> Vec<Group> {
         let mut groups = BTreeMap::<String, Group>::new();
         for n in std::mem::take(pending) {
-            match self.region(&ops[n].row).await {
+            match self.region(&ops[n].row, until).await {
                 Ok(region) => {
                     let server = region.server.clone();
                     let group = groups
@@ -190,6 +198,9 @@ impl Client {
             NotFound::NotOpen => BackendError::unavailable(format!(
                 "HBase: a region of the table `{table}` has no server at present"
             )),
+            NotFound::NoAnswer => BackendError::unavailable(format!(
+                "HBase: no server said within {ANSWER:?} where a region of the table `{table}` is"
+            )),
             NotFound::Failed(error) => error.of(Effect::None),
         }
     }
@@ -211,9 +222,22 @@ impl Client {
             };
             // Both are taken from the results, whatever the first one says.
             let cells = looked(results.next().unwrap_or_default(), &group.server);
-            Ok(Found { changed: changed?, cells: cells?, asked })
+            found(changed, cells, asked)
         };
         group.ops.iter().map(outcome).collect()
+    }
+}
+
+/// The answer to a change and the look after it.
+fn found(
+    changed: Result<bool, CallError>,
+    cells: Result<Vec<Cell>, CallError>,
+    asked: Instant,
+) -> Result<Found, CallError> {
+    match (changed?, cells) {
+        (changed, Ok(cells)) => Ok(Found { changed, cells, asked }),
+        (true, Err(error)) => Err(CallError::AfterEffect(Box::new(error))),
+        (false, Err(error)) => Err(error),
     }
 }
 
@@ -371,5 +395,28 @@ fn exception_of(exception: NameBytesPair, server: &str) -> CallError {
         class: exception.name,
         text: String::from_utf8_lossy(&exception.value.unwrap_or_default()).into_owned(),
         final_: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_whose_look_failed_may_have_had_its_effect() {
+        let moved = CallError::Exception {
+            server: "a:1".to_owned(),
+            class: "org.apache.hadoop.hbase.NotServingRegionException".to_owned(),
+            text: String::new(),
+            final_: false,
+        };
+        let kind = |changed| {
+            let failed = found(changed, Err(moved.clone()), Instant::now()).unwrap_err();
+            assert_eq!(failed.meaning(), Some(Meaning::Elsewhere), "it is repeated");
+            failed.of(Effect::Possible).kind()
+        };
+        assert_eq!(kind(Ok(true)), FailureKind::InDoubt);
+        assert_eq!(kind(Ok(false)), FailureKind::Unavailable);
+        assert_eq!(kind(Err(moved.clone())), FailureKind::Unavailable);
     }
 }

@@ -62,12 +62,14 @@ pub(crate) struct GetTableStateRequest {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TableState {
-    /// [`TABLE_ENABLED`] or another state.
+    /// [`TABLE_ENABLED`], [`TABLE_DISABLED`], or a state in between.
     #[prost(int32, required, tag = "1")]
     pub(crate) state: i32,
 }
 
 pub(crate) const TABLE_ENABLED: i32 = 0;
+
+pub(crate) const TABLE_DISABLED: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct GetTableStateResponse {

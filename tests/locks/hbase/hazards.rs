@@ -14,8 +14,8 @@ use crate::providers::LONG;
 /// Enough for a take and a release to fall into one millisecond, also on a slow machine.
 const ROUNDS: usize = 400;
 
-/// A table for requests by hand.
-async fn by_hand() -> HBaseRows {
+/// A table for requests by hand, over two connections.
+async fn by_hand() -> [HBaseRows; 2] {
     let server = HBaseServer::shared().await.unwrap();
     let table = format!("by_hand_{}", Uuid::new_v4().simple());
     server.create_table(&table, &[], &[("VERSIONS", "1")]).await.unwrap();
@@ -23,7 +23,7 @@ async fn by_hand() -> HBaseRows {
     loop {
         let why = match server.rows(&table).await {
             Ok(mut rows) => match rows.get("r").await {
-                Ok(_) => return rows,
+                Ok(_) => return [rows, server.rows(&table).await.unwrap()],
                 Err(error) => error.to_string(),
             },
             Err(error) => error.to_string(),
@@ -37,20 +37,24 @@ async fn by_hand() -> HBaseRows {
 /// there. Written at once by two connections, so that the two meet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_by_a_deletion_hides_the_next_take() {
-    let mut rows = by_hand().await;
-    let mut hidden = 0;
+    let [mut holder, mut next] = by_hand().await;
+    assert!(holder.put_if("r", "holder", &[], (b"the first", None)).await.unwrap());
+    let mut is_hidden = false;
     // Until it has happened: how often depends on the machine.
     for round in 0..100 * ROUNDS {
         let owner = round.to_string().into_bytes();
-        rows.delete("r", "holder").await.unwrap();
-        let confirmed = rows.put_if("r", "holder", &[], (&owner, None)).await.unwrap();
-        let is_there = rows.get("r").await.unwrap().iter().any(|(_, value, _)| *value == owner);
-        hidden += usize::from(confirmed && !is_there);
-        if hidden > 0 {
+        let taking = async {
+            // The key is free from the deletion on.
+            while !next.put_if("r", "holder", &[], (&owner, None)).await.unwrap() {}
+        };
+        let (deleted, ()) = tokio::join!(holder.delete("r", "holder"), taking);
+        deleted.unwrap();
+        is_hidden = holder.get("r").await.unwrap().iter().all(|(_, value, _)| *value != owner);
+        if is_hidden {
             break;
         }
     }
-    assert!(hidden > 0, "this version has no such hazard; the release could be a deletion");
+    assert!(is_hidden, "this version has no such hazard; the release could be a deletion");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,17 +77,16 @@ async fn no_take_is_hidden_by_the_release_before_it() {
 /// A cell with a long term comes back when a younger one with a short term is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shorter_term_brings_the_older_cell_back() {
-    let mut rows = by_hand().await;
+    let [mut rows, _] = by_hand().await;
     assert!(rows.put_if("r", "holder", &[], (b"long", Some(600_000))).await.unwrap());
     assert!(rows.put_if("r", "holder", b"long", (b"short", Some(50))).await.unwrap());
-    let value = loop {
+    let mut value = None;
+    support::until("the term of the younger cell is over", async || {
         let cells = rows.get("r").await.unwrap();
-        match cells.first() {
-            Some((_, value, _)) if value == b"short" => {}
-            other => break other.map(|(_, value, _)| value.clone()),
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+        value = cells.first().map(|(_, value, _)| value.clone());
+        value.as_deref() != Some(b"short")
+    })
+    .await;
     assert_eq!(value.as_deref(), Some(&b"long"[..]), "this version has no such hazard");
 }
 

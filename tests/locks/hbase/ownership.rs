@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan::lock::{
-    Attempt, Grant, KeyedLockProvider, LockBackend, LockKey, LockProvider, LossCause,
-};
+use ekbatan::lock::{Grant, KeyedLockProvider, LockBackend, LockKey, LockProvider, LossCause};
 use ekbatan_testkit::{Dropped, HBaseServer, drop_at_poll};
 use uuid::Uuid;
 
@@ -17,22 +15,6 @@ async fn two_nodes() -> (LockProvider, LockProvider) {
     (LockProvider::new(one, "test"), LockProvider::new(other, "test"))
 }
 
-#[tokio::test]
-async fn the_longest_and_the_shortest_terms_are_taken() {
-    let (one, other) = two_nodes().await;
-    for hold in [Duration::from_nanos(1), Duration::MAX] {
-        let key = LockKey::named(&format!("{hold:?}"));
-        let lease = one.try_acquire(&key, LONG, hold).await.unwrap().unwrap();
-        if hold == Duration::MAX {
-            assert!(lease.is_held());
-            let there = other.inspect(&key).await.unwrap().unwrap().remaining.unwrap();
-            assert!(there > Duration::from_secs(86_400 * 365), "{there:?}");
-            assert!(lease.release().await);
-        }
-        assert!(other.try_acquire(&key, LONG, LONG).await.unwrap().unwrap().release().await);
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_learns_that_its_lease_was_ended_by_force_elsewhere() {
     let (one, other) = two_nodes().await;
@@ -43,16 +25,6 @@ async fn a_holder_learns_that_its_lease_was_ended_by_force_elsewhere() {
     assert!(matches!(&lost, LossCause::SessionGone(why) if why.contains("HBase")), "{lost:?}");
     assert!(!lease.is_held() && !lease.release().await);
     assert!(!other.force_release(&key, "a test").await.unwrap());
-}
-
-#[tokio::test]
-async fn a_try_that_is_sent_twice_is_granted_once() {
-    let backend = backend(&Uuid::new_v4().to_string()).await;
-    let request = request(LONG);
-    let first = backend.try_grant("k", &request).await.unwrap();
-    assert!(matches!(first, Attempt::Granted(_)), "{first:?}");
-    assert_eq!(backend.try_grant("k", &request).await.unwrap(), first);
-    assert_eq!(backend.list(&[String::new()], 10).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -132,9 +104,7 @@ async fn tokens_grow_whatever_the_clock_and_old_rows_are_deleted() {
         let grant = taken(&backend, &key, LONG).await;
         assert!(backend.release(&key, &grant).await.unwrap().ours);
     }
-    while is_there("old").await {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    support::until("the old row is deleted", async || !is_there("old").await).await;
     assert!(is_there("young").await && is_there("ahead").await && is_there("k 0").await);
     // What follows a deletion is not hidden by it.
     let grant = taken(&backend, "old", LONG).await;

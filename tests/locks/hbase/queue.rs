@@ -71,11 +71,11 @@ async fn a_process_that_died_or_gave_up_keeps_nobody_waiting() {
         let space = Space::new();
         let (key, holder) = (LockKey::named("k"), space.locks().await);
         let held = holder.acquire(&key, LONG).await.unwrap();
-        let first = backend(&space.namespace).await;
+        // Both are connected before: a place lasts for 3 s.
+        let (first, second) = (backend(&space.namespace).await, space.locks().await);
         let queued = first.try_grant(&key.stored("test"), &request(LONG).waiting()).await.unwrap();
         assert_eq!(queued, ekbatan::lock::Attempt::Queued);
         space.until_places(&key, 1).await;
-        let second = space.locks().await;
         let served = tokio::spawn({
             let key = key.clone();
             async move { second.acquire(&key, LONG).await.unwrap().release().await }
@@ -106,6 +106,35 @@ async fn a_caller_that_gives_up_leaves_the_queue() {
     assert!(held.release().await);
     let next = space.locks().await.try_acquire(&key, Duration::ZERO, LONG).await.unwrap();
     assert!(next.expect("nobody waits any more").release().await);
+}
+
+/// One key of a process that waits for ten is no lock any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_is_no_lock_keeps_nobody_from_the_other_keys() {
+    let space = Space::new();
+    let (holder, locks) = (space.locks().await, space.locks().await);
+    let key = |n: i64| lock_key!("key", n);
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for n in 0..10 {
+        held.push(holder.acquire(&key(n), LONG).await.unwrap());
+        let locks = locks.clone();
+        waiting.push(tokio::spawn(async move { locks.acquire(&key(n), LONG).await }));
+        space.until_places(&key(n), 1).await;
+    }
+    let row = format!("{}/{}", space.namespace, key(4).stored("test"));
+    let mut rows = HBaseServer::shared().await.unwrap().rows("ekbatan_locks").await.unwrap();
+    rows.put(&row, "a", b"a cell of somebody else").await.unwrap();
+    for (n, (lease, waiting)) in held.into_iter().zip(waiting).enumerate() {
+        if n == 4 {
+            let error = waiting.await.unwrap().unwrap_err();
+            assert!(error.to_string().contains(&row), "{error}");
+            // Its release fails as well.
+            drop(lease);
+        } else {
+            assert!(lease.release().await);
+            assert!(waiting.await.unwrap().unwrap().release().await);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

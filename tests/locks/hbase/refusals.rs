@@ -44,6 +44,18 @@ async fn a_table_that_breaks_a_promise_is_rejected_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disabled_table_is_rejected_at_once() {
+    let server = HBaseServer::shared().await.unwrap();
+    let url = format!("{}/{}", server.url(), name());
+    let table = url.rsplit('/').next().unwrap();
+    HBaseBackend::connect(&url, "app").await.unwrap();
+    server.enable_table(table, false).await.unwrap();
+    // A new table may take a minute to be enabled, and nobody enables this one.
+    let error = tokio::time::timeout(LONG / 2, refused(&url)).await.expect("it does not wait");
+    assert!(error.contains("is disabled") && error.contains(table), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_table_is_made_by_the_first_of_several_processes() {
     let server = HBaseServer::shared().await.unwrap();
     let url = format!("{}/{}", server.url(), name());

@@ -14,7 +14,11 @@ on_providers! {
 }
 
 async fn the_configuration_opens_the_locks(kind: Kind) {
-    let name = if kind == Kind::MongoDb { "mongodb" } else { "aerospike" };
+    let name = match kind {
+        Kind::MongoDb => "mongodb",
+        Kind::HBase => "hbase",
+        _ => "aerospike",
+    };
     let (url, namespace) = (url(kind).await, Uuid::new_v4());
     let yaml = |zone: &str| {
         format!(
@@ -40,7 +44,7 @@ async fn the_configuration_opens_the_locks(kind: Kind) {
         (Kind::Aerospike, Err(LockError::OneZone { backend, .. })) => {
             assert_eq!(backend, "aerospike");
         }
-        (Kind::MongoDb, Ok(Some(lease))) => {
+        (Kind::MongoDb | Kind::HBase, Ok(Some(lease))) => {
             assert!(far.try_acquire(&global, now, LONG).await.unwrap().is_none());
             assert!(lease.release().await);
         }

@@ -3,12 +3,15 @@
 
 use std::time::Duration;
 
-use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LossCause};
+use ekbatan::lock::{
+    Attempt, BackendError, FailureKind, GrantRequest, KeyedLockProvider, LockError, LockKey,
+    LossCause,
+};
 use ekbatan::prelude::*;
 use uuid::Uuid;
 
 use crate::providers::{Kind, LONG};
-use crate::stores::{provider, proxied, url};
+use crate::stores::{backend, provider, proxied, url};
 
 on_providers! {
     |kind| kind;
@@ -16,6 +19,7 @@ on_providers! {
     a_holder_learns_that_its_lease_was_ended,
     a_silent_server_loses_a_lease_in_time,
     connections_stay_within_the_pool,
+    a_request_that_waited_for_a_connection_is_not_in_doubt,
 }
 
 /// The shortest term that can be renewed in time.
@@ -30,7 +34,8 @@ async fn a_holder_learns_that_its_lease_was_ended(kind: Kind) {
     let lease = locks.take(&key, &options).await.unwrap().unwrap();
     assert!(operator.force_release(&key, "a test").await.unwrap());
     let cause = tokio::time::timeout(LONG, lease.lost()).await.expect("the loss is noticed");
-    assert!(matches!(cause, LossCause::Taken), "{cause:?}");
+    let told = kind.watches_leases() && matches!(cause, LossCause::SessionGone(_));
+    assert!(told || matches!(cause, LossCause::Taken), "{cause:?}");
     assert!(!lease.is_held() && !lease.release().await);
     assert!(matches!(lease.extend(LONG).await, Err(LockError::Lost { .. })));
 }
@@ -38,7 +43,7 @@ async fn a_holder_learns_that_its_lease_was_ended(kind: Kind) {
 /// Before the server frees the key, whatever the holder does.
 async fn a_silent_server_loses_a_lease_in_time(kind: Kind) {
     let (direct, namespace) = (url(kind).await, Uuid::new_v4().to_string());
-    let (behind, proxy) = proxied(&direct).await;
+    let (behind, proxy) = proxied(kind).await;
     let locks = provider(kind, &behind, &namespace).await;
     let other = provider(kind, &direct, &namespace).await;
     let key = LockKey::named("k");
@@ -61,7 +66,7 @@ async fn connections_stay_within_the_pool(kind: Kind) {
     /// The default of a pool, and what watches the server.
     const MOST: u64 = 10 + 4;
     let (direct, namespace) = (url(kind).await, Uuid::new_v4().to_string());
-    let (behind, proxy) = proxied(&direct).await;
+    let (behind, proxy) = proxied(kind).await;
     let locks = provider(kind, &behind, &namespace).await;
     let holder = provider(kind, &direct, &namespace).await;
     let keys: Vec<LockKey> = (0..60).map(|n| LockKey::of("k", n)).collect();
@@ -84,4 +89,31 @@ async fn connections_stay_within_the_pool(kind: Kind) {
     }
     let connections = proxy.connections();
     assert!(u64::try_from(connections).unwrap() <= MOST, "{connections} connections");
+}
+
+/// More requests at once than a slow network lets through in time: what was not sent had no effect.
+async fn a_request_that_waited_for_a_connection_is_not_in_doubt(kind: Kind) {
+    const REQUESTS: usize = 60;
+    let (url, proxy) = proxied(kind).await;
+    let backend = backend(kind, &url, &Uuid::new_v4().to_string()).await;
+    let many = async |keys: &str| -> Vec<Result<Attempt, BackendError>> {
+        let tries = (0..REQUESTS).map(|n| {
+            let (backend, key) = (&backend, format!("{keys} {n}"));
+            let request = GrantRequest::new(Uuid::new_v4(), "a test", LONG);
+            async move { backend.try_grant(&key, &request).await }
+        });
+        futures_util::future::join_all(tries).await
+    };
+    // These open the connections.
+    assert!(many("first").await.iter().all(Result::is_ok));
+    // Ten connections let 25 requests through in 5 s.
+    proxy.set_delay(Duration::from_secs(1));
+    let answers = many("second").await;
+    proxy.set_delay(Duration::ZERO);
+    let granted = answers.iter().filter(|it| matches!(it, Ok(Attempt::Granted(_)))).count();
+    let unsent = answers.iter().filter_map(|it| it.as_ref().err());
+    let unsent = unsent.filter(|error| error.kind() == FailureKind::Unavailable).count();
+    println!("{kind:?}: {granted} were granted, {unsent} were not sent");
+    assert!(granted > 0);
+    assert_eq!(granted + unsent, REQUESTS, "{answers:?}");
 }

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use ekbatan::lock::{
-    Attempt, Grant, GrantExtension, GrantRequest, KeyedLockProvider, LockBackend, LockKey,
+    Attempt, FailureKind, Grant, GrantExtension, GrantRequest, KeyedLockProvider, LockBackend,
+    LockKey,
 };
 use ekbatan_testkit::{Dropped, drop_at_poll};
 use uuid::Uuid;
@@ -19,11 +20,22 @@ on_providers! {
     an_expired_lease_does_not_release_its_successor,
     what_is_over_is_not_brought_back,
     the_longest_and_the_shortest_terms_are_taken,
-    an_abandoned_try_that_arrives_late_takes_nothing,
     a_try_that_is_sent_twice_is_granted_once,
     a_try_dropped_at_any_poll_can_be_released_by_its_owner,
     many_tries_at_once_have_one_winner,
     terms_below_a_second_are_kept,
+}
+
+#[cfg(any(feature = "mongodb", feature = "aerospike"))]
+mod late {
+    use super::an_abandoned_try_that_arrives_late_takes_nothing;
+
+    // In HBase the request that was sent finds another state, so a late one is sent on the wire: see
+    // `a_request_that_arrives_after_it_was_given_up_has_no_effect`.
+    #[cfg(feature = "mongodb")]
+    on_providers! { |kind| kind; [mongodb] an_abandoned_try_that_arrives_late_takes_nothing }
+    #[cfg(feature = "aerospike")]
+    on_providers! { |kind| kind; [aerospike] an_abandoned_try_that_arrives_late_takes_nothing }
 }
 
 fn request(term: Duration) -> GrantRequest {
@@ -88,7 +100,7 @@ async fn an_expired_lease_does_not_release_its_successor(kind: Kind) {
 async fn what_is_over_is_not_brought_back(kind: Kind) {
     let (one, _) = two(kind).await;
     let (over, stands) = ("over", "stands");
-    let grant = taken(&*one, over, Duration::from_millis(50)).await;
+    let grant = taken(&*one, over, Duration::from_secs(1)).await;
     let standing = taken(&*one, stands, LONG).await;
     while one.inspect(over).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -120,6 +132,7 @@ async fn the_longest_and_the_shortest_terms_are_taken(kind: Kind) {
     }
 }
 
+#[cfg(any(feature = "mongodb", feature = "aerospike"))]
 async fn an_abandoned_try_that_arrives_late_takes_nothing(kind: Kind) {
     let (one, other) = two(kind).await;
     // A key of which there is nothing yet, and one that is free.
@@ -198,7 +211,12 @@ async fn terms_below_a_second_are_kept(kind: Kind) {
     for millis in [1, 150, 450] {
         let term = Duration::from_millis(millis);
         let (key, asked) = (format!("{millis} ms"), Instant::now());
-        taken(&*one, &key, term).await;
+        match one.try_grant(&key, &request(term)).await {
+            Ok(Attempt::Granted(_)) => {}
+            // HBase looks at what it has granted, and that was over already.
+            Err(error) if error.kind() == FailureKind::InDoubt => {}
+            other => panic!("{key} is not free: {other:?}"),
+        }
         let next = request(LONG);
         while !matches!(other.try_grant(&key, &next).await.unwrap(), Attempt::Granted(_)) {
             let rest = other.inspect(&key).await.unwrap().and_then(|holder| holder.remaining);
