@@ -4,6 +4,7 @@
 //! Invariants: a figure is reported only if every acknowledged deposit is in its wallet, and every
 //! event was handled exactly once, in the order of its wallet if the mode has one.
 
+mod apalis;
 mod broker_site;
 mod graphile;
 mod load;

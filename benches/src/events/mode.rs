@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::{Decimal, Uuid};
 
+use super::apalis::{ApalisWorker, ApalisWriter};
 use super::broker_site::BrokerSite;
 use super::graphile::{JobWorker, JobWriter};
 use super::node::{self, Deposits, EkbatanNode};
@@ -21,6 +22,7 @@ pub enum Committer {
     Ekbatan(Deposits, Box<DataSourceConfig>),
     Queue(QueueWriter),
     Graphile(JobWriter),
+    Apalis(ApalisWriter),
 }
 
 /// What one task deposits with.
@@ -29,6 +31,7 @@ pub enum Depositor {
     Ekbatan(Deposits),
     Queue(QueueWriter),
     Graphile(JobWriter),
+    Apalis(ApalisWriter),
 }
 
 /// What handles events.
@@ -36,6 +39,7 @@ pub enum Consumer {
     Ekbatan(EkbatanNode),
     Queue(QueueWorkers),
     Graphile(JobWorker),
+    Apalis(ApalisWorker),
     PublishLoop(PublishLoop),
 }
 
@@ -60,6 +64,10 @@ impl Committer {
                 let writer = JobWriter::open(postgres(database)?, tasks, has_queues).await?;
                 return Ok(Self::Graphile(writer));
             }
+            EventsMode::Apalis => {
+                let writer = ApalisWriter::open(postgres(database)?, tasks).await?;
+                return Ok(Self::Apalis(writer));
+            }
             EventsMode::PollAndPublish => TableQueue::Published,
             EventsMode::OutboxSkipLocked => TableQueue::Outbox,
             EventsMode::Hexeract => TableQueue::Hexeract,
@@ -74,6 +82,7 @@ impl Committer {
             Self::Ekbatan(deposits, _) => Depositor::Ekbatan(deposits.clone()),
             Self::Queue(writer) => Depositor::Queue(writer.clone()),
             Self::Graphile(writer) => Depositor::Graphile(writer.clone()),
+            Self::Apalis(writer) => Depositor::Apalis(writer.clone()),
         };
         std::iter::repeat_with(depositor).take(tasks as usize).collect()
     }
@@ -116,6 +125,9 @@ impl Committer {
             Self::Graphile(writer) => {
                 Consumer::Graphile(JobWorker::start(writer, recorder.clone()).await?)
             }
+            Self::Apalis(writer) => {
+                Consumer::Apalis(ApalisWorker::start(writer, recorder.clone()).await?)
+            }
         })
     }
 
@@ -125,7 +137,7 @@ impl Committer {
             Self::Ekbatan(Deposits { executor, .. }, _) => {
                 Ok(Some(ekbatan::events::Node::builder(executor).start().await?))
             }
-            Self::Queue(_) | Self::Graphile(_) => Ok(None),
+            Self::Queue(_) | Self::Graphile(_) | Self::Apalis(_) => Ok(None),
         }
     }
 
@@ -134,6 +146,7 @@ impl Committer {
             Self::Ekbatan(deposits, _) => deposits.executor.databases().close().await,
             Self::Queue(writer) => writer.close().await,
             Self::Graphile(writer) => writer.close().await,
+            Self::Apalis(writer) => writer.close().await,
         }
     }
 }
@@ -145,6 +158,7 @@ impl Depositor {
             Self::Ekbatan(deposits) => deposits.deposit(wallet, amount).await,
             Self::Queue(writer) => writer.deposit(wallet, amount).await,
             Self::Graphile(writer) => writer.deposit(wallet, amount).await,
+            Self::Apalis(writer) => writer.deposit(wallet, amount).await,
         }
     }
 }
@@ -157,6 +171,7 @@ impl Consumer {
             Self::Queue(workers) => workers.stop().await?,
             Self::PublishLoop(running) => running.stop().await?,
             Self::Graphile(worker) => worker.stop().await?,
+            Self::Apalis(worker) => worker.stop().await?,
         };
         if open > left {
             return Err(format!("{open} events are still to be handled; expected {left}").into());

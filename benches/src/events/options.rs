@@ -106,13 +106,13 @@ impl Subject {
     /// What is measured unless the options say otherwise.
     const fn modes(self) -> &'static [EventsMode] {
         use EventsMode::{
-            Calls, CallsInTurn, Ekbatan, GraphileUnordered, GraphileWorker, Hexeract,
+            Apalis, Calls, CallsInTurn, Ekbatan, GraphileUnordered, GraphileWorker, Hexeract,
             OutboxSkipLocked, Pgmq, PollAndPublish, Relay,
         };
         match self {
             Self::Events => &[Ekbatan, OutboxSkipLocked, Hexeract, Pgmq, GraphileWorker],
             Self::Relay => &[Relay, PollAndPublish],
-            Self::Jobs => &[Ekbatan, Calls, CallsInTurn, GraphileUnordered, GraphileWorker],
+            Self::Jobs => &[Ekbatan, Calls, CallsInTurn, Apalis, GraphileUnordered, GraphileWorker],
         }
     }
 
@@ -205,6 +205,8 @@ pub enum EventsMode {
     Hexeract,
     /// The statements of pgmq.
     Pgmq,
+    /// The crates apalis and apalis-postgres.
+    Apalis,
     /// The crate graphile_worker, with a queue for each wallet.
     GraphileWorker,
     /// The crate graphile_worker, without queues.
@@ -225,6 +227,7 @@ impl EventsMode {
             Self::OutboxSkipLocked => "outbox-skip-locked",
             Self::Hexeract => "hexeract",
             Self::Pgmq => "pgmq",
+            Self::Apalis => "apalis",
             Self::GraphileWorker => "graphile-worker",
             Self::GraphileUnordered => "graphile-unordered",
             Self::Relay => "relay",
@@ -240,7 +243,7 @@ impl EventsMode {
     /// How graphile_worker does the same.
     pub const fn graphile(self) -> Self {
         match self {
-            Self::Calls | Self::GraphileUnordered => Self::GraphileUnordered,
+            Self::Calls | Self::Apalis | Self::GraphileUnordered => Self::GraphileUnordered,
             _ => Self::GraphileWorker,
         }
     }
@@ -253,7 +256,11 @@ impl EventsMode {
             (_, EventsMeasure::Parked) => false,
             // These never hear of deposits but from the database.
             (
-                Self::Hexeract | Self::Pgmq | Self::GraphileWorker | Self::GraphileUnordered,
+                Self::Hexeract
+                | Self::Pgmq
+                | Self::Apalis
+                | Self::GraphileWorker
+                | Self::GraphileUnordered,
                 EventsMeasure::LatencyOtherNode,
             ) => false,
             _ => true,
