@@ -5,10 +5,9 @@
 //! The deposits call it.
 //!
 //! The worker is configured as in the crate's example `basic`: notifications of the server wake it, it fetches up to
-//! 100 tasks at once, runs each in a spawned task, and does not mark a task as running before it runs it, because to fetch a
-//! task already locks it. Three things differ from the example. At most 16 tasks run at once, as in the other modes. Heartbeats have
-//! their default interval, which is longer. And the worker also looks without a notification, because some tasks have none; see
-//! [`INTERVAL`].
+//! 100 tasks at once, runs each in a spawned task, does not mark a task as running before it runs it (a fetch
+//! already locks its tasks), and has a heartbeat every second. Two things differ from the example: at most 16 tasks run
+//! at once, as with graphile_worker, and the worker also looks without a notification; see [`INTERVAL`].
 //!
 //! A task that ran stays in the table.
 
@@ -39,11 +38,21 @@ const CONCURRENCY: usize = 16;
 /// How many tasks are fetched at once.
 const BATCH: usize = 100;
 
-/// How often the worker looks for tasks without a notification. The trigger of apalis-postgres notifies nobody of a task
-/// that is due after its transaction began, and tasks are due in whole seconds: a transaction in which a second
-/// begins is not heard of. apalis-core also drops a notification that comes while a fetch finds nothing. The
-/// documentation of the crate looks every 5 or 10 seconds, which would be most of a short measurement.
+/// How often the worker looks for tasks without a notification, because it misses some:
+///
+/// - The trigger of apalis-postgres sends none for a task that is due after its transaction began. A task is due at the
+///   last whole second of the client's clock, so this happens if a second begins within the transaction.
+/// - apalis-core drops a notification that comes while a fetch finds nothing.
+///
+/// The documentation of the crate looks every 5 or 10 seconds: one miss would be most of a short measurement. An interval that
+/// is shorter than a fetch stops for the same reason as a dropped notification; then the next heartbeat wakes the worker.
 const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Also the longest time until the worker looks again.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// The number of heartbeats after which a worker counts as dead.
+const MISSED_HEARTBEATS: usize = 10;
 
 /// One connection listens, and the worker uses one at a time.
 const WORKER_POOL: u32 = 4;
@@ -90,7 +99,12 @@ pub struct ApalisWorker {
 impl ApalisWorker {
     pub async fn start(writer: &ApalisWriter, recorder: Arc<Recorder>) -> Result<Self, Failure> {
         let pool = PgPoolOptions::new().max_connections(WORKER_POOL).connect(&writer.url).await?;
-        let config = Config::default().queue(QUEUE).batch_size(BATCH).lock_tasks(false);
+        let config = Config::default()
+            .queue(QUEUE)
+            .batch_size(BATCH)
+            .lock_tasks(false)
+            .heartbeat_interval(HEARTBEAT)
+            .missed_heartbeats(MISSED_HEARTBEATS);
         let storage = PostgresStorage::<DepositPayload>::new(&pool)
             .with_config(config)
             .with_pubsub()
