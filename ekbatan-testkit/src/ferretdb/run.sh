@@ -20,6 +20,14 @@ trap stop TERM
 
 is_running() { kill -0 "$1" 2>/dev/null; }
 
+# A kill at times damages the indexes of documentdb, so that every write fails from then on. So they
+# are made again from the documents. Fails if processes of the killed server are still there.
+mend_indexes() {
+    [ ! -f "$folder/data/postmaster.pid" ] ||
+        echo 'REINDEX SCHEMA documentdb_data' |
+        "$programs/postgres" --single "$@" -D "$folder/data" postgres >"$folder/reindex" 2>&1
+}
+
 # Starts PostgreSQL. Fails if it ends before it is ready.
 start_postgres() {
     "$programs/postgres" "$@" -D "$folder/data" &
@@ -34,7 +42,7 @@ start_postgres() {
 
 # Processes of a server that was killed a moment ago may still use its memory. A new one then ends.
 tries=100
-until start_postgres "$@"; do
+until mend_indexes "$@" && start_postgres "$@"; do
     tries=$((tries - 1))
     [ "$tries" -gt 0 ] || exit 1
     sleep 0.1
