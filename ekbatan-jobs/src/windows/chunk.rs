@@ -1,7 +1,7 @@
 //! The action that batches a chunk: that of the application, and the count of the window.
 //!
 //! Invariant: what a chunk stages is committed while the window has as many chunks as its number says. So
-//! a chunk is committed once, whoever runs it and however often.
+//! a chunk is committed once, by any node and however often it runs.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 /// A window of one participant: rows come in until its cutoff.
 ///
-/// Its id follows from the series, the participant and the key, so that whoever adds a row can
+/// Its id follows from the series, the participant and the key, so that an action that adds a row can
 /// [compute](Self::id_of) it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Model)]
 #[model(table = "eventlog.windows", event = WindowEvent, name = "Window")]

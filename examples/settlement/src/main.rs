@@ -1,6 +1,6 @@
 //! The settlement of orders between banks, after a problem that many have: orders come in at any rate,
 //! belong to a window, and must leave in complete batches after the cutoff, each once. The intake takes no
-//! lock and waits for nobody; whoever closes the window does the work.
+//! lock and waits for nobody; the node that closes the window does the work.
 //!
 //! `settlement --demo` plays a day in a minute. Kill it while it runs and start it again with the same
 //! `--database` and `--finish`: every order ends, once. With `--naive` it does not.
