@@ -1,4 +1,4 @@
-//! The state of a lock, as it is stored: who has it, and who waits for it.
+//! The state of a lock, as it is stored: its holder and its waiters.
 //!
 //! Invariants: no state is stored twice, because each change has a number of its own. So a change
 //! that names the state it has seen takes place only if nothing else has happened since, whenever

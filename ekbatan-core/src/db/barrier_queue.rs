@@ -10,6 +10,6 @@ pub(crate) struct BarrierQueue {
     pub(super) arrived: AtomicU64,
     /// How many of them have passed. Held by the one that waits for all of them.
     pub(super) passed: Mutex<u64>,
-    /// Who has the transactions open that this one waits for, for messages.
+    /// The sessions whose transactions this caller waits for, for messages.
     pub(super) awaited: std::sync::Mutex<Vec<String>>,
 }

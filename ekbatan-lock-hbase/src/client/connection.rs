@@ -132,7 +132,7 @@ fn locked(calls: &Mutex<Calls>) -> MutexGuard<'_, Calls> {
     calls.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says to everyone who waits why the connection has ended, also if its runtime ends.
+/// Tells each waiting caller why the connection has ended, also if its runtime ends.
 struct End {
     calls: Arc<Mutex<Calls>>,
     why: CallError,
