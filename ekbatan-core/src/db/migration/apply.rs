@@ -120,10 +120,11 @@ async fn apply(
             tracing::warn!(%error, version, name, statement = optional.trim(), "the server refused an optional part of a migration; let an administrator run it");
         }
     }
-    record(connection, driver, done.clone()).await.map_err(failed)?;
-    if parts.is_some() {
-        resume::end(connection, driver, &done).await.map_err(failed)?;
-    }
+    let recorded = match parts {
+        Some(_) => resume::end(connection, driver, &done).await,
+        None => record(connection, driver, done).await,
+    };
+    recorded.map_err(failed)?;
     tracing::info!(version, name, source, "migrated");
     Ok(())
 }

@@ -6,9 +6,10 @@
 
 use super::history::{AppliedMigration, record, recorded_source};
 use super::script::FRAMEWORK;
+use crate::clock::to_micros;
 use crate::db::eventlog::MIGRATIONS;
 use crate::db::{Arg, Connection, DbError, Driver, Query};
-use crate::domain::{ColumnDef, Value};
+use crate::domain::{ColumnDef, Value, ValueType};
 
 /// The source of rows that say how far a migration is.
 const BEGUN: &str = "begun";
@@ -67,13 +68,14 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Deletes what says how far a migration is, once it is recorded as done.
+/// Stores that a migration has run, in the row that said how far it was. One statement does both:
+/// a process that ended between two would leave a row that nothing deletes.
 pub(super) async fn end(
     connection: &mut dyn Connection,
     driver: &dyn Driver,
     migration: &AppliedMigration,
 ) -> Result<(), DbError> {
-    Rows { driver, migration }.delete(connection).await
+    Rows { driver, migration }.complete(connection).await
 }
 
 /// The row of a migration.
@@ -104,30 +106,37 @@ impl Rows<'_> {
 
     async fn store(&self, connection: &mut dyn Connection, to: Progress) -> Result<(), DbError> {
         let sql = "UPDATE {} SET checksum = $3 WHERE source = $1 AND version = $2";
-        self.ask(connection, sql, vec![Value::Text(to.text())], Vec::new()).await.map(drop)
+        self.ask(connection, sql, vec![text(to.text())], Vec::new()).await.map(drop)
     }
 
-    async fn delete(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
-        let sql = "DELETE FROM {} WHERE source = $1 AND version = $2";
-        self.ask(connection, sql, Vec::new(), Vec::new()).await.map(drop)
+    async fn complete(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
+        let sql = "UPDATE {} SET checksum = $3, source = $4, name = $5, applied_date = $6 WHERE source = $1 AND version = $2";
+        let done = self.migration.clone();
+        let source = recorded_source(&done.source, self.driver).to_owned();
+        let date = Value::Timestamp(to_micros(done.applied_date));
+        let date = Arg::One(ValueType::Timestamp, date);
+        let set = vec![text(done.checksum), text(source), text(done.name), date];
+        self.ask(connection, sql, set, Vec::new()).await.map(drop)
     }
 
-    /// Sends a statement about the row; `{}` stands for the table, and `more` follows the two
+    /// Sends a statement about the row; `{}` stands for the table, and `set` follows the two
     /// arguments that name the row.
     async fn ask(
         &self,
         connection: &mut dyn Connection,
         sql: &str,
-        more: Vec<Value>,
+        set: Vec<Arg>,
         columns: Vec<ColumnDef>,
     ) -> Result<Vec<Vec<Value>>, DbError> {
         let sql = sql.replace("{}", &self.driver.syntax().table(&MIGRATIONS)).into();
-        let named = [Value::Text(self.source()), Value::Int(self.migration.version)];
-        let columns_of = [&MIGRATIONS.columns[0], &MIGRATIONS.columns[1], &MIGRATIONS.columns[3]];
-        let args = columns_of.into_iter().zip(named.into_iter().chain(more));
-        let args = args.map(|(column, value)| Arg::One(column.ty, value)).collect();
+        let version = Arg::One(ValueType::Int, Value::Int(self.migration.version));
+        let args = [text(self.source()), version].into_iter().chain(set).collect();
         connection.fetch(&Query { sql, args, columns: columns.into() }).await
     }
+}
+
+fn text(text: String) -> Arg {
+    Arg::One(ValueType::Text, Value::Text(text))
 }
 
 /// The statements of a script, if it is known where each of them ends: in the framework's own
