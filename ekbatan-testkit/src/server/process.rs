@@ -2,7 +2,8 @@
 //!
 //! Invariants: a process is identified by its id and its start time, so a later process
 //! with the same id is not mistaken for it. A zombie, which has ended but whose parent
-//! has not collected it, counts as ended.
+//! has not collected it, counts as ended once it has no other thread: until then its
+//! sockets are open.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -102,12 +103,18 @@ struct Status {
     parent: u32,
     /// The state letter in `/proc/PID/stat`.
     state: String,
+    threads: u32,
 }
 
 impl Status {
     /// Whether the process has not ended. A stopped process has not ended.
     fn runs(&self) -> bool {
-        !matches!(self.state.as_str(), "Z" | "X")
+        match self.state.as_str() {
+            "X" => false,
+            // Its first thread has ended; the others may end later.
+            "Z" => self.threads > 1,
+            _ => true,
+        }
     }
 }
 
@@ -121,9 +128,10 @@ fn parse(pid: u32, line: &str) -> Option<(Process, Status)> {
     let mut fields = fields.split_whitespace();
     let state = fields.next()?.to_owned();
     let parent = fields.next()?.parse().ok()?;
-    // Field 22 of the line; fields 3 and 4 are already consumed.
-    let started = fields.nth(17)?.parse().ok()?;
-    Some((Process { pid, started }, Status { parent, state }))
+    // Fields 20 and 22 of the line; fields 3 and 4 are already consumed.
+    let threads = fields.nth(15)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    Some((Process { pid, started }, Status { parent, state, threads }))
 }
 
 #[cfg(test)]
@@ -137,6 +145,15 @@ mod tests {
         assert_eq!(process, Process { pid: 7, started: 4242 });
         assert_eq!(status.parent, 3);
         assert!(status.runs());
+    }
+
+    #[test]
+    fn a_zombie_has_ended_once_it_has_no_other_thread() {
+        let line = "7 (a) Z 3 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 THREADS 0 4242 0 0";
+        for (threads, runs) in [("0", false), ("1", false), ("2", true)] {
+            let (_, status) = parse(7, &line.replace("THREADS", threads)).unwrap();
+            assert_eq!(status.runs(), runs, "{threads}");
+        }
     }
 
     #[test]
