@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer};
+use support::soak;
 
 use crate::program::Program;
 
@@ -81,7 +82,7 @@ fn answers_race_with_timeouts(pair: &Pair) {
 /// It dies at any step, several times, and goes on.
 fn goes_on_after_kills(pair: &Pair) {
     let mut sent = 0;
-    for _ in 0..5 {
+    for _ in 0..soak::rounds(5, 50) {
         let mut program = pair.program().args(&["--transfers", "30"]).into_command();
         let running = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut running = running.unwrap();
