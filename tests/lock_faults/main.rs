@@ -75,7 +75,6 @@ mod many;
 mod overdue;
 #[cfg(feature = "hbase")]
 mod skewed;
-#[cfg(any(feature = "mongodb", feature = "aerospike", feature = "hbase"))]
 mod standstills;
 mod stopped;
 #[cfg(any(feature = "mongodb", feature = "aerospike", feature = "hbase"))]

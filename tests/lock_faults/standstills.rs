@@ -12,6 +12,7 @@ use crate::providers::Kind;
 use crate::server::LockServer;
 use crate::worker::{Record, Request, Worker, finished};
 
+on_providers! { [etcd Etcd] no_money_is_lost_however_often_a_holder_stands_still }
 on_providers! { @stores no_money_is_lost_however_often_a_holder_stands_still }
 
 const HOLD: Duration = Duration::from_millis(300);
