@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::events::Node;
 use ekbatan::prelude::*;
@@ -79,7 +80,10 @@ async fn run(args: TransferSagaArgs) -> Result<(), Failure> {
     let databases = Databases::connect(&config).await?;
     databases.migrate(&migrations()).await?;
     let namespace = config.namespace.as_deref().unwrap_or("com.example.wallet");
+    // Events change the wallets, too, several at a time.
+    let patience = RetryPolicy::default().with(ErrorKind::Stale, Budget::new(100));
     let executor = ActionExecutor::builder(&databases, namespace)
+        .retry(patience)
         .model::<Wallet>()
         .model::<Transfer>()
         .model::<Offer>()
