@@ -6,6 +6,7 @@
 #[cfg(feature = "aerospike")]
 mod aerospike;
 mod child;
+mod etcd;
 #[cfg(feature = "hbase")]
 mod hbase;
 mod key;

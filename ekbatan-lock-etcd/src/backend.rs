@@ -25,6 +25,7 @@ use crate::names::EtcdNames;
 use crate::places::{Entered, PLACE, Places, Waiting};
 use crate::queue::{Look, Place, Queue};
 use crate::safety;
+use crate::spare_leases::SpareLeases;
 use crate::watches::Watches;
 
 /// How long a grant is held before it is watched. Most are over by then.
@@ -37,6 +38,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 pub struct EtcdBackend {
     queue: Queue,
     leases: Arc<Leases>,
+    spares: Arc<SpareLeases>,
     places: Places,
     watches: Watches,
 }
@@ -72,19 +74,24 @@ impl EtcdBackend {
         let queue = Queue::open(client.clone(), names).await;
         let queue = queue.map_err(|source| LockError::Start { source })?;
         let leases = Arc::new(Leases::new(client.clone()));
+        let spares = SpareLeases::new(leases.clone());
         let (places, watches) = (Places::new(leases.clone()), Watches::new(client));
-        Ok(Self { queue, leases, places, watches })
+        Ok(Self { queue, leases, spares, places, watches })
     }
 
     /// Takes a key that was free a moment ago. Returns the token, or `None`.
     async fn take(&self, key: &str, request: &GrantRequest) -> Result<Option<i64>, BackendError> {
-        let lease = leases::of_holder(request.owner);
-        self.leases.grant(lease, seconds(request.term)).await?;
-        let taken = self.queue.take(key, request.owner, &request.holder, lease).await?;
+        let (owner, term) = (request.owner, seconds(request.term));
+        let lease = self.spares.of_take(owner, term);
+        if !lease.is_granted {
+            self.leases.grant(lease.id, term).await?;
+        }
+        let taken = self.queue.take(key, owner, &request.holder, lease.id).await?;
         if taken.is_none() {
             // At once: the same owner may try again, with a lease of the same number.
-            self.leases.revoke(lease).await?;
+            self.leases.revoke(lease.id).await?;
         }
+        self.spares.answered(owner);
         Ok(taken)
     }
 
@@ -106,7 +113,7 @@ impl EtcdBackend {
         let grant = Grant { owner: place.owner, token: place.token };
         let until = self.leases.keep_alive(vec![place.lease]).await?.remove(&place.lease).flatten();
         match until {
-            Some(_) if place.lease == leases::of_holder(place.owner) => Ok(Attempt::Granted(grant)),
+            Some(_) if place.lease != leases::of_waiter(place.owner) => Ok(Attempt::Granted(grant)),
             Some(until) => Ok(Attempt::HandedOver(HandOver { grant, until })),
             None => Err(BackendError::unavailable("etcd: the lease of a grant has just ended")),
         }
@@ -185,9 +192,11 @@ impl LockBackend for EtcdBackend {
         if grant.token == 0 {
             // The try may still be on its way over an abandoned connection. Without its lease it
             // has no effect when it arrives.
-            let [held, waited] = [leases::of_holder(grant.owner), leases::of_waiter(grant.owner)];
+            let held = self.spares.unanswered(grant.owner);
+            let waited = leases::of_waiter(grant.owner);
             let (held, waited) = tokio::join!(self.leases.revoke(held), self.leases.revoke(waited));
             held.and(waited)?;
+            self.spares.answered(grant.owner);
         } else if let Some(left) = &left {
             self.leases.discard(left.lease);
         }

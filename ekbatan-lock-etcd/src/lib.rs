@@ -31,8 +31,9 @@
 //!
 //! - Terms are whole seconds, rounded up, and at least what the cluster is configured for: 2 s by
 //!   default. The holder itself ends a shorter lease in time. If it has died or is paused, the
-//!   key is free when the server's term is over, and up to a second later. After a change of the
-//!   leader the server counts terms from the beginning.
+//!   key is free when the server's term is over, and up to two seconds later: leases are granted a
+//!   second in advance while keys are taken all the time. After a change of the leader the server
+//!   counts terms from the beginning.
 //! - A caller that waits keeps its place by a sign of life. Of a process that has died, the place
 //!   ends after 5 s. The same time bounds a key that was passed on to it and that it has not
 //!   confirmed.
@@ -80,6 +81,7 @@ mod places;
 mod queue;
 mod safety;
 mod server;
+mod spare_leases;
 mod watches;
 
 pub use backend::EtcdBackend;

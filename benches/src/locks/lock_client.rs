@@ -7,6 +7,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 #[cfg(feature = "aerospike")]
 use super::aerospike::AerospikeRecord;
+use super::etcd::EtcdMutex;
 use super::key::MAX_HOLD;
 #[cfg(feature = "mongodb")]
 use super::mongodb::MongoDocument;
@@ -24,6 +25,7 @@ pub enum LockClient {
     NamedLock(NamedLock),
     MySqlRow(MySqlRow),
     SqliteRow(SqliteRow),
+    EtcdMutex(EtcdMutex),
     #[cfg(feature = "hbase")]
     CheckAndMutate(super::hbase::CheckAndMutate),
     #[cfg(feature = "mongodb")]
@@ -55,6 +57,7 @@ impl LockClient {
             Self::NamedLock(lock) => lock.acquire().await?,
             Self::MySqlRow(row) => row.acquire().await?,
             Self::SqliteRow(row) => row.acquire().await?,
+            Self::EtcdMutex(mutex) => mutex.acquire().await?,
             #[cfg(feature = "hbase")]
             Self::CheckAndMutate(row) => row.acquire().await?,
             #[cfg(feature = "mongodb")]
@@ -75,6 +78,7 @@ impl LockClient {
             (Self::NamedLock(lock), _) => lock.release().await?,
             (Self::MySqlRow(row), _) => row.release().await?,
             (Self::SqliteRow(row), _) => row.release().await?,
+            (Self::EtcdMutex(mutex), _) => mutex.release().await?,
             #[cfg(feature = "hbase")]
             (Self::CheckAndMutate(row), _) => row.release().await?,
             #[cfg(feature = "mongodb")]

@@ -118,6 +118,8 @@ pub enum Provider {
     MariadbLease,
     /// Rows of a table in a file.
     Sqlite,
+    /// Places in the queue of a key in etcd.
+    Etcd,
     /// Rows of a table in HBase.
     #[cfg(feature = "hbase")]
     #[value(name = "hbase")]
@@ -143,6 +145,7 @@ impl Provider {
             Self::MariadbSession => "mariadb-session",
             Self::MariadbLease => "mariadb-lease",
             Self::Sqlite => "sqlite",
+            Self::Etcd => "etcd",
             #[cfg(feature = "hbase")]
             Self::HBase => "hbase",
             #[cfg(feature = "mongodb")]
@@ -164,7 +167,8 @@ impl Provider {
             | Self::Redis
             | Self::MysqlSession
             | Self::MariadbSession
-            | Self::Sqlite => &[LockMode::Raw, LockMode::Ekbatan],
+            | Self::Sqlite
+            | Self::Etcd => &[LockMode::Raw, LockMode::Ekbatan],
             #[cfg(feature = "hbase")]
             Self::HBase => &[LockMode::Raw, LockMode::Ekbatan],
             #[cfg(feature = "mongodb")]

@@ -3,17 +3,20 @@
 use std::sync::Arc;
 
 use ekbatan::lock::{
-    LockKey, LockProvider, MySqlLocks, PostgresLocks, ProcessBackend, SqliteLocks,
+    EtcdBackend, LockKey, LockProvider, MySqlLocks, PostgresLocks, ProcessBackend, SqliteLocks,
 };
 use ekbatan_lock_redis::RedisBackend;
 #[cfg(feature = "aerospike")]
 use ekbatan_testkit::AerospikeServer;
 #[cfg(feature = "mongodb")]
 use ekbatan_testkit::FerretDbServer;
-use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite};
+use ekbatan_testkit::{
+    EtcdServer, MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite,
+};
 
 #[cfg(feature = "aerospike")]
 use super::aerospike::AerospikeRecord;
+use super::etcd::EtcdMutex;
 use super::key::KEY;
 use super::lock_client::LockClient;
 #[cfg(feature = "mongodb")]
@@ -45,6 +48,7 @@ pub enum LockServer {
         url: String,
     },
     File(TempSqlite),
+    Etcd(EtcdServer),
     #[cfg(feature = "hbase")]
     HBase(ekbatan_testkit::HBaseServer, String),
     #[cfg(feature = "mongodb")]
@@ -77,6 +81,7 @@ impl LockServer {
                 Self::MariaDb { server, url }
             }
             Provider::Sqlite => Self::File(TempSqlite::new()?),
+            Provider::Etcd => Self::Etcd(EtcdServer::start().await?),
             #[cfg(feature = "hbase")]
             Provider::HBase => {
                 let server = ekbatan_testkit::HBaseServer::start().await?;
@@ -105,6 +110,7 @@ impl LockServer {
             }
             Self::File(file) => file.url(),
             Self::Redis(server) => server.url(),
+            Self::Etcd(server) => server.url(),
             #[cfg(feature = "hbase")]
             Self::HBase(_, address) => address.clone(),
             #[cfg(feature = "mongodb")]
@@ -121,6 +127,7 @@ impl LockServer {
             Self::MariaDb { server, .. } => server.stop().await?,
             Self::Postgres { server, .. } => server.stop().await?,
             Self::Redis(server) => server.stop().await?,
+            Self::Etcd(server) => server.stop().await?,
             #[cfg(feature = "hbase")]
             Self::HBase(server, _) => server.stop().await?,
             #[cfg(feature = "mongodb")]
@@ -176,6 +183,11 @@ pub async fn clients(
                 clients.push(LockClient::SqliteRow(SqliteRow::connect(url).await?));
             }
         }
+        (Provider::Etcd, _) => {
+            for _ in 0..count {
+                clients.push(LockClient::EtcdMutex(EtcdMutex::connect(url).await?));
+            }
+        }
         #[cfg(feature = "hbase")]
         (Provider::HBase, _) => {
             let port = url.split(' ').next().unwrap_or_default().parse()?;
@@ -226,6 +238,9 @@ async fn locks(provider: Provider, url: &str) -> Result<LockProvider, Failure> {
         }
         Provider::Sqlite => {
             LockProvider::new(SqliteLocks::connect(url).await?.leases().await?, ZONE)
+        }
+        Provider::Etcd => {
+            LockProvider::new(EtcdBackend::connect(url, EtcdBackend::NAMESPACE).await?, ZONE)
         }
         #[cfg(feature = "hbase")]
         Provider::HBase => {
