@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, WantedDue};
-use ekbatan_core::domain::{Id, Stored};
-use ekbatan_core::repository::{Direction, PageRequest, Repository};
+use ekbatan_core::domain::{Changed, Id, Stored};
+use ekbatan_core::repository::{Condition, Direction, PageRequest, Repository};
 use ekbatan_core::shard::Shard;
 use futures_util::future::join_all;
 use uuid::Uuid;
@@ -38,6 +38,10 @@ const OBSTACLES: usize = 512;
 /// How many deliveries of a stream a node holds. One that takes long would keep others from being
 /// claimed.
 pub(crate) const LONGEST_RUN: usize = 16;
+
+/// How many deliveries are claimed together. If another node was faster with one of them, they are
+/// claimed once more, run by run.
+const TOGETHER: usize = 32;
 
 /// A delivery that could be claimed.
 pub(crate) type Candidate = (Arc<Handler>, Stored<Delivery>);
@@ -191,8 +195,9 @@ impl Claims<'_> {
             }));
         }
         let put_off = put_off(self.deliveries, obstructed, now).await?;
-        let claimed: Vec<_> = join_all(runs.into_iter().map(|run| self.claim_run(run, now))).await;
-        let claimed = self.with_events(claimed.into_iter().flatten().collect()).await?;
+        let groups = groups(runs).into_iter().map(|runs| self.claim_runs(runs, now));
+        let claimed = join_all(groups).await.into_iter().flatten().collect();
+        let claimed = self.with_events(claimed).await?;
         Ok(ClaimedRound { claimed, elsewhere, put_off })
     }
 
@@ -202,22 +207,25 @@ impl Claims<'_> {
         &self,
         streams: &mut HashMap<StreamKey, Vec<Candidate>>,
     ) -> Result<HashMap<StreamKey, Vec<Stored<Delivery>>>, EventsError> {
-        let mut of_any = Vec::new();
+        let (mut bounds, mut of_streams) = (Vec::new(), Vec::new());
         for (key, candidates) in streams.iter_mut() {
             candidates.sort_by_key(|(_, row)| place(row));
             let Some((handler, last)) = candidates.last() else { continue };
-            let up_to = Delivery::STREAM.eq(last.stream)
+            let (stream, version) = (last.stream, last.model_version);
+            bounds.extend(handler.names().into_iter().map(|name| (stream, name, version)));
+            let up_to = Delivery::STREAM.eq(stream)
                 & Delivery::HANDLER.is_in(handler.names())
-                & Delivery::MODEL_VERSION.le(last.model_version);
-            of_any.push((*key, candidates.len(), up_to));
+                & Delivery::MODEL_VERSION.le(version);
+            of_streams.push((*key, candidates.len(), up_to));
         }
         let mut found: HashMap<StreamKey, Vec<Stored<Delivery>>> = HashMap::new();
-        // The last one is repeated, so that there are few different statements.
-        let any = of_any.iter().map(|(_, _, condition)| condition.clone());
-        let last = of_any.last().map(|(_, _, condition)| condition.clone());
-        let any = any.chain(last.into_iter().cycle()).take(of_any.len().next_power_of_two());
-        let Some(any) = any.reduce(|a, b| a | b) else { return Ok(found) };
-        let page = self.deliveries.page(PageRequest::first(OBSTACLES).filter(any)).await?.rows;
+        if bounds.is_empty() {
+            return Ok(found);
+        }
+        let columns = (Delivery::STREAM, Delivery::HANDLER, Delivery::MODEL_VERSION);
+        let any = Condition::up_to_any(columns, bounds);
+        let page =
+            self.deliveries.page(PageRequest::first(OBSTACLES).filter(any).by_index()).await?.rows;
         if page.len() < OBSTACLES {
             for row in page {
                 let Some(handler) = self.handlers.get(&row.handler) else { continue };
@@ -225,9 +233,10 @@ impl Claims<'_> {
             }
         } else {
             // Long streams: of each, as many of the first rows as decide.
-            for (key, candidates, up_to) in of_any {
+            for (key, candidates, up_to) in of_streams {
                 let size = candidates + self.held.len().min(HELD) + 1;
                 let request = PageRequest::first(size)
+                    .by_index()
                     .filter(up_to.clone())
                     .order_by(Delivery::MODEL_VERSION, Direction::Ascending);
                 let mut rows = self.deliveries.page(request).await?.rows;
@@ -236,6 +245,7 @@ impl Claims<'_> {
                     let version = last.model_version;
                     let of_last = up_to & Delivery::MODEL_VERSION.eq(version);
                     let request = PageRequest::first(size)
+                        .by_index()
                         .filter(of_last)
                         .order_by(Delivery::EVENT_INDEX, Direction::Ascending);
                     rows.retain(|row| row.model_version < version);
@@ -293,14 +303,32 @@ impl Claims<'_> {
         split
     }
 
+    /// Claims runs together.
+    async fn claim_runs(&self, runs: Vec<Vec<Candidate>>, now: DateTime<Utc>) -> Vec<Candidate> {
+        let changes = runs.iter().flatten().map(|(_, row)| self.claiming(row.clone()));
+        match self.deliveries.update_all(changes).await {
+            Ok(claimed) => {
+                let handlers = runs.into_iter().flatten().map(|(handler, _)| handler);
+                handlers.zip(claimed).collect()
+            }
+            // Another node may have been faster with one of them: each run is tried by itself.
+            Err(_) => {
+                let runs = runs.into_iter().map(|run| self.claim_run(run, now));
+                join_all(runs).await.into_iter().flatten().collect()
+            }
+        }
+    }
+
+    fn claiming(&self, row: Stored<Delivery>) -> Changed<Delivery> {
+        row.apply(|row| (row.state, row.node) = (DeliveryState::Claimed, self.node))
+    }
+
     /// Claims candidates of one stream. If another node was faster with one of them, those behind
     /// it are given back.
     async fn claim_run(&self, run: Vec<Candidate>, now: DateTime<Utc>) -> Vec<Candidate> {
         let claims = run.into_iter().map(|(handler, row)| async move {
-            let change = row.apply(|row| {
-                (row.state, row.node) = (DeliveryState::Claimed, self.node);
-            });
-            let claimed = self.deliveries.update(change).await.map_err(EventsError::from);
+            let claimed = self.deliveries.update(self.claiming(row)).await;
+            let claimed = claimed.map_err(EventsError::from);
             (handler, claimed)
         });
         let mut held = Vec::new();
@@ -348,6 +376,23 @@ impl Claims<'_> {
         }
         Ok(with_events)
     }
+}
+
+/// Whole runs, in groups of about as many deliveries as are claimed together.
+fn groups(runs: Vec<Vec<Candidate>>) -> Vec<Vec<Vec<Candidate>>> {
+    let mut groups: Vec<Vec<Vec<Candidate>>> = Vec::new();
+    let mut size = TOGETHER;
+    for run in runs.into_iter().filter(|run| !run.is_empty()) {
+        if size >= TOGETHER {
+            groups.push(Vec::new());
+            size = 0;
+        }
+        size += run.len();
+        if let Some(group) = groups.last_mut() {
+            group.push(run);
+        }
+    }
+    groups
 }
 
 /// When the first of these deliveries was due, the oldest.

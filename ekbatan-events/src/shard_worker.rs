@@ -113,8 +113,8 @@ impl ShardWorker {
             };
             tokio::select! {
                 Some(ended) = work.runs.join_next() => {
-                    // A run catches its panics.
-                    if let Ok((epoch, ended)) = ended {
+                    // Those that have ended meanwhile, too, before anything else is looked at.
+                    for (epoch, ended) in ended.into_iter().chain(work.ended()) {
                         self.end(&mut work, epoch, ended).await;
                     }
                 }
@@ -433,6 +433,11 @@ impl ShardWorker {
 }
 
 impl Work {
+    /// The runs that have ended and were not taken note of. A run catches its panics.
+    fn ended(&mut self) -> Vec<(u64, EndedRun)> {
+        std::iter::from_fn(|| self.runs.try_join_next()).flatten().collect()
+    }
+
     /// Forgets what was claimed under another identity.
     fn begin_epoch(&mut self, identity: Option<Uuid>, owner: &DeliveryOwner) {
         self.identity = identity;

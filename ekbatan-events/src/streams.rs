@@ -4,7 +4,7 @@
 //! relay gets several of them, each other run gets one. This is so within one epoch: when the node's identity changes, everything is
 //! forgotten, and the runs of earlier epochs only keep their handlers busy until they end.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -39,8 +39,8 @@ pub(crate) enum RunPart {
 #[derive(Default)]
 pub(crate) struct Streams {
     epoch: u64,
-    /// Those that may start now.
-    ready: VecDeque<Claimed>,
+    /// By handler, those that may start now.
+    ready: BTreeMap<&'static str, VecDeque<Claimed>>,
     /// By stream, those behind one that is ready or is being handled.
     behind: HashMap<StreamKey, VecDeque<Claimed>>,
     /// By handler, how many are being handled.
@@ -85,11 +85,15 @@ impl Streams {
                 Some((_, Some(behind))) => behind.push_back(one),
                 Some((key, None)) => {
                     self.behind.insert(key, VecDeque::new());
-                    self.ready.push_back(one);
+                    self.push_ready(one);
                 }
-                None => self.ready.push_back(one),
+                None => self.push_ready(one),
             }
         }
+    }
+
+    fn push_ready(&mut self, one: Claimed) {
+        self.ready.entry(one.handler.name).or_default().push_back(one);
     }
 
     /// Hands out the next deliveries whose handler is not busy and may begin another run.
@@ -98,14 +102,14 @@ impl Streams {
         now: Instant,
         is_open: impl Fn(&str) -> bool,
     ) -> Option<Started> {
-        let may_begin = |one: &Claimed| {
-            is_open(one.handler.name)
-                && self.has_place(&one.handler)
-                && self.next_of(&one.handler).is_none_or(|at| at <= now)
+        let may_begin = |handler: &Handler| {
+            is_open(handler.name)
+                && self.has_place(handler)
+                && self.next_of(handler).is_none_or(|at| at <= now)
         };
-        let at = self.ready.iter().position(may_begin)?;
-        let first = self.ready.remove(at)?;
-        let handler = first.handler.clone();
+        let mut handlers = self.ready.values().filter_map(VecDeque::front);
+        let handler = handlers.find(|first| may_begin(&first.handler))?.handler.clone();
+        let first = self.ready.get_mut(handler.name)?.pop_front()?;
         *self.running.entry(handler.name).or_default() += 1;
         if let Some(rate) = handler.options.rate {
             let due = self.next_of(&handler).unwrap_or(now);
@@ -123,16 +127,13 @@ impl Streams {
     fn fill(&mut self, batch: &mut Vec<Claimed>, size: usize) {
         let Some(handler) = batch.first().map(|first| first.handler.name) else { return };
         self.add_followers(batch, size);
-        let mut others = VecDeque::with_capacity(self.ready.len());
-        while let Some(one) = self.ready.pop_front() {
-            if batch.len() < size && one.handler.name == handler {
-                batch.push(one);
-                self.add_followers(batch, size);
-            } else {
-                others.push_back(one);
-            }
+        while batch.len() < size {
+            let Some(next) = self.ready.get_mut(handler).and_then(VecDeque::pop_front) else {
+                break;
+            };
+            batch.push(next);
+            self.add_followers(batch, size);
         }
-        self.ready = others;
     }
 
     /// Adds those behind the last delivery of a batch.
@@ -145,7 +146,7 @@ impl Streams {
 
     /// When the next delivery may start that waits for the rate of its handler only.
     pub(crate) fn next_start(&self, is_open: impl Fn(&str) -> bool) -> Option<Instant> {
-        let ready = self.ready.iter().map(|one| &one.handler);
+        let ready = self.ready.values().filter_map(VecDeque::front).map(|one| &one.handler);
         let may_begin =
             |handler: &&std::sync::Arc<Handler>| is_open(handler.name) && self.has_place(handler);
         ready.filter(may_begin).filter_map(|it| self.next_of(it)).min()
@@ -207,7 +208,7 @@ impl Streams {
             return behind;
         }
         match self.behind.get_mut(&key).and_then(VecDeque::pop_front) {
-            Some(next) => self.ready.push_back(next),
+            Some(next) => self.push_ready(next),
             None => drop(self.behind.remove(&key)),
         }
         Vec::new()
@@ -224,14 +225,7 @@ impl Streams {
 
     /// Takes all deliveries of a handler that are not handed out.
     pub(crate) fn take_waiting_of(&mut self, handler: &'static str) -> Vec<Claimed> {
-        let mut waiting = Vec::new();
-        for one in std::mem::take(&mut self.ready) {
-            if one.handler.name == handler {
-                waiting.push(one);
-            } else {
-                self.ready.push_back(one);
-            }
-        }
+        let mut waiting = Vec::from(self.ready.remove(handler).unwrap_or_default());
         // What is handed out ends the stream itself; the others are over.
         let over: Vec<StreamKey> = waiting.iter().filter_map(Claimed::stream).collect();
         let behind = self.behind.iter_mut().filter(|((of, _), _)| *of == handler);
@@ -245,7 +239,7 @@ impl Streams {
     pub(crate) fn take_waiting(&mut self) -> Vec<Claimed> {
         let behind = std::mem::take(&mut self.behind);
         let mut waiting: Vec<Claimed> = behind.into_values().flatten().collect();
-        waiting.extend(self.ready.drain(..));
+        waiting.extend(std::mem::take(&mut self.ready).into_values().flatten());
         waiting.iter().for_each(|one| self.forget(one.handler.name, one.delivery.id.uuid()));
         waiting
     }

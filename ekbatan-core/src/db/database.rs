@@ -143,6 +143,12 @@ impl Database {
         self.read(self.pool(route), holder, |connection| connection.fetch(query)).await
     }
 
+    /// Runs a query that reads a small part of an index, on the primary.
+    pub(crate) async fn look(&self, query: &Query, holder: &'static str) -> Result<Rows, DbError> {
+        self.sizes.check_query(query)?;
+        self.read(self.pool(Route::Primary), holder, |connection| connection.look(query)).await
+    }
+
     /// The time by the clock of the primary.
     pub(crate) async fn time(&self) -> Result<DateTime<Utc>, DbError> {
         let sql = format!("SELECT {} AS present", self.driver.syntax().present());

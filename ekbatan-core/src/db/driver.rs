@@ -134,6 +134,12 @@ pub(crate) trait Connection: Send {
         self.fetch(query).await
     }
 
+    /// Runs a query that reads a small part of an index, however large the database takes the table for.
+    /// Outside of a transaction.
+    async fn look(&mut self, query: &Query) -> Result<Rows, DbError> {
+        self.fetch(query).await
+    }
+
     /// Commits batches, each of them whole or not at all and independently of the others. The
     /// outcomes are in the order of the batches. No two batches change the same row, and no batch
     /// expects a row to be unchanged that a batch before it changes. A batch with turns is the only
@@ -275,6 +281,19 @@ pub(crate) trait Syntax: Send + Sync {
 
     /// The condition that the column's value is in argument `n`, a list.
     fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String;
+
+    /// The condition that for any of the tuples in the arguments from `first` on, which are lists, the
+    /// first two columns have its values, and the third has at most its last one. `None` if it has to
+    /// be spelt out.
+    fn up_to_any(
+        &self,
+        first: usize,
+        columns: [(&ColumnInfo, ValueType); 3],
+        table: &TableInfo,
+    ) -> Option<String> {
+        let _ = (first, columns, table);
+        None
+    }
 
     /// Why a field of this type cannot be stored in this column; `None` if it can.
     fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String>;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{BitAnd, BitOr, Not};
 
+use super::bounds;
 use crate::db::{Arg, Syntax, TableInfo};
 use crate::domain::{Comparable, Field, FieldError, Value, ValueType};
 
@@ -59,6 +60,7 @@ enum Expression {
     Compare(&'static str, &'static str, Result<Value, FieldError>),
     In(&'static str, ValueType, Result<Vec<Value>, FieldError>),
     Null(&'static str),
+    UpToAny([&'static str; 3], Result<Vec<[Value; 3]>, FieldError>),
     And(Box<Expression>, Box<Expression>),
     Or(Box<Expression>, Box<Expression>),
     Not(Box<Expression>),
@@ -152,6 +154,21 @@ impl<T> Condition<T> {
         Self::of(Expression::True)
     }
 
+    /// True if for any of `bounds` the first two columns have its first values, and the third has at
+    /// most its last one.
+    #[doc(hidden)]
+    pub fn up_to_any<A: Comparable, B: Comparable, C: Comparable>(
+        columns: (Column<T, A>, Column<T, B>, Column<T, C>),
+        bounds: impl IntoIterator<Item = (A, B, C)>,
+    ) -> Self {
+        let bounds = bounds
+            .into_iter()
+            .map(|(a, b, c)| Ok([a.to_value()?, b.to_value()?, c.to_value()?]))
+            .collect();
+        let (a, b, c) = columns;
+        Self::of(Expression::UpToAny([a.name, b.name, c.name], bounds))
+    }
+
     fn of(expression: Expression) -> Self {
         Self { expression, of: PhantomData }
     }
@@ -199,6 +216,10 @@ fn render(
             syntax.any(args.len(), *ty, column)
         }
         Expression::Null(name) => format!("{} IS NULL", syntax.quote(&find(name)?.0.name)),
+        Expression::UpToAny([a, b, c], bounds) => {
+            let bounds = bounds.as_ref().map_err(|error| error.clone().at(a))?;
+            bounds::render([find(a)?, find(b)?, find(c)?], bounds, syntax, table, args)
+        }
         Expression::And(a, b) => {
             format!("({} AND {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?)
         }

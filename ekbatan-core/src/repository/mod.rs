@@ -1,9 +1,10 @@
 //! Reads of the rows of one table, and writes outside of actions.
 //!
-//! `repository` has the entry point. `read`, `write` and `joint_write` have its methods, `condition`
-//! and `page` their arguments. `scatter` queries many shards, `merge` puts their rows in order,
+//! `repository` has the entry point. `read`, `write` and `joint_write` have its methods, `condition`,
+//! with `bounds`, and `page` their arguments. `scatter` queries many shards, `merge` puts their rows in order,
 //! and `source` reads from one database.
 
+mod bounds;
 mod condition;
 mod error;
 mod joint_write;

@@ -38,6 +38,7 @@ pub struct PageRequest<T> {
     pub(super) direction: Direction,
     pub(super) size: usize,
     pub(super) after: Option<Position>,
+    pub(super) by_index: bool,
 }
 
 impl<T: Entity> PageRequest<T> {
@@ -49,6 +50,7 @@ impl<T: Entity> PageRequest<T> {
             direction: Direction::Ascending,
             size: size.max(1),
             after: None,
+            by_index: false,
         }
     }
 
@@ -68,6 +70,14 @@ impl<T: Entity> PageRequest<T> {
     ) -> Self {
         self.order = Some((column.name(), F::TYPE));
         self.direction = direction;
+        self
+    }
+
+    /// Has the database use an index, also if it takes the table for a small one.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn by_index(mut self) -> Self {
+        self.by_index = true;
         self
     }
 
@@ -91,6 +101,7 @@ impl<T: Entity> PageRequest<T> {
             direction: self.direction,
             size: self.size,
             after: Some(after),
+            by_index: self.by_index,
         }
     }
 }
@@ -103,6 +114,7 @@ impl<T> Clone for PageRequest<T> {
             direction: self.direction,
             size: self.size,
             after: self.after.clone(),
+            by_index: self.by_index,
         }
     }
 }

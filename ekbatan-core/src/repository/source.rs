@@ -112,7 +112,12 @@ impl<T: Entity> Source<T> {
         }
         let tail = format!(" ORDER BY {} LIMIT {}", keys.order(), request.size);
         let sql = info.select(syntax, &filter, &tail).into();
-        self.fetch(Query { sql, args, columns: info.table.columns.into() }).await
+        let query = Query { sql, args, columns: info.table.columns.into() };
+        let is_plain = self.within.is_none() && self.after.is_none() && self.fencing.is_none();
+        if request.by_index && is_plain && self.route == Route::Primary {
+            return Ok(self.database.look(&query, self.holder).await?);
+        }
+        self.fetch(query).await
     }
 
     /// The table as the database describes it.

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::decode::{bind_arg, decode};
 use super::error::{IN_FAILED_TRANSACTION, classify, has_code, is_outdated};
 use super::form::Forms;
+use super::planned_looks::PlannedLooks;
 use crate::config::LONGEST_TIMEOUT;
 use crate::db::running::RunningTransaction;
 use crate::db::{
@@ -34,12 +35,21 @@ pub(crate) struct PostgresConnection {
     pub(super) forms: Forms,
     /// Whether `eventlog.read_under_fence` works on this connection; see `fence`.
     pub(super) fence_function_works: bool,
+    pub(super) looks: PlannedLooks,
 }
 
 impl PostgresConnection {
     pub(super) fn new(inner: PgConnection, identity: String) -> Self {
         let (singles, forms) = (HashMap::new(), Forms::default());
-        Self { inner, identity, trips: 0, singles, forms, fence_function_works: true }
+        Self {
+            inner,
+            identity,
+            trips: 0,
+            singles,
+            forms,
+            fence_function_works: true,
+            looks: PlannedLooks::default(),
+        }
     }
 
     async fn fetch_once(&mut self, query: &Query) -> Result<Vec<PgRow>, sqlx::Error> {
@@ -79,6 +89,10 @@ impl Connection for PostgresConnection {
         };
         let rows = rows.map_err(classify)?;
         rows.iter().map(|row| decode(row, &query.columns)).collect()
+    }
+
+    async fn look(&mut self, query: &Query) -> Result<Rows, DbError> {
+        self.look_by_index(query).await
     }
 
     async fn commit(

@@ -3,7 +3,7 @@
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use rust_decimal::Decimal;
 use serde_json::value::RawValue;
-use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::postgres::{PgArguments, PgRow, PgValueFormat};
 use sqlx::types::Json;
 use sqlx::{Arguments, Row, TypeInfo, ValueRef};
 use uuid::Uuid;
@@ -105,6 +105,8 @@ fn value(row: &PgRow, at: usize, ty: ValueType) -> Result<Value, sqlx::Error> {
         return Ok(Value::Null);
     }
     let of = raw.type_info().into_owned();
+    // The answer to a text without arguments.
+    let is_text = raw.format() == PgValueFormat::Text;
     Ok(match ty {
         ValueType::Bool => Value::Bool(row.try_get(at)?),
         ValueType::Int => Value::Int(match of.name() {
@@ -120,10 +122,14 @@ fn value(row: &PgRow, at: usize, ty: ValueType) -> Result<Value, sqlx::Error> {
         ValueType::Bytes => Value::Bytes(row.try_get(at)?),
         ValueType::Uuid => Value::Uuid(row.try_get(at)?),
         ValueType::Decimal => Value::Decimal(row.try_get(at)?),
+        ValueType::Date if is_text => Value::Date(row.try_get_unchecked(at)?),
         ValueType::Date => {
             let days = row.try_get_unchecked::<i32, _>(at)?;
             let days = days.checked_add(EPOCH_DAYS).and_then(NaiveDate::from_num_days_from_ce_opt);
             Value::Date(days.ok_or_else(beyond)?)
+        }
+        ValueType::Timestamp if is_text => {
+            Value::Timestamp(row.try_get_unchecked::<NaiveDateTime, _>(at)?.and_utc())
         }
         ValueType::Timestamp => {
             let micros = row.try_get_unchecked::<i64, _>(at)?;

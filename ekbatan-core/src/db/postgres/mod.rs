@@ -13,6 +13,8 @@ mod guide;
 mod in_turn;
 mod literal;
 mod locked;
+mod look;
+mod planned_looks;
 mod range;
 mod rules;
 mod running;

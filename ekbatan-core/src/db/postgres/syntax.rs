@@ -1,6 +1,6 @@
 //! PostgreSQL's SQL fragments.
 
-use crate::db::{ColumnInfo, Syntax};
+use crate::db::{ColumnInfo, Syntax, TableInfo};
 use crate::domain::{Table, ValueType};
 
 pub(super) struct PostgresSyntax;
@@ -52,6 +52,24 @@ impl Syntax for PostgresSyntax {
             }
             _ => format!("{name} = ANY(${n}::{}[])", wire_type(ty)),
         }
+    }
+
+    /// Arrays of one element keep the planner from a join that reads the whole table.
+    fn up_to_any(
+        &self,
+        first: usize,
+        columns: [(&ColumnInfo, ValueType); 3],
+        table: &TableInfo,
+    ) -> Option<String> {
+        let lists =
+            (first..).zip(&columns).map(|(n, (_, ty))| format!("${n}::{}[]", wire_type(*ty)));
+        let lists = lists.collect::<Vec<_>>().join(", ");
+        let [a, b, c] = columns.map(|(column, _)| self.quote(&column.name));
+        let (id, of) = (self.quote(&table.columns[0].name), self.table(table.table));
+        Some(format!(
+            "{id} = ANY(ARRAY(SELECT of.{id} FROM unnest({lists}) AS bounds (a, b, c) JOIN {of} AS of \
+             ON of.{a} = ANY(ARRAY[bounds.a]) AND of.{b} = ANY(ARRAY[bounds.b]) AND of.{c} <= bounds.c))"
+        ))
     }
 
     fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String> {

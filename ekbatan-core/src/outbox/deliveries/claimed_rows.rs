@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::{Delivery, DeliveryState};
-use crate::db::{Arg, Database, DbError, Query, Route};
+use crate::db::{Arg, Database, DbError, Query};
 use crate::domain::{ColumnDef, Entity, State, Value, ValueType};
 
 const HOLDER: &str = "look for claims";
@@ -70,7 +70,7 @@ pub(crate) async fn claimed_rows(
         DeliveryState::Claimed.as_str(),
     );
     let query = Query { sql: sql.into(), args, columns: ID.into() };
-    let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
+    let rows = database.look(&query, HOLDER).await?;
     let id = |value| if let Value::Uuid(id) = value { Some(id) } else { None };
     Ok(rows.into_iter().flatten().filter_map(id).collect())
 }

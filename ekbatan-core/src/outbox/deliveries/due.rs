@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::{Delivery, DeliveryState, SubscriptionRegistry};
 use crate::clock::to_micros;
-use crate::db::{Arg, Database, DbError, Query, Route, TableInfo};
+use crate::db::{Arg, Database, DbError, Query, TableInfo};
 use crate::domain::{ColumnDef, Entity, State, Value, ValueType};
 
 const HOLDER: &str = "look for deliveries";
@@ -50,7 +50,7 @@ pub(crate) async fn due(
 ) -> Result<Due, DbError> {
     let table = database.table(Delivery::TABLE).await?;
     let query = Question { database, table: &table, args: Vec::new() }.query(wanted, now, most)?;
-    let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
+    let rows = database.look(&query, HOLDER).await?;
     let mut due = Due { generation: 0, deliveries: vec![Vec::new(); wanted.len()] };
     for row in rows {
         let [Value::Uuid(id), Value::Int(number)] = row.as_slice() else { continue };

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::Subscriptions;
 use crate::db::eventlog::EVENTS;
-use crate::db::{Arg, Database, DbError, Query, Route, TableInfo};
+use crate::db::{Arg, Database, DbError, Query, TableInfo};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// For how long before the date of a subscription its events are looked for: ids of events are made
@@ -62,7 +62,7 @@ impl Lacking {
 
     /// Whether there are such events.
     pub(super) async fn any(&self, database: &Database) -> Result<bool, DbError> {
-        Ok(!database.fetch(&self.ids(database, 1), Route::Primary, HOLDER).await?.is_empty())
+        Ok(!database.look(&self.ids(database, 1), HOLDER).await?.is_empty())
     }
 
     /// The ids of up to `most` of them.

@@ -1,0 +1,47 @@
+//! Many bounds in one condition: each of them a few values of a row, and a greatest value.
+//!
+//! A chain of `OR` would be planned anew for each number of bounds, at a price that grows with it. So
+//! they travel as lists where the database can join those.
+
+use crate::db::{Arg, ColumnInfo, Syntax, TableInfo};
+use crate::domain::{Value, ValueType};
+
+/// So many bounds are quickly planned, and checked in one look at a small table.
+const FEW: usize = 16;
+
+/// A column of the condition, with its type.
+pub(super) type Typed<'i> = (&'i ColumnInfo, ValueType);
+
+/// The condition that for any of `bounds` the first two columns have its values, and the third has at
+/// most its last one.
+pub(super) fn render(
+    columns: [Typed<'_>; 3],
+    bounds: &[[Value; 3]],
+    syntax: &dyn Syntax,
+    table: &TableInfo,
+    args: &mut Vec<Arg>,
+) -> String {
+    let Some(last) = bounds.last() else { return "false".to_owned() };
+    let first = args.len() + 1;
+    if bounds.len() > FEW
+        && let Some(condition) = syntax.up_to_any(first, columns, table)
+    {
+        for (at, (_, ty)) in columns.iter().enumerate() {
+            args.push(Arg::Many(*ty, bounds.iter().map(|bound| bound[at].clone()).collect()));
+        }
+        return condition;
+    }
+    // The last one is repeated, so that there are few different statements.
+    let padded =
+        bounds.iter().chain(std::iter::repeat(last)).take(bounds.len().next_power_of_two());
+    let any = padded.map(|bound| {
+        let compared = columns.iter().zip(bound).zip(["=", "=", "<="]);
+        let compared = compared.map(|(((column, ty), value), operator)| {
+            args.push(Arg::One(*ty, value.clone()));
+            let argument = syntax.argument(args.len(), *ty, column);
+            format!("{} {operator} {argument}", syntax.operand(column, *ty))
+        });
+        format!("({})", compared.collect::<Vec<_>>().join(" AND "))
+    });
+    format!("({})", any.collect::<Vec<_>>().join(" OR "))
+}
