@@ -75,14 +75,15 @@ impl SpareLeases {
         }
         // The others end by themselves.
         state.ready.retain(|spare| now < spare.fresh_until);
-        let Some(Spare { id, ends, .. }) = state.ready.pop() else {
-            return LeaseOfTake { id: leases::of_holder(owner), is_granted: false };
+        let (lease, ends) = match state.ready.pop() {
+            Some(Spare { id, ends, .. }) => (LeaseOfTake { id, is_granted: true }, ends),
+            None => {
+                let id = leases::of_holder(owner);
+                (LeaseOfTake { id, is_granted: false }, now + left(seconds))
+            }
         };
-        if state.unanswered.len() >= UNANSWERED {
-            state.unanswered.retain(|_, (_, ends)| now < *ends);
-        }
-        state.unanswered.insert(owner, (id, ends));
-        LeaseOfTake { id, is_granted: true }
+        state.remember(owner, lease.id, ends, now);
+        lease
     }
 
     /// The lease of a take of this owner that may be on its way.
@@ -128,6 +129,14 @@ impl SpareState {
         let is_busy = last.is_some_and(|last| now.duration_since(last) < BUSY);
         is_busy && self.ready.len() + self.ordered < MOST
     }
+
+    /// A take whose lease has ended has no effect any more.
+    fn remember(&mut self, owner: Uuid, lease: i64, ends: Instant, now: Instant) {
+        if self.unanswered.len() >= UNANSWERED {
+            self.unanswered.retain(|_, (_, ends)| now < *ends);
+        }
+        self.unanswered.insert(owner, (lease, ends));
+    }
 }
 
 #[cfg(test)]
@@ -142,6 +151,17 @@ mod tests {
         assert!(!state.wants_more(30, now + BUSY), "the last take is long ago");
         state.ordered = MOST;
         assert!(!state.wants_more(30, now + BUSY), "there are enough");
+    }
+
+    #[test]
+    fn takes_without_an_answer_are_remembered_until_their_leases_end() {
+        let (mut state, now) = (SpareState::default(), Instant::now());
+        let last = Uuid::new_v4();
+        (0..UNANSWERED).for_each(|_| state.remember(Uuid::new_v4(), 1, now, now));
+        state.remember(last, 2, now + BUSY, now);
+        assert_eq!(state.unanswered.len(), 1);
+        state.remember(Uuid::new_v4(), 3, now + BUSY, now);
+        assert_eq!(state.unanswered[&last].0, 2);
     }
 
     #[test]
