@@ -1,8 +1,8 @@
 //! Leases that are granted in advance, so that a take waits for one write of the members and not for two.
 //!
 //! Invariants: a lease is for one take. It is granted for a second more than its term and used within that
-//! second, so the holder has its whole term. Of a take whose answer was lost the lease is known, so that
-//! whoever tries again uses the same, and whoever gives up revokes it.
+//! second, so the holder has its whole term. The lease of a take is remembered until the take is answered: a
+//! further try of the same owner uses that lease, and an owner that gives up revokes it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

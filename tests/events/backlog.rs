@@ -19,6 +19,7 @@ on_every_database! {
     a_failed_event_is_tried_again_before_a_backlog_ends,
     an_event_that_others_released_runs_once_at_a_time,
     a_process_that_knows_an_earlier_name_overtakes_nothing,
+    a_handler_of_many_names_claims_many_models_at_once,
     events_of_models_without_uuids_are_handled,
     two_models_that_share_a_stream_are_handled_one_at_a_time,
 }
@@ -42,6 +43,17 @@ fn unordered() -> HandlerOptions {
 pub fn closings(wallet: Uuid, versions: std::ops::RangeInclusive<i64>) -> Vec<Foreign> {
     let row = |version| Foreign { id: Uuid::now_v7(), wallet, place: Some((version, 0)) };
     versions.map(row).collect()
+}
+
+/// Each name of each model is a bound of its own in what a round asks.
+async fn a_handler_of_many_names_claims_many_models_at_once(scene: &Scene) {
+    const MODELS: u64 = 70;
+    let events: Vec<_> = (0..MODELS).flat_map(|_| closings(Uuid::now_v7(), 1..=1)).collect();
+    scene.insert_events(&events).await;
+    let options = (0..15).fold(quick(), |options, n| options.alias(format!("ledger.post-{n}")));
+    let node = scene.node().claimed_at_once(1_000).handler_with(Ledger::posting(), options);
+    let _node = node.start().await.unwrap();
+    scene.until_posted(MODELS).await;
 }
 
 async fn a_stream_that_stands_still_keeps_no_other_one(scene: &Scene) {
