@@ -8,6 +8,9 @@ use tonic::{Code, ConnectError, Status};
 
 use crate::address::ANSWER;
 
+/// What the server says of a lease that it does not know.
+const NO_LEASE: &str = "lease not found";
+
 /// Error of a call, with the member that it went to.
 #[derive(Debug)]
 pub(crate) enum CallError {
@@ -31,7 +34,7 @@ pub(crate) enum Effect {
 impl CallError {
     /// Whether the server does not know the lease.
     pub(crate) fn is_no_lease(&self) -> bool {
-        matches!(self, Self::Status(_, status) if status.message().contains("lease not found"))
+        matches!(self, Self::Status(_, status) if status.message().contains(NO_LEASE))
     }
 
     /// Whether there is a lease of this number already.
@@ -86,6 +89,11 @@ impl CallError {
             _ => FailureKind::Refused,
         }
     }
+}
+
+/// Whether the server did not know the lease of a request.
+pub(crate) fn is_no_lease(error: &BackendError) -> bool {
+    error.to_string().contains(NO_LEASE)
 }
 
 /// Whether no server has received the request.

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::address::Address;
-use crate::answer::seconds;
+use crate::answer::{is_no_lease, seconds};
 use crate::client::Client;
 use crate::leases::{self, Leases};
 use crate::listing::list;
@@ -86,9 +86,15 @@ impl EtcdBackend {
         if !lease.is_granted {
             self.leases.grant(lease.id, term).await?;
         }
-        let taken = self.queue.take(key, owner, &request.holder, lease.id).await?;
+        let mut taken = self.queue.take(key, owner, &request.holder, lease.id).await;
+        if lease.is_granted && taken.as_ref().is_err_and(is_no_lease) {
+            // It was revoked by somebody else, or the server has lost it.
+            self.leases.grant(lease.id, term).await?;
+            taken = self.queue.take(key, owner, &request.holder, lease.id).await;
+        }
+        let taken = taken?;
         if taken.is_none() {
-            // At once: the same owner may try again, with a lease of the same number.
+            // At once: the same owner may try again, perhaps with a lease of the same number.
             self.leases.revoke(lease.id).await?;
         }
         self.spares.answered(owner);
@@ -167,7 +173,10 @@ impl LockBackend for EtcdBackend {
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         match self.queue.first(key).await? {
-            Some(first) if first.owner == request.owner => return self.granted_before(first).await,
+            Some(first) if first.owner == request.owner => {
+                self.spares.answered(request.owner);
+                return self.granted_before(first).await;
+            }
             Some(_) => {}
             None => {
                 if let Some(token) = self.take(key, request).await? {

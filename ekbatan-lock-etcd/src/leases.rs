@@ -1,9 +1,8 @@
 //! Leases of the server, after which it deletes the keys that are attached to them.
 //!
-//! Invariants: the numbers of the first leases of an acquisition follow from its owner, so that
-//! they can be revoked when the answer about them was lost. A lease that was revoked is not used
-//! again. A lease is believed for a shorter time than the server keeps it: it is counted from
-//! before the request.
+//! Invariants: the numbers of the first leases of an acquisition follow from its owner, or are
+//! [remembered](crate::spare_leases) for it, so that they can be revoked when the answer about them was lost. A lease is
+//! believed for a shorter time than the server keeps it: it is counted from before the request.
 
 use std::collections::HashMap;
 use std::sync::Arc;

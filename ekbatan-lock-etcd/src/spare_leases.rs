@@ -1,10 +1,11 @@
 //! Leases that are granted in advance, so that a take waits for one write of the members and not for two.
 //!
 //! Invariants: a lease is for one take. It is granted for a second more than its term and used within that
-//! second, so the holder has its whole term. The lease of a take is remembered until the take is answered: a
-//! further try of the same owner uses that lease, and an owner that gives up revokes it.
+//! second, so the holder has its whole term. One that is not used within that second is revoked. The lease of a
+//! take is remembered until the take is answered: a further try of the same owner uses that lease, and an
+//! owner that gives up revokes it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::leases::{self, Leases};
 /// How much longer than its term a lease is granted, in seconds.
 const LONGER: i64 = 1;
 
-/// Takes that follow each other within this time have leases granted in advance.
+/// Takes for one term that follow each other within this time have leases granted in advance.
 const BUSY: Duration = Duration::from_secs(1);
 
 /// How many leases are granted in advance at most.
@@ -33,18 +34,20 @@ pub(crate) struct SpareLeases {
 
 #[derive(Default)]
 struct SpareState {
-    /// The term for which leases are granted in advance: that of the last take.
-    seconds: i64,
-    last_take: Option<Instant>,
-    ready: Vec<Spare>,
+    /// When the last take was, and its term.
+    last_take: Option<(Instant, i64)>,
+    /// In the order in which they were granted.
+    ready: VecDeque<Spare>,
     /// How many are being granted.
     ordered: usize,
-    /// By owner, the leases of takes that have no answer yet, and when they end.
+    /// By owner, the leases granted in advance of takes that have no answer yet, and when they end.
     unanswered: HashMap<Uuid, (i64, Instant)>,
 }
 
 struct Spare {
     id: i64,
+    /// The term.
+    seconds: i64,
     /// Until then it lasts for its term.
     fresh_until: Instant,
     ends: Instant,
@@ -66,24 +69,21 @@ impl SpareLeases {
     pub(crate) fn of_take(self: &Arc<Self>, owner: Uuid, seconds: i64) -> LeaseOfTake {
         let now = Instant::now();
         let mut state = self.state();
-        if let Some((id, _)) = state.unanswered.get(&owner) {
+        if let Some((id, ends)) = state.unanswered.get_mut(&owner) {
+            // It is about to be prolonged.
+            *ends = now + left(seconds);
             return LeaseOfTake { id: *id, is_granted: false };
         }
+        state.take_stale(now).for_each(|spare| self.leases.discard(spare.id));
         if state.wants_more(seconds, now) {
             state.ordered += 1;
             tokio::spawn(self.clone().grant_one(seconds));
         }
-        // The others end by themselves.
-        state.ready.retain(|spare| now < spare.fresh_until);
-        let (lease, ends) = match state.ready.pop() {
-            Some(Spare { id, ends, .. }) => (LeaseOfTake { id, is_granted: true }, ends),
-            None => {
-                let id = leases::of_holder(owner);
-                (LeaseOfTake { id, is_granted: false }, now + left(seconds))
-            }
+        let Some(Spare { id, ends, .. }) = state.take_for(seconds) else {
+            return LeaseOfTake { id: leases::of_holder(owner), is_granted: false };
         };
-        state.remember(owner, lease.id, ends, now);
-        lease
+        state.remember(owner, id, ends, now);
+        LeaseOfTake { id, is_granted: true }
     }
 
     /// The lease of a take of this owner that may be on its way.
@@ -103,11 +103,10 @@ impl SpareLeases {
         let mut state = self.state();
         state.ordered -= 1;
         match granted {
-            Ok(ends) if state.seconds == seconds => {
+            Ok(ends) => {
                 let fresh_until = ends.checked_sub(left(seconds)).unwrap_or(ends);
-                state.ready.push(Spare { id, fresh_until, ends });
+                state.ready.push_back(Spare { id, seconds, fresh_until, ends });
             }
-            Ok(_) => self.leases.discard(id),
             Err(error) => tracing::debug!(%error, "a lease was not granted in advance"),
         }
     }
@@ -119,14 +118,25 @@ impl SpareLeases {
 }
 
 impl SpareState {
+    /// Takes those out that do not last for their term any more.
+    fn take_stale(&mut self, now: Instant) -> impl Iterator<Item = Spare> {
+        let (fresh, stale): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.ready).into_iter().partition(|it| now < it.fresh_until);
+        self.ready = fresh;
+        stale.into_iter()
+    }
+
+    /// Takes the oldest for this term.
+    fn take_for(&mut self, seconds: i64) -> Option<Spare> {
+        let at = self.ready.iter().position(|spare| spare.seconds == seconds)?;
+        self.ready.remove(at)
+    }
+
     /// Takes note of a take. Answers whether a lease is to be granted in advance.
     fn wants_more(&mut self, seconds: i64, now: Instant) -> bool {
-        if self.seconds != seconds {
-            self.seconds = seconds;
-            self.ready.clear();
-        }
-        let last = self.last_take.replace(now);
-        let is_busy = last.is_some_and(|last| now.duration_since(last) < BUSY);
+        let last = self.last_take.replace((now, seconds));
+        let is_busy =
+            last.is_some_and(|(last, of)| of == seconds && now.duration_since(last) < BUSY);
         is_busy && self.ready.len() + self.ordered < MOST
     }
 
@@ -165,11 +175,25 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_of_another_term_is_not_used() {
-        let (mut state, now) =
-            (SpareState { seconds: 29, ..SpareState::default() }, Instant::now());
-        state.ready.push(Spare { id: 1, fresh_until: now, ends: now });
-        state.wants_more(30, now);
-        assert!(state.ready.is_empty());
+    fn only_a_fresh_lease_of_the_term_is_used_and_the_oldest_first() {
+        let (mut state, now) = (SpareState::default(), Instant::now());
+        let stale = now;
+        let fresh = now + BUSY;
+        for (id, seconds, fresh_until) in
+            [(1, 30, stale), (2, 90, fresh), (3, 30, fresh), (4, 30, fresh)]
+        {
+            state.ready.push_back(Spare { id, seconds, fresh_until, ends: fresh });
+        }
+        assert_eq!(state.take_stale(now).map(|spare| spare.id).collect::<Vec<_>>(), [1]);
+        assert_eq!(state.take_for(30).map(|spare| spare.id), Some(3));
+        assert_eq!(state.take_for(60).map(|spare| spare.id), None);
+        assert_eq!(state.ready.iter().map(|spare| spare.id).collect::<Vec<_>>(), [2, 4]);
+    }
+
+    #[test]
+    fn takes_for_terms_in_turn_have_no_lease_granted_in_advance() {
+        let (mut state, now) = (SpareState::default(), Instant::now());
+        assert!((0..10).all(|n| !state.wants_more(30 + n % 2, now)));
+        assert!(state.wants_more(31, now));
     }
 }

@@ -12,6 +12,7 @@ mod outages;
 mod ownership;
 mod queue;
 mod refusals;
+mod spare_leases;
 
 /// The namespace of one test.
 struct Space<'s> {
