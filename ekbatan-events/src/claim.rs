@@ -11,29 +11,24 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, WantedDue};
 use ekbatan_core::domain::{Changed, Id, Stored};
-use ekbatan_core::repository::{Condition, Direction, PageRequest, Repository};
+use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::Shard;
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use crate::claimed::{Claimed, StreamKey, place, stream_of};
+use crate::claimed::{Candidate, Claimed, StreamKey, place, stream_of};
 use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
 use crate::look_from::{LookFrom, Oldest};
 use crate::membership::release;
 use crate::put_off::{Obstructed, put_off};
+use crate::rows_before::RowsBefore;
 
 /// How many deliveries of one name and state are looked at, if there are many handlers.
 const FEWEST: usize = 16;
 
 /// The states in which deliveries can be claimed.
 const STATES: [DeliveryState; 2] = [DeliveryState::New, DeliveryState::Waiting];
-
-/// How many deliveries of one handler a node holds at most.
-const HELD: usize = 1_024;
-
-/// How many rows may stand before the candidates of a round until each stream is asked by itself.
-const OBSTACLES: usize = 512;
 
 /// How many deliveries of a stream a node holds. One that takes long would keep others from being
 /// claimed.
@@ -42,9 +37,6 @@ pub(crate) const LONGEST_RUN: usize = 16;
 /// How many deliveries are claimed together. If another node was faster with one of them, they are
 /// claimed once more, run by run.
 const TOGETHER: usize = 32;
-
-/// A delivery that could be claimed.
-pub(crate) type Candidate = (Arc<Handler>, Stored<Delivery>);
 
 /// What could be claimed at the begin of a round.
 pub(crate) struct Candidates {
@@ -178,7 +170,8 @@ impl Claims<'_> {
             }
         }
         let mut runs: Vec<Vec<Candidate>> = free.into_iter().map(|one| vec![one]).collect();
-        let before = self.rows_before(&mut streams).await?;
+        let Self { deliveries, handlers, held, .. } = *self;
+        let before = RowsBefore { deliveries, handlers, held }.read(&mut streams).await?;
         let (mut obstructed, mut elsewhere) = (Vec::new(), Vec::new());
         for (key, candidates) in streams {
             let rows = before.get(&key).map(Vec::as_slice).unwrap_or_default();
@@ -199,63 +192,6 @@ impl Claims<'_> {
         let claimed = join_all(groups).await.into_iter().flatten().collect();
         let claimed = self.with_events(claimed).await?;
         Ok(ClaimedRound { claimed, elsewhere, put_off })
-    }
-
-    /// All rows of the streams up to their last candidates, sorted by their places. Sorts the
-    /// candidates, too.
-    async fn rows_before(
-        &self,
-        streams: &mut HashMap<StreamKey, Vec<Candidate>>,
-    ) -> Result<HashMap<StreamKey, Vec<Stored<Delivery>>>, EventsError> {
-        let (mut bounds, mut of_streams) = (Vec::new(), Vec::new());
-        for (key, candidates) in streams.iter_mut() {
-            candidates.sort_by_key(|(_, row)| place(row));
-            let Some((handler, last)) = candidates.last() else { continue };
-            let (stream, version) = (last.stream, last.model_version);
-            bounds.extend(handler.names().into_iter().map(|name| (stream, name, version)));
-            let up_to = Delivery::STREAM.eq(stream)
-                & Delivery::HANDLER.is_in(handler.names())
-                & Delivery::MODEL_VERSION.le(version);
-            of_streams.push((*key, candidates.len(), up_to));
-        }
-        let mut found: HashMap<StreamKey, Vec<Stored<Delivery>>> = HashMap::new();
-        if bounds.is_empty() {
-            return Ok(found);
-        }
-        let columns = (Delivery::STREAM, Delivery::HANDLER, Delivery::MODEL_VERSION);
-        let any = Condition::up_to_any(columns, bounds);
-        let page =
-            self.deliveries.page(PageRequest::first(OBSTACLES).filter(any).by_index()).await?.rows;
-        if page.len() < OBSTACLES {
-            for row in page {
-                let Some(handler) = self.handlers.get(&row.handler) else { continue };
-                found.entry((handler.name, row.stream)).or_default().push(row);
-            }
-        } else {
-            // Long streams: of each, as many of the first rows as decide.
-            for (key, candidates, up_to) in of_streams {
-                let size = candidates + self.held.len().min(HELD) + 1;
-                let request = PageRequest::first(size)
-                    .by_index()
-                    .filter(up_to.clone())
-                    .order_by(Delivery::MODEL_VERSION, Direction::Ascending);
-                let mut rows = self.deliveries.page(request).await?.rows;
-                // Of the last version there may be more events, and earlier ones.
-                if let Some(last) = rows.last().filter(|_| rows.len() == size) {
-                    let version = last.model_version;
-                    let of_last = up_to & Delivery::MODEL_VERSION.eq(version);
-                    let request = PageRequest::first(size)
-                        .by_index()
-                        .filter(of_last)
-                        .order_by(Delivery::EVENT_INDEX, Direction::Ascending);
-                    rows.retain(|row| row.model_version < version);
-                    rows.extend(self.deliveries.page(request).await?.rows);
-                }
-                found.insert(key, rows);
-            }
-        }
-        found.values_mut().for_each(|rows| rows.sort_by_key(|row| place(row)));
-        Ok(found)
     }
 
     /// Finds the deliveries of a stream that can be claimed. They need not be candidates: those may
@@ -306,15 +242,20 @@ impl Claims<'_> {
     /// Claims runs together.
     async fn claim_runs(&self, runs: Vec<Vec<Candidate>>, now: DateTime<Utc>) -> Vec<Candidate> {
         let changes = runs.iter().flatten().map(|(_, row)| self.claiming(row.clone()));
-        match self.deliveries.update_all(changes).await {
+        match self.deliveries.update_all(changes).await.map_err(EventsError::from) {
             Ok(claimed) => {
                 let handlers = runs.into_iter().flatten().map(|(handler, _)| handler);
                 handlers.zip(claimed).collect()
             }
-            // Another node may have been faster with one of them: each run is tried by itself.
-            Err(_) => {
+            // Another node was faster with one of them: each run is tried by itself.
+            Err(error) if error.is_stale() => {
                 let runs = runs.into_iter().map(|run| self.claim_run(run, now));
                 join_all(runs).await.into_iter().flatten().collect()
+            }
+            // A later round tries them again, in other company.
+            Err(error) => {
+                tracing::warn!(%error, "deliveries were not claimed");
+                Vec::new()
             }
         }
     }

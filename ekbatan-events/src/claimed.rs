@@ -1,4 +1,4 @@
-//! A delivery that this node has claimed, and its place among others.
+//! A delivery that this node claims, and its place among others.
 
 use std::sync::Arc;
 
@@ -8,6 +8,9 @@ use uuid::Uuid;
 
 use crate::handler_set::Handler;
 use crate::options::Order;
+
+/// A delivery that could be claimed.
+pub(crate) type Candidate = (Arc<Handler>, Stored<Delivery>);
 
 /// A delivery that this node has claimed, with its event.
 pub(crate) struct Claimed {

@@ -54,6 +54,7 @@ mod remote_request;
 mod remote_store;
 mod retention;
 mod rounds;
+mod rows_before;
 mod settings;
 mod shard_worker;
 mod streams;

@@ -114,9 +114,11 @@ impl ShardWorker {
             tokio::select! {
                 Some(ended) = work.runs.join_next() => {
                     // Those that have ended meanwhile, too, before anything else is looked at.
+                    let mut given_back = Vec::new();
                     for (epoch, ended) in ended.into_iter().chain(work.ended()) {
-                        self.end(&mut work, epoch, ended).await;
+                        given_back.append(&mut self.end(&mut work, epoch, ended));
                     }
+                    self.give_all_back(given_back).await;
                 }
                 opened = work.relays.opened() => {
                     if let Some(relay) = opened {
@@ -290,8 +292,14 @@ impl ShardWorker {
         Some(limited.boxed())
     }
 
-    /// Takes note of a run that has ended. Deliveries behind one that failed are given back.
-    async fn end(&self, work: &mut Work, epoch: u64, ended: EndedRun) {
+    /// Takes note of a run that has ended. Returns what is to be given back, and when it is due: deliveries
+    /// behind one that failed.
+    fn end(
+        &self,
+        work: &mut Work,
+        epoch: u64,
+        ended: EndedRun,
+    ) -> Vec<(Stored<Delivery>, DateTime<Utc>)> {
         let EndedRun { handler, streams, part, is_away } = ended;
         work.streams.end_run(handler, part);
         let mut given_back = Vec::new();
@@ -316,7 +324,7 @@ impl ShardWorker {
                 given_back.push((one.delivery, now));
             }
         }
-        self.give_all_back(given_back).await;
+        given_back
     }
 
     /// Begins to mark the event of a handler that is done. The next event of its stream waits for that.

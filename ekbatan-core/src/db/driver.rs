@@ -134,8 +134,8 @@ pub(crate) trait Connection: Send {
         self.fetch(query).await
     }
 
-    /// Runs a query that reads a small part of an index, however large the database takes the table for.
-    /// Outside of a transaction.
+    /// Runs a query that reads a small part of an index, also if the database takes the table for so small
+    /// that a scan would do. Outside of a transaction.
     async fn look(&mut self, query: &Query) -> Result<Rows, DbError> {
         self.fetch(query).await
     }
@@ -282,16 +282,17 @@ pub(crate) trait Syntax: Send + Sync {
     /// The condition that the column's value is in argument `n`, a list.
     fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String;
 
-    /// The condition that for any of the tuples in the arguments from `first` on, which are lists, the
-    /// first two columns have its values, and the third has at most its last one. `None` if it has to
-    /// be spelt out.
+    /// The condition on rows for which some bound `(a, b, c)` has: first column = `a`, second = `b`, third <= `c`.
+    /// The arguments from `first` on are three lists, of the `a`, `b` and `c` of all bounds. Of the rows that meet
+    /// it, at least `most` do, if there are as many. `None` if it has to be spelt out.
     fn up_to_any(
         &self,
         first: usize,
         columns: [(&ColumnInfo, ValueType); 3],
         table: &TableInfo,
+        most: usize,
     ) -> Option<String> {
-        let _ = (first, columns, table);
+        let _ = (first, columns, table, most);
         None
     }
 

@@ -1,22 +1,22 @@
 //! Many bounds in one condition: each of them a few values of a row, and a greatest value.
 //!
-//! A chain of `OR` would be planned anew for each number of bounds, at a price that grows with it. So
-//! they travel as lists where the database can join those.
+//! As a chain of `OR`, each number of bounds is a statement of its own, and to plan it takes longer the more there
+//! are. So they travel as lists where the database can join those.
 
 use crate::db::{Arg, ColumnInfo, Syntax, TableInfo};
 use crate::domain::{Value, ValueType};
 
-/// So many bounds are quickly planned, and checked in one look at a small table.
+/// A chain of so many bounds is planned quickly.
 const FEW: usize = 16;
 
 /// A column of the condition, with its type.
 pub(super) type Typed<'i> = (&'i ColumnInfo, ValueType);
 
-/// The condition that for any of `bounds` the first two columns have its values, and the third has at
-/// most its last one.
+/// The condition on rows for which some `[a, b, c]` of `bounds` has: first column = `a`, second = `b`, third <= `c`.
 pub(super) fn render(
     columns: [Typed<'_>; 3],
     bounds: &[[Value; 3]],
+    most: usize,
     syntax: &dyn Syntax,
     table: &TableInfo,
     args: &mut Vec<Arg>,
@@ -24,7 +24,7 @@ pub(super) fn render(
     let Some(last) = bounds.last() else { return "false".to_owned() };
     let first = args.len() + 1;
     if bounds.len() > FEW
-        && let Some(condition) = syntax.up_to_any(first, columns, table)
+        && let Some(condition) = syntax.up_to_any(first, columns, table, most)
     {
         for (at, (_, ty)) in columns.iter().enumerate() {
             args.push(Arg::Many(*ty, bounds.iter().map(|bound| bound[at].clone()).collect()));

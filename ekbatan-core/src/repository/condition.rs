@@ -60,7 +60,7 @@ enum Expression {
     Compare(&'static str, &'static str, Result<Value, FieldError>),
     In(&'static str, ValueType, Result<Vec<Value>, FieldError>),
     Null(&'static str),
-    UpToAny([&'static str; 3], Result<Vec<[Value; 3]>, FieldError>),
+    UpToAny([&'static str; 3], Result<Vec<[Value; 3]>, FieldError>, usize),
     And(Box<Expression>, Box<Expression>),
     Or(Box<Expression>, Box<Expression>),
     Not(Box<Expression>),
@@ -154,19 +154,20 @@ impl<T> Condition<T> {
         Self::of(Expression::True)
     }
 
-    /// True if for any of `bounds` the first two columns have its first values, and the third has at
-    /// most its last one.
+    /// True for rows for which some `(a, b, c)` of `bounds` has: first column = `a`, second = `b`, third <= `c`.
+    /// If there are more than `most` such rows, it may be false for the others.
     #[doc(hidden)]
     pub fn up_to_any<A: Comparable, B: Comparable, C: Comparable>(
         columns: (Column<T, A>, Column<T, B>, Column<T, C>),
         bounds: impl IntoIterator<Item = (A, B, C)>,
+        most: usize,
     ) -> Self {
         let bounds = bounds
             .into_iter()
             .map(|(a, b, c)| Ok([a.to_value()?, b.to_value()?, c.to_value()?]))
             .collect();
         let (a, b, c) = columns;
-        Self::of(Expression::UpToAny([a.name, b.name, c.name], bounds))
+        Self::of(Expression::UpToAny([a.name, b.name, c.name], bounds, most))
     }
 
     fn of(expression: Expression) -> Self {
@@ -216,9 +217,9 @@ fn render(
             syntax.any(args.len(), *ty, column)
         }
         Expression::Null(name) => format!("{} IS NULL", syntax.quote(&find(name)?.0.name)),
-        Expression::UpToAny([a, b, c], bounds) => {
+        Expression::UpToAny([a, b, c], bounds, most) => {
             let bounds = bounds.as_ref().map_err(|error| error.clone().at(a))?;
-            bounds::render([find(a)?, find(b)?, find(c)?], bounds, syntax, table, args)
+            bounds::render([find(a)?, find(b)?, find(c)?], bounds, *most, syntax, table, args)
         }
         Expression::And(a, b) => {
             format!("({} AND {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?)

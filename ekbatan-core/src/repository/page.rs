@@ -73,7 +73,8 @@ impl<T: Entity> PageRequest<T> {
         self
     }
 
-    /// Has the database use an index, also if it takes the table for a small one.
+    /// Has PostgreSQL use an index, also if it takes the table for so small that a scan would do: always for the
+    /// first such page of a session, and then once a page has been slow.
     #[doc(hidden)]
     #[must_use]
     pub fn by_index(mut self) -> Self {

@@ -12,13 +12,16 @@ use crate::db::{Connection, DbError, Query, Rows};
 
 impl PostgresConnection {
     pub(super) async fn look_by_index(&mut self, query: &Query) -> Result<Rows, DbError> {
-        if self.looks.plan(&query.sql) {
-            return self.look_planned(query).await;
-        }
+        let is_planned = self.looks.plan(&query.sql);
         let began = Instant::now();
-        let rows = self.fetch(query).await?;
-        self.looks.note(&query.sql, began.elapsed());
-        Ok(rows)
+        let found =
+            if is_planned { self.look_planned(query).await } else { self.fetch(query).await };
+        match (is_planned, &found) {
+            (true, Ok(_)) => self.looks.note_planned(began.elapsed()),
+            (true, Err(_)) => {}
+            (false, _) => self.looks.note_prepared(&query.sql, began.elapsed()),
+        }
+        found
     }
 
     async fn look_planned(&mut self, query: &Query) -> Result<Rows, DbError> {

@@ -54,12 +54,14 @@ impl Syntax for PostgresSyntax {
         }
     }
 
-    /// Arrays of one element keep the planner from a join that reads the whole table.
+    /// Arrays of one element keep the planner from a join that reads the whole table: it takes each for a list of
+    /// unknown values, which only the index finds.
     fn up_to_any(
         &self,
         first: usize,
         columns: [(&ColumnInfo, ValueType); 3],
         table: &TableInfo,
+        most: usize,
     ) -> Option<String> {
         let lists =
             (first..).zip(&columns).map(|(n, (_, ty))| format!("${n}::{}[]", wire_type(*ty)));
@@ -68,7 +70,7 @@ impl Syntax for PostgresSyntax {
         let (id, of) = (self.quote(&table.columns[0].name), self.table(table.table));
         Some(format!(
             "{id} = ANY(ARRAY(SELECT of.{id} FROM unnest({lists}) AS bounds (a, b, c) JOIN {of} AS of \
-             ON of.{a} = ANY(ARRAY[bounds.a]) AND of.{b} = ANY(ARRAY[bounds.b]) AND of.{c} <= bounds.c))"
+             ON of.{a} = ANY(ARRAY[bounds.a]) AND of.{b} = ANY(ARRAY[bounds.b]) AND of.{c} <= bounds.c LIMIT {most}))"
         ))
     }
 

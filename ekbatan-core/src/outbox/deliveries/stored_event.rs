@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::db::eventlog::EVENTS;
-use crate::db::{ActionId, Arg, Database, DbError, Query, Route};
+use crate::db::{ActionId, Arg, Database, DbError, Query};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// A row of the outbox that is an event, or a call that an action enqueued. The model of a call is its
@@ -118,6 +118,6 @@ pub(crate) async fn stored_events(
         args: vec![Arg::Many(ValueType::Uuid, ids.into_iter().map(Value::Uuid).collect())],
         columns: COLUMNS.into(),
     };
-    let rows = database.fetch(&query, Route::Primary, "events").await?;
+    let rows = database.look(&query, "events").await?;
     Ok(rows.into_iter().filter_map(StoredEvent::read).collect())
 }
