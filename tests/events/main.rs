@@ -24,6 +24,7 @@ mod completing;
 mod doorbell;
 mod ending;
 mod failures;
+mod history;
 mod isolation;
 mod late;
 mod locked;
