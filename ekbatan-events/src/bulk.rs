@@ -10,6 +10,7 @@ use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{
     Delivery, DeliveryState, StoredEvents, StoredPlace, Subscription, stream_of,
 };
+use ekbatan_core::action::Priority;
 use ekbatan_core::domain::{Id, New, Stored};
 use ekbatan_core::repository::{Condition, Direction, PageRequest};
 use uuid::Uuid;
@@ -397,6 +398,7 @@ fn again(place: &StoredPlace, filter: &DeliveryFilter, note: &str, now: DateTime
         model_version: place.model_version,
         event_index: place.event_index,
         event_id: place.event_id,
+        priority: Priority::Normal,
         due: now,
         attempts: 0,
         node: Uuid::nil(),

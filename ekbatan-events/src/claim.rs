@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, WantedDue};
+use ekbatan_core::action::Priority;
 use ekbatan_core::domain::{Changed, Id, Stored};
 use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::Shard;
@@ -24,7 +25,7 @@ use crate::membership::release;
 use crate::put_off::{Obstructed, put_off};
 use crate::rows_before::RowsBefore;
 
-/// How many deliveries of one name and state are looked at, if there are many handlers.
+/// How many deliveries of one name, state and priority are looked at, if there are many handlers.
 const FEWEST: usize = 16;
 
 /// The states in which deliveries can be claimed.
@@ -37,6 +38,16 @@ pub(crate) const LONGEST_RUN: usize = 16;
 /// How many deliveries are claimed together. If another node was faster with one of them, they are
 /// claimed once more, run by run.
 const TOGETHER: usize = 32;
+
+/// How many deliveries of each priority a round may claim for a handler, the highest priority first.
+pub(crate) type Room = Vec<(Priority, usize)>;
+
+/// A handler that has room, by one of its names.
+struct Open<'o> {
+    name: &'o str,
+    handler: &'o Arc<Handler>,
+    room: &'o Room,
+}
 
 /// What could be claimed at the begin of a round.
 pub(crate) struct Candidates {
@@ -82,32 +93,27 @@ struct Split<'r> {
 }
 
 impl Claims<'_> {
-    /// The oldest deliveries that are due, at most as many of each handler as it has room for.
+    /// The oldest deliveries that are due, at most as many of each handler as it has room for. Those of
+    /// higher priority come first.
     pub(crate) async fn candidates(
         &self,
-        room: &HashMap<&'static str, usize>,
+        room: &HashMap<&'static str, Room>,
         now: DateTime<Utc>,
         look_from: &mut LookFrom,
     ) -> Result<Option<Candidates>, EventsError> {
-        let names = self.handlers.names();
-        let open: Vec<(&str, &Arc<Handler>)> = names
-            .filter(|(_, handler)| room.get(handler.name).is_some_and(|room| *room > 0))
-            .collect();
+        let is_open = |room: &&Room| room.iter().any(|(_, room)| *room > 0);
+        let names = self.handlers.names().filter_map(|(name, handler)| {
+            let room = room.get(handler.name).filter(is_open)?;
+            Some(Open { name, handler, room })
+        });
+        let open: Vec<Open<'_>> = names.collect();
         if open.is_empty() {
             return Ok(None);
         }
         let wanted = self.wanted(&open, look_from);
         let most = (self.at_once / open.len()).max(FEWEST);
         let due = self.shard.due(&wanted, now, most).await?;
-        let mut ids: HashMap<&'static str, Vec<Vec<Uuid>>> = HashMap::new();
-        for ((_, handler), of_states) in open.iter().zip(due.deliveries.chunks(STATES.len())) {
-            ids.entry(handler.name).or_default().extend(of_states.iter().cloned());
-        }
-        let mut chosen = Vec::new();
-        for (handler, ids) in ids {
-            let ids = take_turns(ids).filter(|id| !self.held.contains(id));
-            chosen.extend(ids.take(room.get(handler).copied().unwrap_or_default()));
-        }
+        let chosen = self.choose(&wanted, &due.deliveries, room, most);
         let chosen: Vec<_> = chosen.into_iter().map(Id::from_uuid).collect();
         let mut found = Vec::with_capacity(chosen.len());
         for row in self.deliveries.find_by_ids(&chosen).await? {
@@ -116,43 +122,78 @@ impl Claims<'_> {
                 found.push((handler.clone(), row));
             }
         }
-        for (n, (question, ids)) in wanted.iter().zip(&due.deliveries).enumerate() {
+        for (question, ids) in wanted.iter().zip(&due.deliveries) {
             // A stream that was passed over may have older ones.
             if question.except.iter().all(Uuid::is_nil) {
-                look_from.note(question.handler, n % STATES.len(), oldest(ids, &found, now));
+                let WantedDue { handler, state, priority, .. } = *question;
+                look_from.note(handler, state, priority, oldest(ids, &found, now));
             }
         }
         Ok(Some(Candidates { found, generation: due.generation }))
     }
 
-    /// What is asked for each name and state.
-    fn wanted<'n>(
-        &self,
-        open: &[(&'n str, &Arc<Handler>)],
-        look_from: &LookFrom,
-    ) -> Vec<WantedDue<'n>> {
+    /// What is asked for each name, state and priority. What a handler has no room for is not asked.
+    fn wanted<'n>(&self, open: &[Open<'n>], look_from: &LookFrom) -> Vec<WantedDue<'n>> {
         let passed_over = |name: &str| self.passed_over.get(name).filter(|of| !of.is_empty());
-        let any = open.iter().any(|(_, handler)| passed_over(handler.name).is_some());
-        // Of the questions for all names, either none has a date or all have one.
-        let any_time = DateTime::UNIX_EPOCH;
-        let date = |name: &str, state| look_from.date(name, state);
-        let from_start = self.finds_all
-            || !open.iter().any(|(name, _)| (0..STATES.len()).any(|at| date(name, at).is_some()));
-        let questions = open.iter().flat_map(|(name, handler)| {
+        let any = open.iter().any(|of| passed_over(of.handler.name).is_some());
+        let mut questions = Vec::new();
+        for Open { name, handler, room } in open {
             let mut except: Vec<Uuid> =
                 passed_over(handler.name).into_iter().flatten().copied().collect();
             // If one question passes streams over, all do: so there are few different statements.
             if any && except.is_empty() {
                 except.push(Uuid::nil());
             }
-            let mut questions = Vec::new();
-            for (at, state) in STATES.into_iter().enumerate() {
-                let from = (!from_start).then(|| date(name, at).unwrap_or(any_time));
-                questions.push(WantedDue { state, handler: name, except: except.clone(), from });
+            for (priority, _) in room.iter().filter(|(_, room)| *room > 0) {
+                for state in STATES {
+                    questions.push(WantedDue {
+                        state,
+                        handler: name,
+                        priority: *priority,
+                        except: except.clone(),
+                        from: look_from.date(name, state, *priority),
+                    });
+                }
             }
-            questions
-        });
-        questions.collect()
+        }
+        // Either none of the questions has a date or all have one.
+        let from_start = self.finds_all || questions.iter().all(|one| one.from.is_none());
+        for one in &mut questions {
+            one.from = (!from_start).then(|| one.from.unwrap_or(DateTime::UNIX_EPOCH));
+        }
+        questions
+    }
+
+    /// The ids that handlers have room for: for each handler those of higher priority first, and of one
+    /// priority those of each name and state in turn.
+    fn choose(
+        &self,
+        wanted: &[WantedDue<'_>],
+        found: &[Vec<Uuid>],
+        room: &HashMap<&'static str, Room>,
+        most: usize,
+    ) -> Vec<Uuid> {
+        let mut lists: HashMap<(&'static str, Priority), Vec<Vec<Uuid>>> = HashMap::new();
+        for (question, ids) in wanted.iter().zip(found) {
+            let Some(handler) = self.handlers.get(question.handler) else { continue };
+            lists.entry((handler.name, question.priority)).or_default().push(ids.clone());
+        }
+        let mut chosen = Vec::new();
+        for (handler, room) in room {
+            let mut of_handler = Vec::new();
+            for (priority, room) in room {
+                let Some(ids) = lists.remove(&(*handler, *priority)) else { continue };
+                let has_more = ids.iter().any(|list| list.len() >= most);
+                let ids = take_turns(ids).filter(|id| !self.held.contains(id));
+                of_handler.extend(ids.take(room.saturating_sub(of_handler.len())));
+                // What this look has left behind goes before all of a lower priority.
+                if has_more {
+                    break;
+                }
+            }
+            chosen.append(&mut of_handler);
+        }
+        chosen
     }
 
     /// Claims the candidates before which nothing stands, and puts the others off.

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
+use ekbatan_core::action::Priority;
 use ekbatan_core::domain::Id;
 use ekbatan_macros::{Entity, State};
 use uuid::Uuid;
@@ -96,6 +97,7 @@ impl DeadLetter {
             model_version: self.model_version,
             event_index: self.event_index,
             event_id: self.event_id,
+            priority: Priority::Normal,
             due: now,
             attempts: 0,
             node: Uuid::nil(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan_core::__private::deliveries::{OwnedHandler, StoredEvent, Subscriptions, Wanted};
-use ekbatan_core::action::Action;
+use ekbatan_core::action::{Action, Priority};
 use ekbatan_core::domain::{EventName, ShardIdentifier};
 
 use crate::decode::DecodeError;
@@ -18,6 +18,9 @@ use crate::{Delivered, EventHandler, HandledEvent, HandlerContext, HandlerOption
 
 /// What the subscription of an action names in place of an event. Operators pause it like others.
 const CALLS: &str = "(enqueued calls)";
+
+/// The priority of all deliveries of events.
+const OF_EVENTS: &[Priority] = &[Priority::Normal];
 
 /// How many deliveries a node holds for a relay at most.
 const HELD_FOR_RELAY: usize = 1_024;
@@ -141,6 +144,8 @@ pub(crate) struct Handler {
     pub(crate) options: HandlerOptions,
     /// The names of the events that it wants.
     pub(crate) events: Vec<String>,
+    /// The priorities that its deliveries may have, the highest first.
+    pub(crate) priorities: &'static [Priority],
     pub(crate) paused: Arc<AtomicBool>,
     counts: Mutex<BTreeMap<ShardIdentifier, Counts>>,
     kind: HandlerKind,
@@ -155,6 +160,7 @@ impl Handler {
             name: H::NAME,
             options,
             events,
+            priorities: OF_EVENTS,
             paused: Arc::default(),
             counts: Mutex::default(),
             kind: HandlerKind::Handler(Box::new(handler)),
@@ -169,6 +175,7 @@ impl Handler {
             name: A::NAME,
             options,
             events: vec![CALLS.to_owned()],
+            priorities: &Priority::ALL,
             paused: Arc::default(),
             counts: Mutex::default(),
             kind: HandlerKind::Handler(Box::new(EnqueuedCalls(action))),
@@ -186,6 +193,7 @@ impl Handler {
             name: kept_name(relay.name()),
             options: HandlerOptions { order: Order::PerModel, max_age: None, ..options },
             events,
+            priorities: OF_EVENTS,
             paused: Arc::default(),
             counts: Mutex::default(),
             kind: HandlerKind::Relay(Arc::new(relay), batch),
@@ -205,7 +213,7 @@ impl Handler {
         if let HandlerKind::Relay(_, size) = self.kind { size } else { 1 }
     }
 
-    /// How many deliveries a node holds for the handler at most, on each shard.
+    /// How many deliveries of one priority a node holds for the handler at most, on each shard.
     pub(crate) fn most_held(&self) -> usize {
         if let HandlerKind::Relay(_, size) = self.kind {
             // One batch waits while one is under way.

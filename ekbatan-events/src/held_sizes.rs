@@ -5,9 +5,13 @@
 
 use std::collections::HashMap;
 
+use ekbatan_core::__private::deliveries::PriorityCounts;
+use ekbatan_core::action::Priority;
+
+use crate::claim::Room;
 use crate::handler_set::Handler;
 
-/// How many a node holds for a handler at most.
+/// How many of one priority a node holds for a handler at most.
 const MOST: usize = 1_024;
 
 /// What a node holds for its handlers at most at present.
@@ -17,19 +21,26 @@ pub(crate) struct HeldSizes {
 }
 
 impl HeldSizes {
-    /// How many deliveries a handler gets.
+    /// How many deliveries of one priority a handler gets.
     pub(crate) fn size(&mut self, handler: &Handler) -> usize {
         self.of(handler).size
     }
 
     /// Takes note of a look that had `room` for a handler and claimed so many. `left` were held when
     /// they arrived.
-    pub(crate) fn claimed(&mut self, handler: &Handler, room: usize, claimed: usize, left: usize) {
+    pub(crate) fn claimed(
+        &mut self,
+        handler: &Handler,
+        room: &Room,
+        claimed: PriorityCounts,
+        left: usize,
+    ) {
         self.of(handler).claimed(room, claimed, left);
     }
 
-    /// Whether it is time to look for more, because only half is left of what was held.
-    pub(crate) fn is_half_empty(&self, handler: &str, held: usize) -> bool {
+    /// Whether it is time to look for more, because only half is left of what was held. What is held of
+    /// lower priorities does not count: it would begin before more urgent calls that are due.
+    pub(crate) fn is_half_empty(&self, handler: &str, held: PriorityCounts) -> bool {
         self.of_handlers.get(handler).is_some_and(|size| size.is_half_empty(held))
     }
 
@@ -43,26 +54,29 @@ impl HeldSizes {
 struct HeldSize {
     least: usize,
     size: usize,
-    /// Whether the last look has filled it, so that there may be more.
-    is_full: bool,
+    /// The priorities that the last look has filled, so that there may be more.
+    full: [bool; Priority::ALL.len()],
 }
 
 impl HeldSize {
     fn new(least: usize) -> Self {
-        Self { least, size: least, is_full: false }
+        Self { least, size: least, full: Default::default() }
     }
 
-    fn claimed(&mut self, room: usize, claimed: usize, left: usize) {
-        if self.is_full && left == 0 {
+    fn claimed(&mut self, room: &Room, claimed: PriorityCounts, left: usize) {
+        if self.full.contains(&true) && left == 0 {
             self.size = (self.size * 2).min(MOST);
         } else if left > self.size / 4 {
             self.size = (self.size / 2).max(self.least);
         }
-        self.is_full = claimed >= room;
+        for (priority, room) in room {
+            self.full[priority.position()] = claimed.not_lower(*priority) >= *room;
+        }
     }
 
-    fn is_half_empty(&self, held: usize) -> bool {
-        self.is_full && held <= self.size / 2
+    fn is_half_empty(&self, held: PriorityCounts) -> bool {
+        let mut full = Priority::ALL.into_iter().filter(|of| self.full[of.position()]);
+        full.any(|priority| held.not_lower(priority) <= self.size / 2)
     }
 }
 
@@ -70,17 +84,32 @@ impl HeldSize {
 mod tests {
     use super::*;
 
+    fn counts(priority: Priority, count: usize) -> PriorityCounts {
+        PriorityCounts::of(std::iter::repeat_n(priority, count))
+    }
+
+    fn normal(count: usize) -> PriorityCounts {
+        counts(Priority::Normal, count)
+    }
+
+    /// Takes note of a look for events.
+    fn claimed(size: &mut HeldSize, room: usize, claimed: usize, left: usize) {
+        size.claimed(&vec![(Priority::Normal, room)], normal(claimed), left);
+    }
+
     #[test]
     fn a_handler_that_waits_for_each_look_gets_more_and_a_slow_one_the_least() {
         let mut size = HeldSize::new(64);
         let mut sizes = Vec::new();
         for _ in 0..6 {
-            size.claimed(size.size, size.size, 0);
+            let all = size.size;
+            claimed(&mut size, all, all, 0);
             sizes.push(size.size);
         }
         assert_eq!(sizes, [64, 128, 256, 512, 1_024, 1_024]);
         for _ in 0..6 {
-            size.claimed(0, 0, size.size);
+            let left = size.size;
+            claimed(&mut size, 0, 0, left);
         }
         assert_eq!(size.size, 64);
     }
@@ -88,14 +117,28 @@ mod tests {
     #[test]
     fn more_is_looked_for_while_looks_fill_the_size() {
         let mut size = HeldSize::new(64);
-        assert!(!size.is_half_empty(0), "there was no look");
-        size.claimed(64, 64, 0);
-        assert!(!size.is_half_empty(33));
-        assert!(size.is_half_empty(32));
-        size.claimed(32, 31, 30);
-        assert!(!size.is_half_empty(0), "there was no more");
+        assert!(!size.is_half_empty(normal(0)), "there was no look");
+        claimed(&mut size, 64, 64, 0);
+        assert!(!size.is_half_empty(normal(33)));
+        assert!(size.is_half_empty(normal(32)));
+        claimed(&mut size, 32, 31, 30);
+        assert!(!size.is_half_empty(normal(0)), "there was no more");
         // No room is a full size, too.
-        size.claimed(0, 0, 64);
-        assert!(size.is_half_empty(10));
+        claimed(&mut size, 0, 0, 64);
+        assert!(size.is_half_empty(normal(10)));
+    }
+
+    #[test]
+    fn calls_of_lower_priority_delay_no_look() {
+        let mut size = HeldSize::new(64);
+        let room = |low| vec![(Priority::High, 64), (Priority::Normal, 64), (Priority::Low, low)];
+        let low = counts(Priority::Low, 64);
+        size.claimed(&room(64), low, 0);
+        assert!(!size.is_half_empty(low));
+        size.claimed(&room(0), counts(Priority::High, 64), 64);
+        assert!(!size.is_half_empty(low + counts(Priority::High, 33)));
+        assert!(size.is_half_empty(low + counts(Priority::High, 32)));
+        size.claimed(&room(0), counts(Priority::High, 10), 64);
+        assert!(!size.is_half_empty(low), "there was no more that is high");
     }
 }

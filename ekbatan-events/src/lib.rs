@@ -43,6 +43,7 @@ mod operations;
 mod options;
 mod poll;
 mod put_off;
+mod ready_queue;
 mod registration;
 mod relay;
 mod relay_gates;

@@ -12,7 +12,7 @@ use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::Shard;
 use uuid::Uuid;
 
-use crate::claim::{ClaimedRound, Claims};
+use crate::claim::{ClaimedRound, Claims, Room};
 use crate::claimed::{Claimed, StreamKey};
 use crate::error::EventsError;
 use crate::handler_set::HandlerSet;
@@ -23,7 +23,7 @@ use crate::put_off::{BEHIND_PARKED, is_parked};
 use crate::registration::Registrar;
 use crate::unheld::Unheld;
 
-/// How many blocked deliveries of one name a check looks at.
+/// How many blocked deliveries of one name and priority a check looks at.
 const CHECKED: usize = 256;
 
 /// How many deliveries of a node a check looks at, more than it holds.
@@ -42,13 +42,13 @@ pub(crate) struct Poll {
     /// By handler, the models whose streams the round skips.
     pub(crate) passed_over: HashMap<&'static str, Vec<Uuid>>,
     /// How many deliveries each handler has room for.
-    pub(crate) room: HashMap<&'static str, usize>,
+    pub(crate) room: HashMap<&'static str, Room>,
     pub(crate) now: DateTime<Utc>,
     /// Whether rows are checked that nobody would find otherwise.
     pub(crate) checks: bool,
     pub(crate) unheld: Unheld,
     pub(crate) look_from: LookFrom,
-    /// How many new deliveries the round claims at most, and how many others.
+    /// How many new deliveries of one priority the round claims at most, and how many others.
     pub(crate) claimed_at_once: usize,
     /// To how many events the round gives their deliveries at most.
     pub(crate) swept_at_once: usize,
@@ -127,13 +127,16 @@ impl Poll {
     /// Releases blocked deliveries whose stream has no parked one any more. The process that
     /// retried or skipped that one may have died before it released them.
     async fn check_blocked(&self) -> Result<(), EventsError> {
-        let names = self.handlers.names().map(|(handler, _)| WantedDue {
-            state: DeliveryState::Blocked,
-            handler,
-            except: Vec::new(),
-            from: None,
+        let questions = self.handlers.names().flat_map(|(handler, of)| {
+            of.priorities.iter().map(move |priority| WantedDue {
+                state: DeliveryState::Blocked,
+                handler,
+                priority: *priority,
+                except: Vec::new(),
+                from: None,
+            })
         });
-        let wanted: Vec<_> = names.collect();
+        let wanted: Vec<_> = questions.collect();
         let due = self.shard.due(&wanted, self.now, CHECKED).await?;
         let ids: Vec<_> = due.deliveries.into_iter().flatten().map(Id::from_uuid).collect();
         for row in self.deliveries.find_by_ids(&ids).await? {

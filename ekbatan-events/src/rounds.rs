@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::claim::LONGEST_RUN;
+use crate::claim::{LONGEST_RUN, Room};
 use crate::claimed::{Claimed, StreamKey};
 use crate::elsewhere::Elsewhere;
 use crate::error::EventsError;
@@ -45,7 +45,7 @@ pub(crate) struct Rounds {
     held_enough: HashSet<StreamKey>,
     pub(crate) held_sizes: HeldSizes,
     /// By handler, how many deliveries the round may claim.
-    pub(crate) room: HashMap<&'static str, usize>,
+    pub(crate) room: HashMap<&'static str, Room>,
     /// The streams in which a run has failed since the round began. The deliveries that the round
     /// claimed there come after the failed one, so they must not start.
     pub(crate) failed_meanwhile: HashSet<StreamKey>,

@@ -12,7 +12,7 @@ use crate::claimed::{Candidate, StreamKey, place};
 use crate::error::EventsError;
 use crate::handler_set::HandlerSet;
 
-/// How many deliveries of one handler a node holds at most.
+/// How many deliveries of one handler and priority a node holds at most.
 const HELD: usize = 1_024;
 
 /// How many rows that are neither candidates nor held by the node are read together. If there may be more,

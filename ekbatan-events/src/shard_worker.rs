@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{
-    Arrived, Born, Delivery, DeliveryHub, DeliveryOwner, Ownership,
+    Arrived, Born, Delivery, DeliveryHub, DeliveryOwner, Ownership, PriorityCounts,
 };
 use ekbatan_core::domain::Stored;
 use futures_util::FutureExt;
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::claim::Room;
 use crate::claimed::{Claimed, StreamKey};
 use crate::delivery_run::{End, Ended, EndedRun, Runner};
 use crate::doorbell::NodeDoorbell;
@@ -162,7 +163,7 @@ impl ShardWorker {
         }
         returned.extend(late.into_iter().map(|one| one.delivery));
         work.streams.add(born);
-        self.owner.set_held(|handler| work.streams.count(handler));
+        self.owner.set_held(|handler| work.streams.counts(handler));
         if !returned.is_empty() {
             self.give_back(returned, self.runner.clock.now()).await;
             work.rounds.hurry(self.settings.shortest_poll);
@@ -209,8 +210,8 @@ impl ShardWorker {
             Ok(_) if *self.identity.borrow() != work.identity => {}
             Ok((mut claimed, _)) => {
                 // What others have released while the node holds it, and what is behind that.
-                let held = work.streams.held();
-                let is_held = |one: &Claimed| held.contains(&one.delivery.id.uuid());
+                let streams = &work.streams;
+                let is_held = |one: &Claimed| streams.holds(one.delivery.id.uuid());
                 let held_streams =
                     claimed.iter().filter(|one| is_held(one)).filter_map(Claimed::stream);
                 rounds.failed_meanwhile.extend(held_streams);
@@ -225,9 +226,10 @@ impl ShardWorker {
                 };
                 for handler in self.handlers.iter() {
                     let Some(room) = rounds.room.get(handler.name) else { continue };
-                    let count = claimed.iter().filter(|one| one.handler.name == handler.name);
-                    let left = work.streams.count(handler.name);
-                    rounds.held_sizes.claimed(handler, *room, count.count(), left);
+                    let of_handler = claimed.iter().filter(|one| one.handler.name == handler.name);
+                    let counts = PriorityCounts::of(of_handler.map(|one| one.delivery.priority));
+                    let left = work.streams.counts(handler.name).all();
+                    rounds.held_sizes.claimed(handler, room, counts, left);
                 }
                 let late: Vec<Claimed> = claimed.extract_if(.., is_late).collect();
                 for one in &claimed {
@@ -245,9 +247,11 @@ impl ShardWorker {
     }
 
     /// How many deliveries of each handler a round may claim.
-    fn room(&self, sizes: &mut HeldSizes, relays: &RelayGates) -> HashMap<&'static str, usize> {
+    fn room(&self, sizes: &mut HeldSizes, relays: &RelayGates) -> HashMap<&'static str, Room> {
         let room = |handler: &Arc<Handler>| {
-            (handler.name, self.owner.room(handler.name, sizes.size(handler)))
+            let most = sizes.size(handler);
+            let of = |priority| (priority, self.owner.room(handler.name, priority, most));
+            (handler.name, handler.priorities.iter().copied().map(of).collect())
         };
         let takes = |handler: &&Arc<Handler>| !handler.is_paused() && relays.is_open(handler.name);
         self.handlers.iter().filter(takes).map(room).collect()
@@ -261,7 +265,7 @@ impl ShardWorker {
         checks: bool,
         (unheld, look_from): (Unheld, LookFrom),
         passed_over: HashMap<&'static str, Vec<Uuid>>,
-        mut room: HashMap<&'static str, usize>,
+        mut room: HashMap<&'static str, Room>,
     ) -> Option<BoxFuture<'static, Result<Polled, EventsError>>> {
         let subscriptions = self.hub.of(self.runner.shard.identifier())?;
         room.retain(|handler, _| !subscriptions.is_paused(handler));
@@ -273,7 +277,7 @@ impl ShardWorker {
             hub: self.hub.clone(),
             subscriptions,
             node,
-            held: streams.held().clone(),
+            held: streams.held(),
             passed_over,
             room,
             now: self.runner.clock.now(),
@@ -311,7 +315,7 @@ impl ShardWorker {
                 ended => given_back.extend(self.end_stream(work, epoch, handler, ended)),
             }
         }
-        if work.rounds.held_sizes.is_half_empty(handler, work.streams.count(handler)) {
+        if work.rounds.held_sizes.is_half_empty(handler, work.streams.counts(handler)) {
             work.rounds.next = Instant::now();
         }
         if work.relays.sent(handler, is_away) {

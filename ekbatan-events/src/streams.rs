@@ -7,11 +7,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
+use ekbatan_core::__private::deliveries::PriorityCounts;
+use ekbatan_core::action::Priority;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::claimed::{Claimed, StreamKey, place};
 use crate::handler_set::Handler;
+use crate::ready_queue::ReadyQueue;
 
 /// How much of its lateness a run does not pass on to the next ones, so that a rate is reached
 /// although timers are late.
@@ -40,7 +43,7 @@ pub(crate) enum RunPart {
 pub(crate) struct Streams {
     epoch: u64,
     /// By handler, those that may start now.
-    ready: BTreeMap<&'static str, VecDeque<Claimed>>,
+    ready: BTreeMap<&'static str, ReadyQueue>,
     /// By stream, those behind one that is ready or is being handled.
     behind: HashMap<StreamKey, VecDeque<Claimed>>,
     /// By handler, how many are being handled.
@@ -50,14 +53,18 @@ pub(crate) struct Streams {
     /// By handler with a rate, when the next run may begin.
     next: HashMap<&'static str, Instant>,
     /// All of them.
-    held: HashSet<Uuid>,
+    held: HashMap<Uuid, Priority>,
     /// By handler, how many are held.
-    counts: HashMap<&'static str, usize>,
+    counts: HashMap<&'static str, PriorityCounts>,
 }
 
 impl Streams {
-    pub(crate) fn held(&self) -> &HashSet<Uuid> {
-        &self.held
+    pub(crate) fn held(&self) -> HashSet<Uuid> {
+        self.held.keys().copied().collect()
+    }
+
+    pub(crate) fn holds(&self, id: Uuid) -> bool {
+        self.held.contains_key(&id)
     }
 
     /// The streams of which at least as many deliveries are held.
@@ -70,7 +77,7 @@ impl Streams {
         self.behind.get(&stream).map_or(0, |behind| behind.len() + 1)
     }
 
-    pub(crate) fn count(&self, handler: &str) -> usize {
+    pub(crate) fn counts(&self, handler: &str) -> PriorityCounts {
         self.counts.get(handler).copied().unwrap_or_default()
     }
 
@@ -78,8 +85,9 @@ impl Streams {
     pub(crate) fn add(&mut self, mut claimed: Vec<Claimed>) {
         claimed.sort_by_key(|one| place(&one.delivery));
         for one in claimed {
-            if self.held.insert(one.delivery.id.uuid()) {
-                *self.counts.entry(one.handler.name).or_default() += 1;
+            let (id, priority) = (one.delivery.id.uuid(), one.delivery.priority);
+            if self.held.insert(id, priority).is_none() {
+                *self.counts.entry(one.handler.name).or_default() += PriorityCounts::one(priority);
             }
             match one.stream().map(|key| (key, self.behind.get_mut(&key))) {
                 Some((_, Some(behind))) => behind.push_back(one),
@@ -93,7 +101,7 @@ impl Streams {
     }
 
     fn push_ready(&mut self, one: Claimed) {
-        self.ready.entry(one.handler.name).or_default().push_back(one);
+        self.ready.entry(one.handler.name).or_default().push(one);
     }
 
     /// Hands out the next deliveries whose handler is not busy and may begin another run.
@@ -107,9 +115,9 @@ impl Streams {
                 && self.has_place(handler)
                 && self.next_of(handler).is_none_or(|at| at <= now)
         };
-        let mut handlers = self.ready.values().filter_map(VecDeque::front);
+        let mut handlers = self.ready.values().filter_map(ReadyQueue::first);
         let handler = handlers.find(|first| may_begin(&first.handler))?.handler.clone();
-        let first = self.ready.get_mut(handler.name)?.pop_front()?;
+        let first = self.ready.get_mut(handler.name)?.pop()?;
         *self.running.entry(handler.name).or_default() += 1;
         if let Some(rate) = handler.options.rate {
             let due = self.next_of(&handler).unwrap_or(now);
@@ -128,7 +136,7 @@ impl Streams {
         let Some(handler) = batch.first().map(|first| first.handler.name) else { return };
         self.add_followers(batch, size);
         while batch.len() < size {
-            let Some(next) = self.ready.get_mut(handler).and_then(VecDeque::pop_front) else {
+            let Some(next) = self.ready.get_mut(handler).and_then(ReadyQueue::pop) else {
                 break;
             };
             batch.push(next);
@@ -146,7 +154,7 @@ impl Streams {
 
     /// When the next delivery may start that waits for the rate of its handler only.
     pub(crate) fn next_start(&self, is_open: impl Fn(&str) -> bool) -> Option<Instant> {
-        let ready = self.ready.values().filter_map(VecDeque::front).map(|one| &one.handler);
+        let ready = self.ready.values().filter_map(ReadyQueue::first).map(|one| &one.handler);
         let may_begin =
             |handler: &&std::sync::Arc<Handler>| is_open(handler.name) && self.has_place(handler);
         ready.filter(may_begin).filter_map(|it| self.next_of(it)).min()
@@ -225,7 +233,8 @@ impl Streams {
 
     /// Takes all deliveries of a handler that are not handed out.
     pub(crate) fn take_waiting_of(&mut self, handler: &'static str) -> Vec<Claimed> {
-        let mut waiting = Vec::from(self.ready.remove(handler).unwrap_or_default());
+        let mut waiting: Vec<Claimed> =
+            self.ready.remove(handler).into_iter().flat_map(ReadyQueue::into_all).collect();
         // What is handed out ends the stream itself; the others are over.
         let over: Vec<StreamKey> = waiting.iter().filter_map(Claimed::stream).collect();
         let behind = self.behind.iter_mut().filter(|((of, _), _)| *of == handler);
@@ -239,16 +248,17 @@ impl Streams {
     pub(crate) fn take_waiting(&mut self) -> Vec<Claimed> {
         let behind = std::mem::take(&mut self.behind);
         let mut waiting: Vec<Claimed> = behind.into_values().flatten().collect();
-        waiting.extend(std::mem::take(&mut self.ready).into_values().flatten());
+        waiting
+            .extend(std::mem::take(&mut self.ready).into_values().flat_map(ReadyQueue::into_all));
         waiting.iter().for_each(|one| self.forget(one.handler.name, one.delivery.id.uuid()));
         waiting
     }
 
     fn forget(&mut self, handler: &'static str, id: Uuid) {
-        if self.held.remove(&id)
-            && let Some(count) = self.counts.get_mut(handler)
+        if let Some(priority) = self.held.remove(&id)
+            && let Some(counts) = self.counts.get_mut(handler)
         {
-            *count = count.saturating_sub(1);
+            *counts -= PriorityCounts::one(priority);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ekbatan::action::{Contention, ErrorKind};
+use ekbatan::action::{Contention, ErrorKind, Priority};
 use ekbatan::domain::LockKey;
 use ekbatan::events::{HandlerOptions, Node, Retention};
 use ekbatan::prelude::*;
@@ -42,28 +42,30 @@ mod refused {
 
 /// What an action does with calls of [`PostEntry`].
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Steps {
-    enqueued: Vec<Step>,
+pub struct Steps {
+    pub enqueued: Vec<Step>,
     /// The unique key of a call that is cancelled before.
-    cancelled: Option<String>,
+    pub cancelled: Option<String>,
     /// Whether the action fails at its end.
-    fails: bool,
+    pub fails: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-struct Step {
-    number: i64,
-    after: Option<Duration>,
-    at: Option<DateTime<Utc>>,
-    unique: Option<String>,
-    in_turn: Option<String>,
+pub struct Step {
+    pub number: i64,
+    /// 1 for a high priority, -1 for a low one.
+    pub priority: i64,
+    pub after: Option<Duration>,
+    pub at: Option<DateTime<Utc>>,
+    pub unique: Option<String>,
+    pub in_turn: Option<String>,
 }
 
 struct EnqueueEntries;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the action fails")]
-struct Failed;
+pub struct Failed;
 
 impl Action for EnqueueEntries {
     const NAME: &'static str = "ledger.enqueue_entries";
@@ -77,6 +79,11 @@ impl Action for EnqueueEntries {
         }
         for step in steps.enqueued.clone() {
             let mut call = ctx.plan().enqueue(&PostEntry, posting(step.number));
+            call = match step.priority {
+                1 => call.priority(Priority::High),
+                -1 => call.priority(Priority::Low),
+                _ => call,
+            };
             if let Some(after) = step.after {
                 call = call.after(after);
             }
@@ -109,23 +116,23 @@ fn unique(number: i64, key: &str) -> Steps {
     Steps { enqueued: vec![step], ..Steps::default() }
 }
 
-async fn enqueue(executor: &ActionExecutor, steps: Steps) {
+pub async fn enqueue(executor: &ActionExecutor, steps: Steps) {
     executor.execute(&EnqueueEntries, steps).await.unwrap();
 }
 
 /// Posts entries as [`PostEntry`] does, if and when a test lets it.
 #[derive(Clone)]
-struct Gated {
+pub struct Gated {
     /// A run takes a permit, which it gives back.
-    gate: Arc<Semaphore>,
+    pub gate: Arc<Semaphore>,
     failures: Arc<AtomicU32>,
-    begun: Arc<AtomicU32>,
+    pub begun: Arc<AtomicU32>,
     /// How many run at the moment, and at most.
     running: Arc<[AtomicU32; 2]>,
 }
 
 impl Gated {
-    fn new(permits: usize) -> Self {
+    pub fn new(permits: usize) -> Self {
         Self {
             gate: Arc::new(Semaphore::new(permits)),
             failures: Arc::default(),
@@ -135,7 +142,7 @@ impl Gated {
     }
 
     /// It fails so many times first.
-    fn failing(times: u32) -> Self {
+    pub fn failing(times: u32) -> Self {
         let gated = Self::new(1);
         gated.failures.store(times, Ordering::SeqCst);
         gated
@@ -163,13 +170,13 @@ impl Action for Gated {
 }
 
 /// The numbers of the calls that were run, in their order.
-async fn run(scene: &Scene) -> Vec<i64> {
+pub async fn run(scene: &Scene) -> Vec<i64> {
     let mut entries = scene.entries().find_where(Entry::WALLET.eq("calls")).await.unwrap();
     entries.sort_by_key(|entry| entry.id.uuid());
     entries.iter().map(|entry| entry.wallet_version).collect()
 }
 
-async fn waiting(scene: &Scene) -> u64 {
+pub async fn waiting(scene: &Scene) -> u64 {
     scene.operations().pending(PostEntry::NAME).await.unwrap()
 }
 

@@ -6,7 +6,7 @@ use chrono::{DateTime, Datelike, Utc};
 
 use super::params::params_of;
 use super::{Action, ActionPlan, PlanError};
-use crate::outbox::{CallRecord, EnqueueStep};
+use crate::outbox::{CallRecord, EnqueueStep, Priority};
 
 /// The last year of which every database stores dates.
 const LAST_YEAR: i32 = 9999;
@@ -55,7 +55,14 @@ impl ActionPlan {
                 String::new()
             }
         };
-        let call = CallRecord { action: A::NAME, params, due: None, unique: None, in_turn: None };
+        let call = CallRecord {
+            action: A::NAME,
+            params,
+            due: None,
+            priority: Priority::default(),
+            unique: None,
+            in_turn: None,
+        };
         let at = self.calls.len();
         self.calls.push(EnqueueStep::Enqueue(call));
         EnqueuedCall { plan: self, action: A::NAME, at }
@@ -104,8 +111,17 @@ impl EnqueuedCall<'_> {
         }
     }
 
+    /// Lets the call begin before those of the action with a lower priority, if both are due. What runs is not
+    /// interrupted. A low call runs only when no others are due, so it may wait for long.
+    ///
+    /// A call that is tried again keeps its priority. One that is [in turn](Self::in_turn) waits for the
+    /// earlier ones, whatever their priority.
+    pub fn priority(self, priority: Priority) -> Self {
+        self.set(|call| call.priority = priority)
+    }
+
     /// Enqueues the call only if no other call of the action with this key waits. The other one stays as
-    /// it is, and runs after the commit of this action.
+    /// it is, also in its time and priority, and runs after the commit of this action.
     ///
     /// A call that runs or that was given up does not wait.
     pub fn unique(self, key: impl Into<String>) -> Self {

@@ -68,3 +68,5 @@ pub use fence::{AsFence, Fence};
 pub use key_scope::KeyScope;
 pub use plan::{ActionPlan, StagedChange, StagedEvent};
 pub use retry::{Budget, RetryPolicy};
+
+pub use crate::outbox::Priority;

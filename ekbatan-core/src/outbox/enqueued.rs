@@ -10,6 +10,7 @@ use ekbatan_macros::{Entity, State};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::Priority;
 use crate::domain::Id;
 
 /// What an action does with calls. Steps with the same key take effect in their order.
@@ -30,6 +31,7 @@ pub(crate) struct CallRecord {
     pub(crate) params: String,
     /// The time before which it does not run; `None`: it runs at once.
     pub(crate) due: Option<DateTime<Utc>>,
+    pub(crate) priority: Priority,
     /// Of the calls of the action with the same text, only one waits at a time.
     pub(crate) unique: Option<String>,
     /// Calls of the action with the same text run one after another.

@@ -3,8 +3,8 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::PlacedCall;
 use super::deliveries::{Births, EventKind, ModelVersion, NewDelivery, StoredEvent, Subscriptions};
+use super::{PlacedCall, Priority};
 use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
 use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, StageError, Staged};
@@ -83,6 +83,7 @@ pub(crate) fn records<'e>(
         let content = call.content(action);
         let mut delivery = content.delivery(call.id, index);
         delivery.is_delayed = content.date > action.completed;
+        delivery.priority = call.record.priority;
         births.add(&call.record.action.into(), call.version_of_stream(), delivery, stored.len());
         stored.push((call.id, content));
         rows.push(row(action, Some(content), index, call.id, generation));
@@ -138,6 +139,7 @@ impl Content<'_> {
             event_index: index as i64,
             event_date: self.date,
             is_delayed: false,
+            priority: Priority::Normal,
         }
     }
 

@@ -73,6 +73,30 @@ impl PlainConnection {
         }
     }
 
+    /// Returns how the database would execute a statement, in its own words.
+    pub async fn plan(&mut self, statement: &str) -> String {
+        let explain = match self {
+            Self::Sqlite(_) => "EXPLAIN QUERY PLAN",
+            Self::Postgres(_) => "EXPLAIN",
+            Self::MySql(_) => "EXPLAIN FORMAT=JSON",
+        };
+        let sql = sqlx::raw_sql(AssertSqlSafe(format!("{explain} {statement}")));
+        let lines: Vec<String> = match self {
+            Self::Sqlite(connection) => {
+                let rows = sql.fetch_all(connection).await.unwrap();
+                rows.iter().map(|row| row.get("detail")).collect()
+            }
+            Self::Postgres(connection) => {
+                sql.fetch_all(connection).await.unwrap().iter().map(|row| row.get(0)).collect()
+            }
+            Self::MySql(connection) => {
+                let rows = sql.fetch_all(connection).await.unwrap();
+                rows.iter().map(|row| row.get_unchecked(0)).collect()
+            }
+        };
+        lines.join("\n")
+    }
+
     /// Ends the session at the server.
     pub async fn close(self) {
         match self {

@@ -183,6 +183,7 @@ fn framework(dialect: Dialect) -> Vec<Migration> {
         migration!(14, "remote_calls", "0014_remote_calls.sql"),
         migration!(15, "raise_locked_fences", "0015_raise_locked_fences.sql", only "postgres" = Postgres),
         migration!(16, "windows", "0016_windows.sql"),
+        migration!(17, "priorities", "0017_priorities.sql"),
     ];
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }

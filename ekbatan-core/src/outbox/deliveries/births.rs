@@ -10,7 +10,9 @@ use uuid::Uuid;
 
 use super::known_streams::ModelVersion;
 use super::owner::Reserved;
-use super::{Born, DeliveryHub, DeliveryOwner, NewDelivery, StoredEvent, Subscriptions};
+use super::{
+    Born, DeliveryHub, DeliveryOwner, NewDelivery, PriorityCounts, StoredEvent, Subscriptions,
+};
 use crate::db::{ChangeKind, StageError, Staged};
 use crate::domain::{ShardIdentifier, Value};
 
@@ -103,7 +105,7 @@ impl Births {
     ) -> Result<Vec<Staged>, StageError> {
         let mut rows = Vec::new();
         for version in &mut self.versions {
-            let count = version.events.len();
+            let counts = PriorityCounts::of(version.events.iter().map(|(event, _)| event.priority));
             let handler = &*version.handler;
             let subscriptions = self.subscriptions.as_deref();
             let since = subscriptions.and_then(|all| all.since(handler));
@@ -112,7 +114,7 @@ impl Births {
             let owners = self.owners.iter().enumerate();
             let mut owners = owners.filter(|_| !is_paused && !is_delayed);
             version.owner = owners.find_map(|(at, owner)| {
-                owner.reserve(since, handler, version.of, count).map(|reserved| (at, reserved))
+                owner.reserve(since, handler, version.of, counts).map(|reserved| (at, reserved))
             });
             let node = version.owner.map(|(_, reserved)| reserved.node);
             for (event, position) in &version.events {

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::clock::to_micros;
 use crate::db::{StageError, Staged, stage_new};
 use crate::domain::{Id, New, Stored};
+use crate::outbox::Priority;
 
 /// An event that a handler has not handled yet.
 #[derive(Debug, Clone, PartialEq, Entity)]
@@ -25,6 +26,8 @@ pub struct Delivery {
     pub event_index: i64,
     /// The event.
     pub event_id: Uuid,
+    /// Of those of the handler that are due, a node begins the ones of higher priority first.
+    pub priority: Priority,
     /// The time from which a waiting delivery is tried.
     pub due: DateTime<Utc>,
     /// How many times the handler has failed.
@@ -38,7 +41,7 @@ pub struct Delivery {
 }
 
 /// What a delivery waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, State)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, State)]
 pub enum DeliveryState {
     /// For a node. It was never claimed, and its time has come.
     New,
@@ -96,6 +99,7 @@ pub(crate) struct NewDelivery {
     pub(crate) event_date: DateTime<Utc>,
     /// Whether that time has not come yet.
     pub(crate) is_delayed: bool,
+    pub(crate) priority: Priority,
 }
 
 impl NewDelivery {
@@ -105,7 +109,8 @@ impl NewDelivery {
         handler: &str,
         node: Option<Uuid>,
     ) -> Result<(Staged, Stored<Delivery>), StageError> {
-        let Self { event_id, stream, model_version, event_index, event_date, is_delayed } = *self;
+        let Self { event_id, stream, model_version, event_index, event_date, is_delayed, priority } =
+            *self;
         let delivery = Delivery {
             id: Id::from_uuid(delivery_id(event_id, handler)),
             handler: handler.to_owned(),
@@ -113,6 +118,7 @@ impl NewDelivery {
             model_version,
             event_index,
             event_id,
+            priority,
             due: to_micros(event_date),
             attempts: 0,
             node: node.unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! The deliveries that are due.
 //!
-//! Invariant: a question reads a part of the index on state, handler and date for each handler, and
+//! Invariant: a question reads a part of the index on state, handler, priority and date, and
 //! no more of it than it returns and passes over. So handlers do not wait for each other's
 //! deliveries, however many there are.
 
@@ -13,6 +13,7 @@ use super::{Delivery, DeliveryState, SubscriptionRegistry};
 use crate::clock::to_micros;
 use crate::db::{Arg, Database, DbError, Query, TableInfo};
 use crate::domain::{ColumnDef, Entity, State, Value, ValueType};
+use crate::outbox::Priority;
 
 const HOLDER: &str = "look for deliveries";
 
@@ -23,6 +24,8 @@ pub struct WantedDue<'w> {
     pub state: DeliveryState,
     /// Of the handler with this stored name.
     pub handler: &'w str,
+    /// Of this priority.
+    pub priority: Priority,
     /// Of no stream among these.
     pub except: Vec<Uuid>,
     /// Due from this date on; `None` for all.
@@ -84,11 +87,17 @@ impl Question<'_> {
         let generation = Value::Uuid(SubscriptionRegistry::GENERATION.uuid());
         self.args.push(Arg::One(ValueType::Uuid, generation));
         let mut sql = format!("SELECT id, version AS number FROM {registry} WHERE id = $1");
-        for (number, WantedDue { state, handler, except, from }) in wanted.iter().enumerate() {
+        for (number, WantedDue { state, handler, priority, except, from }) in
+            wanted.iter().enumerate()
+        {
             let name = Value::Text((*handler).to_owned());
             let of_handler = self.compare("handler", "=", name, ValueType::Text)?;
-            // The state is a literal: only so does a server know how many rows have it.
-            let mut condition = format!("state = '{}' AND {of_handler}", state.as_str());
+            // State and priority are literals: only so does a server know how many rows have them.
+            let mut condition = format!(
+                "state = '{}' AND {of_handler} AND priority = {}",
+                state.as_str(),
+                priority.number()
+            );
             if *state != DeliveryState::New {
                 let now = Value::Timestamp(to_micros(now));
                 let is_due = self.compare("due", "<=", now, ValueType::Timestamp)?;

@@ -16,8 +16,9 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::known_streams::{KnownStreams, ModelVersion};
-use super::{Delivery, StoredEvent};
+use super::{Delivery, PriorityCounts, StoredEvent};
 use crate::domain::Stored;
+use crate::outbox::Priority;
 
 /// A delivery that was committed as claimed, with its event.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub struct OwnedHandler {
     pub since: Option<i64>,
     /// Whether the deliveries of one model are handled one after another.
     pub is_ordered: bool,
-    /// How many deliveries the node may hold for it, for commits to give it more.
+    /// How many deliveries of one priority the node may hold for it, for commits to give it more.
     pub most: usize,
     /// Whether the node claims nothing for it at present.
     pub paused: Arc<AtomicBool>,
@@ -71,9 +72,9 @@ struct OwnerState {
     is_closed: bool,
     streams: KnownStreams,
     /// By handler, how many deliveries the worker holds.
-    held: Vec<usize>,
+    held: Vec<PriorityCounts>,
     /// By handler, how many deliveries are reserved, or handed over and not taken yet.
-    reserved: Vec<usize>,
+    reserved: Vec<PriorityCounts>,
     /// By handler, whether it takes nothing at present.
     closed: Vec<bool>,
     arrived: Arrived,
@@ -86,7 +87,7 @@ pub(super) struct Reserved {
     pub(super) node: Uuid,
     handler: usize,
     of: ModelVersion,
-    count: usize,
+    counts: PriorityCounts,
 }
 
 impl DeliveryOwner {
@@ -96,8 +97,8 @@ impl DeliveryOwner {
             node: Some(node),
             is_closed: false,
             streams: KnownStreams::default(),
-            held: vec![0; handlers.len()],
-            reserved: vec![0; handlers.len()],
+            held: vec![PriorityCounts::default(); handlers.len()],
+            reserved: vec![PriorityCounts::default(); handlers.len()],
             closed: handlers.iter().map(|handler| handler.begins_closed).collect(),
             arrived: Arrived::default(),
         };
@@ -116,7 +117,7 @@ impl DeliveryOwner {
         state.streams.clear();
         let born = std::mem::take(&mut state.arrived.born);
         for one in born {
-            self.unreserve(&mut state, &one.delivery.handler);
+            self.unreserve(&mut state, &one.delivery);
             state.arrived.returned.push(one.delivery);
         }
     }
@@ -153,10 +154,10 @@ impl DeliveryOwner {
         let mut state = self.state();
         let arrived = std::mem::take(&mut state.arrived);
         for one in &arrived.born {
-            self.unreserve(&mut state, &one.delivery.handler);
+            self.unreserve(&mut state, &one.delivery);
             if let Some(held) = self.at(&one.delivery.handler).and_then(|at| state.held.get_mut(at))
             {
-                *held += 1;
+                *held += PriorityCounts::one(one.delivery.priority);
             }
         }
         arrived
@@ -164,20 +165,21 @@ impl DeliveryOwner {
 
     /// How many deliveries are reserved, or handed over and not taken yet.
     pub fn in_flight(&self) -> usize {
-        self.state().reserved.iter().sum()
+        self.state().reserved.iter().map(|counts| counts.all()).sum()
     }
 
     /// Says how many deliveries the worker holds, by the name of the handler.
-    pub fn set_held(&self, count: impl Fn(&str) -> usize) {
+    pub fn set_held(&self, count: impl Fn(&str) -> PriorityCounts) {
         let mut state = self.state();
         for (held, handler) in state.held.iter_mut().zip(&self.handlers) {
             *held = count(handler.name);
         }
     }
 
-    /// How many more deliveries of a handler the node may hold, if it holds `most`.
-    pub fn room(&self, handler: &str, most: usize) -> usize {
-        self.at(handler).map_or(0, |at| self.state().room(at, most))
+    /// How many more deliveries of a handler and a priority the node may hold, if it holds `most` of
+    /// one priority.
+    pub fn room(&self, handler: &str, priority: Priority, most: usize) -> usize {
+        self.at(handler).map_or(0, |at| self.state().taken(at).room(priority, most))
     }
 
     /// Says that the worker holds a delivery of a handler's stream that it has claimed.
@@ -205,7 +207,7 @@ impl DeliveryOwner {
             |one: &mut Born| one.delivery.stream == stream && one.delivery.handler == handler;
         let behind: Vec<Born> = state.arrived.born.extract_if(.., is_behind).collect();
         if let Some(reserved) = state.reserved.get_mut(at) {
-            *reserved = reserved.saturating_sub(behind.len());
+            *reserved -= PriorityCounts::of(behind.iter().map(|one| one.delivery.priority));
         }
         behind
     }
@@ -218,7 +220,7 @@ impl DeliveryOwner {
         since: Option<i64>,
         handler: &str,
         of: ModelVersion,
-        count: usize,
+        counts: PriorityCounts,
     ) -> Option<Reserved> {
         let at = self.at(handler)?;
         let of_handler = self.handlers.get(at)?;
@@ -228,21 +230,21 @@ impl DeliveryOwner {
         let mut state = self.state();
         let node = state.node.filter(|_| !state.is_closed)?;
         if state.closed.get(at).is_some_and(|is_closed| *is_closed)
-            || state.room(at, of_handler.most) < count
-            || (of_handler.is_ordered && !state.streams.expect(at, of, count))
+            || !state.taken(at).has_room_for(counts, of_handler.most)
+            || (of_handler.is_ordered && !state.streams.expect(at, of, counts.all()))
         {
             return None;
         }
-        *state.reserved.get_mut(at)? += count;
-        Some(Reserved { node, handler: at, of, count })
+        *state.reserved.get_mut(at)? += counts;
+        Some(Reserved { node, handler: at, of, counts })
     }
 
     /// Gives reserved room back: the deliveries are not committed, or nothing is known of them.
-    pub(super) fn give_up(&self, Reserved { handler, of, count, .. }: Reserved) {
+    pub(super) fn give_up(&self, Reserved { handler, of, counts, .. }: Reserved) {
         let mut state = self.state();
-        state.streams.give_up(handler, of, count);
+        state.streams.give_up(handler, of, counts.all());
         if let Some(of_handler) = state.reserved.get_mut(handler) {
-            *of_handler = of_handler.saturating_sub(count);
+            *of_handler -= counts;
         }
         drop(state);
         self.changed.notify_one();
@@ -251,18 +253,18 @@ impl DeliveryOwner {
     /// Hands over the deliveries of a version that are committed. What the reservation relied on
     /// must hold still: a run may have failed, or the node's identity may be another one.
     pub(super) fn hand_over(&self, reserved: Reserved, born: Vec<Born>) {
-        let Reserved { node, handler, of, count } = reserved;
+        let Reserved { node, handler, of, counts } = reserved;
         let is_ordered = self.handlers.get(handler).is_some_and(|handler| handler.is_ordered);
         let mut state = self.state();
         let is_taken = state.node == Some(node)
             && !state.is_closed
-            && (!is_ordered || state.streams.hold(handler, of, count));
+            && (!is_ordered || state.streams.hold(handler, of, counts.all()));
         if is_taken {
             state.arrived.born.extend(born);
         } else {
             state.arrived.returned.extend(born.into_iter().map(|one| one.delivery));
             if let Some(of_handler) = state.reserved.get_mut(handler) {
-                *of_handler = of_handler.saturating_sub(count);
+                *of_handler -= counts;
             }
         }
         drop(state);
@@ -312,9 +314,10 @@ impl DeliveryOwner {
         self.at(handler).filter(|at| self.handlers.get(*at).is_some_and(|of| of.is_ordered))
     }
 
-    fn unreserve(&self, state: &mut OwnerState, handler: &str) {
-        if let Some(reserved) = self.at(handler).and_then(|at| state.reserved.get_mut(at)) {
-            *reserved = reserved.saturating_sub(1);
+    fn unreserve(&self, state: &mut OwnerState, delivery: &Delivery) {
+        if let Some(reserved) = self.at(&delivery.handler).and_then(|at| state.reserved.get_mut(at))
+        {
+            *reserved -= PriorityCounts::one(delivery.priority);
         }
     }
 
@@ -332,9 +335,10 @@ impl OwnedHandler {
 }
 
 impl OwnerState {
-    fn room(&self, handler: usize, most: usize) -> usize {
-        let of = |counts: &[usize]| counts.get(handler).copied().unwrap_or_default();
-        most.saturating_sub(of(&self.held) + of(&self.reserved))
+    /// What the node holds, or is going to hold.
+    fn taken(&self, handler: usize) -> PriorityCounts {
+        let of = |counts: &[PriorityCounts]| counts.get(handler).copied().unwrap_or_default();
+        of(&self.held) + of(&self.reserved)
     }
 }
 

@@ -21,6 +21,7 @@ use crate::db::{
     TransactionOptions, resolve,
 };
 use crate::domain::{Value, ValueType};
+use crate::outbox::Priority;
 
 /// How many events of other sweeps a sweep looks past. One that stands still has locked a page.
 const MOST_LOCKED: usize = 10_000;
@@ -256,6 +257,7 @@ impl<'r> Found<'r> {
             event_index: number(index).unwrap_or(0),
             event_date: *event_date,
             is_delayed: false,
+            priority: Priority::Normal,
         };
         let model_type = if let Value::Text(name) = model_type { name } else { "" };
         let kind = EventKind { model: model_type, name: event_type };

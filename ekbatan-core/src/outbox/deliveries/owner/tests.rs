@@ -43,6 +43,7 @@ fn born(handler: &str, of: ModelVersion) -> Born {
         event_index: 0,
         event_date,
         is_delayed: false,
+        priority: Priority::Normal,
     };
     let (_, delivery) = delivery.stage(handler, Some(node())).unwrap();
     let event = StoredEvent {
@@ -64,7 +65,15 @@ fn born(handler: &str, of: ModelVersion) -> Born {
 }
 
 fn reserve(owner: &DeliveryOwner, handler: &str, version: i64) -> Option<Reserved> {
-    owner.reserve(SINCE, handler, wallet(version), 1)
+    owner.reserve(SINCE, handler, wallet(version), normal(1))
+}
+
+fn normal(count: usize) -> PriorityCounts {
+    PriorityCounts::of(std::iter::repeat_n(Priority::Normal, count))
+}
+
+fn room(owner: &DeliveryOwner, handler: &str) -> usize {
+    owner.room(handler, Priority::Normal, 4)
 }
 
 fn hand_over(owner: &DeliveryOwner, reserved: Reserved) {
@@ -152,16 +161,30 @@ fn room_is_reserved_until_it_is_given_up_or_held() {
     let owner = owner();
     let reserved = [1, 2, 3, 4].map(|version| reserve(&owner, MAIL, version).unwrap());
     assert!(reserve(&owner, MAIL, 5).is_none());
-    assert_eq!((owner.room(MAIL, 4), owner.room(LEDGER, 4)), (0, 4));
+    assert_eq!((room(&owner, MAIL), room(&owner, LEDGER)), (0, 4));
     owner.give_up(reserved[0]);
-    assert_eq!((owner.room(MAIL, 4), owner.in_flight()), (1, 3));
+    assert_eq!((room(&owner, MAIL), owner.in_flight()), (1, 3));
     hand_over(&owner, reserved[1]);
-    assert_eq!((owner.room(MAIL, 4), owner.in_flight()), (1, 3));
+    assert_eq!((room(&owner, MAIL), owner.in_flight()), (1, 3));
     owner.take();
-    assert_eq!((owner.room(MAIL, 4), owner.in_flight()), (1, 2));
-    owner.set_held(|_| 0);
-    assert_eq!(owner.room(MAIL, 4), 2);
-    assert!(owner.reserve(SINCE, MAIL, wallet(6), 3).is_none(), "all of a version or none");
+    assert_eq!((room(&owner, MAIL), owner.in_flight()), (1, 2));
+    owner.set_held(|_| PriorityCounts::default());
+    assert_eq!(room(&owner, MAIL), 2);
+    assert!(owner.reserve(SINCE, MAIL, wallet(6), normal(3)).is_none(), "all of a version or none");
+}
+
+#[test]
+fn a_node_that_is_full_of_calls_takes_those_of_higher_priority() {
+    let owner = owner();
+    let low = PriorityCounts::of(std::iter::repeat_n(Priority::Low, 4));
+    let reserved = owner.reserve(SINCE, MAIL, wallet(1), low).unwrap();
+    let one = PriorityCounts::one;
+    assert!(owner.reserve(SINCE, MAIL, wallet(2), one(Priority::Low)).is_none());
+    assert!(reserve(&owner, MAIL, 3).is_some());
+    assert!(owner.reserve(SINCE, MAIL, wallet(4), normal(1) + one(Priority::Low)).is_none());
+    assert_eq!((room(&owner, MAIL), owner.in_flight()), (3, 5));
+    owner.give_up(reserved);
+    assert_eq!(owner.room(MAIL, Priority::Low, 4), 3);
 }
 
 #[test]
@@ -182,7 +205,7 @@ fn a_paused_handler_and_a_node_that_ends_reserve_nothing() {
 fn commits_with_other_subscriptions_than_the_handler_has_break_the_chain() {
     for other in [None, Some(2), Some(4)] {
         let owner = owner();
-        assert!(owner.reserve(other, LEDGER, wallet(1), 1).is_none());
+        assert!(owner.reserve(other, LEDGER, wallet(1), normal(1)).is_none());
         hand_over(&owner, reserve(&owner, LEDGER, 1).unwrap());
         owner.pass(|_| other, &[wallet(2)], |_, _| false);
         assert!(reserve(&owner, LEDGER, 3).is_none(), "the sweep may insert one of the second");
