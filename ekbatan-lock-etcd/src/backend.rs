@@ -174,8 +174,9 @@ impl LockBackend for EtcdBackend {
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         match self.queue.first(key).await? {
             Some(first) if first.owner == request.owner => {
+                let granted = self.granted_before(first).await?;
                 self.spares.answered(request.owner);
-                return self.granted_before(first).await;
+                return Ok(granted);
             }
             Some(_) => {}
             None => {

@@ -40,8 +40,10 @@ struct SpareState {
     ready: VecDeque<Spare>,
     /// How many are being granted.
     ordered: usize,
-    /// By owner, the leases granted in advance of takes that have no answer yet, and when they end.
+    /// By owner, the leases of takes that have no answer yet, and when they end.
     unanswered: HashMap<Uuid, (i64, Instant)>,
+    /// How many may be remembered until those are forgotten that have ended.
+    most: usize,
 }
 
 struct Spare {
@@ -79,11 +81,15 @@ impl SpareLeases {
             state.ordered += 1;
             tokio::spawn(self.clone().grant_one(seconds));
         }
-        let Some(Spare { id, ends, .. }) = state.take_for(seconds) else {
-            return LeaseOfTake { id: leases::of_holder(owner), is_granted: false };
+        let (lease, ends) = match state.take_for(seconds) {
+            Some(Spare { id, ends, .. }) => (LeaseOfTake { id, is_granted: true }, ends),
+            None => {
+                let id = leases::of_holder(owner);
+                (LeaseOfTake { id, is_granted: false }, now + left(seconds))
+            }
         };
-        state.remember(owner, id, ends, now);
-        LeaseOfTake { id, is_granted: true }
+        state.remember(owner, lease.id, ends, now);
+        lease
     }
 
     /// The lease of a take of this owner that may be on its way.
@@ -142,8 +148,9 @@ impl SpareState {
 
     /// A take whose lease has ended has no effect any more.
     fn remember(&mut self, owner: Uuid, lease: i64, ends: Instant, now: Instant) {
-        if self.unanswered.len() >= UNANSWERED {
+        if self.unanswered.len() >= self.most.max(UNANSWERED) {
             self.unanswered.retain(|_, (_, ends)| now < *ends);
+            self.most = 2 * self.unanswered.len();
         }
         self.unanswered.insert(owner, (lease, ends));
     }
