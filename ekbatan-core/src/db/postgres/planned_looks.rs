@@ -16,6 +16,9 @@ const SLOW: Duration = Duration::from_millis(5);
 /// left to its defaults.
 const PLANNED: Duration = Duration::from_secs(60);
 
+/// By how much the quickest look is taken to be slower with each further one.
+const LONGER: f64 = 1.1;
+
 /// How many looks are remembered.
 const MOST: usize = 256;
 
@@ -24,7 +27,7 @@ const MOST: usize = 256;
 pub(super) struct PlannedLooks {
     /// Each with the time until which it is planned for each call.
     until: HashMap<Arc<str>, Instant>,
-    /// What the quickest one took.
+    /// What the quickest one took, of late.
     quickest: Option<Duration>,
 }
 
@@ -42,7 +45,9 @@ impl PlannedLooks {
 
     /// Takes note of a look that was planned for its call, and took so long.
     pub(super) fn note_planned(&mut self, took: Duration) {
-        self.quickest = Some(self.quickest.map_or(took, |quickest| quickest.min(took)));
+        // A way that gets longer is known after some looks.
+        let quickest = self.quickest.map_or(took, |quickest| quickest.mul_f64(LONGER).min(took));
+        self.quickest = Some(quickest);
     }
 
     /// Takes note of a look that was prepared, and took so long. Perhaps it failed for that.
