@@ -7,12 +7,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, WantedDue};
 use ekbatan_core::action::Priority;
 use ekbatan_core::domain::{Changed, Id, Stored};
-use ekbatan_core::repository::Repository;
+use ekbatan_core::repository::{PageRequest, Repository};
 use ekbatan_core::shard::Shard;
 use futures_util::future::join_all;
 use uuid::Uuid;
@@ -75,6 +76,10 @@ pub(crate) struct Claims<'c> {
     pub(crate) held: &'c HashSet<Uuid>,
     /// By handler, the models whose streams the round skips.
     pub(crate) passed_over: &'c HashMap<&'static str, Vec<Uuid>>,
+    /// Whether each run is claimed by itself, because a claim of the last round has failed.
+    pub(crate) apart: bool,
+    /// Whether a claim has failed in this round.
+    pub(crate) has_failed: AtomicBool,
     /// How many deliveries are looked at in one round; more, if there are many handlers.
     pub(crate) at_once: usize,
     /// Whether the round looks from the start of the index.
@@ -114,14 +119,7 @@ impl Claims<'_> {
         let most = (self.at_once / open.len()).max(FEWEST);
         let due = self.shard.due(&wanted, now, most).await?;
         let chosen = self.choose(&wanted, &due.deliveries, room, most);
-        let chosen: Vec<_> = chosen.into_iter().map(Id::from_uuid).collect();
-        let mut found = Vec::with_capacity(chosen.len());
-        for row in self.deliveries.find_by_ids(&chosen).await? {
-            let Some(handler) = self.handlers.get(&row.handler) else { continue };
-            if STATES.contains(&row.state) {
-                found.push((handler.clone(), row));
-            }
-        }
+        let found = self.claimable(chosen).await?;
         for (question, ids) in wanted.iter().zip(&due.deliveries) {
             // A stream that was passed over may have older ones.
             if question.except.iter().all(Uuid::is_nil) {
@@ -132,7 +130,27 @@ impl Claims<'_> {
         Ok(Some(Candidates { found, generation: due.generation }))
     }
 
-    /// What is asked for each name, state and priority. What a handler has no room for is not asked.
+    /// Those of these deliveries that can be claimed still.
+    async fn claimable(&self, ids: Vec<Uuid>) -> Result<Vec<Candidate>, EventsError> {
+        let mut found = Vec::with_capacity(ids.len());
+        if ids.is_empty() {
+            return Ok(found);
+        }
+        // There are few sizes, because each is a statement of its own.
+        let request = PageRequest::first(ids.len().next_power_of_two())
+            .filter(Delivery::ID.is_in(ids.into_iter().map(Id::from_uuid).collect::<Vec<_>>()))
+            .by_index();
+        for row in self.deliveries.page(request).await?.rows {
+            let Some(handler) = self.handlers.get(&row.handler) else { continue };
+            if STATES.contains(&row.state) {
+                found.push((handler.clone(), row));
+            }
+        }
+        Ok(found)
+    }
+
+    /// What is asked for each name, state and priority. All priorities of a handler are asked that has room
+    /// for one: so there are few different statements.
     fn wanted<'n>(&self, open: &[Open<'n>], look_from: &LookFrom) -> Vec<WantedDue<'n>> {
         let passed_over = |name: &str| self.passed_over.get(name).filter(|of| !of.is_empty());
         let any = open.iter().any(|of| passed_over(of.handler.name).is_some());
@@ -144,7 +162,7 @@ impl Claims<'_> {
             if any && except.is_empty() {
                 except.push(Uuid::nil());
             }
-            for (priority, _) in room.iter().filter(|(_, room)| *room > 0) {
+            for (priority, _) in *room {
                 for state in STATES {
                     questions.push(WantedDue {
                         state,
@@ -229,7 +247,8 @@ impl Claims<'_> {
             }));
         }
         let put_off = put_off(self.deliveries, obstructed, now).await?;
-        let groups = groups(runs).into_iter().map(|runs| self.claim_runs(runs, now));
+        let together = if self.apart { 1 } else { TOGETHER };
+        let groups = groups(runs, together).into_iter().map(|runs| self.claim_runs(runs, now));
         let claimed = join_all(groups).await.into_iter().flatten().collect();
         let claimed = self.with_events(claimed).await?;
         Ok(ClaimedRound { claimed, elsewhere, put_off })
@@ -293,12 +312,17 @@ impl Claims<'_> {
                 let runs = runs.into_iter().map(|run| self.claim_run(run, now));
                 join_all(runs).await.into_iter().flatten().collect()
             }
-            // A later round tries them again, in other company.
+            // One row may be locked. To try each run now would take too long for one round.
             Err(error) => {
-                tracing::warn!(%error, "deliveries were not claimed");
+                self.note_failure(&error);
                 Vec::new()
             }
         }
+    }
+
+    fn note_failure(&self, error: &EventsError) {
+        self.has_failed.store(true, Ordering::Relaxed);
+        tracing::warn!(%error, "deliveries were not claimed");
     }
 
     fn claiming(&self, row: Stored<Delivery>) -> Changed<Delivery> {
@@ -326,7 +350,7 @@ impl Claims<'_> {
                 Err(error) => {
                     is_broken = true;
                     if !error.is_stale() {
-                        tracing::warn!(%error, "deliveries were not claimed");
+                        self.note_failure(&error);
                     }
                 }
             }
@@ -360,12 +384,12 @@ impl Claims<'_> {
     }
 }
 
-/// Whole runs, in groups of about as many deliveries as are claimed together.
-fn groups(runs: Vec<Vec<Candidate>>) -> Vec<Vec<Vec<Candidate>>> {
+/// Whole runs, in groups of about `together` deliveries.
+fn groups(runs: Vec<Vec<Candidate>>, together: usize) -> Vec<Vec<Vec<Candidate>>> {
     let mut groups: Vec<Vec<Vec<Candidate>>> = Vec::new();
-    let mut size = TOGETHER;
+    let mut size = together;
     for run in runs.into_iter().filter(|run| !run.is_empty()) {
-        if size >= TOGETHER {
+        if size >= together {
             groups.push(Vec::new());
             size = 0;
         }

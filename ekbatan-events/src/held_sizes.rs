@@ -33,7 +33,7 @@ impl HeldSizes {
         handler: &Handler,
         room: &Room,
         claimed: PriorityCounts,
-        left: usize,
+        left: PriorityCounts,
     ) {
         self.of(handler).claimed(room, claimed, left);
     }
@@ -63,8 +63,12 @@ impl HeldSize {
         Self { least, size: least, full: Default::default() }
     }
 
-    fn claimed(&mut self, room: &Room, claimed: PriorityCounts, left: usize) {
-        if self.full.contains(&true) && left == 0 {
+    fn claimed(&mut self, room: &Room, claimed: PriorityCounts, left: PriorityCounts) {
+        let mut full = Priority::ALL.into_iter().filter(|of| self.full[of.position()]);
+        let most_urgent = full.next();
+        // Low calls that wait because others are due say nothing of how quick the handler is.
+        let left = most_urgent.map_or(left.all(), |priority| left.not_lower(priority));
+        if most_urgent.is_some() && left == 0 {
             self.size = (self.size * 2).min(MOST);
         } else if left > self.size / 4 {
             self.size = (self.size / 2).max(self.least);
@@ -76,7 +80,7 @@ impl HeldSize {
 
     fn is_half_empty(&self, held: PriorityCounts) -> bool {
         let mut full = Priority::ALL.into_iter().filter(|of| self.full[of.position()]);
-        full.any(|priority| held.not_lower(priority) <= self.size / 2)
+        full.any(|priority| held.room(priority, self.size) >= self.size.div_ceil(2))
     }
 }
 
@@ -94,7 +98,7 @@ mod tests {
 
     /// Takes note of a look for events.
     fn claimed(size: &mut HeldSize, room: usize, claimed: usize, left: usize) {
-        size.claimed(&vec![(Priority::Normal, room)], normal(claimed), left);
+        size.claimed(&vec![(Priority::Normal, room)], normal(claimed), normal(left));
     }
 
     #[test]
@@ -133,12 +137,26 @@ mod tests {
         let mut size = HeldSize::new(64);
         let room = |low| vec![(Priority::High, 64), (Priority::Normal, 64), (Priority::Low, low)];
         let low = counts(Priority::Low, 64);
-        size.claimed(&room(64), low, 0);
+        size.claimed(&room(64), low, normal(0));
         assert!(!size.is_half_empty(low));
-        size.claimed(&room(0), counts(Priority::High, 64), 64);
+        size.claimed(&room(0), counts(Priority::High, 64), low);
         assert!(!size.is_half_empty(low + counts(Priority::High, 33)));
         assert!(size.is_half_empty(low + counts(Priority::High, 32)));
-        size.claimed(&room(0), counts(Priority::High, 10), 64);
-        assert!(!size.is_half_empty(low), "there was no more that is high");
+        size.claimed(&room(0), counts(Priority::High, 10), low);
+        assert!(!size.is_half_empty(low + low), "there was no more that is high");
+    }
+
+    #[test]
+    fn quick_calls_get_more_at_a_time_while_low_ones_wait() {
+        let mut size = HeldSize::new(64);
+        let low = counts(Priority::Low, 64);
+        let mut sizes = Vec::new();
+        for _ in 0..6 {
+            let room = size.size;
+            let room = vec![(Priority::High, room), (Priority::Normal, room), (Priority::Low, 0)];
+            size.claimed(&room, counts(Priority::High, size.size), low);
+            sizes.push(size.size);
+        }
+        assert_eq!(sizes, [64, 128, 256, 512, 1_024, 1_024]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{
@@ -48,6 +49,8 @@ pub(crate) struct Poll {
     pub(crate) checks: bool,
     pub(crate) unheld: Unheld,
     pub(crate) look_from: LookFrom,
+    /// Whether claims are made one by one.
+    pub(crate) claims_apart: bool,
     /// How many new deliveries of one priority the round claims at most, and how many others.
     pub(crate) claimed_at_once: usize,
     /// To how many events the round gives their deliveries at most.
@@ -61,6 +64,8 @@ pub(crate) struct Polled {
     pub(crate) elsewhere: Vec<StreamKey>,
     /// Whether the next round may find something at once.
     pub(crate) is_busy: bool,
+    /// Whether a claim has failed, for another reason than that another node was faster.
+    pub(crate) has_failed: bool,
     pub(crate) unheld: Unheld,
     pub(crate) look_from: LookFrom,
 }
@@ -78,6 +83,8 @@ impl Poll {
             node: self.node,
             held: &self.held,
             passed_over: &self.passed_over,
+            apart: self.claims_apart,
+            has_failed: AtomicBool::new(false),
             at_once: self.claimed_at_once,
             finds_all: self.checks,
         };
@@ -106,8 +113,9 @@ impl Poll {
         let ClaimedRound { claimed, elsewhere, put_off } =
             claims.claim(candidates, self.now).await?;
         let is_busy = swept.events > 0 || !claimed.is_empty() || put_off > 0;
+        let has_failed = claims.has_failed.into_inner();
         let Self { unheld, look_from, .. } = self;
-        Ok(Polled { claimed, elsewhere, is_busy, unheld, look_from })
+        Ok(Polled { claimed, elsewhere, is_busy, has_failed, unheld, look_from })
     }
 
     /// Releases deliveries that this node has claimed and does not hold.

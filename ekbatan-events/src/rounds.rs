@@ -44,6 +44,8 @@ pub(crate) struct Rounds {
     /// The streams that the last round has passed over because the node held enough of them.
     held_enough: HashSet<StreamKey>,
     pub(crate) held_sizes: HeldSizes,
+    /// Whether claims are made one by one, because one has failed: perhaps its row is locked.
+    pub(crate) claims_apart: bool,
     /// By handler, how many deliveries the round may claim.
     pub(crate) room: HashMap<&'static str, Room>,
     /// The streams in which a run has failed since the round began. The deliveries that the round
@@ -67,6 +69,7 @@ impl Rounds {
             elsewhere: Elsewhere::default(),
             held_enough: HashSet::new(),
             held_sizes: HeldSizes::default(),
+            claims_apart: false,
             room: HashMap::new(),
             failed_meanwhile: HashSet::new(),
             closed_meanwhile: HashSet::new(),
@@ -101,8 +104,9 @@ impl Rounds {
     /// Remembers what a round has found out. Returns what it claimed, and whether the next one may
     /// find something at once.
     pub(crate) fn note(&mut self, polled: Polled) -> (Vec<Claimed>, bool) {
-        let Polled { claimed, elsewhere, is_busy, unheld, look_from } = polled;
+        let Polled { claimed, elsewhere, is_busy, has_failed, unheld, look_from } = polled;
         (self.unheld, self.look_from) = (unheld, look_from);
+        self.claims_apart = has_failed;
         let now = Instant::now();
         elsewhere.into_iter().for_each(|stream| self.elsewhere.leave(stream, now));
         (claimed, is_busy)

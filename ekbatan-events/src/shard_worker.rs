@@ -185,17 +185,10 @@ impl ShardWorker {
             let runner = self.runner.clone();
             work.runs.spawn(async move { (epoch, runner.run_all(claimed).await) });
         }
-        let rounds = &mut work.rounds;
-        if rounds.under_way.is_none() && Instant::now() >= rounds.next {
-            let checks = rounds.begin();
-            let memory =
-                (std::mem::take(&mut rounds.unheld), std::mem::take(&mut rounds.look_from));
-            let passed_over = rounds.passed_over(&work.streams);
-            rounds.room = self.room(&mut rounds.held_sizes, &work.relays);
-            let room = rounds.room.clone();
-            let poll = self.poll(&work.streams, node, checks, memory, passed_over, room);
-            rounds.under_way = poll.map(Polling::start);
-            rounds.next = Instant::now() + rounds.pause;
+        if work.rounds.under_way.is_none() && Instant::now() >= work.rounds.next {
+            let poll = self.poll(work, node);
+            work.rounds.under_way = poll.map(Polling::start);
+            work.rounds.next = Instant::now() + work.rounds.pause;
         }
     }
 
@@ -228,7 +221,7 @@ impl ShardWorker {
                     let Some(room) = rounds.room.get(handler.name) else { continue };
                     let of_handler = claimed.iter().filter(|one| one.handler.name == handler.name);
                     let counts = PriorityCounts::of(of_handler.map(|one| one.delivery.priority));
-                    let left = work.streams.counts(handler.name).all();
+                    let left = work.streams.counts(handler.name);
                     rounds.held_sizes.claimed(handler, room, counts, left);
                 }
                 let late: Vec<Claimed> = claimed.extract_if(.., is_late).collect();
@@ -260,14 +253,14 @@ impl ShardWorker {
     /// Begins a round, if any handler may get something.
     fn poll(
         &self,
-        streams: &Streams,
+        work: &mut Work,
         node: Uuid,
-        checks: bool,
-        (unheld, look_from): (Unheld, LookFrom),
-        passed_over: HashMap<&'static str, Vec<Uuid>>,
-        mut room: HashMap<&'static str, Room>,
     ) -> Option<BoxFuture<'static, Result<Polled, EventsError>>> {
         let subscriptions = self.hub.of(self.runner.shard.identifier())?;
+        let Work { streams, rounds, relays, .. } = work;
+        let checks = rounds.begin();
+        rounds.room = self.room(&mut rounds.held_sizes, relays);
+        let mut room = rounds.room.clone();
         room.retain(|handler, _| !subscriptions.is_paused(handler));
         let poll = Poll {
             shard: self.runner.shard.clone(),
@@ -278,12 +271,13 @@ impl ShardWorker {
             subscriptions,
             node,
             held: streams.held(),
-            passed_over,
+            passed_over: rounds.passed_over(streams),
             room,
             now: self.runner.clock.now(),
             checks,
-            unheld,
-            look_from,
+            unheld: std::mem::take(&mut rounds.unheld),
+            look_from: std::mem::take(&mut rounds.look_from),
+            claims_apart: rounds.claims_apart,
             claimed_at_once: self.settings.claimed_at_once,
             swept_at_once: self.settings.swept_at_once,
         };
@@ -435,6 +429,7 @@ impl ShardWorker {
             checks: true,
             unheld: Unheld::of_ending_node(),
             look_from: LookFrom::default(),
+            claims_apart: false,
             claimed_at_once: self.settings.claimed_at_once,
             swept_at_once: self.settings.swept_at_once,
         };

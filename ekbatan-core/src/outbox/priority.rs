@@ -65,8 +65,8 @@ impl Field for Priority {
 
     fn from_value(value: Value) -> Result<Self, FieldError> {
         match value {
-            // A number of a later release is read as the nearest one: an error would stop all calls that
-            // are read together with this one.
+            // Looks find these three numbers only. Another one that is read together with them is no error,
+            // which would stop all of them.
             Value::Int(number) => Ok(match number.signum() {
                 1 => Self::High,
                 -1 => Self::Low,
