@@ -7,6 +7,7 @@ use super::fence::check;
 use super::form::{Form, Group, Role};
 use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{ChangeKind, ColumnInfo, RowChange, Syntax, TableInfo};
+use crate::domain::ValueType;
 
 /// The columns that a change binds, with their positions.
 pub(super) fn written(
@@ -206,11 +207,14 @@ pub(super) fn folded(form: &Form) -> String {
                     .collect();
                 let mut sql = String::new();
                 insert_into(&mut sql, table);
+                let is_listed = |position| !is_taken_by_index(table, position);
                 let values: Vec<String> = arrays
                     .iter()
-                    .map(|(position, column, _)| assigned(&format!("v.c{position}"), column))
+                    .map(|(position, column, array)| {
+                        assigned(&value(*position, array, is_listed(*position)), column)
+                    })
                     .collect();
-                let source = unnest(&batch, &arrays, &[]);
+                let source = unnest(&batch, &arrays, &[], is_listed);
                 let _ = write!(
                     sql,
                     " SELECT {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch]",
@@ -228,19 +232,23 @@ pub(super) fn folded(form: &Form) -> String {
                 let source = format!("unnest({batch}, {ordinal}, {})", keys.join(", "));
                 let strength = Some(Strength::NoKeyUpdate);
                 add(&mut locks, Lock { name, table, sources: vec![source], strength });
+                let is_listed = |position| {
+                    is_key_or_version(table, position) || !is_taken_by_index(table, position)
+                };
                 let set: Vec<String> = arrays
                     .iter()
                     .filter(|(position, ..)| *position != 0)
-                    .map(|(position, column, _)| {
+                    .map(|(position, column, array)| {
                         let name = PostgresSyntax.quote(&column.name);
                         if Some(*position) == table.table.version {
                             format!("{name} = v.c{position} + v.steps")
                         } else {
-                            format!("{name} = {}", assigned(&format!("v.c{position}"), column))
+                            let value = value(*position, array, is_listed(*position));
+                            format!("{name} = {}", assigned(&value, column))
                         }
                     })
                     .collect();
-                let source = unnest(&batch, &arrays, &[("steps", &steps)]);
+                let source = unnest(&batch, &arrays, &[("steps", &steps)], is_listed);
                 writes.push(format!(
                     "w{n} AS (UPDATE {target} t SET {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
                     set.join(", "),
@@ -257,7 +265,7 @@ pub(super) fn folded(form: &Form) -> String {
                 add(&mut locks, Lock { name, table, sources: vec![source], strength });
                 writes.push(format!(
                     "w{n} AS (DELETE FROM {target} t USING {} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
-                    unnest(&batch, &keys, &[]),
+                    unnest(&batch, &keys, &[], |_| true),
                     guard(table)
                 ));
             }
@@ -304,18 +312,49 @@ pub(super) fn folded(form: &Form) -> String {
     )
 }
 
-/// The rows of a group as a table `v`.
+/// Whether the values of a column are taken from their array one by one, by the number of the row. That is done if each
+/// takes a step: if all have one width and none is null. Otherwise the server would count its way to each value.
+///
+/// A list in `unnest` costs the server a table in memory of 16 kB, however few rows there are.
+fn is_taken_by_index(table: &TableInfo, position: usize) -> bool {
+    let column = &table.table.columns[position];
+    let has_one_width = match column.ty {
+        ValueType::Bool
+        | ValueType::Int
+        | ValueType::Float
+        | ValueType::Uuid
+        | ValueType::Date
+        | ValueType::Timestamp => true,
+        ValueType::Text | ValueType::Json | ValueType::Bytes | ValueType::Decimal => false,
+    };
+    has_one_width && !column.nullable
+}
+
+/// The value of a column in a row of [`unnest`].
+fn value(position: usize, array: &str, is_listed: bool) -> String {
+    if is_listed { format!("v.c{position}") } else { format!("({array})[v.n]") }
+}
+
+/// The rows of a group as a table `v`, which numbers them and has the columns that are listed.
 fn unnest(
     batch: &str,
     arrays: &[(usize, &ColumnInfo, String)],
     others: &[(&str, &String)],
+    is_listed: impl Fn(usize) -> bool,
 ) -> String {
+    let listed = || arrays.iter().filter(|(position, ..)| is_listed(*position));
     let names = others.iter().map(|(name, _)| (*name).to_owned());
-    let names: Vec<String> =
-        names.chain(arrays.iter().map(|(position, ..)| format!("c{position}"))).collect();
+    let names = names.chain(listed().map(|(position, ..)| format!("c{position}")));
+    let names: Vec<String> = std::iter::once("batch".to_owned()).chain(names).collect();
     let values = others.iter().map(|(_, array)| array.as_str());
-    let values: Vec<&str> = values.chain(arrays.iter().map(|(.., array)| array.as_str())).collect();
-    format!("unnest({batch}, {}) AS v(batch, {})", values.join(", "), names.join(", "))
+    let values = values.chain(listed().map(|(.., array)| array.as_str()));
+    let values: Vec<&str> = std::iter::once(batch).chain(values).collect();
+    let (values, names) = (values.join(", "), names.join(", "));
+    if listed().count() == arrays.len() {
+        format!("unnest({values}) AS v({names})")
+    } else {
+        format!("unnest({values}) WITH ORDINALITY AS v({names}, n)")
+    }
 }
 
 #[cfg(test)]
@@ -324,8 +363,6 @@ mod tests {
 
     use super::*;
     use crate::db::fixtures::{SHORT_EVENTS, WALLETS, change, table};
-    use crate::domain::ValueType;
-
     fn wallets() -> Arc<TableInfo> {
         table(&WALLETS, |column| match (column.ty, column.name) {
             (_, "updated_date") => "timestamptz",
@@ -404,11 +441,11 @@ mod tests {
              FROM (SELECT u.batch, sum(u.missing) AS missing \
              FROM (SELECT w.batch, w.missing FROM unnest($1::int4[]) WITH ORDINALITY AS w(missing, batch) \
              UNION ALL SELECT n.batch, -1 FROM n) u GROUP BY u.batch) s), \
-             w0 AS (INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT v.c0, v.c1::jsonb \
-             FROM unnest($2::int4[], $3::uuid[], $4::text[]) AS v(batch, c0, c1) WHERE ((SELECT ok FROM g))[v.batch]), \
+             w0 AS (INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT ($3::uuid[])[v.n], v.c1::jsonb \
+             FROM unnest($2::int4[], $4::text[]) WITH ORDINALITY AS v(batch, c1, n) WHERE ((SELECT ok FROM g))[v.batch]), \
              w1 AS (UPDATE \"wallets\" t SET \"balance\" = v.c1, \"version\" = v.c2 + v.steps, \
-             \"updated_date\" = (v.c4 AT TIME ZONE 'UTC') \
-             FROM unnest($5::int4[], $7::int8[], $8::uuid[], $9::numeric[], $10::int8[], $11::timestamp[]) AS v(batch, steps, c0, c1, c2, c4) \
+             \"updated_date\" = (($11::timestamp[])[v.n] AT TIME ZONE 'UTC') \
+             FROM unnest($5::int4[], $7::int8[], $8::uuid[], $9::numeric[], $10::int8[]) WITH ORDINALITY AS v(batch, steps, c0, c1, c2, n) \
              WHERE ((SELECT ok FROM g))[v.batch] AND t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2])) \
              SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), NULL::int4[]"
         );
