@@ -1,4 +1,4 @@
-//! The rows that stand before the candidates of a round, of which the round claims what is possible.
+//! The rows that stand before the candidates of a round. They decide which candidates the round claims.
 
 use std::collections::{HashMap, HashSet};
 
