@@ -1,8 +1,8 @@
 //! Leases that are granted in advance, so that a take waits for one write of the members and not for two.
 //!
 //! Invariants: a lease is for one take. It is granted for a second more than its term and used within that
-//! second, so the holder has its whole term. One that is not used within that second is revoked. The lease of a
-//! take is remembered until the take is answered: a further try of the same owner uses that lease, and an
+//! second, so the holder has its whole term. One that is not used within that second is revoked at a later take. The
+//! lease of a take is remembered until the take is answered: a further try of the same owner uses that lease, and an
 //! owner that gives up revokes it.
 
 use std::collections::{HashMap, VecDeque};
