@@ -44,7 +44,10 @@ async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
         let mut waiter = async move {
             let lease = locks.acquire(&key, LONG).await.unwrap();
             served.lock().unwrap().entry(n % leases).or_default().push(n);
-            lease.release().await
+            let is_held = lease.check().is_ok();
+            // Whether it was released is not known if the server does not answer for seconds.
+            lease.release().await;
+            is_held
         }
         .boxed();
         // Each waiter enters the queue before the next one.
@@ -57,14 +60,17 @@ async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
     }
     let begun = Instant::now();
     drop(held);
-    while let Some(released) = waiters.join_next().await {
-        assert!(released.unwrap(), "the lease was held until its release");
+    while let Some(was_held) = waiters.join_next().await {
+        assert!(was_held.unwrap(), "the lease was held until its release");
     }
     let took = begun.elapsed();
     over.store(true, Ordering::SeqCst);
     let most = looking.await.unwrap();
     println!("{kind:?}: {waiting} served in {took:?}, at most {most} connections");
-    assert!(most <= kind.connections(), "{most} connections");
+    // A connection whose server did not answer in time is replaced while other calls still use it.
+    assert!(most <= 2 * kind.connections(), "{most} connections");
+    let few = format!("at most {} connections", kind.connections());
+    support::until(&few, async || server.connections().await <= kind.connections()).await;
 
     let served = std::mem::take(&mut *served.lock().unwrap());
     assert_eq!(served.values().map(Vec::len).sum::<usize>(), waiting);
