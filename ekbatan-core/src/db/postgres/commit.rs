@@ -6,12 +6,13 @@ use std::sync::Arc;
 use sqlx::postgres::PgArguments;
 use sqlx::{Arguments, AssertSqlSafe, Row};
 
+use super::arrays::written;
 use super::connection::PostgresConnection;
 use super::decode::{bind, bind_many};
 use super::error::classify;
 use super::form::{Form, Group, Role};
 use super::range::check_column;
-use super::statement::{folded, single, written};
+use super::statement::{folded, single};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, ExpectedRow, FenceCheck, RowChange, RowRef,
 };

@@ -10,10 +10,11 @@ use std::collections::HashMap;
 use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either};
 
+use super::arrays::written;
 use super::connection::PostgresConnection;
 use super::error::classify;
 use super::literal::{literal, quoted, wire_literal};
-use super::statement::{Strength, written};
+use super::statement::Strength;
 use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, ExpectedRow, FenceCheck, RowChange, Syntax,

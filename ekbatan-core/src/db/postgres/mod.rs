@@ -1,5 +1,6 @@
 //! PostgreSQL: a commit is one statement, and so one round trip.
 
+mod arrays;
 mod commit;
 mod connection;
 mod decode;

@@ -3,23 +3,11 @@
 
 use std::fmt::Write as _;
 
+use super::arrays::{arrays, is_key_or_version, rows, written};
 use super::fence::check;
 use super::form::{Form, Group, Role};
 use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{ChangeKind, ColumnInfo, RowChange, Syntax, TableInfo};
-use crate::domain::ValueType;
-
-/// The columns that a change binds, with their positions.
-pub(super) fn written(
-    table: &TableInfo,
-    kind: ChangeKind,
-) -> impl Iterator<Item = (usize, &ColumnInfo)> {
-    kind.written(table).map(|position| (position, &table.columns[position]))
-}
-
-fn is_key_or_version(table: &TableInfo, position: usize) -> bool {
-    position == 0 || Some(position) == table.table.version
-}
 
 /// Commits one changed row and one record, with scalar parameters: the most frequent case.
 ///
@@ -202,70 +190,55 @@ pub(super) fn folded(form: &Form) -> String {
         let name = format!("l{n}");
         match role {
             Role::Insert => {
-                let arrays: Vec<(usize, &ColumnInfo, String)> = written(table, ChangeKind::Insert)
-                    .map(|(position, column)| (position, column, parameter(wire(position))))
-                    .collect();
+                let arrays = arrays(table, ChangeKind::Insert, &mut parameter);
                 let mut sql = String::new();
                 insert_into(&mut sql, table);
-                let is_listed = |position| !is_taken_by_index(table, position);
-                let values: Vec<String> = arrays
-                    .iter()
-                    .map(|(position, column, array)| {
-                        assigned(&value(*position, array, is_listed(*position)), column)
-                    })
-                    .collect();
-                let source = unnest(&batch, &arrays, &[], is_listed);
+                let values: Vec<String> =
+                    arrays.iter().map(|array| assigned(&array.value(), array.column)).collect();
                 let _ = write!(
                     sql,
-                    " SELECT {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch]",
-                    values.join(", ")
+                    " SELECT {} FROM {} WHERE ((SELECT ok FROM g))[v.batch]",
+                    values.join(", "),
+                    rows(&batch, &arrays)
                 );
                 writes.push(format!("w{n} AS ({sql})"));
             }
             Role::Update => {
                 let steps = parameter("int8");
-                let arrays: Vec<(usize, &ColumnInfo, String)> = written(table, ChangeKind::Update)
-                    .map(|(position, column)| (position, column, parameter(wire(position))))
-                    .collect();
-                let keys = arrays.iter().filter(|(at, ..)| is_key_or_version(table, *at));
-                let keys: Vec<&str> = keys.map(|(.., array)| array.as_str()).collect();
+                let arrays = arrays(table, ChangeKind::Update, &mut parameter);
+                let keys = arrays.iter().filter(|array| is_key_or_version(table, array.position));
+                let keys: Vec<&str> = keys.map(|array| array.parameter.as_str()).collect();
                 let source = format!("unnest({batch}, {ordinal}, {})", keys.join(", "));
                 let strength = Some(Strength::NoKeyUpdate);
                 add(&mut locks, Lock { name, table, sources: vec![source], strength });
-                let is_listed = |position| {
-                    is_key_or_version(table, position) || !is_taken_by_index(table, position)
-                };
                 let set: Vec<String> = arrays
                     .iter()
-                    .filter(|(position, ..)| *position != 0)
-                    .map(|(position, column, array)| {
-                        let name = PostgresSyntax.quote(&column.name);
-                        if Some(*position) == table.table.version {
-                            format!("{name} = v.c{position} + v.steps")
+                    .filter(|array| array.position != 0)
+                    .map(|array| {
+                        let name = PostgresSyntax.quote(&array.column.name);
+                        if Some(array.position) == table.table.version {
+                            format!("{name} = {} + ({steps})[v.n]", array.value())
                         } else {
-                            let value = value(*position, array, is_listed(*position));
-                            format!("{name} = {}", assigned(&value, column))
+                            format!("{name} = {}", assigned(&array.value(), array.column))
                         }
                     })
                     .collect();
-                let source = unnest(&batch, &arrays, &[("steps", &steps)], is_listed);
                 writes.push(format!(
-                    "w{n} AS (UPDATE {target} t SET {} FROM {source} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
+                    "w{n} AS (UPDATE {target} t SET {} FROM {} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
                     set.join(", "),
+                    rows(&batch, &arrays),
                     guard(table)
                 ));
             }
             Role::Delete => {
-                let keys: Vec<(usize, &ColumnInfo, String)> = written(table, ChangeKind::Delete)
-                    .map(|(position, column)| (position, column, parameter(wire(position))))
-                    .collect();
-                let arrays: Vec<&str> = keys.iter().map(|(.., array)| array.as_str()).collect();
-                let source = format!("unnest({batch}, {ordinal}, {})", arrays.join(", "));
+                let arrays = arrays(table, ChangeKind::Delete, &mut parameter);
+                let keys: Vec<&str> = arrays.iter().map(|array| array.parameter.as_str()).collect();
+                let source = format!("unnest({batch}, {ordinal}, {})", keys.join(", "));
                 let strength = Some(Strength::Update);
                 add(&mut locks, Lock { name, table, sources: vec![source], strength });
                 writes.push(format!(
                     "w{n} AS (DELETE FROM {target} t USING {} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
-                    unnest(&batch, &keys, &[], |_| true),
+                    rows(&batch, &arrays),
                     guard(table)
                 ));
             }
@@ -312,57 +285,14 @@ pub(super) fn folded(form: &Form) -> String {
     )
 }
 
-/// Whether the values of a column are taken from their array one by one, by the number of the row. That is done if each
-/// takes a step: if all have one width and none is null. Otherwise the server would count its way to each value.
-///
-/// A list in `unnest` costs the server a table in memory of 16 kB, however few rows there are.
-fn is_taken_by_index(table: &TableInfo, position: usize) -> bool {
-    let column = &table.table.columns[position];
-    let has_one_width = match column.ty {
-        ValueType::Bool
-        | ValueType::Int
-        | ValueType::Float
-        | ValueType::Uuid
-        | ValueType::Date
-        | ValueType::Timestamp => true,
-        ValueType::Text | ValueType::Json | ValueType::Bytes | ValueType::Decimal => false,
-    };
-    has_one_width && !column.nullable
-}
-
-/// The value of a column in a row of [`unnest`].
-fn value(position: usize, array: &str, is_listed: bool) -> String {
-    if is_listed { format!("v.c{position}") } else { format!("({array})[v.n]") }
-}
-
-/// The rows of a group as a table `v`, which numbers them and has the columns that are listed.
-fn unnest(
-    batch: &str,
-    arrays: &[(usize, &ColumnInfo, String)],
-    others: &[(&str, &String)],
-    is_listed: impl Fn(usize) -> bool,
-) -> String {
-    let listed = || arrays.iter().filter(|(position, ..)| is_listed(*position));
-    let names = others.iter().map(|(name, _)| (*name).to_owned());
-    let names = names.chain(listed().map(|(position, ..)| format!("c{position}")));
-    let names: Vec<String> = std::iter::once("batch".to_owned()).chain(names).collect();
-    let values = others.iter().map(|(_, array)| array.as_str());
-    let values = values.chain(listed().map(|(.., array)| array.as_str()));
-    let values: Vec<&str> = std::iter::once(batch).chain(values).collect();
-    let (values, names) = (values.join(", "), names.join(", "));
-    if listed().count() == arrays.len() {
-        format!("unnest({values}) AS v({names})")
-    } else {
-        format!("unnest({values}) WITH ORDINALITY AS v({names}, n)")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::db::fixtures::{SHORT_EVENTS, WALLETS, change, table};
+    use crate::domain::ValueType;
+
     fn wallets() -> Arc<TableInfo> {
         table(&WALLETS, |column| match (column.ty, column.name) {
             (_, "updated_date") => "timestamptz",
@@ -415,7 +345,7 @@ mod tests {
              ORDER BY v.c0 FOR UPDATE OF t), n AS"
         ));
         assert!(sql.contains(
-            "w0 AS (DELETE FROM \"wallets\" t USING unnest($2::int4[], $4::uuid[], $5::int8[]) AS v(batch, c0, c2) \
+            "w0 AS (DELETE FROM \"wallets\" t USING unnest($2::int4[], $4::uuid[], $5::int8[]) WITH ORDINALITY AS v(batch, c0, c2, n) \
              WHERE ((SELECT ok FROM g))[v.batch] AND t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2]))"
         ));
         let all = [Role::Update, Role::Delete, Role::Expect].map(|role| (&wallets, role));
@@ -443,9 +373,9 @@ mod tests {
              UNION ALL SELECT n.batch, -1 FROM n) u GROUP BY u.batch) s), \
              w0 AS (INSERT INTO \"eventlog\".\"events\" (\"id\", \"payload\") SELECT ($3::uuid[])[v.n], v.c1::jsonb \
              FROM unnest($2::int4[], $4::text[]) WITH ORDINALITY AS v(batch, c1, n) WHERE ((SELECT ok FROM g))[v.batch]), \
-             w1 AS (UPDATE \"wallets\" t SET \"balance\" = v.c1, \"version\" = v.c2 + v.steps, \
+             w1 AS (UPDATE \"wallets\" t SET \"balance\" = v.c1, \"version\" = v.c2 + ($7::int8[])[v.n], \
              \"updated_date\" = (($11::timestamp[])[v.n] AT TIME ZONE 'UTC') \
-             FROM unnest($5::int4[], $7::int8[], $8::uuid[], $9::numeric[], $10::int8[]) WITH ORDINALITY AS v(batch, steps, c0, c1, c2, n) \
+             FROM unnest($5::int4[], $8::uuid[], $9::numeric[], $10::int8[]) WITH ORDINALITY AS v(batch, c0, c1, c2, n) \
              WHERE ((SELECT ok FROM g))[v.batch] AND t.\"id\" = ANY(ARRAY[v.c0]) AND t.\"version\" = ANY(ARRAY[v.c2])) \
              SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), NULL::int4[]"
         );
