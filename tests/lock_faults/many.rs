@@ -35,6 +35,7 @@ async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
         assert_eq!(server.held().await.len(), leases, "all are held at once");
     }
     let over = Arc::new(AtomicBool::new(false));
+    let begun = Instant::now();
     let looking = tokio::spawn(most_connections(server.clone(), over.clone()));
 
     let served: Arc<Mutex<HashMap<usize, Vec<usize>>>> = Arc::default();
@@ -44,10 +45,7 @@ async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
         let mut waiter = async move {
             let lease = locks.acquire(&key, LONG).await.unwrap();
             served.lock().unwrap().entry(n % leases).or_default().push(n);
-            let is_held = lease.check().is_ok();
-            // Whether it was released is not known if the server does not answer for seconds.
-            lease.release().await;
-            is_held
+            (lease.check().is_ok(), lease.release().await)
         }
         .boxed();
         // Each waiter enters the queue before the next one.
@@ -58,17 +56,23 @@ async fn all_waiters_are_served_in_order_over_few_connections(kind: Kind) {
         let holder = locks.inspect(key).await.unwrap().unwrap();
         assert_eq!(holder.waiting_here, waiting / leases);
     }
-    let begun = Instant::now();
     drop(held);
-    while let Some(was_held) = waiters.join_next().await {
-        assert!(was_held.unwrap(), "the lease was held until its release");
+    let mut all_released = true;
+    while let Some(ended) = waiters.join_next().await {
+        let (was_held, is_released) = ended.unwrap();
+        assert!(was_held, "the lease was held until its release");
+        all_released &= is_released;
     }
-    let took = begun.elapsed();
     over.store(true, Ordering::SeqCst);
     let most = looking.await.unwrap();
+    let took = begun.elapsed();
     println!("{kind:?}: {waiting} served in {took:?}, at most {most} connections");
-    // A connection whose server did not answer in time is replaced while other calls still use it.
-    assert!(most <= 2 * kind.connections(), "{most} connections");
+    // A server that stood still leaves a release without an answer, and a connection that is replaced while other
+    // calls still use it.
+    let may_have_stood_still = kind.connections() > 0 && took >= kind.answer_timeout();
+    assert!(all_released || may_have_stood_still, "each release was answered");
+    let allowed = if may_have_stood_still { 2 * kind.connections() } else { kind.connections() };
+    assert!(most <= allowed, "{most} connections");
     let few = format!("at most {} connections", kind.connections());
     support::until(&few, async || server.connections().await <= kind.connections()).await;
 
