@@ -68,11 +68,11 @@ async fn postgres_publishes_each_event_once_and_nothing_else() {
     let site = Kind::InProcess.site(Limits::default()).await;
     let node = node(&executor).relay(relay(site.broker())).action(Rename).start().await.unwrap();
     support::until("the events have arrived", async || site.received().await.len() == 4).await;
-    deposit(&executor, wallet, 1).await;
     support::until("the call has run", async || {
         databases.repository::<Wallet>().find(wallet).await.unwrap().unwrap().owner == "alicexx"
     })
     .await;
+    deposit(&executor, wallet, 1).await;
     node.drain(Duration::from_secs(30)).await;
     let fanned_out = "SELECT count(*) FROM eventlog.events WHERE fanned_out > 0";
     let (swept,): (i64,) = sqlx::query_as(fanned_out).fetch_one(&mut raw).await.unwrap();
