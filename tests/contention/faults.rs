@@ -15,6 +15,7 @@ use ekbatan::prelude::*;
 use ekbatan_testkit::{PostgresServer, TempSqlite};
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
 use support::soak::rounds;
+use support::until;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, migrations};
 use tokio::task::JoinSet;
 
@@ -103,9 +104,8 @@ async fn a_killed_postgres_loses_and_duplicates_nothing_of_a_group() {
             tasks
                 .spawn(async move { until_killed(&executor, wallet, &answered, &restarted).await });
         }
-        while answered.load(Ordering::Relaxed) < 100 + round * 17 {
-            tokio::task::yield_now().await;
-        }
+        until("calls are answered", async || answered.load(Ordering::Relaxed) >= 100 + round * 17)
+            .await;
         if moment == Moment::BetweenCommitAndAnswer {
             withhold_the_answer_of_a_commit(&url).await;
         }

@@ -1,7 +1,7 @@
 //! Retention: what nobody needs any more is deleted by age, and nothing else.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ekbatan::__private::deliveries::{Subscription, SubscriptionState, Subscriptions};
@@ -11,6 +11,7 @@ use ekbatan::events::{Deleted, HandlerOptions, Node, Retention, RetentionError};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, ScratchDatabase, TestClock, until};
+use tokio::sync::watch;
 
 use crate::scene::{Foreign, Ledger, Mail, PostEntry, Posting, Scene, executor, migrations, post};
 
@@ -308,12 +309,11 @@ async fn no_delivery_appears_for_a_deleted_event_while_handlers_register(scene: 
         scene.scratch.execute(&format!("DELETE FROM {deliveries}")).await;
         scene.age_events().await;
         // All events are handled. Now there is one handler more.
-        let (over, swept_by_now) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let over = AtomicBool::new(false);
+        let (swept_by_now, mut of_sweep) = watch::channel(0);
         let deleting = async {
             // Each round begins at another point of the sweep.
-            while swept_by_now.load(Ordering::SeqCst) < 10 * (round as usize % 10) {
-                tokio::task::yield_now().await;
-            }
+            of_sweep.wait_for(|swept| *swept >= 10 * (round as usize % 10)).await.unwrap();
             let mut count = 0;
             while !over.load(Ordering::SeqCst) {
                 count += scene.delete_events().await;
@@ -326,7 +326,7 @@ async fn no_delivery_appears_for_a_deleted_event_while_handlers_register(scene: 
             while last > 0 {
                 last = shard.sweep(&next, 10).await.unwrap().events;
                 count += last;
-                swept_by_now.store(count, Ordering::SeqCst);
+                swept_by_now.send_replace(count);
             }
             over.store(true, Ordering::SeqCst);
             count

@@ -8,9 +8,9 @@ use ekbatan::action::Outcome;
 use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
-use support::ScratchDatabase;
 use support::soak::rounds;
 use support::wallet::{Deposit, DepositMoney, Wallet};
+use support::{ScratchDatabase, until};
 use tokio::task::JoinSet;
 
 use crate::ledger::Ledger;
@@ -55,15 +55,14 @@ async fn a_killed_server_neither_loses_nor_repeats_a_commit_on_postgres() {
             });
         }
         // Each round kills the server after another number of calls, while all tasks commit.
-        while round_state.answered.load(Ordering::Relaxed) < 50 + round * 7 {
-            tokio::task::yield_now().await;
-        }
+        until("calls are answered", async || {
+            round_state.answered.load(Ordering::Relaxed) >= 50 + round * 7
+        })
+        .await;
         server.kill().await.unwrap();
         if round == 0 {
             // In the other rounds the restart may be quick enough to settle every call.
-            while !round_state.failed.load(Ordering::Relaxed) {
-                tokio::task::yield_now().await;
-            }
+            until("a call fails", async || round_state.failed.load(Ordering::Relaxed)).await;
         }
         server.restart().await.unwrap();
         round_state.restarted.store(true, Ordering::Relaxed);
