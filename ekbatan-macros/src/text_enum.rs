@@ -147,22 +147,3 @@ fn screaming_snake(name: &str) -> String {
     }
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::screaming_snake;
-
-    #[test]
-    fn names_are_split_into_words() {
-        for (name, text) in [
-            ("Open", "OPEN"),
-            ("PendingReview", "PENDING_REVIEW"),
-            ("InEU", "IN_EU"),
-            ("HTTPFailed", "HTTP_FAILED"),
-            ("Level2Reached", "LEVEL2_REACHED"),
-            ("Already_Snake", "ALREADY_SNAKE"),
-        ] {
-            assert_eq!(screaming_snake(name), text);
-        }
-    }
-}

@@ -49,6 +49,17 @@ enum CustomerState {
     Gone,
 }
 
+/// Names of several words.
+#[derive(Debug, Clone, PartialEq, Field)]
+enum Words {
+    Open,
+    InEU,
+    HTTPFailed,
+    Level2Reached,
+    #[allow(non_camel_case_types)]
+    Already_Snake,
+}
+
 #[derive(Debug, Clone, PartialEq, State)]
 enum Life {
     Active,
@@ -293,6 +304,19 @@ fn states_are_stored_under_their_names() {
     assert_eq!(CustomerState::PendingReview.as_str(), "PENDING_REVIEW");
     assert_eq!(CustomerState::Gone.as_str(), "DELETED");
     assert_eq!(<CustomerState as SoftDelete>::deleted(), CustomerState::Gone);
+}
+
+#[test]
+fn names_are_split_into_words() {
+    for (value, text) in [
+        (Words::Open, "OPEN"),
+        (Words::InEU, "IN_EU"),
+        (Words::HTTPFailed, "HTTP_FAILED"),
+        (Words::Level2Reached, "LEVEL2_REACHED"),
+        (Words::Already_Snake, "ALREADY_SNAKE"),
+    ] {
+        assert_eq!(value.to_value().unwrap(), Value::Text(text.into()));
+    }
 }
 
 #[test]
