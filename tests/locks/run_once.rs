@@ -172,7 +172,10 @@ async fn work_is_stopped_at_at_most_and_its_key_is_free(t: &TestLocks) {
     let begun = Instant::now();
     match t.locks.run_once(&key, AT_LEAST, AT_LEAST, work).await {
         Err(RunOnceError::Stopped { key: of, cause }) => {
-            assert_eq!((of, cause), (key.clone(), LossCause::Expired(AT_LEAST)));
+            assert_eq!(of, key);
+            // Before its end the lease is renewed, which a busy server may answer too late.
+            let ended = matches!(&cause, LossCause::Expired(AT_LEAST) | LossCause::NotRenewed(_));
+            assert!(ended, "{cause:?}");
         }
         other => panic!("{other:?}"),
     }
