@@ -155,9 +155,10 @@ async fn withhold_the_answer_of_a_commit(url: &str) {
     {
         sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
     }
-    while sqlx::query_scalar::<_, i64>(WAITING).fetch_one(&mut connection).await.unwrap() == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("a commit waits for the row", async || {
+        sqlx::query_scalar::<_, i64>(WAITING).fetch_one(&mut connection).await.unwrap() != 0
+    })
+    .await;
     let reset = "ALTER SYSTEM RESET synchronous_standby_names";
     sqlx::raw_sql(reset).execute(&mut connection).await.unwrap();
 }

@@ -10,8 +10,8 @@ use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
+use support::{TestDatabase, until};
 
 use crate::acts::{Gate, Groups, a_thing, act, enqueued, event_versions, hold, in_queue, touch};
 use crate::acts::{poll_once, together, touch_after_reading};
@@ -163,9 +163,10 @@ async fn a_call_that_runs_alone_does_not_wait_for_the_lease_of_its_own_queue(db:
 
 /// Waits until the lease on the key of the queue has ended.
 async fn lease_ends(locks: &LockProvider) {
-    while locks.inspect(&LockKey::named("the queue")).await.unwrap().is_some() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the key is free", async || {
+        locks.inspect(&LockKey::named("the queue")).await.unwrap().is_none()
+    })
+    .await;
 }
 
 async fn a_lease_that_ended_fails_only_the_call_that_held_it_for_too_long(db: &TestDatabase) {

@@ -133,5 +133,6 @@ async fn has_counted(scene: &Scene) -> bool {
     }
     let others =
         "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    scene.scratch.end_looks().await;
     scene.scratch.select(&["pid"], others).await.is_empty()
 }

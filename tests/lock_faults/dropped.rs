@@ -8,6 +8,7 @@ use std::time::Duration;
 use ekbatan::lock::{LockKey, LockProvider};
 use ekbatan::prelude::*;
 use ekbatan_testkit::{Dropped, drop_at_poll};
+use support::until;
 use tokio::task::JoinSet;
 
 use crate::history::Answer;
@@ -57,9 +58,7 @@ async fn dropped_callers_leave_nothing_and_break_no_order(kind: Kind) {
             let answer = depositor.deposit(&account.to_string(), options, true, None).await;
             assert_eq!(answer, Some(Answer::Committed));
             let key = LockKey::named(&account.to_string());
-            while locks.inspect(&key).await.unwrap().is_some() {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
+            until("the key is free", async || locks.inspect(&key).await.unwrap().is_none()).await;
         }
     }
     one.close().await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use support::until;
 
 use crate::pooler::{Greeting, balanced};
 use crate::providers::{Kind, LONG, on_postgres};
@@ -43,9 +44,10 @@ impl InTheWay {
         const WAITERS: &str = "SELECT count(*) FROM pg_stat_activity \
              WHERE datname = current_database() AND wait_event_type = 'Lock'";
         let waits = async {
-            while sqlx::query_scalar::<_, i64>(WAITERS).fetch_one(&mut self.0).await.unwrap() == 0 {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
+            until("a session waits", async || {
+                sqlx::query_scalar::<_, i64>(WAITERS).fetch_one(&mut self.0).await.unwrap() != 0
+            })
+            .await;
         };
         // A statement that has failed waits no more, and its caller says so.
         let _ = tokio::time::timeout(Duration::from_secs(2), waits).await;

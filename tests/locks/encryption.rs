@@ -12,6 +12,7 @@ use ekbatan_lock_redis::WithRedis;
 use ekbatan_testkit::{PostgresServer, RedisServer};
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use support::until;
 
 use crate::providers::LONG;
 
@@ -68,9 +69,10 @@ async fn postgres() -> (PostgresServer, String) {
     sqlx::raw_sql("ALTER SYSTEM SET ssl = on").execute(&mut connection).await.unwrap();
     sqlx::raw_sql("SELECT pg_reload_conf()").execute(&mut connection).await.unwrap();
     // The server applies the new settings asynchronously.
-    while PgConnection::connect(&format!("{url}?sslmode=require")).await.is_err() {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    until("the server encrypts", async || {
+        PgConnection::connect(&format!("{url}?sslmode=require")).await.is_ok()
+    })
+    .await;
     (server, url)
 }
 
@@ -124,9 +126,10 @@ async fn postgres_connections_are_encrypted_when_the_server_supports_it() {
             // The next case looks at its own connections only.
             let left = "SELECT count(*) FROM pg_stat_activity \
                  WHERE application_name LIKE 'ekbatan-lock process %'";
-            while sqlx::query_scalar::<_, i64>(left).fetch_one(&mut looking).await.unwrap() > 0 {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
+            until("the sessions are over", async || {
+                sqlx::query_scalar::<_, i64>(left).fetch_one(&mut looking).await.unwrap() == 0
+            })
+            .await;
         }
     }
     server.stop().await.unwrap();

@@ -117,9 +117,10 @@ async fn a_lease_that_is_handed_on_lasts_as_long_as_its_holder_asked(t: &TestLoc
         let first = t.try_for(&key, LONG, short).await.unwrap();
         let (locks, of_task) = (t.locks.clone(), key.clone());
         let next = tokio::spawn(async move { locks.acquire(&of_task, long).await.unwrap() });
-        while t.locks.inspect(&key).await.unwrap().is_none_or(|holder| holder.waiting_here == 0) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("somebody waits", async || {
+            t.locks.inspect(&key).await.unwrap().is_some_and(|holder| holder.waiting_here > 0)
+        })
+        .await;
         first.release().await;
         let next = next.await.unwrap();
         assert!(next.remaining() > long / 2, "{:?}", next.remaining());
@@ -190,9 +191,10 @@ async fn closing_ends_leases_and_rejects_waiters(t: &TestLocks) {
     let other = t.hold(&waited).await;
     let (locks, key) = (t.locks.clone(), waited.clone());
     let waiter = tokio::spawn(async move { locks.acquire(&key, LONG).await });
-    while t.locks.inspect(&waited).await.unwrap().is_none_or(|holder| holder.waiting_here == 0) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("somebody waits", async || {
+        t.locks.inspect(&waited).await.unwrap().is_some_and(|holder| holder.waiting_here > 0)
+    })
+    .await;
     t.locks.close_within(Duration::ZERO).await;
     assert!(!lease.is_held() && !other.is_held());
     assert_eq!(lease.lost().await, LossCause::Closed);

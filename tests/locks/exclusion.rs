@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, LockError, LockKey, LockLevel, LockSource, lock_key};
+use support::until;
 
 use crate::providers::{Kind, LONG, TestLocks};
 
@@ -108,9 +109,10 @@ async fn a_waiter_gets_the_key_when_it_is_released(t: &TestLocks) {
     let held = t.hold(&key).await;
     let (locks, waited_for) = (t.locks.clone(), key.clone());
     let waiter = tokio::spawn(async move { locks.try_acquire(&waited_for, LONG, LONG).await });
-    while t.locks.inspect(&key).await.unwrap().is_none_or(|holder| holder.waiting_here == 0) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("somebody waits", async || {
+        t.locks.inspect(&key).await.unwrap().is_some_and(|holder| holder.waiting_here > 0)
+    })
+    .await;
     assert!(!waiter.is_finished());
     let released = std::time::Instant::now();
     drop(held);

@@ -7,7 +7,7 @@ use ekbatan::prelude::*;
 use crate::database::TestDatabase;
 use crate::providers::{Kind, LONG, on_postgres};
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
-use support::{Dialect, ScratchDatabase};
+use support::{Dialect, ScratchDatabase, until};
 
 on_every_database! {
     a_lease_that_another_process_ends_by_force_commits_nothing,
@@ -106,9 +106,8 @@ async fn a_lease_that_its_own_process_ends_by_force_commits_nothing(db: &TestDat
         let lease = here.acquire(&key, LONG).await.unwrap();
         let (locks, of) = (there.clone(), key.clone());
         let successor = tokio::spawn(async move { locks.acquire(&of, LONG).await.unwrap() });
-        while there.counters().contended == 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
+        until("the successor has found the key taken", async || there.counters().contended > 0)
+            .await;
         let fence = lease.as_fence();
         assert!(here.force_release_fenced(&key, "a test", &db.databases).await.unwrap());
         // An action that began under the lease and has not noticed.

@@ -7,6 +7,7 @@ use ekbatan::lock::{
     PostgresLocks,
 };
 use sqlx::postgres::PgListener;
+use support::until;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -19,9 +20,7 @@ const WAITERS: &str =
 
 async fn registered(place: &Place, waiters: i64) {
     let all = async {
-        while place.number(WAITERS).await != waiters {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("all sessions wait", async || place.number(WAITERS).await == waiters).await;
     };
     tokio::time::timeout(LONG, all).await.expect("every waiter is registered");
 }
@@ -32,9 +31,7 @@ async fn listening(place: &Place) -> LockProvider {
          WHERE datname = current_database() AND query LIKE 'LISTEN ekbatan_lock_%'";
     let before = place.number(LISTENERS).await;
     let process = place.process().await;
-    while place.number(LISTENERS).await == before {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the process listens", async || place.number(LISTENERS).await != before).await;
     process
 }
 
@@ -101,9 +98,7 @@ async fn a_lease_that_was_handed_over_lasts_as_long_as_asked_on_postgres() {
     assert!(lease.remaining() > LONG / 2);
     const RESTS: &str = "SELECT count(*) FROM eventlog.lock_leases \
          WHERE until > clock_timestamp() + interval '30 seconds'";
-    while place.number(RESTS).await == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("the session rests", async || place.number(RESTS).await > 0).await;
     assert!(a.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
     assert!(lease.is_held() && lease.release().await);
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ekbatan::lock::{HeldKeys, KeyedLockProvider, LockError, LockKey, LockLevel};
+use support::until;
 
 use crate::providers::{Kind, LONG, TestLocks};
 
@@ -39,9 +40,8 @@ async fn keys_are_listed_with_their_holders(t: &TestLocks) {
     let _third = other.try_acquire(&c, LONG, LONG).await.unwrap().unwrap();
     let (locks, of_task) = (t.locks.clone(), a.clone());
     let waiting = tokio::spawn(async move { locks.acquire(&of_task, LONG).await });
-    while t.locks.inspect(&a).await.unwrap().unwrap().waiting_here == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("somebody waits", async || t.locks.inspect(&a).await.unwrap().unwrap().waiting_here > 0)
+        .await;
     let Some(listed) = listed(t, 10).await else { return waiting.abort() };
     assert_eq!((names(&listed), listed.more), (vec!["wallet:1", "wallet:2", "wallet:3"], false));
     for (held, key) in listed.keys.iter().zip([&a, &b, &c]) {

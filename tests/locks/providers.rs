@@ -11,6 +11,7 @@ use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::{
     EtcdServer, MariaDbServer, MySqlServer, PostgresServer, RedisServer, TempSqlite,
 };
+use support::until;
 use uuid::Uuid;
 
 use crate::sql::place::Place;
@@ -135,9 +136,7 @@ impl TestLocks {
 
     /// Waits until the server reports no holder.
     pub async fn is_free_in_the_end(&self, key: &LockKey) {
-        while self.locks.inspect(key).await.unwrap().is_some() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        until("the key is free", async || self.locks.inspect(key).await.unwrap().is_none()).await;
     }
 }
 

@@ -1,10 +1,10 @@
 //! The queue within the process: it is fair, it has no bound, and waiters that leave do not break it.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, LockKey, lock_key};
 use ekbatan_testkit::{Dropped, drop_at_poll};
+use support::until;
 
 use crate::providers::{LONG, TestLocks};
 use support::soak::rounds;
@@ -38,9 +38,10 @@ async fn waiters_are_served_in_arrival_order(t: &TestLocks) {
 }
 
 async fn wait_for(t: &TestLocks, key: &LockKey, waiting: usize) {
-    while t.locks.inspect(key).await.unwrap().is_none_or(|holder| holder.waiting_here < waiting) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("enough callers wait", async || {
+        t.locks.inspect(key).await.unwrap().is_some_and(|holder| holder.waiting_here >= waiting)
+    })
+    .await;
 }
 
 async fn a_waiter_that_leaves_does_not_block_the_queue(t: &TestLocks) {

@@ -9,6 +9,7 @@ use ekbatan::lock::{
     KeyedLockProvider, Lease, LockError, LockKey, LockProvider, LockScope, LockSource, LossCause,
     RunOnce, RunOnceError,
 };
+use support::until;
 use tokio::sync::Notify;
 
 use crate::providers::{Kind, LONG, TestLocks};
@@ -49,9 +50,7 @@ async fn short(locks: &LockProvider, key: &LockKey, at_least: Duration) -> Answe
 
 /// Repeats the call until the work runs.
 pub async fn until_it_runs(locks: &LockProvider, key: &LockKey) {
-    while !done(&short(locks, key, Duration::ZERO).await) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("it runs again", async || done(&short(locks, key, Duration::ZERO).await)).await;
 }
 
 async fn one_node_runs_the_work_and_the_others_skip_it(t: &TestLocks) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ekbatan::lock::{LockKey, LockProvider, LockSource, RunOnce, RunOnceError};
 use ekbatan_testkit::{Dropped, drop_at_poll};
+use support::until;
 use tokio::sync::Notify;
 
 use crate::providers::TestLocks;
@@ -33,9 +34,7 @@ async fn ran(locks: &LockProvider, fire: &str) -> bool {
 }
 
 async fn runs_in_the_end(locks: &LockProvider, fire: &str) {
-    while !ran(locks, fire).await {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("it runs", async || ran(locks, fire).await).await;
 }
 
 async fn a_late_node_skips_the_fire_and_the_next_fire_runs(t: &TestLocks) {

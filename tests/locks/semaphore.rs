@@ -9,6 +9,7 @@ use ekbatan::lock::{
     WithLockError,
 };
 use ekbatan_testkit::{Dropped, drop_at_poll};
+use support::until;
 use tokio::sync::mpsc;
 
 use crate::providers::{LONG, TestLocks};
@@ -61,24 +62,24 @@ async fn try_now(locks: &LockProvider, permits: usize) -> Option<Lease> {
 
 /// Waits until a caller has the turn: it waits for a slot.
 pub async fn somebody_waits(locks: &LockProvider) {
-    while locks.inspect(&turn()).await.unwrap().is_none() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("a caller has the turn", async || locks.inspect(&turn()).await.unwrap().is_some()).await;
 }
 
 /// Waits until as many callers of this process queue for the turn.
 pub async fn queue_for_the_turn(locks: &LockProvider, callers: usize) {
-    while locks.inspect(&turn()).await.unwrap().is_none_or(|turn| turn.waiting_here != callers) {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("all callers queue", async || {
+        locks.inspect(&turn()).await.unwrap().is_some_and(|turn| turn.waiting_here == callers)
+    })
+    .await;
 }
 
 /// Waits until the caller that has lost the turn has it again.
 pub async fn the_turn_is_taken_again(locks: &LockProvider, lost: i64) {
     let again = async {
-        while locks.inspect(&turn()).await.unwrap().is_none_or(|turn| turn.token <= lost) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("it queues again", async || {
+            locks.inspect(&turn()).await.unwrap().is_some_and(|turn| turn.token > lost)
+        })
+        .await;
     };
     tokio::time::timeout(LONG, again).await.expect("it queues again");
 }

@@ -9,6 +9,7 @@ use ekbatan::lock::{
     WithLockError, lock_key,
 };
 use ekbatan_testkit::{Dropped, drop_at_poll};
+use support::until;
 
 use crate::providers::{LONG, TestLocks};
 
@@ -199,9 +200,10 @@ async fn work_does_not_start_after_one_of_its_leases_expired(t: &TestLocks) {
     });
     let freeing = async {
         // The work waits for the second key while its lease on the first one expires.
-        while t.locks.inspect(&asked[1]).await.unwrap().unwrap().waiting_here == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("the work waits for the second key", async || {
+            t.locks.inspect(&asked[1]).await.unwrap().unwrap().waiting_here > 0
+        })
+        .await;
         t.is_free_in_the_end(&asked[0]).await;
         held.release().await;
     };

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ekbatan::lock::{KeyedLockProvider, Lease, LockKey, LockScope, LossCause, lock_key};
 use ekbatan_testkit::{Dropped, drop_at_poll};
+use support::until;
 
 use crate::providers::{Kind, LONG};
 use support::soak::rounds;
@@ -44,9 +45,10 @@ async fn connections_do_not_grow_with_holders_and_waiters(kind: Kind) {
     }
     let all_wait = |waiting: usize| waiting == WAITERS_PER_KEY;
     for key in &keys {
-        while !locks.inspect(key).await.unwrap().is_some_and(|it| all_wait(it.waiting_here)) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("all others wait", async || {
+            locks.inspect(key).await.unwrap().is_some_and(|it| all_wait(it.waiting_here))
+        })
+        .await;
     }
     let connections = place.connections().await;
     assert!(connections <= place.most_connections(), "{connections} connections");
@@ -185,9 +187,7 @@ async fn acquiring_and_releasing_take_one_round_trip_each(kind: Kind) {
     let key = LockKey::named("k");
     assert!(locks.acquire(&key, LONG).await.unwrap().release().await);
     let opened = if kind == Kind::PostgresLease { 2 } else { 1 };
-    while place.connections().await < opened {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the connections are open", async || place.connections().await >= opened).await;
     let mut least = u64::MAX;
     for _ in 0..10 {
         proxy.reset();

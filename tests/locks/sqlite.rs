@@ -12,6 +12,7 @@ use ekbatan::lock::{
 use ekbatan::prelude::*;
 use ekbatan_testkit::TempSqlite;
 use sqlx::{Connection, SqliteConnection};
+use support::until;
 
 use crate::providers::{LONG, on_sqlite};
 use support::soak::rounds;
@@ -44,9 +45,10 @@ async fn many_leases_and_waiters_share_one_connection() {
         waiters.spawn(async move { locks.acquire(&key, LONG * 10).await.unwrap().release().await });
     }
     for key in &keys {
-        while locks.inspect(key).await.unwrap().unwrap().waiting_here < 10 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("all others wait", async || {
+            locks.inspect(key).await.unwrap().unwrap().waiting_here >= 10
+        })
+        .await;
     }
     assert_eq!(open_files(&file), at_first);
     held.clear();
@@ -63,9 +65,7 @@ async fn many_leases_and_waiters_share_one_connection() {
     }
     locks.close().await;
     drop(locks);
-    while open_files(&file) > 0 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("the files are closed", async || open_files(&file) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

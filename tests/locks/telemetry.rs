@@ -7,7 +7,7 @@ use ekbatan::lock::{
 };
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
-use support::{Dialect, Recorded, Recorder};
+use support::{Dialect, Recorded, Recorder, until};
 use tracing::Instrument;
 
 use crate::database::TestDatabase;
@@ -174,9 +174,7 @@ async fn a_lease_that_is_held_for_too_long_is_logged_once() {
     let (recorder, _guard) = Recorder::start();
     let lease = locks.acquire(&LockKey::named("k"), LONG).await.unwrap();
     let logged = || recorder.of("ekbatan.lock.held_long");
-    while logged().is_empty() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("it is logged", async || !logged().is_empty()).await;
     assert!(lease.release().await);
     let [logged] = &logged()[..] else { panic!("it is logged more than once") };
     assert_eq!(logged.fields["key"], "k");

@@ -12,7 +12,7 @@ use futures_util::FutureExt;
 use crate::database::TestDatabase;
 use crate::providers::{Kind, LONG, on_postgres};
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError};
-use support::{Dialect, ScratchDatabase};
+use support::{Dialect, ScratchDatabase, until};
 
 /// The address of a database behind a proxy.
 async fn proxied(url: &str) -> (String, Proxy) {
@@ -56,9 +56,7 @@ async fn a_locked_action_takes_four_round_trips(kind: Kind) {
         let executor = db.executor();
         let call = executor.execute(&DepositMoney, one(wallet));
         call.with_lock(&locks, &key, LockOptions::wait(LONG)).await.unwrap();
-        while lock.round_trips() < 2 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        until("the release has arrived", async || lock.round_trips() >= 2).await;
         least = (least.0.min(data.round_trips()), least.1.min(lock.round_trips()));
         // Otherwise the next round could be handed the lock during its release.
         while locks.inspect(&key).await.unwrap().is_some() {

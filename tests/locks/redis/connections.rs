@@ -5,6 +5,7 @@ use std::time::Duration;
 use ekbatan::lock::{KeyedLockProvider, LockBackend, LockKey, lock_key};
 use ekbatan_testkit::{Proxy, RedisServer};
 use redis::aio::MultiplexedConnection;
+use support::until;
 
 use super::{Space, asked, connection, request, taken};
 use crate::providers::LONG;
@@ -44,9 +45,10 @@ async fn many_leases_and_waiters_share_two_connections() {
         waiters.spawn(async move { locks.acquire(&key, LONG).await.unwrap().release().await });
     }
     for key in &keys {
-        while locks.inspect(key).await.unwrap().unwrap().waiting_here < 9 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("all others wait", async || {
+            locks.inspect(key).await.unwrap().unwrap().waiting_here >= 9
+        })
+        .await;
     }
     assert_eq!(connections(&mut server).await, at_first);
     held.clear();
@@ -62,9 +64,7 @@ async fn many_leases_and_waiters_share_two_connections() {
     holder.close().await;
     assert_eq!(space.stored().await, Vec::<String>::new());
     drop((locks, holder));
-    while connections(&mut server).await > 0 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("the connections are closed", async || connections(&mut server).await == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -84,9 +84,10 @@ async fn a_lost_subscription_only_costs_time_and_is_restored() {
         assert_eq!(killed, 2);
         held.release().await;
         assert!(waiter.await.unwrap().unwrap().unwrap().release().await);
-        while asked::<(String, usize)>(&mut server, &["PUBSUB", "NUMSUB", &channel]).await.1 < 2 {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        until("both are subscribed again", async || {
+            asked::<(String, usize)>(&mut server, &["PUBSUB", "NUMSUB", &channel]).await.1 >= 2
+        })
+        .await;
     }
 }
 
@@ -128,7 +129,8 @@ async fn a_silent_connection_is_given_up_and_its_request_undone() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(backend.inspect("k").await.unwrap(), None);
     assert!(backend.release("before", &before).await.unwrap().ours);
-    while commanding(&mut server).await.iter().any(|id| first.contains(id)) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("the first connections are gone", async || {
+        !commanding(&mut server).await.iter().any(|id| first.contains(id))
+    })
+    .await;
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ekbatan::lock::{KeyedLockProvider, LockBackend, LockError, LockKey};
 use ekbatan_testkit::RedisServer;
+use support::until;
 
 use super::{Space, asked, connection, taken};
 use crate::providers::LONG;
@@ -73,7 +74,8 @@ async fn a_server_that_is_down_is_an_error_until_it_is_back() {
     // The subscription is restored as well.
     let mut server = connection(&space.url).await;
     let channel = format!("{}:freed", space.namespace);
-    while asked::<(String, usize)>(&mut server, &["PUBSUB", "NUMSUB", &channel]).await.1 == 0 {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("it is subscribed again", async || {
+        asked::<(String, usize)>(&mut server, &["PUBSUB", "NUMSUB", &channel]).await.1 > 0
+    })
+    .await;
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ekbatan::lock::{KeyedLockProvider, LockKey};
+use support::until;
 
 use super::{Space, asked, connection};
 use crate::providers::LONG;
@@ -63,9 +64,10 @@ async fn hand_off(space: &Space) -> Duration {
 async fn until_wanted(space: &Space) {
     let mut server = connection(&space.url).await;
     let pattern = format!("{}:wanted:*", space.namespace);
-    while asked::<Vec<String>>(&mut server, &["KEYS", &pattern]).await.is_empty() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("a waiter has asked", async || {
+        !asked::<Vec<String>>(&mut server, &["KEYS", &pattern]).await.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

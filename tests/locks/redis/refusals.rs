@@ -3,6 +3,7 @@
 use ekbatan::lock::{LockBackend, LockError};
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::RedisServer;
+use support::until;
 
 use super::{Space, asked, connection, taken};
 use crate::providers::LONG;
@@ -49,9 +50,10 @@ async fn an_incomplete_cluster_is_rejected_and_a_complete_one_serves() {
     assert!(reason.contains("0 of 16384 slots"), "{reason}");
     let mut server = connection(&redis.url()).await;
     let () = asked(&mut server, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
-    while !asked::<String>(&mut server, &["CLUSTER", "INFO"]).await.contains("cluster_state:ok") {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    until("the cluster is ready", async || {
+        asked::<String>(&mut server, &["CLUSTER", "INFO"]).await.contains("cluster_state:ok")
+    })
+    .await;
     // A script may use several keys of a cluster only if they are in one slot.
     let backend = Space::on(&redis).backend().await;
     for key in ["a", "b{c}d", "DC#eu#wallet:17", "e}f"] {

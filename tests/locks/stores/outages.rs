@@ -8,6 +8,7 @@ use ekbatan::lock::{
     LossCause,
 };
 use ekbatan::prelude::*;
+use support::until;
 use uuid::Uuid;
 
 use crate::providers::{Kind, LONG};
@@ -80,9 +81,10 @@ async fn connections_stay_within_the_pool(kind: Kind) {
         waiters.spawn(async move { locks.acquire(&key, LONG).await.unwrap().release().await });
     }
     // The first of ten is the one for whom the process waits at the server.
-    while locks.inspect(&keys[59]).await.unwrap().unwrap().waiting_here < 9 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the others wait", async || {
+        locks.inspect(&keys[59]).await.unwrap().unwrap().waiting_here >= 9
+    })
+    .await;
     drop(held);
     while let Some(released) = waiters.join_next().await {
         assert!(released.unwrap());

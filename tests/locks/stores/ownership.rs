@@ -8,6 +8,7 @@ use ekbatan::lock::{
     LockKey,
 };
 use ekbatan_testkit::{Dropped, drop_at_poll};
+use support::until;
 use uuid::Uuid;
 
 use crate::providers::{Kind, LONG};
@@ -102,9 +103,7 @@ async fn what_is_over_is_not_brought_back(kind: Kind) {
     let (over, stands) = ("over", "stands");
     let grant = taken(&*one, over, Duration::from_secs(1)).await;
     let standing = taken(&*one, stands, LONG).await;
-    while one.inspect(over).await.unwrap().is_some() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("the lease has expired", async || one.inspect(over).await.unwrap().is_none()).await;
     assert!(!one.extend(over, &grant, LONG).await.unwrap());
     let both = [(over, grant), (stands, standing)]
         .map(|(key, grant)| GrantExtension::new(key, grant, LONG * 2));

@@ -9,6 +9,7 @@ use ekbatan::lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, LockProvider, Released,
 };
 use sqlx::{Connection, PgConnection};
+use support::until;
 use tokio::sync::Mutex;
 
 use super::{PROCESSES, contend};
@@ -100,8 +101,6 @@ async fn a_provider_that_waits_at_the_server_is_detected_on_postgres() {
     while place.held().await == 0 {
         assert!(started.elapsed() < PATIENCE, "no lock without a holder was found");
         contend(&processes).await;
-        while known.load(Ordering::SeqCst) > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        until("the other has acted on it", async || known.load(Ordering::SeqCst) == 0).await;
     }
 }

@@ -97,6 +97,19 @@ impl PlainConnection {
         lines.join("\n")
     }
 
+    /// This connection, or a new one if the database does not answer on it any more.
+    pub async fn or_anew(mut self, url: &str) -> Self {
+        let answer = match &mut self {
+            Self::Sqlite(connection) => connection.ping().await,
+            Self::Postgres(connection) => connection.ping().await,
+            Self::MySql(connection) => connection.ping().await,
+        };
+        match answer {
+            Ok(()) => self,
+            Err(_) => Self::connect(url).await,
+        }
+    }
+
     /// Ends the session at the server.
     pub async fn close(self) {
         match self {

@@ -2,6 +2,7 @@
 
 use ekbatan::config::{DataSourceConfig, Durability};
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer, TempSqlite};
+use tokio::sync::Mutex;
 
 use crate::{Dialect, PlainConnection, Recorder, TextRow};
 
@@ -12,6 +13,9 @@ pub struct ScratchDatabase {
     pub dialect: Dialect,
     /// The URL of the database.
     pub url: String,
+    // What the last look was taken on, if on a server: tests look often, and to connect takes
+    // longer than to look.
+    looks: Mutex<Option<PlainConnection>>,
     _file: Option<TempSqlite>,
 }
 
@@ -37,12 +41,17 @@ impl ScratchDatabase {
                 (server.create_database().await.unwrap(), None)
             }
         };
-        Self { dialect, url, _file: file }
+        Self { dialect, url, looks: Mutex::default(), _file: file }
     }
 
     /// Returns a database that exists already.
     pub fn at(url: &str) -> Self {
-        Self { dialect: Dialect::of_url(url), url: url.to_owned(), _file: None }
+        Self {
+            dialect: Dialect::of_url(url),
+            url: url.to_owned(),
+            looks: Mutex::default(),
+            _file: None,
+        }
     }
 
     /// The configuration of a data source on this database.
@@ -89,10 +98,25 @@ impl ScratchDatabase {
 
     /// Returns the rows of `SELECT columns tail`, each column cast to text.
     pub async fn select(&self, columns: &[&str], tail: &str) -> Vec<TextRow> {
-        let mut connection = self.connect().await;
+        let mut looks = self.looks.lock().await;
+        let mut connection = match looks.take() {
+            Some(connection) => connection.or_anew(&self.url).await,
+            None => self.connect().await,
+        };
         let rows = connection.select(columns, tail).await;
-        connection.close().await;
+        if self.dialect == Dialect::Sqlite {
+            connection.close().await;
+        } else {
+            *looks = Some(connection);
+        }
         rows
+    }
+
+    /// Ends the session of earlier looks. A server may count what it has read only then.
+    pub async fn end_looks(&self) {
+        if let Some(connection) = self.looks.lock().await.take() {
+            connection.close().await;
+        }
     }
 
     /// Counts the rows of a table, including those that are marked as deleted.

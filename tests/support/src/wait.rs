@@ -5,8 +5,17 @@ use std::time::{Duration, Instant};
 /// Waits until the condition holds. Panics after two minutes, which only a broken machine needs.
 pub async fn until(condition: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
-    while !holds().await {
+    loop {
+        let began = Instant::now();
+        if holds().await {
+            return;
+        }
         assert!(Instant::now() < deadline, "still waiting after two minutes: {condition}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        // A look takes the processor from what it waits for.
+        let pause = 4 * began.elapsed();
+        tokio::time::sleep(pause.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)).await;
     }
 }
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
