@@ -5,7 +5,9 @@ use crate::server::{ServerError, Settings};
 
 /// By default a server is fast and small. A commit still reaches the operating system before it
 /// is acknowledged, so it survives a killed server; only a crash of the machine loses it.
-const DEFAULTS: [(&str, &str); 8] = [
+const DEFAULTS: [(&str, &str); 9] = [
+    // Otherwise a process starts for one database after the other, hundreds of them in a suite.
+    ("autovacuum", "off"),
     ("fsync", "off"),
     ("full_page_writes", "off"),
     ("max_connections", "200"),
@@ -18,9 +20,14 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("wal_keep_size", "256MB"),
 ];
 
-/// The parameters with which acknowledged commits survive a power loss.
-const DURABLE: [(&str, &str); 3] =
-    [("fsync", "on"), ("full_page_writes", "on"), ("synchronous_commit", "on")];
+/// The parameters with which acknowledged commits survive a power loss, and with which a server that runs for long
+/// stays small.
+const DURABLE: [(&str, &str); 4] = [
+    ("autovacuum", "on"),
+    ("fsync", "on"),
+    ("full_page_writes", "on"),
+    ("synchronous_commit", "on"),
+];
 
 /// Configures a private server before it starts, see
 /// [`PostgresServer::builder`](super::PostgresServer::builder).
@@ -47,9 +54,9 @@ impl PostgresServerBuilder {
         Self { settings: Settings::new(&DEFAULTS) }
     }
 
-    /// Makes the server write to disk before it acknowledges a commit, as in production. Off by
-    /// default, because it costs time, and a killed server loses nothing that the operating
-    /// system already has.
+    /// Makes the server write to disk before it acknowledges a commit, and clean its tables up, as in
+    /// production. Off by default, because both cost time, databases of tests are small, and a killed
+    /// server loses nothing that the operating system already has.
     pub fn durable(mut self) -> Self {
         self.settings.extend(&DURABLE);
         self

@@ -86,6 +86,7 @@ async fn private(
         }
         Engine::Postgres => {
             let builder = PostgresServer::builder()
+                .setting("autovacuum", "on")
                 .setting("max_connections", &connections)
                 .setting("shared_buffers", "128MB")
                 // Checkpoints run between cells, never during one.
