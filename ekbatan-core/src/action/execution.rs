@@ -186,7 +186,8 @@ impl<'a, A: Action, O> Execution<'a, A, O> {
 
     /// Sets how the call deals with others that want the same key, instead of what the action
     /// or the executor says. A call that is [fenced by a lease](Execution::fenced_by) always
-    /// runs optimistically.
+    /// runs optimistically, and so does one whose commit carries the mark of a delivery or of a
+    /// run of a job.
     pub fn contention(mut self, contention: impl Into<Contention>) -> Self {
         self.0.options.contention = Some(contention.into());
         self

@@ -47,6 +47,7 @@ mod params;
 mod performing;
 mod place_calls;
 mod plan;
+mod plan_error;
 mod retry;
 mod run;
 mod sent_births;
@@ -60,13 +61,14 @@ pub use contention::{
 pub use context::ActionContext;
 pub use effect::Effect;
 pub use enqueue::EnqueuedCall;
-pub use error::{BuildError, ContentionError, ErrorKind, ExecuteError, PlanError};
+pub use error::{BuildError, ContentionError, ErrorKind, ExecuteError};
 pub use execution::{Execution, ExecutionWithCommit, Once};
 pub use executor::{ActionExecutor, Outcome};
 pub use executor_builder::ActionExecutorBuilder;
 pub use fence::{AsFence, Fence};
 pub use key_scope::KeyScope;
 pub use plan::{ActionPlan, StagedChange, StagedEvent};
+pub use plan_error::PlanError;
 pub use retry::{Budget, RetryPolicy};
 
 pub use crate::outbox::Priority;

@@ -154,10 +154,10 @@ impl<'a> CallPlacer<'a> {
         }
         let deliveries: Vec<_> = rows.iter().map(|row| Id::from_uuid(row.delivery)).collect();
         let stored = self.deliveries.find_by_ids(&deliveries).await?;
-        let mut stored: HashMap<_, _> =
-            stored.into_iter().map(|row| (row.id.uuid(), row)).collect();
+        let stored: HashMap<_, _> = stored.into_iter().map(|row| (row.id.uuid(), row)).collect();
+        // Two keys may name one delivery: a call can be unique and in turn.
         let key = |row: Stored<EnqueuedKey>| {
-            (row.id, Key { stored: stored.remove(&row.delivery), row, enqueued: None })
+            (row.id, Key { stored: stored.get(&row.delivery).cloned(), row, enqueued: None })
         };
         Ok(rows.into_iter().map(key).collect())
     }
