@@ -78,6 +78,9 @@ fn a_variable_that_names_no_key_is_a_problem() {
             ("EKBATAN_HBASE_BIN", "/opt/hbase/lib"),
             ("EKBATAN_FERRETDB_BIN", "/usr/bin"),
             ("EKBATAN_AEROSPIKE_BIN", "/usr/bin"),
+            ("EKBATAN_NATS_BIN", "/usr/bin"),
+            ("EKBATAN_RABBITMQ_BIN", "/usr/bin"),
+            ("EKBATAN_KAFKA_BIN", "/opt/kafka/libs"),
             ("OTHER", "1"),
         ])
         .load()

@@ -17,12 +17,25 @@ use crate::config::spelling::{nearest, same_key};
 /// The prefix of the variables that set keys.
 pub(super) const PREFIX: &str = "EKBATAN_";
 
+/// What the test kit starts.
+const SERVERS: [&str; 11] = [
+    "POSTGRES",
+    "MYSQL",
+    "MARIADB",
+    "REDIS",
+    "ETCD",
+    "FERRETDB",
+    "AEROSPIKE",
+    "HBASE",
+    "NATS",
+    "RABBITMQ",
+    "KAFKA",
+];
+
 /// Variables of the test kit share the prefix and set no key.
 fn belongs_to_the_test_kit(name: &str) -> bool {
     name.starts_with("EKBATAN_TEST_")
-        || ["POSTGRES", "MYSQL", "MARIADB", "REDIS", "ETCD", "FERRETDB", "AEROSPIKE", "HBASE"]
-            .iter()
-            .any(|server| name == format!("EKBATAN_{server}_BIN"))
+        || SERVERS.iter().any(|server| name == format!("EKBATAN_{server}_BIN"))
 }
 
 /// The key path of a variable's name; `None` if the variable sets no key.
