@@ -1,6 +1,7 @@
 //! The commands that only read.
 
 use chrono::Utc;
+use ekbatan::action::Priority;
 use ekbatan::events::{InterventionState, PendingDelivery};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -83,10 +84,15 @@ fn pending(on: &OnShard<'_>, delivery: PendingDelivery) -> Row {
         ("model_id", delivery.stream.to_string().into()),
         ("version", delivery.model_version.into()),
         ("event_id", delivery.event_id.to_string().into()),
+        ("priority", priority(delivery.priority)),
         ("attempts", delivery.attempts.into()),
         ("due", time(delivery.due)),
         ("error", delivery.last_error.into()),
     ])
+}
+
+fn priority(of: Priority) -> Value {
+    format!("{of:?}").to_lowercase().into()
 }
 
 pub async fn dead_letters(target: &Target, most: Most) -> Result<Answer, Failure> {
@@ -142,6 +148,7 @@ pub async fn look(target: &Target, id: Uuid) -> Result<Answer, Failure> {
                 shard,
                 ("delivery", id.to_string().into()),
                 ("handler", of.handler.into()),
+                ("priority", priority(of.priority)),
                 ("attempts", of.attempts.into()),
                 ("due", time(of.due)),
                 ("error", of.last_error.into()),

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{
-    Delivery, DeliveryState, StoredEvents, StoredPlace, Subscription, stream_of,
+    Delivery, DeliveryState, EventKind, StoredEvents, StoredPlace, Subscription, Wanted, stream_of,
 };
 use ekbatan_core::action::Priority;
 use ekbatan_core::domain::{Id, New, Stored};
@@ -161,28 +161,29 @@ impl DeliveryOperations {
 
     /// The stored events that a filter selects, in no order.
     async fn find_events(&self, filter: &DeliveryFilter) -> Result<Vec<StoredPlace>, EventsError> {
-        let wanted = self.subscriptions_of(&filter.handler).await?;
-        let wanted: HashMap<String, Subscription> =
-            wanted.into_iter().map(|row| (row.event_type.clone(), row)).collect();
-        let is_chosen = |name: &&String| filter.event_type.as_ref().is_none_or(|of| of == *name);
+        let rows = self.subscriptions_of(&filter.handler).await?;
+        let wanted: Vec<(Wanted, _)> =
+            rows.into_iter().map(|row| (Wanted::read(&row.event_type), row)).collect();
+        let event_types = chosen_names(&wanted, filter.event_type.as_ref());
+        if event_types.as_ref().is_some_and(HashSet::is_empty) {
+            return Ok(Vec::new());
+        }
         let search = StoredEvents {
-            event_types: wanted.keys().filter(is_chosen).cloned().collect(),
+            event_types,
             model_type: filter.model_type.clone(),
             model_id: filter.model_id.clone(),
             from: filter.from,
             until: filter.until,
         };
-        if search.event_types.is_empty() {
-            return Ok(Vec::new());
-        }
         let unsettled = self.unsettled_events(&filter.handler).await?;
         let mut found = Vec::new();
         let mut after = Some(Uuid::nil());
         while let Some(begin) = after {
             let page = self.shard.stored_places(&search, begin).await?;
             let is_done = |place: &StoredPlace| {
+                let kind = EventKind { model: &place.model_type, name: &place.event_type };
                 !unsettled.contains(&place.event_id)
-                    && wanted.get(&place.event_type).is_some_and(|of| !is_lacking(of, place))
+                    && wanted.iter().any(|(of, row)| of.has(kind) && !is_lacking(row, place))
             };
             let done: Vec<StoredPlace> = page.places.into_iter().filter(is_done).collect();
             for chunk in done.chunks(CHUNK) {
@@ -377,6 +378,29 @@ fn letters_of(filter: &DeliveryFilter) -> Condition<DeadLetter> {
 
 fn selects(filter: &DeliveryFilter, state: DeadLetterState) -> bool {
     (filter.of == Selected::SettledLetters) == (state != DeadLetterState::Dead)
+}
+
+/// The names of the events to look for; `None` for any, as a relay may want.
+fn chosen_names(
+    wanted: &[(Wanted, Subscription)],
+    chosen: Option<&String>,
+) -> Option<HashSet<String>> {
+    let mut names = HashSet::new();
+    let mut is_any = false;
+    for (of, _) in wanted {
+        match of {
+            Wanted::Event(name) => {
+                names.insert(name.clone());
+            }
+            Wanted::Model(_) | Wanted::All => is_any = true,
+            Wanted::Fence => {}
+        }
+    }
+    match chosen {
+        Some(chosen) if is_any => Some(HashSet::from([chosen.clone()])),
+        Some(chosen) => Some(names.into_iter().filter(|name| name == chosen).collect()),
+        None => (!is_any).then_some(names),
+    }
 }
 
 /// Whether the sweep is still to deliver an event.

@@ -122,7 +122,7 @@ impl Claims<'_> {
         let found = self.claimable(chosen).await?;
         for (question, ids) in wanted.iter().zip(&due.deliveries) {
             // A stream that was passed over may have older ones.
-            if question.except.iter().all(Uuid::is_nil) {
+            if question.except.iter().all(|id| *id == self.node) {
                 let WantedDue { handler, state, priority, .. } = *question;
                 look_from.note(handler, state, priority, oldest(ids, &found, now));
             }
@@ -159,8 +159,9 @@ impl Claims<'_> {
             let mut except: Vec<Uuid> =
                 passed_over(handler.name).into_iter().flatten().copied().collect();
             // If one question passes streams over, all do: so there are few different statements.
+            // The node is no stream; the nil id may be one.
             if any && except.is_empty() {
-                except.push(Uuid::nil());
+                except.push(self.node);
             }
             for (priority, _) in *room {
                 for state in STATES {

@@ -167,6 +167,11 @@ impl Handler {
         }
     }
 
+    /// Whether it runs enqueued calls, and handles no events.
+    pub(crate) fn is_of_calls(&self) -> bool {
+        self.events == [CALLS]
+    }
+
     /// The handler of an action's enqueued calls.
     pub(crate) fn of_action<A: Action + 'static>(action: A, mut options: HandlerOptions) -> Self {
         // No event has such a name: the calls get their deliveries from those who enqueue them.

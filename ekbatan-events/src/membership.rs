@@ -129,9 +129,14 @@ impl Membership {
         now: DateTime<Utc>,
     ) -> Result<usize, EventsError> {
         let mut count = 0;
-        for row in self.orphans(OfHandlers::Except(fences.names())).await? {
-            release(&self.deliveries, row, now).await?;
-            count += 1;
+        // All of them now: the next heartbeat may be minutes away.
+        loop {
+            let orphans = self.orphans(OfHandlers::Except(fences.names())).await?;
+            let released = self.release_all(orphans, now).await?;
+            if released == 0 {
+                break;
+            }
+            count += released;
         }
         // At the same time: a broker that does not answer keeps only its own relay waiting.
         let of_relays = fences.known().map(|relay| self.release_fenced(fences, relay, now));
@@ -148,13 +153,31 @@ impl Membership {
         relay: &Handler,
         now: DateTime<Utc>,
     ) -> Result<usize, EventsError> {
-        let orphans = self.orphans(OfHandlers::Among(relay.names())).await?;
-        let lost: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
-        let fenced = fences.fence(relay, self.shard.identifier(), lost).await;
         let mut count = 0;
-        for row in orphans.into_iter().filter(|row| fenced.contains(&row.node)) {
-            release(&self.deliveries, row, now).await?;
-            count += 1;
+        loop {
+            let mut orphans = self.orphans(OfHandlers::Among(relay.names())).await?;
+            let lost: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
+            let fenced = fences.fence(relay, self.shard.identifier(), lost).await;
+            orphans.retain(|row| fenced.contains(&row.node));
+            let released = self.release_all(orphans, now).await?;
+            if released == 0 {
+                return Ok(count);
+            }
+            count += released;
+        }
+    }
+
+    /// Returns how many were still as they were read.
+    async fn release_all(
+        &self,
+        rows: Vec<Stored<Delivery>>,
+        now: DateTime<Utc>,
+    ) -> Result<usize, EventsError> {
+        let mut count = 0;
+        for released in
+            join_all(rows.into_iter().map(|row| release(&self.deliveries, row, now))).await
+        {
+            count += usize::from(released?);
         }
         Ok(count)
     }

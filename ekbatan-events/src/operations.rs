@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
+use ekbatan_core::action::Priority;
 use ekbatan_core::domain::{Id, New, Stored};
 use ekbatan_core::repository::{Condition, Direction, PageRequest, Repository};
 use ekbatan_core::shard::{Databases, Shard};
@@ -55,6 +56,8 @@ pub struct PendingDelivery {
     pub stream: Uuid,
     /// The version of the model after the change.
     pub model_version: i64,
+    /// The priority of an enqueued call. That of an event is always normal.
+    pub priority: Priority,
     /// How many times the handler has failed.
     pub attempts: i64,
     /// Why it failed the last time.
@@ -290,6 +293,7 @@ fn pending(row: Delivery) -> PendingDelivery {
         event_id: row.event_id,
         stream: row.stream,
         model_version: row.model_version,
+        priority: row.priority,
         attempts: row.attempts,
         last_error: row.last_error,
         due: row.due,

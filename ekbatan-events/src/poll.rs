@@ -11,6 +11,7 @@ use ekbatan_core::__private::deliveries::{
 use ekbatan_core::domain::{Id, Stored};
 use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::Shard;
+use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::claim::{ClaimedRound, Claims, Room};
@@ -107,7 +108,9 @@ impl Poll {
         candidates.retain(|(handler, row)| {
             let since = self.subscriptions.since(handler.name);
             let is_complete = since.is_some_and(|since| since <= swept.complete);
-            handler.options.order == Order::None
+            // Calls have got their deliveries from those who enqueued them.
+            handler.is_of_calls()
+                || handler.options.order == Order::None
                 || (is_complete && !swept.elsewhere.contains(&row.stream))
         });
         let ClaimedRound { claimed, elsewhere, put_off } =
@@ -147,25 +150,42 @@ impl Poll {
         let wanted: Vec<_> = questions.collect();
         let due = self.shard.due(&wanted, self.now, CHECKED).await?;
         let ids: Vec<_> = due.deliveries.into_iter().flatten().map(Id::from_uuid).collect();
-        for row in self.deliveries.find_by_ids(&ids).await? {
-            if row.state != DeliveryState::Blocked {
-                continue;
-            }
-            if self.is_blocked(&row).await? {
-                let later = row.apply(|row| row.due = self.now + BEHIND_PARKED);
-                match self.deliveries.update(later).await.map_err(EventsError::from) {
-                    Err(error) if !error.is_stale() => return Err(error),
-                    _ => {}
-                }
-            } else {
-                release(&self.deliveries, row, self.now).await?;
+        let mut rows = self.deliveries.find_by_ids(&ids).await?;
+        rows.retain(|row| row.state == DeliveryState::Blocked);
+        // Many may be blocked behind one, so each stream is asked once.
+        let streams: HashSet<_> =
+            rows.iter().map(|row| (row.stream, row.handler.clone())).collect();
+        let asked = streams.into_iter().map(|(stream, handler)| async move {
+            let is_blocked = self.is_blocked(stream, &handler).await?;
+            Ok::<_, EventsError>(((stream, handler), is_blocked))
+        });
+        let mut blocked = HashSet::new();
+        for answer in join_all(asked).await {
+            let (stream, is_blocked) = answer?;
+            if is_blocked {
+                blocked.insert(stream);
             }
         }
-        Ok(())
+        let checks = rows.into_iter().map(|row| async {
+            let stream = (row.stream, row.handler.clone());
+            match blocked.contains(&stream) {
+                true => self.check_later(row).await,
+                false => release(&self.deliveries, row, self.now).await.map(drop),
+            }
+        });
+        join_all(checks).await.into_iter().collect()
     }
 
-    async fn is_blocked(&self, row: &Stored<Delivery>) -> Result<bool, EventsError> {
-        let Some(handler) = self.handlers.get(&row.handler) else { return Ok(true) };
-        is_parked(&self.deliveries, row.stream, handler.names()).await
+    async fn is_blocked(&self, stream: Uuid, handler: &str) -> Result<bool, EventsError> {
+        let Some(handler) = self.handlers.get(handler) else { return Ok(true) };
+        is_parked(&self.deliveries, stream, handler.names()).await
+    }
+
+    async fn check_later(&self, row: Stored<Delivery>) -> Result<(), EventsError> {
+        let later = row.apply(|row| row.due = self.now + BEHIND_PARKED);
+        match self.deliveries.update(later).await.map_err(EventsError::from) {
+            Err(error) if !error.is_stale() => Err(error),
+            _ => Ok(()),
+        }
     }
 }

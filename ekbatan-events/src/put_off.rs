@@ -16,6 +16,9 @@ use crate::membership::release;
 /// For how long a delivery waits at least behind one that is tried again later.
 const BEHIND_WAITING: Duration = Duration::from_millis(50);
 
+/// For how long at most: the call before it may be due in a month, and be cancelled tomorrow.
+const LONGEST_BEHIND_WAITING: Duration = Duration::from_secs(60);
+
 /// After which time it is checked whether a delivery is still behind a parked one.
 pub(crate) const BEHIND_PARKED: Duration = Duration::from_secs(600);
 
@@ -37,16 +40,20 @@ pub(crate) async fn put_off(
     let mut count = 0;
     let (mut blocked, mut streams) = (Vec::new(), HashSet::new());
     for waiting in join_all(waits).await {
-        let Some((row, names)) = waiting? else { continue };
+        let Some((row, behind, names)) = waiting? else { continue };
         count += 1;
         if row.state == DeliveryState::Blocked {
             streams.insert((row.stream, names.clone()));
-            blocked.push((row, names));
+            blocked.push((row, names.clone()));
+            if behind.state == DeliveryState::Blocked {
+                blocked.push((behind, names));
+            }
         }
     }
     // An operator who releases the parked row then releases all blocked ones. That may have happened
     // just before these were blocked, so the parked row is looked for again. The obstacle itself may
-    // be another blocked row.
+    // be another blocked row, which is released as well: the process that released the parked one may have
+    // died before it came to this one.
     let mut free: HashSet<(Uuid, Vec<String>)> = HashSet::new();
     for (stream, names) in streams {
         if !is_parked(deliveries, stream, names.clone()).await? {
@@ -73,24 +80,30 @@ pub(crate) async fn is_parked(
     Ok(deliveries.exists_where(parked).await?)
 }
 
+/// A delivery that waits, the one that it waits for, and the names of their handler.
+type Waiting = (Stored<Delivery>, Stored<Delivery>, Vec<String>);
+
 /// `None` if the delivery need not wait, or is not as it was read.
 async fn wait(
     deliveries: &Repository<Delivery>,
     obstructed: Obstructed,
     now: DateTime<Utc>,
-) -> Result<Option<(Stored<Delivery>, Vec<String>)>, EventsError> {
+) -> Result<Option<Waiting>, EventsError> {
     let Obstructed { delivery, behind, names } = obstructed;
     let (state, due) = match behind.state {
         // The next round claims it, or leaves the whole stream alone.
         DeliveryState::New | DeliveryState::Claimed => return Ok(None),
-        DeliveryState::Waiting => (DeliveryState::Waiting, behind.due.max(now + BEHIND_WAITING)),
+        DeliveryState::Waiting => {
+            let due = behind.due.min(now + LONGEST_BEHIND_WAITING).max(now + BEHIND_WAITING);
+            (DeliveryState::Waiting, due)
+        }
         DeliveryState::Parked | DeliveryState::Blocked => {
             (DeliveryState::Blocked, now + BEHIND_PARKED)
         }
     };
     let change = delivery.apply(|row| (row.state, row.due) = (state, due));
     match deliveries.update(change).await.map_err(EventsError::from) {
-        Ok(changed) => Ok(Some((changed, names))),
+        Ok(changed) => Ok(Some((changed, behind, names))),
         Err(error) if error.is_stale() => Ok(None),
         Err(error) => Err(error),
     }

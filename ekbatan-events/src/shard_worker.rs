@@ -275,7 +275,8 @@ impl ShardWorker {
             room,
             now: self.runner.clock.now(),
             checks,
-            unheld: std::mem::take(&mut rounds.unheld),
+            // If the round fails, that of the last check counts for the next one.
+            unheld: rounds.unheld.clone(),
             look_from: std::mem::take(&mut rounds.look_from),
             claims_apart: rounds.claims_apart,
             claimed_at_once: self.settings.claimed_at_once,

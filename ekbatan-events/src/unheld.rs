@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use uuid::Uuid;
 
 /// The deliveries that a node did not hold at its last checks.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Unheld {
     before: HashSet<Uuid>,
     found: HashSet<Uuid>,

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ekbatan::action::Priority;
 use ekbatan::events::{HandlerOptions, Node};
 use ekbatan::prelude::*;
 use support::{Dialect, until};
@@ -123,6 +124,8 @@ async fn a_retry_keeps_its_priority(scene: &Scene) {
     until("the others have run", async || run(scene).await.len() == 5).await;
     until("they are marked", async || waiting(scene).await == 1).await;
     first.drain(Duration::from_secs(60)).await;
+    let failing = scene.operations().failing(10).await.unwrap();
+    assert_eq!((failing.len(), failing[0].priority), (1, Priority::High));
     enqueue(&scene.executor, all_of(steps(1_000..1_100, 0))).await;
     let long_ago = match scene.scratch.dialect {
         Dialect::Sqlite => "2020-01-01T00:00:00.000000Z",

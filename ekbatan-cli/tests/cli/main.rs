@@ -40,6 +40,7 @@ async fn what_is_parked_is_shown_retried_and_skipped(scene: &Scene) {
     let parked = scene.json(&["events", "parked"]).await;
     assert_eq!((&parked[0]["handler"], &parked[0]["attempts"]), (&"ledger.post".into(), &1.into()));
     assert_eq!(parked[0]["error"], "the ledger is closed");
+    assert_eq!(parked[0]["priority"], "normal");
     assert_eq!(parked[0]["model_id"], wallet.to_string());
     let id = parked[0]["id"].as_str().unwrap();
     assert!(scene.run(&["events", "parked"]).await.done().contains(id));

@@ -23,8 +23,18 @@ pub struct OldRows {
     pub date: &'static str,
     /// A column that no two rows of one date share.
     pub id: &'static str,
-    /// A table, and the column with the id of its row that this row is needed for.
-    needed_for: Option<(&'static Table, &'static str)>,
+    /// What this row is needed for.
+    needed_for: [Option<NeededFor>; 2],
+}
+
+/// Rows of another table for which a row stays.
+#[derive(Debug, Clone, Copy)]
+struct NeededFor {
+    table: &'static Table,
+    /// The column of the other table.
+    column: &'static str,
+    /// The column of the row that has the same value.
+    own: &'static str,
 }
 
 impl OldRows {
@@ -34,22 +44,25 @@ impl OldRows {
     pub const INBOX: Self = Self::of(&INBOX, "received_date", "action_id");
     /// Decisions on keys and messages, which processes left that ended within a call.
     pub const DECISIONS: Self = Self::of(&IDEMPOTENCY_DECISIONS, "decided_date", "claim_id");
-    /// Keys of enqueued calls, the last of which has ended.
-    pub const ENQUEUED_KEYS: Self =
-        Self::of(EnqueuedKey::TABLE, "changed", "id").needed_for(Delivery::TABLE, "delivery");
+    /// Keys of enqueued calls, all of which have ended. The last one in turn may have been cancelled while earlier
+    /// ones wait.
+    pub const ENQUEUED_KEYS: Self = Self {
+        needed_for: [
+            Some(NeededFor { table: Delivery::TABLE, column: "id", own: "delivery" }),
+            Some(NeededFor { table: Delivery::TABLE, column: "stream", own: "id" }),
+        ],
+        ..Self::of(EnqueuedKey::TABLE, "changed", "id")
+    };
 
     /// Rows that nothing needs but by their date.
     pub const fn of(table: &'static Table, date: &'static str, id: &'static str) -> Self {
-        Self { table, date, id, needed_for: None }
+        Self { table, date, id, needed_for: [None, None] }
     }
 
     /// Keeps each row as long as the event is stored whose id is in this column.
     pub const fn needed_for_event(self, column: &'static str) -> Self {
-        self.needed_for(&EVENTS, column)
-    }
-
-    const fn needed_for(self, table: &'static Table, column: &'static str) -> Self {
-        Self { needed_for: Some((table, column)), ..self }
+        let events = NeededFor { table: &EVENTS, column: "id", own: column };
+        Self { needed_for: [Some(events), None], ..self }
     }
 
     /// Deletes the rows with a date before this one, at most `at_once` in a transaction. Returns how
@@ -91,10 +104,11 @@ impl OldRows {
         let until =
             |n| Ok::<_, DbError>(syntax.argument(n, ValueType::Timestamp, info.column(date)?));
         let mut sql = format!("SELECT {id}, {date} FROM {table} WHERE {date} < {}", until(1)?);
-        if let Some((other, column)) = needed_for {
+        for NeededFor { table: other, column, own } in needed_for.into_iter().flatten() {
             let other = syntax.table(other);
-            let needing = format!("SELECT 1 FROM {other} o WHERE o.id = {table}.{column}");
-            sql += &format!(" AND NOT EXISTS ({needing})");
+            sql += &format!(
+                " AND NOT EXISTS (SELECT 1 FROM {other} o WHERE o.{column} = {table}.{own})"
+            );
         }
         sql += &format!(" ORDER BY {date} LIMIT {at_once}");
         // Rows that another process deletes at this moment are skipped.

@@ -80,4 +80,5 @@ mod rabbitmq;
 mod refusals;
 mod reopening;
 mod repetition;
+mod replay;
 mod sizes;

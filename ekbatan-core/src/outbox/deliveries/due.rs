@@ -35,11 +35,14 @@ pub struct WantedDue<'w> {
 /// What is due on a shard.
 #[derive(Debug)]
 pub struct Due {
-    /// The present generation of the subscriptions, read together with the deliveries.
+    /// The present generation of the subscriptions, read together with the deliveries; 0 if nothing was asked.
     pub generation: i64,
     /// For each question the ids of deliveries, the oldest first.
     pub deliveries: Vec<Vec<Uuid>>,
 }
+
+/// How many questions a statement has at most: SQLite takes no more than 500 parts of a union.
+const AT_ONCE: usize = 400;
 
 const COLUMNS: &[ColumnDef] =
     &[ColumnDef::new("id", ValueType::Uuid), ColumnDef::new("number", ValueType::Int)];
@@ -52,17 +55,18 @@ pub(crate) async fn due(
     most: usize,
 ) -> Result<Due, DbError> {
     let table = database.table(Delivery::TABLE).await?;
-    let query = Question { database, table: &table, args: Vec::new() }.query(wanted, now, most)?;
-    let rows = database.look(&query, HOLDER).await?;
     let mut due = Due { generation: 0, deliveries: vec![Vec::new(); wanted.len()] };
-    for row in rows {
-        let [Value::Uuid(id), Value::Int(number)] = row.as_slice() else { continue };
-        if *id == SubscriptionRegistry::GENERATION.uuid() {
-            due.generation = *number;
-        } else if let Some(of) =
-            usize::try_from(*number).ok().and_then(|at| due.deliveries.get_mut(at))
-        {
-            of.push(*id);
+    for (wanted, found) in wanted.chunks(AT_ONCE).zip(due.deliveries.chunks_mut(AT_ONCE)) {
+        let question = Question { database, table: &table, args: Vec::new() };
+        let query = question.query(wanted, now, most)?;
+        for row in database.look(&query, HOLDER).await? {
+            let [Value::Uuid(id), Value::Int(number)] = row.as_slice() else { continue };
+            if *id == SubscriptionRegistry::GENERATION.uuid() {
+                due.generation = due.generation.max(*number);
+            } else if let Some(of) = usize::try_from(*number).ok().and_then(|at| found.get_mut(at))
+            {
+                of.push(*id);
+            }
         }
     }
     Ok(due)

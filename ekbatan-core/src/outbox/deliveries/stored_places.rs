@@ -1,4 +1,4 @@
-//! Walks over the stored events of some types, in windows of the table, for a replay.
+//! Walks over stored events, in windows of the table, for a replay.
 //!
 //! Invariant: no statement looks at more than [`WINDOW`] rows, so none runs long, however many
 //! events are stored.
@@ -23,8 +23,8 @@ const HOLDER: &str = "replay of events";
 /// Which stored events are looked for.
 #[derive(Debug, Clone, Default)]
 pub struct StoredEvents {
-    /// The names of the events.
-    pub event_types: HashSet<String>,
+    /// The names of the events; `None` for any.
+    pub event_types: Option<HashSet<String>>,
     /// The model's name; `None` for any.
     pub model_type: Option<String>,
     /// The model's id, as text; `None` for any.
@@ -42,6 +42,8 @@ pub struct StoredPlace {
     pub event_id: Uuid,
     /// Its name.
     pub event_type: String,
+    /// The model's name; empty if another program wrote none.
+    pub model_type: String,
     /// Its stream.
     pub stream: Uuid,
     /// The version of the model after the change.
@@ -66,6 +68,7 @@ pub struct PlacesPage {
 const COLUMNS: &[ColumnDef] = &[
     ColumnDef::new("id", ValueType::Uuid),
     ColumnDef::nullable("event_type", ValueType::Text),
+    ColumnDef::nullable("model_type", ValueType::Text),
     ColumnDef::nullable("model_id", ValueType::Text),
     ColumnDef::nullable("model_version", ValueType::Int),
     ColumnDef::nullable("event_index", ValueType::Int),
@@ -79,12 +82,13 @@ impl StoredPlace {
         let [
             Value::Uuid(event_id),
             Value::Text(event_type),
+            model_type,
             Value::Text(model),
             version,
             index,
             Value::Timestamp(date),
             fanned_out,
-        ] = <[Value; 7]>::try_from(row).ok()?
+        ] = <[Value; 8]>::try_from(row).ok()?
         else {
             return None;
         };
@@ -92,6 +96,7 @@ impl StoredPlace {
         Some(Self {
             event_id,
             event_type,
+            model_type: if let Value::Text(name) = model_type { name } else { String::new() },
             stream: stream_of(&model),
             // As the sweep does it for events without versions.
             model_version: number(version).unwrap_or(date.timestamp_micros()),
@@ -130,7 +135,9 @@ pub(crate) async fn stored_places(
     if let Some(last) = next {
         filter.and("id", "<=", Value::Uuid(last));
     }
-    filter.and_among(&wanted.event_types);
+    if let Some(event_types) = &wanted.event_types {
+        filter.and_among(event_types);
+    }
     for (column, text) in [("model_type", &wanted.model_type), ("model_id", &wanted.model_id)] {
         if let Some(text) = text {
             filter.and(column, "=", Value::Text(text.clone()));

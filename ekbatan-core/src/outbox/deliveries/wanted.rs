@@ -40,7 +40,7 @@ impl Wanted {
     }
 
     /// What a stored text means.
-    pub(super) fn read(text: &str) -> Self {
+    pub fn read(text: &str) -> Self {
         let model = text.strip_prefix(MODEL.0).and_then(|rest| rest.strip_suffix(MODEL.1));
         match (text, model) {
             (ALL, _) => Self::All,
@@ -51,7 +51,7 @@ impl Wanted {
     }
 
     /// Whether it wants an event.
-    pub(super) fn has(&self, kind: EventKind<'_>) -> bool {
+    pub fn has(&self, kind: EventKind<'_>) -> bool {
         match self {
             Self::Event(name) => name == kind.name,
             Self::Model(name) => name == kind.model,
