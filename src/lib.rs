@@ -72,6 +72,8 @@
 //! | `jobs` | yes | Jobs that run by a schedule. |
 //! | `relay` | yes | Relays of events, and the broker of this process. |
 //! | `relay-nats` | no | Relays to NATS JetStream. |
+//! | `relay-rabbitmq` | no | Relays to RabbitMQ. |
+//! | `relay-kafka` | no | Relays to Apache Kafka. |
 //! | `redis` | no | Keyed locks in Redis or Valkey. |
 //! | `etcd` | no | Keyed locks in etcd. |
 //! | `hbase` | no | Keyed locks in HBase. |
