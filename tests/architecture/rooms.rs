@@ -29,7 +29,7 @@ pub const TABLE: [RoomList; 12] = [
     ] },
     // What is read is checked; the schema describes the same keys.
     RoomList { of_crate: "ekbatan-core", folder: "config", rooms: &[
-        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "events_config", "jobs_config", "findings", "key_path", "keys", "lock_config", "lock_settings", "relay_config", "retention_config", "sharding", "spelling", "topic"], &[]),
+        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "events_config", "jobs_config", "findings", "key", "key_path", "keys", "source_keys", "lock_config", "lock_settings", "relay_config", "retention_config", "sharding", "spelling", "topic"], &[]),
         room(&["check"], &["model"]),
         room(&["read"], &["model", "check"]),
         room(&["describe"], &["model"]),
@@ -44,7 +44,7 @@ pub const TABLE: [RoomList; 12] = [
     ] },
     // A strategy of contention knows neither the executor nor how a call is built.
     RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[
-        rooms("plan", &["action", "context", "plan", "enqueue", "params", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
+        rooms("plan", &["action", "context", "plan", "plan_error", "enqueue", "params", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
         rooms("commit", &["attempt", "call_queues", "commit", "deadline", "key_locks", "place_calls", "sent_births", "shard_batches"], &["plan"]),
         room(&["contention"], &["plan", "commit"]),
         rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "performing", "run", "trace_parent"], &["plan", "commit", "contention"]),

@@ -3,57 +3,13 @@
 //! A key is declared here and nowhere else. The reader takes names and kinds from this table,
 //! environment variables are matched against it, and the schema is printed from it.
 
-mod data_sources;
-
-use std::time::Duration;
-
 use super::address::shown;
-use super::data_source::LONGEST_TIMEOUT;
+use super::key::{AGE, ANY, MILLISECONDS, SOME, TIME};
 use super::key_path::{KeyPath, Step};
+use super::source_keys::{DATA_SOURCE, LOCK_SOURCE};
 use super::spelling::{kebab, nearest, same_key};
-use data_sources::{DATA_SOURCE, LOCK_SOURCE};
 
-/// A key, in kebab-case.
-#[derive(Clone, Copy)]
-pub(super) struct Key {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) required: bool,
-    /// The default, as text for readers.
-    pub(super) default: Option<&'static str>,
-    pub(super) about: &'static str,
-}
-
-/// The kind of a key's value.
-#[derive(Clone, Copy)]
-pub(super) enum Kind {
-    /// A text that is not blank.
-    Text,
-    /// An address. Messages show it without its password.
-    Address,
-    /// A text that messages never show.
-    Secret,
-    /// A list of texts, or one text with commas between them.
-    Texts,
-    /// A whole number.
-    Count { least: u64, most: u64 },
-    /// One of these words.
-    Word(&'static [&'static str]),
-    /// `true` or `false`.
-    Flag,
-    /// A duration. In keys that the Java framework has as numbers, a bare number means
-    /// milliseconds.
-    Time { bare_milliseconds: bool, longest: Duration },
-    /// A mapping with these keys.
-    Section(&'static [Key]),
-    /// A list of mappings with these keys.
-    List(&'static [Key]),
-    /// A mapping from slots to databases; [`of_slot`] has the keys of each database.
-    Slots,
-    /// A key of the Java framework that has no meaning here. Its value is not read; the sentence
-    /// says why and what to do.
-    Refused(&'static str),
-}
+pub(super) use super::key::{Key, Kind};
 
 /// The slots that the framework uses. An application may use any other name.
 pub(super) const SLOTS: [(&str, &str); 3] = [
@@ -73,40 +29,11 @@ pub(super) fn of_slot(slot: &str) -> &'static [Key] {
     if same_key(slot, LOCKS) { LOCK_SOURCE } else { DATA_SOURCE }
 }
 
-impl Key {
-    const fn new(name: &'static str, kind: Kind, about: &'static str) -> Self {
-        Self { name, kind, required: false, default: None, about }
-    }
-
-    const fn refused(name: &'static str, sentence: &'static str) -> Self {
-        Self::new(name, Kind::Refused(sentence), "")
-    }
-
-    const fn required(mut self) -> Self {
-        self.required = true;
-        self
-    }
-
-    const fn or(mut self, default: &'static str) -> Self {
-        self.default = Some(default);
-        self
-    }
-}
-
 /// The key of this name, whatever its spelling.
 pub(super) fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
     keys.iter().find(|key| same_key(key.name, name))
 }
 
-const TIME: Kind = Kind::Time { bare_milliseconds: false, longest: LONGEST_TIMEOUT };
-const MILLISECONDS: Kind = Kind::Time { bare_milliseconds: true, longest: LONGEST_TIMEOUT };
-/// The age of a row, at most a century.
-const AGE: Kind =
-    Kind::Time { bare_milliseconds: false, longest: Duration::from_secs(100 * 365 * 24 * 60 * 60) };
-const ANY: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
-const SOME: Kind = Kind::Count { least: 1, most: u32::MAX as u64 };
-/// No database accepts more in one value.
-const BYTES: Kind = Kind::Count { least: 1, most: 1_000_000_000 };
 const CLAIMED: Kind = Kind::Count { least: 16, most: 1_000 };
 const SWEPT: Kind = Kind::Count { least: 1, most: 10_000 };
 const BATCH: Kind = Kind::Count { least: 1, most: 1_000 };
@@ -350,18 +277,6 @@ static MEMBERS: &[Key] = &[
     Key::new("name", Kind::Text, "A name of the member, for people."),
     Key::new("configs", Kind::Slots, "The databases of the member, by slot.").required(),
 ];
-
-impl Kind {
-    /// The same kind if it contains other keys.
-    pub(super) fn container(&self) -> Option<Self> {
-        match self {
-            Self::Section(keys) => Some(Self::Section(keys)),
-            Self::List(keys) => Some(Self::List(keys)),
-            Self::Slots => Some(Self::Slots),
-            _ => None,
-        }
-    }
-}
 
 /// The kind of the value at a path in canonical spelling, if it contains other keys.
 pub(super) fn kind_at(path: &KeyPath) -> Option<Kind> {

@@ -22,6 +22,7 @@ mod error;
 mod events_config;
 mod findings;
 mod jobs_config;
+mod key;
 mod key_path;
 mod keys;
 mod lock_config;
@@ -30,6 +31,7 @@ mod read;
 mod relay_config;
 mod retention_config;
 mod sharding;
+mod source_keys;
 mod spelling;
 mod topic;
 

@@ -1,6 +1,6 @@
 //! The keys of a database and of keyed locks.
 
-use super::*;
+use super::key::{ANY, BYTES, Key, Kind, MILLISECONDS, SOME, TIME};
 
 /// The keys of every slot.
 pub(super) const DATA_SOURCE: &[Key] = &[
