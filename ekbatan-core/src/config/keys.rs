@@ -4,7 +4,7 @@
 //! environment variables are matched against it, and the schema is printed from it.
 
 use super::address::shown;
-use super::key::{AGE, ANY, MILLISECONDS, SOME, TIME};
+use super::key::{AGE, SOME, TIME};
 use super::key_path::{KeyPath, Step};
 use super::source_keys::{DATA_SOURCE, LOCK_SOURCE};
 use super::spelling::{kebab, nearest, same_key};
