@@ -106,12 +106,13 @@ impl Poll {
             self.look_from.forget();
         }
         candidates.retain(|(handler, row)| {
-            let since = self.subscriptions.since(handler.name);
-            let is_complete = since.is_some_and(|since| since <= swept.complete);
-            // Calls have got their deliveries from those who enqueued them.
-            handler.is_of_calls()
-                || handler.options.order == Order::None
-                || (is_complete && !swept.elsewhere.contains(&row.stream))
+            let can_follow = |since| {
+                // The commits that enqueued calls have given them their deliveries.
+                handler.is_of_calls()
+                    || (since <= swept.complete && !swept.elsewhere.contains(&row.stream))
+            };
+            handler.options.order == Order::None
+                || self.subscriptions.since(handler.name).is_some_and(can_follow)
         });
         let ClaimedRound { claimed, elsewhere, put_off } =
             claims.claim(candidates, self.now).await?;

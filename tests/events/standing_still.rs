@@ -32,7 +32,7 @@ fn one_call(number: i64) -> Steps {
     Steps { enqueued: vec![Step { number, ..Step::default() }], ..Steps::default() }
 }
 
-/// A round passes over models of which the node holds enough.
+/// Once a node holds enough deliveries of a model, its rounds leave that model out.
 async fn a_model_with_the_nil_id_is_handled_beside_a_busy_one(scene: &Scene) {
     let busy = Uuid::now_v7();
     let gate = Arc::new(Semaphore::new(0));

@@ -44,8 +44,8 @@ impl OldRows {
     pub const INBOX: Self = Self::of(&INBOX, "received_date", "action_id");
     /// Decisions on keys and messages, which processes left that ended within a call.
     pub const DECISIONS: Self = Self::of(&IDEMPOTENCY_DECISIONS, "decided_date", "claim_id");
-    /// Keys of enqueued calls, all of which have ended. The last one in turn may have been cancelled while earlier
-    /// ones wait.
+    /// Keys of enqueued calls. A key stays while any of its calls waits: the last call in turn may be
+    /// cancelled while an earlier one still waits.
     pub const ENQUEUED_KEYS: Self = Self {
         needed_for: [
             Some(NeededFor { table: Delivery::TABLE, column: "id", own: "delivery" }),
