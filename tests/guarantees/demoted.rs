@@ -5,16 +5,20 @@
 //! what remains read-only are the sessions that the framework kept.
 
 use std::future::IntoFuture;
+use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, RetryPolicy};
 use ekbatan::db::{DbErrorKind, Route, Transaction, TransactionError};
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer};
-use support::wallet::{Deposit, DepositMoney, Wallet};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
 use support::{PlainConnection, ScratchDatabase};
 
+use crate::bounded;
 use crate::ledger::Ledger;
+use crate::other_sessions::{Observer, lock_wallet};
+use crate::waiting::{filled, insist};
 
 /// How new sessions of the server become read-only, and writable again.
 struct Statements {
@@ -73,6 +77,54 @@ async fn on_postgres() {
     };
     connections_to_a_demoted_primary_are_left(&url, statements).await;
 }
+
+/// Two new wallets are sent together, refused together because one owner has a wallet already, and
+/// sent one after the other. The first commits, and by its trigger makes the session read-only. It
+/// is known to have committed, and so it is not sent again over the next connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_committed_before_the_demotion_is_not_sent_again() {
+    let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
+    let config = ScratchDatabase::config_of(&url).lanes(1).queue_limit(2);
+    let ledger = Ledger::with_config(config).await;
+    let wallet = ledger.open_wallets(1).await[0];
+    PlainConnection::connect(&url).await.execute(DEMOTING_TRIGGER).await;
+    let mut observer = Observer::connect(&url).await;
+    let mut holder = PlainConnection::connect(&url).await;
+    holder.execute("BEGIN").await;
+    lock_wallet(&mut holder, wallet).await;
+
+    let open = |owner: &str| {
+        let opening = Opening { owner: owner.to_owned(), currency: "EUR".to_owned() };
+        ledger.executor.execute(&OpenWallet, opening).retry(insist()).into_future()
+    };
+    let one_more = async || {
+        let deposit = Deposit { wallet, amount: Decimal::ONE };
+        let call = ledger.executor.execute(&DepositMoney, deposit);
+        call.deadline(Duration::from_millis(100)).await
+    };
+    let opening = async {
+        bounded("the only lane is busy", observer.wait_for_blocked()).await;
+        let releasing = async {
+            bounded("both commits wait", filled(one_more)).await;
+            holder.execute("COMMIT").await;
+        };
+        tokio::join!(biased; open("the last"), open("owner 0"), releasing)
+    };
+    let (deposited, (last, second, ())) = tokio::join!(ledger.deposit(wallet), opening);
+    deposited.unwrap();
+    last.unwrap();
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::Unique);
+    ledger.assert_sound(1).await;
+}
+
+const DEMOTING_TRIGGER: &str = "
+    CREATE UNIQUE INDEX ON wallets (owner);
+    CREATE FUNCTION demote() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM set_config('default_transaction_read_only', 'on', false);
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER demote AFTER INSERT ON wallets FOR EACH ROW
+        WHEN (NEW.owner = 'the last') EXECUTE FUNCTION demote()";
 
 /// A server of its own, because the setting is the server's.
 #[tokio::test(flavor = "multi_thread")]

@@ -26,7 +26,7 @@ struct SplitCommit<'a> {
     lane: &'a Lane,
     connection: &'a mut dyn Connection,
     batches: &'a [&'a CommitBatch],
-    outcomes: Vec<Outcome>,
+    outcomes: &'a mut [Outcome],
 }
 
 impl SplitCommit<'_> {
@@ -124,49 +124,55 @@ impl Lane {
         error.is_connection_lost() || (demoted && !self.driver.capabilities().single_writer)
     }
 
-    /// Commits batches in the parts that suit the connection. The outcomes are in their order; a
-    /// batch without one waits for a locked row.
+    /// Commits batches in the parts that suit the connection. Each outcome that is known stands at
+    /// the position of its batch, also after an error: parts before it may have committed. Without
+    /// an error, a batch without an outcome waits for a locked row.
     pub(super) async fn commit_in_parts(
         &self,
         kind: TaskKind,
         connection: &mut dyn Connection,
         batches: &[&CommitBatch],
-    ) -> Result<Vec<Outcome>, DbError> {
+        outcomes: &mut [Outcome],
+    ) -> Result<(), DbError> {
         let parts = connection.part(batches);
         let last = parts.iter().copied().max().unwrap_or_default();
-        let mut outcomes: Vec<(usize, Outcome)> = Vec::with_capacity(batches.len());
         for part in 0..=last {
             let of_part = |at: &usize| parts[*at] == part;
             let positions: Vec<usize> = (0..batches.len()).filter(of_part).collect();
             if !positions.is_empty() {
                 let batches: Vec<&CommitBatch> = positions.iter().map(|at| batches[*at]).collect();
-                let answers = self.commit_together_or_apart(kind, connection, &batches).await?;
-                outcomes.extend(positions.into_iter().zip(answers));
+                let mut answers: Vec<Outcome> = batches.iter().map(|_| None).collect();
+                let sent =
+                    self.commit_together_or_apart(kind, connection, &batches, &mut answers).await;
+                for (at, answer) in positions.into_iter().zip(answers) {
+                    outcomes[at] = answer;
+                }
+                sent?;
             }
         }
-        outcomes.sort_by_key(|(at, _)| *at);
-        Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
+        Ok(())
     }
 
-    /// Commits batches together. If the commit fails as a whole, commits them apart. A batch without
-    /// an outcome waits for a locked row; a lock waiter leaves none.
+    /// Commits batches together. If the commit fails as a whole, commits them apart. A lock waiter
+    /// leaves no batch without an outcome.
     async fn commit_together_or_apart(
         &self,
         kind: TaskKind,
         connection: &mut dyn Connection,
         batches: &[&CommitBatch],
-    ) -> Result<Vec<Outcome>, DbError> {
+        outcomes: &mut [Outcome],
+    ) -> Result<(), DbError> {
         let error = match self.commit_once(connection, batches).await {
-            Ok(outcomes) => return Ok(outcomes.into_iter().map(Some).collect()),
+            Ok(answers) => {
+                for (outcome, answer) in outcomes.iter_mut().zip(answers) {
+                    *outcome = Some(answer);
+                }
+                return Ok(());
+            }
             Err(error) if self.must_reconnect(&error) => return Err(error),
             Err(error) => error,
         };
-        let mut commit = SplitCommit {
-            lane: self,
-            connection,
-            batches,
-            outcomes: batches.iter().map(|_| None).collect(),
-        };
+        let mut commit = SplitCommit { lane: self, connection, batches, outcomes };
         let single_writer = self.driver.capabilities().single_writer;
         if batches.len() == 1 {
             commit.refuse(0, error);
@@ -183,7 +189,7 @@ impl Lane {
             commit.refuse_locked().await?;
             commit.one_by_one(kind).await?;
         }
-        Ok(commit.outcomes)
+        Ok(())
     }
 
     /// Leaves batches that wait for locked rows to a task of their own.

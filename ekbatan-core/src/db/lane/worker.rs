@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
+use super::apart::Outcome;
 use super::batches::QueuedBatch;
 use super::in_flight::InFlight;
 use super::queue::CommitQueue;
@@ -70,7 +71,7 @@ impl Lane {
                     tracing::warn!(%error, batches, "a lane lost its connection in a commit");
                     in_flight.count_loss();
                     connection = if error.kind() == DbErrorKind::ReadOnly {
-                        in_flight.settled(); // nothing was written
+                        in_flight.settled(); // nothing was written of what stays
                         None
                     } else {
                         Self::settle(lane, &mut in_flight, &error).await
@@ -125,7 +126,7 @@ impl Lane {
     }
 
     /// Sends everything in flight and answers the callers. Batches that wait for a locked row
-    /// stay in flight. If the connection is lost, nobody was answered.
+    /// stay in flight. After an error, those stay whose outcome is not known.
     async fn send(
         &self,
         kind: TaskKind,
@@ -136,7 +137,8 @@ impl Lane {
         let trips = connection.round_trips();
         let batches: Vec<&CommitBatch> =
             in_flight.batches().iter().map(|queued| &queued.batch).collect();
-        let outcomes = self.commit_in_parts(kind, &mut *connection, &batches).await?;
+        let mut outcomes: Vec<Outcome> = batches.iter().map(|_| None).collect();
+        let sent = self.commit_in_parts(kind, &mut *connection, &batches, &mut outcomes).await;
         let round_trips = u32::try_from(connection.round_trips() - trips).unwrap_or(u32::MAX);
         let folded = outcomes.len();
         let mut outcomes = outcomes.into_iter();
@@ -150,7 +152,7 @@ impl Lane {
             };
             outcomes.next().flatten().map(|outcome| outcome.map(|()| committed))
         });
-        Ok(connection)
+        sent.map(|()| connection)
     }
 
     /// Commits batches by one statement, within the timeout.
