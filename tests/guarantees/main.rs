@@ -43,6 +43,7 @@ mod interrupted_migrations;
 mod lanes;
 mod lock_order;
 mod locked_rows;
+mod lost_groups;
 mod old_fences;
 mod packets;
 mod process;

@@ -1,15 +1,19 @@
 //! Commit tokens, and reads after a token: without replicas, and with a replica that lags.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
+use ekbatan::action::Coalesced;
 use ekbatan::config::{DataSourceConfig, ShardMemberConfig};
 use ekbatan::db::{CommitToken, Route};
+use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
 use ekbatan::repository::Repository;
 use ekbatan_testkit::{PostgresServer, TempSqlite};
+use futures_util::future::join_all;
 use support::until;
 
-use crate::actions::{Take, route};
+use crate::actions::{Failed, Nothing, Take, route};
 use crate::models::{Account, account, migrations, quiet};
 use crate::shards::{FIRST, SECOND, TestShards, executor_on};
 
@@ -62,7 +66,11 @@ impl Replicated {
         let replica = primary.start_replica().await.unwrap();
         let copy = replica.url(url.rsplit('/').next().unwrap());
         let second = TempSqlite::new().unwrap();
-        let config = EkbatanConfig::from(DataSourceConfig::new(url).maximum_pool_size(1))
+        // Longer than a call waits in these tests.
+        let patience = Duration::from_secs(600);
+        let primary_config =
+            DataSourceConfig::new(url).maximum_pool_size(1).connection_timeout(patience);
+        let config = EkbatanConfig::from(primary_config)
             .replica(DataSourceConfig::new(copy))
             .shard(SECOND, ShardMemberConfig::new(1, DataSourceConfig::new(second.url())));
         let databases = Databases::connect(&config).await.unwrap();
@@ -161,4 +169,50 @@ async fn a_read_after_a_token_uses_the_primary_when_the_replica_is_down_on_postg
     let behind = accounts.clone().on_replica_after(&token, Duration::from_secs(600));
     assert_eq!(t.version(behind).await, 2);
     accounts.on_replica().get(t.account.id).await.unwrap_err();
+}
+
+/// Adds an account without a read, and perhaps an effect.
+struct Add {
+    has_effect: bool,
+}
+
+impl Action for Add {
+    const NAME: &'static str = "sharding.add";
+    type Params = Nothing;
+    type Output = ();
+    type Error = Failed;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &Nothing) -> Result<(), Failed> {
+        ctx.plan().add(quiet(account(FIRST, "added")));
+        if self.has_effect {
+            ctx.plan().after_commit("nothing", |_| async { Ok::<_, Failed>(()) });
+        }
+        Ok(())
+    }
+}
+
+/// The only connection to the primary is held, so the tokens cannot be read in time. That the calls
+/// are committed is known all the same.
+#[tokio::test]
+async fn a_commit_is_answered_although_its_token_comes_too_late_on_postgres() {
+    let t = Replicated::start().await;
+    let executor = executor_on(&t.databases).await;
+    let held = t.databases.shard(FIRST).unwrap().postgres().await.unwrap();
+    let [plain, with_effect] = [false, true].map(|has_effect| Add { has_effect });
+    let call = |action| executor.execute(action, Nothing {}).deadline(Duration::from_secs(10));
+    let grouped = || {
+        let call = call(&plain).contention(Coalesced::default());
+        call.contention_keys([LockKey::named("all")]).with_commit().into_future()
+    };
+    let (alone, with_effect, grouped) = tokio::join!(
+        call(&plain).with_commit().into_future(),
+        call(&with_effect).with_commit().into_future(),
+        join_all([grouped(), grouped(), grouped()]),
+    );
+    for answer in [alone, with_effect].into_iter().chain(grouped) {
+        let ((), committed) = answer.unwrap();
+        assert_eq!(committed.unwrap().token, None);
+    }
+    held.release().await.unwrap();
+    assert_eq!(t.databases.repository::<Account>().count().await.unwrap(), 6);
 }

@@ -5,6 +5,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -56,16 +57,17 @@ pub(super) async fn commit(
         ekbatan.shard.failed_shard = field::Empty,
     );
     raise_fences(attempt, &batches).await?;
-    let (action, token, deadline) = (attempt.action, attempt.wants_token, attempt.deadline);
+    let (action, deadline, wants_token) = (attempt.action, attempt.deadline, attempt.wants_token);
     let first = batches.first().map(|batch| batch.database.clone());
-    // From here on the first batch is queued, so that `answer` knows whether it was withdrawn.
     deadline.check()?;
     if effects.is_empty() && batches.len() <= 1 {
-        // Once a lane has taken the batch, it completes the commit even if the caller is dropped.
-        let committing = pin!(commit_batches(batches, action, token));
+        // From here on the batch is queued. Once a lane has taken it, it completes the commit even
+        // if the caller is dropped.
+        let committing = pin!(commit_batches(batches, action));
         let mut committing = pin!(committing.instrument(span));
         let committed = deadline.bound_begun(committing.as_mut()).await;
-        return answer(committed, attempt, first.as_deref());
+        let withdraw = || first.is_some_and(|database| database.withdraw(action));
+        return Ok(answer(committed, attempt, withdraw)?.with_token(attempt).await);
     }
     // Effects and the shards after the first need a task that outlives a dropped caller.
     for batch in &batches {
@@ -76,17 +78,22 @@ pub(super) async fn commit(
     let runner = attempt.effects.clone();
     let open = attempt.shards.default().open_action(action);
     let touched: Vec<_> = batches.iter().map(|batch| batch.database.clone()).collect();
+    let start = Start::default();
+    let of_task = start.clone();
     let working = async move {
-        if sender.is_closed() {
+        if !of_task.is_first() {
             return; // the caller went before anything was queued
         }
-        let committed = commit_batches(batches, action, token).await;
+        let committed = commit_batches(batches, action).await;
         // The outcome is known now, also to effects that ask for it.
         drop(open);
         let done = committed.as_ref().ok().cloned();
         let _ = sender.send(committed);
-        let Some(done) = done else { return };
-        runner.run(effects, done).await;
+        let Some(CommittedOn { mut committed, databases }) = done else { return };
+        if wants_token && !effects.is_empty() {
+            committed.token = tokens(&databases).await;
+        }
+        runner.run(effects, committed).await;
         // The caller does not wait for the rest.
         drop(ran);
         if touched.len() > 1
@@ -96,32 +103,55 @@ pub(super) async fn commit(
         }
     };
     tokio::spawn(working.instrument(span));
-    let mut waiting = WaitingCaller { first: first.clone(), action };
+    let mut waiting = WaitingCaller { first, action, start };
     let committed = deadline.bound_begun(receiver).await.map(|result| {
         result.unwrap_or_else(|stopped| {
             Err(CommitFailure::Whole(CommitError::Unknown(action, stopped.to_string())))
         })
     });
+    let committed = answer(committed, attempt, || waiting.withdraw());
     waiting.first = None;
-    let committed = answer(committed, attempt, first.as_deref())?;
+    let committed = committed?;
     attempt.close();
     release();
+    let committed = committed.with_token(attempt).await;
     // The action is committed: a deadline that passes now ends the wait, not the effects.
     let _ = deadline.bound(effects_done).await;
     Ok(committed)
 }
 
+/// Decides between the task of a commit, which begins, and its caller, who gives up.
+#[derive(Clone, Default)]
+struct Start(Arc<AtomicBool>);
+
+impl Start {
+    /// Whether the other one has not come yet; it comes too late from now on.
+    fn is_first(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
 /// A caller whose commit runs in another task. If it is dropped before a lane has taken the first
 /// batch, nothing is sent.
 struct WaitingCaller {
+    /// `None` once the caller has its answer.
     first: Option<Arc<Database>>,
     action: ActionId,
+    start: Start,
+}
+
+impl WaitingCaller {
+    /// Whether nothing was sent, and nothing will be.
+    fn withdraw(&self) -> bool {
+        self.start.is_first()
+            || self.first.as_ref().is_some_and(|first| first.withdraw(self.action))
+    }
 }
 
 impl Drop for WaitingCaller {
     fn drop(&mut self) {
-        if let Some(first) = &self.first {
-            first.withdraw(self.action);
+        if self.first.is_some() {
+            self.withdraw();
         }
     }
 }
@@ -159,12 +189,12 @@ pub(super) async fn raise_fences(
     }
 }
 
-/// The caller's result. `first` is the database that commits first.
+/// The caller's result. `withdraw` takes the commit back if nothing was sent yet.
 fn answer(
-    committed: Result<Result<Committed, CommitFailure>, DeadlinePassed>,
+    committed: Result<Result<CommittedOn, CommitFailure>, DeadlinePassed>,
     attempt: &Attempt,
-    first: Option<&Database>,
-) -> Result<Committed, AttemptError> {
+    withdraw: impl FnOnce() -> bool,
+) -> Result<CommittedOn, AttemptError> {
     let action = attempt.action;
     match committed {
         Ok(Ok(committed)) => Ok(committed),
@@ -175,9 +205,7 @@ fn answer(
             let source = Some(error);
             Err(ExecuteError::PartlyCommitted { action, committed, failed, not_tried, source })
         }
-        Err(passed) if first.is_some_and(|database| database.withdraw(action)) => {
-            Err(passed.into())
-        }
+        Err(passed) if withdraw() => Err(passed.into()),
         Err(DeadlinePassed(after)) => Err(ExecuteError::CommitUnknown {
             action,
             why: format!("the deadline of {after:?} passed while the commit was on its way"),
@@ -185,12 +213,30 @@ fn answer(
     }
 }
 
+/// A commit without its token, and the databases that it wrote on.
+#[derive(Clone)]
+struct CommittedOn {
+    committed: Committed,
+    databases: Vec<Arc<Database>>,
+}
+
+impl CommittedOn {
+    /// Adds the token, if the caller wants it and has the time to read it: what is known to be
+    /// committed is answered in any case.
+    async fn with_token(self, attempt: &Attempt) -> Committed {
+        let Self { mut committed, databases } = self;
+        if attempt.wants_token {
+            committed.token = timely_token(&databases, attempt).await;
+        }
+        committed
+    }
+}
+
 /// Gives each batch to a lane of its shard, one after another. No batches is a success.
 async fn commit_batches(
     batches: Vec<ShardBatch>,
     action: ActionId,
-    token: bool,
-) -> Result<Committed, CommitFailure> {
+) -> Result<CommittedOn, CommitFailure> {
     let span = Span::current();
     let mut all =
         Committed { action, round_trips: 0, folded: 0, lane_wait: Duration::ZERO, token: None };
@@ -225,10 +271,15 @@ async fn commit_batches(
     span.record("ekbatan.commit.round_trips", all.round_trips)
         .record("ekbatan.commit.folded", all.folded)
         .record("ekbatan.commit.lane_wait_us", all.lane_wait.as_micros() as u64);
-    if token {
-        all.token = tokens(&done).await;
-    }
-    Ok(all)
+    Ok(CommittedOn { committed: all, databases: done })
+}
+
+/// [`tokens`], or none if the deadline of the call passes before.
+pub(super) async fn timely_token(
+    databases: &[Arc<Database>],
+    attempt: &Attempt,
+) -> Option<CommitToken> {
+    attempt.deadline.bound(tokens(databases)).await.unwrap_or_default()
 }
 
 /// The present positions of those shards that have a replica. A failure is logged: the commit

@@ -62,9 +62,13 @@ impl GroupBatch {
         self.database.as_ref()
     }
 
-    /// The action under whose id the commit is looked up: that of the first turn.
-    pub(super) fn traced(&self) -> Option<ActionId> {
-        self.turns.first().map(|turn| turn.batch.action)
+    /// The action under whose id a commit of the first `count` turns is looked up: the first that
+    /// leaves a record. One that only expects rows leaves none; if all do, the commit writes
+    /// nothing, and may be sent again.
+    pub(super) fn traced(&self, count: usize) -> ActionId {
+        let leaves_a_record = |turn: &&Turn| !turn.batch.records.is_empty();
+        let traced = self.turns[..count].iter().find(leaves_a_record);
+        traced.unwrap_or(&self.turns[0]).batch.action
     }
 
     /// Whether a call may join: it is on the same shard, its rows follow the versions of the
@@ -119,8 +123,7 @@ impl GroupBatch {
         }
     }
 
-    /// The batch that commits the first `count` turns, at least one. It has the id of the first:
-    /// the commit is looked up under that id.
+    /// The batch that commits the first `count` turns, at least one.
     pub(super) fn commit(
         &self,
         count: usize,
@@ -133,7 +136,7 @@ impl GroupBatch {
         // A stable sort: each table is written by one statement, in the order of the members.
         records.sort_by_key(|record| record.table.table.key());
         CommitBatch {
-            action: self.turns[0].batch.action,
+            action: self.traced(count),
             changes: merged(batches().flat_map(|batch| &batch.changes)),
             expected: unchanged(batches()),
             records,

@@ -52,7 +52,10 @@ pub(super) enum GroupOutcome<G> {
     Run(G, RunMode),
     /// The group is committed.
     Committed {
+        /// Without its token.
         committed: Committed,
+        /// The database of the group.
+        database: Arc<Database>,
         /// The number of members.
         members: usize,
         /// Completes when the call's effects have run, if it has any.
@@ -109,13 +112,12 @@ impl<G> GroupCommit<G> {
     pub(super) async fn run(mut self, ended: impl FnOnce(bool, Vec<Place<G>>) + Send) {
         let mut batch = std::mem::take(&mut self.batch);
         // Not reached: a call that changes nothing joins only a group that changes something.
-        let (Some(database), Some(traced)) = (batch.database().cloned(), batch.traced()) else {
-            return;
-        };
+        let Some(database) = batch.database().cloned() else { return };
         let sender = GroupSender { database: &database, batch: &batch, fencing: &self.fencing };
         let Sent { result, failed } = sender.send().await;
         // Before the next group, whose members change what these have left.
         let turns = failed.as_ref().map_or(batch.turns(), |failed| failed.turn);
+        let traced = batch.traced(turns);
         for births in batch.take_births(turns) {
             SentBirths::new(births, &database, traced).answered(&result);
         }
@@ -158,35 +160,34 @@ impl<G> GroupCommit<G> {
             .record("ekbatan.commit.round_trips", committed.round_trips)
             .record("ekbatan.commit.folded", committed.folded)
             .record("ekbatan.commit.lane_wait_us", committed.lane_wait.as_micros() as u64);
-        let token = if self.members.iter().any(|member| member.wants_token) {
-            tokens(std::slice::from_ref(database)).await
-        } else {
-            None
-        };
         let members = self.members.len();
         let mut effects = Vec::new();
         for member in self.members {
-            let token = token.clone().filter(|_| member.wants_token);
-            let committed = Committed { action: member.action, token, ..committed.clone() };
+            let committed = Committed { action: member.action, ..committed.clone() };
             // The outcome is known now, also to effects that ask for it.
             drop(member.open);
             let mut effects_done = None;
             if !member.effects.is_empty() {
                 let (ran, done) = oneshot::channel();
-                effects.push((member.effects, committed.clone(), ran));
+                effects.push((member.effects, committed.clone(), member.wants_token, ran));
                 effects_done = Some(done);
             }
-            let outcome = GroupOutcome::Committed { committed, members, effects: effects_done };
+            let database = database.clone();
+            let outcome =
+                GroupOutcome::Committed { committed, database, members, effects: effects_done };
             let _ = member.place.reply.send(outcome);
         }
         if let Some(lease) = self.lease {
             lease.release().await;
         }
-        for (effects, committed, ran) in effects {
-            let runner = self.effects.clone();
+        for (effects, mut committed, wants_token, ran) in effects {
+            let (runner, database) = (self.effects.clone(), database.clone());
             // A task for each call, as for calls that commit by themselves: no call waits for
             // the effects of another.
             let running = async move {
+                if wants_token {
+                    committed.token = tokens(&[database]).await;
+                }
                 runner.run(effects, committed).await;
                 let _ = ran.send(());
             };
