@@ -45,3 +45,4 @@ mod transactions_postgres;
 mod transactions_servers;
 mod types_mysql;
 mod types_postgres;
+mod views;

@@ -43,9 +43,11 @@ pub(super) fn commit(
 }
 
 /// One row, its records, and nothing else to check: the most frequent batch. It needs no read
-/// before it writes.
+/// before it writes: the number of rows that SQLite has changed tells whether it was stale. Of a
+/// view, whose trigger writes elsewhere, SQLite says that it has changed none.
 fn is_simple(batch: &CommitBatch) -> bool {
-    batch.changes.len() == 1 && batch.fences.is_empty() && batch.expected.is_empty()
+    let has_one_row = batch.changes.len() == 1 && !batch.changes[0].table.rules.reacts;
+    has_one_row && batch.fences.is_empty() && batch.expected.is_empty()
 }
 
 impl Session<'_> {

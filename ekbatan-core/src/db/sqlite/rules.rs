@@ -76,11 +76,14 @@ fn rules_in(sql: &str) -> Vec<Rule> {
     let mut rest = &*lower;
     while let Some(at) = rest.find("check") {
         rest = &rest[at + "check".len()..];
-        if rest.trim_start().starts_with('(') {
+        let behind = rest.trim_start();
+        if behind.starts_with('(') {
             rules.push(match in_parentheses(rest) {
                 Some(expression) => Rule::Expression(expression.to_owned()),
                 None => Rule::Row,
             });
+        } else if behind.starts_with("--") || behind.starts_with("/*") {
+            rules.push(Rule::Row);
         }
     }
     rules
