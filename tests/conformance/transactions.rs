@@ -24,6 +24,7 @@ on_every_database! {
     a_read_only_transaction_refuses_writes_and_the_next_one_does_not,
     a_handle_that_outlives_its_transaction_is_refused,
     a_dropped_transaction_closes_its_connection_and_writes_nothing,
+    a_dropped_transaction_ends_although_a_handle_is_kept,
     a_failed_batch_writes_nothing,
     the_first_use_of_a_table_in_a_transaction_needs_no_second_connection,
 }
@@ -242,6 +243,26 @@ async fn a_dropped_transaction_closes_its_connection_and_writes_nothing(db: &Tes
     assert_eq!(idle(db), 0);
     assert_eq!(db.count("things").await, 0);
     db.things().add(quiet(thing("a"))).await.unwrap();
+}
+
+/// Otherwise the handle would hold its locks, on SQLite that of the only writer.
+async fn a_dropped_transaction_ends_although_a_handle_is_kept(db: &TestDatabase) {
+    let (keep, kept) = tokio::sync::oneshot::channel();
+    let manager = db.databases.transactions();
+    let running = manager.in_transaction(async |tx| {
+        add(db, &tx, "a").await;
+        keep.send(tx.clone()).ok().unwrap();
+        std::future::pending::<Result<(), Refused>>().await
+    });
+    let kept = tokio::select! {
+        answer = running => panic!("{answer:?}"),
+        handle = kept => handle.unwrap(),
+    };
+    assert_eq!(idle(db), 0);
+    let read = db.things().within(&kept).count().await.unwrap_err();
+    assert!(read.to_string().contains("over"), "{read}");
+    db.things().add(quiet(thing("b"))).await.unwrap();
+    assert_eq!(db.count("things").await, 1);
 }
 
 /// PostgreSQL refuses further statements in a transaction after an error.

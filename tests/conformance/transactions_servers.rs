@@ -1,11 +1,13 @@
 //! Transactions on the servers, which have sessions that can be lost: behaviours 35 to 37.
 
+use std::time::Duration;
+
 use ekbatan::db::{
     DbError, Isolation, PoolStatus, Route, Transaction, TransactionError, TransactionOptions,
 };
 use ekbatan::prelude::*;
 use support::things::{quiet, thing};
-use support::{Dialect, TestDatabase};
+use support::{Dialect, TestDatabase, until};
 
 use crate::actions::Refused;
 use crate::sessions::{execute, session_id, terminate};
@@ -14,6 +16,7 @@ on_every_database! {
     only postgres and mysql and mariadb:
     a_failed_rollback_closes_the_connection,
     a_connection_lost_during_the_commit_is_closed_and_the_commit_unknown,
+    a_timeout_does_not_wait_for_what_a_kept_handle_does,
     the_chosen_isolation_applies,
     single_and_batch_updates_keep_microseconds_in_every_session_time_zone,
 }
@@ -66,6 +69,33 @@ async fn a_connection_lost_during_the_commit_is_closed_and_the_commit_unknown(db
 }
 
 /// A transaction reads twice, before and after another session commits a row.
+/// A statement on a handle that the closure gave away waits for a lock of another session.
+async fn a_timeout_does_not_wait_for_what_a_kept_handle_does(db: &TestDatabase) {
+    let stored = db.things().add(quiet(thing("a"))).await.unwrap();
+    let mut holder = db.connect().await;
+    holder.execute("BEGIN").await;
+    holder.execute("UPDATE things SET small = small + 1").await;
+    let options = TransactionOptions::default().timeout(Duration::from_secs(1));
+    let mut updating = None;
+    let answer = db
+        .databases
+        .transactions()
+        .in_transaction_with(options, async |tx| {
+            let things = db.things().within(&tx);
+            let update = stored.clone().apply(|thing| thing.label = "b".to_owned());
+            updating = Some(tokio::spawn(async move { things.update(update).await.map(drop) }));
+            std::future::pending::<Result<(), Refused>>().await
+        })
+        .await;
+    assert!(matches!(answer, Err(TransactionError::TimedOut(_))), "{answer:?}");
+    let updating = updating.unwrap();
+    assert!(!updating.is_finished(), "the timeout waited for the statement");
+    holder.execute("ROLLBACK").await;
+    let _ = updating.await.unwrap();
+    until("the transaction has ended", async || status(db).holders.is_empty()).await;
+    assert_eq!(db.things().get(stored.id).await.unwrap(), stored);
+}
+
 async fn the_chosen_isolation_applies(db: &TestDatabase) {
     assert!(db.databases.capabilities().isolation_levels);
     let default = TransactionOptions::default();

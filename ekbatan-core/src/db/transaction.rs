@@ -9,6 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, MutexGuard};
 use tracing::Instrument;
 
@@ -103,12 +104,22 @@ impl TransactionManager {
         };
         let transaction =
             Transaction { database: self.database.clone(), state: Arc::new(Mutex::new(state)) };
+        let _end = EndOfHandles(transaction.state.clone());
         let worked = match options.timeout {
             None => Some(work(transaction.clone()).await),
             Some(timeout) => tokio::time::timeout(timeout, work(transaction.clone())).await.ok(),
         };
         // Handles that the closure kept are useless from here on.
-        let mut state = transaction.state.lock().await;
+        let mut state = match &worked {
+            // What a kept handle waits for is not waited for.
+            None => match transaction.state.try_lock() {
+                Ok(state) => state,
+                Err(_) => {
+                    return Err(TransactionError::TimedOut(options.timeout.unwrap_or_default()));
+                }
+            },
+            Some(_) => transaction.state.lock().await,
+        };
         let (loan, broken, ran_raw) = (state.loan.take(), state.broken, state.ran_raw);
         drop(state);
         let Some(loan) = loan else {
@@ -129,6 +140,24 @@ impl TransactionManager {
                 roll_back(loan, broken, ran_raw).await;
                 Err(TransactionError::TimedOut(options.timeout.unwrap_or_default()))
             }
+        }
+    }
+}
+
+/// Ends a transaction whose future is dropped, or that timed out while a handle was used: its
+/// connection is closed, also if handles were kept elsewhere.
+struct EndOfHandles(Arc<Mutex<TransactionState>>);
+
+impl Drop for EndOfHandles {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.0.try_lock() {
+            state.loan = None;
+            return;
+        }
+        // A handle runs a statement. No other one follows it.
+        if let Ok(runtime) = Handle::try_current() {
+            let state = self.0.clone();
+            runtime.spawn(async move { state.lock().await.loan = None });
         }
     }
 }

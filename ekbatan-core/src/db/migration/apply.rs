@@ -52,8 +52,12 @@ async fn step(
     match work(connection).await {
         Ok(()) => Ok(connection.end_migration(true).await?),
         Err(error) => {
-            connection.end_migration(false).await?;
-            loan.mark_idle();
+            match connection.end_migration(false).await {
+                Ok(()) => loan.mark_idle(),
+                Err(error) => {
+                    tracing::warn!(%error, "the rollback failed; the connection is closed")
+                }
+            }
             Err(error)
         }
     }
