@@ -5,13 +5,14 @@ use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use support::TestDatabase;
-use support::things::{ThingState, quiet, thing};
+use support::things::{Color, ThingState, quiet, thing};
 
 on_every_database! {
     only postgres:
     infinity_is_an_error,
     a_value_that_a_column_would_change_is_refused_by_name,
     timestamps_with_fewer_digits_are_named,
+    an_enum_may_lie_outside_of_the_search_path,
 }
 
 #[derive(Debug, Clone, PartialEq, Entity)]
@@ -86,4 +87,32 @@ async fn timestamps_with_fewer_digits_are_named(db: &TestDatabase) {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "paint.tins", name = "Tin")]
+struct Tin {
+    id: Id<Tin>,
+    color: Color,
+    state: ThingState,
+}
+
+async fn an_enum_may_lie_outside_of_the_search_path(db: &TestDatabase) {
+    db.execute(
+        "CREATE SCHEMA paint; CREATE TYPE paint.\"Hue\" AS ENUM ('RED', 'GREEN'); \
+         CREATE TABLE paint.tins (id uuid PRIMARY KEY, color paint.\"Hue\" NOT NULL, \
+         state varchar(24) NOT NULL, version bigint NOT NULL)",
+    )
+    .await;
+    let tins = db.databases.repository::<Tin>();
+    let tin = |color| New::new(Tin { id: Id::new(), color, state: ThingState::Active }, ());
+    let red = tins.add(tin(Color::Red)).await.unwrap();
+    tins.add_all([tin(Color::Green), tin(Color::Green)]).await.unwrap();
+    let green = tins.update(red.apply(|tin| tin.color = Color::Green)).await.unwrap();
+    assert_eq!(
+        tins.find_where(Tin::ID.eq(green.id) & Tin::COLOR.eq(Color::Green)).await.unwrap(),
+        [green]
+    );
+    let found = tins.find_where(Tin::COLOR.is_in([Color::Red, Color::Green])).await.unwrap();
+    assert_eq!(found.len(), 3);
 }

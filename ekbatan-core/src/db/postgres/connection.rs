@@ -185,12 +185,15 @@ impl Connection for PostgresConnection {
         self.trips += 1;
         // Type 7 of a trigger is one that runs before the insert of each row, and may fill columns.
         let rows = sqlx::query(
-            "SELECT a.attname::text, t.typname::text, t.typtype = 'e', a.atttypmod, \
+            "SELECT a.attname::text, \
+             CASE t.typtype WHEN 'e' THEN format('%I.%I', s.nspname, t.typname) ELSE t.typname::text END, \
+             t.typtype = 'e', a.atttypmod, \
              CASE WHEN c.relkind IN ('r', 'p') THEN NOT a.attnotnull END, \
              c.relkind IN ('r', 'p') AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' \
              AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal \
              AND g.tgtype & 7 = 7) \
-             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_class c ON c.oid = a.attrelid \
+             FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+             JOIN pg_namespace s ON s.oid = t.typnamespace JOIN pg_class c ON c.oid = a.attrelid \
              WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         )
         .bind(crate::db::Syntax::table(&super::syntax::PostgresSyntax, table))

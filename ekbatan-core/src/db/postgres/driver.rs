@@ -44,10 +44,26 @@ pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut PgConnection> 
 
 /// Opens connections to a PostgreSQL server, and to its replica if there is one.
 pub(crate) struct PostgresDriver {
-    primary: PgConnectOptions,
-    replica: Option<PgConnectOptions>,
+    primary: Server,
+    replica: Option<Server>,
+}
+
+/// How a server is reached.
+struct Server {
+    options: PgConnectOptions,
+    /// Without the login.
     address: String,
     connect_timeout: Duration,
+}
+
+impl Server {
+    fn new(config: &DataSourceConfig) -> Result<Self, DbError> {
+        let options = options(config)?;
+        let (host, port) = (options.get_host(), options.get_port());
+        let database = options.get_database().unwrap_or_default();
+        let address = format!("postgres://{host}:{port}/{database}");
+        Ok(Self { address, options, connect_timeout: config.connection_timeout })
+    }
 }
 
 impl PostgresDriver {
@@ -55,19 +71,8 @@ impl PostgresDriver {
         primary: &DataSourceConfig,
         replica: Option<&DataSourceConfig>,
     ) -> Result<Self, DbError> {
-        let options = options(primary)?;
-        let address = format!(
-            "postgres://{}:{}/{}",
-            options.get_host(),
-            options.get_port(),
-            options.get_database().unwrap_or("")
-        );
-        Ok(Self {
-            primary: options,
-            replica: replica.map(self::options).transpose()?,
-            address,
-            connect_timeout: primary.connection_timeout,
-        })
+        let replica = replica.map(Server::new).transpose()?;
+        Ok(Self { primary: Server::new(primary)?, replica })
     }
 }
 
@@ -122,12 +127,12 @@ impl Driver for PostgresDriver {
     }
 
     async fn connect(&self, route: Route) -> Result<Box<dyn Connection>, DbError> {
-        let options = match route {
+        let server = match route {
             Route::Replica => self.replica.as_ref().unwrap_or(&self.primary),
             Route::Primary => &self.primary,
         };
         let connecting = async {
-            let mut connection = PgConnection::connect_with(options).await?;
+            let mut connection = PgConnection::connect_with(&server.options).await?;
             let identity: String = sqlx::query_scalar(
                 "SELECT pid || ' ' || extract(epoch FROM backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid()",
             )
@@ -135,24 +140,25 @@ impl Driver for PostgresDriver {
             .await?;
             Ok((connection, identity))
         };
-        match tokio::time::timeout(self.connect_timeout, connecting).await {
+        match tokio::time::timeout(server.connect_timeout, connecting).await {
             Ok(Ok((connection, identity))) => {
                 Ok(Box::new(PostgresConnection::new(connection, identity)))
             }
-            Ok(Err(error)) => Err(error::at_connect(error, &self.address)),
+            Ok(Err(error)) => Err(error::at_connect(error, &server.address)),
             Err(_) => Err(DbError::new(
                 DbErrorKind::Unavailable,
-                format!("{} did not answer within {:?}", self.address, self.connect_timeout),
+                format!("{} did not answer within {:?}", server.address, server.connect_timeout),
             )),
         }
     }
 
     async fn doorbell(&self, listens: bool) -> Result<Option<Box<dyn DoorbellSession>>, DbError> {
-        let opening = PostgresDoorbell::open(&self.primary, listens, self.connect_timeout);
+        let Server { options, connect_timeout, .. } = &self.primary;
+        let opening = PostgresDoorbell::open(options, listens, *connect_timeout);
         Ok(Some(Box::new(opening.await?)))
     }
 
     fn address(&self) -> &str {
-        &self.address
+        &self.primary.address
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn assigned(expression: &str, column: &ColumnInfo) -> String {
     match column.db_type.as_str() {
         "json" | "jsonb" => format!("{expression}::{}", column.db_type),
         "timestamptz" => format!("({expression} AT TIME ZONE 'UTC')"),
-        _ if column.is_enum => format!("{expression}::{}", PostgresSyntax.quote(&column.db_type)),
+        _ if column.is_enum => format!("{expression}::{}", column.db_type),
         _ => expression.to_owned(),
     }
 }
@@ -48,7 +48,7 @@ impl Syntax for PostgresSyntax {
         match column.db_type.as_str() {
             "timestamptz" => format!("({name} AT TIME ZONE 'UTC') = ANY(${n}::timestamp[])"),
             _ if column.is_enum => {
-                format!("{name} = ANY(${n}::text[]::{}[])", self.quote(&column.db_type))
+                format!("{name} = ANY(${n}::text[]::{}[])", column.db_type)
             }
             _ => format!("{name} = ANY(${n}::{}[])", wire_type(ty)),
         }
