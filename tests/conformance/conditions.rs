@@ -22,6 +22,7 @@ on_every_database! {
     nulls_are_neither_equal_nor_unequal_to_a_value,
     conditions_are_combined,
     a_list_may_be_empty_or_long,
+    a_chain_of_terms_may_be_long,
 }
 
 /// The labels of the things that match a condition. Checks that every kind of read agrees.
@@ -206,4 +207,19 @@ async fn a_list_may_be_empty_or_long(db: &TestDatabase) {
     assert_eq!(labels(db, Thing::SMALL.is_in(none)).await, "");
     assert_eq!(labels(db, !Thing::SMALL.is_in(none)).await, "012");
     assert_eq!(labels(db, Thing::SMALL.is_in(1..70_000)).await, "12");
+}
+
+async fn a_chain_of_terms_may_be_long(db: &TestDatabase) {
+    let things = (0..3).map(|n| quiet(Thing { small: n, ..thing(&n.to_string()) }));
+    db.things().add_all(things).await.unwrap();
+    let chain = |terms: i32, join: fn(Condition<Thing>, Condition<Thing>) -> Condition<Thing>| {
+        move |term: fn(i32) -> Condition<Thing>| (1..terms).map(term).reduce(join).unwrap()
+    };
+    let any = chain(5_000, |a, b| a | b)(|n| Thing::SMALL.eq(n));
+    assert_eq!(labels(db, any.clone()).await, "12");
+    assert_eq!(labels(db, !any).await, "0");
+    assert_eq!(labels(db, chain(5_000, |a, b| a & b)(|n| Thing::SMALL.ne(n))).await, "0");
+    // More than a statement may have.
+    let too_many = chain(100_000, |a, b| a | b)(|n| Thing::SMALL.eq(n));
+    db.things().find_where(too_many).await.unwrap_err();
 }

@@ -3,6 +3,7 @@
 //! As a chain of `OR`, each number of bounds is a statement of its own, and to plan it takes longer the more there
 //! are. So they travel as lists where the database can join those.
 
+use super::connective::Connective;
 use crate::db::{Arg, ColumnInfo, Syntax, TableInfo};
 use crate::domain::{Value, ValueType};
 
@@ -43,27 +44,5 @@ pub(super) fn render(
         });
         format!("({})", compared.collect::<Vec<_>>().join(" AND "))
     });
-    any_of(any.collect())
-}
-
-/// The condition that any of these holds. They are joined in pairs: SQLite refuses a chain of a thousand.
-fn any_of(mut conditions: Vec<String>) -> String {
-    while conditions.len() > 1 {
-        let pairs = conditions.chunks(2).map(|pair| format!("({})", pair.join(" OR ")));
-        conditions = pairs.collect();
-    }
-    conditions.pop().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn many_conditions_are_not_nested_deeply() {
-        assert_eq!(any_of(vec!["a".to_owned()]), "a");
-        let many = any_of((0..1_024).map(|n| n.to_string()).collect());
-        assert_eq!(many.matches(" OR ").count(), 1_023);
-        assert!(many.starts_with(&format!("{}0 OR 1)", "(".repeat(10))), "{}", &many[..30]);
-    }
+    Connective::Or.join(any.collect())
 }

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{BitAnd, BitOr, Not};
 
 use super::bounds;
+use super::connective::Connective;
 use crate::db::{Arg, Syntax, TableInfo};
 use crate::domain::{Comparable, Field, FieldError, Value, ValueType};
 
@@ -61,9 +62,21 @@ enum Expression {
     In(&'static str, ValueType, Result<Vec<Value>, FieldError>),
     Null(&'static str),
     UpToAny([&'static str; 3], Result<Vec<[Value; 3]>, FieldError>, usize),
-    And(Box<Expression>, Box<Expression>),
-    Or(Box<Expression>, Box<Expression>),
+    /// Flat, so that a chain of many terms is no deep tree.
+    Joined(Connective, Vec<Expression>),
     Not(Box<Expression>),
+}
+
+impl Expression {
+    fn joined(self, connective: Connective, other: Self) -> Self {
+        let terms = |expression: Self| match expression {
+            Self::Joined(of, terms) if of == connective => terms,
+            one => vec![one],
+        };
+        let mut all = terms(self);
+        all.extend(terms(other));
+        Self::Joined(connective, all)
+    }
 }
 
 /// A value that a column of `F` can be compared with: anything that converts into an `F`.
@@ -221,11 +234,10 @@ fn render(
             let bounds = bounds.as_ref().map_err(|error| error.clone().at(a))?;
             bounds::render([find(a)?, find(b)?, find(c)?], bounds, *most, syntax, table, args)
         }
-        Expression::And(a, b) => {
-            format!("({} AND {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?)
-        }
-        Expression::Or(a, b) => {
-            format!("({} OR {})", render(a, syntax, table, args)?, render(b, syntax, table, args)?)
+        Expression::Joined(connective, terms) => {
+            let terms: Result<Vec<String>, FieldError> =
+                terms.iter().map(|term| render(term, syntax, table, args)).collect();
+            connective.join(terms?)
         }
         Expression::Not(inner) => format!("NOT ({})", render(inner, syntax, table, args)?),
     })
@@ -249,7 +261,7 @@ impl<T> BitAnd for Condition<T> {
     fn bitand(self, other: Self) -> Self {
         match (self.expression, other.expression) {
             (Expression::True, kept) | (kept, Expression::True) => Self::of(kept),
-            (a, b) => Self::of(Expression::And(Box::new(a), Box::new(b))),
+            (a, b) => Self::of(a.joined(Connective::And, b)),
         }
     }
 }
@@ -258,7 +270,7 @@ impl<T> BitOr for Condition<T> {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
-        Self::of(Expression::Or(Box::new(self.expression), Box::new(other.expression)))
+        Self::of(self.expression.joined(Connective::Or, other.expression))
     }
 }
 
@@ -266,6 +278,9 @@ impl<T> Not for Condition<T> {
     type Output = Self;
 
     fn not(self) -> Self {
-        Self::of(Expression::Not(Box::new(self.expression)))
+        Self::of(match self.expression {
+            Expression::Not(inner) => *inner,
+            expression => Expression::Not(Box::new(expression)),
+        })
     }
 }

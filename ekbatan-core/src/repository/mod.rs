@@ -6,6 +6,7 @@
 
 mod bounds;
 mod condition;
+mod connective;
 mod error;
 mod joint_write;
 mod merge;

@@ -48,7 +48,8 @@ impl<T: Entity> PageRequest<T> {
             condition: Condition::all(),
             order: None,
             direction: Direction::Ascending,
-            size: size.max(1),
+            // What every database takes as a limit.
+            size: size.clamp(1, i64::MAX as usize),
             after: None,
             by_index: false,
         }
