@@ -123,6 +123,8 @@ fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_reported() {
         ("maximum-pool-size: 99999999999999999999999", "maximum-pool-size", "a whole number"),
         ("maximum-pool-size: [1]", "maximum-pool-size", "is a list; expected a whole number"),
         ("maximum-pool-size:", "maximum-pool-size", "has no value"),
+        ("maximum-pool-size: 100001", "maximum-pool-size", "is too many; at most 100000"),
+        ("lanes: 4294967295", "lanes", "is too many; at most 100000"),
         ("minimum-idle: 11", "minimum-idle", "= \"11\": exceeds maximum-pool-size, which is 10"),
         ("maximum-pool-size: x, minimum-idle: 11", "maximum-pool-size", "a whole number"),
         ("lanes: 0", "lanes", "of at least 1"),

@@ -1,6 +1,6 @@
 //! No output or error shows a password.
 
-use ekbatan::config::DataSourceConfig;
+use ekbatan::config::{DataSourceConfig, RelayBroker, RelayConfig};
 use ekbatan::prelude::EkbatanConfig;
 
 use super::{load, load_with};
@@ -24,6 +24,18 @@ fn debug_masks_passwords() {
         check_hidden(&format!("{:?}", source.password));
         let config = EkbatanConfig::from(source.clone()).replica(source);
         check_hidden(&format!("{config:?} {:?} {:#?}", config.sharding, config.sharding.groups));
+    }
+}
+
+#[test]
+fn debug_masks_passwords_of_relays() {
+    let mut relay = RelayConfig::new("wallets", RelayBroker::RabbitMq);
+    relay.url = Some("amqp://app:hunter2@rabbit:5672".to_owned());
+    relay.password = Some(SECRET.into());
+    let config = EkbatanConfig::single("sqlite:wallets.db").relay(relay.clone());
+    for shown in [format!("{relay:?} {relay:#?}"), format!("{config:?}")] {
+        assert!(shown.contains("amqp://app:***@rabbit:5672"), "{shown}");
+        check_hidden(&shown);
     }
 }
 

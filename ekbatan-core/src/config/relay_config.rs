@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use super::address::shown;
+
 /// An entry of `ekbatan.relay`: one relay, and its broker.
 ///
 /// ```
@@ -18,7 +20,7 @@ use secrecy::SecretString;
 /// config.check()?;
 /// # Ok::<_, ekbatan_core::config::ConfigError>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct RelayConfig {
     /// The stored name.
@@ -65,6 +67,35 @@ pub struct RelayConfig {
     pub from_now_on: bool,
     /// Earlier names.
     pub aliases: Vec<String>,
+}
+
+impl fmt::Debug for RelayConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RelayConfig")
+            .field("name", &self.name)
+            .field("broker", &self.broker)
+            .field("url", &self.url.as_deref().map(shown))
+            .field("username", &self.username)
+            .field("password", &self.password)
+            .field("tls", &self.tls)
+            .field("tls_root_cert", &self.tls_root_cert)
+            .field("models", &self.models)
+            .field("events", &self.events)
+            .field("topic", &self.topic)
+            .field("sasl", &self.sasl)
+            .field("stream", &self.stream)
+            .field("create_stream", &self.create_stream)
+            .field("exchange", &self.exchange)
+            .field("batch", &self.batch)
+            .field("batches", &self.batches)
+            .field("ack_timeout", &self.ack_timeout)
+            .field("longest_retry", &self.longest_retry)
+            .field("max_attempts", &self.max_attempts)
+            .field("dead_letters", &self.dead_letters)
+            .field("from_now_on", &self.from_now_on)
+            .field("aliases", &self.aliases)
+            .finish()
+    }
 }
 
 /// How a user logs in to Kafka.

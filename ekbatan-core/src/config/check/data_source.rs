@@ -9,6 +9,8 @@ use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 
+/// More than servers allow. The pool has memory for so many from the start.
+const MOST_CONNECTIONS: usize = 100_000;
 /// A shorter threshold would report ordinary use as a leak.
 const LEAST_LEAK: Duration = Duration::from_secs(2);
 /// With a shorter lifetime a pool would mostly open connections.
@@ -82,6 +84,12 @@ fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
     ] {
         if value == 0 {
             findings.add_value(&at.key(key), value, "must be at least 1");
+        }
+    }
+    for (key, value) in [("maximum-pool-size", config.maximum_pool_size), ("lanes", config.lanes)] {
+        if value > MOST_CONNECTIONS {
+            let message = format!("is too many; at most {MOST_CONNECTIONS}");
+            findings.add_value(&at.key(key), value, message);
         }
     }
     if config.minimum_idle > config.maximum_pool_size && !findings.has(&at.key("maximum-pool-size"))
