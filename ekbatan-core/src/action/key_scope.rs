@@ -7,8 +7,8 @@ use crate::outbox::{CallKey, KeyKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum KeyScope {
-    /// Calls of one [principal](super::Execution::principal). Calls without a principal have keys
-    /// of their own.
+    /// Calls of one [principal](super::Execution::principal). Calls without a principal, or with
+    /// an empty one, have keys of their own.
     #[default]
     Principal,
     /// All calls in the executor's namespace, of every principal.
