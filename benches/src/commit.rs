@@ -99,7 +99,7 @@ async fn sample(
     let before = database.totals().await?;
     let workers = database.workers(mode, tasks, None).await?;
     let (workers, warm) = deposit(workers, wallets, StopWhen::Passed(WARM_UP)).await?;
-    let seconds = StopWhen::Passed(Duration::from_secs(options.seconds));
+    let seconds = StopWhen::Passed(Duration::from_secs_f64(options.seconds));
     let (workers, done) = deposit(workers, wallets, seconds).await?;
     close(workers).await;
     let deposits = warm.latencies.len() + done.latencies.len();

@@ -77,7 +77,7 @@ async fn measure(
                     figure.mode.name(),
                     options.seconds
                 );
-                let seconds = Duration::from_secs(options.seconds);
+                let seconds = Duration::from_secs_f64(options.seconds);
                 let contest = Contest::new(provider, measure, figure.mode, seconds, address);
                 let sample = sample(contest, measure).await?;
                 eprintln!("{:.0}/s, median {:?}", sample.per_second, sample.p50);

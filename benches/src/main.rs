@@ -5,6 +5,7 @@ mod commit;
 mod events;
 mod failure;
 mod locks;
+mod seconds;
 mod statistics;
 #[path = "../../examples/wallet/wallet.rs"]
 #[allow(dead_code)] // This program inserts wallets in bulk and never calls `OpenWallet`.

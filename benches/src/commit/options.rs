@@ -13,8 +13,8 @@ pub struct CommitOptions {
     pub database: BenchDatabase,
 
     /// Duration of each measurement, after a short warm-up.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
+    #[arg(long, default_value_t = 5.0, value_parser = crate::seconds::parse)]
+    pub seconds: f64,
 
     /// Number of concurrent tasks; several numbers, separated by commas.
     #[arg(long, value_delimiter = ',', default_value = "1,16,64", value_parser = clap::value_parser!(u32).range(1..=256))]

@@ -23,8 +23,8 @@ pub struct EventsOptions {
     pub mode: Vec<EventsMode>,
 
     /// Duration of the deposits of each measurement, after a short warm-up.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
+    #[arg(long, default_value_t = 3.0, value_parser = crate::seconds::parse)]
+    pub seconds: f64,
 
     /// Number of rounds; medians are reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]

@@ -112,7 +112,7 @@ impl Round<'_> {
                 (full.result.per_second / 2.0).max(1.0)
             }
         };
-        let paced = Load::Paced(Duration::from_secs(self.options.seconds), rate);
+        let paced = Load::Paced(Duration::from_secs_f64(self.options.seconds), rate);
         let sample = self.handled(committer, self.wallets, paced).await?;
         if let Some(node) = delivering {
             node.drain(GRACE).await;
@@ -142,7 +142,7 @@ impl Round<'_> {
             committer.start_handling(&self.recorder, self.site, Share::Process, None).await?;
         sleep(CALM).await;
         let count = Count::begin(self.database).await?;
-        sleep(IDLE.max(Duration::from_secs(self.options.seconds))).await;
+        sleep(IDLE.max(Duration::from_secs_f64(self.options.seconds))).await;
         let (took, queries_per_second) = count.end(self.database).await?;
         consumer.stop(0).await?;
         Ok(EventsSample { result: RoundResult::new(Vec::new(), took), queries_per_second })
@@ -218,7 +218,7 @@ impl Round<'_> {
     }
 
     fn closed(&self) -> Load {
-        Load::For(Duration::from_secs(self.options.seconds))
+        Load::For(Duration::from_secs_f64(self.options.seconds))
     }
 
     fn check(&self, unhandled: u64) -> Result<(), Failure> {

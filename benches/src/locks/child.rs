@@ -30,7 +30,7 @@ pub struct ChildOptions {
     #[arg(long, value_enum)]
     mode: LockMode,
     #[arg(long)]
-    seconds: u64,
+    seconds: f64,
     #[arg(long)]
     address: String,
 }
@@ -58,7 +58,7 @@ pub async fn run(options: &ChildOptions) -> Result<(), Failure> {
         }
         _ => None,
     };
-    let seconds = Duration::from_secs(options.seconds);
+    let seconds = Duration::from_secs_f64(options.seconds);
     let (clients, holds) = compete(clients, seconds, hold, turns).await?;
     write_out(&protocol::write(&holds))?;
     for client in clients {

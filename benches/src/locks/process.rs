@@ -49,7 +49,7 @@ impl Contest {
             "--mode",
             mode.name(),
             "--seconds",
-            &lasts.as_secs().to_string(),
+            &lasts.as_secs_f64().to_string(),
             "--address",
             address,
         ];
