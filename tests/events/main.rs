@@ -19,6 +19,7 @@ mod scene;
 mod adversity;
 mod backlog;
 mod birth;
+mod call_cancelling;
 mod call_keys;
 mod call_plans;
 mod calls;

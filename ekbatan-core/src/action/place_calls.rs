@@ -30,7 +30,7 @@ pub(super) struct PlacedCalls<'r> {
     pub(super) calls: Vec<PlacedCall<'r>>,
     /// The rows of keys, and the deliveries of cancelled calls.
     pub(super) rows: Vec<Staged>,
-    /// The deliveries that make a call needless.
+    /// The deliveries that make a call needless, and the rows of keys whose calls were cancelled.
     pub(super) expected: Vec<StagedExpectation>,
 }
 
@@ -41,6 +41,8 @@ struct Key {
     stored: Option<Stored<Delivery>>,
     /// The delivery of the last call of this action.
     enqueued: Option<Uuid>,
+    /// Whether the steps have cancelled the last call.
+    is_cancelled: bool,
 }
 
 type Keys = HashMap<Id<EnqueuedKey>, Key>;
@@ -81,6 +83,7 @@ impl<'a> CallPlacer<'a> {
                 EnqueueStep::Cancel { action, key } => {
                     let id = EnqueuedKey::id_of(KeyUse::Unique, action, key);
                     let Some(of) = keys.get_mut(&id) else { continue };
+                    of.is_cancelled = true;
                     if of.enqueued.take().is_some() {
                         placed.calls.retain(|call| !call.record.is_unique_by(action, key));
                     }
@@ -90,10 +93,17 @@ impl<'a> CallPlacer<'a> {
                 }
             }
         }
-        for Key { row, enqueued, .. } in keys.into_values() {
-            let Some(delivery) = enqueued else { continue };
-            let changed = row.apply(|row| (row.delivery, row.changed) = (delivery, self.now));
-            placed.rows.push(stage_changed(changed, self.now)?.0);
+        for Key { row, enqueued, is_cancelled, .. } in keys.into_values() {
+            if let Some(delivery) = enqueued {
+                let changed = row.apply(|row| (row.delivery, row.changed) = (delivery, self.now));
+                placed.rows.push(stage_changed(changed, self.now)?.0);
+            } else if is_cancelled {
+                // The action may have read what an earlier one of its group leaves, and that one may
+                // enqueue a call with the key. It is not stored yet, so there is none to delete.
+                placed
+                    .expected
+                    .push(StagedExpectation { is_locked: false, ..stage_expected(&row)? });
+            }
         }
         // The calls of one version of a stream stand beside each other.
         placed.calls.sort_by_key(|call| call.stream);
@@ -157,7 +167,8 @@ impl<'a> CallPlacer<'a> {
         let stored: HashMap<_, _> = stored.into_iter().map(|row| (row.id.uuid(), row)).collect();
         // Two keys may name one delivery: a call can be unique and in turn.
         let key = |row: Stored<EnqueuedKey>| {
-            (row.id, Key { stored: stored.get(&row.delivery).cloned(), row, enqueued: None })
+            let stored = stored.get(&row.delivery).cloned();
+            (row.id, Key { stored, row, enqueued: None, is_cancelled: false })
         };
         Ok(rows.into_iter().map(key).collect())
     }
