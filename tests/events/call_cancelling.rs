@@ -1,4 +1,5 @@
-//! Actions that cancel a call: one that commits together with the action that enqueued it.
+//! Actions that cancel a call: one that commits together with the action that enqueued it, and the
+//! call itself.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -9,11 +10,12 @@ use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
 
-use crate::calls::waiting;
+use crate::calls::{run, waiting};
 use crate::scene::{PostEntry, Posting, Scene};
 
 on_every_database! {
     a_call_is_cancelled_by_an_action_that_commits_together_with_the_one_that_enqueued_it,
+    a_call_that_cancels_its_own_key_runs_once,
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -68,4 +70,49 @@ async fn a_call_is_cancelled_by_an_action_that_commits_together_with_the_one_tha
         second.unwrap();
         assert_eq!(waiting(scene).await, 0, "the call was cancelled");
     }
+}
+
+/// Posts an entry, and has no other call of it run.
+struct PostOnly;
+
+impl Action for PostOnly {
+    const NAME: &'static str = "ledger.post_only";
+    type Params = Posting;
+    type Output = ();
+    type Error = std::convert::Infallible;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        posting: &Posting,
+    ) -> Result<(), Self::Error> {
+        ctx.plan().cancel(self, "only");
+        PostEntry.perform(ctx, posting).await
+    }
+}
+
+/// Enqueues a call of [`PostOnly`].
+struct EnqueueOnly;
+
+impl Action for EnqueueOnly {
+    const NAME: &'static str = "ledger.enqueue_only";
+    type Params = Posting;
+    type Output = ();
+    type Error = std::convert::Infallible;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        posting: &Posting,
+    ) -> Result<(), Self::Error> {
+        ctx.plan().enqueue(&PostOnly, posting.clone()).unique("only");
+        Ok(())
+    }
+}
+
+async fn a_call_that_cancels_its_own_key_runs_once(scene: &Scene) {
+    let _node = scene.node().action(PostOnly).start().await.unwrap();
+    scene.executor.execute(&EnqueueOnly, posting(1)).await.unwrap();
+    scene.until_handled(PostOnly::NAME).await;
+    assert_eq!(run(scene).await, [1]);
 }

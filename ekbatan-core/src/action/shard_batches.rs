@@ -177,6 +177,10 @@ impl BatchBuilder<'_> {
         let Some(first) = groups.get_mut(writing) else { return Ok(PlacedCalls::default()) };
         let placer = CallPlacer::new(&first.database, self.clock, self.ids, self.action.completed);
         let mut placed = placer.place(calls).await?;
+        if let Some(Mark { row: MarkedRow::Written(mark), .. }) = self.mark {
+            // A call that cancels itself: its mark deletes it.
+            placed.rows.retain(|row| (row.table.key(), row.id) != (mark.table.key(), mark.id));
+        }
         first.rows.append(&mut placed.rows);
         first.expected.append(&mut placed.expected);
         Ok(placed)
