@@ -125,6 +125,26 @@ impl Action for SellAndConfirm {
     }
 }
 
+/// Has a ticket confirmed later, and writes no row.
+struct ConfirmLater;
+
+impl Action for ConfirmLater {
+    const NAME: &'static str = "ticket.confirm_later";
+    type Params = Confirmation;
+    type Output = ();
+    type Error = std::convert::Infallible;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Confirmation,
+    ) -> Result<(), Self::Error> {
+        let call = Confirmation { ticket: params.ticket };
+        ctx.plan().enqueue(&Confirm, call).unique("the only one");
+        Ok(())
+    }
+}
+
 /// Sells a second ticket for each one, on another shard.
 struct SellAnother;
 
@@ -296,4 +316,21 @@ async fn a_remote_call_is_on_the_shard_of_its_event() {
         calls.push(scratch.count(&scratch.eventlog("remote_calls")).await);
     }
     assert_eq!((calls, node.handlers()[0].failed), (vec![1, 2, 3], 0));
+}
+
+/// The keys of the actions have their homes on all shards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unique_call_of_actions_that_write_no_rows_is_on_the_default_shard() {
+    let (executor, _, scratches) = three_shards().await;
+    for n in 0..20 {
+        let call = || Confirmation { ticket: Uuid::now_v7() };
+        let under_key = executor.execute(&ConfirmLater, call());
+        under_key.idempotency_key(format!("key {n}")).await.unwrap();
+        executor.execute(&ConfirmLater, call()).once("a consumer", format!("{n}")).await.unwrap();
+    }
+    let mut waiting = Vec::new();
+    for scratch in &scratches {
+        waiting.push(scratch.count(&scratch.eventlog("deliveries")).await);
+    }
+    assert_eq!(waiting, [1, 0, 0]);
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use ekbatan::action::ErrorKind;
 use ekbatan::config::{EkbatanConfig, ShardMemberConfig};
 use ekbatan::domain::{New, ShardIdentifier};
-use ekbatan::jobs::{JobOperations, RunContext};
+use ekbatan::jobs::{JobOperations, RunContext, RunState};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
-use support::{Dialect, ScratchDatabase};
+use support::{Dialect, ScratchDatabase, until};
 use tokio::sync::mpsc;
 
 use crate::scene::{Failure, REPORT, Report, rarely};
@@ -49,6 +49,28 @@ impl Action for PutStamp {
     }
 }
 
+/// Checks a stamp, and has another one put later on its shard.
+struct PutAnother;
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct After {
+    stamp: ShardedId<Stamp>,
+}
+
+impl Action for PutAnother {
+    const NAME: &'static str = "stamps.put_another";
+    type Params = After;
+    type Output = ();
+    type Error = ReadError;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, after: &After) -> Result<(), ReadError> {
+        let stamp = ctx.get(after.stamp).await?;
+        ctx.plan().expect(&stamp);
+        ctx.plan().enqueue(&PutStamp, OTHER).unique("another");
+        Ok(())
+    }
+}
+
 fn shard(member: u32) -> ShardIdentifier {
     ShardIdentifier::new(0, member).expect("the test names a shard")
 }
@@ -73,8 +95,8 @@ async fn put_stamps(
     Ok([elsewhere, lost, lost_step])
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_checked_before_its_actions_commit_on_another_shard() {
+/// Stamps on SQLite, the default shard, and on PostgreSQL.
+async fn two_shards() -> (ActionExecutor, ScratchDatabase, ScratchDatabase) {
     let home = ScratchDatabase::create(Dialect::Sqlite).await;
     let other = ScratchDatabase::create(Dialect::Postgres).await;
     let config = EkbatanConfig::from(home.config());
@@ -92,7 +114,12 @@ async fn a_run_is_checked_before_its_actions_commit_on_another_shard() {
         .script_for(ekbatan::db::Dialect::Postgres, 1, "stamps", stamps("uuid"));
     databases.migrate(&migrations).await.unwrap();
     let builder = ActionExecutor::builder(&databases, "com.example.stamps").model::<Stamp>();
-    let executor = builder.build().await.unwrap();
+    (builder.build().await.unwrap(), home, other)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_checked_before_its_actions_commit_on_another_shard() {
+    let (executor, home, other) = two_shards().await;
     let (sender, mut answers) = mpsc::unbounded_channel();
     let url = home.url.clone();
     let begun = Arc::new(AtomicBool::new(false));
@@ -110,10 +137,32 @@ async fn a_run_is_checked_before_its_actions_commit_on_another_shard() {
         .boxed()
     });
     let node = crate::scene::node(&executor).job(rarely(), job).start().await.unwrap();
-    JobOperations::new(&databases).run_now(REPORT, "alice", "a test").await.unwrap();
+    JobOperations::new(executor.databases()).run_now(REPORT, "alice", "a test").await.unwrap();
     let answer = answers.recv().await.unwrap().unwrap();
     let lost = Some(ErrorKind::RunLost);
     assert_eq!(answer, [Some(ErrorKind::CrossShard), lost, lost]);
     assert_eq!((home.count("stamps").await, other.count("stamps").await), (1, 2));
     node.drain(Duration::ZERO).await;
+}
+
+/// A job enqueues a call by an action that writes nothing and checks a row of another shard.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_a_run_is_on_the_shard_of_the_row_that_its_action_checks() {
+    let (executor, home, other) = two_shards().await;
+    executor.execute(&PutStamp, OTHER).await.unwrap();
+    let stamps = executor.databases().repository::<Stamp>().find_all().await.unwrap();
+    let stamp = stamps[0].id;
+    let job = Report::new(move |ctx| {
+        async move { Ok(ctx.execute(&PutAnother, After { stamp }).await?) }.boxed()
+    });
+    let node = crate::scene::node(&executor).job(rarely(), job).start().await.unwrap();
+    let operations = JobOperations::new(executor.databases());
+    let run = operations.run_now(REPORT, "alice", "a test").await.unwrap();
+    until("the run is done", async || {
+        operations.run(run).await.unwrap().is_some_and(|run| run.state == RunState::Done)
+    })
+    .await;
+    node.drain(Duration::ZERO).await;
+    let waiting = async |of: &ScratchDatabase| of.count(&of.eventlog("deliveries")).await;
+    assert_eq!((waiting(&home).await, waiting(&other).await), (0, 1));
 }

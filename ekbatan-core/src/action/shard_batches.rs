@@ -103,7 +103,9 @@ impl BatchBuilder<'_> {
     ) -> Result<PlannedBatches, ExecuteError<E>> {
         let home = key.as_ref().map(|key| key.home);
         let PlanRows { changes, expected, calls } = rows;
-        let groups = self.group(changes, expected, home)?;
+        // The home of a key follows from the key, so calls with one unique key would be on many shards.
+        let of_no_rows = home.filter(|_| calls.is_empty()).unwrap_or(self.shards.default());
+        let groups = self.group(changes, expected, of_no_rows)?;
         let is_of_plan = |group: &&ShardRows| !group.is_mark_only;
         let of_plan = groups.values().filter(is_of_plan);
         let shards: Vec<ShardIdentifier> = of_plan.map(|group| group.database.shard).collect();
@@ -166,15 +168,23 @@ impl BatchBuilder<'_> {
         Ok(PlannedBatches { batches, claim })
     }
 
-    /// Adds the rows of the calls to the group that commits first.
+    /// Adds the rows of the calls to the group that commits first. If the plan writes no rows, that is
+    /// the first one on which it checks rows, and it becomes the first of all.
     async fn place_calls<'r, E>(
         &self,
         calls: &'r [EnqueueStep],
         groups: &mut [ShardRows],
     ) -> Result<PlacedCalls<'r>, ExecuteError<E>> {
-        let writing = groups.iter().position(|group| !group.rows.is_empty()).unwrap_or_default();
+        let writing = groups.iter().position(|group| !group.rows.is_empty());
+        let first = writing.unwrap_or_else(|| {
+            let of_plan = groups.iter().position(|group| !group.is_mark_only).unwrap_or_default();
+            if let Some(groups) = groups.get_mut(..=of_plan) {
+                groups.rotate_right(1);
+            }
+            0
+        });
         // Not reached: a plan without rows has a group, too.
-        let Some(first) = groups.get_mut(writing) else { return Ok(PlacedCalls::default()) };
+        let Some(first) = groups.get_mut(first) else { return Ok(PlacedCalls::default()) };
         let placer = CallPlacer::new(&first.database, self.clock, self.ids, self.action.completed);
         let mut placed = placer.place(calls).await?;
         if let Some(Mark { row: MarkedRow::Written(mark), .. }) = self.mark {
@@ -206,13 +216,13 @@ impl BatchBuilder<'_> {
         (Some(decision), Some(ClaimPlan { id, row, first: first.clone() }))
     }
 
-    /// Groups the rows by shard. A plan without rows goes to the shard of the mark that it writes, to
-    /// the home of its key, or to the default shard.
+    /// Groups the rows by shard. A plan without rows goes to the shard of the mark that it writes, or
+    /// to `of_no_rows`.
     fn group<E>(
         &self,
         rows: Vec<Staged>,
         expected: Vec<StagedExpectation>,
-        home: Option<&Arc<Database>>,
+        of_no_rows: &Arc<Database>,
     ) -> Result<BTreeMap<ShardIdentifier, ShardRows>, ExecuteError<E>> {
         let empty = |database: &Arc<Database>| ShardRows {
             database: database.clone(),
@@ -224,8 +234,7 @@ impl BatchBuilder<'_> {
         let mut groups = BTreeMap::new();
         let goes_to_mark = self.mark.is_some_and(|mark| !mark.is_check());
         if rows.is_empty() && expected.is_empty() && !goes_to_mark {
-            let database = home.unwrap_or_else(|| self.shards.default());
-            groups.insert(database.shard, empty(database));
+            groups.insert(of_no_rows.shard, empty(of_no_rows));
         }
         for (position, row) in rows.into_iter().enumerate() {
             let database = self.shards.of_row(row.table, row.carries_shard, row.id, &row.values)?;
