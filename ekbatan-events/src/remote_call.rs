@@ -14,7 +14,7 @@ pub struct RemoteCall {
     /// The identity, and the key that the other system gets. It follows from the event, the handler and
     /// the name of the call.
     pub id: Id<RemoteCall>,
-    /// The stored name of the handler.
+    /// The stored name of the handler, under which the first delivery was stored that sent a request.
     pub handler: String,
     /// The event.
     pub event_id: Uuid,
@@ -61,11 +61,11 @@ impl RemoteCall {
     /// The call with its first request.
     pub(crate) fn first_sent(
         delivery: &Delivery,
-        handler: &str,
         name: &str,
         request: Uuid,
         now: DateTime<Utc>,
     ) -> Self {
+        let handler = delivery.handler.as_str();
         Self {
             id: Self::id_of(delivery.event_id, handler, name),
             handler: handler.to_owned(),

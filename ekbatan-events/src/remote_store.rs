@@ -58,7 +58,8 @@ impl RemoteStore<'_> {
         let calls = self.while_claimed()?;
         let (id, written) = match before {
             None => {
-                let row = RemoteCall::first_sent(delivery, self.handler, name, request, now);
+                // By the name of the delivery: a process that knows only that one finds it, too.
+                let row = RemoteCall::first_sent(delivery, name, request, now);
                 (row.id, calls.add(New::new(row, ())).await)
             }
             Some(row) => {

@@ -40,6 +40,7 @@ mod rates;
 mod refusals;
 mod remote_calls;
 mod remote_killed;
+mod remote_settled;
 mod retention;
 mod shards;
 mod standing_still;

@@ -48,8 +48,8 @@ pub struct Receipt {
 }
 
 /// The number of every receipt that a bank writes, and that of one which an operator knows of.
-const OF_BANK: i64 = 7;
-const OF_OPERATOR: i64 = 9;
+pub const OF_BANK: i64 = 7;
+pub const OF_OPERATOR: i64 = 9;
 
 /// Another system. It counts requests, whether they have an effect or not.
 #[derive(Clone, Default)]
@@ -61,7 +61,7 @@ pub struct Bank {
 
 impl Bank {
     /// The run that sends the first request ends before it has an answer.
-    fn that_breaks() -> Self {
+    pub fn that_breaks() -> Self {
         let bank = Self::default();
         bank.breaks.store(true, Ordering::SeqCst);
         bank
