@@ -20,7 +20,7 @@ pub struct RemoteCall {
     pub event_id: Uuid,
     /// The name of the call within the handler.
     pub name: String,
-    /// The delivery for which the last request was sent.
+    /// The delivery that came to the call last.
     pub delivery: Uuid,
     /// Identifies the last request.
     pub request: Uuid,
@@ -88,6 +88,12 @@ impl RemoteCall {
         self.requests += 1;
         (self.error, self.settled) = (None, None);
         self.state = RemoteCallState::Sent;
+    }
+
+    /// Another delivery of the event has come to the call, and does not know whether it happened.
+    pub(crate) fn doubt_again(&mut self, delivery: &Delivery, why: String) {
+        self.delivery = delivery.id.uuid();
+        self.doubt(why);
     }
 
     /// Whether the last request had an effect is not known.

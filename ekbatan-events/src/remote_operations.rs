@@ -31,7 +31,7 @@ impl DeliveryOperations {
     }
 
     /// Settles a remote call: it happened, and this is its outcome, as the handler would have got it. If
-    /// its event is parked, it is tried again.
+    /// its event is parked, it is tried again. Refused while a run has the event.
     pub async fn remote_call_happened(
         &self,
         key: Uuid,
@@ -41,11 +41,13 @@ impl DeliveryOperations {
     ) -> Result<(), EventsError> {
         let (outcome, now) = (outcome.to_string(), self.databases.clock().now());
         let subject = format!("{key} happened");
-        self.settle_remote_call(key, |row| row.happened(outcome, now), subject, who, why).await
+        let settle = |row: &mut RemoteCall| row.happened(outcome.clone(), now);
+        self.settle_remote_call(key, settle, subject, who, why).await
     }
 
     /// Settles a remote call: it did not happen, and an earlier request cannot make it happen any more.
-    /// The handler makes it when it runs again. If its event is parked, it is tried again.
+    /// The handler makes it when it runs again. If its event is parked, it is tried again. Refused while a
+    /// run has the event.
     pub async fn remote_call_did_not_happen(
         &self,
         key: Uuid,
@@ -54,45 +56,58 @@ impl DeliveryOperations {
     ) -> Result<(), EventsError> {
         let (error, now) = (why.to_owned(), self.databases.clock().now());
         let subject = format!("{key} did not happen");
-        self.settle_remote_call(key, |row| row.did_not_happen(error, now), subject, who, why).await
+        let settle = |row: &mut RemoteCall| row.did_not_happen(error.clone(), now);
+        self.settle_remote_call(key, settle, subject, who, why).await
     }
 
     async fn settle_remote_call(
         &self,
         key: Uuid,
-        settle: impl FnOnce(&mut RemoteCall),
+        settle: impl Fn(&mut RemoteCall),
         subject: String,
         who: &str,
         why: &str,
     ) -> Result<(), EventsError> {
         let operator = Operator::new(who, why)?;
-        let not_found = || self.not_found("remote call", key, "in doubt");
-        let found = self.remote_call(key).await?.filter(|row| row.is_unsettled());
-        let row = found.ok_or_else(not_found)?;
-        let delivery = self.deliveries.find(Id::from_uuid(row.delivery)).await?;
-        let state = delivery.map(|delivery| delivery.state);
-        if row.state == RemoteCallState::Sent && state == Some(DeliveryState::Claimed) {
-            let why = "is the key of a remote call that is under way; wait until its run has ended";
-            return Err(EventsError::Unfit { what: "key", why: why.to_owned() });
-        }
-        let (kind, now) = (InterventionKind::Settle, self.databases.clock().now());
-        let intervention = operator.did(kind, &row.handler, subject, now);
-        let delivery = row.delivery;
-        let change = row.apply(settle);
-        let settling = |transaction| async move {
-            self.remote_calls.within(&transaction).update(change).await?;
-            self.interventions.within(&transaction).add(intervention).await?;
-            Ok::<_, EventsError>(())
-        };
-        let settled = self.shard.transactions().in_transaction(settling).await;
-        self.found("remote call", key, "in doubt", settled)?;
-        if state != Some(DeliveryState::Parked) {
-            return Ok(());
-        }
-        match self.retry(delivery, who, why).await {
-            // Another operator has retried or skipped it.
-            Err(EventsError::NotFound { .. }) => Ok(()),
-            retried => retried,
+        loop {
+            let found = self.remote_call(key).await?.filter(|row| row.is_unsettled());
+            let row = found.ok_or_else(|| self.not_found("remote call", key, "in doubt"))?;
+            let delivery = self.deliveries.find(Id::from_uuid(row.delivery)).await?;
+            let state = delivery.as_ref().map(|delivery| delivery.state);
+            // Also if it is in doubt: the run has read that, and may have its event parked afterwards.
+            if state == Some(DeliveryState::Claimed) {
+                let why =
+                    "is the key of a remote call that is under way; wait until its run has ended";
+                return Err(EventsError::Unfit { what: "key", why: why.to_owned() });
+            }
+            let now = self.databases.clock().now();
+            let kind = InterventionKind::Settle;
+            let intervention = operator.did(kind, &row.handler, subject.clone(), now);
+            let mut calls = self.remote_calls.clone();
+            if let Some(delivery) = &delivery {
+                // No run begins meanwhile.
+                calls = calls.expecting(delivery)?;
+            }
+            let (parked, change) = (row.delivery, row.apply(&settle));
+            let settling = |transaction| async move {
+                calls.within(&transaction).update(change).await?;
+                self.interventions.within(&transaction).add(intervention).await?;
+                Ok::<_, EventsError>(())
+            };
+            let settled = self.shard.transactions().in_transaction(settling).await;
+            match settled.map_err(EventsError::from) {
+                // A run has begun, or the call is settled.
+                Err(error) if error.is_stale() => continue,
+                settled => settled?,
+            }
+            if state != Some(DeliveryState::Parked) {
+                return Ok(());
+            }
+            return match self.retry(parked, who, why).await {
+                // Another operator has retried or skipped it.
+                Err(EventsError::NotFound { .. }) => Ok(()),
+                retried => retried,
+            };
         }
     }
 }

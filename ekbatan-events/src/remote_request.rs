@@ -192,11 +192,17 @@ where
         if self.is_idempotent && reconcile.is_none() {
             return Ok((row, None));
         }
-        let row = if row.state == RemoteCallState::InDoubt {
+        let delivery = self.store.delivery;
+        let is_known = row.delivery == delivery.id.uuid();
+        let row = if row.state == RemoteCallState::InDoubt && is_known {
             row
         } else {
-            let why = "the run that sent it ended before it had stored an outcome".to_owned();
-            self.store.change(row, |row| row.doubt(why)).await?
+            // Who settles the call has the event tried again by the delivery in the row.
+            let why = row.error.clone().filter(|_| row.state == RemoteCallState::InDoubt);
+            let why = why.unwrap_or_else(|| {
+                "the run that sent it ended before it had stored an outcome".to_owned()
+            });
+            self.store.change(row, |row| row.doubt_again(delivery, why)).await?
         };
         let Some(reconcile) = reconcile else { return Err(in_doubt(&row, None)) };
         let now = self.store.clock.now();

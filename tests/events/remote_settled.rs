@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::events::HandlerOptions;
+use ekbatan::events::{DeadLetter, EventsError, HandlerOptions, RemoteFailure};
 use futures_util::FutureExt;
+use serde_json::json;
 use support::until;
 use tokio::sync::Semaphore;
 
-use crate::remote_calls::{Bank, OF_BANK, charging};
-use crate::scene::{Renamed, Scene, node, open_wallet};
+use crate::remote_calls::{Bank, OF_BANK, OF_OPERATOR, Receipt, charging, post_receipt, quick};
+use crate::scene::{Ledger, Renamed, Scene, node, open_wallet};
 
 on_every_database! {
     a_process_that_knows_an_earlier_name_makes_no_second_call,
+    a_call_in_doubt_is_settled_once_its_run_has_ended,
+    a_settled_call_of_a_replayed_event_lets_it_be_tried_again,
 }
 
 /// During a deployment, the new process has renamed a handler that keeps no order.
@@ -50,3 +53,58 @@ async fn a_process_that_knows_an_earlier_name_makes_no_second_call(scene: &Scene
 }
 
 const QUICK: Duration = Duration::from_millis(1);
+
+async fn a_call_in_doubt_is_settled_once_its_run_has_ended(scene: &Scene) {
+    let (in_doubt, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (doubted, closed) = (in_doubt.clone(), gate.clone());
+    let ledger = Ledger::new(move |ctx, event| {
+        let (in_doubt, gate) = (doubted.clone(), closed.clone());
+        async move {
+            let charge = ctx.remote_call("charge", |_| async {
+                Err::<Receipt, RemoteFailure>(std::io::Error::other("the line is cut").into())
+            });
+            match charge.await {
+                Ok(receipt) => post_receipt(ctx, event, receipt).await,
+                Err(error) => {
+                    in_doubt.add_permits(1);
+                    let _open = gate.acquire().await?;
+                    Err(error.into())
+                }
+            }
+        }
+        .boxed()
+    });
+    let _node = scene.node().handler_with(ledger, quick()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    in_doubt.acquire().await.unwrap().forget();
+    let (operations, key) = (scene.operations(), scene.remote_call().await.id.uuid());
+    let outcome = json!({ "number": OF_OPERATOR });
+    let settle =
+        async || operations.remote_call_happened(key, &outcome, "alice", "the bank says so").await;
+    let refused = settle().await.unwrap_err();
+    assert!(matches!(refused, EventsError::Unfit { what: "key", .. }), "{refused}");
+    assert!(refused.to_string().contains("wait until its run has ended"), "{refused}");
+    gate.add_permits(1);
+    scene.until_parked().await;
+    settle().await.unwrap();
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(wallet).await, [OF_OPERATOR]);
+}
+
+async fn a_settled_call_of_a_replayed_event_lets_it_be_tried_again(scene: &Scene) {
+    let bank = Bank::that_breaks();
+    let _node = scene.node().handler_with(charging(&bank), quick()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_parked().await;
+    let operations = scene.operations();
+    let parked = operations.parked(1).await.unwrap().remove(0);
+    operations.skip(parked.id, "alice", "by mistake").await.unwrap();
+    let letters = scene.databases.repository::<DeadLetter>().find_all().await.unwrap();
+    operations.replay(&letters[0], "alice", "it was a mistake").await.unwrap();
+    scene.until_parked().await;
+    let (key, outcome) = (scene.remote_call().await.id.uuid(), json!({ "number": OF_OPERATOR }));
+    operations.remote_call_happened(key, &outcome, "alice", "the bank says so").await.unwrap();
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(wallet).await, [OF_OPERATOR]);
+    assert_eq!(bank.requests(), [key]);
+}
