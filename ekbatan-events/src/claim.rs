@@ -23,7 +23,7 @@ use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
 use crate::look_from::{LookFrom, Oldest};
 use crate::membership::release;
-use crate::put_off::{Obstructed, put_off};
+use crate::put_off::{Obstructed, behind_parked, put_off};
 use crate::rows_before::RowsBefore;
 
 /// How many deliveries of one name, state and priority are looked at, if there are many handlers.
@@ -245,6 +245,7 @@ impl Claims<'_> {
                 delivery,
                 behind: obstacle.clone(),
                 names: handler.names(),
+                behind_parked: behind_parked(&handler),
             }));
         }
         let put_off = put_off(self.deliveries, obstructed, now).await?;

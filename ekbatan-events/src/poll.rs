@@ -21,7 +21,7 @@ use crate::handler_set::HandlerSet;
 use crate::look_from::LookFrom;
 use crate::membership::release;
 use crate::options::Order;
-use crate::put_off::{BEHIND_PARKED, is_parked};
+use crate::put_off::{behind_parked, is_parked};
 use crate::registration::Registrar;
 use crate::unheld::Unheld;
 
@@ -183,7 +183,8 @@ impl Poll {
     }
 
     async fn check_later(&self, row: Stored<Delivery>) -> Result<(), EventsError> {
-        let later = row.apply(|row| row.due = self.now + BEHIND_PARKED);
+        let Some(handler) = self.handlers.get(&row.handler) else { return Ok(()) };
+        let later = row.apply(|row| row.due = self.now + behind_parked(handler));
         match self.deliveries.update(later).await.map_err(EventsError::from) {
             Err(error) if !error.is_stale() => Err(error),
             _ => Ok(()),

@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::error::EventsError;
+use crate::handler_set::Handler;
 use crate::membership::release;
 
 /// For how long a delivery waits at least behind one that is tried again later.
@@ -19,8 +20,15 @@ const BEHIND_WAITING: Duration = Duration::from_millis(50);
 /// For how long at most: the call before it may be due in a month, and be cancelled tomorrow.
 const LONGEST_BEHIND_WAITING: Duration = Duration::from_secs(60);
 
-/// After which time it is checked whether a delivery is still behind a parked one.
-pub(crate) const BEHIND_PARKED: Duration = Duration::from_secs(600);
+/// After which time it is checked whether a delivery is still behind a parked one. Somebody who releases
+/// the parked one releases those behind it, unless the process ends in between.
+const BEHIND_PARKED: Duration = Duration::from_secs(600);
+
+/// After which time at most a blocked delivery of the handler is looked at again. An action that cancels
+/// a parked call releases nothing.
+pub(crate) fn behind_parked(handler: &Handler) -> Duration {
+    if handler.is_of_calls() { LONGEST_BEHIND_WAITING } else { BEHIND_PARKED }
+}
 
 /// A delivery, and the row before it in its stream that this node does not hold.
 pub(crate) struct Obstructed {
@@ -28,6 +36,8 @@ pub(crate) struct Obstructed {
     pub(crate) behind: Stored<Delivery>,
     /// The name and the aliases of the handler.
     pub(crate) names: Vec<String>,
+    /// After which time it is looked at again if that row is parked.
+    pub(crate) behind_parked: Duration,
 }
 
 /// Lets the deliveries wait for those before them. Returns how many it changed.
@@ -89,7 +99,7 @@ async fn wait(
     obstructed: Obstructed,
     now: DateTime<Utc>,
 ) -> Result<Option<Waiting>, EventsError> {
-    let Obstructed { delivery, behind, names } = obstructed;
+    let Obstructed { delivery, behind, names, behind_parked } = obstructed;
     let (state, due) = match behind.state {
         // The next round claims it, or leaves the whole stream alone.
         DeliveryState::New | DeliveryState::Claimed => return Ok(None),
@@ -98,7 +108,7 @@ async fn wait(
             (DeliveryState::Waiting, due)
         }
         DeliveryState::Parked | DeliveryState::Blocked => {
-            (DeliveryState::Blocked, now + BEHIND_PARKED)
+            (DeliveryState::Blocked, now + behind_parked)
         }
     };
     let change = delivery.apply(|row| (row.state, row.due) = (state, due));

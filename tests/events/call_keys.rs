@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use ekbatan::events::Retention;
+use ekbatan::events::{HandlerOptions, Retention};
 use ekbatan::prelude::*;
 use support::{Dialect, until};
 
-use crate::calls::{Step, Steps, enqueue, run, waiting};
+use crate::calls::{Gated, Step, Steps, enqueue, run, waiting};
 use crate::scene::{PostEntry, Scene};
 
 on_every_database! {
     a_call_with_both_keys_is_enqueued_once_and_cancelled,
     a_call_in_turn_does_not_wait_for_the_time_of_a_cancelled_one,
     a_key_stays_while_an_earlier_call_in_turn_waits,
+    a_call_in_turn_behind_a_cancelled_one_that_was_given_up_waits_for_a_minute_at_most,
 }
 
 /// The keys are hashed, so that the database returns those of some pairs in one order and those of
@@ -90,6 +91,31 @@ async fn a_key_stays_while_an_earlier_call_in_turn_waits(scene: &Scene) {
     let _node = scene.node().action(PostEntry).start().await.unwrap();
     scene.until_handled(PostEntry::NAME).await;
     assert_eq!(run(scene).await, [1, 3]);
+}
+
+async fn a_call_in_turn_behind_a_cancelled_one_that_was_given_up_waits_for_a_minute_at_most(
+    scene: &Scene,
+) {
+    enqueue(&scene.executor, all_of(vec![with_both_keys(1, 0)])).await;
+    enqueue(&scene.executor, all_of(vec![in_turn(2, 0)])).await;
+    let options = HandlerOptions::default().max_attempts(1);
+    let node = scene.node().action_with(Gated::failing(1), options).start().await.unwrap();
+    let deliveries = scene.scratch.eventlog("deliveries");
+    let blocked = async |condition: &str| {
+        let from = format!("FROM {deliveries} WHERE state = 'BLOCKED'{condition}");
+        scene.scratch.select(&["id"], &from).await.len()
+    };
+    until("the second one is blocked", async || blocked("").await == 1).await;
+    let later = date(&scene.scratch.dialect, Utc::now() + Duration::from_secs(2 * 60));
+    assert_eq!(blocked(&format!(" AND due > '{later}'")).await, 0, "it is looked at soon");
+    let cancelled = Some("unique 0".to_owned());
+    enqueue(&scene.executor, Steps { cancelled, ..Steps::default() }).await;
+    // The check finds it as it finds it after the minute.
+    let now = date(&scene.scratch.dialect, Utc::now());
+    scene.scratch.execute(&format!("UPDATE {deliveries} SET due = '{now}'")).await;
+    scene.until_handled(PostEntry::NAME).await;
+    assert_eq!(run(scene).await, [2]);
+    node.drain(Duration::from_secs(10)).await;
 }
 
 /// As the framework stores dates.
