@@ -123,9 +123,7 @@ impl Runner {
     ) -> Result<(), JobsError> {
         // It is not as it was read if an action has ended it, or if an earlier answer was lost.
         self.store.end(run, state, error).await?;
-        if let Err(error) = self.store.prune(&job.name, job.kept.max(1).unsigned_abs()).await {
-            tracing::debug!(job = %job.name, %error, "earlier runs could not be deleted; the next run tries again");
-        }
+        self.store.prune(job).await;
         Ok(())
     }
 }

@@ -17,6 +17,9 @@ const MOST_COUNTED: u64 = 10_000;
 /// The most runs that are caught up.
 const MOST_CAUGHT_UP: u32 = 1_000;
 
+/// The shortest grace. A node needs a few statements to decide on a slot.
+const SHORTEST_GRACE: Duration = Duration::from_millis(100);
+
 /// What happens to slots that could not be run in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -28,7 +31,7 @@ pub enum Misfire {
     CatchUp(u32),
     /// One run, for the last one of them, unless it has been due for longer than this.
     Skip {
-        /// How late a run may begin.
+        /// How late a run may begin; at least 100 ms.
         grace: Duration,
     },
 }
@@ -94,6 +97,9 @@ impl Misfire {
             Misfire::Skip { grace } if grace > span::LONGEST => {
                 Some(format!("{grace:?} is too long; use at most a hundred years"))
             }
+            Misfire::Skip { grace } if grace < SHORTEST_GRACE => Some(format!(
+                "no node is sure to begin a run within {grace:?}; use at least {SHORTEST_GRACE:?}"
+            )),
             _ => None,
         }
     }

@@ -1,14 +1,14 @@
 //! What operators do with jobs.
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::domain::{Id, New, Stored};
-use ekbatan_core::repository::Repository;
+use ekbatan_core::domain::{Id, Stored};
 use ekbatan_core::shard::Databases;
 use ekbatan_events::__private::Operator;
-use ekbatan_events::{EventsError, Intervention, InterventionKind};
+use ekbatan_events::{EventsError, InterventionKind};
 use uuid::Uuid;
 
 use crate::error::JobsError;
+use crate::plan::Known;
 use crate::rows::{JobRow, JobState, RunKind, RunRow, RunState};
 use crate::schedule::Schedule;
 use crate::store::Store;
@@ -30,7 +30,6 @@ use crate::store::Store;
 /// ```
 pub struct JobOperations {
     store: Store,
-    interventions: Repository<Intervention>,
 }
 
 /// A job, as it is stored.
@@ -88,9 +87,7 @@ pub struct RunRecord {
 impl JobOperations {
     /// The jobs that are stored on the default shard.
     pub fn new(databases: &Databases) -> Self {
-        let store = Store::new(databases);
-        let interventions = databases.repository().on_shard(&store.shard);
-        Self { store, interventions }
+        Self { store: Store::new(databases) }
     }
 
     /// All jobs, by name, also those that no node knows any more.
@@ -121,25 +118,65 @@ impl JobOperations {
     }
 
     /// Lets no scheduled run of a job start on any node until it is [resumed](Self::resume). When this
-    /// returns, it holds. A run that goes on goes on.
+    /// returns, it holds. A run that goes on goes on. A slot that was due before and waits is run after the
+    /// pause.
     pub async fn pause(&self, name: &str, who: &str, why: &str) -> Result<(), JobsError> {
-        self.change(name, InterventionKind::Pause, who, why, |job, _| {
-            job.state = JobState::Paused;
-            Ok(())
-        })
-        .await
+        let operator = operator(who, why)?;
+        loop {
+            // The time before the rows, and the job before its runs, as a node reads them.
+            let now = self.store.now().await?;
+            let job = self.find(name).await?;
+            let (mut row, mut runs) = (job.clone().into_value(), Vec::new());
+            if let (Ok(schedule), Ok(misfire)) = (job.schedule.parse(), job.misfire.parse()) {
+                let active = self.store.active(&[name]).await?;
+                let last_ended = match active[..] {
+                    [] => self.store.last_ended(&job).await?,
+                    _ => Vec::new(),
+                };
+                let active: Vec<&RunRow> = active.iter().map(|run| &**run).collect();
+                let last_ended: Vec<&RunRow> = last_ended.iter().map(|run| &**run).collect();
+                let (active, last_ended) = (&active[..], &last_ended[..]);
+                let due = |job: &JobRow| {
+                    Known { job, schedule: &schedule, misfire, active, last_ended, now }
+                        .due_at_pause()
+                };
+                while let Some((decision, state)) = due(&row) {
+                    runs.extend(self.store.rows_of(&row, &decision, state, now).await?);
+                    row.take(&decision);
+                }
+            }
+            row.state = JobState::Paused;
+            let log = operator.did(InterventionKind::Pause, name, "the job".to_owned(), now);
+            let paused = self.store.change(job.apply(|job| *job = row), runs, Some(log)).await;
+            match paused.map_err(JobsError::from) {
+                // A node has started a run, or decided on slots, at the same moment.
+                Err(error) if error.is_conflict() => tokio::task::yield_now().await,
+                paused => return paused,
+            }
+        }
     }
 
     /// Ends a pause. The job goes on with its next slot: what was due during the pause is not run.
     pub async fn resume(&self, name: &str, who: &str, why: &str) -> Result<(), JobsError> {
-        self.change(name, InterventionKind::Resume, who, why, |job, now| {
-            if job.state == JobState::Paused && job.next_slot.is_some_and(|slot| slot <= now) {
-                job.next_slot = schedule(job)?.next_after(now);
+        let operator = operator(who, why)?;
+        loop {
+            let job = self.find(name).await?;
+            let now = self.store.now().await?;
+            let log = operator.did(InterventionKind::Resume, name, "the job".to_owned(), now);
+            let resumed = job.change(|job| {
+                if job.state == JobState::Paused && job.next_slot.is_some_and(|slot| slot <= now) {
+                    job.next_slot = schedule(job)?.next_after(now);
+                }
+                job.state = JobState::Active;
+                Ok::<_, JobsError>(())
+            })?;
+            let resumed = self.store.change(resumed, Vec::new(), Some(log)).await;
+            match resumed.map_err(JobsError::from) {
+                // A node has started a run at the same moment.
+                Err(error) if error.is_conflict() => tokio::task::yield_now().await,
+                resumed => return resumed,
             }
-            job.state = JobState::Active;
-            Ok(())
-        })
-        .await
+        }
     }
 
     /// Lets a job run once more, as soon as a node that knows it has looked, also if it is paused.
@@ -151,41 +188,8 @@ impl JobOperations {
         let run = RunRow::manual(&job, now);
         let id = run.id.uuid();
         let log = operator.did(InterventionKind::Run, name, id.to_string(), now);
-        let adding = |transaction| async move {
-            self.store.runs.within(&transaction).add(New::new(run, ())).await?;
-            self.interventions.within(&transaction).add(log).await?;
-            Ok::<_, JobsError>(id)
-        };
-        Ok(self.store.shard.transactions().in_transaction(adding).await?)
-    }
-
-    /// Changes a job, and stores who did it.
-    async fn change(
-        &self,
-        name: &str,
-        kind: InterventionKind,
-        who: &str,
-        why: &str,
-        change: impl Fn(&mut JobRow, DateTime<Utc>) -> Result<(), JobsError>,
-    ) -> Result<(), JobsError> {
-        let operator = operator(who, why)?;
-        loop {
-            let job = self.find(name).await?;
-            let now = self.store.now().await?;
-            let changed = job.change(|job| change(job, now))?;
-            let log = operator.did(kind, name, "the job".to_owned(), now);
-            let changing = |transaction| async move {
-                self.store.jobs.within(&transaction).update(changed).await?;
-                self.interventions.within(&transaction).add(log).await?;
-                Ok::<_, JobsError>(())
-            };
-            let changed = self.store.shard.transactions().in_transaction(changing).await;
-            match changed.map_err(JobsError::from) {
-                // A node has started a run at the same moment.
-                Err(error) if error.is_conflict() => tokio::task::yield_now().await,
-                changed => return changed,
-            }
-        }
+        self.store.add(run, log).await?;
+        Ok(id)
     }
 
     async fn find(&self, name: &str) -> Result<Stored<JobRow>, JobsError> {

@@ -81,7 +81,8 @@ impl JobOptions {
         self
     }
 
-    /// Sets how many runs that have ended are kept for the history; 100 unless set.
+    /// Sets how many rows of the history are kept, of runs that have ended and of slots that were not run;
+    /// 100 unless set.
     pub fn keep(mut self, runs: u32) -> Self {
         self.keep = runs;
         self

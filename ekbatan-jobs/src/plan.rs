@@ -15,8 +15,8 @@ pub(crate) struct Known<'a> {
     pub(crate) misfire: Misfire,
     /// The runs that have not ended.
     pub(crate) active: &'a [&'a RunRow],
-    /// The run that ended last.
-    pub(crate) last_ended: Option<&'a RunRow>,
+    /// The runs that ended last, the last one first.
+    pub(crate) last_ended: &'a [&'a RunRow],
     /// The time of the database, read before the rows.
     pub(crate) now: DateTime<Utc>,
 }
@@ -70,20 +70,52 @@ impl Known<'_> {
         Step::Decide { decision, state: RunState::Missed }
     }
 
-    /// The slots from the first one on that became due while the last run waited or went on: none of
+    /// What is decided on the slots that are due when a pause begins. Those that wait are run after the
+    /// pause, and those that are not run are listed.
+    pub(crate) fn due_at_pause(&self) -> Option<(Decision, RunState)> {
+        let Self { job, active, now, .. } = *self;
+        let is_active = job.state == JobState::Active;
+        let slot = job.next_slot.filter(|slot| is_active && *slot <= now)?;
+        if let Some(decision) = self.overlapped(slot) {
+            return Some((decision, RunState::Skipped));
+        }
+        let active_since = active.iter().map(|run| run.slot).min();
+        let is_kept_away = active_since.is_some_and(|since| slot > since);
+        if is_kept_away && job.overlap == Overlap::Skip {
+            return Some((self.omitted_until(slot, now)?, RunState::Skipped));
+        }
+        Some((self.misfire.decide(self.schedule, slot, now), RunState::Missed))
+    }
+
+    /// The slots from the first one on that became due while the last runs waited or went on: none of
     /// them is run.
     fn overlapped(&self, first: DateTime<Utc>) -> Option<Decision> {
-        let last = self.last_ended.filter(|_| self.job.overlap == Overlap::Skip)?;
-        // When the run was decided on, every earlier slot was decided on, too. Somebody may have asked
-        // for a run while one was due: that one was not kept from running by it.
-        let (decided, ended) = (last.slot, last.changed);
+        if self.job.overlap != Overlap::Skip {
+            return None;
+        }
+        let (last, earlier) = self.last_ended.split_first()?;
+        // When a run was decided on, every earlier slot was decided on, too. Somebody may have asked
+        // for a run while one was due: that one was not kept from running by it, unless another run went
+        // on at that time.
+        let (mut decided, ended) = (last.slot, last.changed);
+        for run in earlier {
+            if run.changed < decided {
+                break;
+            }
+            decided = decided.min(run.slot);
+        }
         if first <= decided || first > ended {
             return None;
         }
+        self.omitted_until(first, ended)
+    }
+
+    /// None of the slots from the first one on is run that are due until then.
+    fn omitted_until(&self, first: DateTime<Utc>, until: DateTime<Utc>) -> Option<Decision> {
         let (omitted, next) = if self.schedule.is_delay() {
-            (Omitted { first, last: first, count: 1 }, self.schedule.next_after(ended))
+            (Omitted { first, last: first, count: 1 }, self.schedule.next_after(until))
         } else {
-            let omitted = omit_until(self.schedule, first, ended)?;
+            let omitted = omit_until(self.schedule, first, until)?;
             (omitted, self.schedule.next_after(omitted.last))
         };
         Some(Decision { run: Vec::new(), omitted: Some(omitted), next })
@@ -95,7 +127,7 @@ impl Known<'_> {
         if !self.schedule.is_delay() || has_scheduled {
             return Step::Wait(None);
         }
-        let ended = self.last_ended.map_or(self.now, |run| run.changed);
+        let ended = self.last_ended.first().map_or(self.now, |run| run.changed);
         let next = self.schedule.next_after(ended);
         let decision = Decision { run: Vec::new(), omitted: None, next };
         Step::Decide { decision, state: RunState::Missed }
@@ -121,7 +153,7 @@ mod tests {
         JobRow::new("report", &hourly(), &options, at("08:30:00"))
     }
 
-    fn step(job: &JobRow, runs: &[&RunRow], last_ended: Option<&RunRow>, now: &str) -> Step {
+    fn step(job: &JobRow, runs: &[&RunRow], last_ended: &[&RunRow], now: &str) -> Step {
         let (schedule, misfire) = (job.schedule.parse().unwrap(), job.misfire.parse().unwrap());
         let (active, now) = (runs, at(now));
         Known { job, schedule: &schedule, misfire, active, last_ended, now }.next_step()
@@ -142,13 +174,13 @@ mod tests {
     #[test]
     fn a_slot_is_decided_on_when_it_is_due_and_its_run_started_then() {
         let mut job = job(JobOptions::default());
-        assert_eq!(step(&job, &[], None, "08:59:59"), Step::Wait(Some(at("09:00:00"))));
-        assert_eq!(slots(step(&job, &[], None, "09:00:00")), [at("09:00:00")]);
+        assert_eq!(step(&job, &[], &[], "08:59:59"), Step::Wait(Some(at("09:00:00"))));
+        assert_eq!(slots(step(&job, &[], &[], "09:00:00")), [at("09:00:00")]);
         job.next_slot = Some(at("10:00:00"));
         let waiting = run(&job, "09:00:00", RunState::Waiting);
-        assert_eq!(step(&job, &[&waiting], None, "09:00:00"), Step::Start(0));
+        assert_eq!(step(&job, &[&waiting], &[], "09:00:00"), Step::Start(0));
         let running = run(&job, "09:00:00", RunState::Running);
-        assert_eq!(step(&job, &[&running], None, "09:00:00"), Step::Wait(Some(at("10:00:00"))));
+        assert_eq!(step(&job, &[&running], &[], "09:00:00"), Step::Wait(Some(at("10:00:00"))));
     }
 
     #[test]
@@ -157,9 +189,9 @@ mod tests {
         job.state = JobState::Paused;
         let taken = run(&job, "09:00:00", RunState::Waiting);
         let manual = RunRow::manual(&job, at("09:30:00"));
-        assert_eq!(step(&job, &[], None, "12:00:00"), Step::Wait(None));
-        assert_eq!(step(&job, &[&taken], None, "12:00:00"), Step::Wait(None));
-        assert_eq!(step(&job, &[&taken, &manual], None, "12:00:00"), Step::Start(1));
+        assert_eq!(step(&job, &[], &[], "12:00:00"), Step::Wait(None));
+        assert_eq!(step(&job, &[&taken], &[], "12:00:00"), Step::Wait(None));
+        assert_eq!(step(&job, &[&taken, &manual], &[], "12:00:00"), Step::Start(1));
     }
 
     #[test]
@@ -171,10 +203,10 @@ mod tests {
             let mut job = job(JobOptions::default().overlap(overlap));
             job.next_slot = Some(at("10:00:00"));
             let running = run(&job, "09:00:00", RunState::Running);
-            assert_eq!(step(&job, &[&running], None, "10:10:00"), during);
+            assert_eq!(step(&job, &[&running], &[], "10:10:00"), during);
             let mut ended = run(&job, "09:00:00", RunState::Done);
             ended.changed = at("10:10:00");
-            let step = step(&job, &[], Some(&ended), "10:10:01");
+            let step = step(&job, &[], &[&ended], "10:10:01");
             match after {
                 Some(slot) => assert_eq!(slots(step), [slot]),
                 None => {
@@ -189,9 +221,9 @@ mod tests {
         let mut job = job(JobOptions::default().overlap(Overlap::Allow));
         job.next_slot = Some(at("10:00:00"));
         let running = run(&job, "09:00:00", RunState::Running);
-        assert_eq!(slots(step(&job, &[&running], None, "10:10:00")), [at("10:00:00")]);
+        assert_eq!(slots(step(&job, &[&running], &[], "10:10:00")), [at("10:00:00")]);
         let waiting = run(&job, "10:00:00", RunState::Waiting);
-        assert_eq!(step(&job, &[&running, &waiting], None, "10:10:00"), Step::Start(1));
+        assert_eq!(step(&job, &[&running, &waiting], &[], "10:10:00"), Step::Start(1));
     }
 
     #[test]
@@ -201,17 +233,73 @@ mod tests {
         let mut manual = RunRow::manual(&job, at("09:00:01"));
         manual.started = Some(at("09:00:01"));
         (manual.state, manual.changed) = (RunState::Done, at("09:05:00"));
-        assert_eq!(slots(step(&job, &[], Some(&manual), "09:05:01")), [at("09:00:00")]);
+        assert_eq!(slots(step(&job, &[], &[&manual], "09:05:01")), [at("09:00:00")]);
+    }
+
+    #[test]
+    fn slots_during_a_run_and_one_that_somebody_asked_for_meanwhile_are_skipped() {
+        let mut job = job(JobOptions::default());
+        job.next_slot = Some(at("10:00:00"));
+        let mut first = run(&job, "09:00:00", RunState::Done);
+        first.changed = at("10:30:00");
+        // After 10:00, which the first run keeps away.
+        let mut manual = RunRow::manual(&job, at("10:15:00"));
+        (manual.state, manual.changed) = (RunState::Done, at("11:10:00"));
+        let omitted = Omitted { first: at("10:00:00"), last: at("11:00:00"), count: 2 };
+        let next = Some(at("12:00:00"));
+        let decision = Decision { run: Vec::new(), omitted: Some(omitted), next };
+        let skipped = Step::Decide { decision, state: RunState::Skipped };
+        assert_eq!(step(&job, &[], &[&manual, &first], "11:10:01"), skipped);
+        // Between the two, nothing was in the way of 10:00.
+        first.changed = at("09:59:00");
+        let decided = step(&job, &[], &[&manual, &first], "11:10:01");
+        assert_eq!(slots(decided), [at("11:00:00")]);
+    }
+
+    #[test]
+    fn a_pause_decides_on_what_is_due_when_it_begins() {
+        let due = |job: &JobRow, active: &[&RunRow], last_ended: &[&RunRow], now: &str| {
+            let (schedule, misfire) = (hourly(), job.misfire.parse().unwrap());
+            let now = at(now);
+            Known { job, schedule: &schedule, misfire, active, last_ended, now }.due_at_pause()
+        };
+        let mut queue = job(JobOptions::default().overlap(Overlap::Queue));
+        assert_eq!(due(&queue, &[], &[], "08:59:00"), None);
+        queue.next_slot = Some(at("10:00:00"));
+        let running = run(&queue, "09:00:00", RunState::Running);
+        let (decision, state) = due(&queue, &[&running], &[], "10:15:00").unwrap();
+        assert_eq!((decision.run, state), (vec![at("10:00:00")], RunState::Missed));
+        queue.state = JobState::Paused;
+        assert_eq!(due(&queue, &[&running], &[], "10:15:00"), None);
+
+        let mut skip = job(JobOptions::default());
+        skip.next_slot = Some(at("10:00:00"));
+        let omitted =
+            |first, last, count| Some(Omitted { first: at(first), last: at(last), count });
+        let (decision, state) = due(&skip, &[&running], &[], "11:15:00").unwrap();
+        let expected = (omitted("10:00:00", "11:00:00", 2), Some(at("12:00:00")));
+        assert_eq!((decision.omitted, decision.next), expected);
+        assert_eq!(state, RunState::Skipped);
+        // The run has ended, and no node has looked since.
+        let mut ended = run(&skip, "09:00:00", RunState::Done);
+        ended.changed = at("10:30:00");
+        let (decision, state) = due(&skip, &[], &[&ended], "11:15:00").unwrap();
+        let expected = (omitted("10:00:00", "10:00:00", 1), Some(at("11:00:00")));
+        assert_eq!((decision.omitted, decision.next), expected);
+        assert_eq!(state, RunState::Skipped);
+        skip.take(&decision);
+        let (decision, state) = due(&skip, &[], &[&ended], "11:15:00").unwrap();
+        assert_eq!((decision.run, state), (vec![at("11:00:00")], RunState::Missed));
     }
 
     #[test]
     fn at_least_holds_every_start() {
         let mut job = job(JobOptions::default().at_least(Duration::from_secs(600)));
         job.last_started = Some(at("08:55:00"));
-        assert_eq!(step(&job, &[], None, "09:00:00"), Step::Wait(Some(at("09:05:00"))));
+        assert_eq!(step(&job, &[], &[], "09:00:00"), Step::Wait(Some(at("09:05:00"))));
         let manual = RunRow::manual(&job, at("09:00:00"));
-        assert_eq!(step(&job, &[&manual], None, "09:00:00"), Step::Wait(Some(at("09:05:00"))));
-        assert_eq!(step(&job, &[&manual], None, "09:05:00"), Step::Start(0));
+        assert_eq!(step(&job, &[&manual], &[], "09:00:00"), Step::Wait(Some(at("09:05:00"))));
+        assert_eq!(step(&job, &[&manual], &[], "09:05:00"), Step::Start(0));
     }
 
     #[test]
@@ -219,9 +307,9 @@ mod tests {
         let job = job(JobOptions::default());
         let second = run(&job, "10:00:00", RunState::Waiting);
         let first = run(&job, "09:00:00", RunState::Waiting);
-        assert_eq!(step(&job, &[&second, &first], None, "11:30:00"), Step::Start(1));
+        assert_eq!(step(&job, &[&second, &first], &[], "11:30:00"), Step::Start(1));
         let first = run(&job, "09:00:00", RunState::Running);
-        assert_eq!(step(&job, &[&second, &first], None, "11:30:00"), Step::Wait(None));
+        assert_eq!(step(&job, &[&second, &first], &[], "11:30:00"), Step::Wait(None));
     }
 
     #[test]
@@ -231,10 +319,10 @@ mod tests {
         assert_eq!(job.next_slot, Some(at("09:01:00")));
         job.next_slot = None;
         let running = run(&job, "09:01:00", RunState::Running);
-        assert_eq!(step(&job, &[&running], None, "09:30:00"), Step::Wait(None));
+        assert_eq!(step(&job, &[&running], &[], "09:30:00"), Step::Wait(None));
         let mut ended = run(&job, "09:01:00", RunState::Failed);
         ended.changed = at("09:20:00");
-        match step(&job, &[], Some(&ended), "09:20:05") {
+        match step(&job, &[], &[&ended], "09:20:05") {
             Step::Decide { decision, .. } => {
                 assert_eq!(decision.next, Some(at("09:21:00")));
                 assert!(decision.run.is_empty() && decision.omitted.is_none());
@@ -255,5 +343,24 @@ mod tests {
         assert_eq!(job.next_slot, Some(at("09:15:00")), "after the last slot");
         job.define(&hourly(), &options, at("12:34:00"));
         assert_eq!(job.next_slot, Some(at("13:00:00")));
+    }
+
+    #[test]
+    fn a_schedule_in_other_words_drops_no_slot_and_another_one_says_which() {
+        let weekdays = |names| Schedule::cron(&format!("0 9 * * {names}"), "UTC").unwrap();
+        let options = JobOptions::default();
+        let stored = weekdays("mon-fri");
+        let mut job = JobRow::new("report", &stored, &options, at("08:00:00"));
+        let slot = Some(at("09:00:00"));
+        assert_eq!(job.define(&weekdays("MON-FRI"), &options, at("12:00:00")), None);
+        assert_eq!((job.next_slot, job.omitted), (slot, 0));
+        assert_eq!(job.schedule, "cron 0 9 * * MON-FRI in UTC");
+        let dropped = job.define(&hourly(), &options, at("12:00:00"));
+        let expected = Omitted { first: at("09:00:00"), last: at("09:00:00"), count: 1 };
+        assert_eq!((dropped, job.omitted), (Some(expected), 1));
+        assert_eq!((job.next_slot, job.last_slot), (Some(at("13:00:00")), slot));
+        // What is due during a pause is not run.
+        (job.state, job.next_slot) = (JobState::Paused, Some(at("09:30:00")));
+        assert_eq!(job.define(&stored, &options, at("12:00:00")), None);
     }
 }

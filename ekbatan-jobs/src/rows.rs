@@ -8,7 +8,7 @@ use ekbatan_macros::{Entity, State};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::misfire::Omitted;
+use crate::misfire::{Decision, Omitted, omit_until};
 use crate::options::{JobOptions, Overlap};
 use crate::schedule::Schedule;
 
@@ -149,14 +149,25 @@ impl JobRow {
         row
     }
 
-    /// Takes over a schedule and options. If the schedule is another one, it holds from now on.
-    pub(crate) fn define(&mut self, schedule: &Schedule, options: &JobOptions, now: DateTime<Utc>) {
-        let text = schedule.to_string();
-        if self.schedule != text {
+    /// Takes over a schedule and options. If the schedule is another one, it holds from now on. Returns
+    /// the slots of the former one that are due and are not run.
+    pub(crate) fn define(
+        &mut self,
+        schedule: &Schedule,
+        options: &JobOptions,
+        now: DateTime<Utc>,
+    ) -> Option<Omitted> {
+        let former = self.schedule.parse::<Schedule>().ok();
+        let mut dropped = None;
+        if former.as_ref().is_none_or(|former| !former.is_same(schedule)) {
+            dropped = former.and_then(|former| self.undecided(&former, now));
+            if let Some(dropped) = dropped {
+                self.note_omitted(dropped);
+            }
             let after = self.last_slot.map_or(now, |last| last.max(now));
             self.next_slot = schedule.next_after(after);
-            self.schedule = text;
         }
+        self.schedule = schedule.to_string();
         self.misfire = options.misfire.to_string();
         self.overlap = options.overlap;
         self.at_least = millis(options.at_least);
@@ -164,6 +175,31 @@ impl JobRow {
         self.attempts = options.attempts.into();
         self.kept = options.keep.into();
         self.revision = options.revision.into();
+        dropped
+    }
+
+    /// The slots that are due and not decided on.
+    fn undecided(&self, schedule: &Schedule, now: DateTime<Utc>) -> Option<Omitted> {
+        let is_active = self.state == JobState::Active;
+        let first = self.next_slot.filter(|slot| is_active && *slot <= now)?;
+        if schedule.is_delay() {
+            return Some(Omitted { first, last: first, count: 1 });
+        }
+        omit_until(schedule, first, now)
+    }
+
+    /// Takes over what was decided on its slots.
+    pub(crate) fn take(&mut self, Decision { run, omitted, next }: &Decision) {
+        self.next_slot = *next;
+        self.last_slot = self.last_slot.max(run.last().copied());
+        if let Some(omitted) = omitted {
+            self.note_omitted(*omitted);
+        }
+    }
+
+    fn note_omitted(&mut self, Omitted { last, count, .. }: Omitted) {
+        self.last_slot = self.last_slot.max(Some(last));
+        self.omitted = self.omitted.saturating_add(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// The instant before which no run may start.

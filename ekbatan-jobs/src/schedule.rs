@@ -36,7 +36,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// at the first instant after the gap. A time that they repeat is due at the first of both.
 ///
 /// Another cron expression follows the clock on the wall: what it skips is not due, and what it
-/// repeats is due twice. A rate knows no clock on the wall.
+/// repeats is due twice. A rate knows no clock on the wall. Two times of [`daily`](Self::daily) that the
+/// clocks skip together are due once that day, after the gap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule(Kind);
 
@@ -223,6 +224,18 @@ fn check_duration(duration: Duration) -> Result<(), ScheduleError> {
     let is_whole = duration.subsec_nanos().is_multiple_of(1_000_000);
     let fits = (SHORTEST..=span::LONGEST).contains(&duration);
     if is_whole && fits { Ok(()) } else { Err(ScheduleError::Duration(duration)) }
+}
+
+impl Schedule {
+    /// Whether both are due at the same instants, also if their texts differ, as `mon` and `MON`.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Cron { cron, zone, .. }, Kind::Cron { cron: other, zone: of_other, .. }) => {
+                cron == other && zone == of_other
+            }
+            _ => self == other,
+        }
+    }
 }
 
 impl fmt::Display for Schedule {

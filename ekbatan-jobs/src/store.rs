@@ -7,18 +7,23 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use ekbatan_core::domain::{Changed, Id, New, Stored};
-use ekbatan_core::repository::{Direction, JointWrite, PageRequest, Repository};
+use ekbatan_core::repository::{Direction, JointWrite, PageRequest, Repository, WriteError};
 use ekbatan_core::shard::{Databases, Shard};
+use ekbatan_events::Intervention;
 use uuid::Uuid;
 
 use crate::error::JobsError;
-use crate::misfire::Decision;
-use crate::options::JobOptions;
+use crate::misfire::{Decision, Omitted};
+use crate::options::{JobOptions, Overlap};
 use crate::rows::{ACTIVE, ENDED, JobRow, NodeRow, RunRow, RunState, job_id};
 use crate::schedule::Schedule;
 
 /// How many runs are deleted at a time.
 const PAGE: usize = 256;
+
+/// How many runs are looked at for how long they have kept slots away. Each but the first one is one that
+/// somebody asked for while another one waited or went on.
+const LAST_ENDED: usize = 64;
 
 /// The stored jobs and runs.
 #[derive(Clone)]
@@ -27,6 +32,7 @@ pub(crate) struct Store {
     pub(crate) jobs: Repository<JobRow>,
     pub(crate) runs: Repository<RunRow>,
     pub(crate) nodes: Repository<NodeRow>,
+    interventions: Repository<Intervention>,
 }
 
 impl Store {
@@ -36,7 +42,8 @@ impl Store {
         let jobs = databases.repository().on_shard(&shard);
         let runs = databases.repository().on_shard(&shard);
         let nodes = databases.repository().on_shard(&shard);
-        Self { shard, jobs, runs, nodes }
+        let interventions = databases.repository().on_shard(&shard);
+        Self { shard, jobs, runs, nodes, interventions }
     }
 
     /// The time of the database.
@@ -67,9 +74,16 @@ impl Store {
                     Ok(())
                 }
                 Some(row) => {
-                    let defined = row.clone().apply(|row| row.define(schedule, options, now));
-                    let is_same = *defined == *row;
-                    if is_same { Ok(()) } else { self.jobs.update(defined).await.map(drop) }
+                    let mut dropped = None;
+                    let defined =
+                        row.clone().apply(|row| dropped = row.define(schedule, options, now));
+                    if *defined == *row {
+                        Ok(())
+                    } else {
+                        let rows =
+                            dropped.map(|dropped| omitted(&row, dropped, RunState::Missed, now));
+                        self.change(defined, rows.into_iter().collect(), None).await
+                    }
                 }
             };
             match registered.map_err(JobsError::from) {
@@ -94,12 +108,14 @@ impl Store {
         Ok(self.runs.find_where(RunRow::STATE.is_in(ACTIVE) & of_jobs).await?)
     }
 
-    /// The run of a job that ended last.
-    pub(crate) async fn last_ended(&self, job: &str) -> Result<Option<Stored<RunRow>>, JobsError> {
+    /// The runs of a job that ended last, the last one first.
+    pub(crate) async fn last_ended(&self, job: &JobRow) -> Result<Vec<Stored<RunRow>>, JobsError> {
         let ended = RunRow::STATE.is_in([RunState::Done, RunState::Failed]);
-        let request = PageRequest::first(1).filter(RunRow::JOB.eq(job) & ended);
+        // The others matter only where a run keeps slots away.
+        let most = if job.overlap == Overlap::Skip { LAST_ENDED } else { 1 };
+        let request = PageRequest::first(most).filter(RunRow::JOB.eq(&job.name) & ended);
         let request = request.order_by(RunRow::CHANGED, Direction::Descending);
-        Ok(self.runs.page(request).await?.rows.pop())
+        Ok(self.runs.page(request).await?.rows)
     }
 
     /// Stores what was decided on the slots of a job: the runs wait for nodes then. `false` if the
@@ -111,32 +127,56 @@ impl Store {
         state: RunState,
         now: DateTime<Utc>,
     ) -> Result<bool, JobsError> {
-        let Decision { run, omitted, next } = decision;
-        let last = run.last().copied().max(omitted.map(|omitted| omitted.last));
-        let mut rows: Vec<_> = run.iter().map(|slot| RunRow::of_slot(job, *slot, now)).collect();
+        let rows = self.rows_of(job, &decision, state, now).await?;
+        let change = job.clone().apply(|row| row.take(&decision));
+        let decided = self.change(change, rows, None).await;
+        unless_conflict(decided.map_err(JobsError::from)).map(|decided| decided.is_some())
+    }
+
+    /// The rows that a decision adds.
+    pub(crate) async fn rows_of(
+        &self,
+        job: &JobRow,
+        decision: &Decision,
+        state: RunState,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<RunRow>, JobsError> {
+        let slots = decision.run.iter();
+        let mut rows: Vec<_> = slots.map(|slot| RunRow::of_slot(job, *slot, now)).collect();
         // The clock of the database may have been set back, or somebody has changed the stored slot.
         let ids: Vec<_> = rows.iter().map(|run| run.id).collect();
         if !ids.is_empty() {
             let known = self.runs.find_by_ids(&ids).await?;
             rows.retain(|run| known.iter().all(|known| known.id != run.id));
         }
-        if let Some(omitted) = omitted {
-            tracing::warn!(job = %job.name, slots = omitted.count, first = %omitted.first, last = %omitted.last, why = ?state, "slots of a job are not run");
-            rows.push(RunRow::omitted(job, omitted, state, now));
-        }
-        let count = omitted.map_or(0, |omitted| i64::try_from(omitted.count).unwrap_or(i64::MAX));
-        let change = job.clone().apply(|row| {
-            row.next_slot = next;
-            row.last_slot = row.last_slot.max(last);
-            row.omitted = row.omitted.saturating_add(count);
-        });
+        rows.extend(decision.omitted.map(|slots| omitted(job, slots, state, now)));
+        Ok(rows)
+    }
+
+    /// Changes a job, adds runs, and stores who did it.
+    pub(crate) async fn change(
+        &self,
+        job: Changed<JobRow>,
+        runs: Vec<RunRow>,
+        log: Option<New<Intervention>>,
+    ) -> Result<(), WriteError> {
         let mut write = JointWrite::default();
-        self.jobs.update_jointly(&mut write, change).await?;
-        for run in rows {
+        self.jobs.update_jointly(&mut write, job).await?;
+        for run in runs {
             self.runs.add_jointly(&mut write, New::new(run, ())).await?;
         }
-        let decided = write.commit().await;
-        unless_conflict(decided.map_err(JobsError::from)).map(|decided| decided.is_some())
+        if let Some(log) = log {
+            self.interventions.add_jointly(&mut write, log).await?;
+        }
+        write.commit().await
+    }
+
+    /// Adds a run that somebody asks for.
+    pub(crate) async fn add(&self, run: RunRow, log: New<Intervention>) -> Result<(), WriteError> {
+        let mut write = JointWrite::default();
+        self.runs.add_jointly(&mut write, New::new(run, ())).await?;
+        self.interventions.add_jointly(&mut write, log).await?;
+        write.commit().await
     }
 
     /// Whether nobody has taken a node for dead.
@@ -215,7 +255,13 @@ impl Store {
     }
 
     /// Deletes the runs of a job that ended first, if there are more than are kept.
-    pub(crate) async fn prune(&self, job: &str, kept: u64) -> Result<(), JobsError> {
+    pub(crate) async fn prune(&self, job: &JobRow) {
+        if let Err(error) = self.try_prune(&job.name, job.kept.max(1).unsigned_abs()).await {
+            tracing::debug!(job = %job.name, %error, "earlier runs could not be deleted; the next run tries again");
+        }
+    }
+
+    async fn try_prune(&self, job: &str, kept: u64) -> Result<(), JobsError> {
         let ended = || RunRow::JOB.eq(job) & RunRow::STATE.is_in(ENDED);
         let count = self.runs.count_where(ended()).await?;
         let surplus = usize::try_from(count.saturating_sub(kept)).unwrap_or(usize::MAX);
@@ -257,6 +303,12 @@ impl Ending for Stored<RunRow> {
     fn ended(&self, state: RunState, error: Option<String>, now: DateTime<Utc>) -> Changed<RunRow> {
         self.clone().apply(|run| (run.state, run.error, run.changed) = (state, error, now))
     }
+}
+
+/// The row of slots that are not run.
+fn omitted(job: &JobRow, slots: Omitted, state: RunState, now: DateTime<Utc>) -> RunRow {
+    tracing::warn!(job = %job.name, slots = slots.count, first = %slots.first, last = %slots.last, why = ?state, "slots of a job are not run");
+    RunRow::omitted(job, slots, state, now)
 }
 
 /// `None` if another process has changed the rows.

@@ -116,8 +116,13 @@ impl Worker {
                     pause = pause.min((until - now).to_std().unwrap_or_default());
                 }
                 Step::Decide { decision, state } => {
+                    let lists_omitted = decision.omitted.is_some();
                     self.store.decide(&job, decision, state, now).await?;
                     has_changed = true;
+                    if lists_omitted {
+                        // Of a job that never runs in time, no run ends.
+                        self.store.prune(&job).await;
+                    }
                 }
                 // The end of a run wakes the worker.
                 Step::Start(_) if work.held.len() >= self.settings.concurrency => {}
@@ -156,13 +161,13 @@ impl Worker {
         let is_due = job.next_slot.is_none_or(|slot| slot <= now);
         // After the runs: one that ended in between is seen by one of both.
         let last_ended = match runs {
-            [] if is_due => self.store.last_ended(&job.name).await?,
-            _ => None,
+            [] if is_due => self.store.last_ended(job).await?,
+            _ => Vec::new(),
         };
         let active: Vec<&RunRow> = runs.iter().map(|run| &***run).collect();
-        let last_ended = last_ended.as_deref();
-        let known = Known { job, schedule: &schedule, misfire, active: &active, last_ended, now };
-        Ok(known.next_step())
+        let last_ended: Vec<&RunRow> = last_ended.iter().map(|run| &**run).collect();
+        let (active, last_ended) = (&active[..], &last_ended[..]);
+        Ok(Known { job, schedule: &schedule, misfire, active, last_ended, now }.next_step())
     }
 
     /// Waits for the runs, cancels those that go on, and gives them back.

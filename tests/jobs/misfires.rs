@@ -7,7 +7,7 @@ use ekbatan::jobs::{JobOptions, Misfire, RunState, Schedule};
 use ekbatan::prelude::*;
 use support::until;
 
-use crate::scene::{REPORT, Report, Scene};
+use crate::scene::{REPORT, Report, Scene, rarely};
 
 on_every_database! {
     the_last_slot_of_an_outage_is_run,
@@ -15,6 +15,8 @@ on_every_database! {
     an_outage_is_skipped,
     every_slot_of_a_long_outage_can_be_stored,
     a_slot_within_the_grace_is_run,
+    slots_that_a_new_schedule_drops_are_listed,
+    rows_of_missed_slots_are_deleted_although_nothing_runs,
 }
 
 /// A job whose last slot was half an hour ago, after three days without nodes: the slots, and the
@@ -94,4 +96,33 @@ async fn a_slot_within_the_grace_is_run(scene: &Scene) {
     let (slots, schedule) = after_outage(scene, &options).await;
     assert_eq!(decided(scene, schedule, options).await, slots[3..]);
     assert_eq!(missed(scene).await, Some((slots[0], slots[2], 3)));
+}
+
+async fn slots_that_a_new_schedule_drops_are_listed(scene: &Scene) {
+    let (slots, _) = after_outage(scene, &JobOptions::default()).await;
+    let job = Report::idle();
+    let node = scene.node().job(rarely(), job.clone()).start().await.unwrap();
+    assert_eq!(missed(scene).await, Some((slots[0], slots[3], 4)));
+    node.drain(Duration::MAX).await;
+    assert_eq!(job.seen(), []);
+}
+
+async fn rows_of_missed_slots_are_deleted_although_nothing_runs(scene: &Scene) {
+    let grace = Duration::from_secs(10 * 60);
+    let options = JobOptions::default().misfire(Misfire::Skip { grace }).keep(2);
+    let (slots, schedule) = after_outage(scene, &options).await;
+    let _node = scene.node().job_with(schedule, Report::idle(), options).start().await.unwrap();
+    let operations = scene.operations();
+    for round in 1..=5 {
+        until("the slots are decided on", async || {
+            operations.job(REPORT).await.unwrap().omitted == 4 * round
+        })
+        .await;
+        scene.set_next_slot(REPORT, slots[0]).await;
+    }
+    until("two rows are left", async || {
+        let is_decided = operations.job(REPORT).await.unwrap().omitted == 4 * 6;
+        is_decided && scene.in_state(REPORT, RunState::Missed).await.len() == 2
+    })
+    .await;
 }

@@ -1,19 +1,24 @@
 //! What operators do: pause and resume, run now, list, and look at the history.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use ekbatan::jobs::{JobOptions, JobsError, Misfire, RunKind, RunState, Schedule};
+use ekbatan::jobs::{JobOptions, JobsError, Misfire, Overlap, RunKind, RunState, Schedule};
 use futures_util::FutureExt;
 use support::until;
+use tokio::sync::Semaphore;
 
 use crate::scene::{REPORT, Report, Scene, Sweep, hourly, rarely};
+use crate::slots::{every, stuck};
 
 on_every_database! {
     no_run_starts_after_a_pause,
     a_paused_job_runs_if_somebody_asks_for_it,
     what_was_due_during_a_pause_is_not_run,
+    a_slot_that_waits_when_a_pause_begins_is_run_after_it,
+    slots_that_a_run_has_kept_away_when_a_pause_begins_are_listed,
     jobs_are_listed_also_if_no_node_knows_them,
     the_last_runs_are_kept_with_their_errors,
     who_and_why_are_stored,
@@ -76,6 +81,47 @@ async fn what_was_due_during_a_pause_is_not_run(scene: &Scene) {
     scene.until_in_state(REPORT, RunState::Done, 1).await;
     assert!(job.seen().iter().all(|seen| seen.slot > next - TimeDelta::hours(1)));
     assert_eq!(operations.job(REPORT).await.unwrap().omitted, 0);
+}
+
+async fn a_slot_that_waits_when_a_pause_begins_is_run_after_it(scene: &Scene) {
+    let opened = Arc::new(Semaphore::new(0));
+    let job = stuck(&opened);
+    let options = JobOptions::default().overlap(Overlap::Queue);
+    let _node = scene.node().job_with(hourly(), job.clone(), options).start().await.unwrap();
+    let operations = scene.operations();
+    operations.run_now(REPORT, "alice", "a test").await.unwrap();
+    scene.until_in_state(REPORT, RunState::Running, 1).await;
+    let next = operations.job(REPORT).await.unwrap().next_slot.unwrap();
+    let due = next - TimeDelta::hours(1);
+    scene.set_next_slot(REPORT, due).await;
+    operations.pause(REPORT, "alice", "a test").await.unwrap();
+    opened.add_permits(100);
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    assert!(operations.job(REPORT).await.unwrap().next_slot.unwrap() >= next);
+    assert_eq!(job.seen().len(), 1, "the pause holds");
+    operations.resume(REPORT, "alice", "a test").await.unwrap();
+    scene.until_in_state(REPORT, RunState::Done, 2).await;
+    assert!(job.seen().iter().any(|seen| seen.slot == due), "{:?}", job.seen());
+    assert_eq!(operations.job(REPORT).await.unwrap().omitted, 0);
+}
+
+async fn slots_that_a_run_has_kept_away_when_a_pause_begins_are_listed(scene: &Scene) {
+    let opened = Arc::new(Semaphore::new(0));
+    let _node = scene.node().job(every(50), stuck(&opened)).start().await.unwrap();
+    scene.until_in_state(REPORT, RunState::Running, 1).await;
+    let first = scene.in_state(REPORT, RunState::Running).await.remove(0);
+    let until_slot = first.slot + TimeDelta::milliseconds(300);
+    until("slots are due", async || scene.now().await > until_slot).await;
+    let operations = scene.operations();
+    operations.pause(REPORT, "alice", "a test").await.unwrap();
+    let skipped = scene.in_state(REPORT, RunState::Skipped).await.remove(0);
+    assert_eq!(skipped.slot, first.slot + TimeDelta::milliseconds(50));
+    assert!(skipped.last_slot >= until_slot && skipped.slots >= 6, "{skipped:?}");
+    let missed = scene.in_state(REPORT, RunState::Missed).await;
+    let missed: u64 = missed.iter().map(|row| row.slots).sum();
+    assert_eq!(operations.job(REPORT).await.unwrap().omitted, missed + skipped.slots);
+    opened.add_permits(1);
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
 }
 
 async fn jobs_are_listed_also_if_no_node_knows_them(scene: &Scene) {

@@ -84,6 +84,7 @@ async fn jobs_that_cannot_run_are_refused_at_the_start(scene: &Scene) {
     let options = JobOptions::default;
     for (wrong, options) in [
         ("misfire", options().misfire(Misfire::CatchUp(0))),
+        ("misfire", options().misfire(Misfire::Skip { grace: Duration::from_millis(99) })),
         ("deadline", options().deadline(Duration::ZERO)),
         ("at_least", options().at_least(Duration::MAX)),
         ("attempts", options().attempts(0)),

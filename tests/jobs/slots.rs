@@ -22,7 +22,7 @@ on_every_database! {
     runs_may_overlap,
 }
 
-fn every(millis: u64) -> Schedule {
+pub fn every(millis: u64) -> Schedule {
     Schedule::every(Duration::from_millis(millis)).unwrap()
 }
 
@@ -102,7 +102,7 @@ async fn at_least_holds_the_next_start(scene: &Scene) {
 }
 
 /// A job that does not end before it is opened.
-fn stuck(opened: &Arc<Semaphore>) -> Report {
+pub fn stuck(opened: &Arc<Semaphore>) -> Report {
     let opened = opened.clone();
     Report::new(move |_| {
         let opened = opened.clone();

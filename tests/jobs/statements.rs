@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use ekbatan::jobs::Schedule;
+use ekbatan::jobs::{JobOperations, Schedule};
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
 use support::{ScratchDatabase, until};
 
-use crate::scene::{Report, executor, migrations, node};
+use crate::scene::{REPORT, Report, executor, migrations, node};
 
 /// A node that stands still in an open transaction would keep the row of a job locked, and every
 /// other node would wait for it, with all jobs.
@@ -23,10 +23,15 @@ async fn no_transaction_is_open_while_slots_are_decided_on_and_runs_start() {
     let schedule = Schedule::every(Duration::from_millis(50)).unwrap();
     let node = node(&executor).job(schedule, job.clone()).start().await.unwrap();
     until("the job has run", async || job.seen().len() >= 3).await;
+    let operations = JobOperations::new(&databases);
+    operations.pause(REPORT, "alice", "a test").await.unwrap();
+    operations.run_now(REPORT, "alice", "a test").await.unwrap();
+    operations.resume(REPORT, "alice", "a test").await.unwrap();
     node.drain(Duration::MAX).await;
     let log = server.log().await.unwrap();
     let log = &log[before..];
     assert!(log.contains("job_runs"), "the log has the statements");
+    assert!(log.contains("interventions"), "and those of the operator");
     let opens = |line: &&str| line.contains(": BEGIN") && !line.contains("COMMIT");
     let opened: Vec<&str> = log.lines().filter(opens).collect();
     assert!(opened.is_empty(), "{opened:#?}");
