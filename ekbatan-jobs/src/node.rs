@@ -21,6 +21,9 @@ use crate::settings::Settings;
 use crate::store::Store;
 use crate::worker::{Stop, Worker};
 
+/// For how long at most a node that is drained deletes its row.
+const LONGEST_LEAVE: Duration = Duration::from_secs(10);
+
 /// Runs jobs until it is drained or dropped.
 ///
 /// Any number of nodes share the jobs, also nodes with different ones: a slot is run once, by one of
@@ -125,7 +128,8 @@ impl JobNode {
     }
 
     /// Starts nothing more, waits for the runs, for at most `grace`, cancels those that still run,
-    /// and gives them back without counting an attempt.
+    /// and gives them back without counting an attempt. If the database does not answer, this ends about half a
+    /// minute after the grace, and others take the runs over.
     pub async fn drain(mut self, grace: Duration) -> HandedBack {
         let now = Instant::now();
         // A century, if there is no such time.
@@ -136,7 +140,10 @@ impl JobNode {
             all = all.and(ended.unwrap_or_default());
         }
         self.leaving.send_replace(true);
-        while self.hearts.join_next().await.is_some() {}
+        let leaving = async { while self.hearts.join_next().await.is_some() {} };
+        if tokio::time::timeout(LONGEST_LEAVE, leaving).await.is_err() {
+            tracing::warn!("a node of jobs left its row behind; others delete it");
+        }
         all
     }
 

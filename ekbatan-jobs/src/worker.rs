@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use ekbatan_core::domain::Stored;
+use ekbatan_core::domain::{Id, Stored};
 use ekbatan_events::HandedBack;
+use futures_util::{StreamExt, stream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -20,6 +21,15 @@ use crate::store::Store;
 
 /// The time after which a look is given up.
 const LONGEST_LOOK: Duration = Duration::from_secs(30);
+
+/// The time after which a look is given up if the node stops.
+const LAST_LOOK: Duration = Duration::from_secs(5);
+
+/// How many runs a node that stops gives back side by side.
+const RELEASED_TOGETHER: usize = 64;
+
+/// For how long at most a node that stops gives its runs back.
+const LONGEST_RELEASE: Duration = Duration::from_secs(20);
 
 /// Until when a node runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +56,9 @@ pub(crate) struct Worker {
 struct Work {
     runs: JoinSet<Uuid>,
     held: HashMap<Uuid, Stored<RunRow>>,
+    /// Runs whose start has got no answer. One that has started all the same was not begun, and is given
+    /// back without counting an attempt.
+    unanswered: HashSet<Uuid>,
     /// The identity under which runs were started.
     identity: Option<Uuid>,
     /// Jobs whose stored schedule or policy this release cannot read.
@@ -61,6 +74,7 @@ impl Worker {
             if identity != work.identity {
                 // Others have taken over what this node ran, or will soon.
                 (work.runs, work.held) = (JoinSet::new(), HashMap::new());
+                work.unanswered.clear();
                 work.identity = identity;
             }
             let stop = *self.stop.borrow_and_update();
@@ -82,14 +96,24 @@ impl Worker {
 
     /// Looks once. Answers after what time to look again.
     async fn look_in_time(&self, work: &mut Work, node: Uuid) -> Duration {
-        match tokio::time::timeout(LONGEST_LOOK, self.look(work, node)).await {
-            Ok(Ok(pause)) => pause,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "jobs could not be looked at; trying again");
-                self.settings.poll
+        let mut stop = self.stop.clone();
+        let too_late = async {
+            tokio::select! {
+                () = tokio::time::sleep(LONGEST_LOOK) => {}
+                // Not at once: the answer to a start may be on its way.
+                Ok(()) = stop.changed() => tokio::time::sleep(LAST_LOOK).await,
             }
-            Err(late) => {
-                tracing::warn!(%late, "jobs could not be looked at in time; trying again");
+        };
+        tokio::select! {
+            looked = self.look(work, node) => match looked {
+                Ok(pause) => pause,
+                Err(error) => {
+                    tracing::warn!(%error, "jobs could not be looked at; trying again");
+                    self.settings.poll
+                }
+            },
+            () = too_late => {
+                tracing::warn!("jobs could not be looked at in time; trying again");
                 self.settings.poll
             }
         }
@@ -106,8 +130,13 @@ impl Worker {
         let active = self.store.active(&names).await?;
         let (mut pause, mut has_changed) = (self.settings.poll, false);
         for run in active.iter().filter(|run| work.has_left(run, node)) {
-            has_changed |= self.store.take_over(run).await?;
+            has_changed |= if work.unanswered.contains(&run.id.uuid()) {
+                self.store.release(run, false).await?
+            } else {
+                self.store.take_over(run).await?
+            };
         }
+        work.unanswered.retain(|id| active.iter().any(|run| run.id.uuid() == *id));
         for job in jobs {
             let of_job: Vec<_> = active.iter().filter(|run| run.job == job.name).collect();
             match self.next_step(work, &job, &of_job, now).await? {
@@ -134,7 +163,11 @@ impl Worker {
                     else {
                         continue;
                     };
-                    if let Some(run) = self.store.start(&job, run, node).await? {
+                    let id = run.id.uuid();
+                    work.unanswered.insert(id);
+                    let started = self.store.start(&job, run, node).await?;
+                    work.unanswered.remove(&id);
+                    if let Some(run) = started {
                         work.held.insert(run.id.uuid(), run.clone());
                         work.runs.spawn(self.runner.clone().run(known.clone(), job, run));
                     }
@@ -183,19 +216,48 @@ impl Worker {
             work.forget(ended.ok());
         }
         let mut handed_back = HandedBack::default();
-        for run in work.held.values() {
-            match self.store.release(run, false).await {
-                Ok(true) => {
-                    handed_back.cancelled += 1;
-                    tracing::info!(job = %run.job, run = %run.id, "a run was cancelled and waits for another node")
-                }
-                Ok(false) => {}
-                Err(error) => {
-                    tracing::warn!(job = %run.job, run = %run.id, %error, "a cancelled run could not be given back; others take it over");
-                }
-            }
+        let until = Instant::now() + LONGEST_RELEASE;
+        let held: Vec<_> =
+            work.held.values().cloned().chain(self.unanswered(&work, until).await).collect();
+        let count = held.len();
+        let releases = held.into_iter().map(|run| self.give_back(run));
+        let mut releases = stream::iter(releases).buffer_unordered(RELEASED_TOGETHER);
+        let mut answered = 0;
+        while let Ok(Some(is_given_back)) = tokio::time::timeout_at(until, releases.next()).await {
+            answered += 1;
+            handed_back.cancelled += usize::from(is_given_back);
+        }
+        if answered < count {
+            tracing::warn!(
+                runs = count - answered,
+                "cancelled runs could not be given back in time; others take them over"
+            );
         }
         handed_back
+    }
+
+    /// The runs that have started although their starts have got no answers.
+    async fn unanswered(&self, work: &Work, until: Instant) -> Vec<Stored<RunRow>> {
+        let ids: Vec<_> = work.unanswered.iter().map(|id| Id::from_uuid(*id)).collect();
+        let Some(node) = work.identity.filter(|_| !ids.is_empty()) else { return Vec::new() };
+        let found = tokio::time::timeout_at(until, self.store.runs.find_by_ids(&ids)).await;
+        let mut runs = found.map(Result::unwrap_or_default).unwrap_or_default();
+        runs.retain(|run| work.has_left(run, node));
+        runs
+    }
+
+    async fn give_back(&self, run: Stored<RunRow>) -> bool {
+        match self.store.release(&run, false).await {
+            Ok(true) => {
+                tracing::info!(job = %run.job, run = %run.id, "a run was cancelled and waits for another node");
+                true
+            }
+            Ok(false) => false,
+            Err(error) => {
+                tracing::warn!(job = %run.job, run = %run.id, %error, "a cancelled run could not be given back; others take it over");
+                false
+            }
+        }
     }
 }
 

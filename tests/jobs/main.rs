@@ -20,6 +20,7 @@ mod killed;
 mod misfires;
 mod nodes;
 mod operations;
+mod outages;
 mod refusals;
 mod shards;
 mod slots;

@@ -1,0 +1,87 @@
+//! What a node does while its server does not answer.
+
+use std::time::Duration;
+
+use ekbatan::jobs::{JobOptions, Overlap, RunState};
+use ekbatan::prelude::*;
+use ekbatan_testkit::Proxy;
+use futures_util::FutureExt;
+use support::{PlainConnection, until};
+
+use crate::scene::{REPORT, Report, Scene, executor, node, rarely};
+
+on_every_database! {
+    only postgres and mysql and mariadb:
+    a_drain_ends_although_the_server_does_not_answer,
+    a_start_whose_answer_was_lost_counts_no_attempt,
+}
+
+/// An executor whose connections a test stalls and cuts.
+async fn proxied(scene: &Scene) -> (ActionExecutor, Proxy) {
+    let url = &scene.scratch.url;
+    let server = url.rsplit('@').next().unwrap().split('/').next().unwrap();
+    let proxy = Proxy::start(server).await.unwrap();
+    let config = support::ScratchDatabase::config_of(&proxy.url_for(url));
+    let config = config.read_timeout(Duration::from_secs(3)).commit_timeout(Duration::from_secs(3));
+    let databases = Databases::connect(&config.into()).await.unwrap();
+    (executor(&databases).await, proxy)
+}
+
+async fn run_now(scene: &Scene) {
+    scene.operations().run_now(REPORT, "alice", "a test").await.unwrap();
+}
+
+async fn a_drain_ends_although_the_server_does_not_answer(scene: &Scene) {
+    const RUNS: usize = 40;
+    let (executor, proxy) = proxied(scene).await;
+    let endless = Report::new(|_| std::future::pending().boxed());
+    let options = JobOptions::default().overlap(Overlap::Allow);
+    let node = node(&executor).job_with(rarely(), endless.clone(), options).start().await.unwrap();
+    for _ in 0..RUNS {
+        run_now(scene).await;
+    }
+    until("all run", async || endless.seen().len() == RUNS).await;
+    proxy.stall();
+    // One after another, they would take three seconds each.
+    let drained =
+        tokio::time::timeout(Duration::from_secs(80), node.drain(Duration::from_millis(10)));
+    drained.await.expect("the drain ends");
+}
+
+async fn a_start_whose_answer_was_lost_counts_no_attempt(scene: &Scene) {
+    let (executor, proxy) = proxied(scene).await;
+    let job = Report::writing();
+    let options = JobOptions::default().attempts(1);
+    let _node = node(&executor).job_with(rarely(), job, options).start().await.unwrap();
+    let mut other = PlainConnection::connect(&scene.scratch.url).await;
+    let jobs = scene.scratch.eventlog("jobs");
+    other.execute(&format!("BEGIN; SELECT 1 FROM {jobs} FOR UPDATE")).await;
+    run_now(scene).await;
+    // Its answer does not come through, although it commits.
+    until("the start waits for the row", async || is_blocked(scene).await).await;
+    proxy.stall();
+    other.execute("COMMIT").await;
+    scene.until_in_state(REPORT, RunState::Running, 1).await;
+    proxy.cut();
+    proxy.resume();
+    proxy.restore();
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    let run = scene.history(REPORT).await.remove(0);
+    assert_eq!((run.attempts, run.error, scene.lines().await.len()), (1, None, 1));
+}
+
+/// Whether a session of the database waits for the lock of a row.
+async fn is_blocked(scene: &Scene) -> bool {
+    let waiting = match scene.scratch.dialect {
+        support::Dialect::Postgres => {
+            "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        }
+        _ => {
+            "FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' \
+             AND trx_mysql_thread_id IN (SELECT id FROM information_schema.processlist WHERE db = database())"
+        }
+    };
+    // The servers return some of it from a cache that frequent queries keep from being renewed.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    scene.scratch.select(&["count(*)"], waiting).await[0][0].as_deref() != Some("0")
+}
