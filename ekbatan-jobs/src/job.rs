@@ -8,6 +8,7 @@ use ekbatan_core::__private::Mark;
 use ekbatan_core::action::{Action, ActionExecutor, ErrorKind, ExecuteError, Execution};
 use ekbatan_core::db::{DbError, DbErrorKind};
 use ekbatan_core::domain::{FieldError, Stored};
+use ekbatan_core::repository::ReadError;
 use ekbatan_core::shard::Shard;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -93,6 +94,14 @@ impl<'c> RunContext<'c> {
     /// Whether an action was refused because the run is not this node's any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether a run for a later slot has begun.
+    pub(crate) async fn is_overtaken(&self) -> Result<bool, ReadError> {
+        let runs = self.executor.databases().repository::<RunRow>().on_shard(self.shard);
+        let begun = [RunState::Running, RunState::Done, RunState::Failed];
+        let later = RunRow::JOB.eq(self.job) & RunRow::SLOT.gt(self.run.slot);
+        runs.exists_where(later & RunRow::STATE.is_in(begun)).await
     }
 
     /// The instant for which the job runs. For a run that somebody asked for, it is the time of the

@@ -126,7 +126,7 @@ impl Worker {
         }
         let names = self.jobs.names();
         let now = self.store.now().await?;
-        let jobs = self.store.find(&names).await?;
+        let mut jobs = self.store.find(&names).await?;
         let active = self.store.active(&names).await?;
         let (mut pause, mut has_changed) = (self.settings.poll, false);
         for run in active.iter().filter(|run| work.has_left(run, node)) {
@@ -137,6 +137,8 @@ impl Worker {
             };
         }
         work.unanswered.retain(|id| active.iter().any(|run| run.id.uuid() == *id));
+        // So that one whose runs do not end leaves some places to the others.
+        jobs.sort_by_key(|job| work.held.values().filter(|run| run.job == job.name).count());
         for job in jobs {
             let of_job: Vec<_> = active.iter().filter(|run| run.job == job.name).collect();
             match self.next_step(work, &job, &of_job, now).await? {

@@ -17,6 +17,7 @@ macro_rules! on_every_database {
 mod entries;
 mod scene;
 
+mod broken_shard;
 mod clocks;
 mod cutoff;
 mod frozen;

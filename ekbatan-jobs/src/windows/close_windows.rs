@@ -77,7 +77,8 @@ async fn open<S: WindowSeries>(ctx: &RunContext<'_>, new: NewWindow) -> Result<(
     }
 }
 
-/// Begins to close everything that is due. Tries what fails again until the run is cancelled.
+/// Begins to close everything that is due. Tries what fails again until the run is cancelled, or until a
+/// later one has begun: that one closes the same windows, and the two need not take two places of a node.
 async fn close_due<S: WindowSeries>(ctx: &RunContext<'_>) -> Result<(), SeriesError> {
     let shards: Vec<Shard> = ctx.executor().databases().shards().collect();
     let mut pause = FIRST_PAUSE;
@@ -89,7 +90,7 @@ async fn close_due<S: WindowSeries>(ctx: &RunContext<'_>) -> Result<(), SeriesEr
             failed = failed.and(shard);
         }
         let Err(error) = failed else { return Ok(()) };
-        if ctx.is_lost() {
+        if ctx.is_lost() || ctx.is_overtaken().await.unwrap_or(false) {
             return Err(error);
         }
         tracing::warn!(series = S::NAME, %error, "trying again");

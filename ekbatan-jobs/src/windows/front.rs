@@ -68,7 +68,7 @@ impl<S: WindowSeries> Windows<S> {
     }
 
     /// Sets how the job runs. Unless set, runs [overlap](Overlap::Allow): one that cannot close a window
-    /// yet tries again and again, and must not hold up the next slot.
+    /// yet tries again until a later one has begun, and must not hold up the next slot.
     #[must_use]
     pub fn job_options(mut self, options: JobOptions) -> Self {
         self.job = options;
