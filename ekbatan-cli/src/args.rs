@@ -100,7 +100,7 @@ pub enum EventCommand {
     Happened {
         key: Uuid,
         /// What the other system answered, as the handler would have got it.
-        #[arg(long, value_name = "JSON")]
+        #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
         outcome: String,
         #[command(flatten)]
         operator: Operator,
@@ -187,8 +187,16 @@ pub enum EventCommand {
 #[derive(Args)]
 pub struct Most {
     /// How many; of events, on each shard.
-    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = at_least_one)]
     pub most: usize,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("nothing would be listed; use at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(format!("{error}; write a whole number")),
+    }
 }
 
 /// Who does it, and why.

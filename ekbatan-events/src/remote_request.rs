@@ -122,7 +122,7 @@ where
             let answer = call.make().await;
             match &answer {
                 Err(RemoteCallError::DeliveryLost { .. }) => *run.lost = true,
-                Err(RemoteCallError::InDoubt { .. }) => *run.needs_operator = !can_ask,
+                Err(RemoteCallError::InDoubt { .. }) => *run.needs_operator |= !can_ask,
                 _ => {}
             }
             answer

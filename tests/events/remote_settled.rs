@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::events::{DeadLetter, EventsError, HandlerOptions, RemoteFailure};
+use ekbatan::events::{DeadLetter, EventsError, HandlerOptions, Reconciled, RemoteFailure};
 use futures_util::FutureExt;
 use serde_json::json;
 use support::until;
@@ -16,6 +16,7 @@ on_every_database! {
     a_process_that_knows_an_earlier_name_makes_no_second_call,
     a_call_in_doubt_is_settled_once_its_run_has_ended,
     a_settled_call_of_a_replayed_event_lets_it_be_tried_again,
+    a_call_that_nobody_can_ask_for_parks_its_event_although_another_one_can_be_asked_for,
 }
 
 /// During a deployment, the new process has renamed a handler that keeps no order.
@@ -107,4 +108,23 @@ async fn a_settled_call_of_a_replayed_event_lets_it_be_tried_again(scene: &Scene
     scene.until_handled("ledger.post").await;
     assert_eq!(scene.posted(wallet).await, [OF_OPERATOR]);
     assert_eq!(bank.requests(), [key]);
+}
+
+async fn a_call_that_nobody_can_ask_for_parks_its_event_although_another_one_can_be_asked_for(
+    scene: &Scene,
+) {
+    let ledger = Ledger::new(|ctx, _| {
+        async move {
+            let cut = || Err::<(), RemoteFailure>(std::io::Error::other("the line is cut").into());
+            let charge = ctx.remote_call("charge", |_| async move { cut() }).await;
+            let told = ctx.remote_call("tell", |_| async move { cut() });
+            told.reconcile(|_| async { Ok(Reconciled::Unknown) }).await?;
+            Ok(charge?)
+        }
+        .boxed()
+    });
+    let node = scene.node().handler_with(ledger, quick()).start().await.unwrap();
+    scene.open_wallet().await;
+    scene.until_parked().await;
+    assert_eq!(node.handlers()[0].failed, 1, "it is parked at once");
 }

@@ -96,11 +96,13 @@ async fn remote_calls_in_doubt_are_listed_and_settled(scene: &Scene) {
     let happened = ["events", "happened", key, "--outcome"];
     let refused = scene.run(&[&happened[..], &["seventeen"], &by].concat()).await.failed(2);
     assert!(refused.contains("--outcome is no JSON"), "{refused}");
-    let said = scene.run(&[&happened[..], &["17"], &by].concat()).await.done();
+    let said = scene.run(&[&happened[..], &["-17"], &by].concat()).await.done();
     assert_eq!(said, format!("the remote call {key} is settled: it happened\n"));
     until("the event is handled", async || node.handlers()[0].handled == 1).await;
-    let again = scene.run(&[&happened[..], &["17"], &by].concat()).await.failed(1);
+    let again = scene.run(&[&happened[..], &["-17"], &by].concat()).await.failed(1);
     assert!(again.contains("`ekbatan events in-doubt` lists them"), "{again}");
+    let none = scene.run(&["events", "log", "--most", "0"]).await.failed(2);
+    assert!(none.contains("use at least 1"), "{none}");
     let log = scene.json(&["events", "log"]).await;
     let log = log.as_array().unwrap();
     let settled = log.iter().find(|row| row["what"] == "settle").unwrap();

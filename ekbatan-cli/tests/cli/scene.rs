@@ -50,7 +50,7 @@ impl EventHandler for Charge {
         let request =
             |_| async { Err::<i64, _>(RemoteFailure::in_doubt("the line to the bank is cut")) };
         let receipt: i64 = ctx.remote_call("charge", request).await?;
-        assert_eq!(receipt, 17, "the operator's");
+        assert_eq!(receipt, -17, "the operator's");
         Ok(())
     }
 }
