@@ -26,7 +26,8 @@ impl ActionPlan {
     /// The commit of the called action removes the call, so what it writes is in the database exactly
     /// once, however often it runs. If it fails, it is tried again as an event is.
     ///
-    /// The call is stored on the shard that commits first, and the called action has to write there.
+    /// The call is stored on the shard that commits first, and the called action has to write there. If this
+    /// action writes no rows, that is the shard on which it checks rows, otherwise the default shard.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -72,8 +73,8 @@ impl ActionPlan {
     /// Either the commit of the called action came before, or it never comes: a run that is under way cannot
     /// commit any more. If no such call waits or runs, nothing happens.
     ///
-    /// An earlier call with this key, which already ran when the last one was enqueued, is not cancelled:
-    /// also if its run fails and is tried again.
+    /// An earlier call with this key, which a node had claimed when the last one was enqueued, is not
+    /// cancelled: also if its run fails and is tried again.
     ///
     /// Only the shard is looked at that commits this action first.
     pub fn cancel<A: Action>(&mut self, action: &A, key: impl Into<String>) {
@@ -123,7 +124,8 @@ impl EnqueuedCall<'_> {
     /// Enqueues the call only if no other call of the action with this key waits. The other one stays as
     /// it is, also in its time and priority, and runs after the commit of this action.
     ///
-    /// A call that runs or that was given up does not wait.
+    /// A call that a node has claimed, or that was given up, does not wait. A node with a `concurrency` or a
+    /// `rate` claims some calls before it begins them.
     pub fn unique(self, key: impl Into<String>) -> Self {
         let key = self.plan.checked(self.action, key.into());
         self.set(|call| call.unique = Some(key))
