@@ -77,16 +77,20 @@ async fn calls_of_higher_priority_begin_first(scene: &Scene) {
 async fn a_node_that_is_full_of_low_calls_runs_a_high_one_next(scene: &Scene) {
     let (_node, gated) = full_node(scene).await;
     // From a process without a node, so that the node has to look for it.
-    enqueue(&scene.open_again().await, all_of(vec![step(1, HIGH)])).await;
+    let other = scene.open_again().await;
+    enqueue(&other, all_of(vec![step(1, HIGH)])).await;
     until("the node has claimed the high call", async || claimed(scene, HIGH).await == 1).await;
     // By the process of the node, whose commit claims it.
     enqueue(&scene.executor, all_of(vec![step(2, HIGH)])).await;
     until("the node has claimed the other one", async || claimed(scene, HIGH).await == 2).await;
+    // The node looks again once it has the answer to its look before.
+    enqueue(&other, all_of(vec![step(3, HIGH)])).await;
+    until("the node has looked again", async || claimed(scene, HIGH).await == 3).await;
     assert_eq!(gated.begun.load(Ordering::SeqCst), 1);
     gated.gate.add_permits(1);
     scene.until_handled(PostEntry::NAME).await;
     let numbers = run(scene).await;
-    assert_eq!(numbers.len(), 202);
+    assert_eq!(numbers.len(), 203);
     assert!(soon(&numbers, 1) && soon(&numbers, 2), "{numbers:?}");
 }
 
@@ -107,6 +111,9 @@ async fn a_high_call_waits_for_a_low_one_with_its_key_in_turn(scene: &Scene) {
     // The node claims the low one for the high one behind it, although it is full of low calls.
     until("the node has claimed the high call", async || claimed(scene, HIGH).await == 1).await;
     until("the node has claimed the normal one", async || claimed(scene, 0).await == 1).await;
+    // The node looks again once it has the answer to its look before.
+    enqueue(&other, all_of(vec![step(4, 0)])).await;
+    until("the node has looked again", async || claimed(scene, 0).await == 2).await;
     gated.gate.add_permits(1);
     scene.until_handled(PostEntry::NAME).await;
     let numbers = run(scene).await;
