@@ -50,11 +50,11 @@ impl Proxy {
     ///
     /// Fails if `target` is not an address or its host is unknown.
     pub async fn start(target: impl ToSocketAddrs) -> io::Result<Self> {
-        let target: Vec<SocketAddr> = lookup_host(target).await?.collect();
+        let target = lookup_host(target).await?.collect();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let control = Arc::new(ProxyControl::new());
-        let task = tokio::spawn(relay::serve(listener, target, Arc::clone(&control)));
+        let control = Arc::new(ProxyControl::new(target));
+        let task = tokio::spawn(relay::serve(listener, Arc::clone(&control)));
         Ok(Self { address, control, task })
     }
 
@@ -137,6 +137,23 @@ impl Proxy {
     /// sent in the meantime.
     pub fn resume(&self) {
         self.control.update(|state| state.stalled = false);
+    }
+
+    /// Leads new connections to another target. Open ones stay.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `target` is not an address or its host is unknown.
+    pub async fn lead_to(&self, target: impl ToSocketAddrs) -> io::Result<()> {
+        let target = lookup_host(target).await?.collect();
+        self.control.update(|state| state.target = target);
+        Ok(())
+    }
+
+    /// Has the connections that are open now carry nothing any more, without closing them. New
+    /// ones are served, also after [`stall`](Self::stall) and [`resume`](Self::resume).
+    pub fn silence(&self) {
+        self.control.update(|state| state.silences += 1);
     }
 
     /// The number of open client connections.

@@ -4,6 +4,8 @@
 //! borrows the state during its non-blocking write, and a change waits for that borrow,
 //! so no byte passes after the change.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use tokio::sync::watch;
 /// The requested behaviour.
 #[derive(Debug, Default)]
 pub(super) struct ProxyState {
+    /// The addresses of the server that new connections lead to.
+    pub(super) target: Arc<[SocketAddr]>,
     /// New connections are closed at once.
     pub(super) cut: bool,
     /// The number of cuts so far. A connection that was opened at another number has been
@@ -19,6 +23,9 @@ pub(super) struct ProxyState {
     pub(super) cuts: u64,
     /// Nothing is forwarded, and nothing is closed.
     pub(super) stalled: bool,
+    /// How often the connections that were open were silenced. A connection that was opened at
+    /// another number carries nothing any more, and is not closed.
+    pub(super) silences: u64,
     /// The delay in each direction.
     pub(super) delay: Duration,
     /// The number of connections opened since the last cut and not closed.
@@ -33,8 +40,13 @@ pub(super) struct ProxyControl {
 }
 
 impl ProxyControl {
-    pub(super) fn new() -> Self {
-        Self { state: watch::Sender::new(ProxyState::default()), round_trips: AtomicU64::new(0) }
+    pub(super) fn new(target: Arc<[SocketAddr]>) -> Self {
+        let state = ProxyState { target, ..ProxyState::default() };
+        Self { state: watch::Sender::new(state), round_trips: AtomicU64::new(0) }
+    }
+
+    pub(super) fn target(&self) -> Arc<[SocketAddr]> {
+        Arc::clone(&self.state.borrow().target)
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut ProxyState)) {
@@ -55,20 +67,18 @@ impl ProxyControl {
 
     /// Registers a connection; `None` if the proxy is cut.
     pub(super) fn open(&self) -> Option<OpenConnection<'_>> {
-        let mut cuts = None;
+        let mut opened = None;
         // No task waits for the number of connections, so none is notified.
         self.state.send_if_modified(|state| {
             if !state.cut {
                 state.open += 1;
-                cuts = Some(state.cuts);
+                opened = Some((state.cuts, state.silences));
             }
             false
         });
-        Some(OpenConnection {
-            control: self,
-            cuts: cuts?,
-            client_spoke_last: AtomicBool::new(false),
-        })
+        let (cuts, silences) = opened?;
+        let client_spoke_last = AtomicBool::new(false);
+        Some(OpenConnection { control: self, cuts, silences, client_spoke_last })
     }
 }
 
@@ -77,6 +87,7 @@ impl ProxyControl {
 pub(super) struct OpenConnection<'a> {
     control: &'a ProxyControl,
     cuts: u64,
+    silences: u64,
     client_spoke_last: AtomicBool,
 }
 
@@ -120,7 +131,7 @@ impl OpenConnection<'_> {
     }
 
     fn flows(&self, state: &ProxyState) -> bool {
-        !state.stalled && state.cuts == self.cuts
+        !state.stalled && state.cuts == self.cuts && state.silences == self.silences
     }
 }
 

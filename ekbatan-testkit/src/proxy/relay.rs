@@ -26,19 +26,14 @@ const CHUNKS_UNDERWAY: usize = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Accepts clients and connects each of them to the first address that answers.
-pub(super) async fn serve(
-    listener: TcpListener,
-    target: Vec<SocketAddr>,
-    control: Arc<ProxyControl>,
-) {
-    let target: Arc<[SocketAddr]> = target.into();
+pub(super) async fn serve(listener: TcpListener, control: Arc<ProxyControl>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((client, _)) => {
-                    let (target, control) = (Arc::clone(&target), Arc::clone(&control));
-                    connections.spawn(async move { carry(client, &target, &control).await });
+                    let control = Arc::clone(&control);
+                    connections.spawn(async move { carry(client, &control).await });
                 }
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             },
@@ -48,12 +43,13 @@ pub(super) async fn serve(
 }
 
 /// Carries one connection until it ends.
-async fn carry(client: TcpStream, target: &[SocketAddr], control: &ProxyControl) {
+async fn carry(client: TcpStream, control: &ProxyControl) {
     let Some(connection) = control.open() else {
         return;
     };
+    let target = control.target();
     tokio::select! {
-        () = exchange(client, target, &connection) => {}
+        () = exchange(client, &target, &connection) => {}
         () = connection.cut() => {}
     }
 }

@@ -108,6 +108,28 @@ async fn a_stalled_proxy_can_be_cut() {
     end_of(&mut client).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_silenced_connection_carries_nothing_and_new_ones_are_served() {
+    let proxy = Proxy::start(echo_server().await).await.unwrap();
+    let mut silenced = connect(&proxy).await;
+    ask(&mut silenced).await.unwrap();
+    proxy.stall();
+    proxy.silence();
+    proxy.resume();
+    silenced.write_all(b"question").await.unwrap();
+    timeout(HOUR, silenced.peek(&mut [0; 1])).await.expect_err("nothing comes back");
+    ask(&mut connect(&proxy).await).await.unwrap();
+    proxy.cut();
+    end_of(&mut silenced).await;
+}
+
+#[tokio::test]
+async fn new_connections_lead_to_another_target() {
+    let (proxy, _client, _server) = connected_pair().await;
+    proxy.lead_to(echo_server().await).await.unwrap();
+    ask(&mut connect(&proxy).await).await.unwrap();
+}
+
 #[tokio::test]
 async fn an_unreachable_server_ends_the_connection() {
     let unused_address = {
