@@ -122,6 +122,7 @@ mod semaphore;
 mod several;
 mod siblings;
 mod silence;
+mod silent_connections;
 mod sql;
 mod sqlite;
 mod stores;

@@ -1,7 +1,8 @@
 //! The connection on which a backend learns of grants that are handed over to it.
 //!
 //! Invariants: a connection that is lost is opened again, and all waiting requests are repeated
-//! then, because messages may have been missed. The task ends when its owner is dropped.
+//! then, because messages may have been missed. A connection on which the server does not answer
+//! is given up. The task ends when its owner is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use super::error::failed;
 use super::key_data;
 use super::lease_waiters::{DeafOnDrop, LeaseWaiters};
 use super::notify_connection::NotifyConnection;
+use super::pool::ANSWER;
 use crate::BackendError;
 
 /// Minimum and maximum time to wait before connecting again.
@@ -79,7 +81,9 @@ async fn subscribe(
         client.batch_execute(&format!("LISTEN {channel}")).await?;
         Ok(direct)
     };
-    let direct =
-        subscribe.await.map_err(|error: tokio_postgres::Error| failed("LISTEN", &error))?;
+    let subscribed = tokio::time::timeout(ANSWER, subscribe).await;
+    let subscribed = subscribed
+        .map_err(|_| BackendError::unavailable(format!("LISTEN: no answer within {ANSWER:?}")))?;
+    let direct = subscribed.map_err(|error: tokio_postgres::Error| failed("LISTEN", &error))?;
     Ok((connection, direct))
 }

@@ -1,7 +1,9 @@
 //! A long-lived connection that passes on notifications and reports how it ended.
 //!
 //! Invariants: [`NotifyConnection::ended`] resolves once the connection has ended. Dropping the
-//! [`NotifyConnection`] ends the connection.
+//! [`NotifyConnection`] closes the socket, also while the server owes an answer. Opening a
+//! connection takes no longer than [`ANSWER`]: the driver's own limit ends when the server has
+//! accepted the connection.
 
 use std::future::poll_fn;
 
@@ -11,6 +13,7 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use super::address::PostgresAddress;
 use super::error::{describe, not_connected};
+use super::pool::ANSWER;
 use crate::BackendError;
 
 pub(super) struct NotifyConnection {
@@ -25,7 +28,10 @@ impl NotifyConnection {
         server: &PostgresAddress,
         notified: impl Fn(&str) + Send + 'static,
     ) -> Result<Self, BackendError> {
-        let connected = server.connect().await;
+        let connected = tokio::time::timeout(ANSWER, server.connect()).await.map_err(|_| {
+            let why = format!("no connection to the lock database within {ANSWER:?}");
+            BackendError::unavailable(why)
+        })?;
         let (client, mut connection) = connected.map_err(|error| not_connected(&error))?;
         let (ending, end) = watch::channel(None);
         let driver = tokio::spawn(async move {
@@ -58,5 +64,11 @@ impl NotifyConnection {
     /// Closes the socket without waiting for the server.
     pub(super) fn cut(&self) {
         self.driver.abort();
+    }
+}
+
+impl Drop for NotifyConnection {
+    fn drop(&mut self) {
+        self.cut();
     }
 }
