@@ -12,8 +12,26 @@ pub(crate) fn answered<T>(answer: RedisResult<T>) -> Result<T, BackendError> {
     })
 }
 
+/// Codes of a server that refuses commands for a time: it is a replica now, lacks replicas, cannot
+/// write its data to the disk, or runs the script of somebody else.
+const REFUSES_FOR_A_TIME: [&str; 4] = ["READONLY", "NOREPLICAS", "MISCONF", "BUSY"];
+
+/// Whether the server refuses commands for a time. The next connection may lead to another server.
+pub(crate) fn refuses_for_a_time(error: &RedisError) -> bool {
+    let is_one = |word: &str| REFUSES_FOR_A_TIME.contains(&word);
+    // Redis 6 reports an error within a script as `ERR`, and its code in the text: `-READONLY ..`.
+    let says =
+        |text: &str| text.split_whitespace().any(|word| word.strip_prefix('-').is_some_and(is_one));
+    let errors = error.clone().into_server_errors();
+    errors
+        .iter()
+        .flat_map(|errors| errors.iter())
+        .any(|(_, error)| is_one(error.code()) || error.details().is_some_and(says))
+}
+
 fn kind(error: &RedisError) -> FailureKind {
     match error.kind() {
+        _ if refuses_for_a_time(error) => FailureKind::Unavailable,
         ErrorKind::Io if error.is_connection_refusal() => FailureKind::Unavailable,
         ErrorKind::Io => FailureKind::InDoubt,
         // The server starts, or has lost its master.
@@ -42,6 +60,8 @@ pub(crate) fn left(milliseconds: i64) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use redis::{Value, parse_redis_value};
+
     use super::*;
 
     #[test]
@@ -50,6 +70,28 @@ mod tests {
         assert_eq!(milliseconds(Duration::from_micros(1_500)), 2);
         assert_eq!(milliseconds(Duration::from_secs(90)), 90_000);
         assert!(i64::try_from(milliseconds(Duration::MAX)).is_ok());
+    }
+
+    #[test]
+    fn a_server_that_refuses_commands_for_a_time_may_accept_them_later() {
+        for (said, kind) in [
+            ("READONLY You can't write against a read only replica.", FailureKind::Unavailable),
+            ("NOREPLICAS Not enough good replicas to write.", FailureKind::Unavailable),
+            ("MISCONF Redis is configured to save RDB snapshots", FailureKind::Unavailable),
+            ("BUSY Redis is busy running a script.", FailureKind::Unavailable),
+            // Redis 6, within a script.
+            (
+                "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: \
+                 -READONLY You can't write against a read only replica.",
+                FailureKind::Unavailable,
+            ),
+            ("ERR unknown command", FailureKind::Refused),
+            ("WRONGTYPE Operation against a key", FailureKind::Refused),
+        ] {
+            let answer = parse_redis_value(format!("-{said}\r\n").as_bytes()).unwrap();
+            let Value::ServerError(error) = answer else { panic!("{answer:?}") };
+            assert_eq!(super::kind(&error.into()), kind, "{said}");
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The one connection for all commands.
 //!
 //! Invariants: a lost connection is replaced, and a command that it may not have executed is
-//! sent once more. If the server does not answer in time, the call fails, and the next call
-//! uses a new connection.
+//! sent once more. If the server does not answer in time, or refuses commands for a time, the call
+//! fails, and the next call uses a new connection.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind};
 
+use crate::answer::refuses_for_a_time;
 use crate::scripts::{By, ScriptCall};
 
 /// Maximum time for the server to answer, and to accept a connection.
@@ -89,7 +90,8 @@ impl Commands {
             pipeline.add_command(call.command(by));
         }
         let answered = pipeline.query_async(&mut manager).await;
-        if answered.as_ref().is_err_and(RedisError::is_timeout) {
+        let leaves = |error: &RedisError| error.is_timeout() || refuses_for_a_time(error);
+        if answered.as_ref().is_err_and(leaves) {
             self.replace(generation);
         }
         answered

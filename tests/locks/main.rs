@@ -89,6 +89,7 @@ mod cleaning;
 mod commit;
 mod conformance;
 mod defaults;
+mod demoted;
 mod encryption;
 mod ends;
 mod ends_exactly_once;

@@ -48,11 +48,11 @@ impl Space {
     }
 }
 
-async fn connection(url: &str) -> MultiplexedConnection {
+pub async fn connection(url: &str) -> MultiplexedConnection {
     redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
 }
 
-async fn asked<T: FromRedisValue>(server: &mut MultiplexedConnection, words: &[&str]) -> T {
+pub async fn asked<T: FromRedisValue>(server: &mut MultiplexedConnection, words: &[&str]) -> T {
     let mut command = cmd(words[0]);
     command.arg(&words[1..]);
     command.query_async(server).await.unwrap()

@@ -27,7 +27,8 @@ pub enum MySqlLocksError {
 pub(super) enum StatementFailure {
     /// The server rejected the statement. The connection stays usable.
     Refused { number: u16, error: BackendError },
-    /// It is unknown whether the statement was executed, and the connection is unusable.
+    /// The connection is not to be used again. The error says whether the statement may have been
+    /// executed.
     Broken(BackendError),
 }
 
@@ -41,6 +42,10 @@ const ROLLED_BACK: [u16; 2] = [1205, DEADLOCK];
 /// The server has ended this connection, or is about to.
 const ENDED: [u16; 8] = [1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031];
 
+/// The server does not accept writes: it is not the primary any more. The next connection may lead to
+/// the new one.
+const READ_ONLY: [u16; 2] = [1290, 1836];
+
 impl StatementFailure {
     pub(super) fn of(what: &str, error: &sqlx::Error) -> Self {
         let text = describe(error);
@@ -48,6 +53,9 @@ impl StatementFailure {
         match number(error) {
             Some(number) if ROLLED_BACK.contains(&number) => {
                 Self::Refused { number, error: failed.of_kind(FailureKind::Unavailable) }
+            }
+            Some(number) if READ_ONLY.contains(&number) => {
+                Self::Broken(failed.of_kind(FailureKind::Unavailable))
             }
             Some(number) if !ENDED.contains(&number) => Self::Refused { number, error: failed },
             _ => Self::Broken(failed.of_kind(FailureKind::InDoubt)),

@@ -94,7 +94,9 @@ impl MySqlLockPool {
         let connection = self.connection().await;
         let mut connection = connection.map_err(|error| match error {
             MySqlLocksError::Backend(error) => error,
-            other => BackendError::new(other.to_string()),
+            // When the locks were opened, the address led to a server that is safe. It may again,
+            // as after a fail-over.
+            other => BackendError::unavailable(other.to_string()),
         })?;
         let mut tries = 1;
         loop {

@@ -43,10 +43,19 @@ fn kind(error: &tokio_postgres::Error) -> FailureKind {
             "57P01" | "57P02" | "57P03" | "57P05" | "53300" | "40001" | "40P01" | "55P03" => {
                 FailureKind::Unavailable
             }
+            READ_ONLY => FailureKind::Unavailable,
             code if code.starts_with("08") => FailureKind::Unavailable,
             _ => FailureKind::Refused,
         },
     }
+}
+
+/// The server does not accept writes: it is not the primary.
+const READ_ONLY: &str = "25006";
+
+/// Whether the next connection may lead to another server, which accepts writes.
+pub(super) fn is_of_a_replica(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| code.code() == READ_ONLY)
 }
 
 /// The server's message and code, or the driver's text.

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a statement is one transaction, with the settings that locks rely on, whatever
 //! the server's defaults are. It leaves no state in a connection behind a pooler. A connection
-//! that does not answer is not used again.
+//! that does not answer, or whose server does not accept writes, is not used again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use super::address::PostgresAddress;
-use super::error::{PostgresLocksError, failed, not_connected};
+use super::error::{PostgresLocksError, failed, is_of_a_replica, not_connected};
 use super::{key_data, settings};
 use crate::{BackendError, FailureKind};
 
@@ -113,9 +113,12 @@ impl PostgresLockPool {
         let sent = Instant::now();
         let answer = self.ask(&connection, sql, values);
         match tokio::time::timeout(ANSWER, answer).await {
-            Ok(answer) => {
-                let rows = answer.map_err(|error| failed(what, &error))?;
-                Ok((sent, rows))
+            Ok(Ok(rows)) => Ok((sent, rows)),
+            Ok(Err(error)) => {
+                if is_of_a_replica(&error) {
+                    drop(Object::take(connection));
+                }
+                Err(failed(what, &error))
             }
             Err(_) => {
                 drop(Object::take(connection));

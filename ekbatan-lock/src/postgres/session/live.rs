@@ -21,7 +21,7 @@ use super::pooler;
 use crate::BackendError;
 use crate::key_hints::KeyHints;
 use crate::postgres::address::PostgresAddress;
-use crate::postgres::error::{PostgresLocksError, failed};
+use crate::postgres::error::{PostgresLocksError, failed, is_of_a_replica};
 use crate::postgres::notify_connection::NotifyConnection;
 use crate::postgres::pool::ANSWER;
 use crate::postgres::settings;
@@ -325,7 +325,13 @@ impl PostgresSession {
             return Err(BackendError::in_doubt(format!("{what}: no answer within {ANSWER:?}")));
         };
         // `watch` reports why the connection closed.
-        answer.map_err(|error| failed(what, &error))
+        answer.map_err(|error| {
+            let failure = failed(what, &error);
+            if is_of_a_replica(&error) {
+                self.end(failure.to_string());
+            }
+            failure
+        })
     }
 
     /// Ends the session and all its grants. The first reason is kept.
