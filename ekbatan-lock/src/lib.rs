@@ -38,6 +38,8 @@ mod renewals;
 mod run_once;
 mod scope;
 mod semaphore;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod server_clock;
 mod servers;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod session;

@@ -53,7 +53,7 @@ pub const TABLE: [RoomList; 12] = [
     RoomList { of_crate: "ekbatan-lock", folder: "", rooms: &[
         rooms("contract", &["backend", "error", "listing", "options", "scope"], &[]),
         room(&["process"], &["contract"]),
-        rooms("sessions", &["session", "cleaning", "key_hints", "key_poller", "to_the_end"], &["contract"]),
+        rooms("sessions", &["session", "cleaning", "key_hints", "key_poller", "server_clock", "to_the_end"], &["contract"]),
         room(&["postgres"], &["contract", "sessions"]),
         room(&["mysql"], &["contract", "sessions"]),
         room(&["sqlite"], &["contract", "sessions"]),

@@ -102,6 +102,7 @@ mod grants;
 mod hand_over;
 #[cfg(feature = "hbase")]
 mod hbase;
+mod late_grants;
 mod lead;
 mod listing;
 #[cfg(feature = "mongodb")]
@@ -120,12 +121,14 @@ mod run_once;
 mod run_once_at;
 mod scopes;
 mod semaphore;
+mod server_clock;
 mod several;
 mod siblings;
 mod silence;
 mod silent_connections;
 mod sql;
 mod sqlite;
+mod starving;
 mod stores;
 mod telemetry;
 mod trap;

@@ -21,14 +21,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::mysql::MySqlRow;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::cleaning::RowCleaner;
 use super::connection::{StatementResult, value};
 use super::pool::MySqlLockPool;
-use super::sql::{MILLIS, NEVER, begins_with, micros, text, texts, uuid};
+use super::sql::{MICROS, MILLIS, NEVER, begins_with, micros, text, texts, uuid};
 use super::tables::{LEASES, full_name};
 use crate::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
+use crate::server_clock::ServerClock;
 use crate::{
     Attempt, BackendError, Grant, GrantExtension, GrantRequest, Holder, LockBackend, Released,
 };
@@ -47,13 +49,14 @@ struct LeaseRows {
     table: String,
     /// Distinguishes the marks of this process from those of others.
     process: Uuid,
+    clock: Arc<ServerClock>,
 }
 
 impl MySqlLeases {
     pub(super) fn new(pool: MySqlLockPool, eventlog: &str) -> Self {
         let table = full_name(eventlog, &LEASES);
         let cleaner = Arc::new(RowCleaner::new(&table, "until <= UTC_TIMESTAMP(6)"));
-        let rows = LeaseRows { pool, table, process: Uuid::new_v4() };
+        let rows = LeaseRows { pool, table, process: Uuid::new_v4(), clock: Arc::default() };
         Self { poller: KeyPoller::new(rows.clone(), POLLS), rows, cleaner }
     }
 
@@ -78,9 +81,10 @@ impl MySqlLeases {
 
 impl LeaseRows {
     /// Takes the key or marks it as wanted, and selects the result. Writes nothing if the key
-    /// is held and marked already. If the row changes after that check, the `UPDATE` part
+    /// is held and marked already, or if the server's clock shows more than `latest`: then the
+    /// caller has given up, and nobody would release the key. If the row changes after that check, the `UPDATE` part
     /// decides. MySQL assigns columns from left to right, each from the new values before it.
-    fn take(&self, key: &str, request: &GrantRequest) -> String {
+    fn take_sql(&self, key: &str, request: &GrantRequest, latest: i64) -> String {
         let table = &self.table;
         let (key, me) = (text(key), uuid(self.process));
         let (owner, holder) = (uuid(request.owner), text(&request.holder));
@@ -90,7 +94,7 @@ impl LeaseRows {
                  (lock_key, owner, holder, token, since, until, wanted_by, wanted_until) \
              SELECT {key}, {owner}, {holder}, {MILLIS}, UTC_TIMESTAMP(6), \
                  UTC_TIMESTAMP(6) + INTERVAL {term} MICROSECOND, {me}, {NEVER} \
-             FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM {table} h WHERE h.lock_key = {key} \
+             FROM DUAL WHERE {MICROS} <= {latest} AND NOT EXISTS (SELECT 1 FROM {table} h WHERE h.lock_key = {key} \
                  AND h.until > UTC_TIMESTAMP(6) \
                  AND h.wanted_until > UTC_TIMESTAMP(6) + INTERVAL 1 SECOND) \
              ON DUPLICATE KEY UPDATE \
@@ -106,8 +110,52 @@ impl LeaseRows {
                          UTC_TIMESTAMP(6) + INTERVAL 2 SECOND, wanted_until))), \
                  until = IF(until <= UTC_TIMESTAMP(6), \
                      UTC_TIMESTAMP(6) + INTERVAL {term} MICROSECOND, until); \
-             SELECT owner = {owner}, token FROM {table} WHERE lock_key = {key}"
+             SELECT COALESCE(l.owner = {owner}, 0), COALESCE(l.token, 0), {MICROS}, \
+                 l.owner IS NULL \
+             FROM (SELECT 1) one LEFT JOIN {table} l ON l.lock_key = {key}"
         )
+    }
+
+    /// When a take that is sent now is given up, by the server's clock, or a little earlier.
+    async fn latest(&self) -> Result<i64, BackendError> {
+        if let Some(latest) = self.clock.shows_after(self.pool.answer()) {
+            return Ok(latest);
+        }
+        let asked = Instant::now();
+        let sets = self.pool.run("asking for the time", &format!("SELECT {MICROS}")).await?;
+        if let Some(row) = row(&sets, 0) {
+            self.clock.note(asked, value(row, 0)?);
+        }
+        Ok(self.clock.shows_after(self.pool.answer()).unwrap_or(i64::MAX))
+    }
+
+    async fn take(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        let mut again = true;
+        loop {
+            let (latest, asked) = (self.latest().await?, Instant::now());
+            let sets =
+                self.pool.run("taking a lease", &self.take_sql(key, request, latest)).await?;
+            let Some(row) = row(&sets, 1) else {
+                return Err(BackendError::new("taking a lease: the server returned no row"));
+            };
+            let (now, is_missing): (i64, bool) = (value(row, 2)?, value(row, 3)?);
+            self.clock.note(asked, now);
+            if value(row, 0)? {
+                let token = value(row, 1)?;
+                return Ok(Attempt::Granted(Grant { owner: request.owner, token }));
+            }
+            // The clock was set since it was read.
+            let was_late = now > latest;
+            if was_late && std::mem::take(&mut again) {
+                continue;
+            }
+            if was_late || is_missing {
+                return Err(BackendError::unavailable(
+                    "taking a lease: the take was carried out after its time",
+                ));
+            }
+            return Ok(Attempt::Busy(None));
+        }
     }
 
     /// Extends the leases, and selects the keys of those that are valid then. Takes the rows in the
@@ -231,20 +279,12 @@ impl LockBackend for MySqlLeases {
     }
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        let rows = &self.rows;
-        let sets = rows.pool.run("taking a lease", &rows.take(key, request)).await?;
-        let Some(row) = row(&sets, 1) else {
-            return Err(BackendError::new(
-                "taking a lease: the row that was written does not exist",
-            ));
-        };
-        Ok(if value(row, 0)? {
-            Attempt::Granted(Grant { owner: request.owner, token: value(row, 1)? })
-        } else {
+        let attempt = self.rows.take(key, request).await?;
+        if matches!(attempt, Attempt::Busy(_)) {
             // The poller notices when the term ends.
             self.poller.busy(key);
-            Attempt::Busy(None)
-        })
+        }
+        Ok(attempt)
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {

@@ -57,6 +57,7 @@ impl managed::Manager for MySqlLockManager {
 #[derive(Clone)]
 pub(super) struct MySqlLockPool {
     pool: Pool<MySqlLockManager>,
+    answer: Duration,
 }
 
 impl MySqlLockPool {
@@ -73,7 +74,12 @@ impl MySqlLockPool {
             .recycle_timeout(Some(answer))
             .build();
         let pool = pool.map_err(|error| BackendError::caused("the lock pool", error))?;
-        Ok(Self { pool })
+        Ok(Self { pool, answer })
+    }
+
+    /// Maximum time for the server to answer.
+    pub(super) fn answer(&self) -> Duration {
+        self.answer
     }
 
     pub(super) async fn connection(&self) -> Result<Object<MySqlLockManager>, MySqlLocksError> {

@@ -16,6 +16,9 @@ pub(super) const NEVER: &str = "TIMESTAMP'1970-01-01 00:00:00'";
 pub(super) const MILLIS: &str =
     "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) DIV 1000";
 
+/// The time in microseconds since 1970.
+pub(super) const MICROS: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
 /// The longest term that keeps a date within its range.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 

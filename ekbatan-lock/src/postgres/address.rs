@@ -7,7 +7,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig};
 use ekbatan_core::config::{DataSourceConfig, ExposeSecret};
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres::{CancelToken, Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::{PostgresLocksError, describe};
@@ -35,6 +35,11 @@ impl PostgresAddress {
     /// The caller has to poll the driver of the connection.
     pub(super) async fn connect(&self) -> Result<(Client, Driver), tokio_postgres::Error> {
         self.config.connect(self.tls.clone()).await
+    }
+
+    /// Has the server cancel the statement of a connection.
+    pub(super) async fn cancel(&self, token: CancelToken) -> Result<(), tokio_postgres::Error> {
+        token.cancel_query(self.tls.clone()).await
     }
 
     pub(super) fn manager(&self, config: ManagerConfig) -> Manager {

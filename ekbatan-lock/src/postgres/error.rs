@@ -43,7 +43,7 @@ fn kind(error: &tokio_postgres::Error) -> FailureKind {
             "57P01" | "57P02" | "57P03" | "57P05" | "53300" | "40001" | "40P01" | "55P03" => {
                 FailureKind::Unavailable
             }
-            READ_ONLY => FailureKind::Unavailable,
+            READ_ONLY | TOO_LATE => FailureKind::Unavailable,
             code if code.starts_with("08") => FailureKind::Unavailable,
             _ => FailureKind::Refused,
         },
@@ -52,6 +52,13 @@ fn kind(error: &tokio_postgres::Error) -> FailureKind {
 
 /// The server does not accept writes: it is not the primary.
 const READ_ONLY: &str = "25006";
+
+/// A take was carried out after its caller had given it up, and was undone.
+const TOO_LATE: &str = "EK001";
+
+pub(super) fn was_too_late(error: &BackendError) -> bool {
+    error.to_string().ends_with(&format!("({TOO_LATE})"))
+}
 
 /// Whether the next connection may lead to another server, which accepts writes.
 pub(super) fn is_of_a_replica(error: &tokio_postgres::Error) -> bool {

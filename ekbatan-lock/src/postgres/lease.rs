@@ -21,9 +21,10 @@ use uuid::Uuid;
 
 use super::address::PostgresAddress;
 use super::cleaning::RowCleaner;
-use super::lease_waiters::{DeafOnDrop, LeaseWaiters};
+use super::error::was_too_late;
+use super::lease_waiters::{BlindOnDrop, LeaseWaiters};
 use super::listener::HandOverListener;
-use super::pool::{PostgresLockPool, TypedValue};
+use super::pool::{ANSWER, PostgresLockPool, TypedValue};
 use crate::{
     Attempt, BackendError, Grant, GrantExtension, GrantRequest, HandOver, Holder, LockBackend,
     Released,
@@ -32,7 +33,10 @@ use crate::{
 /// The functions of the steps.
 pub(super) const FUNCTIONS: &str = include_str!("lease/functions.sql");
 
-const TAKE: &str = "SELECT * FROM eventlog.lease_take($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+/// The last column is computed when the key is taken. It undoes the take if that is too late.
+const TAKE: &str = "\
+    SELECT *, eventlog.lease_in_time($10) \
+    FROM eventlog.lease_take($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 const EXTEND: &str = "\
     UPDATE eventlog.lock_leases SET until = clock_timestamp() + $4 * interval '1 microsecond' \
@@ -52,7 +56,15 @@ const EXTEND_ALL: &str = "\
 
 const RELEASE: &str = "SELECT eventlog.lease_release($1, $2, $3, $4, $5)";
 
-const LOOK: &str = "SELECT * FROM eventlog.lease_look($1, $2, $3, $4, $5, $6)";
+const GIVE_UP: &str = "SELECT eventlog.lease_give_up($1, $2, $3, $4)";
+
+/// The time of the server.
+const CLOCK: &str = "SELECT eventlog.lease_micros(clock_timestamp())";
+
+/// The last row has no owner, and only says the time of the server.
+const LOOK: &str = "\
+    SELECT * FROM eventlog.lease_look($1, $2, $3, $4, $5, $6) \
+    UNION ALL SELECT NULL, false, 0, 0, eventlog.lease_micros(clock_timestamp())";
 
 /// Ends the lease that was seen. This waits for the disk: a crash must not restore the lease.
 const FORCE: &str = "SELECT eventlog.lease_force($1, $2, $3, $4)";
@@ -83,6 +95,9 @@ const REGISTERED: Duration = Duration::from_secs(15);
 /// Time between two looks at the keys that the process waits for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// The same, while no messages arrive: much shorter than the confirm term of a grant.
+const LOOK_EVERY_WITHOUT_MESSAGES: Duration = Duration::from_millis(100);
+
 /// Grants keys as rows of the table `eventlog.lock_leases`.
 pub(super) struct PostgresLeases {
     rows: LeaseRows,
@@ -109,6 +124,7 @@ impl PostgresLeases {
         let channel = format!("ekbatan_lock_{process}");
         let listener = HandOverListener::start(server, channel, waiters.clone());
         let rows = LeaseRows { pool, process, waiters, durable };
+        rows.waiters.set_looking(true);
         let looker = tokio::spawn(rows.clone().look_again_and_again());
         Self { rows, listener, looker, cleaner: Arc::default() }
     }
@@ -153,31 +169,44 @@ impl LeaseRows {
     async fn take(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         let (term, registered, confirm) =
             (micros(request.term), micros(REGISTERED), micros(CONFIRM));
-        // Without messages, this process asks again and again.
-        let waits = request.waits && self.waiters.is_listening();
-        let values: [TypedValue<'_>; 9] = [
-            (&key, Type::TEXT),
-            (&request.owner, Type::UUID),
-            (&request.holder, Type::TEXT),
-            (&term, Type::INT8),
-            (&self.process, Type::TEXT),
-            (&waits, Type::BOOL),
-            (&registered, Type::INT8),
-            (&confirm, Type::INT8),
-            (&self.durable, Type::BOOL),
-        ];
-        let (sent, rows) = self.pool.timed_rows("taking a lease", TAKE, &values).await?;
+        // Without messages, too, because a registered waiter of another process goes first.
+        let waits = request.waits && self.waiters.is_looking();
+        let mut again = true;
+        let (sent, rows) = loop {
+            let latest = self.latest().await?;
+            let values: [TypedValue<'_>; 10] = [
+                (&key, Type::TEXT),
+                (&request.owner, Type::UUID),
+                (&request.holder, Type::TEXT),
+                (&term, Type::INT8),
+                (&self.process, Type::TEXT),
+                (&waits, Type::BOOL),
+                (&registered, Type::INT8),
+                (&confirm, Type::INT8),
+                (&self.durable, Type::BOOL),
+                (&latest, Type::INT8),
+            ];
+            let taken = self.pool.timed_rows("taking a lease", TAKE, &values).await;
+            if taken.as_ref().is_err_and(was_too_late) {
+                // The clock was set since it was read.
+                self.waiters.clock.forget();
+                if std::mem::take(&mut again) {
+                    continue;
+                }
+            }
+            break taken?;
+        };
         let Some(row) = rows.first() else {
             return Err(BackendError::new("taking a lease: the server returned no row"));
         };
         let (granted, token): (bool, i64) = (row.get(0), row.get(1));
         let (ends, now, stood): (i64, i64, bool) = (row.get(2), row.get(3), row.get(4));
-        self.waiters.server_clock(sent, now);
+        self.waiters.clock.note(sent, now);
         if granted {
             let grant = Grant { owner: request.owner, token };
             // A grant that stood before lasts for the rest of its own term.
             return Ok(if stood {
-                Attempt::HandedOver(HandOver { grant, until: self.waiters.ends(ends) })
+                Attempt::HandedOver(HandOver { grant, until: self.waiters.clock.moment_of(ends) })
             } else {
                 Attempt::Granted(grant)
             });
@@ -188,6 +217,18 @@ impl LeaseRows {
         }
         let rest = u64::try_from(ends.saturating_sub(now)).unwrap_or_default();
         Ok(Attempt::Busy(Some(Duration::from_micros(rest))))
+    }
+
+    /// When a take that is sent now is given up, by the server's clock, or a little earlier.
+    async fn latest(&self) -> Result<i64, BackendError> {
+        if let Some(latest) = self.waiters.clock.shows_after(ANSWER) {
+            return Ok(latest);
+        }
+        let (sent, rows) = self.pool.timed_rows("asking for the time", CLOCK, &[]).await?;
+        if let Some(row) = rows.first() {
+            self.waiters.clock.note(sent, row.get(0));
+        }
+        Ok(self.waiters.clock.shows_after(ANSWER).unwrap_or(i64::MAX))
     }
 
     /// Looks at all keys that the process waits for, in one statement.
@@ -204,8 +245,9 @@ impl LeaseRows {
         let what = "looking at waited-for leases";
         let (sent, rows) = self.pool.timed_rows(what, LOOK, &values).await?;
         for row in rows {
-            let owner: Uuid = row.get(0);
-            self.waiters.server_clock(sent, row.get(4));
+            // Also if there is nothing else to tell: the times in messages are by this clock.
+            self.waiters.clock.note(sent, row.get(4));
+            let Some(owner) = row.get::<_, Option<Uuid>>(0) else { continue };
             if row.get(1) {
                 self.waiters.hand_over(owner, row.get(2), row.get(3));
             } else {
@@ -215,13 +257,15 @@ impl LeaseRows {
         Ok(())
     }
 
-    /// Finds messages that were lost and grants that have ended, once per second while the
-    /// process waits for keys.
+    /// Finds messages that were lost and grants that have ended, while the process waits for keys:
+    /// once per second, or more often if no messages arrive.
     async fn look_again_and_again(self) {
-        let _deaf = DeafOnDrop(self.waiters.clone());
+        let _blind = BlindOnDrop(self.waiters.clone());
         loop {
             drop(self.waiters.all_registered().await);
-            tokio::time::sleep(LOOK_EVERY).await;
+            let listening = self.waiters.is_listening();
+            let pause = if listening { LOOK_EVERY } else { LOOK_EVERY_WITHOUT_MESSAGES };
+            tokio::time::sleep(pause).await;
             let (keys, owners) = self.waiters.all_registered().await;
             if let Err(error) = self.look(&keys, &owners).await {
                 tracing::debug!(%error, "looking at waited-for leases");
@@ -273,14 +317,19 @@ impl LockBackend for PostgresLeases {
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         let confirm = micros(CONFIRM);
-        let values: [TypedValue<'_>; 5] = [
-            (&key, Type::TEXT),
-            (&grant.owner, Type::UUID),
-            (&grant.token, Type::INT8),
-            (&confirm, Type::INT8),
-            (&self.rows.durable, Type::BOOL),
-        ];
-        let row = self.rows.pool.row("releasing a lease", RELEASE, &values).await?;
+        let (key_value, owner) = ((&key as _, Type::TEXT), (&grant.owner as _, Type::UUID));
+        let (confirm, durable) =
+            ((&confirm as _, Type::INT8), (&self.rows.durable as _, Type::BOOL));
+        let pool = &self.rows.pool;
+        // A token of zero stands for a take whose answer was lost.
+        let row = if grant.token == 0 {
+            let values = [key_value, owner, confirm, durable];
+            pool.row("giving up a lease", GIVE_UP, &values).await?
+        } else {
+            let token = (&grant.token as _, Type::INT8);
+            let values = [key_value, owner, token, confirm, durable];
+            pool.row("releasing a lease", RELEASE, &values).await?
+        };
         self.clean_after(key);
         // A lease that has expired is free already. If a process waits, it has the key by now.
         Ok(Released { ours: row.is_some_and(|row| row.get(0)), wanted: false })

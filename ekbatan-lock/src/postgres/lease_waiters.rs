@@ -7,20 +7,22 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::server_clock::ServerClock;
 use crate::{Grant, HandOver};
 
 #[derive(Default)]
 pub(super) struct LeaseWaiters {
     requests: Mutex<HashMap<Uuid, Waiting>>,
-    clock: Mutex<Option<ServerClock>>,
+    pub(super) clock: ServerClock,
     /// Whether messages arrive.
     listening: AtomicBool,
+    /// Whether a task looks for grants of registered requests.
+    looking: AtomicBool,
     /// Notified when a request was registered.
     registered: Notify,
 }
@@ -30,13 +32,6 @@ struct Waiting {
     /// Whether the server has registered it.
     registered: bool,
     answer: oneshot::Sender<Option<HandOver>>,
-}
-
-/// A moment before the server's clock showed this time, in microseconds since 1970.
-#[derive(Clone, Copy)]
-struct ServerClock {
-    before: Instant,
-    micros: i64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -52,6 +47,18 @@ impl LeaseWaiters {
     /// messages may have been missed.
     pub(super) fn set_listening(&self, listening: bool) {
         self.listening.store(listening, Ordering::Release);
+        self.repeat_all();
+    }
+
+    /// Whether a request may be registered: its grant will be found, by a message or by looking.
+    pub(super) fn is_looking(&self) -> bool {
+        self.looking.load(Ordering::Acquire)
+    }
+
+    /// Notes whether a task looks for grants from now on. All requests are to be repeated, because
+    /// one that waits could wait for ever.
+    pub(super) fn set_looking(&self, looking: bool) {
+        self.looking.store(looking, Ordering::Release);
         self.repeat_all();
     }
 
@@ -79,21 +86,10 @@ impl LeaseWaiters {
         self.registered.notify_one();
     }
 
-    /// Notes the server's time in an answer to a request that was sent at `before`.
-    pub(super) fn server_clock(&self, before: Instant, micros: i64) {
-        *lock(&self.clock) = Some(ServerClock { before, micros });
-    }
-
-    /// When a grant ends that the server ends at this time of its clock, or a little earlier.
-    pub(super) fn ends(&self, micros: i64) -> Instant {
-        let Some(clock) = *lock(&self.clock) else { return Instant::now() };
-        let rest = u64::try_from(micros.saturating_sub(clock.micros)).unwrap_or_default();
-        clock.before + Duration::from_micros(rest)
-    }
-
     /// Passes a grant on to its request. A grant that is over by now is not passed on.
     pub(super) fn hand_over(&self, owner: Uuid, token: i64, ends: i64) {
-        let hand_over = HandOver { grant: Grant { owner, token }, until: self.ends(ends) };
+        let hand_over =
+            HandOver { grant: Grant { owner, token }, until: self.clock.moment_of(ends) };
         if hand_over.until <= Instant::now() {
             return;
         }
@@ -135,13 +131,22 @@ impl LeaseWaiters {
     }
 }
 
-/// Held by the tasks that hear of grants. If one ends in any way, such as with its runtime, this
-/// process asks again and again, as it does without messages.
+/// Held by the task that hears of grants. If it ends in any way, such as with its runtime, this
+/// process looks more often.
 pub(super) struct DeafOnDrop(pub(super) Arc<LeaseWaiters>);
 
 impl Drop for DeafOnDrop {
     fn drop(&mut self) {
         self.0.set_listening(false);
+    }
+}
+
+/// Held by the task that looks for grants. If it ends in any way, this process asks again and again.
+pub(super) struct BlindOnDrop(pub(super) Arc<LeaseWaiters>);
+
+impl Drop for BlindOnDrop {
+    fn drop(&mut self) {
+        self.0.set_looking(false);
     }
 }
 
@@ -160,6 +165,7 @@ impl Drop for RemoveOnDrop<'_> {
 mod tests {
     use std::future::{Future, poll_fn};
     use std::task::Poll;
+    use std::time::Duration;
 
     use super::*;
 
@@ -171,7 +177,7 @@ mod tests {
         assert!(poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx).is_pending())).await);
         let sent = Instant::now();
         tokio::time::advance(Duration::from_secs(1)).await;
-        waiters.server_clock(sent, 5_000_000);
+        waiters.clock.note(sent, 5_000_000);
         tokio::time::advance(Duration::from_secs(3)).await;
         // It was on its way for longer than the grant lasts.
         waiters.message(&format!("{owner} 7 8000000 a key"));

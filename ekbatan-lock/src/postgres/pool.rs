@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_postgres::{
-    Hook, HookError, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+    ClientWrapper, Hook, HookError, ManagerConfig, Object, Pool, PoolError, RecyclingMethod,
+    Runtime,
 };
 use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
@@ -29,6 +30,7 @@ const WAIT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(super) struct PostgresLockPool {
     pool: Pool,
+    address: PostgresAddress,
     /// Whether a pooler may be in between, so that the settings of a session are not ours.
     pooled: Arc<AtomicBool>,
 }
@@ -68,7 +70,7 @@ impl PostgresLockPool {
             .post_create(hook)
             .build();
         let pool = pool.map_err(|error| BackendError::caused("the lock pool", error))?;
-        Ok(Self { pool, pooled })
+        Ok(Self { pool, address: server.clone(), pooled })
     }
 
     pub(super) async fn connection(&self) -> Result<Object, BackendError> {
@@ -121,10 +123,26 @@ impl PostgresLockPool {
                 Err(failed(what, &error))
             }
             Err(_) => {
-                drop(Object::take(connection));
+                self.cancel(Object::take(connection));
                 Err(BackendError::in_doubt(format!("{what}: no answer within {ANSWER:?}")))
             }
         }
+    }
+
+    /// Closes a connection whose server owes an answer, and has the server cancel the statement:
+    /// otherwise its process stays until the statement ends. Behind a pooler, the process may serve
+    /// others by then.
+    fn cancel(&self, connection: ClientWrapper) {
+        if self.pooled.load(Ordering::Acquire) {
+            return;
+        }
+        let address = self.address.clone();
+        tokio::spawn(async move {
+            let cancelling = address.cancel(connection.cancel_token());
+            if let Ok(Err(error)) = tokio::time::timeout(ANSWER, cancelling).await {
+                tracing::debug!(%error, "a statement that takes too long could not be cancelled");
+            }
+        });
     }
 
     /// Sends the statement; behind a pooler with its settings, in the same round trip.

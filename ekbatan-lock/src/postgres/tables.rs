@@ -29,6 +29,8 @@ pub(super) const LEASES: PostgresTables = PostgresTables {
         "eventlog.lease_hand_over",
         "eventlog.lease_take",
         "eventlog.lease_release",
+        "eventlog.lease_give_up",
+        "eventlog.lease_in_time",
         "eventlog.lease_force",
         "eventlog.lease_look",
     ],

@@ -160,6 +160,32 @@ BEGIN
 END
 $$;
 
+-- Gives up a take whose answer was lost, and releases its grant. If the take is about to insert the
+-- row of the key, its row cannot be seen yet: the insert here waits for it.
+CREATE OR REPLACE FUNCTION eventlog.lease_give_up(
+    key text, me uuid, confirm bigint, durable boolean
+) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    INSERT INTO eventlog.lock_leases (lock_key, owner, holder, token, since, until, wanted_until)
+    VALUES (key, me, '', 0, '-infinity', '-infinity', '-infinity') ON CONFLICT DO NOTHING;
+    RETURN eventlog.lease_release(key, me, 0, confirm, durable);
+END
+$$;
+
+-- Undoes the statement that calls it if it is carried out later than this, in microseconds since
+-- 1970. A take calls it when it has locked the row of its key, so that what its caller sends when
+-- it has given the take up finds the take undone, or waits for it.
+CREATE OR REPLACE FUNCTION eventlog.lease_in_time(latest bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF eventlog.lease_micros(clock_timestamp()) > latest THEN
+        RAISE EXCEPTION 'the take was carried out after its caller had given it up'
+            USING ERRCODE = 'EK001';
+    END IF;
+    RETURN true;
+END
+$$;
+
 -- Ends the grant that the caller has seen, and no other.
 CREATE OR REPLACE FUNCTION eventlog.lease_force(
     key text, seen uuid, of_token bigint, confirm bigint
