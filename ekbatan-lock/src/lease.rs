@@ -168,7 +168,7 @@ impl Hold {
             return false;
         }
         state.deadline = state.deadline.checked_add(by).unwrap_or(state.deadline);
-        state.term_ends = state.term_ends.max(term_ends);
+        state.term_ends = term_ends;
         true
     }
 

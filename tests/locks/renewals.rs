@@ -14,6 +14,16 @@ use crate::stores;
 
 on_every_provider! { a_lost_lease_affects_no_other }
 
+mod terms {
+    use super::an_extension_does_not_lengthen_the_term;
+
+    on_providers! {
+        |kind| &crate::providers::TestLocks::start(kind).await;
+        [process, redis, etcd, sqlite, postgres_lease, mysql_lease, mariadb_lease; stores]
+        an_extension_does_not_lengthen_the_term,
+    }
+}
+
 mod round_trips {
     use super::many_leases_are_renewed_in_few_round_trips;
 
@@ -57,6 +67,22 @@ async fn a_lost_lease_affects_no_other(t: &TestLocks) {
     for lease in leases {
         assert!(lease.release().await);
     }
+}
+
+/// If the process dies after it, the key is free after one term.
+async fn an_extension_does_not_lengthen_the_term(t: &TestLocks) {
+    let key = LockKey::named("k");
+    let options = LockOptions::wait(LONG).hold(LONG * 10).renewed(TERM);
+    let lease = t.take(&key, options).await.unwrap();
+    lease.extend(LONG).await.unwrap();
+    let there = t.locks.inspect(&key).await.unwrap().unwrap().remaining;
+    assert!(there.is_some_and(|there| there < TERM * 2), "{there:?}");
+    assert!(lease.remaining() > LONG * 10);
+    // It is renewed as before.
+    tokio::time::sleep(TERM * 2).await;
+    assert!(lease.is_held());
+    assert!(t.other_node().await.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
+    assert!(lease.release().await);
 }
 
 /// A provider behind a proxy that counts.

@@ -14,22 +14,25 @@ use crate::{BackendError, GrantExtension, LockError, LossCause};
 /// How often a term is renewed before it would end.
 pub(super) const RENEWALS_PER_TERM: u32 = 3;
 
-/// Extends the hold. Repeats that until the hold ends.
+/// Extends the hold. Repeats that until the hold ends. The server gets no longer term than
+/// `longest`, the term of a lease that is renewed: if the process dies, the key is free after it.
 pub(super) async fn extend(
     server: &ServerKey,
     hold: &Hold,
     granted: &mut ServerGrant,
     by: Duration,
+    longest: Option<Duration>,
 ) -> Result<(), LockError> {
     let lost = |cause: LossCause| Err(LockError::Lost { key: server.queue.key().clone(), cause });
     let mut backoff = server.backoff();
     loop {
         let asked = Instant::now();
-        let term = hold.deadline().saturating_duration_since(asked) + by + MAX_TURN;
+        let wanted = hold.deadline().saturating_duration_since(asked) + by;
+        let term = longest.map_or(wanted, |longest| wanted.min(longest)) + MAX_TURN;
         let extending = server.backend().extend(server.stored(), &granted.grant, term);
         let error = match tokio::time::timeout_at(hold.ends(), extending).await {
             Ok(Ok(true)) => {
-                granted.until = granted.until.max(asked + term);
+                granted.until = asked + term;
                 granted.is_short = false;
                 if hold.extend(by, server.term_ends(granted)) {
                     return Ok(());

@@ -153,7 +153,7 @@ async fn watch(
                 let extended = tokio::select! {
                     biased;
                     ended = hold.ended() => return (granted, ended),
-                    extended = extend(server, hold, &mut granted, by) => extended,
+                    extended = extend(server, hold, &mut granted, by, term) => extended,
                 };
                 if term.is_none() && !granted.is_short {
                     // The extension has confirmed a grant that was handed over. A renewal now
