@@ -45,6 +45,13 @@ pub enum Request {
         waits: bool,
     },
     GoOn,
+    /// Acquire a key for a long time, with a caller behind that wants it for a short time, and release
+    /// it at once. Report [`Report::Read`] when the second one has it, and keep it.
+    HandOn {
+        key: String,
+        long: Duration,
+        short: Duration,
+    },
     /// Acquire one key with `tasks` tasks, hold it for `keep` and release it, in a loop.
     Spin {
         tasks: usize,

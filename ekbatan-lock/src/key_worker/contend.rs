@@ -59,8 +59,9 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
     let term = waiter.term();
     let asked = Instant::now();
     let too_short = granted.until < asked + term - MAX_TURN;
-    // After a crash, the server would keep the key for longer than its holder asked for.
-    let too_long = server.backend().frees_by_itself() && granted.until > asked + term;
+    // If this process died or stood still, the server would keep the key for longer than its
+    // holder asked for.
+    let too_long = granted.until > asked + term;
     if !too_short && !too_long {
         return true;
     }

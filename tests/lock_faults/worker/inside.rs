@@ -83,6 +83,9 @@ async fn work(order: Order) {
                 });
             }
             Request::GoOn => go_on.notify_one(),
+            Request::HandOn { key, long, short } => {
+                tasks.spawn(hand_on(depositor.locks.clone(), LockKey::named(&key), long, short));
+            }
             Request::Spin { tasks: count, keep } => {
                 for _ in 0..count {
                     let (served, stopped) = (served.clone(), stopped.clone());
@@ -112,6 +115,17 @@ async fn work(order: Order) {
     }
     depositor.locks.close().await;
     report(&Report::Stopped);
+}
+
+async fn hand_on(locks: LockProvider, key: LockKey, long: Duration, short: Duration) {
+    let first = locks.acquire(&key, long).await.unwrap();
+    let mut next = Box::pin(locks.acquire(&key, short));
+    assert!((&mut next).now_or_never().is_none(), "the key is held");
+    let (released, next) = tokio::join!(first.release(), next);
+    assert!(released);
+    let _kept = next.unwrap();
+    report(&Report::Read);
+    std::future::pending().await
 }
 
 /// Deposits on all accounts in turn.
