@@ -89,6 +89,8 @@ struct QueueState {
     busy: bool,
     /// Why the last request failed, if none has been answered since.
     failure: Option<BackendError>,
+    /// When the first of the requests failed that none has been answered after.
+    failing: Option<Instant>,
     /// The grant with which the key stays taken here although its work is over.
     kept: Option<(Grant, Arc<Hold>)>,
     closed: bool,
@@ -154,6 +156,7 @@ impl KeyQueue {
             asked: None,
             busy: false,
             failure: None,
+            failing: None,
             kept: None,
             closed: false,
         };
@@ -368,7 +371,14 @@ impl KeyQueue {
     /// Notes that a request failed and will be repeated, and tells the callers that do not wait.
     pub(crate) fn failed(&self, error: BackendError) {
         self.answer_tries(|| Err(LockError::of(&self.key, error.repeated())));
-        self.state().failure = Some(error);
+        let mut state = self.state();
+        state.failure = Some(error);
+        state.failing.get_or_insert_with(Instant::now);
+    }
+
+    /// Since when no request has been answered. Requests fail from now on if they did not before.
+    pub(crate) fn failing_since(&self) -> Instant {
+        *self.state().failing.get_or_insert_with(Instant::now)
     }
 
     /// Tells the callers that do not wait why the last request failed.
@@ -381,7 +391,8 @@ impl KeyQueue {
 
     /// Notes that the server answers.
     pub(crate) fn answered(&self) {
-        self.state().failure = None;
+        let mut state = self.state();
+        (state.failure, state.failing) = (None, None);
     }
 
     /// Notes the owner of the worker's grant, or of its request for one.

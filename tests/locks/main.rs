@@ -95,6 +95,7 @@ mod ends;
 mod ends_exactly_once;
 mod etcd;
 mod exclusion;
+mod failing;
 mod fences;
 mod force;
 mod forced_successors;

@@ -98,7 +98,7 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
     let (provider, queue) = (server.provider.clone(), server.queue.clone());
     let (backend, key, counts) = (&*provider.backend, queue.stored(), &provider.counts);
     let not_wanted = || waiter.answer.is_closed() || queue.is_closed();
-    let (mut backoff, mut failing) = (server.backoff(), None);
+    let mut backoff = server.backoff();
     let (mut contended, mut named) = (waiter.contended, waiter.acquire_span.is_disabled());
     let (mut owner, mut queued) = (Uuid::new_v4(), false);
     loop {
@@ -110,7 +110,7 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
         }
         if let Err(error) = server.settle().await {
             // The loop begins with the question whether the key is still wanted.
-            pause(server, waiter, error, &mut failing, &mut backoff).await?;
+            pause(server, waiter, error, &mut backoff).await?;
             continue;
         }
         // Listen before trying, so that a release in between is not missed.
@@ -142,7 +142,7 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
             Ok(answer @ (Attempt::Busy(_) | Attempt::Queued)) => {
                 queue.answered();
                 queue.held_elsewhere();
-                (backoff, failing) = (server.backoff(), None);
+                backoff = server.backoff();
                 if !contended {
                     contended = true;
                     increment(&counts.contended);
@@ -172,7 +172,7 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
                     }
                 }
                 // The loop begins with the question whether the key is still wanted.
-                pause(server, waiter, error, &mut failing, &mut backoff).await?;
+                pause(server, waiter, error, &mut backoff).await?;
                 continue;
             }
         };
@@ -227,10 +227,10 @@ async fn pause(
     server: &ServerKey,
     waiter: &Waiter,
     error: BackendError,
-    failing: &mut Option<Instant>,
     backoff: &mut Backoff,
 ) -> Result<(), BackendError> {
-    let since = *failing.get_or_insert_with(Instant::now);
+    // Of all waiters of the key, because each of them is served only after the one before it.
+    let since = server.queue.failing_since().max(waiter.since);
     let given_up = waiter.waits_for_ever && since.elapsed() >= PATIENCE;
     if waiter.only_try || given_up || !error.may_pass() {
         return Err(error);

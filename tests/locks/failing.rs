@@ -1,0 +1,67 @@
+//! A lock server that is not available for long.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ekbatan::lock::{
+    Attempt, BackendError, Grant, GrantRequest, Holder, KeyedLockProvider, LockBackend, LockError,
+    LockKey, LockProvider, Released,
+};
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::providers::LONG;
+
+struct Unavailable;
+
+fn unavailable<T>() -> Result<T, BackendError> {
+    Err(BackendError::unavailable("a test"))
+}
+
+#[async_trait]
+impl LockBackend for Unavailable {
+    fn name(&self) -> &'static str {
+        "unavailable"
+    }
+
+    async fn try_grant(&self, _: &str, _: &GrantRequest) -> Result<Attempt, BackendError> {
+        unavailable()
+    }
+
+    async fn extend(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
+        unavailable()
+    }
+
+    async fn release(&self, _: &str, _: &Grant) -> Result<Released, BackendError> {
+        unavailable()
+    }
+
+    async fn inspect(&self, _: &str) -> Result<Option<Holder>, BackendError> {
+        unavailable()
+    }
+
+    async fn force_release(&self, _: &str, _: &Grant, _: &str) -> Result<bool, BackendError> {
+        unavailable()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_wait_for_a_key_learn_after_90_seconds_that_the_server_is_away() {
+    let locks = LockProvider::new(Unavailable, "test");
+    let (key, began) = (LockKey::named("k"), Instant::now());
+    for answer in join_all((0..3).map(|_| locks.acquire(&key, LONG))).await {
+        assert!(matches!(answer, Err(LockError::Unavailable { .. })), "{answer:?}");
+    }
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(90) && waited < Duration::from_secs(95), "{waited:?}");
+    // A caller that comes later waits as long, because the server may be back.
+    let (locks, began) = (LockProvider::new(Unavailable, "test"), Instant::now());
+    let first = locks.acquire(&key, LONG);
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        locks.acquire(&key, LONG).await
+    };
+    let (first, later) = tokio::join!(first, later);
+    assert!(first.is_err() && later.is_err());
+    assert!(began.elapsed() >= Duration::from_secs(60 + 90), "{:?}", began.elapsed());
+}
