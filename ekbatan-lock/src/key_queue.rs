@@ -448,6 +448,25 @@ impl KeyQueue {
         predecessor
     }
 
+    /// Removes the waiters that the scope of the hold re-enters the key for, each with its lease.
+    pub(crate) fn reentering(&self, hold: &Arc<Hold>) -> Vec<(Waiter, Lease)> {
+        let mut state = self.state();
+        let within = |waiter: &Waiter| {
+            waiter.scope.as_ref().is_some_and(|scope| scope.is_within(hold.scope()))
+        };
+        if !state.waiting.iter().any(within) {
+            return Vec::new();
+        }
+        let mut reentering = Vec::new();
+        for waiter in std::mem::take(&mut state.waiting) {
+            match within(&waiter).then(|| hold.reenter()).flatten() {
+                Some(lease) => reentering.push((waiter, lease)),
+                None => state.waiting.push_back(waiter),
+            }
+        }
+        reentering
+    }
+
     /// Notes that the hold is over. With `keep`, the key stays taken after it.
     pub(crate) fn hold_ended(&self, began: Instant, ended: Instant, keep: bool) {
         let mut state = self.state();

@@ -14,6 +14,7 @@ on_every_provider! {
     leases_taken_beside_each_other_exclude_each_other,
     scopes_beside_each_other_exclude_each_other,
     calls_within_calls_reenter,
+    calls_beside_each_other_in_one_scope_share_its_lock,
 }
 
 /// Counts those that are inside at the same time.
@@ -108,4 +109,29 @@ async fn calls_within_calls_reenter(t: &TestLocks) {
     };
     t.locks.with_lock(&a, options(), work).await.unwrap();
     t.is_free_in_the_end(&a).await;
+}
+
+/// Whether or not the first one has its answer when the others begin.
+async fn calls_beside_each_other_in_one_scope_share_its_lock(t: &TestLocks) {
+    let key = LockKey::named("k");
+    // Nobody has to wait for the end of a hold.
+    let (wait, hold) = (LONG, LONG * 10);
+    LockScope::run(async {
+        let take = || t.try_for(&key, wait, hold);
+        let within = LockScope::run(take());
+        let (first, second, third) = tokio::join!(take(), take(), within);
+        let leases = [first, second, third].map(|lease| lease.expect("the scope holds the key"));
+        assert!(leases.iter().all(|lease| lease.token() == leases[0].token()));
+        let mut held = leases.len();
+        for lease in leases {
+            // A task of its own is in no scope.
+            let (other, of_task) = (t.other_node().await, key.clone());
+            let trying = async move { other.try_acquire(&of_task, Duration::ZERO, LONG).await };
+            assert!(tokio::spawn(trying).await.unwrap().unwrap().is_none(), "{held} are held");
+            assert!(lease.release().await);
+            held -= 1;
+        }
+    })
+    .await;
+    t.is_free_in_the_end(&key).await;
 }

@@ -65,9 +65,19 @@ pub(super) async fn hold(
     if server.queue.is_closed() {
         // The leases that were held have been ended already, and this one would not be.
         drop((waiter.answer, lease));
-    } else if waiter.answer.send(Ok(Some(lease))).is_ok() {
-        // If the waiter is gone, the lease is dropped, which releases it.
-        server.queue.answer_tries(|| Ok(None));
+    } else {
+        // They enqueued before their scope had the key. Before the lease is sent, because it may be
+        // released at once.
+        let reentering = server.queue.reentering(&hold);
+        // If a waiter is gone, its lease is dropped, which releases it.
+        let arrived = waiter.answer.send(Ok(Some(lease))).is_ok();
+        for (within, lease) in reentering {
+            increment(&counts.reentered);
+            let _ = within.answer.send(Ok(Some(lease)));
+        }
+        if arrived {
+            server.queue.answer_tries(|| Ok(None));
+        }
     }
     let (granted, ended) = watch(server, &hold, granted, &waiter.options, extensions).await;
     let keep_for = hold.kept().filter(|_| ended.is_orderly());
