@@ -16,9 +16,14 @@ pub struct ProcessBackend {
     state: Mutex<ProcessKeys>,
 }
 
+/// So many keys may stay whose term is over.
+const FEW: usize = 1_024;
+
 #[derive(Default)]
 struct ProcessKeys {
     taken: HashMap<String, TakenKey>,
+    /// So many keys there may be before those are removed whose term is over.
+    most: usize,
     last_token: i64,
 }
 
@@ -64,6 +69,16 @@ impl ProcessKeys {
         self.last_token
     }
 
+    /// Removes the keys whose term is over, when there are twice as many as after the last time. A key
+    /// that is kept after its work is not released.
+    fn sweep(&mut self) {
+        if self.taken.len() >= self.most.max(FEW) {
+            let now = Instant::now();
+            self.taken.retain(|_, taken| taken.until > now);
+            self.most = self.taken.len() * 2;
+        }
+    }
+
     fn standing(&self, key: &str) -> Option<&TakenKey> {
         self.taken.get(key).filter(|taken| taken.until > Instant::now())
     }
@@ -89,6 +104,7 @@ impl LockBackend for ProcessBackend {
             since: now,
             until: now + request.term,
         };
+        state.sweep();
         state.taken.insert(key.to_owned(), taken);
         Ok(Attempt::Granted(grant))
     }
@@ -153,6 +169,28 @@ impl LockBackend for ProcessBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_whose_term_is_over_do_not_pile_up() {
+        let backend = ProcessBackend::new();
+        let take = async |key: usize, term| {
+            let request = GrantRequest::new(Uuid::new_v4(), "me", Duration::from_secs(term));
+            let attempt = backend.try_grant(&key.to_string(), &request).await.unwrap();
+            assert!(matches!(attempt, Attempt::Granted(_)), "{attempt:?}");
+        };
+        for key in 0..FEW {
+            take(key, 3_600).await;
+        }
+        for key in FEW..FEW * 20 {
+            take(key, 1).await;
+            tokio::time::advance(Duration::from_millis(10)).await;
+        }
+        let left = backend.state().taken.len();
+        assert!(left >= FEW && left <= FEW * 3, "{left} keys");
+        let prefixes = [String::new()];
+        let standing = backend.list(&prefixes, usize::MAX).await.unwrap().len();
+        assert!((FEW..FEW + 101).contains(&standing), "{standing} of them are held");
+    }
 
     #[test]
     fn tokens_grow_although_the_clock_went_back() {
