@@ -11,7 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ekbatan_core::config::DataSourceConfig;
 use ekbatan_lock::{
-    Attempt, BackendError, Grant, GrantRequest, HandOver, Holder, LockBackend, LockError, Released,
+    Attempt, BackendError, FailureKind, Grant, GrantRequest, HandOver, Holder, LockBackend,
+    LockError, Released,
 };
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -191,10 +192,22 @@ impl LockBackend for EtcdBackend {
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
         // The time of a lease cannot be changed. The place moves to another one.
         let lease = fastrand::i64(1..);
+        let unused = self.leases.discarded_on_drop(lease);
         self.leases.grant(lease, seconds(term)).await?;
-        let left = self.queue.attach(key, grant, lease).await?;
-        self.leases.discard(left.unwrap_or(lease));
-        Ok(left.is_some())
+        // From now on the place may be attached to it.
+        unused.keep();
+        match self.queue.attach(key, grant, lease).await {
+            Ok(left) => {
+                self.leases.discard(left.unwrap_or(lease));
+                Ok(left.is_some())
+            }
+            Err(error) => {
+                if error.kind() != FailureKind::InDoubt {
+                    self.leases.discard(lease);
+                }
+                Err(error)
+            }
+        }
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
@@ -285,7 +298,8 @@ impl LockBackend for EtcdBackend {
 
     async fn close(&self) {
         self.watches.stop();
-        self.leases.stop();
+        self.spares.close();
+        self.leases.close().await;
     }
 }
 

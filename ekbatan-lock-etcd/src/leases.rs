@@ -5,14 +5,14 @@
 //! believed for a shorter time than the server keeps it: it is counted from before the request.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ekbatan_lock::BackendError;
 use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use crate::address::ANSWER;
@@ -28,10 +28,14 @@ const UNUSED: usize = 10_000;
 /// How many of them are revoked at a time.
 const AT_A_TIME: usize = 16;
 
+/// Time between checks whether the leases have ended that are not used any more.
+const CHECK: Duration = Duration::from_millis(10);
+
 pub(crate) struct Leases {
     client: Arc<Client>,
-    unused: mpsc::Sender<i64>,
-    revoking: JoinHandle<()>,
+    /// Where leases go that are not used any more, until the locks are closed.
+    unused: Mutex<Option<mpsc::Sender<i64>>>,
+    revoking: Mutex<JoinHandle<()>>,
 }
 
 /// The lease under which an acquisition takes a free key.
@@ -54,7 +58,7 @@ impl Leases {
     pub(crate) fn new(client: Arc<Client>) -> Self {
         let (unused, discarded) = mpsc::channel(UNUSED);
         let revoking = tokio::spawn(revoke_all(client.clone(), discarded));
-        Self { client, unused, revoking }
+        Self { client, unused: Mutex::new(Some(unused)), revoking: Mutex::new(revoking) }
     }
 
     /// Has the server begin a lease, or prolong it if there is one of this number. Returns when it
@@ -83,10 +87,18 @@ impl Leases {
 
     /// Ends a lease without keys some time, at the latest when it ends by itself.
     pub(crate) fn discard(&self, id: i64) {
-        if id != 0 {
+        let unused = self.unused.lock().unwrap_or_else(PoisonError::into_inner);
+        if id != 0
+            && let Some(unused) = &*unused
+        {
             // If too many wait, this one ends by itself.
-            let _ = self.unused.try_send(id);
+            let _ = unused.try_send(id);
         }
+    }
+
+    /// Discards the lease when the guard is dropped, unless it is kept.
+    pub(crate) fn discarded_on_drop(&self, id: i64) -> DiscardOnDrop<'_> {
+        DiscardOnDrop { leases: self, id }
     }
 
     /// Prolongs leases by the time that they were granted for. Returns when they end, or `None`
@@ -122,14 +134,45 @@ impl Leases {
         Ok(left(answer.ttl))
     }
 
-    pub(crate) fn stop(&self) {
-        self.revoking.abort();
+    /// Ends the leases that are not used any more. If that takes long, the others end by themselves.
+    pub(crate) async fn close(&self) {
+        drop(self.unused.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let ended = async {
+            while !self.revoking.lock().unwrap_or_else(PoisonError::into_inner).is_finished() {
+                sleep(CHECK).await;
+            }
+        };
+        if timeout(ANSWER, ended).await.is_err() {
+            self.stop();
+        }
+    }
+
+    fn stop(&self) {
+        self.revoking.lock().unwrap_or_else(PoisonError::into_inner).abort();
     }
 }
 
 impl Drop for Leases {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Discards a lease when it is dropped.
+pub(crate) struct DiscardOnDrop<'l> {
+    leases: &'l Leases,
+    id: i64,
+}
+
+impl DiscardOnDrop<'_> {
+    pub(crate) fn keep(mut self) {
+        self.id = 0;
+    }
+}
+
+impl Drop for DiscardOnDrop<'_> {
+    fn drop(&mut self) {
+        self.leases.discard(self.id);
     }
 }
 

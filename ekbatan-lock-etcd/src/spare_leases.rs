@@ -42,6 +42,8 @@ struct SpareState {
     ordered: usize,
     /// By owner, the leases of takes that have no answer yet, and when they end.
     unanswered: HashMap<Uuid, (i64, Instant)>,
+    /// Whether no more are granted in advance.
+    closed: bool,
     /// How many may be remembered until those are forgotten that have ended.
     most: usize,
 }
@@ -103,11 +105,28 @@ impl SpareLeases {
         self.state().unanswered.remove(&owner);
     }
 
+    /// Discards those that are ready, and grants no more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        for spare in state.ready.drain(..) {
+            self.leases.discard(spare.id);
+        }
+    }
+
     async fn grant_one(self: Arc<Self>, seconds: i64) {
         let id = fastrand::i64(1..);
         let granted = self.leases.grant(id, seconds.saturating_add(LONGER)).await;
+        let closed = {
+            let mut state = self.state();
+            state.ordered -= 1;
+            state.closed
+        };
+        if closed {
+            drop(self.leases.revoke(id).await);
+            return;
+        }
         let mut state = self.state();
-        state.ordered -= 1;
         match granted {
             Ok(ends) => {
                 let fresh_until = ends.checked_sub(left(seconds)).unwrap_or(ends);
@@ -143,7 +162,7 @@ impl SpareState {
         let last = self.last_take.replace((now, seconds));
         let is_busy =
             last.is_some_and(|(last, of)| of == seconds && now.duration_since(last) < BUSY);
-        is_busy && self.ready.len() + self.ordered < MOST
+        is_busy && !self.closed && self.ready.len() + self.ordered < MOST
     }
 
     /// A take whose lease has ended has no effect any more.

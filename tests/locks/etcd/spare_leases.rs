@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ekbatan::lock::LockBackend;
-use ekbatan_testkit::EtcdServer;
+use ekbatan_lock_etcd::EtcdBackend;
+use ekbatan_testkit::{EtcdServer, Proxy};
 
 use super::{Space, taken};
 use crate::providers::LONG;
@@ -49,6 +50,40 @@ async fn leases_of_terms_in_turn_do_not_pile_up() {
     }
     let few = (TAKES / 4) as usize;
     support::until("the leases are revoked", async || leases(&server).await.len() < few).await;
+    backend.close().await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_closes_leaves_no_lease() {
+    let server = EtcdServer::start().await.unwrap();
+    let space = Space::on(&server);
+    let backend = space.backend().await;
+    for _ in 0..40 {
+        let grant = taken(&backend, "k", LONG * 60).await;
+        assert!(backend.release("k", &grant).await.unwrap().ours);
+    }
+    assert!(!leases(&server).await.is_empty(), "some are granted in advance");
+    backend.close().await;
+    support::until("the leases are revoked", async || leases(&server).await.is_empty()).await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extension_that_is_dropped_leaves_no_lease() {
+    let server = EtcdServer::start().await.unwrap();
+    let proxy = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
+    let backend = EtcdBackend::connect(&proxy.url_for(&server.url()), "test").await.unwrap();
+    let grant = taken(&backend, "k", LONG * 60).await;
+    // Its lease is granted, and the answer does not arrive before it is dropped.
+    proxy.set_delay(Duration::from_millis(300));
+    for _ in 0..5 {
+        let extending = backend.extend("k", &grant, LONG * 60);
+        assert!(tokio::time::timeout(Duration::from_millis(450), extending).await.is_err());
+    }
+    proxy.set_delay(Duration::ZERO);
+    support::until("the leases are revoked", async || leases(&server).await.len() == 1).await;
+    assert!(backend.release("k", &grant).await.unwrap().ours);
     backend.close().await;
     server.stop().await.unwrap();
 }
