@@ -133,3 +133,28 @@ async fn a_replica_is_rejected() {
     assert!(matches!(refused, PostgresLocksError::Unsafe { .. }), "{refused:?}");
     assert!(refused.to_string().contains("address of the primary"), "{refused}");
 }
+
+/// Whoever gives up waiting does not say so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn registrations_of_waiters_that_gave_up_do_not_pile_up_in_a_session() {
+    let place = Place::shared(Kind::PostgresSession).await;
+    let (a, b) = (place.process().await, place.process().await);
+    const MANY: i64 = 2_500;
+    let old = "INSERT INTO eventlog.lock_wanted SELECT 'DC#test#old ' || n, gen_random_uuid(), \
+         clock_timestamp() - interval '1 hour' FROM generate_series(1, 5000) n";
+    place.execute(old).await;
+    let mut holders = tokio::task::JoinSet::new();
+    for n in 0..MANY {
+        let (a, b) = (a.clone(), b.clone());
+        holders.spawn(async move {
+            let key = LockKey::of("k", n);
+            let held = a.acquire(&key, LONG).await.unwrap();
+            assert!(b.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
+            held.release().await
+        });
+    }
+    assert!(holders.join_all().await.into_iter().all(|released| released));
+    const OLD: &str = "SELECT count(*) FROM eventlog.lock_wanted \
+         WHERE until < clock_timestamp() - interval '30 minutes'";
+    assert_eq!(place.number(OLD).await, 0);
+}

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -58,6 +59,15 @@ const FORGET: &str = "\
     WITH gone AS (DELETE FROM eventlog.lock_wanted WHERE lock_key = $1::text AND session = $2) \
     SELECT set_config('idle_session_timeout', $3, false)";
 
+/// Deletes the registrations of waiters that gave up. It waits for no other session.
+const CLEAN: &str = "\
+    WITH gone AS (DELETE FROM eventlog.lock_wanted w USING ( \
+            SELECT ctid FROM eventlog.lock_wanted \
+            WHERE until < clock_timestamp() - interval '10 seconds' \
+            LIMIT 10000 FOR UPDATE SKIP LOCKED) old \
+        WHERE w.ctid = old.ctid) \
+    SELECT set_config('idle_session_timeout', $1, false)";
+
 /// The holder of the lock, as the server knows it.
 const HOLDER: &str = "\
     SELECT l.pid, coalesce(a.application_name, ''), l.pid = pg_backend_pid(), \
@@ -96,6 +106,9 @@ const LONGEST_LIMIT: u128 = i32::MAX as u128;
 /// How long a waiter's registration is not repeated.
 const NOTED: Duration = Duration::from_secs(1);
 
+/// After so many registrations, old ones are deleted.
+const CLEAN_AFTER: usize = 1_000;
+
 /// Number of registrations that this process remembers before it drops old ones.
 const NOTES: usize = 4096;
 
@@ -109,6 +122,8 @@ pub(crate) struct PostgresSession {
     pub(super) runtime: Handle,
     /// When this session last registered as a waiter, by key.
     noted: Mutex<HashMap<String, Instant>>,
+    /// The number of registrations since old ones were deleted.
+    registered: AtomicUsize,
     /// Whether the last statement that was sent set a limit. Statements are sent while it is
     /// locked, so that their limits reach the server in order.
     limited: Mutex<bool>,
@@ -121,6 +136,7 @@ struct Statements {
     note: Statement,
     tell: Statement,
     forget: Statement,
+    clean: Statement,
     holder: Statement,
     ping: Statement,
 }
@@ -144,6 +160,7 @@ impl PostgresSession {
             mark,
             runtime: Handle::current(),
             noted: Mutex::default(),
+            registered: AtomicUsize::new(0),
             limited: Mutex::default(),
             statements,
         })
@@ -172,6 +189,7 @@ impl PostgresSession {
                 note: client.prepare(NOTE).await?,
                 tell: client.prepare(TELL).await?,
                 forget: client.prepare(FORGET).await?,
+                clean: client.prepare(CLEAN).await?,
                 holder: client.prepare(HOLDER).await?,
                 ping: client.prepare(PING).await?,
             })
@@ -192,6 +210,15 @@ impl PostgresSession {
         let (noted, taken) = tokio::join!(biased; note, self.try_lock(lock));
         if let Err(error) = noted {
             tracing::debug!(%error, key, "registering as a waiter failed; the lock is polled");
+        }
+        if self.registered.fetch_add(1, Ordering::Relaxed) + 1 >= CLEAN_AFTER {
+            self.registered.store(0, Ordering::Relaxed);
+            let clean = self.ask("deleting old registrations", |limit| async move {
+                self.connection.client.query_one(&self.statements.clean, &[&limit]).await
+            });
+            if let Err(error) = clean.await {
+                tracing::debug!(%error, "old registrations of waiters stay");
+            }
         }
         taken
     }
