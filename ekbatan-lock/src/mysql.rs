@@ -64,13 +64,14 @@ impl MySqlLocks {
     /// Like [`connect`](Self::connect), with the login, encryption and `eventlog` of a
     /// configuration. `maximum_pool_size` is the number of connections. A server that does not
     /// answer a statement within 15 s, or within `read_timeout` if that is shorter, is given up.
+    /// `connection_timeout` is the longest time to wait until a connection is free or opened.
     ///
     /// # Errors
     ///
     /// Like [`connect`](Self::connect).
     pub async fn open(server: &DataSourceConfig) -> Result<Self, MySqlLocksError> {
         let connector = Arc::new(MySqlConnector::new(server)?);
-        let pool = MySqlLockPool::new(connector.clone(), server.maximum_pool_size)?;
+        let pool = MySqlLockPool::new(connector.clone(), server)?;
         // Opening a connection checks the server.
         drop(pool.connection().await?);
         Ok(Self { connector, pool, eventlog: server.eventlog.clone() })

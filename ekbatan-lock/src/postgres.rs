@@ -62,15 +62,15 @@ impl PostgresLocks {
     }
 
     /// Like [`connect`](Self::connect), with the login, encryption and names of a
-    /// configuration. `maximum_pool_size` is the number of connections.
+    /// configuration. `maximum_pool_size` is the number of connections, and `connection_timeout` the
+    /// longest time to wait until one of them is free, or until the server accepts one.
     ///
     /// # Errors
     ///
     /// Like [`connect`](Self::connect).
     pub async fn open(server: &DataSourceConfig) -> Result<Self, PostgresLocksError> {
-        let connections = server.maximum_pool_size;
         let address = address::parse(server)?;
-        let pool = PostgresLockPool::new(&address, connections)?;
+        let pool = PostgresLockPool::new(&address, server)?;
         tables::refuse_a_replica(&pool).await?;
         Ok(Self { address, pool, asynchronous: false })
     }

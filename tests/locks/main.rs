@@ -109,6 +109,7 @@ mod listing;
 #[cfg(feature = "mongodb")]
 mod mongodb;
 mod mysql;
+mod pools;
 mod postgres;
 mod queue;
 mod read_write;

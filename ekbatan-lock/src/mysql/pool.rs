@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use deadpool::Runtime;
 use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult};
+use ekbatan_core::config::DataSourceConfig;
 
 use super::connection::{MySqlConnector, MySqlLockConnection, StatementResult};
 use super::error::MySqlLocksError;
 use crate::{BackendError, FailureKind};
-
-/// Maximum time to wait for a connection.
-const WAIT: Duration = Duration::from_secs(30);
 
 /// Idle time after which a connection is checked before it is used.
 const CHECK_AFTER: Duration = Duration::from_secs(30);
@@ -63,14 +61,14 @@ pub(super) struct MySqlLockPool {
 impl MySqlLockPool {
     pub(super) fn new(
         connector: Arc<MySqlConnector>,
-        connections: usize,
+        config: &DataSourceConfig,
     ) -> Result<Self, MySqlLocksError> {
         let answer = connector.answer;
         let pool = Pool::builder(MySqlLockManager { connector })
-            .max_size(connections.max(1))
+            .max_size(config.maximum_pool_size.max(1))
             .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(WAIT))
-            .create_timeout(Some(answer))
+            .wait_timeout(Some(config.connection_timeout))
+            .create_timeout(Some(answer.min(config.connection_timeout)))
             .recycle_timeout(Some(answer))
             .build();
         let pool = pool.map_err(|error| BackendError::caused("the lock pool", error))?;

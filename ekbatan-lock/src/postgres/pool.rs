@@ -12,6 +12,7 @@ use deadpool_postgres::{
     ClientWrapper, Hook, HookError, ManagerConfig, Object, Pool, PoolError, RecyclingMethod,
     Runtime,
 };
+use ekbatan_core::config::DataSourceConfig;
 use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
@@ -23,9 +24,6 @@ use crate::{BackendError, FailureKind};
 
 /// Maximum time for the server to answer. No statement here waits for a key.
 pub(super) const ANSWER: Duration = Duration::from_secs(15);
-
-/// Maximum time to wait for a connection.
-const WAIT: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 pub(super) struct PostgresLockPool {
@@ -41,7 +39,7 @@ pub(super) type TypedValue<'a> = (&'a (dyn ToSql + Sync), Type);
 impl PostgresLockPool {
     pub(super) fn new(
         server: &PostgresAddress,
-        connections: usize,
+        config: &DataSourceConfig,
     ) -> Result<Self, PostgresLocksError> {
         let pooled = Arc::new(AtomicBool::new(false));
         let (found, prepare) = (pooled.clone(), settings::of_a_session());
@@ -63,9 +61,9 @@ impl PostgresLockPool {
         // Statements leave no state behind, so only check that the connection is open.
         let fast = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(server.manager(fast))
-            .max_size(connections.max(1))
+            .max_size(config.maximum_pool_size.max(1))
             .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(WAIT))
+            .wait_timeout(Some(config.connection_timeout))
             .create_timeout(Some(ANSWER))
             .post_create(hook)
             .build();
