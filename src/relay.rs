@@ -44,7 +44,9 @@ fn configured(
     in_process: &InProcessBroker,
 ) -> Result<Relay, ConfiguredRelayError> {
     match config.broker {
-        RelayBroker::InProcess => Ok(Relay::configured(config, in_process.clone())?),
+        RelayBroker::InProcess => {
+            Ok(Relay::configured(config, within_process(config, in_process))?)
+        }
         #[cfg(feature = "relay-nats")]
         RelayBroker::Nats => Ok(Relay::configured(config, NatsBroker::configured(config))?),
         #[cfg(feature = "relay-kafka")]
@@ -52,5 +54,31 @@ fn configured(
         #[cfg(feature = "relay-rabbitmq")]
         RelayBroker::RabbitMq => Ok(Relay::configured(config, RabbitMqBroker::configured(config))?),
         broker => Err(ConfiguredRelayError::not_compiled_in(&config.name, broker)),
+    }
+}
+
+/// The broker of the process, as this relay sends to it.
+fn within_process(config: &RelayConfig, broker: &InProcessBroker) -> InProcessBroker {
+    match config.ack_timeout {
+        Some(timeout) => broker.clone().ack_timeout(timeout),
+        None => broker.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_relay_to_the_broker_of_the_process_has_its_own_ack_timeout() {
+        let yaml = "ekbatan: {configs: {primary-config: {url: 'sqlite:a'}}, relay: [\
+            {name: a, broker: in-process, ack-timeout: 7s}, {name: b, broker: in-process}]}";
+        let config = EkbatanConfig::loader().yaml(yaml).load().unwrap();
+        let broker = InProcessBroker::new();
+        let told =
+            config.relays.iter().map(|relay| format!("{:?}", within_process(relay, &broker)));
+        let waits = |told: String, time: &str| assert!(told.contains(time), "{told}");
+        told.zip(["ack_timeout: 7s", "ack_timeout: 30s"])
+            .for_each(|(told, time)| waits(told, time));
     }
 }

@@ -9,6 +9,7 @@
 mod queue;
 mod subscription;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,19 +57,20 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// });
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct InProcessBroker {
     inner: Arc<Mutex<Inner>>,
-}
-
-struct Inner {
-    queues: Vec<Arc<Queue>>,
     ack_timeout: Duration,
 }
 
-impl Default for Inner {
+#[derive(Default)]
+struct Inner {
+    queues: Vec<Arc<Queue>>,
+}
+
+impl Default for InProcessBroker {
     fn default() -> Self {
-        Self { queues: Vec::new(), ack_timeout: ACK_TIMEOUT }
+        Self { inner: Arc::default(), ack_timeout: ACK_TIMEOUT }
     }
 }
 
@@ -78,10 +80,11 @@ impl InProcessBroker {
         Self::default()
     }
 
-    /// Sets how long the acknowledgements of a message are waited for; 30 s unless set.
+    /// Sets how long the acknowledgements of a message are waited for by relays that are given this
+    /// broker, or a clone that is made of it from now on; 30 s unless set.
     #[must_use]
-    pub fn ack_timeout(self, timeout: Duration) -> Self {
-        self.inner().ack_timeout = timeout;
+    pub fn ack_timeout(mut self, timeout: Duration) -> Self {
+        self.ack_timeout = timeout;
         self
     }
 
@@ -128,10 +131,10 @@ impl InProcessBroker {
     }
 
     async fn publish_one(&self, message: OutgoingMessage) -> Receipt {
-        let (queues, timeout) = {
+        let timeout = self.ack_timeout;
+        let queues: Vec<_> = {
             let inner = self.inner();
-            let queues = inner.queues.iter().filter(|queue| queue.wants(&message.topic));
-            (queues.cloned().collect::<Vec<_>>(), inner.ack_timeout)
+            inner.queues.iter().filter(|queue| queue.wants(&message.topic)).cloned().collect()
         };
         if queues.is_empty() {
             let why = format!("nobody in this process subscribes to `{}`", message.topic);
@@ -149,6 +152,13 @@ impl InProcessBroker {
                 Receipt::unavailable(why)
             }
         }
+    }
+}
+
+impl fmt::Debug for InProcessBroker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let debug = &mut f.debug_struct("InProcessBroker");
+        debug.field("ack_timeout", &self.ack_timeout).finish_non_exhaustive()
     }
 }
 
