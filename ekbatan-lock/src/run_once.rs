@@ -85,10 +85,11 @@ where
         lease.keep(at_least);
         let answer = tokio::select! {
             biased;
+            // First, so that work does not go on after a standstill.
+            cause = lease.lost() => Err(RunOnceError::Stopped { key: key.clone(), cause }),
             worked = LockScope::run_work(async { work(lease.clone()).into_future().await }) => {
                 worked.map(RunOnce::Done).map_err(RunOnceError::Work)
             }
-            cause = lease.lost() => Err(RunOnceError::Stopped { key: key.clone(), cause }),
         };
         lease.release().await;
         answer

@@ -295,3 +295,22 @@ async fn a_scope_runs_the_work_under_the_lease_that_it_holds(t: &TestLocks) {
     until_it_runs(&t.other_node().await, &key).await;
     assert!(begun.elapsed() >= AT_LEAST);
 }
+
+/// On one thread, where nothing notices that the lease is over while the work stands still.
+#[tokio::test]
+async fn work_that_stood_still_beyond_its_lease_does_not_go_on() {
+    let t = TestLocks::start(Kind::Process).await;
+    let at_most = Duration::from_millis(100);
+    let went_on = AtomicBool::new(false);
+    let key = LockKey::named("k");
+    let answer = t.locks.run_once(&key, Duration::ZERO, at_most, async |_| {
+        // Both times have passed when this thread goes on.
+        tokio::spawn(async move { std::thread::sleep(at_most * 2) });
+        tokio::time::sleep(at_most / 2).await;
+        went_on.store(true, Ordering::SeqCst);
+        Ok::<_, ()>(())
+    });
+    let answer = answer.await;
+    assert!(matches!(answer, Err(RunOnceError::Stopped { .. })), "{answer:?}");
+    assert!(!went_on.load(Ordering::SeqCst));
+}
