@@ -212,7 +212,9 @@ impl LockProvider {
     /// Ends the lease of the holder that is found.
     pub(crate) async fn force(&self, key: &LockKey, why: &str) -> Result<Option<Grant>, LockError> {
         let ended = self.end_holder(key, why).await;
-        tracing::warn!(name: "ekbatan.lock.forced", key = %key, why, "a lock was released by force");
+        if matches!(ended, Ok(Some(_))) {
+            tracing::warn!(name: "ekbatan.lock.forced", key = %key, why, "a lock was released by force");
+        }
         ended
     }
 

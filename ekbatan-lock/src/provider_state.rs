@@ -65,7 +65,8 @@ impl ProviderState {
     pub(crate) fn new(backend: impl LockBackend, zone: &str) -> Self {
         Self {
             backend: Arc::new(backend),
-            zone: zone.to_owned(),
+            // It ends the zone in a stored key: `a#b` with `c` would be `a` with `b#c`.
+            zone: zone.replace('#', "%23"),
             fences: OnceLock::new(),
             holder: holder_name(),
             counts: Counts::default(),
@@ -197,5 +198,20 @@ fn holder_name() -> String {
     match host.trim() {
         "" => format!("process {}", std::process::id()),
         host => format!("{host} process {}", std::process::id()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ProcessBackend;
+
+    #[test]
+    fn keys_of_different_zones_are_different_whatever_the_names() {
+        let stored = |zone, key: &str| {
+            ProviderState::new(ProcessBackend::new(), zone).stored(&LockKey::named(key))
+        };
+        assert_ne!(stored("a#b", "c"), stored("a", "b#c"));
+        assert_eq!(stored("eu", "c"), "DC#eu#c");
     }
 }

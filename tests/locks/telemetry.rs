@@ -109,9 +109,6 @@ async fn busy_reentered_and_lost_have_outcomes_of_their_own() {
     for busy in &acquired[2..] {
         assert_eq!(busy.follows, [held.id.unwrap()]);
     }
-    assert!(locks.force_release(&key, "nobody has it").await.is_ok_and(|ended| !ended));
-    recorder.one("ekbatan.lock.forced");
-
     let lease = locks.acquire(&key, short).await.unwrap();
     lease.lost().await;
     assert!(!lease.release().await);
@@ -125,6 +122,17 @@ async fn busy_reentered_and_lost_have_outcomes_of_their_own() {
     let counters = locks.counters();
     assert_eq!((counters.granted, counters.reentered, counters.lost), (2, 1, 1));
     assert_eq!(counters.busy, 2);
+}
+
+#[tokio::test]
+async fn a_release_by_force_is_logged_if_it_ended_a_lease() {
+    let (locks, key) = (in_process(), LockKey::named("k"));
+    let (recorder, _guard) = Recorder::start();
+    assert!(locks.force_release(&key, "nobody has it").await.is_ok_and(|ended| !ended));
+    assert!(recorder.of("ekbatan.lock.forced").is_empty(), "nothing was ended");
+    let held = locks.acquire(&key, LONG).await.unwrap();
+    assert!(locks.force_release(&key, "a test").await.unwrap() && !held.is_held());
+    recorder.one("ekbatan.lock.forced");
 }
 
 #[tokio::test]
