@@ -56,6 +56,12 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
         None
     }
 
+    /// The key by the one name that its lock has, if keys of several names lead to one lock. Locks that
+    /// are taken together are taken in the order of these names.
+    fn named(&self, key: &LockKey) -> LockKey {
+        key.clone()
+    }
+
     /// The holder of the key, as the server knows it.
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError>;
 

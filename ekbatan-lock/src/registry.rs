@@ -141,11 +141,7 @@ impl<S> LockRegistry<S> {
     /// [`LockError::NoLocks`] if the key's shard has no locks, with the configuration to add;
     /// [`LockError::Shard`] if there is no such shard.
     pub fn of(&self, key: &LockKey) -> Result<&LockProvider, LockError> {
-        let inner = &self.inner;
-        let mut shard = key.shard().unwrap_or(inner.default);
-        if !inner.shards.contains_key(&shard) && inner.unknown == UnknownShard::DefaultShard {
-            shard = inner.default;
-        }
+        let (inner, shard) = (&self.inner, self.home_of(key));
         match inner.shards.get(&shard) {
             Some(Ok(provider)) => Ok(provider),
             Some(Err(advice)) => {
@@ -157,6 +153,14 @@ impl<S> LockRegistry<S> {
                 Err(LockError::Shard { key: key.clone(), source })
             }
         }
+    }
+
+    /// The shard whose locks a key is among.
+    fn home_of(&self, key: &LockKey) -> ShardIdentifier {
+        let inner = &self.inner;
+        let shard = key.shard().unwrap_or(inner.default);
+        let is_known = inner.shards.contains_key(&shard);
+        if is_known || inner.unknown != UnknownShard::DefaultShard { shard } else { inner.default }
     }
 
     /// Closes every provider; see [`LockProvider::close`].
@@ -177,6 +181,11 @@ impl<S: 'static> KeyedLockProvider for LockRegistry<S> {
 
     fn reenter(&self, key: &LockKey) -> Option<Lease> {
         self.of(key).ok()?.reenter(key)
+    }
+
+    /// A key without a shard, and one of an unknown shard, can lead to the locks of the default one.
+    fn named(&self, key: &LockKey) -> LockKey {
+        key.clone().on_shard(self.home_of(key))
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {

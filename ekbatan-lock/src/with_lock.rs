@@ -78,9 +78,11 @@ where
     P: KeyedLockProvider + ?Sized,
 {
     let asked = Instant::now();
-    let sorted: BTreeSet<&LockKey> = keys.iter().collect();
+    // In one order, so that two callers never wait for each other in a circle.
+    let sorted: BTreeSet<(LockKey, &LockKey)> =
+        keys.iter().map(|key| (provider.named(key), key)).collect();
     let mut guards = BTreeMap::new();
-    for key in sorted {
+    for (_, key) in sorted {
         let left = options.max_wait.saturating_sub(asked.elapsed());
         // A `max_wait` of zero means "try once". A wait that is used up must not become a try.
         let answer = if left.is_zero() && !options.max_wait.is_zero() {

@@ -315,3 +315,33 @@ async fn the_keys_of_all_shards_are_listed_once() {
     assert!(locks.list(10).await.unwrap().keys.is_empty());
     locks.close().await;
 }
+
+/// One lock has three names here: without a shard, of the default shard, and of an unknown one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_of_several_locks_do_not_wait_in_a_circle_whatever_their_keys_are_called() {
+    let members = ["a", "b"].map(|file| on(&format!("sqlite:{file}"), "provider: in-process"));
+    let yaml = shards(&members);
+    let lenient = yaml.replace("{sharding: {", "{sharding: {unknown-shard: default-shard, ");
+    let locks = connect(&lenient).await;
+    let shard = |member| ShardIdentifier::new(0, member).unwrap();
+    let plain = LockKey::named("k");
+    let (second, unknown) = (plain.clone().on_shard(shard(1)), plain.clone().on_shard(shard(9)));
+    let held = locks.acquire(&plain, LONG).await.unwrap();
+    let mut callers = tokio::task::JoinSet::new();
+    for (n, keys) in [[plain.clone(), second.clone()], [second, unknown]].into_iter().enumerate() {
+        let of_task = locks.clone();
+        callers.spawn(async move {
+            let options = LockOptions::wait(LONG).hold(LONG * 10);
+            of_task.with_locks(&keys, options, async |_| Ok::<_, ()>(())).await.map_err(drop)
+        });
+        support::until("it waits", async || locks_waiting(&locks, &plain).await == n + 1).await;
+    }
+    assert!(held.release().await);
+    while let Some(done) = callers.join_next().await {
+        done.unwrap().expect("nobody waits for ever");
+    }
+}
+
+async fn locks_waiting(locks: &impl KeyedLockProvider, key: &LockKey) -> usize {
+    locks.inspect(key).await.unwrap().map_or(0, |holder| holder.waiting_here)
+}
