@@ -186,7 +186,7 @@ mod tests {
             tokio::time::advance(Duration::from_millis(10)).await;
         }
         let left = backend.state().taken.len();
-        assert!(left >= FEW && left <= FEW * 3, "{left} keys");
+        assert!((FEW..=FEW * 3).contains(&left), "{left} keys");
         let prefixes = [String::new()];
         let standing = backend.list(&prefixes, usize::MAX).await.unwrap().len();
         assert!((FEW..FEW + 101).contains(&standing), "{standing} of them are held");
