@@ -47,8 +47,10 @@ impl KafkaBroker {
     /// The cluster at `kafka://HOST:9092`, or several servers of it, separated by commas. Connects when a
     /// node starts.
     pub fn new(url: impl AsRef<str>) -> Self {
+        let (servers, address_has_login) = Settings::servers(url.as_ref());
         let settings = Settings {
-            servers: Settings::servers(url.as_ref()),
+            servers,
+            address_has_login,
             login: None,
             tls: false,
             root_certificate: None,

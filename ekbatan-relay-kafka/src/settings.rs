@@ -24,6 +24,8 @@ pub enum KafkaLogin {
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) servers: String,
+    /// Whether the address has a login. It would be printed with the address, so it is not read there.
+    pub(crate) address_has_login: bool,
     pub(crate) login: Option<(KafkaLogin, String, String)>,
     pub(crate) tls: bool,
     pub(crate) root_certificate: Option<PathBuf>,
@@ -38,6 +40,11 @@ impl Settings {
     /// Fails if a setting cannot work.
     pub(crate) fn check(&self) -> Result<(), KafkaError> {
         let refuse = |setting, why: String| Err(KafkaError::Setting { setting, why });
+        if self.address_has_login {
+            let why =
+                "has a login, which is not read there; give `username` and `password` beside it";
+            return refuse("url", why.into());
+        }
         if self.most_bytes == 0 {
             return refuse("most_bytes", "is 0, so nothing could be sent; give at least 1".into());
         }
@@ -49,9 +56,14 @@ impl Settings {
         Ok(())
     }
 
-    /// Reads `kafka://HOST:PORT,HOST:PORT`; the scheme may be missing.
-    pub(crate) fn servers(url: &str) -> String {
-        url.trim_start_matches("kafka://").trim_end_matches('/').to_owned()
+    /// Reads `kafka://HOST:PORT,HOST:PORT`; the scheme may be missing. Returns the servers, and whether
+    /// there is a login before them.
+    pub(crate) fn servers(url: &str) -> (String, bool) {
+        let servers = url.trim_start_matches("kafka://").trim_end_matches('/');
+        match servers.rsplit_once('@') {
+            Some((_login, servers)) => (servers.to_owned(), true),
+            None => (servers.to_owned(), false),
+        }
     }
 
     fn auth(&self) -> AuthConfig {
@@ -93,16 +105,32 @@ impl Settings {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_setting_that_cannot_work_is_named() {
-        let settings = Settings {
+    fn settings() -> Settings {
+        Settings {
             servers: "a:9092".to_owned(),
+            address_has_login: false,
             login: None,
             tls: false,
             root_certificate: None,
             most_bytes: 1,
             ack_timeout: LONGEST_ACK_TIMEOUT,
-        };
+        }
+    }
+
+    #[test]
+    fn a_login_in_the_address_is_refused_and_not_shown() {
+        assert_eq!(Settings::servers("kafka://a:9092,b:9092/"), ("a:9092,b:9092".into(), false));
+        let url = "kafka://me:se,c@ret@a:9092";
+        assert_eq!(Settings::servers(url), ("a:9092".to_owned(), true));
+        let (servers, address_has_login) = Settings::servers(url);
+        let settings = Settings { servers, address_has_login, ..settings() };
+        let refused = settings.check().unwrap_err().to_string();
+        assert!(refused.contains("`url` has a login") && !refused.contains("ret"), "{refused}");
+    }
+
+    #[test]
+    fn a_setting_that_cannot_work_is_named() {
+        let settings = settings();
         assert!(settings.check().is_ok());
         let why = |settings: Settings| settings.check().unwrap_err().to_string();
         let empty = Settings { most_bytes: 0, ..settings.clone() };
