@@ -183,9 +183,12 @@ impl<S: 'static> KeyedLockProvider for LockRegistry<S> {
         self.of(key).ok()?.reenter(key)
     }
 
-    /// A key without a shard, and one of an unknown shard, can lead to the locks of the default one.
+    /// A key without a shard, and one of an unknown shard, can lead to the locks of the default one,
+    /// and several shards can have their locks in one place.
     fn named(&self, key: &LockKey) -> LockKey {
-        key.clone().on_shard(self.home_of(key))
+        let Ok(provider) = self.of(key) else { return key.clone() };
+        let first = self.shards().find(|(_, other)| other.is_same(provider));
+        key.clone().on_shard(first.map_or_else(|| self.home_of(key), |(shard, _)| shard))
     }
 
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {

@@ -316,32 +316,38 @@ async fn the_keys_of_all_shards_are_listed_once() {
     locks.close().await;
 }
 
-/// One lock has three names here: without a shard, of the default shard, and of an unknown one.
+/// One lock has four names here: without a shard, of the default shard, of an unknown one, and of a shard
+/// that has its locks in the same place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_of_several_locks_do_not_wait_in_a_circle_whatever_their_keys_are_called() {
-    let members = ["a", "b"].map(|file| on(&format!("sqlite:{file}"), "provider: in-process"));
+    let members = [("a", "test"), ("b", "other"), ("c", "test")].map(|(file, zone)| {
+        on(&format!("sqlite:{file}"), &format!("provider: in-process, zone: {zone}"))
+    });
     let yaml = shards(&members);
     let lenient = yaml.replace("{sharding: {", "{sharding: {unknown-shard: default-shard, ");
     let locks = connect(&lenient).await;
-    let shard = |member| ShardIdentifier::new(0, member).unwrap();
     let plain = LockKey::named("k");
-    let (second, unknown) = (plain.clone().on_shard(shard(1)), plain.clone().on_shard(shard(9)));
-    let held = locks.acquire(&plain, LONG).await.unwrap();
-    let mut callers = tokio::task::JoinSet::new();
-    for (n, keys) in [[plain.clone(), second.clone()], [second, unknown]].into_iter().enumerate() {
-        let of_task = locks.clone();
-        callers.spawn(async move {
-            let options = LockOptions::wait(LONG).hold(LONG * 10);
-            of_task.with_locks(&keys, options, async |_| Ok::<_, ()>(())).await.map_err(drop)
-        });
-        support::until("it waits", async || locks_waiting(&locks, &plain).await == n + 1).await;
+    let of = |member| plain.clone().on_shard(ShardIdentifier::new(0, member).unwrap());
+    for alias in [of(9), of(2)] {
+        let held = locks.acquire(&plain, LONG).await.unwrap();
+        assert!(locks.inspect(&alias).await.unwrap().is_some(), "it is the same lock");
+        assert!(locks.inspect(&of(1)).await.unwrap().is_none(), "it is another one");
+        let mut callers = tokio::task::JoinSet::new();
+        for (n, keys) in [[plain.clone(), of(1)], [of(1), alias]].into_iter().enumerate() {
+            let of_task = locks.clone();
+            callers.spawn(async move {
+                let options = LockOptions::wait(LONG).hold(LONG * 10);
+                of_task.with_locks(&keys, options, async |_| Ok::<_, ()>(())).await.map_err(drop)
+            });
+            let waiting = async || {
+                let holder = locks.inspect(&plain).await.unwrap();
+                holder.is_some_and(|holder| holder.waiting_here == n + 1)
+            };
+            support::until("it waits", waiting).await;
+        }
+        assert!(held.release().await);
+        while let Some(done) = callers.join_next().await {
+            done.unwrap().expect("nobody waits for ever");
+        }
     }
-    assert!(held.release().await);
-    while let Some(done) = callers.join_next().await {
-        done.unwrap().expect("nobody waits for ever");
-    }
-}
-
-async fn locks_waiting(locks: &impl KeyedLockProvider, key: &LockKey) -> usize {
-    locks.inspect(key).await.unwrap().map_or(0, |holder| holder.waiting_here)
 }
