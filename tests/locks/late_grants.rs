@@ -57,7 +57,8 @@ async fn a_take_that_arrives_late_leaves_no_grant(kind: Kind) {
     let place = Place::shared(kind).await;
     let proxy = place.proxy().await;
     let (locks, other) = (place.process_through(&proxy).await, place.process().await);
-    assert!(locks.acquire(&LockKey::named("open"), LONG).await.unwrap().release().await);
+    // Its connection is open. A release would have old rows deleted, which may still go on.
+    let _open = locks.acquire(&LockKey::named("open"), HOUR).await.unwrap();
     // The take is on its way for longer than its caller waits, and later statements overtake it.
     proxy.reset();
     proxy.set_delay(WAIT);
