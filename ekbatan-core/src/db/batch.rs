@@ -224,7 +224,8 @@ pub struct Committed {
     pub lane_wait: Duration,
     /// The position that a replica must have reached to show this commit. Set only if
     /// [`Execution::with_commit`](crate::action::Execution::with_commit) asks for it and the shard
-    /// has a replica, because it takes a round trip of its own.
+    /// has a replica, because it takes a round trip of its own, for which the deadline must leave
+    /// the time.
     pub token: Option<CommitToken>,
 }
 
