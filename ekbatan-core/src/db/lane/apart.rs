@@ -11,15 +11,12 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::in_flight::InFlight;
+use super::in_flight::{InFlight, Outcome};
 use super::lifecycle::TaskGuard;
 use super::tasks::TaskKind;
 use super::worker::Lane;
 use crate::db::driver::Connection;
 use crate::db::{CommitBatch, CommitError, DbError, DbErrorKind};
-
-/// The outcome of a batch; `None` as long as there is none.
-pub(super) type Outcome = Option<Result<(), CommitError>>;
 
 /// A commit that failed as a whole.
 struct SplitCommit<'a> {

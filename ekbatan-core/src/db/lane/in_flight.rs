@@ -7,6 +7,9 @@ use super::queue::CommitQueue;
 use super::sent_at::SentAt;
 use crate::db::{CommitError, Committed, DbError};
 
+/// The outcome of a batch; `None` as long as there is none.
+pub(super) type Outcome = Option<Result<(), CommitError>>;
+
 /// The batches that a lane has taken. If it is dropped with the lane, the next lane finds out
 /// which of them committed.
 pub(super) struct InFlight {

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
-use super::apart::Outcome;
 use super::batches::QueuedBatch;
-use super::in_flight::InFlight;
+use super::in_flight::{InFlight, Outcome};
 use super::queue::CommitQueue;
 use super::tasks::TaskKind;
 use crate::db::driver::{Connection, Driver, Route};
