@@ -15,7 +15,7 @@ use super::connection::PostgresConnection;
 use super::decode::{bind_arg, decode};
 use super::error::classify;
 use crate::db::fence::may_raise_new;
-use crate::db::{Arg, DbError, FenceRaise, Query, Rows, Syntax, TableInfo};
+use crate::db::{Arg, DbError, FenceRaise, Query, Rows, TableInfo};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// The function's error code for: a later token is stored, or may have been stored.
@@ -97,9 +97,7 @@ impl PostgresConnection {
     ) -> Result<Rows, DbError> {
         let columns: Vec<String> = (0..)
             .zip(&table.columns)
-            .map(|(n, column)| {
-                format!("c{n} {}", super::syntax::PostgresSyntax.quote(&column.db_type))
-            })
+            .map(|(n, column)| format!("c{n} {}", super::syntax::type_name(column)))
             .collect();
         // The text depends only on the table, so the server prepares it once.
         let sql = format!(

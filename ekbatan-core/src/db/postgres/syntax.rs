@@ -26,9 +26,14 @@ pub(super) fn assigned(expression: &str, column: &ColumnInfo) -> String {
     match column.db_type.as_str() {
         "json" | "jsonb" => format!("{expression}::{}", column.db_type),
         "timestamptz" => format!("({expression} AT TIME ZONE 'UTC')"),
-        _ if column.is_enum => format!("{expression}::{}", column.db_type),
+        _ if column.is_enum => format!("{expression}::{}", type_name(column)),
         _ => expression.to_owned(),
     }
+}
+
+/// The name of the column's type. That of an enum has its schema, and quotes where it needs them.
+pub(super) fn type_name(column: &ColumnInfo) -> String {
+    if column.is_enum { column.db_type.clone() } else { PostgresSyntax.quote(&column.db_type) }
 }
 
 impl Syntax for PostgresSyntax {
@@ -48,7 +53,7 @@ impl Syntax for PostgresSyntax {
         match column.db_type.as_str() {
             "timestamptz" => format!("({name} AT TIME ZONE 'UTC') = ANY(${n}::timestamp[])"),
             _ if column.is_enum => {
-                format!("{name} = ANY(${n}::text[]::{}[])", column.db_type)
+                format!("{name} = ANY(${n}::text[]::{}[])", type_name(column))
             }
             _ => format!("{name} = ANY(${n}::{}[])", wire_type(ty)),
         }
