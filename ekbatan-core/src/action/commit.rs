@@ -103,14 +103,14 @@ pub(super) async fn commit(
         }
     };
     tokio::spawn(working.instrument(span));
-    let mut waiting = WaitingCaller { first, action, start };
+    let mut waiting = WaitingCaller { first, action, start, is_answered: false };
     let committed = deadline.bound_begun(receiver).await.map(|result| {
         result.unwrap_or_else(|stopped| {
             Err(CommitFailure::Whole(CommitError::Unknown(action, stopped.to_string())))
         })
     });
     let committed = answer(committed, attempt, || waiting.withdraw());
-    waiting.first = None;
+    waiting.is_answered = true;
     let committed = committed?;
     attempt.close();
     release();
@@ -134,10 +134,11 @@ impl Start {
 /// A caller whose commit runs in another task. If it is dropped before a lane has taken the first
 /// batch, nothing is sent.
 struct WaitingCaller {
-    /// `None` once the caller has its answer.
+    /// The database that commits first; `None` if nothing is written.
     first: Option<Arc<Database>>,
     action: ActionId,
     start: Start,
+    is_answered: bool,
 }
 
 impl WaitingCaller {
@@ -150,7 +151,7 @@ impl WaitingCaller {
 
 impl Drop for WaitingCaller {
     fn drop(&mut self) {
-        if self.first.is_some() {
+        if !self.is_answered {
             self.withdraw();
         }
     }
@@ -226,7 +227,8 @@ impl CommittedOn {
     async fn with_token(self, attempt: &Attempt) -> Committed {
         let Self { mut committed, databases } = self;
         if attempt.wants_token {
-            committed.token = timely_token(&databases, attempt).await;
+            let token = attempt.deadline.bound(tokens(&databases)).await;
+            committed.token = token.unwrap_or_default();
         }
         committed
     }
@@ -272,14 +274,6 @@ async fn commit_batches(
         .record("ekbatan.commit.folded", all.folded)
         .record("ekbatan.commit.lane_wait_us", all.lane_wait.as_micros() as u64);
     Ok(CommittedOn { committed: all, databases: done })
-}
-
-/// [`tokens`], or none if the deadline of the call passes before.
-pub(super) async fn timely_token(
-    databases: &[Arc<Database>],
-    attempt: &Attempt,
-) -> Option<CommitToken> {
-    attempt.deadline.bound(tokens(databases)).await.unwrap_or_default()
 }
 
 /// The present positions of those shards that have a replica. A failure is logged: the commit

@@ -154,7 +154,7 @@ impl Drop for EndOfHandles {
             state.loan = None;
             return;
         }
-        // A handle runs a statement. No other one follows it.
+        // A handle runs a statement. What follows it is never committed.
         if let Ok(runtime) = Handle::try_current() {
             let state = self.0.clone();
             runtime.spawn(async move { state.lock().await.loan = None });

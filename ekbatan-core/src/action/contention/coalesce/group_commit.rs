@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span, field};
 
@@ -18,7 +20,9 @@ use crate::action::contention::conflict_tracker::ConflictTracker;
 use crate::action::contention::{Coalesced, HeldLease};
 use crate::action::effect::{Effect, EffectRunner};
 use crate::action::sent_births::SentBirths;
-use crate::db::{ActionId, CommitError, Committed, Database, DbError, DbErrorKind, OpenAction};
+use crate::db::{
+    ActionId, CommitError, CommitToken, Committed, Database, DbError, DbErrorKind, OpenAction,
+};
 use crate::domain::LockKey;
 use crate::shard::Fencing;
 
@@ -54,8 +58,8 @@ pub(super) enum GroupOutcome<G> {
     Committed {
         /// Without its token.
         committed: Committed,
-        /// The database of the group.
-        database: Arc<Database>,
+        /// The token of the group.
+        token: SharedToken,
         /// The number of members.
         members: usize,
         /// Completes when the call's effects have run, if it has any.
@@ -66,6 +70,9 @@ pub(super) enum GroupOutcome<G> {
     /// The database refused the member, or could not be reached.
     Refused(DbError),
 }
+
+/// The position that a replica must have reached to show the commit of a group.
+pub(super) type SharedToken = Shared<BoxFuture<'static, Option<CommitToken>>>;
 
 /// A call in the queue of its key.
 type Place<G> = QueuedCall<GroupRequest, GroupOutcome<G>>;
@@ -161,6 +168,9 @@ impl<G> GroupCommit<G> {
             .record("ekbatan.commit.folded", committed.folded)
             .record("ekbatan.commit.lane_wait_us", committed.lane_wait.as_micros() as u64);
         let members = self.members.len();
+        let databases = [database.clone()];
+        // Read once, when the first of those who want it waits for it.
+        let token = async move { tokens(&databases).await }.boxed().shared();
         let mut effects = Vec::new();
         for member in self.members {
             let committed = Committed { action: member.action, ..committed.clone() };
@@ -172,21 +182,21 @@ impl<G> GroupCommit<G> {
                 effects.push((member.effects, committed.clone(), member.wants_token, ran));
                 effects_done = Some(done);
             }
-            let database = database.clone();
+            let token = token.clone();
             let outcome =
-                GroupOutcome::Committed { committed, database, members, effects: effects_done };
+                GroupOutcome::Committed { committed, token, members, effects: effects_done };
             let _ = member.place.reply.send(outcome);
         }
         if let Some(lease) = self.lease {
             lease.release().await;
         }
         for (effects, mut committed, wants_token, ran) in effects {
-            let (runner, database) = (self.effects.clone(), database.clone());
+            let (runner, token) = (self.effects.clone(), token.clone());
             // A task for each call, as for calls that commit by themselves: no call waits for
             // the effects of another.
             let running = async move {
                 if wants_token {
-                    committed.token = tokens(&[database]).await;
+                    committed.token = token.await;
                 }
                 runner.run(effects, committed).await;
                 let _ = ran.send(());

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::group::{Coalescer, GroupGuard, MemberOutcome, QueuePlace};
 use super::group_commit::{GroupOutcome, GroupRequest, Member, RunMode};
 use super::guard::{GroupView, Standing};
-use crate::action::commit::{commit, raise_fences, timely_token};
+use crate::action::commit::{commit, raise_fences};
 use crate::action::contention::perform::{Perform, Performed, optimistic};
 use crate::action::contention::pessimistic::{pessimistic, take_lease};
 use crate::action::contention::{Coalesced, Leases, Pessimistic};
@@ -415,7 +415,7 @@ impl CoalescedCall<'_> {
     ) -> Result<Committed, AttemptError> {
         let attempt = self.call.attempt();
         match outcome {
-            GroupOutcome::Committed { mut committed, database, members, effects } => {
+            GroupOutcome::Committed { mut committed, token, members, effects } => {
                 tracing::Span::current().record("ekbatan.contention.group_size", members);
                 if members > 1 {
                     let tracker = &self.coalescer.tracker;
@@ -426,7 +426,7 @@ impl CoalescedCall<'_> {
                 result?;
                 attempt.close();
                 if attempt.wants_token {
-                    committed.token = timely_token(&[database], attempt).await;
+                    committed.token = attempt.deadline.bound(token).await.unwrap_or_default();
                 }
                 if let Some(effects) = effects {
                     // A deadline that passes now ends the wait, not the effects.
