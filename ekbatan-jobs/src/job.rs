@@ -99,7 +99,8 @@ impl<'c> RunContext<'c> {
     /// Whether a run for a later slot has begun.
     pub(crate) async fn is_overtaken(&self) -> Result<bool, ReadError> {
         let runs = self.executor.databases().repository::<RunRow>().on_shard(self.shard);
-        let begun = [RunState::Running, RunState::Done, RunState::Failed];
+        // One that has failed leaves the work to this one.
+        let begun = [RunState::Running, RunState::Done];
         let later = RunRow::JOB.eq(self.job) & RunRow::SLOT.gt(self.run.slot);
         runs.exists_where(later & RunRow::STATE.is_in(begun)).await
     }

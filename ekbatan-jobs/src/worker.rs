@@ -168,8 +168,9 @@ impl Worker {
                     let id = run.id.uuid();
                     work.unanswered.insert(id);
                     let started = self.store.start(&job, run, node).await?;
-                    work.unanswered.remove(&id);
+                    // Without a run, an earlier start of it may be the one that counts.
                     if let Some(run) = started {
+                        work.unanswered.remove(&id);
                         work.held.insert(run.id.uuid(), run.clone());
                         work.runs.spawn(self.runner.clone().run(known.clone(), job, run));
                     }

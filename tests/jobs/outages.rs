@@ -16,13 +16,13 @@ on_every_database! {
     a_start_whose_answer_was_lost_counts_no_attempt,
 }
 
-/// An executor whose connections a test stalls and cuts.
-async fn proxied(scene: &Scene) -> (ActionExecutor, Proxy) {
+/// An executor whose connections a test stalls and cuts. It waits so long for an answer.
+async fn proxied(scene: &Scene, longest: Duration) -> (ActionExecutor, Proxy) {
     let url = &scene.scratch.url;
     let server = url.rsplit('@').next().unwrap().split('/').next().unwrap();
     let proxy = Proxy::start(server).await.unwrap();
     let config = support::ScratchDatabase::config_of(&proxy.url_for(url));
-    let config = config.read_timeout(Duration::from_secs(3)).commit_timeout(Duration::from_secs(3));
+    let config = config.read_timeout(longest).commit_timeout(longest);
     let databases = Databases::connect(&config.into()).await.unwrap();
     (executor(&databases).await, proxy)
 }
@@ -33,7 +33,7 @@ async fn run_now(scene: &Scene) {
 
 async fn a_drain_ends_although_the_server_does_not_answer(scene: &Scene) {
     const RUNS: usize = 40;
-    let (executor, proxy) = proxied(scene).await;
+    let (executor, proxy) = proxied(scene, Duration::from_secs(3)).await;
     let endless = Report::new(|_| std::future::pending().boxed());
     let options = JobOptions::default().overlap(Overlap::Allow);
     let node = node(&executor).job_with(rarely(), endless.clone(), options).start().await.unwrap();
@@ -49,7 +49,7 @@ async fn a_drain_ends_although_the_server_does_not_answer(scene: &Scene) {
 }
 
 async fn a_start_whose_answer_was_lost_counts_no_attempt(scene: &Scene) {
-    let (executor, proxy) = proxied(scene).await;
+    let (executor, proxy) = proxied(scene, Duration::from_secs(600)).await;
     let job = Report::writing();
     let options = JobOptions::default().attempts(1);
     let _node = node(&executor).job_with(rarely(), job, options).start().await.unwrap();
