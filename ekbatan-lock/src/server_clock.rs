@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::{BackendError, FailureKind};
+
 /// How long a reading is relied on for when a take is given up: the clocks may run at different
 /// speeds.
 const FRESH: Duration = Duration::from_secs(600);
@@ -33,11 +35,6 @@ impl ServerClock {
         *self.reading() = Some(ClockReading { before, after: Instant::now(), micros });
     }
 
-    /// Forgets the reading, because the clock may have been set since.
-    pub(crate) fn forget(&self) {
-        *self.reading() = None;
-    }
-
     /// When the clock shows this time, or a little earlier. Now, if nothing was read.
     pub(crate) fn moment_of(&self, micros: i64) -> Instant {
         let Some(read) = *self.reading() else { return Instant::now() };
@@ -54,8 +51,21 @@ impl ServerClock {
         (since < FRESH).then(|| read.micros.saturating_add(later))
     }
 
+    /// Whether there is a reading that can be relied on.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.shows_after(Duration::ZERO).is_some()
+    }
+
     fn reading(&self) -> MutexGuard<'_, Option<ClockReading>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The error of a reading. No key was asked for, so there is no doubt about one.
+pub(crate) fn not_read(error: BackendError) -> BackendError {
+    match error.kind() {
+        FailureKind::InDoubt => BackendError::unavailable(error.to_string()),
+        _ => error,
     }
 }
 
@@ -74,8 +84,5 @@ mod tests {
         assert_eq!(clock.shows_after(Duration::from_secs(10)), Some(16_000_000));
         tokio::time::advance(FRESH).await;
         assert_eq!(clock.shows_after(Duration::ZERO), None, "the clocks may differ by now");
-        clock.note(Instant::now(), 1);
-        clock.forget();
-        assert_eq!(clock.shows_after(Duration::ZERO), None);
     }
 }

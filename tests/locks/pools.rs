@@ -6,7 +6,7 @@ use ekbatan::config::DataSourceConfig;
 use ekbatan::lock::{
     KeyedLockProvider, LockError, LockKey, LockProvider, MySqlLocks, PostgresLocks,
 };
-use futures_util::future::select_all;
+use futures_util::future::{join_all, select_all};
 
 use crate::providers::Kind;
 use crate::sql::place::Place;
@@ -15,22 +15,25 @@ on_providers! {
     |kind| kind;
     [postgres_lease, mysql_lease, mariadb_lease]
     a_connection_is_waited_for_as_long_as_configured,
+    the_time_of_a_take_begins_when_it_has_a_connection,
+}
+
+async fn leases(kind: Kind, config: DataSourceConfig) -> LockProvider {
+    if kind == Kind::PostgresLease {
+        let database = PostgresLocks::open(&config).await.unwrap();
+        LockProvider::new(database.leases().await.unwrap(), "test")
+    } else {
+        let database = MySqlLocks::open(&config).await.unwrap();
+        let database = database.eventlog(config.url.rsplit('/').next().unwrap());
+        LockProvider::new(database.leases().await.unwrap(), "test")
+    }
 }
 
 async fn a_connection_is_waited_for_as_long_as_configured(kind: Kind) {
     let place = Place::shared(kind).await;
     let proxy = place.proxy().await;
-    let url = proxy.url_for(&place.url);
-    let timeout = Duration::from_secs(1);
-    let config = DataSourceConfig::new(&url).maximum_pool_size(1).connection_timeout(timeout);
-    let locks = if kind == Kind::PostgresLease {
-        let database = PostgresLocks::open(&config).await.unwrap();
-        LockProvider::new(database.leases().await.unwrap(), "test")
-    } else {
-        let database = MySqlLocks::open(&config).await.unwrap();
-        let database = database.eventlog(url.rsplit('/').next().unwrap());
-        LockProvider::new(database.leases().await.unwrap(), "test")
-    };
+    let config = DataSourceConfig::new(proxy.url_for(&place.url)).maximum_pool_size(1);
+    let locks = leases(kind, config.connection_timeout(Duration::from_secs(1))).await;
     let key = LockKey::named("k");
     // A release would have old rows deleted, by a statement that may still run.
     assert!(locks.inspect(&key).await.unwrap().is_none());
@@ -39,4 +42,26 @@ async fn a_connection_is_waited_for_as_long_as_configured(kind: Kind) {
     let looks = (0..2).map(|_| Box::pin(locks.inspect(&key)));
     let (first, ..) = select_all(looks).await;
     assert!(matches!(first, Err(LockError::Unavailable { .. })), "{first:?}");
+}
+
+/// Each statement takes a second, and many takes wait for the only connection: longer than a server
+/// of MySQL has for its answer here.
+async fn the_time_of_a_take_begins_when_it_has_a_connection(kind: Kind) {
+    let place = Place::shared(kind).await;
+    let proxy = place.proxy().await;
+    let config = DataSourceConfig::new(proxy.url_for(&place.url)).maximum_pool_size(1);
+    let config = config.connection_timeout(Duration::from_secs(600));
+    let locks = leases(kind, config.read_timeout(Duration::from_secs(8))).await;
+    let taken = |n: usize| {
+        let (locks, key) = (locks.clone(), LockKey::named(&format!("busy {n}")));
+        async move { locks.try_acquire(&key, Duration::from_secs(600), Duration::from_secs(600)).await }
+    };
+    let first = taken(0).await.unwrap().unwrap();
+    proxy.set_delay(Duration::from_millis(700));
+    let all = join_all((1..16).map(taken)).await;
+    proxy.set_delay(Duration::ZERO);
+    for answer in all {
+        assert!(answer.unwrap().unwrap().release().await);
+    }
+    assert!(first.release().await);
 }

@@ -70,10 +70,10 @@ pub(super) async fn hold(
         // released at once.
         let reentering = server.queue.reentering(&hold);
         // If a waiter is gone, its lease is dropped, which releases it.
-        let arrived = waiter.answer.send(Ok(Some(lease))).is_ok();
+        let mut arrived = waiter.answer.send(Ok(Some(lease))).is_ok();
         for (within, lease) in reentering {
             increment(&counts.reentered);
-            let _ = within.answer.send(Ok(Some(lease)));
+            arrived |= within.answer.send(Ok(Some(lease))).is_ok();
         }
         if arrived {
             server.queue.answer_tries(|| Ok(None));

@@ -30,7 +30,7 @@ use super::pool::MySqlLockPool;
 use super::sql::{MICROS, MILLIS, NEVER, begins_with, micros, text, texts, uuid};
 use super::tables::{LEASES, full_name};
 use crate::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
-use crate::server_clock::ServerClock;
+use crate::server_clock::{ServerClock, not_read};
 use crate::{
     Attempt, BackendError, Grant, GrantExtension, GrantRequest, Holder, LockBackend, Released,
 };
@@ -116,25 +116,28 @@ impl LeaseRows {
         )
     }
 
-    /// When a take that is sent now is given up, by the server's clock, or a little earlier.
-    async fn latest(&self) -> Result<i64, BackendError> {
-        if let Some(latest) = self.clock.shows_after(self.pool.answer()) {
-            return Ok(latest);
-        }
+    async fn read_clock(&self) -> Result<(), BackendError> {
         let asked = Instant::now();
-        let sets = self.pool.run("asking for the time", &format!("SELECT {MICROS}")).await?;
-        if let Some(row) = row(&sets, 0) {
-            self.clock.note(asked, value(row, 0)?);
-        }
-        Ok(self.clock.shows_after(self.pool.answer()).unwrap_or(i64::MAX))
+        let sets = self.pool.run("asking for the time", &format!("SELECT {MICROS}")).await;
+        let sets = sets.map_err(not_read)?;
+        let Some(row) = row(&sets, 0) else {
+            return Err(BackendError::new("asking for the time: the server returned no row"));
+        };
+        self.clock.note(asked, value(row, 0)?);
+        Ok(())
     }
 
     async fn take(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         let mut again = true;
         loop {
-            let (latest, asked) = (self.latest().await?, Instant::now());
-            let sets =
-                self.pool.run("taking a lease", &self.take_sql(key, request, latest)).await?;
+            if !self.clock.is_fresh() {
+                self.read_clock().await?;
+            }
+            let connection = self.pool.usable().await?;
+            // The time of a take does not begin before there is a connection for it.
+            let Some(latest) = self.clock.shows_after(self.pool.answer()) else { continue };
+            let (sql, asked) = (self.take_sql(key, request, latest), Instant::now());
+            let sets = MySqlLockPool::run_over(connection, "taking a lease", &sql).await?;
             let Some(row) = row(&sets, 1) else {
                 return Err(BackendError::new("taking a lease: the server returned no row"));
             };

@@ -95,13 +95,25 @@ impl MySqlLockPool {
         what: &str,
         sql: &str,
     ) -> Result<Vec<StatementResult>, BackendError> {
-        let connection = self.connection().await;
-        let mut connection = connection.map_err(|error| match error {
+        Self::run_over(self.usable().await?, what, sql).await
+    }
+
+    /// A connection, once the locks are open.
+    pub(super) async fn usable(&self) -> Result<Object<MySqlLockManager>, BackendError> {
+        self.connection().await.map_err(|error| match error {
             MySqlLocksError::Backend(error) => error,
             // When the locks were opened, the address led to a server that is safe. It may again,
             // as after a fail-over.
             other => BackendError::unavailable(other.to_string()),
-        })?;
+        })
+    }
+
+    /// The same as [`run`](Self::run) over a connection.
+    pub(super) async fn run_over(
+        mut connection: Object<MySqlLockManager>,
+        what: &str,
+        sql: &str,
+    ) -> Result<Vec<StatementResult>, BackendError> {
         let mut tries = 1;
         loop {
             match connection.run(what, sql).await {

@@ -24,7 +24,8 @@ use super::cleaning::RowCleaner;
 use super::error::was_too_late;
 use super::lease_waiters::{BlindOnDrop, LeaseWaiters};
 use super::listener::HandOverListener;
-use super::pool::{ANSWER, PostgresLockPool, TypedValue};
+use super::pool::{ANSWER, Late, PostgresLockPool, TypedValue};
+use crate::server_clock::not_read;
 use crate::{
     Attempt, BackendError, Grant, GrantExtension, GrantRequest, HandOver, Holder, LockBackend,
     Released,
@@ -173,7 +174,12 @@ impl LeaseRows {
         let waits = request.waits && self.waiters.is_looking();
         let mut again = true;
         let (sent, rows) = loop {
-            let latest = self.latest().await?;
+            if !self.waiters.clock.is_fresh() {
+                self.read_clock().await?;
+            }
+            let connection = self.pool.connection().await?;
+            // The time of a take does not begin before there is a connection for it.
+            let Some(latest) = self.waiters.clock.shows_after(ANSWER) else { continue };
             let values: [TypedValue<'_>; 10] = [
                 (&key, Type::TEXT),
                 (&request.owner, Type::UUID),
@@ -186,13 +192,13 @@ impl LeaseRows {
                 (&self.durable, Type::BOOL),
                 (&latest, Type::INT8),
             ];
-            let taken = self.pool.timed_rows("taking a lease", TAKE, &values).await;
-            if taken.as_ref().is_err_and(was_too_late) {
+            let what = "taking a lease";
+            let taken =
+                self.pool.timed_rows_over(connection, what, TAKE, &values, Late::Cancelled).await;
+            if taken.as_ref().is_err_and(was_too_late) && std::mem::take(&mut again) {
                 // The clock was set since it was read.
-                self.waiters.clock.forget();
-                if std::mem::take(&mut again) {
-                    continue;
-                }
+                self.read_clock().await?;
+                continue;
             }
             break taken?;
         };
@@ -219,16 +225,14 @@ impl LeaseRows {
         Ok(Attempt::Busy(Some(Duration::from_micros(rest))))
     }
 
-    /// When a take that is sent now is given up, by the server's clock, or a little earlier.
-    async fn latest(&self) -> Result<i64, BackendError> {
-        if let Some(latest) = self.waiters.clock.shows_after(ANSWER) {
-            return Ok(latest);
-        }
-        let (sent, rows) = self.pool.timed_rows("asking for the time", CLOCK, &[]).await?;
-        if let Some(row) = rows.first() {
-            self.waiters.clock.note(sent, row.get(0));
-        }
-        Ok(self.waiters.clock.shows_after(ANSWER).unwrap_or(i64::MAX))
+    async fn read_clock(&self) -> Result<(), BackendError> {
+        let what = "asking for the time";
+        let (sent, rows) = self.pool.timed_rows(what, CLOCK, &[]).await.map_err(not_read)?;
+        let Some(row) = rows.first() else {
+            return Err(BackendError::new("asking for the time: the server returned no row"));
+        };
+        self.waiters.clock.note(sent, row.get(0));
+        Ok(())
     }
 
     /// Looks at all keys that the process waits for, in one statement.

@@ -110,6 +110,18 @@ impl PostgresLockPool {
         values: &[TypedValue<'_>],
     ) -> Result<(Instant, Vec<Row>), BackendError> {
         let connection = self.connection().await?;
+        self.timed_rows_over(connection, what, sql, values, Late::Left).await
+    }
+
+    /// The same over a connection.
+    pub(super) async fn timed_rows_over(
+        &self,
+        connection: Object,
+        what: &'static str,
+        sql: &str,
+        values: &[TypedValue<'_>],
+        late: Late,
+    ) -> Result<(Instant, Vec<Row>), BackendError> {
         let sent = Instant::now();
         let answer = self.ask(&connection, sql, values);
         match tokio::time::timeout(ANSWER, answer).await {
@@ -121,7 +133,10 @@ impl PostgresLockPool {
                 Err(failed(what, &error))
             }
             Err(_) => {
-                self.cancel(Object::take(connection));
+                let connection = Object::take(connection);
+                if late == Late::Cancelled {
+                    self.cancel(connection);
+                }
                 Err(BackendError::in_doubt(format!("{what}: no answer within {ANSWER:?}")))
             }
         }
@@ -165,6 +180,16 @@ impl PostgresLockPool {
         committed?;
         Ok(rows)
     }
+}
+
+/// What becomes of a statement that has no answer in time. Its connection is closed in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Late {
+    /// The server is told to cancel it.
+    Cancelled,
+    /// It is carried out at some time. If it waits for a standby, to cancel it would publish what the
+    /// standby does not have.
+    Left,
 }
 
 /// Prepares a new connection to the server itself. Returns `false` if a pooler may be in
