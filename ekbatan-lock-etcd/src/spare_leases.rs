@@ -117,23 +117,22 @@ impl SpareLeases {
     async fn grant_one(self: Arc<Self>, seconds: i64) {
         let id = fastrand::i64(1..);
         let granted = self.leases.grant(id, seconds.saturating_add(LONGER)).await;
-        let closed = {
-            let mut state = self.state();
-            state.ordered -= 1;
-            state.closed
-        };
-        if closed {
+        if let Err(error) = &granted {
+            tracing::debug!(%error, "a lease was not granted in advance");
+        }
+        if !self.has_kept(id, seconds, granted.ok()) {
             drop(self.leases.revoke(id).await);
-            return;
         }
+    }
+
+    /// Keeps a lease that ends then, unless no more are used.
+    fn has_kept(&self, id: i64, seconds: i64, ends: Option<Instant>) -> bool {
         let mut state = self.state();
-        match granted {
-            Ok(ends) => {
-                let fresh_until = ends.checked_sub(left(seconds)).unwrap_or(ends);
-                state.ready.push_back(Spare { id, seconds, fresh_until, ends });
-            }
-            Err(error) => tracing::debug!(%error, "a lease was not granted in advance"),
-        }
+        state.ordered -= 1;
+        let Some(ends) = ends.filter(|_| !state.closed) else { return !state.closed };
+        let fresh_until = ends.checked_sub(left(seconds)).unwrap_or(ends);
+        state.ready.push_back(Spare { id, seconds, fresh_until, ends });
+        true
     }
 
     /// No panic can leave the state inconsistent.
