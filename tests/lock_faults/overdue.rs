@@ -56,10 +56,10 @@ async fn is_free_after_the_hold(kind: Kind, server: &LockServer, worker: Worker,
 }
 
 /// So long that a session has told its server when the lock ends before its process stands still.
-const SHORT: Duration = Duration::from_secs(8);
+const SHORT: Duration = Duration::from_secs(16);
 
 /// Longer than a session takes to tell its server when a lock ends.
-const TOLD: Duration = Duration::from_secs(4);
+const TOLD: Duration = Duration::from_secs(6);
 
 async fn a_key_that_was_handed_on_gets_free_as_its_new_holder_asked(kind: Kind) {
     let (server, ledger) = (LockServer::shared(kind).await, Ledger::create().await);
