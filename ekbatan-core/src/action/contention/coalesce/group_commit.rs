@@ -58,8 +58,8 @@ pub(super) enum GroupOutcome<G> {
     Committed {
         /// Without its token.
         committed: Committed,
-        /// The token of the group.
-        token: SharedToken,
+        /// The token of the group, for a member that wants it.
+        token: Option<SharedToken>,
         /// The number of members.
         members: usize,
         /// Completes when the call's effects have run, if it has any.
@@ -168,21 +168,23 @@ impl<G> GroupCommit<G> {
             .record("ekbatan.commit.folded", committed.folded)
             .record("ekbatan.commit.lane_wait_us", committed.lane_wait.as_micros() as u64);
         let members = self.members.len();
-        let databases = [database.clone()];
         // Read once, when the first of those who want it waits for it.
-        let token = async move { tokens(&databases).await }.boxed().shared();
+        let token = self.members.iter().any(|member| member.wants_token).then(|| {
+            let databases = [database.clone()];
+            async move { tokens(&databases).await }.boxed().shared()
+        });
         let mut effects = Vec::new();
         for member in self.members {
             let committed = Committed { action: member.action, ..committed.clone() };
+            let token = token.clone().filter(|_| member.wants_token);
             // The outcome is known now, also to effects that ask for it.
             drop(member.open);
             let mut effects_done = None;
             if !member.effects.is_empty() {
                 let (ran, done) = oneshot::channel();
-                effects.push((member.effects, committed.clone(), member.wants_token, ran));
+                effects.push((member.effects, committed.clone(), token.clone(), ran));
                 effects_done = Some(done);
             }
-            let token = token.clone();
             let outcome =
                 GroupOutcome::Committed { committed, token, members, effects: effects_done };
             let _ = member.place.reply.send(outcome);
@@ -190,12 +192,12 @@ impl<G> GroupCommit<G> {
         if let Some(lease) = self.lease {
             lease.release().await;
         }
-        for (effects, mut committed, wants_token, ran) in effects {
-            let (runner, token) = (self.effects.clone(), token.clone());
+        for (effects, mut committed, token, ran) in effects {
+            let runner = self.effects.clone();
             // A task for each call, as for calls that commit by themselves: no call waits for
             // the effects of another.
             let running = async move {
-                if wants_token {
+                if let Some(token) = token {
                     committed.token = token.await;
                 }
                 runner.run(effects, committed).await;

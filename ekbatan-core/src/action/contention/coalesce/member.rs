@@ -425,7 +425,7 @@ impl CoalescedCall<'_> {
                 let Some(Joined { result, .. }) = joined else { return Err(stopped()) };
                 result?;
                 attempt.close();
-                if attempt.wants_token {
+                if let Some(token) = token {
                     committed.token = attempt.deadline.bound(token).await.unwrap_or_default();
                 }
                 if let Some(effects) = effects {
