@@ -34,7 +34,7 @@ async fn a_row_of_a_view_is_changed_once(db: &TestDatabase) {
     let drunk = cups.update(poured.clone().apply(|cup| cup.sips += 1)).await.unwrap();
     assert_eq!(cups.get(poured.id).await.unwrap(), drunk);
     assert_eq!((drunk.sips, drunk.version()), (1, 2));
-    // Whoever read the row before does not change it.
+    // The database refuses a change that is based on the earlier version.
     cups.update(poured.apply(|cup| cup.sips += 1)).await.unwrap_err();
     assert_eq!(cups.find_all().await.unwrap(), [drunk]);
 }

@@ -134,7 +134,7 @@ async fn a_replica_is_rejected() {
     assert!(refused.to_string().contains("address of the primary"), "{refused}");
 }
 
-/// Whoever gives up waiting does not say so.
+/// A waiter that gives up sends nothing to the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn registrations_of_waiters_that_gave_up_do_not_pile_up_in_a_session() {
     let place = Place::shared(Kind::PostgresSession).await;

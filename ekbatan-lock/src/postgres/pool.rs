@@ -185,10 +185,10 @@ impl PostgresLockPool {
 /// What becomes of a statement that has no answer in time. Its connection is closed in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Late {
-    /// The server is told to cancel it.
+    /// The pool has the server cancel the statement.
     Cancelled,
-    /// It is carried out at some time. If it waits for a standby, to cancel it would publish what the
-    /// standby does not have.
+    /// The server carries the statement out some time. If that waits for a standby, a cancellation
+    /// would publish what the standby does not have.
     Left,
 }
 
