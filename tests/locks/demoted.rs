@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use crate::pooler::{Greeting, balanced};
 use crate::providers::{Kind, LONG, on_mysql, on_postgres};
 use crate::redis::{asked, connection};
 use crate::sql::place::{Place, Server};
@@ -107,19 +108,45 @@ async fn a_waiter_leaves_a_replica(kind: Kind) {
     let url = primary.create_database().await.unwrap();
     let proxy = Proxy::start(("127.0.0.1", primary.port())).await.unwrap();
     let locks = on_postgres(kind, &proxy.url_for(&url)).await;
+    // Open connections stay with the replica.
+    led_to_a_replica(&primary, &proxy, &locks, async || ()).await;
+}
+
+/// A replica refuses the transaction that a statement needs there before the statement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_of_postgres_a_waiter_leaves_a_replica() {
+    let primary = PostgresServer::start().await.unwrap();
+    let url = primary.create_database().await.unwrap();
+    let proxy = Proxy::start(("127.0.0.1", primary.port())).await.unwrap();
+    let pooled = balanced(&proxy.url_for(&url), 1, Greeting::OfThePooler).await;
+    let locks = on_postgres(Kind::PostgresLease, &pooled).await;
+    led_to_a_replica(&primary, &proxy, &locks, async || {
+        // The pooler keeps its connection to the replica.
+        proxy.cut();
+        proxy.restore();
+    })
+    .await;
+}
+
+async fn led_to_a_replica(
+    primary: &PostgresServer,
+    proxy: &Proxy,
+    locks: &LockProvider,
+    back: impl AsyncFnOnce(),
+) {
     assert!(locks.acquire(&LockKey::named("k"), LONG).await.unwrap().release().await);
-    let (mut leases, leading) = leads(&locks);
+    let (mut leases, leading) = leads(locks);
     let first = next(&mut leases).await;
     let replica = primary.start_replica().await.unwrap();
 
     proxy.lead_to(("127.0.0.1", replica.port())).await.unwrap();
     proxy.cut();
     proxy.restore();
-    let waiter = waits(&locks, "k");
+    let waiter = waits(locks, "k");
     tokio::time::timeout(OUTAGE, first.lost()).await.expect("the leader cannot renew its term");
     assert!(!waiter.is_finished() && !leading.is_finished());
-    // Open connections stay with the replica.
     proxy.lead_to(("127.0.0.1", primary.port())).await.unwrap();
+    back().await;
     assert!(waiter.await.unwrap().release().await);
     next(&mut leases).await;
     leading.abort();

@@ -105,9 +105,16 @@ async fn serve(
                 Some(server) => server,
                 None => shared.lock().await,
             };
-            let (connection, _) = server.as_mut().unwrap();
-            connection.write_all(&asked).await?;
-            let (answered, within) = answer(connection).await?;
+            let Some((connection, _)) = server.as_mut() else { return Ok(()) };
+            let sent = connection.write_all(&asked).await;
+            let (answered, within) = match sent.and(answer(connection).await) {
+                Ok(answered) => answered,
+                // The next client gets another connection.
+                Err(error) => {
+                    *server = None;
+                    return Err(error);
+                }
+            };
             client.write_all(&answered).await?;
             if !within {
                 break;

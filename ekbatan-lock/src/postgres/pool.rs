@@ -175,8 +175,13 @@ impl PostgresLockPool {
             client.query_typed(sql, values),
             client.batch_execute("COMMIT"),
         );
-        begun?;
-        let rows = answer?;
+        let rows = match (begun, answer) {
+            // A standby refuses a transaction that writes as something that it cannot do, and the statement
+            // because it is a standby.
+            (Err(_), Err(error)) if is_of_a_replica(&error) => return Err(error),
+            (Err(error), _) => return Err(error),
+            (Ok(()), answer) => answer?,
+        };
         committed?;
         Ok(rows)
     }
