@@ -29,46 +29,7 @@ use syn::{DeriveInput, parse_macro_input};
 
 /// Derives `Model`: a struct is one row of a table, with events and dates.
 ///
-/// ```
-/// use ekbatan_core::domain::{Entity, Id};
-/// use ekbatan_macros::{Event, Model, State};
-/// use serde::{Deserialize, Serialize};
-///
-/// #[derive(Debug, Clone, PartialEq, Model)]
-/// #[model(table = "wallets", event = WalletEvent)]
-/// pub struct Wallet {
-///     pub id: Id<Wallet>,
-///     #[column(name = "owner")]
-///     pub owner_name: String,
-///     #[column(json)]
-///     pub limits: Limits,
-///     pub state: WalletState,
-/// }
-///
-/// /// Any serde type, stored in one JSON column.
-/// #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-/// pub struct Limits {
-///     pub daily: i64,
-/// }
-///
-/// #[derive(Debug, Clone, PartialEq, State)]
-/// pub enum WalletState {
-///     Open,
-///     Deleted,
-/// }
-///
-/// #[derive(Debug, Clone, Serialize, Event)]
-/// pub enum WalletEvent {
-///     #[event(name = "WalletOpened")]
-///     Opened { owner_name: String },
-/// }
-///
-/// let columns: Vec<&str> = Wallet::TABLE.columns.iter().map(|column| column.name).collect();
-/// assert_eq!(
-///     columns,
-///     ["id", "owner", "limits", "state", "version", "created_date", "updated_date"]
-/// );
-/// ```
+#[doc = include_str!("../docs/model.md")]
 ///
 /// The struct must have named fields, no generics, an `id` and a `state`. The framework
 /// manages the columns `version`, `created_date` and `updated_date`: the table has them,
@@ -97,26 +58,7 @@ pub fn derive_model(input: TokenStream) -> TokenStream {
 
 /// Derives `Entity`: a struct is one row of a table, without events and dates.
 ///
-/// ```
-/// use ekbatan_core::domain::{Entity, Id};
-/// use ekbatan_macros::{Entity, State};
-///
-/// #[derive(Debug, Clone, PartialEq, Entity)]
-/// #[entity(table = "billing.counters", name = "Counter")]
-/// pub struct Counter {
-///     pub id: Id<Counter>,
-///     pub count: i64,
-///     pub state: Life,
-/// }
-///
-/// #[derive(Debug, Clone, PartialEq, State)]
-/// pub enum Life {
-///     Active,
-/// }
-///
-/// assert_eq!(Counter::TABLE.full_name(), "billing.counters");
-/// assert_eq!(Counter::TABLE.model, "Counter");
-/// ```
+#[doc = include_str!("../docs/entity.md")]
 ///
 /// This is [`Model`](derive@Model) without `event`, and without the columns
 /// `created_date` and `updated_date`. The attribute on the struct is `#[entity(table =
@@ -129,31 +71,7 @@ pub fn derive_entity(input: TokenStream) -> TokenStream {
 /// Derives `Event`: an enum of a model's events, each stored under the name in its
 /// attribute.
 ///
-/// ```
-/// use ekbatan_core::domain::Event;
-/// use ekbatan_macros::Event;
-/// use serde::Serialize;
-///
-/// #[derive(Debug, Clone, Serialize, Event)]
-/// pub enum WalletEvent {
-///     #[event(name = "WalletMoneyDeposited", version = 2)]
-///     MoneyDeposited { amount: i64 },
-///     #[event(name = "WalletMoved")]
-///     Moved(Moved),
-///     #[event(name = "WalletClosed")]
-///     Closed,
-/// }
-///
-/// #[derive(Debug, Clone, Serialize)]
-/// pub struct Moved {
-///     pub to: String,
-/// }
-///
-/// let moved = WalletEvent::Moved(Moved { to: "eu".into() });
-/// assert_eq!(moved.event_name().name, "WalletMoved");
-/// assert_eq!(moved.payload().unwrap().to_string(), r#"{"to":"eu"}"#);
-/// assert_eq!(WalletEvent::Closed.payload().unwrap().to_string(), "{}");
-/// ```
+#[doc = include_str!("../docs/event.md")]
 ///
 /// # On a variant: `#[event(..)]`
 ///
@@ -170,21 +88,7 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 
 /// Derives `State`: an enum without data is the state of a row.
 ///
-/// ```
-/// use ekbatan_core::domain::{SoftDelete, State};
-/// use ekbatan_macros::State;
-///
-/// #[derive(Debug, Clone, PartialEq, State)]
-/// pub enum WalletState {
-///     Open,
-///     PendingReview,
-///     #[state(name = "DELETED")]
-///     Closed,
-/// }
-///
-/// assert_eq!(WalletState::PendingReview.as_str(), "PENDING_REVIEW");
-/// assert_eq!(WalletState::deleted(), WalletState::Closed);
-/// ```
+#[doc = include_str!("../docs/state.md")]
 ///
 /// A variant is stored as its name in `SCREAMING_SNAKE_CASE`, or as `#[state(name =
 /// "..")]` says, with at most 24 characters. If a variant is stored as `DELETED`, rows
@@ -197,24 +101,7 @@ pub fn derive_state(input: TokenStream) -> TokenStream {
 
 /// Derives `Field`: an enum without data, or a newtype, fits one column.
 ///
-/// ```
-/// use ekbatan_core::domain::{Field, Value};
-/// use ekbatan_macros::Field;
-///
-/// #[derive(Debug, Clone, PartialEq, Field)]
-/// pub enum Currency {
-///     Euro,
-///     #[field(name = "USD")]
-///     Dollar,
-/// }
-///
-/// #[derive(Debug, Clone, PartialEq, Field)]
-/// pub struct Cents(i64);
-///
-/// assert_eq!(Currency::Euro.to_value().unwrap(), Value::Text("EURO".into()));
-/// assert_eq!(Currency::from_value(Value::Text("USD".into())).unwrap(), Currency::Dollar);
-/// assert_eq!(Cents(5).to_value().unwrap(), Value::Int(5));
-/// ```
+#[doc = include_str!("../docs/field.md")]
 ///
 /// An enum is stored as text: the name of the variant in `SCREAMING_SNAKE_CASE`, or as
 /// `#[field(name = "..")]` says. A struct with one field is stored as its inner value,
