@@ -4,9 +4,9 @@
 //! Invariants: a figure is reported only if every acknowledged deposit is in its wallet, and every
 //! event was handled exactly once, in the order of its wallet if the mode has one.
 
-mod apalis;
+#[cfg_attr(not(feature = "alternatives"), path = "events/no_alternatives.rs")]
+mod alternatives;
 mod broker_site;
-mod graphile;
 mod load;
 mod mode;
 mod node;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::{Decimal, Uuid};
 
-use super::apalis::{ApalisWorker, ApalisWriter};
+use super::alternatives::{AlternativeWorker, AlternativeWriter};
 use super::broker_site::BrokerSite;
-use super::graphile::{JobWorker, JobWriter};
 use super::node::{self, Deposits, EkbatanNode};
 use super::options::EventsMode;
 use super::publish_loop::PublishLoop;
@@ -21,8 +20,7 @@ use crate::failure::Failure;
 pub enum Committer {
     Ekbatan(Deposits, Box<DataSourceConfig>),
     Queue(QueueWriter),
-    Graphile(JobWriter),
-    Apalis(ApalisWriter),
+    Alternative(AlternativeWriter),
 }
 
 /// What one task deposits with.
@@ -30,16 +28,14 @@ pub enum Committer {
 pub enum Depositor {
     Ekbatan(Deposits),
     Queue(QueueWriter),
-    Graphile(JobWriter),
-    Apalis(ApalisWriter),
+    Alternative(AlternativeWriter),
 }
 
 /// What handles events.
 pub enum Consumer {
     Ekbatan(EkbatanNode),
     Queue(QueueWorkers),
-    Graphile(JobWorker),
-    Apalis(ApalisWorker),
+    Alternative(AlternativeWorker),
     PublishLoop(PublishLoop),
 }
 
@@ -59,14 +55,9 @@ impl Committer {
                 let executor = node::executor(&config).await?;
                 return Ok(Self::Ekbatan(Deposits { executor, mode }, Box::new(config)));
             }
-            EventsMode::GraphileWorker | EventsMode::GraphileUnordered => {
-                let has_queues = mode == EventsMode::GraphileWorker;
-                let writer = JobWriter::open(postgres(database)?, tasks, has_queues).await?;
-                return Ok(Self::Graphile(writer));
-            }
-            EventsMode::Apalis => {
-                let writer = ApalisWriter::open(postgres(database)?, tasks).await?;
-                return Ok(Self::Apalis(writer));
+            EventsMode::Apalis | EventsMode::GraphileWorker | EventsMode::GraphileUnordered => {
+                let writer = AlternativeWriter::open(mode, postgres(database)?, tasks).await?;
+                return Ok(Self::Alternative(writer));
             }
             EventsMode::PollAndPublish => TableQueue::Published,
             EventsMode::OutboxSkipLocked => TableQueue::Outbox,
@@ -81,8 +72,7 @@ impl Committer {
         let depositor = || match self {
             Self::Ekbatan(deposits, _) => Depositor::Ekbatan(deposits.clone()),
             Self::Queue(writer) => Depositor::Queue(writer.clone()),
-            Self::Graphile(writer) => Depositor::Graphile(writer.clone()),
-            Self::Apalis(writer) => Depositor::Apalis(writer.clone()),
+            Self::Alternative(writer) => Depositor::Alternative(writer.clone()),
         };
         std::iter::repeat_with(depositor).take(tasks as usize).collect()
     }
@@ -122,11 +112,8 @@ impl Committer {
             Self::Queue(writer) => {
                 Consumer::Queue(QueueWorkers::start(writer, recorder.clone(), share).await?)
             }
-            Self::Graphile(writer) => {
-                Consumer::Graphile(JobWorker::start(writer, recorder.clone()).await?)
-            }
-            Self::Apalis(writer) => {
-                Consumer::Apalis(ApalisWorker::start(writer, recorder.clone()).await?)
+            Self::Alternative(writer) => {
+                Consumer::Alternative(writer.start_handling(recorder.clone()).await?)
             }
         })
     }
@@ -137,7 +124,7 @@ impl Committer {
             Self::Ekbatan(Deposits { executor, .. }, _) => {
                 Ok(Some(ekbatan::events::Node::builder(executor).start().await?))
             }
-            Self::Queue(_) | Self::Graphile(_) | Self::Apalis(_) => Ok(None),
+            Self::Queue(_) | Self::Alternative(_) => Ok(None),
         }
     }
 
@@ -145,8 +132,7 @@ impl Committer {
         match self {
             Self::Ekbatan(deposits, _) => deposits.executor.databases().close().await,
             Self::Queue(writer) => writer.close().await,
-            Self::Graphile(writer) => writer.close().await,
-            Self::Apalis(writer) => writer.close().await,
+            Self::Alternative(writer) => writer.close().await,
         }
     }
 }
@@ -157,8 +143,7 @@ impl Depositor {
         match self {
             Self::Ekbatan(deposits) => deposits.deposit(wallet, amount).await,
             Self::Queue(writer) => writer.deposit(wallet, amount).await,
-            Self::Graphile(writer) => writer.deposit(wallet, amount).await,
-            Self::Apalis(writer) => writer.deposit(wallet, amount).await,
+            Self::Alternative(writer) => writer.deposit(wallet, amount).await,
         }
     }
 }
@@ -170,8 +155,7 @@ impl Consumer {
             Self::Ekbatan(node) => node.stop().await?,
             Self::Queue(workers) => workers.stop().await?,
             Self::PublishLoop(running) => running.stop().await?,
-            Self::Graphile(worker) => worker.stop().await?,
-            Self::Apalis(worker) => worker.stop().await?,
+            Self::Alternative(worker) => worker.stop().await?,
         };
         if open > left {
             return Err(format!("{open} events are still to be handled; expected {left}").into());

@@ -267,6 +267,13 @@ impl EventsMode {
         }
     }
 
+    /// Whether the program was built with it.
+    const fn is_compiled_in(self) -> bool {
+        let is_alternative =
+            matches!(self, Self::Apalis | Self::GraphileWorker | Self::GraphileUnordered);
+        cfg!(feature = "alternatives") || !is_alternative
+    }
+
     fn exists_for(self, database: BenchDatabase) -> bool {
         matches!(self, Self::Ekbatan | Self::Calls | Self::CallsInTurn | Self::Relay)
             || database == BenchDatabase::Postgres
@@ -289,11 +296,18 @@ impl EventsOptions {
         let database = self.database;
         if self.mode.is_empty() {
             self.mode = self.subject.modes().to_vec();
-            self.mode.retain(|mode| mode.exists_for(database));
+            self.mode.retain(|mode| mode.is_compiled_in() && mode.exists_for(database));
         }
         if self.measure.is_empty() {
             self.measure = self.subject.measures().to_vec();
             self.measure.retain(|measure| measure.exists_for(database));
+        }
+        if let Some(mode) = self.mode.iter().find(|mode| !mode.is_compiled_in()) {
+            return Err(format!(
+                "--mode {} needs `cargo run -p ekbatan-bench --features alternatives`",
+                mode.name()
+            )
+            .into());
         }
         if let Some(mode) = self.mode.iter().find(|mode| !mode.exists_for(database)) {
             return Err(format!("--mode {} is for PostgreSQL only", mode.name()).into());

@@ -26,8 +26,8 @@ use sqlx::postgres::PgPoolOptions;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::recorder::Recorder;
-use super::table_queue::{DepositPayload, deposit_pool, update_wallet};
+use super::super::recorder::Recorder;
+use super::super::table_queue::{DepositPayload, deposit_pool, update_wallet};
 use crate::failure::Failure;
 
 const QUEUE: &str = "note_deposit";

@@ -13,8 +13,8 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::types::Json;
 use tokio::task::JoinHandle;
 
-use super::recorder::Recorder;
-use super::table_queue::{DepositPayload, deposit_pool, update_wallet};
+use super::super::recorder::Recorder;
+use super::super::table_queue::{DepositPayload, deposit_pool, update_wallet};
 use crate::failure::Failure;
 
 /// How many jobs run at once.
