@@ -1,4 +1,4 @@
-//! Which part of the workspace may import which.
+//! Which part of the workspace may import which, and what the workspace may depend on.
 //!
 //! [`rooms::TABLE`] says it for every room, a room being a folder or a file of modules. The tests
 //! read the sources of each crate and fail on an import that the table does not allow, on an
@@ -9,6 +9,7 @@
 //! and what macros expand to do not count.
 
 mod circles;
+mod dependencies;
 mod imports;
 mod modules;
 mod museum;
