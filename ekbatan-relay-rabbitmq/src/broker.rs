@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::connection::RabbitMqConnection;
 use crate::error::RabbitMqError;
 use crate::settings::Settings;
-use crate::wave::{self, WaveOutcome};
+use crate::wave::{self, Wave, WaveOutcome};
 
 /// The time after which an answer is not waited for any more.
 const ACK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,6 +33,8 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// - They are mandatory: a message that no queue gets is refused, and tried again. RabbitMQ confirms such a
 ///   message, too, and returns it; the return is what counts.
 /// - A queue that is full and rejects (`overflow: reject-publish`) stops the relay until it has room.
+/// - A server that is short of memory or disk blocks the connection. Nothing is sent until that is over, and what
+///   the server had got before comes twice.
 /// - RabbitMQ recognises no repetitions, and cannot keep a node from sending that was frozen and comes
 ///   back: receivers recognise a repetition by the `message-id`.
 /// - Of each model, a message is sent once the one before it is confirmed; those of different models are
@@ -132,13 +134,15 @@ impl RabbitMqBroker {
         self
     }
 
-    /// The connection; a new one if there is none that can be used.
+    /// The connection; a new one if it is lost.
     async fn connection(&self) -> Result<Arc<RabbitMqConnection>, RabbitMqError> {
         let mut connection = self.connection.lock().await;
-        if let Some(present) = connection.as_ref().filter(|connection| connection.is_usable()) {
+        if let Some(present) = connection.as_ref().filter(|connection| connection.is_connected()) {
             return Ok(present.clone());
         }
-        *connection = None;
+        if let Some(lost) = connection.take() {
+            lost.end().await;
+        }
         let new = Arc::new(RabbitMqConnection::connect(&self.settings).await?);
         *connection = Some(new.clone());
         Ok(new)
@@ -146,12 +150,18 @@ impl RabbitMqBroker {
 
     async fn look(&self) -> Result<(), RabbitMqError> {
         let connection = self.connection().await?;
+        if connection.is_blocked() {
+            return Err(RabbitMqError::Blocked);
+        }
         let timeout = self.settings.ack_timeout;
-        let looking = connection.check_exchange(&self.settings.exchange);
+        let looking = async {
+            connection.all_confirmed().await;
+            connection.check_exchange(&self.settings.exchange).await
+        };
         match tokio::time::timeout(timeout, looking).await {
             Ok(looked) => looked,
             Err(_) => {
-                connection.end().await;
+                give_up(&connection).await;
                 Err(RabbitMqError::Silent(timeout))
             }
         }
@@ -169,9 +179,14 @@ impl RabbitMqBroker {
             Ok(Err(error)) => return WaveOutcome::Lost(error.to_string()),
             Err(_) => return WaveOutcome::Lost(format!("no channel within {ack_timeout:?}")),
         };
-        let sent = wave::send(&channel, exchange, messages, *ack_timeout).await;
-        if let WaveOutcome::All(_) = sent {
-            connection.give_back(channel);
+        let mut wave = Wave::new(channel);
+        let sent = wave.send(exchange, messages, *ack_timeout).await;
+        match sent {
+            WaveOutcome::All(_) => connection.give_back(wave.into_channel()),
+            WaveOutcome::Lost(_) if connection.is_blocked() => {
+                connection.confirms_later(wave.confirmed());
+            }
+            WaveOutcome::Lost(_) | WaveOutcome::Closed(_) => {}
         }
         sent
     }
@@ -185,7 +200,10 @@ impl RabbitMqBroker {
     ) -> Vec<Receipt> {
         match self.send(connection, messages).await {
             WaveOutcome::All(receipts) => receipts,
-            WaveOutcome::Lost(why) => vec![Receipt::unavailable(why); messages.len()],
+            WaveOutcome::Lost(why) => {
+                give_up(connection).await;
+                vec![Receipt::unavailable(why); messages.len()]
+            }
             WaveOutcome::Closed(error) if messages.len() == 1 => {
                 vec![wave::receipt_of_close(&error)]
             }
@@ -200,6 +218,7 @@ impl RabbitMqBroker {
                         WaveOutcome::All(of_one) => receipts.extend(of_one),
                         WaveOutcome::Closed(error) => receipts.push(wave::receipt_of_close(&error)),
                         WaveOutcome::Lost(why) => {
+                            give_up(connection).await;
                             receipts.push(Receipt::unavailable(why));
                             break;
                         }
@@ -209,6 +228,15 @@ impl RabbitMqBroker {
                 receipts
             }
         }
+    }
+}
+
+/// Ends a connection on which an answer is missing, so that nothing that was handed over is sent later. One that the
+/// server has blocked stays: what a server has not read yet it reads from each connection once it unblocks them, so
+/// with a new one for each attempt it would get the messages as often.
+async fn give_up(connection: &RabbitMqConnection) {
+    if !connection.is_blocked() {
+        connection.end().await;
     }
 }
 
@@ -232,10 +260,13 @@ impl Broker for RabbitMqBroker {
     async fn publish(&self, _sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
         // Another one is opened only by `open`: so nothing is sent while this relay counts as closed.
         let Some(connection) =
-            self.connection.lock().await.clone().filter(|connection| connection.is_usable())
+            self.connection.lock().await.clone().filter(|connection| connection.is_connected())
         else {
             return vec![Receipt::unavailable("the connection is lost"); messages.len()];
         };
+        if connection.is_blocked() {
+            return vec![Receipt::unavailable(RabbitMqError::Blocked); messages.len()];
+        }
         let most = self.settings.most_bytes;
         let faults: Vec<Option<Receipt>> =
             messages.iter().map(|message| wave::fault(message, most)).collect();
@@ -245,10 +276,6 @@ impl Broker for RabbitMqBroker {
         let mut sent = Vec::new();
         if !fine.is_empty() {
             sent = self.receipts(&connection, &fine).await;
-        }
-        let is_away = sent.iter().any(|receipt| matches!(receipt, Receipt::Unavailable { .. }));
-        if is_away {
-            connection.end().await;
         }
         let mut sent = sent.into_iter();
         let receipt = |fault: Option<Receipt>| {

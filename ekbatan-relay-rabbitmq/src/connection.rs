@@ -4,20 +4,29 @@
 //! can get before it confirms it, but the client hands the return to any confirmation of the channel. So
 //! who has all confirmations of a wave has all of its returns.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use tokio::sync::watch;
 
 use crate::error::RabbitMqError;
 use crate::settings::Settings;
+use crate::socket::{self, ConnectionSocket, EndsSocket};
+
+/// How long a server may take to answer that a connection is closed.
+const LONGEST_CLOSE: Duration = Duration::from_secs(1);
 
 /// A connection, until it is lost or a message was not answered.
 pub(crate) struct RabbitMqConnection {
     connection: Connection,
+    socket: Arc<ConnectionSocket>,
     /// Those that no wave uses.
     channels: Mutex<Vec<Channel>>,
+    /// How many waves are not confirmed whose relays do not wait for that any more.
+    unconfirmed: Arc<watch::Sender<usize>>,
 }
 
 impl RabbitMqConnection {
@@ -25,19 +34,26 @@ impl RabbitMqConnection {
         // The client does not connect again by itself: what it then sent would be out of order.
         let properties = ConnectionProperties::default().with_connection_name("ekbatan".into());
         let (uri, tls) = (settings.uri()?, settings.tls()?);
-        let connecting = async {
-            let runtime = lapin::runtime::default_runtime()?;
-            Connection::connect_uri_with_config(uri, properties, tls, runtime).await
-        };
+        let socket = Arc::new(ConnectionSocket::default());
+        // An attempt that is given up, or dropped, would go on otherwise.
+        let ends_socket = EndsSocket(&socket);
+        let connecting = socket::connect(uri, tls, properties, socket.clone());
         let connection = match tokio::time::timeout(settings.ack_timeout, connecting).await {
             Ok(connection) => connection?,
             Err(_) => return Err(RabbitMqError::Silent(settings.ack_timeout)),
         };
-        Ok(Self { connection, channels: Mutex::default() })
+        std::mem::forget(ends_socket);
+        Ok(Self { connection, socket, channels: Mutex::default(), unconfirmed: Arc::default() })
     }
 
-    pub(crate) fn is_usable(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.connection.status().connected()
+    }
+
+    /// Whether the server reads nothing from the connection, because an alarm is in force. It says so
+    /// after the first message.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_connected() && self.connection.status().blocked()
     }
 
     /// A channel for one wave.
@@ -77,15 +93,42 @@ impl RabbitMqConnection {
         Ok(())
     }
 
+    /// Takes note of a wave that was not confirmed in time, although the connection stays.
+    pub(crate) fn confirms_later(&self, confirmed: impl Future<Output = ()> + Send + 'static) {
+        let unconfirmed = self.unconfirmed.clone();
+        unconfirmed.send_modify(|waves| *waves += 1);
+        // It ends with the connection at the latest.
+        tokio::spawn(async move {
+            confirmed.await;
+            unconfirmed.send_modify(|waves| *waves -= 1);
+        });
+    }
+
+    /// Waits until nothing that was handed over can be sent any more.
+    pub(crate) async fn all_confirmed(&self) {
+        // The sender is here.
+        let _ = self.unconfirmed.subscribe().wait_for(|waves| *waves == 0).await;
+    }
+
     /// Ends the connection. Nothing that was handed over is sent afterwards.
     pub(crate) async fn end(&self) {
+        // The server may not answer, or not read.
+        let _ends_socket = EndsSocket(&self.socket);
         self.channels().clear();
-        // It may be lost already, and the server may not answer: the client ends it all the same.
         let closing = self.connection.close(200, "a message was not confirmed".into());
-        let _ = tokio::time::timeout(std::time::Duration::from_secs(1), closing).await;
+        let _ = tokio::time::timeout(LONGEST_CLOSE, closing).await;
     }
 
     fn channels(&self) -> std::sync::MutexGuard<'_, Vec<Channel>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for RabbitMqConnection {
+    fn drop(&mut self) {
+        // The client closes other connections by itself. It keeps a blocked one, with what was handed over.
+        if self.is_blocked() {
+            self.socket.end();
+        }
     }
 }

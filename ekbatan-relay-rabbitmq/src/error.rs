@@ -46,6 +46,11 @@ pub enum RabbitMqError {
         /// How many it may have.
         most: usize,
     },
+    /// The server takes no messages.
+    #[error(
+        "the server has blocked the connection: an alarm is in force, of its memory or its disk"
+    )]
+    Blocked,
     /// The server does not answer.
     #[error("the server did not answer within {0:?}")]
     Silent(Duration),

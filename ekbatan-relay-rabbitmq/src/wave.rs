@@ -9,7 +9,7 @@ use lapin::message::BasicReturnMessage;
 use lapin::options::BasicPublishOptions;
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Confirmation, ErrorKind};
+use lapin::{BasicProperties, Channel, Confirmation, ErrorKind, PublisherConfirm};
 
 /// The message outlives a restart of the server.
 const PERSISTENT: u8 = 2;
@@ -31,39 +31,83 @@ pub(crate) enum WaveOutcome {
     Lost(String),
 }
 
-/// Sends messages, and waits for the confirmations of all of them.
-pub(crate) async fn send(
-    channel: &Channel,
-    exchange: &str,
-    messages: &[OutgoingMessage],
-    timeout: Duration,
-) -> WaveOutcome {
-    match tokio::time::timeout(timeout, publish(channel, exchange, messages)).await {
-        Ok(Ok(confirmations)) => WaveOutcome::All(receipts(messages, confirmations)),
-        Ok(Err(error)) if is_of_channel(&error) => WaveOutcome::Closed(error),
-        Ok(Err(error)) => WaveOutcome::Lost(error.to_string()),
-        Err(_) => WaveOutcome::Lost(format!("no confirmation within {timeout:?}")),
-    }
+/// The messages of a wave that were handed to the client, and the channel that carries them.
+pub(crate) struct Wave {
+    channel: Channel,
+    confirms: Vec<PublisherConfirm>,
 }
 
-async fn publish(
-    channel: &Channel,
-    exchange: &str,
-    messages: &[OutgoingMessage],
-) -> lapin::Result<Vec<Confirmation>> {
-    let mut confirms = Vec::with_capacity(messages.len());
-    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-    for message in messages {
-        let publishing = channel.basic_publish(
-            exchange.into(),
-            message.topic.as_str().into(),
-            options,
-            &message.payload,
-            properties(message),
-        );
-        confirms.push(publishing.await?);
+impl Wave {
+    /// A wave on a channel that carries nothing else.
+    pub(crate) fn new(channel: Channel) -> Self {
+        Self { channel, confirms: Vec::new() }
     }
-    join_all(confirms).await.into_iter().collect()
+
+    /// Sends messages, and waits for the confirmations of all of them.
+    pub(crate) async fn send(
+        &mut self,
+        exchange: &str,
+        messages: &[OutgoingMessage],
+        timeout: Duration,
+    ) -> WaveOutcome {
+        match tokio::time::timeout(timeout, self.publish(exchange, messages)).await {
+            Ok(Ok(confirmations)) => WaveOutcome::All(receipts(messages, confirmations)),
+            Ok(Err(error)) if is_of_channel(&error) => WaveOutcome::Closed(error),
+            Ok(Err(error)) => WaveOutcome::Lost(error.to_string()),
+            Err(_) => WaveOutcome::Lost(format!("no confirmation within {timeout:?}")),
+        }
+    }
+
+    async fn publish(
+        &mut self,
+        exchange: &str,
+        messages: &[OutgoingMessage],
+    ) -> lapin::Result<Vec<Confirmation>> {
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let mut errors = Vec::new();
+        for message in messages {
+            let publishing = self.channel.basic_publish(
+                exchange.into(),
+                message.topic.as_str().into(),
+                options,
+                &message.payload,
+                properties(message),
+            );
+            match publishing.await {
+                Ok(confirm) => self.confirms.push(confirm),
+                Err(error) => {
+                    errors.push(error);
+                    break;
+                }
+            }
+        }
+        let mut confirmations = Vec::with_capacity(messages.len());
+        for confirmed in join_all(&mut self.confirms).await {
+            match confirmed {
+                Ok(confirmation) => confirmations.push(confirmation),
+                Err(error) => errors.push(error),
+            }
+        }
+        // If the server has closed the channel because of a message, the confirmations say so. The client says of
+        // the messages behind it only that the channel is closed.
+        match errors.iter().find(|error| is_of_channel(error)).or(errors.first()) {
+            None => Ok(confirmations),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// The channel, once all messages are confirmed.
+    pub(crate) fn into_channel(self) -> Channel {
+        self.channel
+    }
+
+    /// Waits until the server has answered to every message that was handed to the client, or the channel is
+    /// over.
+    pub(crate) async fn confirmed(self) {
+        join_all(self.confirms).await;
+        // The client had one whose sending was interrupted.
+        let _ = self.channel.wait_for_confirms().await;
+    }
 }
 
 fn properties(message: &OutgoingMessage) -> BasicProperties {

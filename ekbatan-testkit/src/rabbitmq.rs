@@ -30,6 +30,9 @@ const SEARCH: ProgramSearch = ProgramSearch {
     is_complete: |folder: &Path| folder.join("rabbitmq-server").is_file(),
 };
 
+/// The program that talks to a running server.
+const CONTROL: &str = "rabbitmqctl";
+
 /// Where Debian has the server itself. What the search path has changes the user first.
 const USUAL: &str = "/usr/lib/rabbitmq/bin";
 
@@ -66,6 +69,41 @@ impl RabbitMqServer {
     pub fn url(&self) -> String {
         self.handle.url().to_string()
     }
+
+    /// Runs `rabbitmqctl` with these arguments, and returns what it prints.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the program does, and for a server that was not started here.
+    pub async fn control(&self, arguments: &[&str]) -> Result<String, ServerError> {
+        let product = self.handle.product().await?;
+        let port = self.port();
+        let data = data_at(RabbitMqProduct::NAME, port);
+        let folder = data.as_deref().and_then(Path::parent).unwrap_or(Path::new("/")).to_owned();
+        let mut command = Command::new(product.folder.join(CONTROL));
+        command.args(arguments).arg("--quiet").env("HOME", folder).envs(names(port));
+        let output = tokio::task::spawn_blocking(move || command.output()).await?;
+        let failed = |source| ServerError::Run { program: CONTROL.to_owned(), source };
+        let output = output.map_err(failed)?;
+        if !output.status.success() {
+            let said = [output.stdout, output.stderr].concat();
+            return Err(ServerError::Preparation {
+                program: CONTROL.to_owned(),
+                status: output.status,
+                output: String::from_utf8_lossy(&said).into_owned(),
+            });
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+/// What tells a server from others, for itself and for `rabbitmqctl`.
+fn names(port: u16) -> [(&'static str, String); 3] {
+    [
+        ("RABBITMQ_NODENAME", format!("t{port}@localhost")),
+        ("RABBITMQ_CONF_ENV_FILE", "/dev/null".to_owned()),
+        ("ERL_EPMD_PORT", second_port(port, 1).to_string()),
+    ]
 }
 
 /// Configures a private server before it starts, see [`RabbitMqServer::builder`]. Settings are those of
@@ -142,19 +180,17 @@ impl Product for RabbitMqProduct {
         command.args(["-c", START, "start"]).arg(port_file(folder, port)).arg(lines);
         command.arg(self.folder.join("rabbitmq-server"));
         // The server ends if one of these ports is not free.
-        let (distribution, mapper) = (second_port(port, 0), second_port(port, 1));
+        let distribution = second_port(port, 0);
         command
+            .envs(names(port))
             .env("HOME", folder)
-            .env("RABBITMQ_NODENAME", format!("t{port}@localhost"))
             .env("RABBITMQ_MNESIA_BASE", env.data())
             .env("RABBITMQ_LOG_BASE", folder)
             .env("RABBITMQ_PID_FILE", folder.join("pid"))
             .env("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq.conf"))
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("enabled_plugins"))
-            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
             .env("RABBITMQ_DIST_PORT", distribution.to_string())
             .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+S 2:2 +sbwt none")
-            .env("ERL_EPMD_PORT", mapper.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1");
         command
     }

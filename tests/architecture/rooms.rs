@@ -114,7 +114,8 @@ pub const TABLE: [RoomList; 12] = [
     ] },
     RoomList { of_crate: "ekbatan-relay-rabbitmq", folder: "", rooms: &[
         rooms("settings", &["error", "settings"], &[]),
-        room(&["connection"], &["settings"]),
+        room(&["socket"], &[]),
+        room(&["connection"], &["settings", "socket"]),
         room(&["wave"], &[]),
         room(&["broker"], &["settings", "connection", "wave"]),
     ] },

@@ -1,10 +1,66 @@
-//! What only RabbitMQ refuses: names and headers that its protocol has no room for.
+//! What only RabbitMQ does: it refuses names and headers that its protocol has no room for, closes channels, blocks
+//! connections, and rejects what a queue has no room for.
 
-use ekbatan::relay::{RabbitMqBroker, Relay};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ekbatan::domain::ShardIdentifier;
+use ekbatan::relay::{
+    Broker, BrokerError, OutgoingMessage, RabbitMqBroker, Receipt, Relay, RelaySender, RelayTerms,
+};
 use support::{Dialect, until};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use uuid::Uuid;
 
-use crate::scene::{RELAY, Scene, open_wallet};
-use crate::site::Kind;
+use crate::scene::{
+    RELAY, Scene, assert_in_order, assert_no_repetition, deposit, open_wallet, relay,
+};
+use crate::site::{EXCHANGE, Kind, Limits, RabbitMqSite, SharedBroker, Site};
+
+/// Counts how often a relay is opened, or tries to be.
+#[derive(Clone)]
+struct CountsOpenings {
+    broker: SharedBroker,
+    openings: Arc<AtomicUsize>,
+}
+
+impl CountsOpenings {
+    fn new(site: &RabbitMqSite, ack_timeout: Duration) -> Self {
+        let broker = RabbitMqBroker::new(site.server.url()).exchange(EXCHANGE);
+        let broker = SharedBroker::new(broker.ack_timeout(ack_timeout));
+        Self { broker, openings: Arc::default() }
+    }
+
+    fn relay(&self) -> Relay {
+        relay(SharedBroker::new(self.clone()))
+    }
+
+    fn openings(&self) -> usize {
+        self.openings.load(Ordering::SeqCst)
+    }
+}
+
+impl Broker for CountsOpenings {
+    fn describe(&self) -> String {
+        self.broker.describe()
+    }
+
+    async fn check(&self, terms: RelayTerms) -> Result<(), BrokerError> {
+        self.broker.check(terms).await
+    }
+
+    async fn open(&self, sender: RelaySender) -> Result<(), BrokerError> {
+        self.openings.fetch_add(1, Ordering::SeqCst);
+        self.broker.open(sender).await
+    }
+
+    async fn publish(&self, sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
+        self.broker.publish(sender, messages).await
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_header_for_which_there_is_no_room_stops_its_model_only() {
@@ -42,4 +98,113 @@ async fn an_exchange_whose_name_is_too_long_keeps_a_node_from_starting() {
     let started = scene.node().relay(Relay::new(RELAY, broker)).start().await;
     let why = started.err().unwrap().to_string();
     assert!(why.contains("the name of the exchange has 256 bytes; use at most 255"), "{why}");
+}
+
+/// A server that is short of memory accepts connections, and reads none of them from their first message on. What it
+/// has not read it reads once it has memory again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_the_server_has_blocked_is_kept_and_nothing_is_sent_meanwhile() {
+    let site = Arc::new(RabbitMqSite::start(Limits::default()).await);
+    let scene = Scene::at(site.clone(), Dialect::Sqlite).await;
+    let broker = CountsOpenings::new(&site, Duration::from_secs(2));
+    scene.use_wallets(10, 4).await;
+    let set_memory = async |of_all: &str| {
+        site.server.control(&["set_vm_memory_high_watermark", of_all]).await.unwrap();
+    };
+    set_memory("0.00001").await;
+    let _node = scene.node().relay(broker.relay()).start().await.unwrap();
+    until("it was tried several times", async || broker.openings() >= 5).await;
+    let connections = site.server.control(&["list_connections", "name"]).await.unwrap();
+    assert_eq!(connections.lines().filter(|line| line.contains("->")).count(), 1, "{connections}");
+
+    set_memory("0.8").await;
+    scene.until_done().await;
+    let received = scene.until_received(50).await;
+    assert_in_order(&received, 10, 5);
+    let mut copies: HashMap<Uuid, usize> = HashMap::new();
+    for one in received {
+        *copies.entry(one.id).or_default() += 1;
+    }
+    assert!(copies.values().all(|copies| *copies <= 2), "{copies:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_channel_that_is_closed_while_others_are_sent_stops_one_model_only() {
+    let limits = Limits { bytes: Some(4_000), ..Limits::default() };
+    let scene = Scene::limited(Kind::RabbitMq, Dialect::Sqlite, limits).await;
+    let large = open_wallet(&scene.executor).await.to_string();
+    scene.use_wallets(255, 0).await;
+    let relay = scene.relay().prepare(move |event, message| {
+        if event.model_id == large {
+            message.payload = format!("\"{}\"", "x".repeat(40_000)).into_bytes();
+        }
+        Ok(())
+    });
+    let _node = scene.node().relay(relay).start().await.unwrap();
+    scene.until_received(255).await;
+    until("the large one is parked", async || {
+        scene.operations().parked(10).await.unwrap().len() == 1
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_lets_nothing_be_sent_again_that_goes_to_others() {
+    let site = Arc::new(RabbitMqSite::start(Limits::default()).await);
+    site.let_nobodys_topic_be_full().await;
+    let scene = Scene::at(site.clone(), Dialect::Sqlite).await;
+    let broker = CountsOpenings::new(&site, Duration::from_secs(20));
+    let full = open_wallet(&scene.executor).await;
+    deposit(&scene.executor, full, 1).await;
+    let wallets = scene.use_wallets(8, 9).await;
+    let (key, topic) = (full.to_string(), site.nobodys_topic());
+    let relay = broker.relay().batch(20).prepare(move |event, message| {
+        if event.model_id == key {
+            message.topic = topic.clone();
+        }
+        Ok(())
+    });
+    let _node = scene.node().relay(relay).start().await.unwrap();
+    let mut rounds = 0;
+    while broker.openings() < 5 {
+        rounds += 1;
+        for wallet in &wallets {
+            deposit(&scene.executor, *wallet, 1).await;
+        }
+    }
+    site.end_full_queue().await;
+    scene.until_done().await;
+    let mut received = site.received().await;
+    received.retain(|one| one.key != full.to_string());
+    assert_no_repetition(&received);
+    assert_in_order(&received, 8, 10 + rounds);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_to_connect_that_is_given_up_leaves_no_connection() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counts = (begun.clone(), ended.clone());
+    let _silent_server = tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            counts.0.fetch_add(1, Ordering::SeqCst);
+            let ended = counts.1.clone();
+            tokio::spawn(async move {
+                let _ = connection.read_to_end(&mut Vec::new()).await;
+                ended.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+    });
+    let broker = RabbitMqBroker::new(format!("amqp://{address}/%2f"));
+    let broker = broker.ack_timeout(Duration::from_millis(100));
+    let sender = RelaySender::new(RELAY, ShardIdentifier::DEFAULT, Uuid::nil());
+    for _ in 0..3 {
+        let error = broker.open(sender).await.unwrap_err().to_string();
+        assert!(error.contains("did not answer within 100ms"), "{error}");
+    }
+    until("all of them have ended", async || {
+        begun.load(Ordering::SeqCst) == 3 && ended.load(Ordering::SeqCst) == 3
+    })
+    .await;
 }

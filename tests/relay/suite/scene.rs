@@ -32,7 +32,10 @@ impl Scene {
     }
 
     pub async fn limited(kind: Kind, dialect: Dialect, limits: Limits) -> Self {
-        let site = kind.site(limits).await;
+        Self::at(kind.site(limits).await, dialect).await
+    }
+
+    pub async fn at(site: Arc<dyn Site>, dialect: Dialect) -> Self {
         let scratch = ScratchDatabase::create(dialect).await;
         let databases = Databases::connect(&scratch.config().into()).await.unwrap();
         databases.migrate(&wallet::migrations()).await.unwrap();

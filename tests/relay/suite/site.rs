@@ -18,6 +18,8 @@ use uuid::Uuid;
 
 pub use in_process::InProcessSite;
 pub use nats::NatsSite;
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::{EXCHANGE, RabbitMqSite};
 
 /// A message, as a receiver gets it.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,7 +8,8 @@ use ekbatan_testkit::RabbitMqServer;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lapin::options::{
-    BasicAckOptions, BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -17,10 +18,11 @@ use super::{Address, Limits, Received, SharedBroker, Site};
 
 pub const EXCHANGE: &str = "events";
 const QUEUE: &str = "receiver";
+const FULL: &str = "full";
 
 /// A private server with a queue that rejects what it has no room for.
 pub struct RabbitMqSite {
-    server: RabbitMqServer,
+    pub server: RabbitMqServer,
     /// What the receiver has taken from the queue.
     taken: Mutex<Vec<Received>>,
     /// Whether it leaves the messages in the queue.
@@ -52,8 +54,26 @@ impl RabbitMqSite {
             .queue_declare(QUEUE.into(), QueueDeclareOptions::durable(), arguments)
             .await
             .unwrap();
-        bind(&channel, "ekbatan.#").await;
+        bind(&channel, QUEUE, "ekbatan.#").await;
         site
+    }
+
+    /// Gives the topic of nobody a queue that has room for one message, and rejects others.
+    pub async fn let_nobodys_topic_be_full(&self) {
+        let (_connection, channel) = self.channel().await;
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(1));
+        arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+        let durable = QueueDeclareOptions::durable();
+        channel.queue_declare(FULL.into(), durable, arguments).await.unwrap();
+        bind(&channel, FULL, &self.nobodys_topic()).await;
+    }
+
+    /// Ends that queue, with its message.
+    pub async fn end_full_queue(&self) {
+        self.receive_nobodys_topic().await;
+        let (_connection, channel) = self.channel().await;
+        channel.queue_delete(FULL.into(), QueueDeleteOptions::default()).await.unwrap();
     }
 
     async fn channel(&self) -> (Connection, Channel) {
@@ -64,10 +84,10 @@ impl RabbitMqSite {
     }
 }
 
-async fn bind(channel: &Channel, topic: &str) {
+async fn bind(channel: &Channel, queue: &str, topic: &str) {
     let options = QueueBindOptions::default();
     channel
-        .queue_bind(QUEUE.into(), EXCHANGE.into(), topic.into(), options, FieldTable::default())
+        .queue_bind(queue.into(), EXCHANGE.into(), topic.into(), options, FieldTable::default())
         .await
         .unwrap();
 }
@@ -133,7 +153,7 @@ impl Site for RabbitMqSite {
     fn receive_nobodys_topic(&self) -> BoxFuture<'_, ()> {
         async {
             let (_connection, channel) = self.channel().await;
-            bind(&channel, &self.nobodys_topic()).await;
+            bind(&channel, QUEUE, &self.nobodys_topic()).await;
         }
         .boxed()
     }
