@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::context::PublishAckFuture;
+use async_nats::jetstream::context::{PublishAckFuture, PublishError};
 use async_nats::jetstream::message::PublishMessage;
 use ekbatan_core::config::{ExposeSecret, RelayConfig};
 use ekbatan_relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms};
@@ -157,35 +157,82 @@ impl NatsBroker {
         check_stream(&info, needed)
     }
 
-    /// What became of a message that no stream took.
-    async fn no_stream(&self, connection: &NatsConnection, message: &OutgoingMessage) -> Receipt {
-        let name = &self.settings.stream;
-        match connection.stream(name).await {
-            Ok(_) => Receipt::refused_for_now(format!(
-                "the stream `{name}` does not take the subject `{}`, and no other stream does",
-                message.topic
-            )),
-            Err(error) => Receipt::unavailable(error),
-        }
+    async fn hand_over(
+        &self,
+        connection: &NatsConnection,
+        message: &OutgoingMessage,
+    ) -> HandedOver {
+        let denials = connection.denials.of(&message.topic);
+        let publication = publication(message, &self.settings.stream);
+        let ack = connection.jetstream.send_publish(message.topic.clone(), publication).await;
+        HandedOver { denials, ack }
     }
 
     async fn receipt(
         &self,
         connection: &NatsConnection,
         message: &OutgoingMessage,
-        sent: Result<PublishAckFuture, async_nats::jetstream::context::PublishError>,
+        handed_over: HandedOver,
     ) -> Receipt {
-        let acknowledged = match sent {
-            Ok(ack) => ack.await,
-            Err(error) => Err(error),
+        match handed_over.answer(connection, message).await {
+            Answer::Is(receipt) => receipt,
+            Answer::NoStream => self.no_stream(connection, message).await,
+        }
+    }
+
+    /// What became of a message that no stream took.
+    async fn no_stream(&self, connection: &NatsConnection, message: &OutgoingMessage) -> Receipt {
+        let name = &self.settings.stream;
+        let subjects = match connection.stream(name).await {
+            Ok(info) => info.config.subjects,
+            Err(error) => return Receipt::unavailable(error),
         };
-        match acknowledged {
-            // A repetition is there, too.
-            Ok(_) => Receipt::Accepted,
-            Err(error) => match receipts::of_error(&error, message, connection.max_payload()) {
-                Answer::Is(receipt) => receipt,
-                Answer::NoStream => self.no_stream(connection, message).await,
+        if !receipts::has_subject(&subjects, &message.topic) {
+            return Receipt::refused_for_now(format!(
+                "the stream `{name}` does not take the subject `{}`, and no other stream does",
+                message.topic
+            ));
+        }
+        // It had no leader for a moment. It has one now.
+        let again = self.hand_over(connection, message).await;
+        match again.answer(connection, message).await {
+            Answer::Is(receipt) => receipt,
+            Answer::NoStream => Receipt::refused_for_now(format!(
+                "the stream `{name}` has the subject `{}`, but did not take the message",
+                message.topic
+            )),
+        }
+    }
+}
+
+/// A message that was handed to the client.
+struct HandedOver {
+    /// How often its subject had been denied before.
+    denials: u64,
+    ack: Result<PublishAckFuture, PublishError>,
+}
+
+impl HandedOver {
+    async fn answer(self, connection: &NatsConnection, message: &OutgoingMessage) -> Answer {
+        let acknowledged = async {
+            match self.ack {
+                Ok(ack) => ack.await,
+                Err(error) => Err(error),
+            }
+        };
+        tokio::select! {
+            biased;
+            acknowledged = acknowledged => match acknowledged {
+                // A repetition is there, too.
+                Ok(_) => Answer::Is(Receipt::Accepted),
+                Err(error) => receipts::of_error(&error, message, connection.max_payload()),
             },
+            () = connection.denials.more_than(self.denials, &message.topic) => {
+                Answer::Is(Receipt::refused_for_now(format!(
+                    "the user has no permission to send to the subject `{}`",
+                    message.topic
+                )))
+            }
         }
     }
 }
@@ -222,17 +269,14 @@ impl Broker for NatsBroker {
                 sent.push((message, Err(Receipt::refused(why))));
                 continue;
             }
-            let publishing = connection
-                .jetstream
-                .send_publish(message.topic.clone(), publication(&message, &self.settings.stream));
-            let ack = publishing.await;
-            sent.push((message, Ok(ack)));
+            let handed_over = self.hand_over(&connection, &message).await;
+            sent.push((message, Ok(handed_over)));
         }
-        let receipts = sent.into_iter().map(|(message, ack)| {
+        let receipts = sent.into_iter().map(|(message, handed_over)| {
             let connection = &connection;
             async move {
-                match ack {
-                    Ok(ack) => self.receipt(connection, &message, ack).await,
+                match handed_over {
+                    Ok(handed_over) => self.receipt(connection, &message, handed_over).await,
                     Err(receipt) => receipt,
                 }
             }

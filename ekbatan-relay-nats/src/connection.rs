@@ -1,5 +1,6 @@
 //! A connection to the server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use async_nats::jetstream::stream::{Config, Info};
 use async_nats::jetstream::{self, Context};
 use ekbatan_relay::RelayTerms;
 
+use crate::denials::Denials;
 use crate::error::NatsError;
 use crate::settings::{NewStream, Settings};
 
@@ -18,12 +20,18 @@ const WINDOW: Duration = Duration::from_secs(120);
 pub(crate) struct NatsConnection {
     client: async_nats::Client,
     pub(crate) jetstream: Context,
+    pub(crate) denials: Arc<Denials>,
     is_over: AtomicBool,
 }
 
 impl NatsConnection {
     pub(crate) async fn connect(settings: &Settings) -> Result<Self, NatsError> {
-        let options = settings.options().await?;
+        let denials = Arc::new(Denials::default());
+        let noted = denials.clone();
+        let options = settings.options().await?.event_callback(move |event| {
+            noted.note(&event);
+            std::future::ready(())
+        });
         let connecting = options.connect(settings.addresses());
         let client = match tokio::time::timeout(settings.ack_timeout, connecting).await {
             Ok(client) => client.map_err(NatsError::Connect)?,
@@ -33,7 +41,7 @@ impl NatsConnection {
             .timeout(settings.ack_timeout)
             .backpressure_on_inflight(true)
             .build(client.clone());
-        Ok(Self { client, jetstream, is_over: AtomicBool::new(false) })
+        Ok(Self { client, jetstream, denials, is_over: AtomicBool::new(false) })
     }
 
     /// Lets the next one be opened.

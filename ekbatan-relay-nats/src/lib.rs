@@ -4,13 +4,14 @@
 //! A message has the event's id as its `Nats-Msg-Id`, so the stream drops what is sent twice within its
 //! duplicate window. The window is compared with the times within which a relay sends again.
 //!
-//! The files from bottom to top: `settings`, where the server is and which stream; `connection`;
-//! `receipts`, what the answers of the server mean; `broker`.
+//! The files from bottom to top: `settings`, where the server is and which stream; `denials`, where the
+//! user may not send; `connection`; `receipts`, what the answers of the server mean; `broker`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 mod broker;
 mod connection;
+mod denials;
 mod error;
 mod receipts;
 mod settings;

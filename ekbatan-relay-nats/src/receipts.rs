@@ -27,7 +27,7 @@ const NEVER_TAKEN: [ErrorCode; 2] =
 /// What became of a message that was not acknowledged.
 pub(crate) enum Answer {
     Is(Receipt),
-    /// No stream took it, or none has a leader at present: the stream must be looked at.
+    /// No stream took it, or the one that does has no leader at present: the stream must be looked at.
     NoStream,
 }
 
@@ -64,6 +64,23 @@ pub(crate) fn fault_of_subject(subject: &str) -> Option<String> {
     })
 }
 
+/// Whether one of these subjects, with their wildcards, stands for a subject.
+pub(crate) fn has_subject(subjects: &[String], subject: &str) -> bool {
+    subjects.iter().any(|pattern| stands_for(pattern, subject))
+}
+
+fn stands_for(pattern: &str, subject: &str) -> bool {
+    let mut words = subject.split('.');
+    for wanted in pattern.split('.') {
+        match (wanted, words.next()) {
+            (">", Some(_)) => return true,
+            (wanted, Some(word)) if wanted == "*" || wanted == word => {}
+            _ => return false,
+        }
+    }
+    words.next().is_none()
+}
+
 fn code(error: &PublishError) -> Option<ErrorCode> {
     let source = Error::source(error)?;
     source.downcast_ref::<jetstream::Error>().map(jetstream::Error::error_code)
@@ -88,5 +105,17 @@ mod tests {
             assert!(fault_of_subject(subject).is_some(), "{subject}");
         }
         assert!(fault_of_subject("ekbatan.com.example.wallet.model.Wallet").is_none());
+    }
+
+    /// Otherwise a stream without a leader for a moment would count as one that does not take the subject.
+    #[test]
+    fn the_subjects_of_a_stream_stand_for_others_by_their_wildcards() {
+        let has = |pattern: &str, subject| has_subject(&["a.b".into(), pattern.into()], subject);
+        for pattern in ["wallets.EU.opened", "wallets.*.opened", "wallets.>", "*.*.*", ">"] {
+            assert!(has(pattern, "wallets.EU.opened"), "{pattern}");
+        }
+        for pattern in ["wallets.EU", "wallets.*", "wallets.EU.opened.>", "orders.>", "*.*.*.*"] {
+            assert!(!has(pattern, "wallets.EU.opened"), "{pattern}");
+        }
     }
 }

@@ -108,7 +108,8 @@ pub const TABLE: [RoomList; 12] = [
     ] },
     RoomList { of_crate: "ekbatan-relay-nats", folder: "", rooms: &[
         rooms("settings", &["error", "settings"], &[]),
-        room(&["connection"], &["settings"]),
+        room(&["denials"], &[]),
+        room(&["connection"], &["settings", "denials"]),
         room(&["receipts"], &[]),
         room(&["broker"], &["settings", "connection", "receipts"]),
     ] },

@@ -7,7 +7,9 @@ use ekbatan::events::StartError;
 use ekbatan::relay::{EventSelection, NatsBroker, Relay};
 use support::{Dialect, until};
 
-use crate::scene::{RELAY, SHORT_LEASE, Scene, deposit, first_versions, node, open_wallet};
+use crate::scene::{
+    RELAY, SHORT_LEASE, Scene, assert_no_repetition, deposit, first_versions, node, open_wallet,
+};
 use crate::site::{Kind, Limits, NatsSite};
 
 on_every_broker! {
@@ -106,4 +108,28 @@ async fn nats_whose_window_is_shorter_than_the_time_of_repetitions_is_refused() 
     let _node = long.relay(own).start().await.unwrap();
     let info = jetstream.get_stream("own").await.unwrap();
     assert_eq!(info.cached_info().config.duplicate_window, Duration::from_secs(920));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_to_which_nats_lets_nobody_send_stops_its_models_only() {
+    let limits = Limits { denies: true, ..Limits::default() };
+    let scene = Scene::limited(Kind::Nats, Dialect::Sqlite, limits).await;
+    let denied = open_wallet(&scene.executor).await;
+    deposit(&scene.executor, denied, 2).await;
+    scene.use_wallets(1, 4).await;
+    let (key, topic) = (denied.to_string(), scene.site.nobodys_topic());
+    let relay = scene.relay().prepare(move |event, message| {
+        if event.model_id == key {
+            message.topic = topic.clone();
+        }
+        Ok(())
+    });
+    let _node = scene.node().relay(relay).start().await.unwrap();
+    assert_no_repetition(&scene.until_received(5).await);
+    until("the denied one is refused, and tried again", async || {
+        let failing = scene.operations().failing(10).await.unwrap();
+        let error = failing.first().and_then(|one| one.last_error.clone()).unwrap_or_default();
+        failing.len() == 1 && failing[0].attempts >= 2 && error.contains("no permission to send")
+    })
+    .await;
 }

@@ -62,6 +62,8 @@ pub struct Limits {
     pub messages: Option<usize>,
     /// Whether the test kills it.
     pub dies: bool,
+    /// Whether NATS lets nobody send to [the topic of nobody](Site::nobodys_topic).
+    pub denies: bool,
 }
 
 /// A broker that a test owns.

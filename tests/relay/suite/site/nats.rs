@@ -24,6 +24,11 @@ impl NatsSite {
             // The headers take room, too.
             builder = builder.setting("max_payload", (bytes + 1_500).to_string());
         }
+        if limits.denies {
+            let user = "{user: all, password: all, permissions: {publish: {deny: [\"nobody.>\"]}}}";
+            builder = builder.setting("authorization", format!("{{users: [{user}]}}"));
+            builder = builder.setting("no_auth_user", "all");
+        }
         let site = Self { server: builder.start().await.unwrap() };
         let config = Config {
             name: STREAM.to_owned(),
