@@ -4,7 +4,7 @@
 //! - A message is acknowledged to its sender only once every subscription of its topic has acknowledged
 //!   it. So whatever the process has in memory when it is killed is still in the database, and is sent
 //!   again.
-//! - A subscription has a message at most once at a time, however often it is sent.
+//! - A subscription has a message of a relay at most once at a time, however often it is sent.
 
 mod queue;
 mod subscription;
@@ -20,7 +20,7 @@ pub use subscription::{InProcessMessage, InProcessSubscription};
 
 use crate::OutgoingMessage;
 use crate::broker::{Broker, BrokerError, Receipt};
-use queue::Queue;
+use queue::{MessageKey, Queue};
 
 /// The time after which an acknowledgement is not waited for any more.
 const ACK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -130,7 +130,7 @@ impl InProcessBroker {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn publish_one(&self, message: OutgoingMessage) -> Receipt {
+    async fn publish_one(&self, relay: &'static str, message: OutgoingMessage) -> Receipt {
         let timeout = self.ack_timeout;
         let queues: Vec<_> = {
             let inner = self.inner();
@@ -140,13 +140,14 @@ impl InProcessBroker {
             let why = format!("nobody in this process subscribes to `{}`", message.topic);
             return Receipt::refused_for_now(why);
         }
+        let key = MessageKey { relay, id: message.id };
         let message = Arc::new(message);
-        let acks: Vec<_> = queues.iter().map(|queue| queue.push(&message)).collect();
+        let acks: Vec<_> = queues.iter().map(|queue| queue.push(key, &message)).collect();
         let all = join_all(acks.into_iter().map(|ack| ack.acknowledged()));
         match tokio::time::timeout(timeout, all).await {
             Ok(_) => Receipt::Accepted,
             Err(_) => {
-                let slow = queues.iter().filter(|queue| queue.has(message.id));
+                let slow = queues.iter().filter(|queue| queue.has(key));
                 let names: Vec<String> = slow.map(|queue| format!("`{}`", queue.name)).collect();
                 let why = format!("no acknowledgement of {} within {timeout:?}", names.join(", "));
                 Receipt::unavailable(why)
@@ -175,7 +176,8 @@ impl Broker for InProcessBroker {
         Ok(())
     }
 
-    async fn publish(&self, _sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
-        join_all(messages.into_iter().map(|message| self.publish_one(message))).await
+    async fn publish(&self, sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
+        let publish = |message| self.publish_one(sender.relay, message);
+        join_all(messages.into_iter().map(publish)).await
     }
 }

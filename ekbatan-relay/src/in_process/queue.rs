@@ -8,6 +8,14 @@ use uuid::Uuid;
 
 use crate::OutgoingMessage;
 
+/// What tells a message from others. Each relay sends messages of its own: they differ in their topics and in what
+/// they say, also if they are about one event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct MessageKey {
+    pub(super) relay: &'static str,
+    pub(super) id: Uuid,
+}
+
 /// The messages of one name.
 pub(super) struct Queue {
     pub(super) name: String,
@@ -19,9 +27,9 @@ pub(super) struct Queue {
 struct State {
     topics: Vec<String>,
     /// Those that no consumer has, in their order.
-    waiting: VecDeque<Uuid>,
+    waiting: VecDeque<MessageKey>,
     /// All that are not acknowledged.
-    messages: HashMap<Uuid, Entry>,
+    messages: HashMap<MessageKey, Entry>,
     is_closed: bool,
 }
 
@@ -30,6 +38,14 @@ struct Entry {
     /// How often a consumer had it.
     attempts: u32,
     is_acknowledged: watch::Sender<bool>,
+}
+
+/// A message for a consumer.
+pub(super) struct Popped {
+    pub(super) key: MessageKey,
+    pub(super) message: Arc<OutgoingMessage>,
+    /// How often a consumer has had it, this time included.
+    pub(super) attempt: u32,
 }
 
 /// Waits for the acknowledgement of a message.
@@ -65,26 +81,25 @@ impl Queue {
     }
 
     /// Adds a message, unless it is there: then its acknowledgement counts for both.
-    pub(super) fn push(&self, message: &Arc<OutgoingMessage>) -> Ack {
+    pub(super) fn push(&self, key: MessageKey, message: &Arc<OutgoingMessage>) -> Ack {
         let mut state = self.state();
         if state.is_closed {
             return Ack(watch::channel(true).1);
         }
-        if let Some(entry) = state.messages.get(&message.id) {
+        if let Some(entry) = state.messages.get(&key) {
             return Ack(entry.is_acknowledged.subscribe());
         }
         let (is_acknowledged, ack) = watch::channel(false);
         let entry = Entry { message: message.clone(), attempts: 0, is_acknowledged };
-        state.messages.insert(message.id, entry);
-        state.waiting.push_back(message.id);
+        state.messages.insert(key, entry);
+        state.waiting.push_back(key);
         drop(state);
         self.arrived.notify_one();
         Ack(ack)
     }
 
-    /// The next message, and how often a consumer has had it, this time included. `None` once the
-    /// subscription is ended.
-    pub(super) async fn pop(&self) -> Option<(Arc<OutgoingMessage>, u32)> {
+    /// The next message. `None` once the subscription is ended.
+    pub(super) async fn pop(&self) -> Option<Popped> {
         loop {
             if let Some(next) = self.try_pop()? {
                 return Some(next);
@@ -93,36 +108,36 @@ impl Queue {
         }
     }
 
-    fn try_pop(&self) -> Option<Option<(Arc<OutgoingMessage>, u32)>> {
+    fn try_pop(&self) -> Option<Option<Popped>> {
         let mut state = self.state();
         if state.is_closed {
             // Others wait, too.
             self.arrived.notify_one();
             return None;
         }
-        let Some(id) = state.waiting.pop_front() else { return Some(None) };
+        let Some(key) = state.waiting.pop_front() else { return Some(None) };
         if !state.waiting.is_empty() {
             self.arrived.notify_one();
         }
-        let entry = state.messages.get_mut(&id);
+        let entry = state.messages.get_mut(&key);
         Some(entry.map(|entry| {
             entry.attempts = entry.attempts.saturating_add(1);
-            (entry.message.clone(), entry.attempts)
+            Popped { key, message: entry.message.clone(), attempt: entry.attempts }
         }))
     }
 
     /// Ends a message.
-    pub(super) fn acknowledge(&self, id: Uuid) {
-        if let Some(entry) = self.state().messages.remove(&id) {
+    pub(super) fn acknowledge(&self, key: MessageKey) {
+        if let Some(entry) = self.state().messages.remove(&key) {
             entry.is_acknowledged.send_replace(true);
         }
     }
 
     /// Lets a message be delivered again, before those that came later.
-    pub(super) fn put_back(&self, id: Uuid) {
+    pub(super) fn put_back(&self, key: MessageKey) {
         let mut state = self.state();
-        if state.messages.contains_key(&id) {
-            state.waiting.push_front(id);
+        if state.messages.contains_key(&key) {
+            state.waiting.push_front(key);
             drop(state);
             self.arrived.notify_one();
         }
@@ -139,8 +154,8 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    pub(super) fn has(&self, id: Uuid) -> bool {
-        self.state().messages.contains_key(&id)
+    pub(super) fn has(&self, key: MessageKey) -> bool {
+        self.state().messages.contains_key(&key)
     }
 
     pub(super) fn len(&self) -> usize {

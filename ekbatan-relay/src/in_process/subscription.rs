@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queue::Queue;
+use super::queue::{MessageKey, Popped, Queue};
 use crate::OutgoingMessage;
 
 /// The pause before a message is delivered again that was not acknowledged. It doubles each time.
@@ -22,6 +22,7 @@ pub struct InProcessSubscription {
 ///
 /// Dereferences to the message.
 pub struct InProcessMessage {
+    key: MessageKey,
     message: Arc<OutgoingMessage>,
     queue: Arc<Queue>,
     attempt: u32,
@@ -36,8 +37,8 @@ impl InProcessSubscription {
     /// Waits for the next message. `None` once the broker has ended the subscription. May be dropped:
     /// no message is lost.
     pub async fn next(&mut self) -> Option<InProcessMessage> {
-        let (message, attempt) = self.queue.pop().await?;
-        Some(InProcessMessage { message, queue: self.queue.clone(), attempt, is_done: false })
+        let Popped { key, message, attempt } = self.queue.pop().await?;
+        Some(InProcessMessage { key, message, queue: self.queue.clone(), attempt, is_done: false })
     }
 }
 
@@ -50,7 +51,7 @@ impl InProcessMessage {
     /// Says that the message is handled, and never needs to come again.
     pub fn ack(mut self) {
         self.is_done = true;
-        self.queue.acknowledge(self.message.id);
+        self.queue.acknowledge(self.key);
     }
 }
 
@@ -69,13 +70,13 @@ impl Drop for InProcessMessage {
         }
         let doubled = 2_u32.saturating_pow(self.attempt.saturating_sub(1).min(16));
         let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
-        let (queue, id) = (self.queue.clone(), self.message.id);
+        let (queue, key) = (self.queue.clone(), self.key);
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move {
                 tokio::time::sleep(pause).await;
-                queue.put_back(id);
+                queue.put_back(key);
             })),
-            Err(_) => queue.put_back(id),
+            Err(_) => queue.put_back(key),
         }
     }
 }

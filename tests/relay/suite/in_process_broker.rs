@@ -103,3 +103,27 @@ async fn an_ended_subscription_keeps_no_message_back() {
     assert!(ended.next().await.is_none());
     assert!(!broker.unsubscribe("ended"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_relay_sends_messages_of_its_own() {
+    let scene = scene().await;
+    let broker = InProcessBroker::new();
+    let mut consumer = broker.subscribe("consumer", ["a.*", "b.*"]);
+    let relay = |name, topic| Relay::new(name, broker.clone()).topic(topic).unwrap();
+    let node = scene.node().relay(relay("first", "a.{event}")).relay(relay("second", "b.{event}"));
+    let node = node.start().await.unwrap();
+    let wallet = open_wallet(&scene.executor).await;
+    until("both messages are there", async || broker.unacknowledged("consumer") == 2).await;
+    let (one, other) = (consumer.next().await.unwrap(), consumer.next().await.unwrap());
+    let mut topics = [one.topic.clone(), other.topic.clone()];
+    topics.sort();
+    assert_eq!(topics, ["a.WalletOpened", "b.WalletOpened"]);
+    assert_eq!((one.id, &one.key), (other.id, &wallet.to_string()));
+    one.ack();
+    assert_eq!(broker.unacknowledged("consumer"), 1);
+    other.ack();
+    until("both are done", async || {
+        node.handlers().iter().all(|of| of.handled == 1 && of.failed == 0)
+    })
+    .await;
+}
