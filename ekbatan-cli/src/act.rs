@@ -1,6 +1,7 @@
 //! The commands that change something.
 
-use ekbatan::events::{DeliveryFilter, EventsError};
+use ekbatan::domain::{ShardIdentifier, Stored};
+use ekbatan::events::{DeadLetter, DeliveryFilter, EventsError};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -21,21 +22,38 @@ pub async fn skip(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failu
 }
 
 pub async fn dismiss(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
-    for on in target.shards() {
-        if let Some(letter) = on.operations.dead_letter(id).await? {
-            on.operations.dismiss(&letter, &by.who, &by.why).await?;
-            return Ok(said(format!("{id} is settled"), json!({ "dismissed": id })));
-        }
-    }
-    Err(no_letter(target, id))
+    on_its_shard(target, id, async |on, letter| {
+        on.operations.dismiss(letter, &by.who, &by.why).await
+    })
+    .await?;
+    Ok(said(format!("{id} is settled"), json!({ "dismissed": id })))
 }
 
 pub async fn replay_one(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
+    on_its_shard(target, id, async |on, letter| {
+        on.operations.replay(letter, &by.who, &by.why).await
+    })
+    .await?;
+    Ok(said(format!("{id} is delivered once more"), json!({ "replayed": 1 })))
+}
+
+/// Does something with a dead letter that nobody has settled.
+async fn on_its_shard(
+    target: &Target,
+    id: Uuid,
+    work: impl AsyncFn(&OnShard<'_>, &Stored<DeadLetter>) -> Result<(), EventsError>,
+) -> Result<(), Failure> {
     for on in target.shards() {
-        if let Some(letter) = on.operations.dead_letter(id).await? {
-            on.operations.replay(&letter, &by.who, &by.why).await?;
-            return Ok(said(format!("{id} is delivered once more"), json!({ "replayed": 1 })));
-        }
+        let Some(letter) = on.operations.dead_letter(id).await? else { continue };
+        return match work(&on, &letter).await {
+            Err(error @ EventsError::NotFound { what: "dead letter", .. }) => {
+                Err(Failure::failed(format!(
+                    "{error}; `ekbatan events look {id}` shows who settled it, and `ekbatan events replay --handler {} --settled` delivers settled ones",
+                    letter.handler
+                )))
+            }
+            done => Ok(done?),
+        };
     }
     Err(no_letter(target, id))
 }
@@ -77,10 +95,10 @@ pub async fn replay(
     let Some((by, counts)) = confirmed(target, &filter, yes, operator).await? else {
         return counted(target, &filter, "replay").await;
     };
-    let mut done = 0;
-    for (on, count) in target.shards().zip(counts) {
-        done += on.operations.replay_all(&filter, count, &by.who, &by.why).await?;
-    }
+    let replaying = on_each(target, counts, async |on, count| {
+        on.operations.replay_all(&filter, count, &by.who, &by.why).await
+    });
+    let done = replaying.await.map_err(|stopped| stopped.failure("replayed"))?;
     Ok(said(format!("replayed {done} {filter}"), json!({ "replayed": done })))
 }
 
@@ -97,11 +115,68 @@ pub async fn purge(
     let Some((by, counts)) = confirmed(target, &filter, yes, operator).await? else {
         return counted(target, &filter, "purge").await;
     };
-    let mut done = 0;
-    for (on, count) in target.shards().zip(counts) {
-        done += on.operations.purge(&filter, count, &by.who, &by.why).await?;
-    }
+    let purging = on_each(target, counts, async |on, count| {
+        on.operations.purge(&filter, count, &by.who, &by.why).await
+    });
+    let done = purging.await.map_err(|stopped| stopped.failure("purged"))?;
     Ok(said(format!("deleted {done} {filter}"), json!({ "purged": done })))
+}
+
+/// Does something on each shard with the rows that were counted there, and returns how many these were.
+async fn on_each(
+    target: &Target,
+    counts: Vec<u64>,
+    work: impl AsyncFn(&OnShard<'_>, u64) -> Result<u64, EventsError>,
+) -> Result<u64, Stopped> {
+    let mut done = Vec::new();
+    for (on, count) in target.shards().zip(counts) {
+        match work(&on, count).await {
+            Ok(count) => done.push((on.identifier(), count)),
+            Err(error) => {
+                let later = target.shards().skip(done.len() + 1);
+                let not_begun = later.map(|on| on.identifier()).collect();
+                return Err(Stopped { done, at: on.identifier(), error, not_begun });
+            }
+        }
+    }
+    Ok(done.into_iter().map(|(_, count)| count).sum())
+}
+
+/// Work on several shards that stopped at one of them.
+struct Stopped {
+    /// How many rows were changed on each shard before.
+    done: Vec<(ShardIdentifier, u64)>,
+    at: ShardIdentifier,
+    error: EventsError,
+    not_begun: Vec<ShardIdentifier>,
+}
+
+impl Stopped {
+    /// Says what became of each shard, so that nobody does it twice on those that are done.
+    fn failure(self, did: &str) -> Failure {
+        let Self { done, at, error, not_begun } = self;
+        if done.is_empty() && not_begun.is_empty() {
+            return error.into();
+        }
+        // The other errors may come after some of its rows were changed.
+        let is_unchanged =
+            matches!(error, EventsError::Recount { .. } | EventsError::TooMany { .. });
+        let how_far = if is_unchanged { "" } else { "; `ekbatan events log` says how far it got" };
+        let mut parts: Vec<String> =
+            done.iter().map(|(shard, count)| format!("shard {shard}: {count} {did}")).collect();
+        parts.push(format!("stopped at shard {at}: {error}{how_far}"));
+        parts.extend(not_begun.iter().map(|shard| format!("shard {shard}: not begun")));
+        let rest = std::iter::once(&at).chain(&not_begun);
+        let go_on: Vec<String> = rest.map(|shard| format!("--shard {shard}")).collect();
+        let message = format!("{}. Go on with {}", parts.join("; "), go_on.join(", then "));
+
+        let done =
+            done.iter().map(|(shard, count)| json!({ "shard": shard.to_string(), did: count }));
+        let mut shards: Vec<_> = done.collect();
+        shards.push(json!({ "shard": at.to_string(), "error": error.to_string() }));
+        shards.extend(not_begun.iter().map(|shard| json!({ "shard": shard.to_string(), did: 0 })));
+        Failure::failed(message).with("shards", json!(shards))
+    }
 }
 
 /// The operator and the count of each shard, if somebody has confirmed their sum.

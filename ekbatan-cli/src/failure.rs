@@ -2,32 +2,41 @@
 
 use std::fmt;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 /// What went wrong, and whose turn it is.
 pub struct Failure {
     message: String,
     status: u8,
+    /// What programs get beside the message.
+    facts: Map<String, Value>,
 }
 
 impl Failure {
     /// It was not asked properly.
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), status: 2 }
+        Self { message: message.into(), status: 2, facts: Map::new() }
     }
 
     /// What was asked cannot be done.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { message: message.into(), status: 1 }
+        Self { message: message.into(), status: 1, facts: Map::new() }
+    }
+
+    /// Adds what programs get beside the message.
+    pub fn with(mut self, name: &str, fact: Value) -> Self {
+        self.facts.insert(name.to_owned(), fact);
+        self
     }
 
     pub fn status(&self) -> u8 {
         self.status
     }
 
-    pub fn print(&self, as_json: bool) {
+    pub fn print(mut self, as_json: bool) {
         if as_json {
-            eprintln!("{}", json!({ "error": self.message }));
+            self.facts.insert("error".to_owned(), json!(self.message));
+            eprintln!("{}", Value::Object(self.facts));
         } else {
             eprintln!("ekbatan: {}", self.message);
         }

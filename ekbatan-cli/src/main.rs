@@ -40,8 +40,9 @@ async fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
+            let status = failure.status();
             failure.print(as_json);
-            ExitCode::from(failure.status())
+            ExitCode::from(status)
         }
     }
 }

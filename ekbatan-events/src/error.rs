@@ -44,9 +44,9 @@ pub enum EventsError {
         /// What is wrong with it, and what would do.
         why: String,
     },
-    /// The filter does not select what was counted. Nothing was changed.
+    /// The filter does not select what was counted. Nothing was changed on this shard.
     #[error(
-        "shard {shard} has {found} {filter}, and {counted} were counted; nothing was changed: count again"
+        "shard {shard} has {found} {filter}, and {counted} were counted; nothing was changed on this shard: count again"
     )]
     Recount {
         /// The filter, in words.

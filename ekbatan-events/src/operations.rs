@@ -18,6 +18,9 @@ use crate::remote_call::RemoteCall;
 /// How many blocked deliveries are released at a time.
 const PAGE: usize = 256;
 
+/// The state of a dead letter with which something is done.
+const UNSETTLED: &str = "not settled";
+
 /// Deliveries and dead letters of one shard, for operators.
 ///
 /// ```
@@ -185,8 +188,9 @@ impl DeliveryOperations {
         Ok(found.map(|row| pending(row.into_value())))
     }
 
-    /// Delivers the event of a dead letter to its handler once more. It has no order with events
-    /// that were handled since.
+    /// Delivers the event of a dead letter that nobody has settled to its handler once more. It has no order with
+    /// events that were handled since. Letters that were settled are replayed by
+    /// [`replay_all`](Self::replay_all), which counts them.
     pub async fn replay(
         &self,
         letter: &Stored<DeadLetter>,
@@ -194,6 +198,7 @@ impl DeliveryOperations {
         why: &str,
     ) -> Result<(), EventsError> {
         let operator = Operator::new(who, why)?;
+        self.check_unsettled(letter)?;
         let (now, event) = (self.databases.clock().now(), letter.event_id);
         let delivery = letter.delivered_again(now);
         let settled =
@@ -208,10 +213,10 @@ impl DeliveryOperations {
             Ok::<_, EventsError>(())
         };
         let moved = self.shard.transactions().in_transaction(moving).await;
-        self.found("dead letter", letter.id.uuid(), "dead", moved)
+        self.found("dead letter", letter.id.uuid(), UNSETTLED, moved)
     }
 
-    /// Settles a dead letter: it is not to be handled.
+    /// Settles a dead letter that nobody has settled: it is not to be handled.
     pub async fn dismiss(
         &self,
         letter: &Stored<DeadLetter>,
@@ -219,11 +224,20 @@ impl DeliveryOperations {
         why: &str,
     ) -> Result<(), EventsError> {
         let operator = Operator::new(who, why)?;
+        self.check_unsettled(letter)?;
         let now = self.databases.clock().now();
         let settled =
             letter.clone().apply(|row| row.settle(DeadLetterState::Skipped, operator, now));
         let updated = self.dead_letters.update(settled).await;
-        self.found("dead letter", letter.id.uuid(), "dead", updated).map(drop)
+        self.found("dead letter", letter.id.uuid(), UNSETTLED, updated).map(drop)
+    }
+
+    /// What was replayed would be delivered twice, and what was decided would be decided anew.
+    fn check_unsettled(&self, letter: &Stored<DeadLetter>) -> Result<(), EventsError> {
+        match letter.state {
+            DeadLetterState::Dead => Ok(()),
+            _ => Err(self.not_found("dead letter", letter.id.uuid(), UNSETTLED)),
+        }
     }
 
     async fn find_parked(&self, id: Uuid) -> Result<Stored<Delivery>, EventsError> {

@@ -120,7 +120,7 @@ async fn a_replay_is_refused_if_it_is_not_what_was_counted(scene: &Scene) {
         refused.to_string(),
         format!(
             "shard {shard} has 6 dead letters of `ledger.post`, and 5 were counted; \
-             nothing was changed: count again"
+             nothing was changed on this shard: count again"
         )
     );
     let refused = operations.purge(&filter, 7, "alice", "again").await.unwrap_err();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::events::{DeadLetter, EventsError, HandlerOptions, Reconciled, RemoteFailure};
+use ekbatan::events::{DeliveryFilter, EventsError, HandlerOptions, Reconciled, RemoteFailure};
 use futures_util::FutureExt;
 use serde_json::json;
 use support::until;
@@ -100,8 +100,8 @@ async fn a_settled_call_of_a_replayed_event_lets_it_be_tried_again(scene: &Scene
     let operations = scene.operations();
     let parked = operations.parked(1).await.unwrap().remove(0);
     operations.skip(parked.id, "alice", "by mistake").await.unwrap();
-    let letters = scene.databases.repository::<DeadLetter>().find_all().await.unwrap();
-    operations.replay(&letters[0], "alice", "it was a mistake").await.unwrap();
+    let skipped = DeliveryFilter::settled_letters("ledger.post");
+    operations.replay_all(&skipped, 1, "alice", "it was a mistake").await.unwrap();
     scene.until_parked().await;
     let (key, outcome) = (scene.remote_call().await.id.uuid(), json!({ "number": OF_OPERATOR }));
     operations.remote_call_happened(key, &outcome, "alice", "the bank says so").await.unwrap();

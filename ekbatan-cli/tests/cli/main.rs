@@ -15,6 +15,7 @@ macro_rules! on_every_database {
 
 mod readers;
 mod scene;
+mod shards;
 
 on_every_database! {
     what_is_parked_is_shown_retried_and_skipped,
@@ -118,7 +119,7 @@ async fn dead_letters_are_counted_before_they_are_replayed_or_purged(scene: &Sce
     scene.until_dead_letters(4).await;
     let letters = scene.json(&["events", "dead-letters", "--most", "3"]).await;
     assert_eq!(letters.as_array().unwrap().len(), 3);
-    let one = letters[0]["id"].as_str().unwrap();
+    let [one, other] = [0, 1].map(|at| letters[at]["id"].as_str().unwrap());
     let by = ["--who", "alice", "--why", "the ledger is open"];
 
     let of_ledger = ["events", "replay", "--handler", "ledger.post"];
@@ -145,11 +146,21 @@ async fn dead_letters_are_counted_before_they_are_replayed_or_purged(scene: &Sce
     assert_eq!((&look["state"], &look["settled_by"]), (&"skipped".into(), &"alice".into()));
 
     scene.open_the_ledger();
-    let replayed = scene.json(&[&of_ledger[..], &["--yes", "3"], &by].concat()).await;
-    assert_eq!(replayed["replayed"], 3);
+    let said = scene.run(&[&["events", "replay", other], &by[..]].concat()).await.done();
+    assert_eq!(said, format!("{other} is delivered once more\n"));
+    let replayed = scene.json(&[&of_ledger[..], &["--yes", "2"], &by].concat()).await;
+    assert_eq!(replayed["replayed"], 2);
     scene.until_handled(3).await;
-    let said = scene.run(&[&["events", "replay", one], &by[..]].concat()).await.done();
-    assert_eq!(said, format!("{one} is delivered once more\n"));
+    // What is settled is neither delivered nor decided a second time by its id.
+    for (verb, id) in [("replay", one), ("replay", other), ("dismiss", other)] {
+        let said = scene.run(&[&["events", verb, id], &by[..]].concat()).await.failed(1);
+        let why = format!("there is no dead letter {id} on shard 0/0 that is not settled");
+        assert!(said.contains(&why) && said.contains("--settled"), "{said}");
+    }
+    assert_eq!(scene.json(&["events", "look", other]).await["state"], "replayed");
+    let of_model = letters[0]["model_id"].as_str().unwrap();
+    let of_model = [&of_ledger[..], &["--settled", "--model-id", of_model, "--yes", "1"]].concat();
+    assert_eq!(scene.json(&[&of_model[..], &by].concat()).await["replayed"], 1);
     scene.until_handled(4).await;
 
     let settled = ["events", "purge", "--handler", "ledger.post", "--settled"];
@@ -160,8 +171,8 @@ async fn dead_letters_are_counted_before_they_are_replayed_or_purged(scene: &Sce
     assert_eq!(scene.json(&stored).await["count"], 4);
     let log = scene.json(&["events", "log"]).await;
     let what: Vec<_> = log.as_array().unwrap().iter().map(|row| &row["what"]).collect();
-    assert_eq!(what, ["purge", "replay"]);
-    assert_eq!((&log[1]["counted"], &log[1]["done"]), (&3.into(), &3.into()));
+    assert_eq!(what, ["purge", "replay", "replay"]);
+    assert_eq!((&log[2]["counted"], &log[2]["done"]), (&2.into(), &2.into()));
     node.drain(std::time::Duration::from_secs(60)).await;
 }
 

@@ -110,9 +110,13 @@ pub async fn run(arguments: &[&str], folder: &Path) -> Ran {
 
 impl Program {
     fn new(url: &str, eventlog: Option<&str>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
         let eventlog = eventlog.map(|name| format!(", eventlog: {name}")).unwrap_or_default();
-        let yaml = format!("ekbatan: {{configs: {{primary-config: {{url: '{url}'{eventlog}}}}}}}");
+        Self::of(&format!("ekbatan: {{configs: {{primary-config: {{url: '{url}'{eventlog}}}}}}}"))
+    }
+
+    /// The program with this configuration.
+    pub fn of(yaml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("config")).unwrap();
         // Found without --config.
         std::fs::write(folder.path().join("config/ekbatan.yml"), yaml).unwrap();

@@ -1,0 +1,62 @@
+//! Commands that change several shards, one after another.
+
+use ekbatan::prelude::*;
+use serde_json::json;
+use support::{Dialect, ScratchDatabase};
+
+use crate::scene::Program;
+
+/// A shard with two dead letters.
+async fn shard() -> ScratchDatabase {
+    let scratch = ScratchDatabase::create(Dialect::Sqlite).await;
+    let databases = Databases::connect(&scratch.config().into()).await.unwrap();
+    databases.migrate(&support::wallet::migrations()).await.unwrap();
+    for _ in 0..2 {
+        let (id, event) = (Uuid::now_v7(), Uuid::now_v7());
+        let sql = format!(
+            "INSERT INTO eventlog_dead_letters (id, handler, stream, model_version, event_index, event_id, \
+             attempts, error, died, state, version) VALUES ('{id}', 'mail.send', '{event}', 1, 0, '{event}', \
+             1, 'broken', '2020-01-01T00:00:00.000000Z', 'DEAD', 1)"
+        );
+        scratch.execute(&sql).await;
+    }
+    scratch
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_that_stops_at_a_shard_says_what_was_done_on_those_before() {
+    let shards = [shard().await, shard().await, shard().await];
+    let failing = "CREATE TRIGGER failing BEFORE INSERT ON eventlog_interventions \
+        BEGIN SELECT RAISE(ABORT, 'the table is not to be changed'); END";
+    shards[1].execute(failing).await;
+    let members = shards.iter().enumerate().map(|(of, shard)| {
+        format!("{{member: {of}, configs: {{primary-config: {{url: '{}'}}}}}}", shard.url)
+    });
+    let members = members.collect::<Vec<_>>().join(", ");
+    let program = Program::of(&format!(
+        "ekbatan: {{sharding: {{default-shard: {{group: 0, member: 0}}, groups: [{{group: 0, name: all, members: [{members}]}}]}}}}"
+    ));
+    let by = ["--who", "alice", "--why", "they are old"];
+    let purge = ["events", "purge", "--handler", "mail.send"];
+
+    let said = program.run(&[&purge[..], &["--yes", "6"], &by].concat()).await.failed(1);
+    assert!(said.starts_with("ekbatan: shard 0/0: 2 purged; stopped at shard 0/1: "), "{said}");
+    assert!(said.contains("the table is not to be changed"), "{said}");
+    let rest =
+        "says how far it got; shard 0/2: not begun. Go on with --shard 0/1, then --shard 0/2\n";
+    assert!(said.ends_with(rest), "{said}");
+
+    // What is left is counted anew, and programs get the same.
+    let said = program.run(&[&purge[..], &["--yes", "4", "--json"], &by].concat()).await.failed(1);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let shards_of = said["shards"].as_array().unwrap();
+    assert_eq!(shards_of[0], json!({ "shard": "0/0", "purged": 0 }));
+    assert!(shards_of[1]["error"].as_str().unwrap().contains("not to be changed"), "{said}");
+    assert_eq!(shards_of[2], json!({ "shard": "0/2", "purged": 0 }));
+
+    shards[1].execute("DROP TRIGGER failing").await;
+    for shard in ["0/1", "0/2"] {
+        let rest = [&purge[..], &["--yes", "2", "--shard", shard], &by].concat();
+        assert_eq!(program.json(&rest).await["purged"], 2);
+    }
+}
