@@ -117,7 +117,7 @@ impl KafkaBroker {
         self
     }
 
-    /// Sets how long an answer of the cluster is waited for, up to a day; 10 s unless set.
+    /// Sets how long an answer of the cluster is waited for, up to 30 s; 10 s unless set.
     #[must_use]
     pub fn ack_timeout(mut self, timeout: Duration) -> Self {
         self.settings.ack_timeout = timeout;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ekbatan_relay::PUBLISH_TIME;
 use krafka::Kafka;
 use krafka::auth::{AuthConfig, TlsConfig};
 
@@ -33,8 +34,9 @@ pub(crate) struct Settings {
     pub(crate) ack_timeout: Duration,
 }
 
-/// The longest time that an answer can be waited for. The client adds it to the present time.
-const LONGEST_ACK_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest time that an answer can be waited for. A relay drops a call after twice that time: what the broker would
+/// learn later it would never learn, as that a topic is missing.
+const LONGEST_ACK_TIMEOUT: Duration = PUBLISH_TIME;
 
 impl Settings {
     /// Fails if a setting cannot work.
@@ -50,7 +52,9 @@ impl Settings {
         }
         let timeout = self.ack_timeout;
         if timeout.is_zero() || timeout > LONGEST_ACK_TIMEOUT {
-            let why = format!("is {timeout:?}; give more than 0 s and at most a day, such as 10 s");
+            let why = format!(
+                "is {timeout:?}; give more than 0 s and at most {LONGEST_ACK_TIMEOUT:?}, such as 10 s"
+            );
             return refuse("ack_timeout", why);
         }
         Ok(())
@@ -135,9 +139,9 @@ mod tests {
         let why = |settings: Settings| settings.check().unwrap_err().to_string();
         let empty = Settings { most_bytes: 0, ..settings.clone() };
         assert!(why(empty).starts_with("`most_bytes` is 0"));
-        for ack_timeout in [Duration::ZERO, Duration::MAX] {
+        for ack_timeout in [Duration::ZERO, Duration::from_secs(31), Duration::MAX] {
             let why = why(Settings { ack_timeout, ..settings.clone() });
-            assert!(why.starts_with("`ack_timeout` is") && why.contains("at most a day"), "{why}");
+            assert!(why.starts_with("`ack_timeout` is") && why.contains("at most 30s"), "{why}");
         }
     }
 }

@@ -106,6 +106,11 @@ fn what_cannot_work_is_refused_with_its_place() {
         ("{name: a, broker: in-process, batches: 65}", "relay[0].batches", "from 1 to 64"),
         ("{name: a, broker: in-process, ack-timeout: 0s}", "relay[0].ack-timeout", "is no time"),
         (
+            "{name: a, broker: kafka, url: 'kafka://a:1', ack-timeout: 60s}",
+            "relay[0].ack-timeout",
+            "at most 30s, because a batch is given up after a minute",
+        ),
+        (
             "{name: a, broker: in-process, longest-retry: 2d}",
             "relay[0].longest-retry",
             "at most 1d",

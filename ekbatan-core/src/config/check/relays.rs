@@ -16,6 +16,9 @@ const BATCH: RangeInclusive<usize> = 1..=1_000;
 /// How many batches may be under way.
 const BATCHES: RangeInclusive<usize> = 1..=64;
 
+/// How long an answer of a server is waited for. A relay gives a batch up after twice that time.
+const LONGEST_ANSWER: Duration = Duration::from_secs(30);
+
 pub(super) fn check(relays: &[RelayConfig], at: &KeyPath, findings: &mut Findings) {
     for (position, relay) in relays.iter().enumerate() {
         let earlier = relays.get(..position).unwrap_or_default();
@@ -33,6 +36,14 @@ pub(super) fn check(relays: &[RelayConfig], at: &KeyPath, findings: &mut Finding
             [("ack-timeout", relay.ack_timeout), ("longest-retry", Some(relay.longest_retry))];
         for (key, time) in times {
             check_time(key, time, &at, findings);
+        }
+        let is_server = relay.broker != RelayBroker::InProcess;
+        if let Some(time) = relay.ack_timeout.filter(|time| is_server && *time > LONGEST_ANSWER) {
+            let message = "is too long; at most 30s, because a batch is given up after a minute";
+            let place = at.key("ack-timeout");
+            if !findings.has(&place) {
+                findings.add_value(&place, format!("{time:?}"), message);
+            }
         }
         if relay.max_attempts == Some(0) {
             let message = "gives events up before they are sent; give at least 1";
