@@ -154,6 +154,8 @@ fn settlement_shows_a_page_and_refuses_what_is_no_order() {
     };
     assert_eq!(running.post(&order("0")).0, "422");
     assert_eq!(running.post(&order("1.001")).0, "422");
+    // A batch has no room for a sum of such amounts, so the window would never close.
+    assert_eq!(running.post(&order("10000000000000")).0, "422");
     assert_eq!(
         running.post(&order("12.5")),
         ("202".to_owned(), r#"{"state":"PENDING"}"#.to_owned())

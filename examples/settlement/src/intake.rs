@@ -28,11 +28,17 @@ pub struct NewOrder {
 pub enum IntakeError {
     #[error("there is no window `{window}` of `{bank}`")]
     NoWindow { bank: String, window: String },
-    #[error("the amount is {0}, and must be more than zero, with at most two digits of cents")]
+    #[error(
+        "the amount is {0}, and must be more than zero and less than 10^13, with at most two digits of cents"
+    )]
     Amount(Decimal),
     #[error(transparent)]
     Read(#[from] ReadError),
 }
+
+/// A batch has at most 65,535 orders, and its amount has room for 18 digits before the point. If the sum of its orders had more, it
+/// could not be stored, and the window would never close.
+const TOO_LARGE: i64 = 10_000_000_000_000;
 
 impl Action for AcceptOrder {
     const NAME: &'static str = "orders.accept";
@@ -46,7 +52,8 @@ impl Action for AcceptOrder {
         order: &NewOrder,
     ) -> Result<OrderState, IntakeError> {
         let NewOrder { id, bank, window, amount } = order.clone();
-        if amount <= Decimal::ZERO || amount.scale() > 2 {
+        let is_amount = amount > Decimal::ZERO && amount < TOO_LARGE.into() && amount.scale() <= 2;
+        if !is_amount {
             return Err(IntakeError::Amount(amount));
         }
         let Some(row) = ctx.find(Window::id_of(SERIES, &bank, &window)).await? else {
