@@ -1,25 +1,64 @@
 //! Keeps lost nodes from sending, before others get what they had claimed.
+//!
+//! Invariant: what is released after a fence was claimed before the fence began. A node that is alive after all
+//! may open its relay again, and what it claims then needs a further fence.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ekbatan_core::__private::deliveries::Subscriptions;
 use ekbatan_core::domain::ShardIdentifier;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::FutureExt;
+use futures_util::future::try_join_all;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use crate::failure;
-use crate::handler_set::{Handler, HandlerSet, kept_name};
-use crate::relay::RelaySender;
+use crate::handler_set::{AnyRelay, Handler, HandlerSet, kept_name};
+use crate::relay::{RelayError, RelaySender};
 
-/// The time after which a fence is tried again at the next heartbeat.
-const LONGEST: Duration = Duration::from_secs(2);
+/// How long a heartbeat waits for fences. They go on afterwards.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// The time after which a fence is given up, and tried again at the next heartbeat. A broker that is far away needs
+/// many round trips for it.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// The relays of a shard whose brokers can keep a node from sending.
 pub(crate) struct Fences {
     pub(crate) handlers: HandlerSet,
     pub(crate) subscriptions: Option<Arc<Subscriptions>>,
+    pub(crate) tasks: FenceTasks,
+}
+
+/// The fences that are under way, by their relays and the lost nodes. They end with the last of its clones.
+#[derive(Clone, Default)]
+pub(crate) struct FenceTasks(Arc<Mutex<RunningFences>>);
+
+#[derive(Default)]
+struct RunningFences(HashMap<(&'static str, Uuid), AbortHandle>);
+
+impl Drop for RunningFences {
+    fn drop(&mut self) {
+        self.0.values().for_each(AbortHandle::abort);
+    }
+}
+
+impl FenceTasks {
+    /// Begins a task, unless the one before it is under way.
+    fn begin(
+        &self,
+        relay: &'static str,
+        node: Uuid,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.0.retain(|_, task| !task.is_finished());
+        tasks.0.entry((relay, node)).or_insert_with(|| tokio::spawn(task).abort_handle());
+    }
 }
 
 impl Fences {
@@ -43,27 +82,44 @@ impl Fences {
         self.handlers.iter().filter(is_fenced).map(|handler| &**handler)
     }
 
-    /// Fences nodes. Returns those that can send nothing more.
-    pub(crate) async fn fence(
+    /// Fences a node, and then releases what it had claimed. Returns how many deliveries were released; none
+    /// if that takes longer than a heartbeat waits for it, although it goes on.
+    pub(crate) async fn release_after(
         &self,
         relay: &Handler,
         shard: ShardIdentifier,
-        lost: HashSet<Uuid>,
-    ) -> HashSet<Uuid> {
+        node: Uuid,
+        releasing: impl Future<Output = usize> + Send + 'static,
+    ) -> usize {
+        let Some(inner) = relay.relay() else { return 0 };
         // A lost node of another version of the program may have sent under another of the names.
-        let names: Vec<&'static str> = self.names().iter().map(|name| kept_name(name)).collect();
-        let names = &names;
-        let fences = lost.into_iter().map(|node| async move {
-            let inner = relay.relay()?;
-            let fencing = names.iter().map(|name| inner.fence(RelaySender::new(name, shard, node)));
+        let fence =
+            |name: &String| fence(inner.clone(), RelaySender::new(kept_name(name), shard, node));
+        let fencing: Vec<_> = self.names().iter().map(fence).collect();
+        let (done, released) = oneshot::channel();
+        let relay = relay.name;
+        self.tasks.begin(relay, node, async move {
             let why = match tokio::time::timeout(LONGEST, try_join_all(fencing)).await {
-                Ok(Ok(_)) => return Some(node),
+                Ok(Ok(_)) => {
+                    let _ = done.send(releasing.await);
+                    return;
+                }
                 Ok(Err(error)) => failure::of_error(&*error),
                 Err(_) => format!("no answer within {LONGEST:?}"),
             };
-            tracing::warn!(relay = relay.name, %node, error = why, "the broker could not be told that a node is lost; trying again");
-            None
+            tracing::warn!(relay, %node, error = why, "the broker could not be told that a node is lost; trying again");
         });
-        join_all(fences).await.into_iter().flatten().collect()
+        // The sender goes at once if the fence before this one is still under way.
+        match tokio::time::timeout(LONGEST_WAIT, released).await {
+            Ok(Ok(released)) => released,
+            Ok(Err(_)) | Err(_) => 0,
+        }
+    }
+}
+
+async fn fence(relay: Arc<dyn AnyRelay>, lost: RelaySender) -> Result<(), RelayError> {
+    match AssertUnwindSafe(relay.fence(lost)).catch_unwind().await {
+        Ok(fenced) => fenced,
+        Err(panic) => Err(failure::of_panic(&*panic).into()),
     }
 }

@@ -132,7 +132,7 @@ impl Membership {
         // All of them now: the next heartbeat may be minutes away.
         loop {
             let orphans = self.orphans(OfHandlers::Except(fences.names())).await?;
-            let released = self.release_all(orphans, now).await?;
+            let released = release_all(&self.deliveries, orphans, now).await?;
             if released == 0 {
                 break;
             }
@@ -155,31 +155,25 @@ impl Membership {
     ) -> Result<usize, EventsError> {
         let mut count = 0;
         loop {
-            let mut orphans = self.orphans(OfHandlers::Among(relay.names())).await?;
-            let lost: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
-            let fenced = fences.fence(relay, self.shard.identifier(), lost).await;
-            orphans.retain(|row| fenced.contains(&row.node));
-            let released = self.release_all(orphans, now).await?;
+            let mut lost: HashMap<Uuid, Vec<Stored<Delivery>>> = HashMap::new();
+            for orphan in self.orphans(OfHandlers::Among(relay.names())).await? {
+                lost.entry(orphan.node).or_default().push(orphan);
+            }
+            let releasing = lost.into_iter().map(|(node, orphans)| {
+                let deliveries = self.deliveries.clone();
+                fences.release_after(relay, self.shard.identifier(), node, async move {
+                    release_all(&deliveries, orphans, now).await.unwrap_or_else(|error| {
+                        tracing::warn!(%error, "what a lost node had claimed could not be released; trying again");
+                        0
+                    })
+                })
+            });
+            let released: usize = join_all(releasing).await.into_iter().sum();
             if released == 0 {
                 return Ok(count);
             }
             count += released;
         }
-    }
-
-    /// Returns how many were still as they were read.
-    async fn release_all(
-        &self,
-        rows: Vec<Stored<Delivery>>,
-        now: DateTime<Utc>,
-    ) -> Result<usize, EventsError> {
-        let mut count = 0;
-        for released in
-            join_all(rows.into_iter().map(|row| release(&self.deliveries, row, now))).await
-        {
-            count += usize::from(released?);
-        }
-        Ok(count)
     }
 
     /// Claimed deliveries of handlers whose node has no row.
@@ -208,6 +202,19 @@ impl Membership {
             _ => Ok(()),
         }
     }
+}
+
+/// Releases deliveries. Returns how many were still as they were read.
+async fn release_all(
+    deliveries: &Repository<Delivery>,
+    rows: Vec<Stored<Delivery>>,
+    now: DateTime<Utc>,
+) -> Result<usize, EventsError> {
+    let mut count = 0;
+    for released in join_all(rows.into_iter().map(|row| release(deliveries, row, now))).await {
+        count += usize::from(released?);
+    }
+    Ok(count)
 }
 
 /// Lets a delivery wait for a node again, without counting an attempt. `false` if it is not as it was

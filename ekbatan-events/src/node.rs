@@ -17,7 +17,7 @@ use crate::delivery_run::Runner;
 use crate::doorbell::NodeDoorbell;
 use crate::ending::{HandedBack, told_to_end};
 use crate::error::{EventsError, StartError};
-use crate::fences::Fences;
+use crate::fences::{FenceTasks, Fences};
 use crate::gauges::Gauges;
 use crate::handler_set::{Counts, Handler, HandlerSet};
 use crate::marks::Marks;
@@ -259,6 +259,7 @@ impl NodeBuilder {
                 identity,
                 leaving: left.clone(),
                 states: None,
+                fences: FenceTasks::default(),
             };
             hearts.spawn(heart.beat(membership));
             let gauges = Gauges {
@@ -362,6 +363,7 @@ struct Heart {
     leaving: watch::Receiver<bool>,
     /// How often operators had changed the states of subscriptions when they were read.
     states: Option<i64>,
+    fences: FenceTasks,
 }
 
 impl Heart {
@@ -442,6 +444,7 @@ impl Heart {
         let fences = Fences {
             handlers: self.handlers.clone(),
             subscriptions: self.hub.of(self.shard.identifier()),
+            tasks: self.fences.clone(),
         };
         membership.clear_away(&fences, self.databases.clock().now()).await.map(drop)
     }

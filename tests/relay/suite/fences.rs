@@ -1,13 +1,16 @@
 //! Several relays of one node, and a lost node that is kept from sending before others take over.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ekbatan::domain::ShardIdentifier;
+use ekbatan::events::Node;
 use ekbatan::relay::{
     Broker, BrokerError, EventSelection, OutgoingMessage, Receipt, Relay, RelaySender, RelayTerms,
 };
 use support::{Dialect, until};
+use tokio::sync::Notify;
 
 use crate::scene::{SHORT_LEASE, Scene, assert_in_order, assert_no_repetition, node, open_wallet};
 use crate::site::{Kind, SharedBroker};
@@ -122,4 +125,87 @@ async fn a_lost_node_is_fenced_under_all_names_of_relays() {
     let _node = node(&other).lease(SHORT_LEASE).relay(later).start().await.unwrap();
     assert_in_order(&scene.until_received(1).await, 1, 1);
     assert_eq!(*sending.fenced.lock().unwrap(), BTreeSet::from(["earlier", "later"]));
+}
+
+/// Fences at the first request only, once the test lets it, or panics at it.
+#[derive(Clone)]
+struct FencesOnce {
+    broker: SharedBroker,
+    panics: bool,
+    requests: Arc<AtomicUsize>,
+    answer: Arc<Notify>,
+}
+
+impl Broker for FencesOnce {
+    fn describe(&self) -> String {
+        self.broker.describe()
+    }
+
+    fn fences(&self) -> bool {
+        true
+    }
+
+    async fn check(&self, terms: RelayTerms) -> Result<(), BrokerError> {
+        self.broker.check(terms).await
+    }
+
+    async fn open(&self, sender: RelaySender) -> Result<(), BrokerError> {
+        self.broker.open(sender).await
+    }
+
+    async fn publish(&self, sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
+        self.broker.publish(sender, messages).await
+    }
+
+    async fn fence(&self, _lost: RelaySender) -> Result<(), BrokerError> {
+        let is_first = self.requests.fetch_add(1, Ordering::SeqCst) == 0;
+        match (self.panics, is_first) {
+            (true, true) => panic!("a broker with a defect"),
+            (true, false) => {}
+            (false, true) => self.answer.notified().await,
+            (false, false) => std::future::pending().await,
+        }
+        Ok(())
+    }
+}
+
+/// A node that was lost while it sent an event, and one that fences it by this broker.
+async fn takes_over(panics: bool) -> (Scene, FencesOnce, Node) {
+    let scene = Scene::start(Kind::InProcess, Dialect::Sqlite).await;
+    let silent = Fencing::new(None, true);
+    let lost = scene.node().relay(relay("first", &silent)).start().await.unwrap();
+    open_wallet(&scene.executor).await;
+    until("it is being sent", async || *silent.begun.lock().unwrap() == 1).await;
+    drop(lost);
+    let (requests, answer) = (Arc::default(), Arc::default());
+    let fencing = FencesOnce { broker: scene.site.broker(), panics, requests, answer };
+    let relay = Relay::new("first", SharedBroker::new(fencing.clone()));
+    let node = node(&scene.open_again().await).lease(SHORT_LEASE).relay(relay);
+    let node = node.start().await.unwrap();
+    until("it is fenced", async || fencing.requests.load(Ordering::SeqCst) > 0).await;
+    (scene, fencing, node)
+}
+
+/// The version of the only node that renews its row.
+async fn renewals(scene: &Scene) -> i64 {
+    let nodes = scene.scratch.eventlog("nodes");
+    let rows = scene.scratch.select(&["max(version)"], &format!("FROM {nodes}")).await;
+    rows[0][0].as_deref().unwrap_or("0").parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_that_takes_longer_than_a_heartbeat_goes_on() {
+    let (scene, fencing, _node) = takes_over(false).await;
+    let began = renewals(&scene).await;
+    until("several heartbeats", async || renewals(&scene).await >= began + 3).await;
+    fencing.answer.notify_one();
+    assert_in_order(&scene.until_received(1).await, 1, 1);
+    assert_eq!(fencing.requests.load(Ordering::SeqCst), 1, "it was not begun anew");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_that_panics_is_tried_again() {
+    let (scene, fencing, _node) = takes_over(true).await;
+    assert_in_order(&scene.until_received(1).await, 1, 1);
+    assert_eq!(fencing.requests.load(Ordering::SeqCst), 2);
 }
