@@ -7,7 +7,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, WantedDue};
@@ -24,6 +23,7 @@ use crate::handler_set::{Handler, HandlerSet};
 use crate::look_from::{LookFrom, Oldest};
 use crate::membership::release;
 use crate::put_off::{Obstructed, behind_parked, put_off};
+use crate::round_writes::{RoundWrites, WriteTerms};
 use crate::rows_before::RowsBefore;
 
 /// How many deliveries of one name, state and priority are looked at, if there are many handlers.
@@ -60,10 +60,12 @@ pub(crate) struct Candidates {
 /// What a round has claimed.
 pub(crate) struct ClaimedRound {
     pub(crate) claimed: Vec<Claimed>,
-    /// The streams that other nodes handle.
+    /// The streams that other nodes handle, and those with a locked row.
     pub(crate) elsewhere: Vec<StreamKey>,
     /// How many deliveries wait from now on for others before them.
     pub(crate) put_off: usize,
+    /// How the writes of the next round are made.
+    pub(crate) terms: WriteTerms,
 }
 
 /// Claims deliveries of one shard for a node.
@@ -76,10 +78,7 @@ pub(crate) struct Claims<'c> {
     pub(crate) held: &'c HashSet<Uuid>,
     /// By handler, the models whose streams the round skips.
     pub(crate) passed_over: &'c HashMap<&'static str, Vec<Uuid>>,
-    /// Whether each run is claimed by itself, because a claim of the last round has failed.
-    pub(crate) apart: bool,
-    /// Whether a claim has failed in this round.
-    pub(crate) has_failed: AtomicBool,
+    pub(crate) terms: WriteTerms,
     /// How many deliveries are looked at in one round; more, if there are many handlers.
     pub(crate) at_once: usize,
     /// Whether the round looks from the start of the index.
@@ -248,12 +247,30 @@ impl Claims<'_> {
                 behind_parked: behind_parked(&handler),
             }));
         }
-        let put_off = put_off(self.deliveries, obstructed, now).await?;
-        let together = if self.apart { 1 } else { TOGETHER };
-        let groups = groups(runs, together).into_iter().map(|runs| self.claim_runs(runs, now));
-        let claimed = join_all(groups).await.into_iter().flatten().collect();
-        let claimed = self.with_events(claimed).await?;
-        Ok(ClaimedRound { claimed, elsewhere, put_off })
+        let writes = RoundWrites::begin(self.shard, self.terms);
+        let behind = obstructed.iter().map(|one| &one.delivery);
+        let locked = writes.locked(runs.iter().flatten().map(|(_, row)| row).chain(behind)).await?;
+        let is_locked = |row: &Stored<Delivery>| locked.contains(&row.id.uuid());
+        for run in &mut runs {
+            let Some(first) = run.iter().position(|(_, row)| is_locked(row)) else { continue };
+            // What comes after it in its stream waits for it.
+            let rest = run.drain(first..);
+            elsewhere.extend(rest.filter_map(|(handler, row)| stream_of(&handler, &row)));
+        }
+        obstructed.retain(|one| !is_locked(&one.delivery));
+        let together = if writes.is_careful() { 1 } else { TOGETHER };
+        let groups = groups(runs, together);
+        let claims = groups.into_iter().map(|runs| self.claim_runs(&writes, runs, now));
+        // At the same time, so that none waits for a row of the other ones.
+        let putting_off = put_off(self.deliveries, &writes, obstructed, now);
+        let (claimed, put_off) = tokio::join!(join_all(claims), putting_off);
+        let put_off = put_off.unwrap_or_else(|error| {
+            writes.note_failure(&error);
+            0
+        });
+        let terms = writes.end();
+        let claimed = self.with_events(claimed.into_iter().flatten().collect()).await?;
+        Ok(ClaimedRound { claimed, elsewhere, put_off, terms })
     }
 
     /// Finds the deliveries of a stream that can be claimed. They need not be candidates: those may
@@ -302,29 +319,32 @@ impl Claims<'_> {
     }
 
     /// Claims runs together.
-    async fn claim_runs(&self, runs: Vec<Vec<Candidate>>, now: DateTime<Utc>) -> Vec<Candidate> {
+    async fn claim_runs(
+        &self,
+        writes: &RoundWrites<'_>,
+        runs: Vec<Vec<Candidate>>,
+        now: DateTime<Utc>,
+    ) -> Vec<Candidate> {
         let changes = runs.iter().flatten().map(|(_, row)| self.claiming(row.clone()));
-        match self.deliveries.update_all(changes).await.map_err(EventsError::from) {
-            Ok(claimed) => {
+        let changes: Vec<_> = changes.collect();
+        let claiming = async { Ok(self.deliveries.update_all(changes).await?) };
+        match writes.answer(claiming).await {
+            Ok(Some(claimed)) => {
                 let handlers = runs.into_iter().flatten().map(|(handler, _)| handler);
                 handlers.zip(claimed).collect()
             }
             // Another node was faster with one of them: each run is tried by itself.
             Err(error) if error.is_stale() => {
-                let runs = runs.into_iter().map(|run| self.claim_run(run, now));
+                let runs = runs.into_iter().map(|run| self.claim_run(writes, run, now));
                 join_all(runs).await.into_iter().flatten().collect()
             }
             // One row may be locked. To try each run now would take too long for one round.
+            Ok(None) => Vec::new(),
             Err(error) => {
-                self.note_failure(&error);
+                writes.note_failure(&error);
                 Vec::new()
             }
         }
-    }
-
-    fn note_failure(&self, error: &EventsError) {
-        self.has_failed.store(true, Ordering::Relaxed);
-        tracing::warn!(%error, "deliveries were not claimed");
     }
 
     fn claiming(&self, row: Stored<Delivery>) -> Changed<Delivery> {
@@ -333,26 +353,32 @@ impl Claims<'_> {
 
     /// Claims candidates of one stream. If another node was faster with one of them, those behind
     /// it are given back.
-    async fn claim_run(&self, run: Vec<Candidate>, now: DateTime<Utc>) -> Vec<Candidate> {
+    async fn claim_run(
+        &self,
+        writes: &RoundWrites<'_>,
+        run: Vec<Candidate>,
+        now: DateTime<Utc>,
+    ) -> Vec<Candidate> {
         let claims = run.into_iter().map(|(handler, row)| async move {
-            let claimed = self.deliveries.update(self.claiming(row)).await;
-            let claimed = claimed.map_err(EventsError::from);
-            (handler, claimed)
+            let claiming = async { Ok(self.deliveries.update(self.claiming(row)).await?) };
+            (handler, writes.answer(claiming).await)
         });
         let mut held = Vec::new();
         let mut is_broken = false;
         for (handler, claimed) in join_all(claims).await {
             match claimed {
-                Ok(row) if is_broken => {
-                    if let Err(error) = release(self.deliveries, row, now).await {
+                Ok(Some(row)) if is_broken => {
+                    let releasing = release(self.deliveries, row, now);
+                    if let Err(error) = writes.answer(releasing).await {
                         tracing::warn!(%error, "a delivery was not given back; the next check does it");
                     }
                 }
-                Ok(row) => held.push((handler, row)),
+                Ok(Some(row)) => held.push((handler, row)),
+                Ok(None) => is_broken = true,
                 Err(error) => {
                     is_broken = true;
                     if !error.is_stale() {
-                        self.note_failure(&error);
+                        writes.note_failure(&error);
                     }
                 }
             }

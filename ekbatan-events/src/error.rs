@@ -1,7 +1,7 @@
 //! The errors of nodes and operations.
 
 use ekbatan_core::__private::deliveries::SweepError;
-use ekbatan_core::db::{DbError, TransactionError};
+use ekbatan_core::db::{DbError, DbErrorKind, TransactionError};
 use ekbatan_core::domain::ShardIdentifier;
 use ekbatan_core::repository::{ReadError, WriteError};
 
@@ -93,6 +93,11 @@ impl EventsError {
     /// Whether the row was no longer as it was read.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, EventsError::Write(WriteError::Stale(_)))
+    }
+
+    /// Whether another transaction kept the row locked.
+    pub(crate) fn is_locked(&self) -> bool {
+        matches!(self, EventsError::Write(WriteError::Database(error)) if error.kind() == DbErrorKind::LockTimeout)
     }
 }
 

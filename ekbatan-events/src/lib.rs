@@ -8,7 +8,7 @@
 //! The files from bottom to top: `options`, `decode`, `error`, `intervention`, `dead_letter`, `delivery_filter`,
 //! `failure`, `ending`, `remote_call`, `remote_error`, `remote_store`, `remote_request`, `handler` and `relay` are what an
 //! application sees; `handler_set`; `fences`, `membership` and `registration`, the rows of nodes and
-//! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `put_off`, `elsewhere`,
+//! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `round_writes`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
 //! deliveries to those that may start; `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
@@ -54,6 +54,7 @@ mod remote_operations;
 mod remote_request;
 mod remote_store;
 mod retention;
+mod round_writes;
 mod rounds;
 mod rows_before;
 mod settings;

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{
@@ -23,6 +22,7 @@ use crate::membership::release;
 use crate::options::Order;
 use crate::put_off::{behind_parked, is_parked};
 use crate::registration::Registrar;
+use crate::round_writes::{RoundWrites, WriteTerms};
 use crate::unheld::Unheld;
 
 /// How many blocked deliveries of one name and priority a check looks at.
@@ -50,8 +50,7 @@ pub(crate) struct Poll {
     pub(crate) checks: bool,
     pub(crate) unheld: Unheld,
     pub(crate) look_from: LookFrom,
-    /// Whether claims are made one by one.
-    pub(crate) claims_apart: bool,
+    pub(crate) terms: WriteTerms,
     /// How many new deliveries of one priority the round claims at most, and how many others.
     pub(crate) claimed_at_once: usize,
     /// To how many events the round gives their deliveries at most.
@@ -65,8 +64,8 @@ pub(crate) struct Polled {
     pub(crate) elsewhere: Vec<StreamKey>,
     /// Whether the next round may find something at once.
     pub(crate) is_busy: bool,
-    /// Whether a claim has failed, for another reason than that another node was faster.
-    pub(crate) has_failed: bool,
+    /// How the writes of the next round are made.
+    pub(crate) terms: WriteTerms,
     pub(crate) unheld: Unheld,
     pub(crate) look_from: LookFrom,
 }
@@ -74,8 +73,11 @@ pub(crate) struct Polled {
 impl Poll {
     pub(crate) async fn run(mut self) -> Result<Polled, EventsError> {
         if self.checks {
-            self.release_unheld().await?;
-            self.check_blocked().await?;
+            let shard = self.shard.clone();
+            let writes = RoundWrites::begin(&shard, self.terms);
+            self.release_unheld(&writes).await?;
+            self.check_blocked(&writes).await?;
+            self.terms = writes.end();
         }
         let claims = Claims {
             shard: &self.shard,
@@ -84,8 +86,7 @@ impl Poll {
             node: self.node,
             held: &self.held,
             passed_over: &self.passed_over,
-            apart: self.claims_apart,
-            has_failed: AtomicBool::new(false),
+            terms: self.terms,
             at_once: self.claimed_at_once,
             finds_all: self.checks,
         };
@@ -114,23 +115,24 @@ impl Poll {
             handler.options.order == Order::None
                 || self.subscriptions.since(handler.name).is_some_and(can_follow)
         });
-        let ClaimedRound { claimed, elsewhere, put_off } =
+        let ClaimedRound { claimed, elsewhere, put_off, terms } =
             claims.claim(candidates, self.now).await?;
         let is_busy = swept.events > 0 || !claimed.is_empty() || put_off > 0;
-        let has_failed = claims.has_failed.into_inner();
         let Self { unheld, look_from, .. } = self;
-        Ok(Polled { claimed, elsewhere, is_busy, has_failed, unheld, look_from })
+        Ok(Polled { claimed, elsewhere, is_busy, terms, unheld, look_from })
     }
 
     /// Releases deliveries that this node has claimed and does not hold.
-    async fn release_unheld(&mut self) -> Result<(), EventsError> {
+    async fn release_unheld(&mut self, writes: &RoundWrites<'_>) -> Result<(), EventsError> {
         self.unheld.begin();
         let mut ids = self.shard.claimed(Claimant::Node(self.node), CLAIMED).await?;
         ids.retain(|id| !self.held.contains(id) && self.unheld.is_lost(*id));
         let ids: Vec<_> = ids.into_iter().map(Id::from_uuid).collect();
-        for row in self.deliveries.find_by_ids(&ids).await? {
+        let rows = self.deliveries.find_by_ids(&ids).await?;
+        let locked = writes.locked(rows.iter()).await?;
+        for row in rows.into_iter().filter(|row| !locked.contains(&row.id.uuid())) {
             if row.state == DeliveryState::Claimed && row.node == self.node {
-                release(&self.deliveries, row, self.now).await?;
+                writes.answer(release(&self.deliveries, row, self.now)).await?;
             }
         }
         Ok(())
@@ -138,7 +140,7 @@ impl Poll {
 
     /// Releases blocked deliveries whose stream has no parked one any more. The process that
     /// retried or skipped that one may have died before it released them.
-    async fn check_blocked(&self) -> Result<(), EventsError> {
+    async fn check_blocked(&self, writes: &RoundWrites<'_>) -> Result<(), EventsError> {
         let questions = self.handlers.names().flat_map(|(handler, of)| {
             of.priorities.iter().map(move |priority| WantedDue {
                 state: DeliveryState::Blocked,
@@ -153,6 +155,8 @@ impl Poll {
         let ids: Vec<_> = due.deliveries.into_iter().flatten().map(Id::from_uuid).collect();
         let mut rows = self.deliveries.find_by_ids(&ids).await?;
         rows.retain(|row| row.state == DeliveryState::Blocked);
+        let locked = writes.locked(rows.iter()).await?;
+        rows.retain(|row| !locked.contains(&row.id.uuid()));
         // Many may be blocked behind one, so each stream is asked once.
         let streams: HashSet<_> =
             rows.iter().map(|row| (row.stream, row.handler.clone())).collect();
@@ -170,8 +174,8 @@ impl Poll {
         let checks = rows.into_iter().map(|row| async {
             let stream = (row.stream, row.handler.clone());
             match blocked.contains(&stream) {
-                true => self.check_later(row).await,
-                false => release(&self.deliveries, row, self.now).await.map(drop),
+                true => writes.answer(self.check_later(row)).await.map(drop),
+                false => writes.answer(release(&self.deliveries, row, self.now)).await.map(drop),
             }
         });
         join_all(checks).await.into_iter().collect()

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::error::EventsError;
 use crate::handler_set::Handler;
 use crate::membership::release;
+use crate::round_writes::RoundWrites;
 
 /// For how long a delivery waits at least behind one that is tried again later.
 const BEHIND_WAITING: Duration = Duration::from_millis(50);
@@ -43,10 +44,11 @@ pub(crate) struct Obstructed {
 /// Lets the deliveries wait for those before them. Returns how many it changed.
 pub(crate) async fn put_off(
     deliveries: &Repository<Delivery>,
+    writes: &RoundWrites<'_>,
     obstructed: Vec<Obstructed>,
     now: DateTime<Utc>,
 ) -> Result<usize, EventsError> {
-    let waits = obstructed.into_iter().map(|one| wait(deliveries, one, now));
+    let waits = obstructed.into_iter().map(|one| wait(deliveries, writes, one, now));
     let mut count = 0;
     let (mut blocked, mut streams) = (Vec::new(), HashSet::new());
     for waiting in join_all(waits).await {
@@ -72,7 +74,7 @@ pub(crate) async fn put_off(
     }
     for (row, names) in blocked {
         if free.contains(&(row.stream, names)) {
-            release(deliveries, row, now).await?;
+            writes.answer(release(deliveries, row, now)).await?;
         }
     }
     Ok(count)
@@ -93,9 +95,10 @@ pub(crate) async fn is_parked(
 /// A delivery that waits, the one that it waits for, and the names of their handler.
 type Waiting = (Stored<Delivery>, Stored<Delivery>, Vec<String>);
 
-/// `None` if the delivery need not wait, or is not as it was read.
+/// `None` if the delivery need not wait, is locked, or is not as it was read.
 async fn wait(
     deliveries: &Repository<Delivery>,
+    writes: &RoundWrites<'_>,
     obstructed: Obstructed,
     now: DateTime<Utc>,
 ) -> Result<Option<Waiting>, EventsError> {
@@ -112,8 +115,8 @@ async fn wait(
         }
     };
     let change = delivery.apply(|row| (row.state, row.due) = (state, due));
-    match deliveries.update(change).await.map_err(EventsError::from) {
-        Ok(changed) => Ok(Some((changed, behind, names))),
+    match writes.answer(async { Ok(deliveries.update(change).await?) }).await {
+        Ok(changed) => Ok(changed.map(|changed| (changed, behind, names))),
         Err(error) if error.is_stale() => Ok(None),
         Err(error) => Err(error),
     }

@@ -15,6 +15,7 @@ use crate::error::EventsError;
 use crate::held_sizes::HeldSizes;
 use crate::look_from::LookFrom;
 use crate::poll::Polled;
+use crate::round_writes::WriteTerms;
 use crate::streams::Streams;
 use crate::unheld::Unheld;
 
@@ -44,8 +45,8 @@ pub(crate) struct Rounds {
     /// The streams that the last round has passed over because the node held enough of them.
     held_enough: HashSet<StreamKey>,
     pub(crate) held_sizes: HeldSizes,
-    /// Whether claims are made one by one, because one has failed: perhaps its row is locked.
-    pub(crate) claims_apart: bool,
+    /// How the writes of the next round are made.
+    pub(crate) terms: WriteTerms,
     /// By handler, how many deliveries the round may claim.
     pub(crate) room: HashMap<&'static str, Room>,
     /// The streams in which a run has failed since the round began. The deliveries that the round
@@ -69,7 +70,7 @@ impl Rounds {
             elsewhere: Elsewhere::default(),
             held_enough: HashSet::new(),
             held_sizes: HeldSizes::default(),
-            claims_apart: false,
+            terms: WriteTerms::default(),
             room: HashMap::new(),
             failed_meanwhile: HashSet::new(),
             closed_meanwhile: HashSet::new(),
@@ -104,9 +105,8 @@ impl Rounds {
     /// Remembers what a round has found out. Returns what it claimed, and whether the next one may
     /// find something at once.
     pub(crate) fn note(&mut self, polled: Polled) -> (Vec<Claimed>, bool) {
-        let Polled { claimed, elsewhere, is_busy, has_failed, unheld, look_from } = polled;
-        (self.unheld, self.look_from) = (unheld, look_from);
-        self.claims_apart = has_failed;
+        let Polled { claimed, elsewhere, is_busy, terms, unheld, look_from } = polled;
+        (self.unheld, self.look_from, self.terms) = (unheld, look_from, terms);
         let now = Instant::now();
         elsewhere.into_iter().for_each(|stream| self.elsewhere.leave(stream, now));
         (claimed, is_busy)

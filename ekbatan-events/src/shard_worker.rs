@@ -29,6 +29,7 @@ use crate::membership::release;
 use crate::poll::{Poll, Polled};
 use crate::registration::Registrar;
 use crate::relay_gates::RelayGates;
+use crate::round_writes::WriteTerms;
 use crate::rounds::{Polling, Rounds, unavailable};
 use crate::settings::Settings;
 use crate::streams::{Started, Streams};
@@ -36,6 +37,9 @@ use crate::unheld::Unheld;
 
 /// The time after which a round is given up.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
+
+/// For how long the worker waits at most until deliveries are given back. A row may be locked.
+const LONGEST_RELEASE: Duration = Duration::from_secs(2);
 
 /// Until when a node runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -278,7 +282,7 @@ impl ShardWorker {
             // If the round fails, that of the last check counts for the next one.
             unheld: rounds.unheld.clone(),
             look_from: std::mem::take(&mut rounds.look_from),
-            claims_apart: rounds.claims_apart,
+            terms: rounds.terms,
             claimed_at_once: self.settings.claimed_at_once,
             swept_at_once: self.settings.swept_at_once,
         };
@@ -386,9 +390,14 @@ impl ShardWorker {
         let releases = deliveries
             .into_iter()
             .map(|(delivery, due)| release(&self.runner.deliveries, delivery, due));
-        for released in join_all(releases).await {
-            if let Err(error) = released {
-                tracing::warn!(%error, "a delivery was not given back; a later check does it");
+        match tokio::time::timeout(LONGEST_RELEASE, join_all(releases)).await {
+            Ok(released) => {
+                for error in released.into_iter().filter_map(Result::err) {
+                    tracing::warn!(%error, "a delivery was not given back; a later check does it");
+                }
+            }
+            Err(late) => {
+                tracing::warn!(%late, "deliveries were not given back; a later check does it");
             }
         }
     }
@@ -430,7 +439,7 @@ impl ShardWorker {
             checks: true,
             unheld: Unheld::of_ending_node(),
             look_from: LookFrom::default(),
-            claims_apart: false,
+            terms: WriteTerms::default(),
             claimed_at_once: self.settings.claimed_at_once,
             swept_at_once: self.settings.swept_at_once,
         };

@@ -1,14 +1,19 @@
 //! Locks that another process holds.
 
+use std::time::Duration;
+
 use ekbatan::prelude::*;
+use futures_util::FutureExt;
 use support::{Dialect, PlainConnection, until};
 
-use crate::scene::{Foreign, Ledger, Scene, open_wallet};
+use crate::backlog::closings;
+use crate::scene::{Foreign, Ledger, Scene, open_wallet, post};
 
 on_every_database! {
     only postgres and mysql and mariadb:
     a_process_that_stands_still_in_its_sweep_stops_its_models_only,
     a_sweep_looks_past_more_locked_events_than_it_sweeps_at_once,
+    locked_deliveries_keep_no_other_model_waiting,
 }
 
 async fn a_process_that_stands_still_in_its_sweep_stops_its_models_only(scene: &Scene) {
@@ -17,7 +22,7 @@ async fn a_process_that_stands_still_in_its_sweep_stops_its_models_only(scene: &
     let swept = Uuid::now_v7();
     let first = [event(swept, 1)];
     scene.insert_events(&first).await;
-    let mut stopped = lock(scene, &first).await;
+    let mut stopped = lock_events(scene, &first).await;
 
     let node = scene.node().handler_with(Ledger::posting(), options);
     let _node = node.start().await.unwrap();
@@ -38,7 +43,7 @@ async fn a_sweep_looks_past_more_locked_events_than_it_sweeps_at_once(scene: &Sc
     let event = |_| Foreign { id: Uuid::now_v7(), wallet: Uuid::now_v7(), place: Some((1, 0)) };
     let locked: Vec<_> = (0..60).map(event).collect();
     scene.insert_events(&locked).await;
-    let mut stopped = lock(scene, &locked).await;
+    let mut stopped = lock_events(scene, &locked).await;
 
     let node = scene.node().swept_at_once(50).handler_with(Ledger::posting(), options);
     let _node = node.start().await.unwrap();
@@ -49,17 +54,57 @@ async fn a_sweep_looks_past_more_locked_events_than_it_sweeps_at_once(scene: &Sc
     until("so are they", async || scene.posted(last).await == [1]).await;
 }
 
+/// One of them waits for an event that is tried again in an hour, the other one could be claimed.
+async fn locked_deliveries_keep_no_other_model_waiting(scene: &Scene) {
+    let hour = Duration::from_secs(60 * 60);
+    let options = || ekbatan::events::HandlerOptions::default().max_age(None).retry(hour, hour);
+    let (failed, free) = (Uuid::now_v7(), Uuid::now_v7());
+    let ledger = || {
+        Ledger::new(move |ctx, event| match event.model_id == failed.to_string() {
+            true => async { Err("not yet".into()) }.boxed(),
+            false => post(ctx, event),
+        })
+    };
+    scene.insert_events(&closings(failed, 1..=1)).await;
+    let node = scene.node().handler_with(ledger(), options()).start().await.unwrap();
+    until("the first one has failed", async || node.handlers()[0].failed == 1).await;
+    node.drain(Duration::from_secs(60)).await;
+    // It gives events their deliveries, and claims none.
+    let node = scene.node().handles(false).handler_with(ledger(), options()).start().await.unwrap();
+    scene.insert_events(&closings(failed, 2..=2)).await;
+    scene.insert_events(&closings(free, 1..=1)).await;
+    let deliveries = scene.scratch.eventlog("deliveries");
+    until("all have deliveries", async || scene.scratch.count(&deliveries).await == 3).await;
+    node.drain(Duration::from_secs(60)).await;
+    let mut operator = lock(scene, &deliveries, "state = 'NEW'", 2).await;
+
+    let other = scene.open_again().await;
+    let _node = scene.node().handler_with(ledger(), options()).start().await.unwrap();
+    let later = open_wallet(&other).await;
+    until("another model is handled", async || scene.posted(later).await == [1]).await;
+    let last = open_wallet(&other).await;
+    until("so is a later one", async || scene.posted(last).await == [1]).await;
+    assert!(scene.posted(Id::from_uuid(free)).await.is_empty());
+    operator.execute("ROLLBACK").await;
+    until("so is what was locked", async || scene.posted(Id::from_uuid(free)).await == [1]).await;
+}
+
 /// Locks the events, as a sweep leaves them whose process was stopped.
-async fn lock(scene: &Scene, events: &[Foreign]) -> PlainConnection {
-    let mut stopped = scene.scratch.connect().await;
+async fn lock_events(scene: &Scene, events: &[Foreign]) -> PlainConnection {
+    let ids: Vec<_> = events.iter().map(|event| format!("'{}'", event.id)).collect();
+    let among = format!("id IN ({})", ids.join(", "));
+    lock(scene, &scene.scratch.eventlog("events"), &among, events.len()).await
+}
+
+/// Locks so many rows in a transaction that is left open.
+async fn lock(scene: &Scene, table: &str, condition: &str, count: usize) -> PlainConnection {
+    let mut open = scene.scratch.connect().await;
     // As sweeps are on every database. It is what PostgreSQL does unless told otherwise.
     if scene.scratch.dialect != Dialect::Postgres {
-        stopped.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+        open.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
     }
-    stopped.execute("BEGIN").await;
-    let table = scene.scratch.eventlog("events");
-    let ids: Vec<_> = events.iter().map(|event| format!("'{}'", event.id)).collect();
-    let of = format!("FROM {table} WHERE id IN ({}) FOR UPDATE", ids.join(", "));
-    assert_eq!(stopped.select(&["id"], &of).await.len(), events.len());
-    stopped
+    open.execute("BEGIN").await;
+    let of = format!("FROM {table} WHERE {condition} FOR UPDATE");
+    assert_eq!(open.select(&["id"], &of).await.len(), count);
+    open
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Shard;
 use crate::db::{DbError, Transaction, TransactionError};
 use crate::outbox::OldRows;
-use crate::outbox::deliveries::{Subscriptions, delete_handled, keep_events};
+use crate::outbox::deliveries::{Subscriptions, delete_handled, free_rows, keep_events};
 
 impl Shard {
     /// Deletes the events that were written more than `age` ago and that no handler needs, at most
@@ -45,5 +45,15 @@ impl Shard {
         events: Vec<Uuid>,
     ) -> Result<HashSet<Uuid>, DbError> {
         keep_events(within, events).await
+    }
+
+    /// Those of these deliveries that are there and that no other transaction keeps locked.
+    #[doc(hidden)]
+    pub async fn free_deliveries(
+        &self,
+        within: &Transaction,
+        deliveries: Vec<Uuid>,
+    ) -> Result<HashSet<Uuid>, DbError> {
+        free_rows(within, deliveries).await
     }
 }
