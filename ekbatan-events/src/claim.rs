@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, WantedDue};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, WantedDue};
 use ekbatan_core::action::Priority;
 use ekbatan_core::domain::{Changed, Id, Stored};
 use ekbatan_core::repository::{PageRequest, Repository};
@@ -23,6 +23,7 @@ use crate::handler_set::{Handler, HandlerSet};
 use crate::look_from::{LookFrom, Oldest};
 use crate::membership::release;
 use crate::put_off::{Obstructed, behind_parked, put_off};
+use crate::read_events::read_events;
 use crate::round_writes::{RoundWrites, WriteTerms};
 use crate::rows_before::RowsBefore;
 
@@ -392,9 +393,7 @@ impl Claims<'_> {
             return Ok(Vec::new());
         }
         let ids: HashSet<Uuid> = claimed.iter().map(|(_, row)| row.event_id).collect();
-        let events = self.shard.events(ids.into_iter().collect()).await?;
-        let events: HashMap<Uuid, StoredEvent> =
-            events.into_iter().map(|event| (event.id, event)).collect();
+        let events = read_events(self.shard, ids).await?;
         let mut with_events = Vec::with_capacity(claimed.len());
         for (handler, delivery) in claimed {
             match events.get(&delivery.event_id).cloned() {

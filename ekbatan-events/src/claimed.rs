@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use ekbatan_core::__private::deliveries::{Delivery, StoredEvent};
+use ekbatan_core::__private::deliveries::Delivery;
 use ekbatan_core::domain::Stored;
 use uuid::Uuid;
 
 use crate::handler_set::Handler;
 use crate::options::Order;
+use crate::read_events::ClaimedEvent;
 
 /// A delivery that could be claimed.
 pub(crate) type Candidate = (Arc<Handler>, Stored<Delivery>);
@@ -16,7 +17,7 @@ pub(crate) type Candidate = (Arc<Handler>, Stored<Delivery>);
 pub(crate) struct Claimed {
     pub(crate) handler: Arc<Handler>,
     pub(crate) delivery: Stored<Delivery>,
-    pub(crate) event: StoredEvent,
+    pub(crate) event: ClaimedEvent,
 }
 
 impl Claimed {

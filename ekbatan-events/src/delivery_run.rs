@@ -23,6 +23,7 @@ use crate::handler_set::Handler;
 use crate::marks::Marks;
 use crate::options::AfterLastAttempt;
 use crate::remote_call::RemoteCall;
+use crate::read_events::ClaimedEvent;
 use crate::remote_store::RemoteStore;
 use crate::streams::RunPart;
 
@@ -91,13 +92,13 @@ impl Runner {
         let span = tracing::info_span!(
             "ekbatan.event.handle",
             ekbatan.event.handler = name,
-            ekbatan.event.r#type = %event.event_type,
-            ekbatan.event.id = %event.id,
+            ekbatan.event.r#type = event.known().map(|event| &*event.event_type),
+            ekbatan.event.id = %delivery.event_id,
             ekbatan.event.attempt = delivery.attempts + 1,
-            ekbatan.event.trace_parent = event.trace_parent.as_deref(),
+            ekbatan.event.trace_parent = event.known().and_then(|event| event.trace_parent.as_deref()),
             ekbatan.event.outcome = field::Empty,
         );
-        let running = self.run_once(&handler, &delivery, event).instrument(span.clone());
+        let running = self.read_and_run(&handler, &delivery, event).instrument(span.clone());
         // Nothing is known of a delivery whose end was not stored; the check of claimed deliveries
         // finds it.
         let end = match AssertUnwindSafe(running).catch_unwind().await {
@@ -173,6 +174,21 @@ impl Runner {
         let date = event.date;
         let mut ctx = HandlerContext {
             executor: &self.executor,
+    async fn read_and_run(
+        &self,
+        handler: &Handler,
+        delivery: &Stored<Delivery>,
+        event: ClaimedEvent,
+    ) -> Result<End, EventsError> {
+        match event.whole(&self.shard).await? {
+            Ok(event) => self.run_once(handler, delivery, event).await,
+            Err(why) => {
+                handler.count(self.shard.identifier(), |counts| counts.failed += 1);
+                self.give_up(handler, delivery, why).await
+            }
+        }
+    }
+
             handler: handler.name,
             delivery: delivery.id.uuid(),
             principal: None,

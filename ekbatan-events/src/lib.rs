@@ -7,8 +7,8 @@
 //!
 //! The files from bottom to top: `options`, `decode`, `error`, `intervention`, `dead_letter`, `delivery_filter`,
 //! `failure`, `ending`, `remote_call`, `remote_error`, `remote_store`, `remote_request`, `handler` and `relay` are what an
-//! application sees; `handler_set`; `fences`, `membership` and `registration`, the rows of nodes and
-//! subscriptions; `retention` and `settings`; `delivery_status`; `claimed`, `round_writes`, `put_off`, `elsewhere`,
+//! application sees; `handler_set`; `alive`, `fences`, `membership` and `registration`, the rows of nodes and
+//! subscriptions; `retention` and `settings`; `delivery_status`; `read_events`, `claimed`, `round_writes`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
 //! deliveries to those that may start; `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
@@ -45,6 +45,7 @@ mod poll;
 mod put_off;
 mod ready_queue;
 mod registration;
+mod read_events;
 mod relay;
 mod relay_gates;
 mod relay_run;

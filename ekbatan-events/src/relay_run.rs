@@ -3,9 +3,10 @@
 //! Invariant: of the deliveries of a stream, a run marks those up to the first one that was not
 //! acknowledged, and no others. A mark comes after its acknowledgement.
 
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 
-use ekbatan_core::__private::deliveries::Delivery;
+use ekbatan_core::__private::deliveries::{Delivery, StoredEvent};
 use ekbatan_core::domain::Stored;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -15,6 +16,7 @@ use crate::claimed::{Claimed, StreamKey};
 use crate::delivery_run::{End, Ended, EndedRun, Runner};
 use crate::failure;
 use crate::handler_set::{AnyRelay, Handler};
+use crate::read_events::ClaimedEvent;
 use crate::relay::{RelaySender, SentEvent, UndecodedEvent};
 use crate::streams::RunPart;
 
@@ -67,23 +69,40 @@ impl Runner {
         let node = batch.first().map(|one| one.delivery.node).unwrap_or_default();
         let mut deliveries = Vec::with_capacity(batch.len());
         let mut events = Vec::with_capacity(batch.len());
-        for Claimed { delivery, mut event, .. } in batch {
-            let attempt = attempt_of(&delivery);
-            deliveries.push((delivery, event.date));
-            let payload = std::mem::take(&mut event.payload);
-            events.push(UndecodedEvent::new(payload, event, attempt, shard));
+        // Nothing of a stream is sent that comes after an event that is not.
+        let mut stopped = HashSet::new();
+        for Claimed { delivery, event, .. } in batch {
+            let read = match stopped.contains(&delivery.stream) {
+                true => Err(SentEvent::NotSent),
+                false => self.read_for_relay(handler, event).await,
+            };
+            match read {
+                Ok(mut event) => {
+                    let (attempt, date) = (attempt_of(&delivery), event.date);
+                    let payload = std::mem::take(&mut event.payload);
+                    events.push(UndecodedEvent::new(payload, event, attempt, shard));
+                    deliveries.push((delivery, date, None));
+                }
+                Err(answer) => {
+                    stopped.insert(delivery.stream);
+                    let due = delivery.due;
+                    deliveries.push((delivery, due, Some(answer)));
+                }
+            }
         }
         let sending = relay.send(RelaySender::new(handler.name, shard, node), &events);
         let sending = AssertUnwindSafe(sending).catch_unwind();
-        let (answers, why) = match tokio::time::timeout(handler.options.timeout, sending).await {
+        let sent = async { if events.is_empty() { Ok(Vec::new()) } else { sending.await } };
+        let (answers, why) = match tokio::time::timeout(handler.options.timeout, sent).await {
             Ok(Ok(answers)) => (answers, "the relay did not say what became of it".to_owned()),
             Ok(Err(panic)) => (Vec::new(), failure::of_panic(&*panic)),
             Err(_) => (Vec::new(), format!("no answer within {:?}", handler.options.timeout)),
         };
-        let answers = answers.into_iter().map(Some).chain(std::iter::repeat(None));
+        let mut answers = answers.into_iter();
         let mut streams: Vec<(Option<StreamKey>, Vec<SentDelivery>)> = Vec::new();
-        for ((delivery, date), answer) in deliveries.into_iter().zip(answers) {
-            let event = answer.unwrap_or_else(|| SentEvent::Unavailable { why: why.clone() });
+        for (delivery, date, known) in deliveries {
+            let event = known.or_else(|| answers.next());
+            let event = event.unwrap_or_else(|| SentEvent::Unavailable { why: why.clone() });
             let key = Some((handler.name, delivery.stream));
             let sent = SentDelivery { delivery, date, event };
             // Those of one stream stand beside each other.
@@ -108,6 +127,22 @@ impl Runner {
     async fn end_stream(
         &self,
         handler: &Handler,
+    /// The event with its payload, or what becomes of it instead.
+    async fn read_for_relay(
+        &self,
+        handler: &Handler,
+        event: ClaimedEvent,
+    ) -> Result<StoredEvent, SentEvent> {
+        match event.whole(&self.shard).await {
+            Ok(Ok(event)) => Ok(event),
+            Ok(Err(why)) => Err(SentEvent::Refused { why, may_pass: false }),
+            Err(error) => {
+                tracing::warn!(relay = handler.name, %error, "an event could not be read; it is sent later");
+                Err(SentEvent::NotSent)
+            }
+        }
+    }
+
         stream: Option<StreamKey>,
         sent: Vec<SentDelivery>,
     ) -> Ended {

@@ -28,6 +28,9 @@ const SECOND_CHECK: Duration = Duration::from_secs(1);
 /// A node that holds so many deliveries of a stream claims no more of it.
 const ENOUGH: usize = LONGEST_RUN / 2;
 
+/// A round that follows failed ones claims at least this part of what others do.
+const MOST_PARTS: usize = 64;
+
 /// When a worker looks for deliveries.
 pub(crate) struct Rounds {
     pub(crate) under_way: Option<Polling>,
@@ -47,6 +50,9 @@ pub(crate) struct Rounds {
     pub(crate) held_sizes: HeldSizes,
     /// How the writes of the next round are made.
     pub(crate) terms: WriteTerms,
+    /// By what the number of deliveries is divided that a round claims, because rounds have failed: what they
+    /// read may take longer than a round may.
+    pub(crate) divisor: usize,
     /// By handler, how many deliveries the round may claim.
     pub(crate) room: HashMap<&'static str, Room>,
     /// The streams in which a run has failed since the round began. The deliveries that the round
@@ -71,6 +77,7 @@ impl Rounds {
             held_enough: HashSet::new(),
             held_sizes: HeldSizes::default(),
             terms: WriteTerms::default(),
+            divisor: 1,
             room: HashMap::new(),
             failed_meanwhile: HashSet::new(),
             closed_meanwhile: HashSet::new(),
@@ -107,9 +114,15 @@ impl Rounds {
     pub(crate) fn note(&mut self, polled: Polled) -> (Vec<Claimed>, bool) {
         let Polled { claimed, elsewhere, is_busy, terms, unheld, look_from } = polled;
         (self.unheld, self.look_from, self.terms) = (unheld, look_from, terms);
+        self.divisor = (self.divisor / 2).max(1);
         let now = Instant::now();
         elsewhere.into_iter().for_each(|stream| self.elsewhere.leave(stream, now));
         (claimed, is_busy)
+    }
+
+    /// Lets the next rounds claim less, because one has failed.
+    pub(crate) fn note_failure(&mut self) {
+        self.divisor = (self.divisor * 2).min(MOST_PARTS);
     }
 
     /// Lets the next round begin at once, or after a pause that is longer each time.

@@ -27,6 +27,7 @@ use crate::held_sizes::HeldSizes;
 use crate::look_from::LookFrom;
 use crate::membership::release;
 use crate::poll::{Poll, Polled};
+use crate::read_events::ClaimedEvent;
 use crate::registration::Registrar;
 use crate::relay_gates::RelayGates;
 use crate::round_writes::WriteTerms;
@@ -177,7 +178,7 @@ impl ShardWorker {
     /// `None` is not reached: commits know the handlers of this node only.
     fn claimed(&self, Born { delivery, event }: Born) -> Option<Claimed> {
         let handler = self.handlers.get(&delivery.handler)?.clone();
-        Some(Claimed { handler, delivery, event })
+        Some(Claimed { handler, delivery, event: ClaimedEvent::of(event) })
     }
 
     /// Begins what can begin: runs of claimed deliveries, and a round.
@@ -247,6 +248,7 @@ impl ShardWorker {
     fn room(&self, sizes: &mut HeldSizes, relays: &RelayGates) -> HashMap<&'static str, Room> {
         let room = |handler: &Arc<Handler>| {
             let most = sizes.size(handler);
+                rounds.note_failure();
             let of = |priority| (priority, self.owner.room(handler.name, priority, most));
             (handler.name, handler.priorities.iter().copied().map(of).collect())
         };
@@ -283,7 +285,7 @@ impl ShardWorker {
             unheld: rounds.unheld.clone(),
             look_from: std::mem::take(&mut rounds.look_from),
             terms: rounds.terms,
-            claimed_at_once: self.settings.claimed_at_once,
+            claimed_at_once: self.settings.claimed_at_once / rounds.divisor,
             swept_at_once: self.settings.swept_at_once,
         };
         let limited = async move {

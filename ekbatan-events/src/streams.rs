@@ -24,6 +24,9 @@ const LATE: Duration = Duration::from_millis(10);
 /// are handled once more.
 const MARKS: usize = 4;
 
+/// How many bytes the payloads of a batch have; a batch that has as many gets no further delivery.
+const BATCH_BYTES: usize = 16 * 1024 * 1024;
+
 /// The deliveries of one run, and the epoch in which they were handed out.
 pub(crate) struct Started {
     /// At least one, all of one handler.
@@ -134,22 +137,15 @@ impl Streams {
     /// Adds those behind the first delivery of a batch, and then other streams of its handler.
     fn fill(&mut self, batch: &mut Vec<Claimed>, size: usize) {
         let Some(handler) = batch.first().map(|first| first.handler.name) else { return };
-        self.add_followers(batch, size);
-        while batch.len() < size {
-            let Some(next) = self.ready.get_mut(handler).and_then(ReadyQueue::pop) else {
-                break;
-            };
+        let mut bytes: usize = batch.iter().map(|one| one.event.bytes()).sum();
+        while batch.len() < size && bytes < BATCH_BYTES {
+            let key = batch.last().and_then(Claimed::stream);
+            let follower = key.and_then(|key| self.behind.get_mut(&key)?.pop_front());
+            let first_of_another = || self.ready.get_mut(handler).and_then(ReadyQueue::pop);
+            let Some(next) = follower.or_else(first_of_another) else { break };
+            bytes += next.event.bytes();
             batch.push(next);
-            self.add_followers(batch, size);
         }
-    }
-
-    /// Adds those behind the last delivery of a batch.
-    fn add_followers(&mut self, batch: &mut Vec<Claimed>, size: usize) {
-        let key = batch.last().and_then(Claimed::stream);
-        let Some(behind) = key.and_then(|key| self.behind.get_mut(&key)) else { return };
-        let room = size.saturating_sub(batch.len()).min(behind.len());
-        batch.extend(behind.drain(..room));
     }
 
     /// When the next delivery may start that waits for the rate of its handler only.

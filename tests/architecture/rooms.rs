@@ -68,9 +68,9 @@ pub const TABLE: [RoomList; 12] = [
         rooms("nodes", &["fences", "membership", "registration"], &["contract", "handler_set"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
         room(&["delivery_status"], &["contract", "nodes"]),
-        rooms("claims", &["claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handler_set", "nodes"]),
-        rooms("runs", &["marks", "delivery_run", "relay_run"], &["contract", "handler_set", "claims"]),
-        rooms("node", &["relay_gates", "doorbell", "gauges", "shard_worker", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "runs"]),
+        rooms("claims", &["read_events", "claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handler_set", "nodes"]),
+        rooms("runs", &["marks", "delivery_run", "relay_run"], &["contract", "handler_set", "nodes", "claims"]),
+        rooms("node", &["relay_gates", "doorbell", "gauges", "shard_worker", "hand_back", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "runs"]),
         rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status"]),
     ] },
     // Schedules and plans know no database.

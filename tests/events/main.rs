@@ -32,6 +32,7 @@ mod isolation;
 mod late;
 mod locked;
 mod nodes;
+mod odd_rows;
 mod operations;
 mod order;
 mod plans;

@@ -44,7 +44,7 @@ impl Drop for SentBirths {
         runtime.spawn(async move {
             database.settled(action).await;
             // Not by the action: another attempt of it may be the one that is committed.
-            match stored_events(&database, vec![event]).await {
+            match stored_events(&database, vec![event], Some(0)).await {
                 Ok(events) if events.is_empty() => {}
                 Ok(_) => tell(births, &database),
                 Err(error) => {

@@ -319,6 +319,11 @@ pub(crate) trait Syntax: Send + Sync {
         ""
     }
 
+    /// The size in bytes of the payload of an event.
+    fn bytes_of_payload(&self) -> &'static str {
+        "octet_length(payload)"
+    }
+
     /// The text of a framework migration, with the names of this database filled in.
     fn framework_migration<'t>(&self, text: &'t str) -> Cow<'t, str> {
         Cow::Borrowed(text)

@@ -138,6 +138,24 @@ impl SizeLimits {
         Ok(())
     }
 
+    /// The rows in parts, each of which a commit may have.
+    pub(crate) fn parts(&self, rows: Vec<RowChange>) -> Vec<Vec<RowChange>> {
+        let mut parts: Vec<Vec<RowChange>> = Vec::new();
+        let mut total = 0;
+        for row in rows {
+            let size = row.size();
+            if parts.is_empty() || total + size > self.commit {
+                parts.push(Vec::new());
+                total = 0;
+            }
+            total += size;
+            if let Some(part) = parts.last_mut() {
+                part.push(row);
+            }
+        }
+        parts
+    }
+
     pub(crate) fn check_query(&self, query: &Query) -> Result<(), DbError> {
         let size = query.size();
         if size > self.commit {

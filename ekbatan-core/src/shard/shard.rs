@@ -117,7 +117,19 @@ impl Shard {
     /// The events with these ids, in no order.
     #[doc(hidden)]
     pub async fn events(&self, ids: Vec<Uuid>) -> Result<Vec<StoredEvent>, DbError> {
-        stored_events(&self.database, ids).await
+        let events = stored_events(&self.database, ids, None).await?;
+        Ok(events.into_iter().map(|(event, _)| event).collect())
+    }
+
+    /// The events with these ids, in no order. Instead of a payload with more than `longest` bytes, its size
+    /// is returned.
+    #[doc(hidden)]
+    pub async fn short_events(
+        &self,
+        ids: Vec<Uuid>,
+        longest: usize,
+    ) -> Result<Vec<(StoredEvent, Option<usize>)>, DbError> {
+        stored_events(&self.database, ids, Some(longest)).await
     }
 
     /// The places of stored events in the window after an id.

@@ -128,6 +128,10 @@ impl Syntax for PostgresSyntax {
         "eventlog.fence_is_old(token, until)".to_owned()
     }
 
+    fn bytes_of_payload(&self) -> &'static str {
+        "octet_length(payload::text)"
+    }
+
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
         self.quote(&column.name)
     }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::Subscriptions;
 use crate::db::eventlog::EVENTS;
-use crate::db::{Arg, Database, DbError, Query, TableInfo};
+use crate::db::{Arg, Database, DbError, DbErrorKind, Query, TableInfo};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// For how long before the date of a subscription its events are looked for: ids of events are made
@@ -32,6 +32,8 @@ const COLUMNS: &[ColumnDef] = &[
     ColumnDef::new("event_date", ValueType::Timestamp),
     ColumnDef::nullable("fanned_out", ValueType::Int),
 ];
+
+const ID_AS_BYTES: &[ColumnDef] = &[ColumnDef::new("id", ValueType::Bytes)];
 
 /// The events that lack deliveries.
 pub(super) struct Lacking {
@@ -62,7 +64,16 @@ impl Lacking {
 
     /// Whether there are such events.
     pub(super) async fn any(&self, database: &Database) -> Result<bool, DbError> {
-        Ok(!database.look(&self.ids(database, 1), HOLDER).await?.is_empty())
+        match database.look(&self.ids(database, 1), HOLDER).await {
+            // Its id is no UUID.
+            Err(error) if error.kind() == DbErrorKind::Decode => Ok(true),
+            found => Ok(!found?.is_empty()),
+        }
+    }
+
+    /// The ids of up to `most` of them, as bytes: where UUIDs are texts, other programs may write any text.
+    pub(super) fn texts(&self, database: &Database, most: usize) -> Query {
+        Query { columns: ID_AS_BYTES.into(), ..self.ids(database, most) }
     }
 
     /// The ids of up to `most` of them.

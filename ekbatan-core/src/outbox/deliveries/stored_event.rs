@@ -53,14 +53,15 @@ const COLUMNS: &[ColumnDef] = &[
     ColumnDef::new("event_date", ValueType::Timestamp),
     ColumnDef::nullable("principal", ValueType::Text),
     ColumnDef::nullable("trace_parent", ValueType::Text),
+    ColumnDef::nullable("payload_bytes", ValueType::Int),
 ];
 
 impl StoredEvent {
     /// What an enqueued call has as the name and the version of an event.
     pub(crate) const OF_CALL: (&'static str, i32) = ("", 1);
 
-    /// `None` for the row of an action without events.
-    fn read(row: Vec<Value>) -> Option<Self> {
+    /// The event, and the size of its payload. `None` for the row of an action without events.
+    fn read(row: Vec<Value>) -> Option<(Self, usize)> {
         let [
             Value::Uuid(id),
             Value::Text(namespace),
@@ -75,13 +76,15 @@ impl StoredEvent {
             Value::Timestamp(date),
             principal,
             trace_parent,
-        ] = <[Value; 13]>::try_from(row).ok()?
+            bytes,
+        ] = <[Value; 14]>::try_from(row).ok()?
         else {
             return None;
         };
         let text = |value| if let Value::Text(text) = value { Some(text) } else { None };
         let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
-        Some(Self {
+        let bytes = number(bytes).and_then(|n| n.try_into().ok()).unwrap_or(0);
+        let event = Self {
             id,
             namespace,
             action: ActionId(action),
@@ -95,22 +98,31 @@ impl StoredEvent {
             date,
             principal: text(principal),
             trace_parent: text(trace_parent),
-        })
+        };
+        Some((event, bytes))
     }
 }
 
-/// The events with these ids, in no order.
+/// The events with these ids, in no order. A payload of more than `longest` bytes is left out; then its
+/// size is returned.
 pub(crate) async fn stored_events(
     database: &Database,
     ids: Vec<Uuid>,
-) -> Result<Vec<StoredEvent>, DbError> {
+    longest: Option<usize>,
+) -> Result<Vec<(StoredEvent, Option<usize>)>, DbError> {
     let events = database.table(&EVENTS).await?;
     let syntax = database.driver.syntax();
-    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
+    let size = syntax.bytes_of_payload();
+    let read = |column: &ColumnDef| match (column.name, longest) {
+        ("payload_bytes", _) => size.to_owned(),
+        ("payload", Some(longest)) => format!("CASE WHEN {size} <= {longest} THEN payload END"),
+        (name, _) => name.to_owned(),
+    };
+    let read: Vec<String> = COLUMNS.iter().map(read).collect();
     let query = Query {
         sql: format!(
             "SELECT {} FROM {} WHERE {}",
-            names.join(", "),
+            read.join(", "),
             syntax.table(&EVENTS),
             syntax.any(1, ValueType::Uuid, &events.columns[0])
         )
@@ -119,5 +131,7 @@ pub(crate) async fn stored_events(
         columns: COLUMNS.into(),
     };
     let rows = database.look(&query, "events").await?;
-    Ok(rows.into_iter().filter_map(StoredEvent::read).collect())
+    let is_long = |bytes: &usize| longest.is_some_and(|longest| *bytes > longest);
+    let events = rows.into_iter().filter_map(StoredEvent::read);
+    Ok(events.map(|(event, bytes)| (event, Some(bytes).filter(is_long))).collect())
 }

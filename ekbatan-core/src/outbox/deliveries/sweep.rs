@@ -114,11 +114,16 @@ async fn sweep_within(
     most: usize,
 ) -> Result<Page, DbError> {
     let database = transaction.database();
-    let ids: Vec<Value> =
-        transaction.fetch(&lacking.ids(database, most)).await?.into_iter().flatten().collect();
-    let count = ids.len();
-    if count == 0 {
-        return Ok(Page::default());
+    let (ids, passed): (Vec<Value>, usize) =
+        match transaction.fetch(&lacking.ids(database, most)).await {
+            Err(error) if error.kind() == DbErrorKind::Decode => {
+                pass_other_ids(transaction, subscriptions, lacking, most).await?
+            }
+            found => (found?.into_iter().flatten().collect(), 0),
+        };
+    let count = ids.len() + passed;
+    if ids.is_empty() {
+        return Ok(Page { lacking: count, swept: passed, elsewhere: Vec::new() });
     }
     let events = transaction.table(&EVENTS).await?;
     // Those that another sweep has locked are passed over: its process may stand still.
@@ -142,7 +147,7 @@ async fn sweep_within(
     insert(transaction, deliveries).await?;
     let ids = found.iter().filter_map(|row| row.first().cloned()).collect();
     set_generation(transaction, &events, ids, subscriptions.generation()).await?;
-    Ok(Page { lacking: count, swept: found.len(), elsewhere })
+    Ok(Page { lacking: count, swept: found.len() + passed, elsewhere })
 }
 
 fn uuid(value: &Value) -> Option<Uuid> {
@@ -165,6 +170,41 @@ async fn elsewhere(
         _ => None,
     };
     Ok(rows.iter().filter_map(stream).collect())
+}
+
+/// The ids of events, where another program has written some that are no UUIDs. Those events get no
+/// deliveries: otherwise they would stop the sweep of all others. Returns how many they are, too.
+async fn pass_other_ids(
+    transaction: &Transaction,
+    subscriptions: &Subscriptions,
+    lacking: &Lacking,
+    most: usize,
+) -> Result<(Vec<Value>, usize), DbError> {
+    let found = transaction.fetch(&lacking.texts(transaction.database(), most)).await?;
+    let (mut ids, mut others) = (Vec::new(), Vec::new());
+    for id in found.into_iter().flatten() {
+        let Value::Bytes(bytes) = id else { continue };
+        match Uuid::try_parse_ascii(&bytes) {
+            Ok(id) => ids.push(Value::Uuid(id)),
+            Err(_) => others.push(bytes),
+        }
+    }
+    for id in &others {
+        let id = String::from_utf8_lossy(id);
+        tracing::error!(event = %id, "the id of an event is no UUID; no handler gets the event");
+    }
+    let events = transaction.table(&EVENTS).await?;
+    let generation = subscriptions.generation();
+    let passed = others.len();
+    let texts = others.iter().filter_map(|id| String::from_utf8(id.clone()).ok()).map(Value::Text);
+    let texts = Arg::Many(ValueType::Text, texts.collect());
+    set_generation_of(transaction, &events, ValueType::Text, texts, generation).await?;
+    // Only there a column of texts holds bytes.
+    if transaction.database().driver.capabilities().single_writer {
+        let bytes = Arg::Many(ValueType::Bytes, others.into_iter().map(Value::Bytes).collect());
+        set_generation_of(transaction, &events, ValueType::Bytes, bytes, generation).await?;
+    }
+    Ok((ids, passed))
 }
 
 /// Reads events one by one, where a column may hold anything. Those that cannot be read get no
@@ -195,19 +235,24 @@ async fn insert(transaction: &Transaction, rows: Vec<Staged>) -> Result<(), DbEr
     let Some(first) = rows.first() else { return Ok(()) };
     let table = transaction.table(first.table).await?;
     let records = rows.into_iter().map(|row| resolve(row, table.clone()).map_err(misfit));
-    let batch = CommitBatch {
-        action: ActionId(Uuid::nil()),
-        changes: Vec::new(),
-        expected: Vec::new(),
-        records: records.collect::<Result<_, _>>()?,
-        fences: Vec::new(),
-        traceable: false,
-        turns: Vec::new(),
-    };
-    transaction.write(batch).await.map_err(|error| match error {
-        CommitError::Refused(error) => error,
-        other => DbError::new(DbErrorKind::Other, other.to_string()),
-    })
+    let records = records.collect::<Result<Vec<_>, _>>()?;
+    // Together they may be more than a commit may have.
+    for records in transaction.database().sizes().parts(records) {
+        let batch = CommitBatch {
+            action: ActionId(Uuid::nil()),
+            changes: Vec::new(),
+            expected: Vec::new(),
+            records,
+            fences: Vec::new(),
+            traceable: false,
+            turns: Vec::new(),
+        };
+        transaction.write(batch).await.map_err(|error| match error {
+            CommitError::Refused(error) => error,
+            other => DbError::new(DbErrorKind::Other, other.to_string()),
+        })?;
+    }
+    Ok(())
 }
 
 async fn set_generation(
@@ -216,11 +261,22 @@ async fn set_generation(
     ids: Vec<Value>,
     generation: i64,
 ) -> Result<(), DbError> {
+    let ids = Arg::Many(ValueType::Uuid, ids);
+    set_generation_of(transaction, events, ValueType::Uuid, ids, generation).await
+}
+
+/// Sets the generation of events whose ids are given as values of this type.
+async fn set_generation_of(
+    transaction: &Transaction,
+    events: &TableInfo,
+    ty: ValueType,
+    ids: Arg,
+    generation: i64,
+) -> Result<(), DbError> {
     let syntax = transaction.database().driver.syntax();
-    let chosen = syntax.any(2, ValueType::Uuid, &events.columns[0]);
+    let chosen = syntax.any(2, ty, &events.columns[0]);
     let sql = format!("UPDATE {} SET fanned_out = $1 WHERE {chosen}", syntax.table(&EVENTS));
-    let args =
-        vec![Arg::One(ValueType::Int, Value::Int(generation)), Arg::Many(ValueType::Uuid, ids)];
+    let args = vec![Arg::One(ValueType::Int, Value::Int(generation)), ids];
     transaction.fetch(&Query { sql: sql.into(), args, columns: Vec::new().into() }).await.map(drop)
 }
 

@@ -1,0 +1,160 @@
+//! Events of other programs that are unlike those of this framework: unreadable, long, or many at once.
+
+use std::time::Duration;
+
+use ekbatan::events::HandlerOptions;
+use ekbatan::prelude::*;
+use support::{Dialect, until};
+
+use crate::backlog::closings;
+use crate::scene::{Ledger, Scene, executor, node};
+
+mod where_ids_are_texts {
+    use super::*;
+
+    on_every_database! { only sqlite and mysql:
+        events_without_uuids_stop_no_other_one,
+        a_column_that_cannot_be_read_parks_its_event_only,
+    }
+}
+
+mod everywhere {
+    use super::*;
+
+    on_every_database! { a_long_payload_is_read_when_its_run_begins }
+}
+
+on_every_database! { on_sqlite_only:
+    a_sweep_of_more_than_a_commit_holds_goes_on,
+    a_long_payload_of_this_process_is_read_when_its_run_begins,
+}
+
+/// Longer than what a look reads of an event.
+const LONG: usize = 100_000;
+
+fn options() -> HandlerOptions {
+    // The events of other programs have an old date.
+    HandlerOptions::default().max_age(None)
+}
+
+async fn events_without_uuids_stop_no_other_one(scene: &Scene) {
+    let events = scene.scratch.eventlog("events");
+    let rows = closings(Uuid::now_v7(), 1..=4);
+    scene.insert_events(&rows).await;
+    let mut ids = vec!["'import-1'", "'9'"];
+    if scene.scratch.dialect == Dialect::Sqlite {
+        ids.push("x'00ff'");
+    }
+    for (id, version) in ids.iter().zip(2..) {
+        let renamed = format!("UPDATE {events} SET id = {id} WHERE model_version = {version}");
+        scene.scratch.execute(&renamed).await;
+    }
+    let wallet = Id::from_uuid(rows[0].wallet);
+    let _node = scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
+    let others = 4 - ids.len();
+    until("the others are posted", async || scene.posted(wallet).await.len() == others).await;
+    scene.insert_events(&closings(wallet.uuid(), 5..=5)).await;
+    until("so is a later one", async || scene.posted(wallet).await.len() == others + 1).await;
+    // They are passed over once, so that they are in nobody's way.
+    let lacking = format!("FROM {events} WHERE fanned_out IS NULL");
+    until("no event lacks deliveries", async || {
+        scene.scratch.select(&["id"], &lacking).await.is_empty()
+    })
+    .await;
+}
+
+async fn a_column_that_cannot_be_read_parks_its_event_only(scene: &Scene) {
+    let events = scene.scratch.eventlog("events");
+    let rows = closings(Uuid::now_v7(), 1..=3);
+    scene.insert_events(&rows).await;
+    let set = async |column: &str, value: &str, version: i64| {
+        let unreadable =
+            format!("UPDATE {events} SET {column} = {value} WHERE model_version = {version}");
+        scene.scratch.execute(&unreadable).await;
+    };
+    set("action_id", "'import-1'", 2).await;
+    if scene.scratch.dialect == Dialect::Sqlite {
+        // A payload is read with others, and this one by itself.
+        let other = closings(Uuid::now_v7(), 9..=9);
+        scene.insert_events(&other).await;
+        set("payload", "x'00ff'", 9).await;
+    }
+    let wallet = Id::from_uuid(rows[0].wallet);
+    let _node = scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
+    until("the first is posted", async || scene.posted(wallet).await == [1]).await;
+    let operations = scene.operations();
+    let expected = if scene.scratch.dialect == Dialect::Sqlite { 2 } else { 1 };
+    until("what cannot be read is parked", async || {
+        operations.parked(10).await.unwrap().len() == expected
+    })
+    .await;
+    for parked in operations.parked(10).await.unwrap() {
+        let why = parked.last_error.unwrap();
+        let column = if parked.model_version == 2 { "`action_id`" } else { "`payload`" };
+        assert!(why.contains("the event cannot be read") && why.contains(column), "{why}");
+    }
+    let later = closings(Uuid::now_v7(), 1..=1);
+    scene.insert_events(&later).await;
+    let of_later = Id::from_uuid(later[0].wallet);
+    until("another model goes on", async || scene.posted(of_later).await == [1]).await;
+    set("action_id", &format!("'{}'", rows[1].id), 2).await;
+    for parked in operations.parked(10).await.unwrap() {
+        operations.retry(parked.id, "alice", "corrected").await.unwrap();
+    }
+    until("a corrected one is posted", async || scene.posted(wallet).await == [1, 2, 3]).await;
+}
+
+async fn a_long_payload_is_read_when_its_run_begins(scene: &Scene) {
+    let events = scene.scratch.eventlog("events");
+    let rows = closings(Uuid::now_v7(), 1..=3);
+    scene.insert_events(&rows).await;
+    let note = "x".repeat(LONG);
+    let long = format!(
+        "UPDATE {events} SET payload = '{{\"balance\":\"1\",\"note\":\"{note}\"}}' \
+         WHERE model_version = 2"
+    );
+    scene.scratch.execute(&long).await;
+    let shard = scene.databases.shards().next().unwrap();
+    let ids = rows.iter().map(|row| row.id).collect();
+    let mut found = shard.short_events(ids, 1_000).await.unwrap();
+    found.sort_by_key(|(event, _)| event.model_version);
+    let payloads: Vec<bool> = found.iter().map(|(event, _)| event.payload == "{}").collect();
+    assert_eq!(payloads, [false, true, false]);
+    assert!(found[1].1.unwrap() > LONG && found[0].1.is_none());
+    let _node = scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
+    let wallet = Id::from_uuid(rows[0].wallet);
+    until("all are posted", async || scene.posted(wallet).await == [1, 2, 3]).await;
+}
+
+async fn a_long_payload_of_this_process_is_read_when_its_run_begins(scene: &Scene) {
+    let names = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let known = names.clone();
+    let ledger = Ledger::new(move |_, event| {
+        if let support::wallet::WalletEvent::Opened { owner, .. } = &event.event {
+            known.lock().unwrap().push(owner.len());
+        }
+        Box::pin(async { Ok(()) })
+    });
+    let _node = scene.node().handler(ledger).start().await.unwrap();
+    let opening = support::wallet::Opening { owner: "x".repeat(LONG), currency: "EUR".to_owned() };
+    scene.executor.execute(&support::wallet::OpenWallet, opening).await.unwrap();
+    scene.until_handled("ledger.post").await;
+    assert_eq!(*names.lock().unwrap(), [LONG]);
+}
+
+async fn a_sweep_of_more_than_a_commit_holds_goes_on(scene: &Scene) {
+    const EVENTS: i64 = 1_000;
+    let config = scene.scratch.config().max_commit_bytes(50_000);
+    let databases = Databases::connect(&config.into()).await.unwrap();
+    let small = executor(&databases).await;
+    let wallet = Uuid::now_v7();
+    scene.insert_events(&closings(wallet, 1..=EVENTS)).await;
+    let waiting = Ledger::new(|_, _| Box::pin(std::future::pending()));
+    let node = node(&small).handles(false).handler_with(waiting, options()).start().await.unwrap();
+    let deliveries = scene.scratch.eventlog("deliveries");
+    until("all have their deliveries", async || {
+        scene.scratch.count(&deliveries).await == EVENTS as usize
+    })
+    .await;
+    node.drain(Duration::from_secs(60)).await;
+}
