@@ -15,6 +15,7 @@ use tracing::{Instrument, field};
 use uuid::Uuid;
 
 use crate::HandlerContext;
+use crate::alive::Alive;
 use crate::claimed::{Claimed, StreamKey};
 use crate::dead_letter::{DeadLetter, DeadLetterState};
 use crate::error::EventsError;
@@ -65,6 +66,24 @@ pub(crate) struct EndedRun {
 }
 
 impl EndedRun {
+    /// A run that does not begin, because others may have taken over its deliveries.
+    pub(crate) fn not_begun(claimed: Vec<Claimed>) -> Self {
+        let mut run = Self::of_nothing();
+        for one in claimed {
+            run.handler = one.handler.name;
+            let (id, stream) = (one.delivery.id.uuid(), one.stream());
+            // Those of one stream stand beside each other.
+            match run.streams.last_mut() {
+                Some(last) if last.stream == stream && stream.is_some() => last.ids.push(id),
+                _ => {
+                    let (ids, rest) = (vec![id], Vec::new());
+                    run.streams.push(Ended { ids, stream, handled: 0, end: End::Lost, rest });
+                }
+            }
+        }
+        run
+    }
+
     /// A run of no delivery.
     pub(crate) fn of_nothing() -> Self {
         Self { handler: "", streams: Vec::new(), part: RunPart::Handling, is_away: false }
@@ -81,6 +100,7 @@ pub(crate) struct Runner {
     pub(crate) dead_letters: Repository<DeadLetter>,
     pub(crate) remote_calls: Repository<RemoteCall>,
     pub(crate) marks: Arc<Marks>,
+    pub(crate) alive: Alive,
 }
 
 impl Runner {
@@ -154,26 +174,6 @@ impl Runner {
         EndedRun { handler: handler.name, streams, part, is_away: false }
     }
 
-    async fn run_once(
-        &self,
-        handler: &Handler,
-        delivery: &Stored<Delivery>,
-        event: StoredEvent,
-    ) -> Result<End, EventsError> {
-        // An operator who lets an event be tried again wants it to run, however old it is.
-        let is_wanted = delivery.attempts == 0 && delivery.last_error.is_some();
-        if let Some(age) = self.too_old(handler, &event).filter(|_| !is_wanted) {
-            let why = format!("the event is older than {age:?}, and was not handled in time");
-            let why = delivery
-                .last_error
-                .as_ref()
-                .map_or(why.clone(), |last| format!("{why}; the last failure: {last}"));
-            return self.give_up(handler, delivery, why).await;
-        }
-        let attempt = u32::try_from(delivery.attempts).unwrap_or(u32::MAX).saturating_add(1);
-        let date = event.date;
-        let mut ctx = HandlerContext {
-            executor: &self.executor,
     async fn read_and_run(
         &self,
         handler: &Handler,
@@ -189,6 +189,27 @@ impl Runner {
         }
     }
 
+    async fn run_once(
+        &self,
+        handler: &Handler,
+        delivery: &Stored<Delivery>,
+        event: StoredEvent,
+    ) -> Result<End, EventsError> {
+        // An operator who lets an event be tried again wants it to run, however old it is.
+        let is_wanted = delivery.attempts == 0 && delivery.last_error.is_some();
+        let failures = u32::try_from(delivery.attempts).unwrap_or(u32::MAX);
+        if let Some(age) = self.too_old(handler, event.date, failures).filter(|_| !is_wanted) {
+            let why = format!("the event is older than {age:?}, and was not handled in time");
+            let why = delivery
+                .last_error
+                .as_ref()
+                .map_or(why.clone(), |last| format!("{why}; the last failure: {last}"));
+            return self.give_up(handler, delivery, why).await;
+        }
+        let attempt = failures.saturating_add(1);
+        let date = event.date;
+        let mut ctx = HandlerContext {
+            executor: &self.executor,
             handler: handler.name,
             delivery: delivery.id.uuid(),
             principal: None,

@@ -10,11 +10,12 @@
 //! application sees; `handler_set`; `alive`, `fences`, `membership` and `registration`, the rows of nodes and
 //! subscriptions; `retention` and `settings`; `delivery_status`; `read_events`, `claimed`, `round_writes`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
-//! deliveries to those that may start; `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker` and `node`; `operations`, `bulk`,
+//! deliveries to those that may start; `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker`, `hand_back` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod alive;
 mod bulk;
 mod claim;
 mod claimed;
@@ -30,6 +31,7 @@ mod error;
 mod failure;
 mod fences;
 mod gauges;
+mod hand_back;
 mod handler;
 mod handler_operations;
 mod handler_set;
@@ -43,9 +45,9 @@ mod operations;
 mod options;
 mod poll;
 mod put_off;
+mod read_events;
 mod ready_queue;
 mod registration;
-mod read_events;
 mod relay;
 mod relay_gates;
 mod relay_run;

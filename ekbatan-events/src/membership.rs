@@ -77,20 +77,21 @@ impl Membership {
 
     /// Renews the node. `false` if somebody has deleted it: it is lost.
     pub(crate) async fn renew(&mut self) -> Result<bool, EventsError> {
-        match self.nodes.update(self.own.clone().apply(|_| ())).await.map_err(EventsError::from) {
-            Ok(renewed) => {
-                self.own = renewed;
-                Ok(true)
-            }
-            // The answer to an earlier renewal may have been lost.
-            Err(error) if error.is_stale() => match self.nodes.find(self.own.id).await? {
-                Some(own) => {
-                    self.own = own;
-                    Ok(true)
+        loop {
+            let renewal = self.own.clone().apply(|_| ());
+            match self.nodes.update(renewal).await.map_err(EventsError::from) {
+                Ok(renewed) => {
+                    self.own = renewed;
+                    return Ok(true);
                 }
-                None => Ok(false),
-            },
-            Err(error) => Err(error),
+                // The answer to an earlier renewal may have been lost. Others may have seen that one long
+                // ago, so it is renewed once more.
+                Err(error) if error.is_stale() => match self.nodes.find(self.own.id).await? {
+                    Some(own) => self.own = own,
+                    None => return Ok(false),
+                },
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -196,10 +197,16 @@ impl Membership {
     }
 
     /// Deletes the node, at its end.
-    pub(crate) async fn leave(&self) -> Result<(), EventsError> {
-        match self.nodes.erase(&self.own).await.map_err(EventsError::from) {
-            Err(error) if !error.is_stale() => Err(error),
-            _ => Ok(()),
+    pub(crate) async fn leave(&mut self) -> Result<(), EventsError> {
+        loop {
+            match self.nodes.erase(&self.own).await.map_err(EventsError::from) {
+                // A renewal may have been given up, and have happened all the same.
+                Err(error) if error.is_stale() => match self.nodes.find(self.own.id).await? {
+                    Some(own) => self.own = own,
+                    None => return Ok(()),
+                },
+                left => return left,
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::alive::Alive;
 use crate::delivery_run::Runner;
 use crate::doorbell::NodeDoorbell;
 use crate::ending::{HandedBack, told_to_end};
@@ -28,6 +29,12 @@ use crate::retention::Retention;
 use crate::settings::Settings;
 use crate::shard_worker::{ShardWorker, Stop};
 use crate::{EventHandler, HandledEvent, HandlerOptions};
+
+/// For how long at most a node that is drained deletes its row.
+const LONGEST_LEAVE: Duration = Duration::from_secs(5);
+
+/// For how long at most a node that is drained waits for what else it does, as its retention.
+const LONGEST_END: Duration = Duration::from_secs(10);
 
 /// Handles events on every shard, until it is drained or dropped.
 ///
@@ -223,10 +230,12 @@ impl NodeBuilder {
             let subscriptions = registrar.register(&handlers, clock.now()).await.map_err(failed)?;
             let owned = handlers.owned(&subscriptions);
             hub.set(identifier, Arc::new(subscriptions));
+            let joined = Instant::now();
             let joining =
                 Membership::join(&databases, &shard, &settings.name, clock.now(), settings.lease);
             let membership = joining.await.map_err(failed)?;
             let (identity, known) = watch::channel(Some(membership.id()));
+            let (renewed, alive) = Alive::until(joined + settings.lease);
             let runner = Runner {
                 executor: executor.clone(),
                 clock,
@@ -235,6 +244,7 @@ impl NodeBuilder {
                 dead_letters: databases.repository().on_shard(&shard),
                 remote_calls: databases.repository().on_shard(&shard),
                 marks: Marks::new(databases.repository().on_shard(&shard)),
+                alive: alive.clone(),
             };
             let worker = ShardWorker {
                 runner,
@@ -245,6 +255,7 @@ impl NodeBuilder {
                 settings: settings.clone(),
                 doorbell: NodeDoorbell::join(&shard, &settings, &handlers),
                 identity: known,
+                alive,
                 stop: stopping.clone(),
             };
             workers.spawn(worker.run());
@@ -257,11 +268,12 @@ impl NodeBuilder {
                 hub: hub.clone(),
                 settings: settings.clone(),
                 identity,
+                alive: renewed,
                 leaving: left.clone(),
                 states: None,
                 fences: FenceTasks::default(),
             };
-            hearts.spawn(heart.beat(membership));
+            hearts.spawn(heart.beat(membership, joined));
             let gauges = Gauges {
                 databases: databases.clone(),
                 shard: shard_of_gauges,
@@ -320,7 +332,8 @@ impl Node {
     }
 
     /// Claims nothing more, waits for the handlers that run, for at most `grace`, cancels those that
-    /// still run, and gives everything back that is not handled, without counting an attempt.
+    /// still run, and gives everything back that is not handled, without counting an attempt. If the database
+    /// does not answer, this ends about half a minute after the grace, and others take over.
     pub async fn drain(mut self, grace: Duration) -> HandedBack {
         let now = Instant::now();
         // A century, if there is no such time.
@@ -331,7 +344,10 @@ impl Node {
             all = all.and(ended.unwrap_or_default());
         }
         self.leaving.send_replace(true);
-        while self.hearts.join_next().await.is_some() {}
+        let ending = async { while self.hearts.join_next().await.is_some() {} };
+        if tokio::time::timeout(LONGEST_END, ending).await.is_err() {
+            tracing::warn!("what a node did beside its handlers was cut short");
+        }
         all
     }
 
@@ -360,6 +376,8 @@ struct Heart {
     hub: Arc<DeliveryHub>,
     settings: Settings,
     identity: watch::Sender<Option<Uuid>>,
+    /// Until when others do not take the node for dead.
+    alive: watch::Sender<Instant>,
     leaving: watch::Receiver<bool>,
     /// How often operators had changed the states of subscriptions when they were read.
     states: Option<i64>,
@@ -367,31 +385,46 @@ struct Heart {
 }
 
 impl Heart {
-    async fn beat(mut self, mut membership: Membership) {
-        let every = self.settings.lease / 5;
-        let mut renewed = Instant::now();
+    /// `joined`: the time before the node was added.
+    async fn beat(mut self, mut membership: Membership, joined: Instant) {
+        let (mut leaving, lease) = (self.leaving.clone(), self.settings.lease);
+        tokio::select! {
+            () = self.live(&mut membership, joined) => {}
+            _ = leaving.wait_for(|leaving| *leaving) => {}
+        }
+        // After its lease, others delete the row in any case.
+        let leaving = tokio::time::timeout(LONGEST_LEAVE.min(lease), membership.leave());
+        let why = match leaving.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(late) => late.to_string(),
+        };
+        tracing::warn!(error = why, "a node left its row behind; others delete it");
+    }
+
+    /// Renews the node, and looks at the others, for ever. `renewed`: the time before the last renewal.
+    async fn live(&mut self, membership: &mut Membership, mut renewed: Instant) {
+        let (lease, every) = (self.settings.lease, self.settings.lease / 5);
+        let mut begun = renewed;
         loop {
-            tokio::select! {
-                () = tokio::time::sleep(every) => {}
-                _ = self.leaving.changed() => {
-                    if let Err(error) = membership.leave().await {
-                        tracing::warn!(%error, "a node left its row behind; others delete it");
-                    }
-                    return;
-                }
-            }
-            match tokio::time::timeout(self.settings.lease, membership.renew()).await {
+            // In time, also if the last renewal and the look at the others took long.
+            tokio::time::sleep_until((Instant::now() + every).min(begun + every * 4)).await;
+            begun = Instant::now();
+            let ends = renewed + lease;
+            let until = if begun < ends { ends } else { begun + lease };
+            match tokio::time::timeout_at(until, membership.renew()).await {
                 Ok(Ok(true)) => {
-                    renewed = Instant::now();
-                    self.set_identity(Some(membership.id()));
+                    renewed = begun;
+                    self.revive(renewed, membership);
                 }
                 Ok(Ok(false)) => {
                     tracing::warn!(node = %membership.id(), shard = %self.shard.identifier(), "this node was silent for too long; others have taken over");
                     self.set_identity(None);
+                    let joining = Instant::now();
                     match self.join_again().await {
                         Ok(joined) => {
-                            (membership, renewed) = (joined, Instant::now());
-                            self.set_identity(Some(membership.id()));
+                            (*membership, renewed) = (joined, joining);
+                            self.revive(renewed, membership);
                         }
                         Err(error) => {
                             tracing::warn!(%error, "the node could not join again; trying again")
@@ -402,8 +435,8 @@ impl Heart {
                 Err(late) => self.silent(renewed, &late),
             }
             // Never for so long that this node is not renewed in time.
-            let longest = self.settings.lease / 2;
-            match tokio::time::timeout(longest, self.look_around(&mut membership)).await {
+            let longest = (begun + lease / 2).max(Instant::now() + every);
+            match tokio::time::timeout_at(longest, self.look_around(membership)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "the other nodes could not be looked at; trying again")
@@ -415,13 +448,19 @@ impl Heart {
         }
     }
 
+    /// Lets the worker begin runs for as long as others do not take the node for dead.
+    fn revive(&self, renewed: Instant, membership: &Membership) {
+        self.alive.send_replace(renewed + self.settings.lease);
+        self.set_identity(Some(membership.id()));
+    }
+
     async fn join_again(&self) -> Result<Membership, EventsError> {
         let Settings { name, lease, .. } = &self.settings;
         let now = self.databases.clock().now();
         Membership::join(&self.databases, &self.shard, name, now, *lease).await
     }
 
-    /// Nothing new begins once others may take this node for dead.
+    /// What the node holds is forgotten once others may take it for dead.
     fn silent(&self, renewed: Instant, error: &dyn std::error::Error) {
         tracing::warn!(shard = %self.shard.identifier(), %error, "the node could not be renewed");
         if renewed.elapsed() >= self.settings.lease {

@@ -30,6 +30,10 @@ struct SentDelivery {
 impl Runner {
     /// Runs the handler of claimed deliveries to its end.
     pub(crate) async fn run_all(self, mut claimed: Vec<Claimed>) -> EndedRun {
+        // The threads of this process may have been busy, or stopped, since the run was handed out.
+        if self.alive.is_over() {
+            return EndedRun::not_begun(claimed);
+        }
         let relay = claimed.first().and_then(|first| first.handler.relay().cloned());
         match (relay, claimed.pop()) {
             (None, Some(only)) => self.run(only).await,
@@ -123,10 +127,6 @@ impl Runner {
         EndedRun { handler: handler.name, streams, part: RunPart::Handling, is_away }
     }
 
-    /// Marks what was acknowledged of a stream, and stores why the next one was refused.
-    async fn end_stream(
-        &self,
-        handler: &Handler,
     /// The event with its payload, or what becomes of it instead.
     async fn read_for_relay(
         &self,
@@ -143,6 +143,10 @@ impl Runner {
         }
     }
 
+    /// Marks what was acknowledged of a stream, and stores why the next one was refused.
+    async fn end_stream(
+        &self,
+        handler: &Handler,
         stream: Option<StreamKey>,
         sent: Vec<SentDelivery>,
     ) -> Ended {

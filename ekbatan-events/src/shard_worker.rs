@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::alive::Alive;
 use crate::claim::Room;
 use crate::claimed::{Claimed, StreamKey};
 use crate::delivery_run::{End, Ended, EndedRun, Runner};
@@ -24,20 +25,20 @@ use crate::ending::HandedBack;
 use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
 use crate::held_sizes::HeldSizes;
-use crate::look_from::LookFrom;
 use crate::membership::release;
 use crate::poll::{Poll, Polled};
 use crate::read_events::ClaimedEvent;
 use crate::registration::Registrar;
 use crate::relay_gates::RelayGates;
-use crate::round_writes::WriteTerms;
 use crate::rounds::{Polling, Rounds, unavailable};
 use crate::settings::Settings;
 use crate::streams::{Started, Streams};
-use crate::unheld::Unheld;
 
 /// The time after which a round is given up.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
+
+/// For how long after its time a node that stops waits for the end of a round.
+const LAST_ROUND: Duration = Duration::from_secs(5);
 
 /// For how long the worker waits at most until deliveries are given back. A row may be locked.
 const LONGEST_RELEASE: Duration = Duration::from_secs(2);
@@ -63,13 +64,14 @@ pub(crate) struct ShardWorker {
     pub(crate) doorbell: NodeDoorbell,
     /// The node's identity on this shard; `None` while it is not known to be alive.
     pub(crate) identity: watch::Receiver<Option<Uuid>>,
+    pub(crate) alive: Alive,
     pub(crate) stop: watch::Receiver<Stop>,
 }
 
 /// What a worker has at hand.
-struct Work {
-    streams: Streams,
-    runs: JoinSet<(u64, EndedRun)>,
+pub(crate) struct Work {
+    pub(crate) streams: Streams,
+    pub(crate) runs: JoinSet<(u64, EndedRun)>,
     relays: RelayGates,
     rounds: Rounds,
     /// The identity under which deliveries were claimed.
@@ -92,26 +94,33 @@ impl ShardWorker {
             self.arrive(&mut work).await;
             // Without an identity, and once its time is over, a node waits for what is under way.
             let stop = *self.stop.borrow_and_update();
+            let is_alive = work.identity.is_some() && !self.alive.is_over();
             let (wakes, has_time) = match stop {
                 Stop::No => {
-                    self.begin(&mut work);
+                    if is_alive {
+                        self.begin(&mut work);
+                    }
                     let is_idle = work.rounds.under_way.is_none();
-                    (work.rounds.next, is_idle && work.identity.is_some())
+                    (work.rounds.next, is_idle && is_alive)
                 }
                 Stop::At(deadline) => {
                     self.owner.close();
-                    let has_time = Instant::now() < deadline;
+                    let now = Instant::now();
+                    let has_time = now < deadline;
                     // Commits that give this node something may be under way.
                     let is_idle = work.runs.is_empty() && self.owner.in_flight() == 0;
                     let is_done = is_idle || !has_time;
-                    if is_done && work.rounds.under_way.is_none() {
+                    // What a round claims is handed back, unless others take it over in any case.
+                    let last = self.alive.ends().clamp(deadline, deadline + LAST_ROUND);
+                    if is_done && (work.rounds.under_way.is_none() || now >= last) {
+                        work.rounds.under_way = None;
                         return self.hand_back(work).await;
                     }
-                    (deadline, has_time)
+                    (if has_time { deadline } else { last }, true)
                 }
             };
             let (begins, opens) = match stop {
-                Stop::No if work.identity.is_some() => (
+                Stop::No if is_alive => (
                     work.streams.next_start(|handler| work.relays.is_open(handler)),
                     work.relays.next(|relay| work.streams.is_idle(relay)),
                 ),
@@ -147,6 +156,7 @@ impl ShardWorker {
                     }
                     work.relays.begin_epoch(identity);
                 }
+                Ok(()) = self.alive.renewed(), if !is_alive => {}
                 Ok(()) = self.stop.changed() => {}
                 () = tokio::time::sleep_until(begins.unwrap_or(wakes)), if begins.is_some() => {}
                 () = tokio::time::sleep_until(opens.unwrap_or(wakes)), if opens.is_some() => {}
@@ -238,6 +248,7 @@ impl ShardWorker {
                 self.give_back(late, self.runner.clock.now()).await;
             }
             Err(error) => {
+                rounds.note_failure();
                 let shard = self.runner.shard.identifier();
                 tracing::warn!(%shard, %error, "looking for events failed; trying again");
             }
@@ -248,7 +259,6 @@ impl ShardWorker {
     fn room(&self, sizes: &mut HeldSizes, relays: &RelayGates) -> HashMap<&'static str, Room> {
         let room = |handler: &Arc<Handler>| {
             let most = sizes.size(handler);
-                rounds.note_failure();
             let of = |priority| (priority, self.owner.room(handler.name, priority, most));
             (handler.name, handler.priorities.iter().copied().map(of).collect())
         };
@@ -389,64 +399,22 @@ impl ShardWorker {
 
     /// Releases deliveries, each from a date on. They travel together.
     async fn give_all_back(&self, deliveries: Vec<(Stored<Delivery>, DateTime<Utc>)>) {
+        if tokio::time::timeout(LONGEST_RELEASE, self.release_all(deliveries)).await.is_err() {
+            tracing::warn!(
+                "deliveries were not given back within {LONGEST_RELEASE:?}; a later check does it"
+            );
+        }
+    }
+
+    /// The same, for as long as it takes.
+    pub(crate) async fn release_all(&self, deliveries: Vec<(Stored<Delivery>, DateTime<Utc>)>) {
         let releases = deliveries
             .into_iter()
             .map(|(delivery, due)| release(&self.runner.deliveries, delivery, due));
-        match tokio::time::timeout(LONGEST_RELEASE, join_all(releases)).await {
-            Ok(released) => {
-                for error in released.into_iter().filter_map(Result::err) {
-                    tracing::warn!(%error, "a delivery was not given back; a later check does it");
-                }
+        for released in join_all(releases).await {
+            if let Err(error) = released {
+                tracing::warn!(%error, "a delivery was not given back; a later check does it");
             }
-            Err(late) => {
-                tracing::warn!(%late, "deliveries were not given back; a later check does it");
-            }
-        }
-    }
-
-    /// Ends what still runs, and gives everything back, if the database answers.
-    async fn hand_back(self, mut work: Work) -> HandedBack {
-        work.runs.shutdown().await;
-        let mut waiting: Vec<_> =
-            work.streams.take_waiting().into_iter().map(|one| one.delivery).collect();
-        let Arrived { born, returned } = self.owner.take();
-        waiting.extend(born.into_iter().map(|one| one.delivery).chain(returned));
-        let (cancelled, count) = (work.streams.held().len(), waiting.len());
-        if cancelled + count > 0 {
-            tracing::info!(shard = %self.runner.shard.identifier(), cancelled, waiting = count, "a node hands deliveries back");
-        }
-        if tokio::time::timeout(LONGEST_POLL, self.give_back_at_end(waiting)).await.is_err() {
-            tracing::warn!(shard = %self.runner.shard.identifier(), "deliveries were not given back within {LONGEST_POLL:?}; they are taken over later");
-        }
-        HandedBack { cancelled, waiting: count }
-    }
-
-    async fn give_back_at_end(&self, waiting: Vec<Stored<Delivery>>) {
-        let now = self.runner.clock.now();
-        self.give_back(waiting, now).await;
-        // Those whose run was cancelled, by what the database knows of them.
-        let Some(node) = *self.identity.borrow() else { return };
-        let poll = Poll {
-            shard: self.runner.shard.clone(),
-            deliveries: self.runner.deliveries.clone(),
-            handlers: HandlerSet::default(),
-            registrar: self.registrar.clone(),
-            hub: self.hub.clone(),
-            subscriptions: Arc::default(),
-            node,
-            held: Default::default(),
-            passed_over: HashMap::new(),
-            room: HashMap::new(),
-            now,
-            checks: true,
-            unheld: Unheld::of_ending_node(),
-            look_from: LookFrom::default(),
-            terms: WriteTerms::default(),
-            claimed_at_once: self.settings.claimed_at_once,
-            swept_at_once: self.settings.swept_at_once,
-        };
-        if let Err(error) = poll.run().await {
-            tracing::warn!(%error, "deliveries were not given back; they are taken over later");
         }
     }
 }

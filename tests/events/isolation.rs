@@ -7,13 +7,14 @@ use ekbatan::action::ErrorKind;
 use ekbatan::config::{EkbatanConfig, ShardMemberConfig};
 use ekbatan::db::Route;
 use ekbatan::domain::ShardIdentifier;
+use ekbatan::events::HandlerOptions;
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
 use support::{Dialect, ScratchDatabase, until};
 
 use crate::scene::{
-    Ledger, PostEntry, Posting, Scene, deposit, executor, migrations, node, open_wallet,
+    Ledger, PostEntry, Posting, Scene, deposit, executor, migrations, node, open_wallet, post,
 };
 
 on_every_database! {
@@ -21,6 +22,7 @@ on_every_database! {
     nodes_of_one_name_are_two,
     a_node_renews_itself_while_its_pool_is_used_up,
     a_node_whose_threads_are_blocked_is_taken_over_and_commits_nothing,
+    a_node_whose_threads_were_blocked_begins_nothing_that_others_have_taken_over,
 }
 
 mod on_servers {
@@ -28,6 +30,7 @@ mod on_servers {
 
     on_every_database! { only postgres and mysql and mariadb:
         an_open_transaction_delays_its_own_model_only,
+        a_drain_ends_although_the_server_does_not_answer,
     }
 }
 
@@ -147,6 +150,79 @@ async fn a_node_whose_threads_are_blocked_is_taken_over_and_commits_nothing(scen
     over.send(()).unwrap();
     tokio::task::spawn_blocking(move || process.join().unwrap()).await.unwrap();
     other.drain(Duration::from_secs(60)).await;
+}
+
+/// A process whose only thread is blocked for longer than its lease, while the node holds further events.
+async fn a_node_whose_threads_were_blocked_begins_nothing_that_others_have_taken_over(
+    scene: &Scene,
+) {
+    let lease = Duration::from_secs(1);
+    // The events of three models.
+    for _ in 0..3 {
+        scene.open_wallet().await;
+    }
+    let ((blocked, is_blocked), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel::<()>());
+    let goes_on = Mutex::new(goes_on);
+    let ledger = Ledger::new(move |ctx, event| {
+        if blocked.send(()).is_ok() {
+            let _ = goes_on.lock().unwrap().recv();
+        }
+        post(ctx, event)
+    });
+    let seen = ledger.seen();
+    let config = scene.scratch.config();
+    let (over, is_over) = tokio::sync::oneshot::channel::<()>();
+    let process = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let databases = Databases::connect(&config.into()).await.unwrap();
+            let executor = executor(&databases).await;
+            let options = HandlerOptions::default().concurrency(1);
+            let node = node(&executor).lease(lease).handler_with(ledger, options);
+            let _node = node.start().await.unwrap();
+            let _ = is_over.await;
+        });
+    });
+    // All three are claimed by the first look, and one is begun.
+    let is_blocked = tokio::task::spawn_blocking(move || {
+        is_blocked.recv().unwrap();
+        is_blocked
+    });
+    drop(is_blocked.await.unwrap());
+    let other = scene.open_again().await;
+    let other = node(&other).lease(lease).handler(Ledger::posting()).start().await.unwrap();
+    scene.until_posted(3).await;
+    go_on.send(()).unwrap();
+    // The other process has handled everything, so this one joins again and handles what is new.
+    other.drain(Duration::from_secs(60)).await;
+    let last = scene.open_wallet().await;
+    until("the node has joined again", async || scene.posted(last).await == [1]).await;
+    let runs = seen.lock().unwrap().iter().filter(|seen| seen.wallet != last.to_string()).count();
+    assert_eq!(runs, 1, "events were run that another node had handled");
+    over.send(()).unwrap();
+    tokio::task::spawn_blocking(move || process.join().unwrap()).await.unwrap();
+}
+
+/// The server answers nothing while a handler runs, and the timeouts of the configuration are long.
+async fn a_drain_ends_although_the_server_does_not_answer(scene: &Scene) {
+    let url = &scene.scratch.url;
+    let server = url.rsplit('@').next().unwrap().split('/').next().unwrap();
+    let proxy = Proxy::start(server).await.unwrap();
+    let long = Duration::from_secs(600);
+    let config = ScratchDatabase::config_of(&proxy.url_for(url));
+    let config = config.read_timeout(long).commit_timeout(long);
+    let databases = Databases::connect(&config.into()).await.unwrap();
+    let executor = executor(&databases).await;
+    let ledger = Ledger::new(|_, _| std::future::pending().boxed());
+    let seen = ledger.seen();
+    let node = node(&executor).lease(Duration::from_secs(1)).handler(ledger);
+    let node = node.start().await.unwrap();
+    open_wallet(&executor).await;
+    until("the event is being handled", async || !seen.lock().unwrap().is_empty()).await;
+    proxy.stall();
+    let drained = tokio::time::timeout(Duration::from_secs(100), node.drain(Duration::ZERO));
+    drained.await.expect("the drain ends");
+    proxy.resume();
 }
 
 async fn an_open_transaction_delays_its_own_model_only(scene: &Scene) {
