@@ -58,7 +58,7 @@ impl DeliveryOperations {
     ///
     /// The events of one model are handled in their order among each other, but not with those
     /// that were handled since. Each delivery is new, also to the steps of the handler. An event
-    /// that is older than the handler's `max_age` is tried once.
+    /// that is older than the handler's `max_age` is tried up to ten times.
     ///
     /// ```
     /// # use ekbatan_events::{DeliveryFilter, DeliveryOperations, EventsError};

@@ -23,8 +23,8 @@ use crate::failure;
 use crate::handler_set::Handler;
 use crate::marks::Marks;
 use crate::options::AfterLastAttempt;
-use crate::remote_call::RemoteCall;
 use crate::read_events::ClaimedEvent;
+use crate::remote_call::RemoteCall;
 use crate::remote_store::RemoteStore;
 use crate::streams::RunPart;
 
@@ -251,10 +251,16 @@ impl Runner {
         }
     }
 
-    /// The age at which the handler gives events up, if this one has reached it.
-    fn too_old(&self, handler: &Handler, event: &StoredEvent) -> Option<std::time::Duration> {
-        let age = (self.clock.now() - event.date).to_std().unwrap_or_default();
-        handler.options.max_age.filter(|longest| age > *longest)
+    /// The age at which the handler gives events up, if one of this date that has failed so many times
+    /// has reached it.
+    fn too_old(
+        &self,
+        handler: &Handler,
+        date: DateTime<Utc>,
+        failures: u32,
+    ) -> Option<std::time::Duration> {
+        let age = (self.clock.now() - date).to_std().unwrap_or_default();
+        handler.options.age_to_give_up(failures).filter(|longest| age > *longest)
     }
 
     /// Stores a failure: the delivery is tried again, or given up. `is_last`: no further run helps.
@@ -271,14 +277,13 @@ impl Runner {
         tracing::warn!(handler = handler.name, event = %delivery.event_id, attempt, error = %why, "a handler failed");
         let options = &handler.options;
         // The time after the run counts: it may have taken long.
-        let now = self.clock.now();
-        let age = (now - date).to_std().unwrap_or_default();
         let is_last = is_last
             || options.max_attempts.is_some_and(|most| attempt >= most)
-            || options.max_age.is_some_and(|longest| age > longest);
+            || self.too_old(handler, date, attempt).is_some();
         if is_last {
             return self.give_up(handler, delivery, why).await;
         }
+        let now = self.clock.now();
         let until = now + options.retry.after(attempt, fastrand::f64());
         let change = delivery.clone().apply(|row| {
             (row.state, row.node, row.due) = (DeliveryState::Waiting, Uuid::nil(), until);

@@ -128,7 +128,7 @@ impl DeliveryOperations {
 
     /// Lets a parked delivery be tried again at once, with all of its attempts. Those of its model
     /// that wait behind it follow. An event that is older than the handler's `max_age` is tried
-    /// once.
+    /// up to ten times.
     pub async fn retry(&self, id: Uuid, who: &str, why: &str) -> Result<(), EventsError> {
         let operator = Operator::new(who, why)?;
         let parked = self.find_parked(id).await?;

@@ -7,6 +7,10 @@ use ekbatan_core::config::EventsConfig;
 /// A pause is never longer, whatever the options say.
 const LONGEST_PAUSE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
+/// How many times an event is tried that was too old when its handler first got it, unless the pauses alone
+/// take as long as the age at which events are given up.
+const RUNS_OF_OLD: u32 = 10;
+
 /// How a handler is run. The default handles the events of each model in their order, retries a
 /// failed event with growing pauses for a week, and then parks it.
 #[derive(Debug, Clone)]
@@ -24,7 +28,8 @@ pub struct HandlerOptions {
     pub retry: RetryDelay,
     /// After how many runs an event is given up; `None` for no limit.
     pub max_attempts: Option<u32>,
-    /// At which age an event is given up; `None` for no limit.
+    /// At which age an event is given up; `None` for no limit. One that was older when its handler first got
+    /// it is given up after ten runs.
     pub max_age: Option<Duration>,
     /// What happens to an event that is given up.
     pub after_last_attempt: AfterLastAttempt,
@@ -142,6 +147,17 @@ impl HandlerOptions {
         Self { retry, max_age: Some(config.max_age), ..Self::default() }
     }
 
+    /// The age at which an event is given up that has failed so many times; `None` if no age is too great
+    /// yet. Its handler may be new, or was paused, so that the event was old when it could first be handled. It is
+    /// tried some times all the same.
+    pub(crate) fn age_to_give_up(&self, failures: u32) -> Option<Duration> {
+        let tried_for = |age: &Duration| {
+            let pauses = (1..=failures).map(|n| self.retry.after(n, 0.0));
+            failures >= RUNS_OF_OLD || pauses.sum::<Duration>() >= *age
+        };
+        self.max_age.filter(tried_for)
+    }
+
     /// Options for a handler whose events have no order.
     pub fn unordered() -> Self {
         Self { order: Order::None, ..Self::default() }
@@ -183,7 +199,9 @@ impl HandlerOptions {
         self
     }
 
-    /// Gives an event up at this age; `None` for no limit.
+    /// Gives an event up at this age; `None` for no limit. An event may be older when its handler first gets it,
+    /// because the handler is new, was paused, or no node ran. It is given up once it has failed ten times, or
+    /// its pauses take as long as this age. So all of a new handler's history is run at least once.
     #[must_use]
     pub fn max_age(mut self, age: impl Into<Option<Duration>>) -> Self {
         self.max_age = age.into();
@@ -230,6 +248,12 @@ mod tests {
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert_eq!(delay.after(u32::MAX, 0.0).as_secs(), 60);
         assert_eq!(delay.after(1, 1.0), Duration::from_millis(500));
+        let week = Duration::from_secs(7 * 24 * 60 * 60);
+        let options = HandlerOptions::default();
+        assert_eq!(options.age_to_give_up(9), None, "about four minutes of pauses");
+        assert_eq!(options.age_to_give_up(10), Some(week));
+        let hours = options.retry(2 * week, 2 * week);
+        assert_eq!((hours.age_to_give_up(0), hours.age_to_give_up(1)), (None, Some(week)));
         let endless = RetryDelay { first: Duration::MAX, longest: Duration::MAX };
         assert_eq!(endless.after(1, 0.0), LONGEST_PAUSE);
     }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::events::{AfterLastAttempt, HandlerOptions};
+use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{TestClock, instant, until};
 
+use crate::backlog::closings;
 use crate::scene::{Ledger, Scene, executor, node, open_wallet, post};
 
 on_every_database! {
@@ -18,6 +20,8 @@ on_every_database! {
     an_event_that_is_too_old_is_given_up_without_a_run,
     an_event_that_grows_too_old_between_two_runs_is_given_up_without_the_second,
 }
+
+on_every_database! { on_sqlite_only: a_new_handler_tries_its_old_history_ten_times }
 
 fn quick() -> HandlerOptions {
     HandlerOptions::default().retry(Duration::from_millis(1), Duration::from_millis(5))
@@ -168,10 +172,10 @@ async fn an_event_that_grows_too_old_between_two_runs_is_given_up_without_the_se
     let ledger = failing(1, u32::MAX);
     let seen = ledger.seen();
     let hour = Duration::from_secs(60 * 60);
-    let options = quick().max_age(hour).dead_letters();
+    // Half an hour at least, and so no second run until the clock is set.
+    let options = quick().retry(hour, hour).max_age(hour).dead_letters();
     let node = node(&executor).handler_with(ledger, options).start().await.unwrap();
     open_wallet(&executor).await;
-    // The second run is due a moment later. The clock does not get there before it is too late.
     until("the first run has failed", async || node.handlers()[0].failed == 1).await;
     clock.set(instant(60 * 60 + 1));
     until("the event is a dead letter", async || {
@@ -182,4 +186,24 @@ async fn an_event_that_grows_too_old_between_two_runs_is_given_up_without_the_se
     let letters = scene.operations().dead_letters(10).await.unwrap();
     assert!(letters[0].error.contains("older than 3600s"), "{}", letters[0].error);
     assert!(letters[0].error.ends_with("the ledger is closed"), "{}", letters[0].error);
+}
+
+/// Its events are much older than a week, the age at which events are given up.
+async fn a_new_handler_tries_its_old_history_ten_times(scene: &Scene) {
+    let (mended, broken) = (Uuid::now_v7(), Uuid::now_v7());
+    let ledger = Ledger::new(move |ctx, event| {
+        if event.model_id == broken.to_string() || event.attempt < 3 {
+            return async { Err("the ledger is closed".into()) }.boxed();
+        }
+        post(ctx, event)
+    });
+    scene.insert_events(&closings(mended, 1..=2)).await;
+    scene.insert_events(&closings(broken, 1..=1)).await;
+    let _node = scene.node().handler_with(ledger, quick()).start().await.unwrap();
+    until("the history is posted", async || scene.posted(Id::from_uuid(mended)).await == [1, 2])
+        .await;
+    let operations = scene.operations();
+    until("the other one is given up", async || !operations.parked(10).await.unwrap().is_empty())
+        .await;
+    assert_eq!(operations.parked(10).await.unwrap()[0].attempts, 10);
 }
