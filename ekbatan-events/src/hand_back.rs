@@ -47,8 +47,7 @@ impl ShardWorker {
     }
 
     async fn give_back_at_end(&self, waiting: Vec<Stored<Delivery>>) {
-        let now = self.runner.clock.now();
-        self.release_all(waiting.into_iter().map(|delivery| (delivery, now)).collect()).await;
+        self.release_all(waiting.into_iter().map(|delivery| (delivery, None)).collect()).await;
         // Those whose run was cancelled, by what the database knows of them.
         let Some(node) = *self.identity.borrow() else { return };
         let poll = Poll {
@@ -62,7 +61,7 @@ impl ShardWorker {
             held: Default::default(),
             passed_over: HashMap::new(),
             room: HashMap::new(),
-            now,
+            now: self.runner.clock.now(),
             checks: true,
             unheld: Unheld::of_ending_node(),
             look_from: LookFrom::default(),

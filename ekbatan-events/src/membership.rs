@@ -225,15 +225,31 @@ async fn release_all(
 }
 
 /// Lets a delivery wait for a node again, without counting an attempt. `false` if it is not as it was
-/// read; then nothing happens.
+/// read; then nothing happens. It is due at once, also for nodes whose clocks are behind `now`.
 pub(crate) async fn release(
     deliveries: &Repository<Delivery>,
     row: Stored<Delivery>,
+    now: DateTime<Utc>,
+) -> Result<bool, EventsError> {
+    change(deliveries, row, DeliveryState::New, now).await
+}
+
+/// The same, but it waits until a time comes.
+pub(crate) async fn release_until(
+    deliveries: &Repository<Delivery>,
+    row: Stored<Delivery>,
+    until: DateTime<Utc>,
+) -> Result<bool, EventsError> {
+    change(deliveries, row, DeliveryState::Waiting, until).await
+}
+
+async fn change(
+    deliveries: &Repository<Delivery>,
+    row: Stored<Delivery>,
+    state: DeliveryState,
     due: DateTime<Utc>,
 ) -> Result<bool, EventsError> {
-    let change = row.apply(|row| {
-        (row.state, row.node, row.due) = (DeliveryState::Waiting, Uuid::nil(), due);
-    });
+    let change = row.apply(|row| (row.state, row.node, row.due) = (state, Uuid::nil(), due));
     match deliveries.update(change).await.map_err(EventsError::from) {
         Ok(_) => Ok(true),
         Err(error) if error.is_stale() => Ok(false),

@@ -101,7 +101,8 @@ impl DeliveryOperations {
     /// Deliveries that have failed and are tried again, those that are due first first, at most
     /// `most`.
     pub async fn failing(&self, most: usize) -> Result<Vec<PendingDelivery>, EventsError> {
-        let failing = Delivery::STATE.eq(DeliveryState::Waiting) & Delivery::ATTEMPTS.gt(0);
+        let states = [DeliveryState::New, DeliveryState::Waiting];
+        let failing = Delivery::STATE.is_in(states) & Delivery::ATTEMPTS.gt(0);
         self.oldest(failing, most).await
     }
 
@@ -137,7 +138,7 @@ impl DeliveryOperations {
         let kind = InterventionKind::Retry;
         let intervention = operator.did(kind, &parked.handler, id.to_string(), now);
         let change = parked.apply(|row| {
-            (row.state, row.due, row.attempts) = (DeliveryState::Waiting, now, 0);
+            (row.state, row.due, row.attempts) = (DeliveryState::New, now, 0);
         });
         let retrying = |transaction| async move {
             self.deliveries.within(&transaction).update(change).await?;

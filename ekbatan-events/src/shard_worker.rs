@@ -25,7 +25,7 @@ use crate::ending::HandedBack;
 use crate::error::EventsError;
 use crate::handler_set::{Handler, HandlerSet};
 use crate::held_sizes::HeldSizes;
-use crate::membership::release;
+use crate::membership::{release, release_until};
 use crate::poll::{Poll, Polled};
 use crate::read_events::ClaimedEvent;
 use crate::registration::Registrar;
@@ -51,6 +51,9 @@ pub(crate) enum Stop {
     /// It claims nothing more, and waits for its handlers until then.
     At(Instant),
 }
+
+/// A delivery that is not handled now, and until when it waits; `None`: it waits for a node only.
+type GivenBack = (Stored<Delivery>, Option<DateTime<Utc>>);
 
 /// Handles the events of one shard.
 pub(crate) struct ShardWorker {
@@ -180,7 +183,7 @@ impl ShardWorker {
         work.streams.add(born);
         self.owner.set_held(|handler| work.streams.counts(handler));
         if !returned.is_empty() {
-            self.give_back(returned, self.runner.clock.now()).await;
+            self.give_back(returned).await;
             work.rounds.hurry(self.settings.shortest_poll);
         }
     }
@@ -245,7 +248,7 @@ impl ShardWorker {
                 }
                 work.streams.add(claimed);
                 let late = late.into_iter().map(|one| one.delivery).collect();
-                self.give_back(late, self.runner.clock.now()).await;
+                self.give_back(late).await;
             }
             Err(error) => {
                 rounds.note_failure();
@@ -307,14 +310,9 @@ impl ShardWorker {
         Some(limited.boxed())
     }
 
-    /// Takes note of a run that has ended. Returns what is to be given back, and when it is due: deliveries
-    /// behind one that failed.
-    fn end(
-        &self,
-        work: &mut Work,
-        epoch: u64,
-        ended: EndedRun,
-    ) -> Vec<(Stored<Delivery>, DateTime<Utc>)> {
+    /// Takes note of a run that has ended. Returns what is to be given back, and until when it waits:
+    /// deliveries behind one that failed.
+    fn end(&self, work: &mut Work, epoch: u64, ended: EndedRun) -> Vec<GivenBack> {
         let EndedRun { handler, streams, part, is_away } = ended;
         work.streams.end_run(handler, part);
         let mut given_back = Vec::new();
@@ -332,11 +330,10 @@ impl ShardWorker {
         if work.relays.sent(handler, is_away) {
             self.owner.close_handler(handler);
             work.rounds.closed_meanwhile.insert(handler);
-            let now = self.runner.clock.now();
             for one in work.streams.take_waiting_of(handler) {
                 let born = self.owner.forget(handler, one.delivery.stream);
-                given_back.extend(born.into_iter().map(|one| (one.delivery, now)));
-                given_back.push((one.delivery, now));
+                given_back.extend(born.into_iter().map(|one| (one.delivery, None)));
+                given_back.push((one.delivery, None));
             }
         }
         given_back
@@ -358,14 +355,14 @@ impl ShardWorker {
         work.runs.spawn(async move { (epoch, marking.await) });
     }
 
-    /// Takes note of what became of a stream. Returns what is to be given back, and when it is due.
+    /// Takes note of what became of a stream. Returns what is to be given back, and until when it waits.
     fn end_stream(
         &self,
         work: &mut Work,
         epoch: u64,
         handler: &'static str,
         ended: Ended,
-    ) -> Vec<(Stored<Delivery>, DateTime<Utc>)> {
+    ) -> Vec<GivenBack> {
         let Ended { ids, stream, handled, end, rest } = ended;
         let is_handled = matches!(end, End::Handled) && rest.is_empty();
         if !is_handled {
@@ -385,20 +382,20 @@ impl ShardWorker {
             }
             None => {}
         }
-        let due = match end {
-            End::Failed { until: Some(until) } => until,
-            _ => self.runner.clock.now(),
+        let until = match end {
+            End::Failed { until } => until,
+            _ => None,
         };
-        behind.into_iter().map(|delivery| (delivery, due)).collect()
+        behind.into_iter().map(|delivery| (delivery, until)).collect()
     }
 
     /// Releases deliveries that are not to be handled now.
-    async fn give_back(&self, deliveries: Vec<Stored<Delivery>>, due: DateTime<Utc>) {
-        self.give_all_back(deliveries.into_iter().map(|delivery| (delivery, due)).collect()).await;
+    async fn give_back(&self, deliveries: Vec<Stored<Delivery>>) {
+        self.give_all_back(deliveries.into_iter().map(|delivery| (delivery, None)).collect()).await;
     }
 
-    /// Releases deliveries, each from a date on. They travel together.
-    async fn give_all_back(&self, deliveries: Vec<(Stored<Delivery>, DateTime<Utc>)>) {
+    /// Releases deliveries, each at once or until a time. They travel together.
+    async fn give_all_back(&self, deliveries: Vec<GivenBack>) {
         if tokio::time::timeout(LONGEST_RELEASE, self.release_all(deliveries)).await.is_err() {
             tracing::warn!(
                 "deliveries were not given back within {LONGEST_RELEASE:?}; a later check does it"
@@ -407,10 +404,14 @@ impl ShardWorker {
     }
 
     /// The same, for as long as it takes.
-    pub(crate) async fn release_all(&self, deliveries: Vec<(Stored<Delivery>, DateTime<Utc>)>) {
-        let releases = deliveries
-            .into_iter()
-            .map(|(delivery, due)| release(&self.runner.deliveries, delivery, due));
+    pub(crate) async fn release_all(&self, deliveries: Vec<GivenBack>) {
+        let (rows, now) = (&self.runner.deliveries, self.runner.clock.now());
+        let releases = deliveries.into_iter().map(|(delivery, until)| async move {
+            match until {
+                Some(until) => release_until(rows, delivery, until).await,
+                None => release(rows, delivery, now).await,
+            }
+        });
         for released in join_all(releases).await {
             if let Err(error) = released {
                 tracing::warn!(%error, "a delivery was not given back; a later check does it");

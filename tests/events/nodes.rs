@@ -1,16 +1,18 @@
 //! Nodes that end, in order and not in order.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ekbatan::events::HandlerOptions;
+use chrono::TimeDelta;
+use ekbatan::events::{DeliveryOperations, HandlerOptions};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use support::{Dialect, until};
+use support::{Dialect, TestClock, until};
 use tokio::sync::Semaphore;
 
-use crate::scene::{Entry, Ledger, Mail, Scene, deposit, node, open_wallet, post};
+use crate::scene::{Entry, Ledger, Mail, Scene, deposit, executor, node, open_wallet, post};
 
 on_every_database! {
     others_take_over_what_a_node_had_claimed_that_died,
@@ -19,6 +21,14 @@ on_every_database! {
     a_drained_node_hands_back_what_it_has_not_handled,
     a_drained_node_waits_for_its_handlers,
     a_node_without_handlers_lets_commits_deliver_to_others,
+}
+
+mod with_a_fast_clock {
+    use super::*;
+
+    on_every_database! {
+        on_sqlite_only: what_a_node_hands_back_is_handled_by_another_at_once,
+    }
 }
 
 mod on_servers {
@@ -81,6 +91,38 @@ async fn a_drained_node_hands_back_what_it_has_not_handled(scene: &Scene) {
     let _node = scene.node().handler(Ledger::posting()).start().await.unwrap();
     scene.until_handled("ledger.post").await;
     assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4, 5, 6]);
+}
+
+/// The clock of the node that ends is ten minutes fast, and so is that of an operator.
+async fn what_a_node_hands_back_is_handled_by_another_at_once(scene: &Scene) {
+    let clock = Arc::new(TestClock::default());
+    clock.set(Utc::now() + TimeDelta::minutes(10));
+    let databases = Databases::connect(&scene.scratch.config().into()).await.unwrap();
+    let databases = databases.with_clock(clock);
+    let fast = executor(&databases).await;
+    let closed = Arc::new(Semaphore::new(0));
+    let ledger = stuck(&closed);
+    let seen = ledger.seen();
+    let draining = node(&fast).handler(ledger).start().await.unwrap();
+    let wallet = open_wallet(&fast).await;
+    deposit(&fast, wallet, 3).await;
+    until("the first event is being handled", async || !seen.lock().unwrap().is_empty()).await;
+    draining.drain(Duration::from_millis(10)).await;
+    let is_open = Arc::new(AtomicBool::new(false));
+    let opened = is_open.clone();
+    let ledger = Ledger::new(move |ctx, event| match event.model_version {
+        Some(2) if !opened.load(Ordering::SeqCst) => async { Err("closed".into()) }.boxed(),
+        _ => post(ctx, event),
+    });
+    let options = HandlerOptions::default().max_attempts(1);
+    let _node = scene.node().handler_with(ledger, options).start().await.unwrap();
+    let operations = DeliveryOperations::new(&databases, &databases.shards().next().unwrap());
+    until("one is parked", async || !operations.parked(1).await.unwrap().is_empty()).await;
+    is_open.store(true, Ordering::SeqCst);
+    let parked = operations.parked(1).await.unwrap().remove(0);
+    operations.retry(parked.id, "alice", "it is open again").await.unwrap();
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4]);
 }
 
 async fn a_drained_node_waits_for_its_handlers(scene: &Scene) {

@@ -43,7 +43,7 @@ pub struct Delivery {
 /// What a delivery waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, State)]
 pub enum DeliveryState {
-    /// For a node. It was never claimed, and its time has come.
+    /// For a node. Its time has come: no clock is asked any more.
     New,
     /// For its time, and then for a node.
     Waiting,
