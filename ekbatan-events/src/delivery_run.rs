@@ -211,7 +211,6 @@ impl Runner {
         let mut ctx = HandlerContext {
             executor: &self.executor,
             handler: handler.name,
-            delivery: delivery.id.uuid(),
             principal: None,
             trace_parent: event.trace_parent.clone(),
             mark: Some(self.shard.mark(delivery).map_err(misfit)?),

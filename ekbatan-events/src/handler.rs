@@ -4,8 +4,8 @@ use std::error::Error;
 use std::ops::Deref;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::Mark;
 use ekbatan_core::__private::deliveries::StoredEvent;
+use ekbatan_core::__private::{Mark, step_key};
 use ekbatan_core::action::{Action, ActionExecutor, ErrorKind, ExecuteError};
 use ekbatan_core::db::ActionId;
 use ekbatan_core::domain::ShardIdentifier;
@@ -156,8 +156,6 @@ impl<E> Delivered<E> {
 pub struct HandlerContext<'c> {
     pub(crate) executor: &'c ActionExecutor,
     pub(crate) handler: &'static str,
-    /// Identifies this delivery, for the keys of steps.
-    pub(crate) delivery: Uuid,
     /// In whose name actions are executed; `None`: in that of the handler.
     pub(crate) principal: Option<String>,
     pub(crate) trace_parent: Option<String>,
@@ -212,8 +210,11 @@ impl HandlerContext<'_> {
     where
         A::Output: Serialize + DeserializeOwned,
     {
-        let key = format!("event-step:{}:{name}", self.delivery);
-        self.call(action, params).idempotency_key(key).await
+        let key = step_key(self.remote.delivery.id.uuid(), name);
+        // In the name under which the event was delivered: a handler that has another name by now finds the
+        // steps that it made before.
+        let principal = self.principal.as_deref().unwrap_or(&self.remote.delivery.handler);
+        self.call(action, params).principal(principal).idempotency_key(key).await
     }
 
     /// Calls another system, for example to charge a card: at most once for this name and this event,

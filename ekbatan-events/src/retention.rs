@@ -1,14 +1,17 @@
 //! Retention: deletes what nobody needs any more, by age.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::OldRows;
+use ekbatan_core::__private::deliveries::Delivery;
 use ekbatan_core::config::RetentionConfig;
 use ekbatan_core::db::{DbError, TransactionError};
-use ekbatan_core::domain::{Entity, ShardIdentifier};
+use ekbatan_core::domain::{Entity, Id, ShardIdentifier};
 use ekbatan_core::shard::{Databases, Shard};
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::dead_letter::DeadLetter;
 use crate::error::EventsError;
@@ -24,7 +27,7 @@ const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;
 /// |---|---|---|
 /// | [`events`](Self::events) | events that every present handler has handled, and rows without an event | an event with a delivery, be it due, parked or blocked; one with a dead letter that nobody has settled; one that a handler has still to get |
 /// | [`dead_letters`](Self::dead_letters) | those that were settled | those that nobody has settled |
-/// | [`keys`](Self::keys) | idempotency keys: a repeated call runs again | |
+/// | [`keys`](Self::keys) | idempotency keys: a repeated call runs again | those of the steps of a handler whose event is still to be handled |
 /// | [`inbox`](Self::inbox) | messages that were handled: a duplicate runs again | |
 ///
 /// Remote calls that are settled go after their events. Fences of locks that no lease can need are
@@ -176,7 +179,7 @@ impl Retention {
     }
 
     /// Deletes idempotency keys that were used longer ago than this, and keys of enqueued calls of which
-    /// the last has ended.
+    /// the last has ended. The keys of a handler's steps stay until its event is handled.
     pub fn keys(mut self, age: Duration) -> Self {
         self.keys = Some(age);
         self
@@ -298,7 +301,41 @@ impl Retention {
             deleted.remote_calls = delete(settled.needed_for_event("event_id"), age).await?;
         }
         deleted.fences = shard.prune_fences(at_once).await.map_err(failed)?;
+        if let Some(age) = keys {
+            // At the end, because it needs all shards.
+            let steps = delete_steps(databases, shard, before(now, age), at_once);
+            deleted.keys += steps.await?;
+        }
         Ok(())
+    }
+}
+
+/// Deletes keys of steps whose delivery is on no shard any more. The handler may run again for the others.
+async fn delete_steps(
+    databases: &Databases,
+    shard: &Shard,
+    before: DateTime<Utc>,
+    at_once: usize,
+) -> Result<u64, EventsError> {
+    let (mut deleted, mut after) = (0, None);
+    loop {
+        let mut page = shard.old_step_keys(before, after, at_once).await?;
+        let is_last = page.len() < at_once;
+        after = page.last().copied();
+        let ids: HashSet<Uuid> = page.iter().filter_map(|key| key.delivery).collect();
+        let ids: Vec<_> = ids.into_iter().map(Id::from_uuid).collect();
+        let mut left = HashSet::new();
+        for shard in databases.shards() {
+            let deliveries = databases.repository::<Delivery>().on_shard(&shard);
+            let rows = deliveries.find_by_ids(&ids).await?;
+            left.extend(rows.iter().map(|row| row.id.uuid()));
+        }
+        page.retain(|key| key.delivery.is_none_or(|delivery| !left.contains(&delivery)));
+        shard.delete_step_keys(&page).await?;
+        deleted += page.len() as u64;
+        if is_last {
+            return Ok(deleted);
+        }
     }
 }
 
@@ -321,8 +358,11 @@ async fn delete(
     age: Duration,
     at_once: usize,
 ) -> Result<u64, EventsError> {
-    let before = now - age.min(Duration::from_secs(CENTURY));
-    shard.delete_old(rows, before, at_once).await.map_err(failed)
+    shard.delete_old(rows, before(now, age), at_once).await.map_err(failed)
+}
+
+fn before(now: DateTime<Utc>, age: Duration) -> DateTime<Utc> {
+    now - age.min(Duration::from_secs(CENTURY))
 }
 
 fn failed(error: TransactionError<DbError>) -> EventsError {

@@ -53,7 +53,7 @@ pub(crate) enum Stop {
 }
 
 /// A delivery that is not handled now, and until when it waits; `None`: it waits for a node only.
-type GivenBack = (Stored<Delivery>, Option<DateTime<Utc>>);
+pub(crate) type GivenBack = (Stored<Delivery>, Option<DateTime<Utc>>);
 
 /// Handles the events of one shard.
 pub(crate) struct ShardWorker {

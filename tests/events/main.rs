@@ -39,6 +39,7 @@ mod plans;
 mod priorities;
 mod rates;
 mod refusals;
+mod releases;
 mod remote_calls;
 mod remote_killed;
 mod remote_settled;

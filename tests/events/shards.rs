@@ -5,7 +5,9 @@ use std::time::Duration;
 use ekbatan::action::Once;
 use ekbatan::config::{EkbatanConfig, ShardMemberConfig};
 use ekbatan::domain::{New, ShardIdentifier};
-use ekbatan::events::{Delivered, EventHandler, HandlerContext, HandlerOptions, RemoteCallError};
+use ekbatan::events::{
+    Delivered, EventHandler, HandlerContext, HandlerOptions, RemoteCallError, Retention,
+};
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
 use support::{Dialect, ScratchDatabase, until};
@@ -191,6 +193,25 @@ impl EventHandler for PrintTickets {
     }
 }
 
+/// Confirms what was sold in a step, and fails the first time.
+struct ConfirmInStep;
+
+impl EventHandler for ConfirmInStep {
+    const NAME: &'static str = "tickets.confirm_in_step";
+    type Event = TicketEvent;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    async fn handle(
+        &self,
+        ctx: &mut HandlerContext<'_>,
+        event: &Delivered<TicketEvent>,
+    ) -> Result<(), Self::Error> {
+        let TicketEvent::Sold { ticket } = event.event else { return Ok(()) };
+        ctx.step("confirm", &Confirm, Confirmation { ticket }).await?;
+        Err("after the step".into())
+    }
+}
+
 fn migrations() -> Migrations {
     let tickets = |uuid: &str, date: &str| {
         format!(
@@ -316,6 +337,36 @@ async fn a_remote_call_is_on_the_shard_of_its_event() {
         calls.push(scratch.count(&scratch.eventlog("remote_calls")).await);
     }
     assert_eq!((calls, node.handlers()[0].failed), (vec![1, 2, 3], 0));
+}
+
+/// The keys of the steps have their homes on all shards, and the deliveries are on one.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_steps_stay_as_long_as_a_delivery_on_another_shard() {
+    const TICKETS: usize = 20;
+    let (executor, _, scratches) = three_shards().await;
+    let options = HandlerOptions::default().max_attempts(1);
+    let node = crate::scene::node(&executor).handler_with(ConfirmInStep, options);
+    let node = node.start().await.unwrap();
+    for _ in 0..TICKETS {
+        executor.execute(&Sell, On { group: 0, member: 0 }).await.unwrap();
+    }
+    until("all are parked", async || node.handlers()[0].failed == TICKETS as u64).await;
+    node.drain(Duration::from_secs(30)).await;
+    for scratch in &scratches {
+        let keys = scratch.eventlog("idempotency_keys");
+        assert!(scratch.count(&keys).await > 0, "there are keys on each shard");
+        let long_ago = match scratch.dialect {
+            Dialect::Sqlite => "2020-01-01T00:00:00.000000Z",
+            _ => "2020-01-01 00:00:00",
+        };
+        scratch.execute(&format!("UPDATE {keys} SET created_date = '{long_ago}'")).await;
+    }
+    let retention = Retention::new().keys(Retention::LEAST);
+    assert_eq!(retention.run(executor.databases()).await.unwrap().keys, 0);
+    let deliveries = scratches[0].eventlog("deliveries");
+    let parked = format!("DELETE FROM {deliveries} WHERE state = 'PARKED'");
+    scratches[0].execute(&parked).await;
+    assert_eq!(retention.run(executor.databases()).await.unwrap().keys, TICKETS as u64);
 }
 
 /// The keys of the actions have their homes on all shards.

@@ -10,6 +10,7 @@ mod enqueued;
 mod key_rows;
 mod mark;
 mod old_rows;
+mod old_step_keys;
 mod priority;
 mod records;
 mod retention;
@@ -24,6 +25,8 @@ pub(crate) use key_rows::{KeyRecord, StoredCall, StoredOutput, fingerprint, look
 pub use mark::Mark;
 pub(crate) use mark::{MarkedRow, MarkedWork};
 pub use old_rows::OldRows;
+pub use old_step_keys::{OldStepKey, step_key};
+pub(crate) use old_step_keys::{delete_step_keys, old_step_keys};
 pub use priority::Priority;
 pub(crate) use records::{ActionRecord, EventRecord, is_recorded, records};
 pub(crate) use retention::prune;

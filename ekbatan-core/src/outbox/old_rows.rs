@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::EnqueuedKey;
 use super::deliveries::Delivery;
+use super::old_step_keys::OF_STEPS;
 use crate::clock::to_micros;
 use crate::db::eventlog::{EVENTS, IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS, INBOX};
 use crate::db::{
@@ -25,6 +26,8 @@ pub struct OldRows {
     pub id: &'static str,
     /// What this row is needed for.
     needed_for: [Option<NeededFor>; 2],
+    /// The condition on rows that are not meant.
+    except: Option<&'static str>,
 }
 
 /// Rows of another table for which a row stays.
@@ -38,8 +41,9 @@ struct NeededFor {
 }
 
 impl OldRows {
-    /// Idempotency keys.
-    pub const KEYS: Self = Self::of(&IDEMPOTENCY_KEYS, "created_date", "action_id");
+    /// Idempotency keys, but for those of [steps](super::OldStepKey).
+    pub const KEYS: Self =
+        Self { except: Some(OF_STEPS), ..Self::of(&IDEMPOTENCY_KEYS, "created_date", "action_id") };
     /// Messages that were handled.
     pub const INBOX: Self = Self::of(&INBOX, "received_date", "action_id");
     /// Decisions on keys and messages, which processes left that ended within a call.
@@ -56,7 +60,7 @@ impl OldRows {
 
     /// Rows that nothing needs but by their date.
     pub const fn of(table: &'static Table, date: &'static str, id: &'static str) -> Self {
-        Self { table, date, id, needed_for: [None, None] }
+        Self { table, date, id, needed_for: [None, None], except: None }
     }
 
     /// Keeps each row as long as the event is stored whose id is in this column.
@@ -97,7 +101,7 @@ impl OldRows {
         before: DateTime<Utc>,
         at_once: usize,
     ) -> Result<usize, DbError> {
-        let Self { date, id, needed_for, .. } = self;
+        let Self { date, id, needed_for, except, .. } = self;
         let syntax = transaction.database().driver.syntax();
         let info = transaction.table(self.table).await?;
         let table = syntax.table(self.table);
@@ -109,6 +113,9 @@ impl OldRows {
             sql += &format!(
                 " AND NOT EXISTS (SELECT 1 FROM {other} o WHERE o.{column} = {table}.{own})"
             );
+        }
+        if let Some(except) = except {
+            sql += &format!(" AND NOT ({except})");
         }
         sql += &format!(" ORDER BY {date} LIMIT {at_once}");
         // Rows that another process deletes at this moment are skipped.

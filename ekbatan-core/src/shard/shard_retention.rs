@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::Shard;
 use crate::db::{DbError, Transaction, TransactionError};
-use crate::outbox::OldRows;
 use crate::outbox::deliveries::{Subscriptions, delete_handled, free_rows, keep_events};
+use crate::outbox::{OldRows, OldStepKey, delete_step_keys, old_step_keys};
 
 impl Shard {
     /// Deletes the events that were written more than `age` ago and that no handler needs, at most
@@ -34,6 +34,24 @@ impl Shard {
         at_once: usize,
     ) -> Result<u64, TransactionError<DbError>> {
         rows.delete(&self.database, before, at_once).await
+    }
+
+    /// The keys of steps with a date before this one, the oldest first, at most `most`: those that come
+    /// after the last one of an earlier answer.
+    #[doc(hidden)]
+    pub async fn old_step_keys(
+        &self,
+        before: DateTime<Utc>,
+        after: Option<OldStepKey>,
+        most: usize,
+    ) -> Result<Vec<OldStepKey>, DbError> {
+        old_step_keys(&self.database, before, after, most).await
+    }
+
+    /// Deletes keys of one answer.
+    #[doc(hidden)]
+    pub async fn delete_step_keys(&self, keys: &[OldStepKey]) -> Result<(), DbError> {
+        delete_step_keys(&self.database, keys).await
     }
 
     /// Keeps events from being deleted until a transaction of this shard ends. Returns those that

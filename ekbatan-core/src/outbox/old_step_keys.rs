@@ -1,0 +1,130 @@
+//! The idempotency keys of the steps of handlers. Unlike other keys, a key of a step stays as long as its
+//! delivery, however old it is: the handler may run again, and must not repeat the step.
+//!
+//! The key and the delivery may be on different shards, so the caller finds out which deliveries are left.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use crate::clock::to_micros;
+use crate::db::eventlog::IDEMPOTENCY_KEYS;
+use crate::db::{Arg, Database, DbError, Query, Route};
+use crate::domain::{ColumnDef, Value, ValueType};
+
+const HOLDER: &str = "old keys of steps";
+
+/// What the keys of steps begin with. It has no character that means something to `LIKE`.
+const PREFIX: &str = "event-step:";
+
+/// The condition on keys of steps, and perhaps of keys of an application that look alike.
+pub(super) const OF_STEPS: &str = "idempotency_key LIKE 'event-step:%'";
+
+const COLUMNS: &[ColumnDef] = &[
+    ColumnDef::new("action_id", ValueType::Uuid),
+    ColumnDef::new("created_date", ValueType::Timestamp),
+    ColumnDef::new("idempotency_key", ValueType::Text),
+];
+
+/// The key of a step that a handler makes for a delivery.
+pub fn step_key(delivery: Uuid, step: &str) -> String {
+    format!("{PREFIX}{delivery}:{step}")
+}
+
+/// The row of a key that may be that of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OldStepKey {
+    /// Identifies the row among those of its date.
+    pub id: Uuid,
+    /// When the step was made.
+    pub date: DateTime<Utc>,
+    /// The delivery; `None` if it is a key of an application that looks like one of a step.
+    pub delivery: Option<Uuid>,
+}
+
+impl OldStepKey {
+    fn read(row: Vec<Value>) -> Option<Self> {
+        let [Value::Uuid(id), Value::Timestamp(date), Value::Text(key)] =
+            <[Value; 3]>::try_from(row).ok()?
+        else {
+            return None;
+        };
+        Some(Self { id, date, delivery: delivery_of(&key) })
+    }
+}
+
+fn delivery_of(key: &str) -> Option<Uuid> {
+    let (delivery, _) = key.strip_prefix(PREFIX)?.split_once(':')?;
+    Uuid::parse_str(delivery).ok()
+}
+
+/// The keys of steps with a date before this one, the oldest first, at most `most`: those that come after
+/// the last one of an earlier answer.
+pub(crate) async fn old_step_keys(
+    database: &Database,
+    before: DateTime<Utc>,
+    after: Option<OldStepKey>,
+    most: usize,
+) -> Result<Vec<OldStepKey>, DbError> {
+    let (syntax, info) = (database.driver.syntax(), database.table(&IDEMPOTENCY_KEYS).await?);
+    let (id, date) = (info.column("action_id")?, info.column("created_date")?);
+    let timestamp = |date| Arg::One(ValueType::Timestamp, Value::Timestamp(to_micros(date)));
+    let mut args = vec![timestamp(before)];
+    let mut sql = format!(
+        "SELECT action_id, created_date, idempotency_key FROM {} WHERE {OF_STEPS} AND created_date < {}",
+        syntax.table(&IDEMPOTENCY_KEYS),
+        syntax.argument(1, ValueType::Timestamp, date),
+    );
+    if let Some(after) = after {
+        let last_id = Arg::One(ValueType::Uuid, Value::Uuid(after.id));
+        args.extend([timestamp(after.date), timestamp(after.date), last_id]);
+        // The first condition is what the index on the date is read by.
+        sql += &format!(
+            " AND created_date >= {} AND (created_date > {} OR {} > {})",
+            syntax.argument(2, ValueType::Timestamp, date),
+            syntax.argument(3, ValueType::Timestamp, date),
+            syntax.operand(id, ValueType::Uuid),
+            syntax.argument(4, ValueType::Uuid, id),
+        );
+    }
+    sql += &format!(" ORDER BY created_date, action_id LIMIT {most}");
+    let query = Query { sql: sql.into(), args, columns: COLUMNS.into() };
+    let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
+    Ok(rows.into_iter().filter_map(OldStepKey::read).collect())
+}
+
+/// Deletes keys of one answer.
+pub(crate) async fn delete_step_keys(
+    database: &Database,
+    keys: &[OldStepKey],
+) -> Result<(), DbError> {
+    let Some(last) = keys.iter().map(|key| key.date).max() else { return Ok(()) };
+    let (syntax, info) = (database.driver.syntax(), database.table(&IDEMPOTENCY_KEYS).await?);
+    let until = syntax.argument(1, ValueType::Timestamp, info.column("created_date")?);
+    let chosen = syntax.any(2, ValueType::Uuid, info.column("action_id")?);
+    // The index on the date leads to these rows and few others.
+    let sql = format!(
+        "DELETE FROM {} WHERE {OF_STEPS} AND created_date <= {until} AND {chosen}",
+        syntax.table(&IDEMPOTENCY_KEYS)
+    );
+    let ids = keys.iter().map(|key| Value::Uuid(key.id)).collect();
+    let args = vec![
+        Arg::One(ValueType::Timestamp, Value::Timestamp(to_micros(last))),
+        Arg::Many(ValueType::Uuid, ids),
+    ];
+    let query = Query { sql: sql.into(), args, columns: Vec::new().into() };
+    database.fetch(&query, Route::Primary, HOLDER).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_step_names_its_delivery() {
+        let delivery = Uuid::now_v7();
+        assert_eq!(delivery_of(&step_key(delivery, "reserve: twice")), Some(delivery));
+        for key in ["event-step:1:reserve", "event-step:", "step", ""] {
+            assert_eq!(delivery_of(key), None, "{key}");
+        }
+    }
+}
