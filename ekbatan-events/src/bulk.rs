@@ -164,6 +164,7 @@ impl DeliveryOperations {
         let rows = self.subscriptions_of(&filter.handler).await?;
         let wanted: Vec<(Wanted, _)> =
             rows.into_iter().map(|row| (Wanted::read(&row.event_type), row)).collect();
+        let retired = wanted.iter().find(|(of, _)| *of == Wanted::Retired).map(|(_, row)| row);
         let event_types = chosen_names(&wanted, filter.event_type.as_ref());
         if event_types.as_ref().is_some_and(HashSet::is_empty) {
             return Ok(Vec::new());
@@ -183,7 +184,9 @@ impl DeliveryOperations {
             let is_done = |place: &StoredPlace| {
                 let kind = EventKind { model: &place.model_type, name: &place.event_type };
                 !unsettled.contains(&place.event_id)
-                    && wanted.iter().any(|(of, row)| of.has(kind) && !is_lacking(row, place))
+                    && wanted
+                        .iter()
+                        .any(|(of, row)| of.has(kind) && !is_lacking(row, retired, place))
             };
             let done: Vec<StoredPlace> = page.places.into_iter().filter(is_done).collect();
             for chunk in done.chunks(CHUNK) {
@@ -393,7 +396,7 @@ fn chosen_names(
                 names.insert(name.clone());
             }
             Wanted::Model(_) | Wanted::All => is_any = true,
-            Wanted::Fence => {}
+            Wanted::Fence | Wanted::Retired => {}
         }
     }
     match chosen {
@@ -404,8 +407,18 @@ fn chosen_names(
 }
 
 /// Whether the sweep is still to deliver an event.
-fn is_lacking(subscription: &Subscription, place: &StoredPlace) -> bool {
-    place.fanned_out.is_none_or(|generation| generation < subscription.since)
+fn is_lacking(
+    subscription: &Subscription,
+    retired: Option<&Subscription>,
+    place: &StoredPlace,
+) -> bool {
+    // Where it goes on where it was retired, earlier events had their deliveries.
+    let goes_on = retired.filter(|retired| retired.since_date == subscription.since_date);
+    let had = |generation: &i64| {
+        *generation >= subscription.since
+            || goes_on.is_some_and(|retired| (1..retired.since).contains(generation))
+    };
+    place.fanned_out.filter(had).is_none()
         && subscription.since_date.is_none_or(|date| place.date >= date)
 }
 

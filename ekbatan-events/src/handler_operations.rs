@@ -35,10 +35,14 @@ impl DeliveryOperations {
     /// once more afterwards: that moves them. [`status`](Self::status) shows whether there are any.
     ///
     /// A node that registers the handler again ends this. It then gets the events since the
-    /// handler was retired, or those from now on if its options say so.
+    /// handler was retired, or those from now on if its options say so. Events that got a delivery
+    /// nevertheless get no second one.
     pub async fn retire(&self, handler: &str, who: &str, why: &str) -> Result<u64, EventsError> {
         let operator = Operator::new(who, why)?;
-        self.change(handler, InterventionKind::Retire, operator).await?;
+        self.subscriptions_of(handler).await?;
+        let now = self.databases.clock().now();
+        let log = || operator.did(InterventionKind::Retire, handler, "all nodes".to_owned(), now);
+        Registrar::new(&self.databases, &self.shard).retire(handler, now, log).await?;
         let mut moved = 0;
         loop {
             let of_handler = Delivery::HANDLER.eq(handler);
@@ -90,10 +94,6 @@ impl DeliveryOperations {
             }
             (InterventionKind::Resume, SubscriptionState::Paused) => {
                 row.state = SubscriptionState::Active;
-            }
-            (InterventionKind::Retire, state) if state.is_subscribed() => {
-                // If the handler comes back, it goes on from here.
-                (row.state, row.since_date) = (SubscriptionState::Withdrawn, Some(now));
             }
             _ => {}
         };

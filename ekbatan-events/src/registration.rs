@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{
-    RegistryState, Subscription, SubscriptionRegistry, SubscriptionState, Subscriptions,
+    RegistryState, Subscription, SubscriptionRegistry, SubscriptionState, Subscriptions, Wanted,
 };
 use ekbatan_core::db::{DbErrorKind, Transaction};
 use ekbatan_core::domain::{Id, New, Stored};
@@ -42,11 +42,20 @@ impl Registrar {
 
     /// The present subscriptions.
     pub(crate) async fn read(&self) -> Result<Subscriptions, EventsError> {
-        // The generation first: subscriptions that begin after it are left out.
-        let registry = self.registry.find(SubscriptionRegistry::GENERATION).await?;
-        let rows = self.subscriptions.find_all().await?;
-        let generation = registry.map_or(0, |registry| registry.version());
-        Ok(Subscriptions::new(generation, rows.into_iter().map(Stored::into_value)))
+        let mut generation = self.versions().await?.0;
+        loop {
+            let rows = self.subscriptions.find_all().await?;
+            let present = self.versions().await?.0;
+            // An event with the number of a generation must have the deliveries of that one: what is retired
+            // after it was read would be lacking.
+            if present == generation {
+                return Ok(Subscriptions::new(
+                    generation,
+                    rows.into_iter().map(Stored::into_value),
+                ));
+            }
+            generation = present;
+        }
     }
 
     /// The present generation, and how often operators have changed the states of subscriptions.
@@ -87,6 +96,71 @@ impl Registrar {
         let work = |transaction| async move {
             self.raise(&transaction, states, SubscriptionRegistry::STATES).await?;
             self.subscriptions.within(&transaction).update_all(changed).await?;
+            self.interventions.within(&transaction).add(log).await?;
+            Ok::<_, EventsError>(())
+        };
+        Ok(self.shard.transactions().in_transaction(work).await?)
+    }
+
+    /// Withdraws the subscriptions of a handler, and stores who did it. This begins a generation, so that a
+    /// handler that comes back lacks no event that had its delivery before.
+    pub(crate) async fn retire(
+        &self,
+        handler: &str,
+        now: DateTime<Utc>,
+        log: impl Fn() -> New<Intervention>,
+    ) -> Result<(), EventsError> {
+        loop {
+            match self.try_retire(handler, now, log()).await {
+                // Another process has changed them at the same moment.
+                Err(error) if is_conflict(&error) => tokio::task::yield_now().await,
+                retired => return retired,
+            }
+        }
+    }
+
+    async fn try_retire(
+        &self,
+        handler: &str,
+        now: DateTime<Utc>,
+        log: New<Intervention>,
+    ) -> Result<(), EventsError> {
+        let registry = self.registry.find(SubscriptionRegistry::GENERATION).await?;
+        let next = registry.as_ref().map_or(0, |registry| registry.version()) + 1;
+        let rows = self.subscriptions.find_where(Subscription::HANDLER.eq(handler)).await?;
+        let text = Wanted::Retired.text();
+        let earlier = rows.iter().find(|row| row.event_type == text).cloned();
+        let withdraw = |row: &mut Subscription| {
+            // If the handler comes back, it goes on from here.
+            (row.state, row.since_date) = (SubscriptionState::Withdrawn, Some(now));
+        };
+        let present = rows.into_iter().filter(|row| row.state.is_subscribed());
+        let mut changed: Vec<_> = present.map(|row| row.apply(withdraw)).collect();
+        let is_retired = changed.is_empty();
+        let mut new = None;
+        match earlier {
+            _ if is_retired => {}
+            Some(earlier) => changed.push(earlier.apply(|row| {
+                (row.since, row.since_date) = (next, Some(now));
+            })),
+            None => {
+                new = Some(Subscription {
+                    id: Id::from_uuid(Uuid::now_v7()),
+                    handler: handler.to_owned(),
+                    event_type: text,
+                    since: next,
+                    since_date: Some(now),
+                    state: SubscriptionState::Withdrawn,
+                });
+            }
+        }
+        let work = |transaction| async move {
+            if !is_retired {
+                self.raise(&transaction, registry, SubscriptionRegistry::GENERATION).await?;
+            }
+            let subscriptions = self.subscriptions.within(&transaction);
+            subscriptions.add_all(new.map(|row| New::new(row, ()))).await?;
+            subscriptions.update_all(changed).await?;
             self.interventions.within(&transaction).add(log).await?;
             Ok::<_, EventsError>(())
         };

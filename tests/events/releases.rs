@@ -1,4 +1,4 @@
-//! Processes of several releases, whose handlers have other names.
+//! Processes of several releases: handlers that are retired and come back, or that have other names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,10 @@ use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, until};
 
-use crate::scene::{Ledger, PostEntry, Posting, Renamed, Scene, Scripted};
+use crate::scene::{Ledger, Mail, PostEntry, Posting, Renamed, Scene, Scripted, deposit, node};
 
 on_every_database! {
+    a_handler_that_comes_back_gets_no_event_again_that_it_has,
     the_steps_of_an_event_that_is_not_handled_outlive_the_retention,
 }
 
@@ -19,11 +20,88 @@ mod on_sqlite {
     use super::*;
 
     on_every_database! {
-        on_sqlite_only: a_renamed_handler_repeats_no_step,
+        on_sqlite_only:
+        a_handler_that_comes_back_gets_no_event_again_that_it_has_handled,
+        a_delivery_that_is_there_stops_no_sweep,
+        a_renamed_handler_repeats_no_step,
     }
 }
 
 const LEDGER: &str = "ledger.post";
+
+/// Commits of a process that does not know that the ledger is retired insert deliveries for it.
+async fn a_handler_that_comes_back_gets_no_event_again_that_it_has(scene: &Scene) {
+    let mail = || Mail::new(|_, _| async { Ok(()) }.boxed());
+    let node_of_both = scene.node().handler(Ledger::posting()).handler(mail());
+    let node_of_both = node_of_both.start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_posted(1).await;
+    scene.until_handled("mail.send").await;
+    // What it knows stays as it is: its node runs no more.
+    node_of_both.drain(Duration::from_secs(60)).await;
+    let operations = scene.operations();
+    operations.retire(LEDGER, "alice", "no ledger any more").await.unwrap();
+    scene.deposit(wallet, 2).await;
+    let other = scene.open_again().await;
+    let quiet = node(&other).start().await.unwrap();
+    deposit(&other, wallet, 2).await;
+    scene.deposit(wallet, 1).await;
+    assert_eq!(operations.pending(LEDGER).await.unwrap(), 3);
+    quiet.drain(Duration::from_secs(60)).await;
+    let returned = node(&other).handler(Ledger::posting()).handler(mail());
+    let _returned = returned.start().await.unwrap();
+    scene.until_posted(6).await;
+    scene.until_handled("mail.send").await;
+    scene.until_handled(LEDGER).await;
+    assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4, 5, 6]);
+    assert!(!operations.status().await.unwrap()[0].is_retired);
+}
+
+/// A node that still runs has handled what such a process has committed.
+async fn a_handler_that_comes_back_gets_no_event_again_that_it_has_handled(scene: &Scene) {
+    let other = scene.open_again().await;
+    let unordered = HandlerOptions::unordered();
+    let last = node(&other).handler_with(Ledger::posting(), unordered).start().await.unwrap();
+    let unknowing = scene.node().start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_posted(1).await;
+    unknowing.drain(Duration::from_secs(60)).await;
+    scene.operations().retire(LEDGER, "alice", "no ledger any more").await.unwrap();
+    scene.deposit(wallet, 2).await;
+    scene.until_posted(3).await;
+    scene.until_handled(LEDGER).await;
+    last.drain(Duration::from_secs(60)).await;
+    let returned = node(&other).handler(Ledger::posting()).start().await.unwrap();
+    deposit(&other, wallet, 1).await;
+    scene.until_posted(4).await;
+    scene.until_handled(LEDGER).await;
+    let mut posted = scene.posted(wallet).await;
+    posted.sort_unstable();
+    assert_eq!(posted, [1, 2, 3, 4]);
+    returned.drain(Duration::from_secs(60)).await;
+}
+
+/// As if a process had inserted the delivery without a generation.
+async fn a_delivery_that_is_there_stops_no_sweep(scene: &Scene) {
+    let node_of_ledger = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_posted(1).await;
+    node_of_ledger.drain(Duration::from_secs(60)).await;
+    scene.operations().retire(LEDGER, "alice", "no ledger any more").await.unwrap();
+    scene.deposit(wallet, 1).await;
+    let [events, deliveries] = ["events", "deliveries"].map(|table| scene.scratch.eventlog(table));
+    let forget = format!(
+        "UPDATE {events} SET fanned_out = NULL WHERE id IN (SELECT event_id FROM {deliveries})"
+    );
+    scene.scratch.execute(&forget).await;
+    let mail = Mail::new(|_, _| async { Ok(()) }.boxed());
+    let mails = mail.seen();
+    let returned = scene.node().handler(Ledger::posting()).handler(mail);
+    let _returned = returned.start().await.unwrap();
+    until("the other handler has both", async || mails.lock().unwrap().len() == 2).await;
+    scene.until_handled(LEDGER).await;
+    assert_eq!(scene.posted(wallet).await, [1, 2]);
+}
 
 /// Posts an event in a step, and is done if it is open.
 fn stepping<const N: u8>(is_open: &Arc<AtomicBool>) -> Scripted<N> {

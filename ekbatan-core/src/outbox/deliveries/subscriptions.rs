@@ -62,6 +62,16 @@ pub struct Subscriptions {
     all: Vec<Subscriber>,
     paused: HashSet<Arc<str>>,
     fenced: HashSet<Arc<str>>,
+    /// By handler, when an operator has retired it the last time, also if it has come back.
+    retired: HashMap<String, Retirement>,
+}
+
+/// Since when a handler is retired.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Retirement {
+    /// The generation that began with it.
+    since: i64,
+    since_date: Option<DateTime<Utc>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -69,22 +79,43 @@ struct Subscriber {
     handler: Arc<str>,
     since: i64,
     since_date: Option<DateTime<Utc>>,
+    /// If it goes on where it was retired, the generation that began then: events of earlier ones had
+    /// their deliveries.
+    retired: Option<i64>,
+}
+
+impl Subscriber {
+    /// Whether an event lacks the delivery that has those of a generation. One of generation 0 has none: who
+    /// committed it knew no handlers.
+    fn lacks(&self, generation: i64) -> bool {
+        let had = self.retired.is_some_and(|retired| (1..retired).contains(&generation));
+        generation < self.since && !had
+    }
 }
 
 impl Subscriptions {
     /// The subscriptions up to a generation.
     pub fn new(generation: i64, rows: impl IntoIterator<Item = Subscription>) -> Self {
         let mut subscriptions = Self { generation, ..Self::default() };
+        let (retired, rows): (Vec<_>, Vec<_>) = rows
+            .into_iter()
+            .filter(|row| row.since <= generation)
+            .partition(|row| row.event_type == Wanted::Retired.text());
+        for Subscription { handler, since, since_date, .. } in retired {
+            subscriptions.retired.insert(handler, Retirement { since, since_date });
+        }
         for row in rows {
-            if row.since > generation || !row.state.is_subscribed() {
+            let Subscription { handler, event_type, since, since_date, state, .. } = row;
+            if !state.is_subscribed() {
                 continue;
             }
-            let Subscription { handler, event_type, since, since_date, state, .. } = row;
+            let retired = subscriptions.retired.get(&handler);
+            let retired = retired.filter(|of| of.since_date == since_date).map(|of| of.since);
             let handler: Arc<str> = handler.into();
             if state == SubscriptionState::Paused {
                 subscriptions.paused.insert(handler.clone());
             }
-            let subscriber = Subscriber { handler, since, since_date };
+            let subscriber = Subscriber { handler, since, since_date, retired };
             match Wanted::read(&event_type) {
                 Wanted::Fence => {
                     subscriptions.fenced.insert(subscriber.handler);
@@ -115,6 +146,11 @@ impl Subscriptions {
         self.fenced.iter().map(|handler| &**handler)
     }
 
+    /// Whether an operator has retired any handler, also if it has come back.
+    pub(super) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// Whether no handler wants anything.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -136,7 +172,7 @@ impl Subscriptions {
     /// From which date on the events of an earlier generation lack deliveries of subscriptions up
     /// to `until`; `Err` if they lack none.
     pub(super) fn missing(&self, generation: i64, until: i64) -> Result<Option<DateTime<Utc>>, ()> {
-        let later = self.all.iter().filter(|of| of.since > generation && of.since <= until);
+        let later = self.all.iter().filter(|of| of.lacks(generation) && of.since <= until);
         later.map(|of| of.since_date).min().ok_or(())
     }
 
@@ -163,12 +199,12 @@ impl Subscriptions {
         let wide = self.wide.iter().filter(|(wanted, _)| wanted.has(kind)).map(|(_, of)| of);
         let in_time = |of: &&Subscriber| of.since_date.is_none_or(|since| date >= since);
         if self.wide.is_empty() {
-            let wanting = by_name.filter(in_time).filter(|of| of.since > generation);
+            let wanting = by_name.filter(in_time).filter(|of| of.lacks(generation));
             return wanting.map(|of| &of.handler).collect();
         }
         let wanting: Vec<&Subscriber> = by_name.chain(wide).filter(in_time).collect();
         let had = |handler: &Arc<str>| {
-            wanting.iter().any(|of| of.handler == *handler && of.since <= generation)
+            wanting.iter().any(|of| of.handler == *handler && !of.lacks(generation))
         };
         let mut handlers: Vec<&Arc<str>> = Vec::new();
         for Subscriber { handler, .. } in &wanting {
@@ -226,5 +262,26 @@ mod tests {
         let fenced = Subscriptions::new(9, rows);
         assert_eq!(fenced.fenced().collect::<Vec<_>>(), ["all"]);
         assert_eq!(fenced.since("all"), Some(1), "a fence wants no events");
+    }
+
+    #[test]
+    fn a_handler_that_comes_back_lacks_what_was_committed_while_it_was_retired() {
+        let since_date = Some(Utc::now() - chrono::TimeDelta::hours(1));
+        let deposited = || Wanted::Event("WalletDeposited".into());
+        let returned = Subscription { since_date, ..wants("ledger", deposited(), 7) };
+        let retired = Subscription {
+            since_date,
+            state: SubscriptionState::Withdrawn,
+            ..wants("ledger", Wanted::Retired, 4)
+        };
+        let added = wants("ledger", Wanted::Model("Wallet".into()), 8);
+        for generation in 0..9 {
+            let lacks = !handlers(vec![returned.clone(), retired.clone()], DEPOSITED, generation)
+                .is_empty();
+            assert_eq!(lacks, matches!(generation, 0 | 4..=6), "{generation}");
+            let lacks =
+                !handlers(vec![added.clone(), retired.clone()], DEPOSITED, generation).is_empty();
+            assert_eq!(lacks, generation < 8, "{generation}: it was not there to be retired");
+        }
     }
 }

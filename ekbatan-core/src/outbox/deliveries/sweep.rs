@@ -13,18 +13,23 @@ use uuid::Uuid;
 
 use super::deadlock::retried;
 use super::lacking::Lacking;
-use super::{EventKind, NewDelivery, Subscriptions};
+use super::{Delivery, EventKind, NewDelivery, Subscriptions};
 use crate::db::eventlog::EVENTS;
 use crate::db::{
     ActionId, Arg, CommitBatch, CommitError, Database, DbError, DbErrorKind, Isolation, Query,
     Rows, StageError, Staged, TableInfo, Transaction, TransactionError, TransactionManager,
     TransactionOptions, resolve,
 };
-use crate::domain::{Value, ValueType};
+use crate::domain::{ColumnDef, Entity, Value, ValueType};
 use crate::outbox::Priority;
 
 /// How many events of other sweeps a sweep looks past. One that stands still has locked a page.
 const MOST_LOCKED: usize = 10_000;
+
+/// How many deliveries are looked for with one statement.
+const AT_ONCE: usize = 1_000;
+
+const ID: &[ColumnDef] = &[ColumnDef::new("id", ValueType::Uuid)];
 
 /// What a sweep has found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -144,6 +149,9 @@ async fn sweep_within(
             deliveries.push(staged.map_err(misfit)?);
         }
     }
+    if subscriptions.has_retired() {
+        leave_out_existing(transaction, &mut deliveries).await?;
+    }
     insert(transaction, deliveries).await?;
     let ids = found.iter().filter_map(|row| row.first().cloned()).collect();
     set_generation(transaction, &events, ids, subscriptions.generation()).await?;
@@ -229,6 +237,28 @@ async fn pass_unreadable(
         }
     }
     Ok(readable)
+}
+
+/// Leaves out deliveries that are there. A process that did not know that a handler was retired may have
+/// inserted some, and one of them must not stop the sweep of all events.
+async fn leave_out_existing(
+    transaction: &Transaction,
+    rows: &mut Vec<Staged>,
+) -> Result<(), DbError> {
+    let (mut existing, syntax) = (HashSet::new(), transaction.database().driver.syntax());
+    let table = transaction.table(Delivery::TABLE).await?;
+    let chosen = syntax.any(1, ValueType::Uuid, table.column("id")?);
+    let sql: Arc<str> =
+        format!("SELECT id FROM {} WHERE {chosen}", syntax.table(Delivery::TABLE)).into();
+    for rows in rows.chunks(AT_ONCE) {
+        let ids = rows.iter().map(|row| Value::Uuid(row.id)).collect();
+        let args = vec![Arg::Many(ValueType::Uuid, ids)];
+        let query = Query { sql: sql.clone(), args, columns: ID.into() };
+        let found = transaction.fetch(&query).await?;
+        existing.extend(found.iter().filter_map(|row| uuid(row.first()?)));
+    }
+    rows.retain(|row| !existing.contains(&row.id));
+    Ok(())
 }
 
 async fn insert(transaction: &Transaction, rows: Vec<Staged>) -> Result<(), DbError> {

@@ -22,10 +22,13 @@ pub enum Wanted {
     /// No events. It says that claims of a lost node are released only after that node has been kept
     /// from sending, which only nodes with the handler can do.
     Fence,
+    /// No events. It says since when an operator has retired the handler, also if it has come back.
+    Retired,
 }
 
 const ALL: &str = "(all events)";
 const FENCE: &str = "(fenced)";
+const RETIRED: &str = "(retired)";
 const MODEL: (&str, &str) = ("(events of ", ")");
 
 impl Wanted {
@@ -36,6 +39,7 @@ impl Wanted {
             Self::Model(name) => format!("{}{name}{}", MODEL.0, MODEL.1),
             Self::All => ALL.to_owned(),
             Self::Fence => FENCE.to_owned(),
+            Self::Retired => RETIRED.to_owned(),
         }
     }
 
@@ -45,6 +49,7 @@ impl Wanted {
         match (text, model) {
             (ALL, _) => Self::All,
             (FENCE, _) => Self::Fence,
+            (RETIRED, _) => Self::Retired,
             (_, Some(model)) => Self::Model(model.to_owned()),
             _ => Self::Event(text.to_owned()),
         }
@@ -56,7 +61,7 @@ impl Wanted {
             Self::Event(name) => name == kind.name,
             Self::Model(name) => name == kind.model,
             Self::All => true,
-            Self::Fence => false,
+            Self::Fence | Self::Retired => false,
         }
     }
 }
@@ -72,6 +77,7 @@ mod tests {
             Wanted::Model("Wallet".into()),
             Wanted::All,
             Wanted::Fence,
+            Wanted::Retired,
         ] {
             assert_eq!(Wanted::read(&wanted.text()), wanted);
         }
