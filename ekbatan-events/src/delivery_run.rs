@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, Subscriptions};
 use ekbatan_core::action::ActionExecutor;
 use ekbatan_core::clock::Clock;
 use ekbatan_core::domain::{Id, New, Stored};
@@ -22,11 +22,14 @@ use crate::error::EventsError;
 use crate::failure;
 use crate::handler_set::Handler;
 use crate::marks::Marks;
+use crate::membership::release_until;
 use crate::options::AfterLastAttempt;
 use crate::read_events::ClaimedEvent;
+use crate::registration::Registrar;
 use crate::remote_call::RemoteCall;
 use crate::remote_store::RemoteStore;
 use crate::streams::RunPart;
+use crate::unwanted::{EventUse, left_for};
 
 /// How a run ended.
 pub(crate) enum End {
@@ -38,6 +41,8 @@ pub(crate) enum End {
     Lost,
     /// It is not handled, which is no fault of its own: it is given back.
     GivenBack,
+    /// It is left to other processes, and waits until then.
+    Left { until: DateTime<Utc> },
     /// The delivery waits until then; `None`: it is parked.
     Failed { until: Option<DateTime<Utc>> },
 }
@@ -99,6 +104,7 @@ pub(crate) struct Runner {
     pub(crate) deliveries: Repository<Delivery>,
     pub(crate) dead_letters: Repository<DeadLetter>,
     pub(crate) remote_calls: Repository<RemoteCall>,
+    pub(crate) registrar: Registrar,
     pub(crate) marks: Arc<Marks>,
     pub(crate) alive: Alive,
 }
@@ -139,6 +145,7 @@ impl Runner {
                 End::Done(_) | End::Handled => "handled",
                 End::Lost => "lost",
                 End::GivenBack => "given back",
+                End::Left { .. } => "left",
                 End::Failed { until: Some(_) } => "failed",
                 End::Failed { until: None } => "parked",
             },
@@ -195,6 +202,12 @@ impl Runner {
         delivery: &Stored<Delivery>,
         event: StoredEvent,
     ) -> Result<End, EventsError> {
+        let subscriptions = self.subscriptions_for(handler, [&event]).await;
+        match EventUse::of(&event, handler, subscriptions.as_deref()) {
+            EventUse::Handle => {}
+            EventUse::End => return Ok(End::Done(Box::new(delivery.clone()))),
+            EventUse::Leave => return self.leave(delivery, event.date).await,
+        }
         // An operator who lets an event be tried again wants it to run, however old it is.
         let is_wanted = delivery.attempts == 0 && delivery.last_error.is_some();
         let failures = u32::try_from(delivery.attempts).unwrap_or(u32::MAX);
@@ -248,6 +261,45 @@ impl Runner {
             }
             Some(why) => self.fail(handler, delivery, why, attempt, date, is_last).await,
         }
+    }
+
+    /// The subscriptions at this moment, if the handler does not want one of these events: they say what
+    /// becomes of it. `None` also if they cannot be read.
+    pub(crate) async fn subscriptions_for<'e>(
+        &self,
+        handler: &Handler,
+        events: impl IntoIterator<Item = &'e StoredEvent>,
+    ) -> Option<Arc<Subscriptions>> {
+        if events.into_iter().all(|event| handler.wants(event.kind())) {
+            return None;
+        }
+        let (hub, shard) = (self.executor.deliveries(), self.shard.identifier());
+        let reading = async {
+            let (generation, _) = self.registrar.versions().await?;
+            let known = hub.of(shard).filter(|known| known.generation() == generation);
+            if let Some(known) = known {
+                return Ok(known);
+            }
+            let present = Arc::new(self.registrar.read().await?);
+            hub.set(shard, present.clone());
+            Ok::<_, EventsError>(present)
+        };
+        let failed = |error: &EventsError| {
+            tracing::warn!(handler = handler.name, %error, "what other processes want could not be read");
+        };
+        reading.await.inspect_err(failed).ok()
+    }
+
+    /// Lets a delivery wait for another process, without counting an attempt.
+    pub(crate) async fn leave(
+        &self,
+        delivery: &Stored<Delivery>,
+        date: DateTime<Utc>,
+    ) -> Result<End, EventsError> {
+        let now = self.clock.now();
+        let until = now + left_for((now - date).to_std().unwrap_or_default());
+        let is_left = release_until(&self.deliveries, delivery.clone(), until).await?;
+        Ok(if is_left { End::Left { until } } else { End::Lost })
     }
 
     /// The age at which the handler gives events up, if one of this date that has failed so many times

@@ -6,7 +6,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ekbatan_core::__private::deliveries::{OwnedHandler, StoredEvent, Subscriptions, Wanted};
+use ekbatan_core::__private::deliveries::{
+    EventKind, OwnedHandler, StoredEvent, Subscriptions, Wanted,
+};
 use ekbatan_core::action::{Action, Priority};
 use ekbatan_core::domain::{EventName, ShardIdentifier};
 
@@ -144,6 +146,10 @@ pub(crate) struct Handler {
     pub(crate) options: HandlerOptions,
     /// The names of the events that it wants.
     pub(crate) events: Vec<String>,
+    /// What these names mean.
+    wanted: Vec<Wanted>,
+    /// The names of events that it does not want and got nevertheless.
+    unwanted: Mutex<HashSet<String>>,
     /// The priorities that its deliveries may have, the highest first.
     pub(crate) priorities: &'static [Priority],
     pub(crate) paused: Arc<AtomicBool>,
@@ -156,14 +162,27 @@ impl Handler {
         let names = |known: &[EventName]| known.iter().map(|name| name.name.to_owned()).collect();
         let events =
             if options.only.is_empty() { names(H::Event::NAMES) } else { options.only.clone() };
+        let kind = HandlerKind::Handler(Box::new(handler));
+        Self::of_kind(H::NAME, options, events, OF_EVENTS, kind)
+    }
+
+    fn of_kind(
+        name: &'static str,
+        options: HandlerOptions,
+        events: Vec<String>,
+        priorities: &'static [Priority],
+        kind: HandlerKind,
+    ) -> Self {
         Self {
-            name: H::NAME,
+            name,
             options,
+            wanted: events.iter().map(|text| Wanted::read(text)).collect(),
             events,
-            priorities: OF_EVENTS,
+            unwanted: Mutex::default(),
+            priorities,
             paused: Arc::default(),
             counts: Mutex::default(),
-            kind: HandlerKind::Handler(Box::new(handler)),
+            kind,
         }
     }
 
@@ -176,15 +195,8 @@ impl Handler {
     pub(crate) fn of_action<A: Action + 'static>(action: A, mut options: HandlerOptions) -> Self {
         // No event has such a name: the calls get their deliveries from those who enqueue them.
         options.start_from = StartFrom::Now;
-        Self {
-            name: A::NAME,
-            options,
-            events: vec![CALLS.to_owned()],
-            priorities: &Priority::ALL,
-            paused: Arc::default(),
-            counts: Mutex::default(),
-            kind: HandlerKind::Handler(Box::new(EnqueuedCalls(action))),
-        }
+        let kind = HandlerKind::Handler(Box::new(EnqueuedCalls(action)));
+        Self::of_kind(A::NAME, options, vec![CALLS.to_owned()], &Priority::ALL, kind)
     }
 
     /// The handler that a relay is.
@@ -194,15 +206,21 @@ impl Handler {
         if relay.fences() {
             events.push(Wanted::Fence.text());
         }
-        Self {
-            name: kept_name(relay.name()),
-            options: HandlerOptions { order: Order::PerModel, max_age: None, ..options },
-            events,
-            priorities: OF_EVENTS,
-            paused: Arc::default(),
-            counts: Mutex::default(),
-            kind: HandlerKind::Relay(Arc::new(relay), batch),
-        }
+        let options = HandlerOptions { order: Order::PerModel, max_age: None, ..options };
+        let name = kept_name(relay.name());
+        let kind = HandlerKind::Relay(Arc::new(relay), batch);
+        Self::of_kind(name, options, events, OF_EVENTS, kind)
+    }
+
+    /// Whether it wants the events of a kind. Calls come to the action that they name.
+    pub(crate) fn wants(&self, kind: EventKind<'_>) -> bool {
+        self.is_of_calls() || self.wanted.iter().any(|wanted| wanted.has(kind))
+    }
+
+    /// Takes note of an event that it does not want. `true` if it is the first one with this name.
+    pub(crate) fn note_unwanted(&self, event: &str) -> bool {
+        let mut unwanted = self.unwanted.lock().unwrap_or_else(PoisonError::into_inner);
+        !unwanted.contains(event) && unwanted.insert(event.to_owned())
     }
 
     /// The relay, if it is one.

@@ -243,6 +243,7 @@ impl NodeBuilder {
                 deliveries: databases.repository().on_shard(&shard),
                 dead_letters: databases.repository().on_shard(&shard),
                 remote_calls: databases.repository().on_shard(&shard),
+                registrar: registrar.clone(),
                 marks: Marks::new(databases.repository().on_shard(&shard)),
                 alive: alive.clone(),
             };

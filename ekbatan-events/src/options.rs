@@ -222,7 +222,8 @@ impl HandlerOptions {
         self
     }
 
-    /// Sets the events that the handler wants, by their stored names.
+    /// Sets the events that the handler wants, by their stored names. Events that it has deliveries of and does
+    /// not want any more are done without it.
     #[must_use]
     pub fn only<N: Into<String>>(mut self, events: impl IntoIterator<Item = N>) -> Self {
         self.only = events.into_iter().map(Into::into).collect();

@@ -5,13 +5,13 @@ use ekbatan_core::__private::deliveries::{
     RegistryState, Subscription, SubscriptionRegistry, SubscriptionState, Subscriptions, Wanted,
 };
 use ekbatan_core::db::{DbErrorKind, Transaction};
-use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::domain::{Changed, Id, New, Stored};
 use ekbatan_core::repository::{Repository, WriteError};
 use ekbatan_core::shard::{Databases, Shard};
 use uuid::Uuid;
 
 use crate::error::EventsError;
-use crate::handler_set::HandlerSet;
+use crate::handler_set::{Handler, HandlerSet};
 use crate::intervention::Intervention;
 use crate::options::StartFrom;
 
@@ -243,7 +243,7 @@ fn is_conflict(error: &EventsError) -> bool {
 #[derive(Default)]
 struct Changes {
     new: Vec<Subscription>,
-    changed: Vec<ekbatan_core::domain::Changed<Subscription>>,
+    changed: Vec<Changed<Subscription>>,
 }
 
 impl Changes {
@@ -269,10 +269,16 @@ impl Changes {
                 let earlier =
                     handler.options.aliases.iter().find_map(|name| of(name).filter(active));
                 let (since, since_date, state) = match earlier {
-                    Some(earlier) => (earlier.since, earlier.since_date, earlier.state),
+                    Some(earlier) => {
+                        (earlier.since, earlier.since_date, wanted_again(earlier.state))
+                    }
                     None => (next, from, SubscriptionState::Active),
                 };
                 match of(handler.name) {
+                    Some(row) if row.state == SubscriptionState::Unwanted => {
+                        let again = |row: &mut Subscription| row.state = wanted_again(row.state);
+                        changes.changed.push(row.clone().apply(again));
+                    }
                     Some(row) if row.state.is_subscribed() => {}
                     Some(row) if row.state == SubscriptionState::Withdrawn && earlier.is_none() => {
                         let since_date = from.or(row.since_date);
@@ -304,7 +310,39 @@ impl Changes {
                     changes.changed.push(earlier.clone().apply(retire));
                 }
             }
+            changes.note_unwanted(handler, &present);
         }
         changes
+    }
+
+    /// Notes what the handler does not want any more.
+    ///
+    /// A process that lacks only what was added last may be of an earlier release that starts once more. What
+    /// it lacks stays wanted.
+    fn note_unwanted(&mut self, handler: &Handler, present: &[Stored<Subscription>]) {
+        let names = handler.names();
+        // That a relay can be fenced says nothing of the events that it wants.
+        let fence = Wanted::Fence.text();
+        let of_handler =
+            |row: &Subscription| names.contains(&row.handler) && row.event_type != fence;
+        let is_own = |row: &Subscription| handler.events.contains(&row.event_type);
+        let present = || present.iter().filter(|row| of_handler(row));
+        let own = present().filter(|row| is_own(row)).map(|row| row.since);
+        let new = self.new.iter().filter(|row| of_handler(row)).map(|row| row.since);
+        let last_own = own.chain(new).max();
+        let unwanted = present().filter(|row| {
+            row.state.is_wanted() && !is_own(row) && last_own.is_some_and(|last| row.since <= last)
+        });
+        let note = |row: &mut Subscription| row.state = SubscriptionState::Unwanted;
+        let unwanted: Vec<_> = unwanted.map(|row| row.clone().apply(note)).collect();
+        self.changed.extend(unwanted);
+    }
+}
+
+/// The state of a subscription that a process wants.
+fn wanted_again(state: SubscriptionState) -> SubscriptionState {
+    match state {
+        SubscriptionState::Unwanted => SubscriptionState::Active,
+        state => state,
     }
 }

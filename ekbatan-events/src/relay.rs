@@ -22,7 +22,7 @@ pub trait EventRelay: Send + Sync + 'static {
     /// The stored name. It must never change, and no handler may have it.
     fn name(&self) -> &str;
 
-    /// The events that it wants.
+    /// The events that it wants. It gets no others.
     fn selection(&self) -> EventSelection;
 
     /// How it is run. Of the [`HandlerOptions`], the order is always that of the models, no event is

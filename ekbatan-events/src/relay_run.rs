@@ -11,6 +11,7 @@ use ekbatan_core::domain::Stored;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tracing::{Instrument, field};
+use uuid::Uuid;
 
 use crate::claimed::{Claimed, StreamKey};
 use crate::delivery_run::{End, Ended, EndedRun, Runner};
@@ -19,12 +20,24 @@ use crate::handler_set::{AnyRelay, Handler};
 use crate::read_events::ClaimedEvent;
 use crate::relay::{RelaySender, SentEvent, UndecodedEvent};
 use crate::streams::RunPart;
+use crate::unwanted::EventUse;
 
 /// A delivery of a batch, and what became of its event.
 struct SentDelivery {
     delivery: Stored<Delivery>,
     date: chrono::DateTime<chrono::Utc>,
-    event: SentEvent,
+    /// `None`: it is left to other processes.
+    event: Option<SentEvent>,
+}
+
+/// What decides on an event of a batch.
+enum DecidedBy {
+    /// The answer of the relay.
+    Relay,
+    /// It is known without sending it.
+    Known(SentEvent),
+    /// It is left to other processes.
+    Left,
 }
 
 impl Runner {
@@ -75,38 +88,43 @@ impl Runner {
         let mut events = Vec::with_capacity(batch.len());
         // Nothing of a stream is sent that comes after an event that is not.
         let mut stopped = HashSet::new();
+        let known = batch.iter().filter_map(|one| one.event.known());
+        let subscriptions = self.subscriptions_for(handler, known).await;
         for Claimed { delivery, event, .. } in batch {
-            let read = match stopped.contains(&delivery.stream) {
-                true => Err(SentEvent::NotSent),
-                false => self.read_for_relay(handler, event).await,
-            };
-            match read {
-                Ok(mut event) => {
-                    let (attempt, date) = (attempt_of(&delivery), event.date);
-                    let payload = std::mem::take(&mut event.payload);
-                    events.push(UndecodedEvent::new(payload, event, attempt, shard));
-                    deliveries.push((delivery, date, None));
-                }
-                Err(answer) => {
+            let date = event.known().map_or(delivery.due, |event| event.date);
+            let event_use = event.known().map_or(EventUse::Handle, |event| {
+                EventUse::of(event, handler, subscriptions.as_deref())
+            });
+            let decided_by = match event_use {
+                _ if stopped.contains(&delivery.stream) => DecidedBy::Known(SentEvent::NotSent),
+                EventUse::Handle => match self.read_for_relay(handler, event).await {
+                    Ok(mut event) => {
+                        let (attempt, payload) =
+                            (attempt_of(&delivery), std::mem::take(&mut event.payload));
+                        events.push(UndecodedEvent::new(payload, event, attempt, shard));
+                        DecidedBy::Relay
+                    }
+                    Err(answer) => {
+                        stopped.insert(delivery.stream);
+                        DecidedBy::Known(answer)
+                    }
+                },
+                EventUse::End => DecidedBy::Known(SentEvent::Acknowledged),
+                EventUse::Leave => {
                     stopped.insert(delivery.stream);
-                    let due = delivery.due;
-                    deliveries.push((delivery, due, Some(answer)));
+                    DecidedBy::Left
                 }
-            }
+            };
+            deliveries.push((delivery, date, decided_by));
         }
-        let sending = relay.send(RelaySender::new(handler.name, shard, node), &events);
-        let sending = AssertUnwindSafe(sending).catch_unwind();
-        let sent = async { if events.is_empty() { Ok(Vec::new()) } else { sending.await } };
-        let (answers, why) = match tokio::time::timeout(handler.options.timeout, sent).await {
-            Ok(Ok(answers)) => (answers, "the relay did not say what became of it".to_owned()),
-            Ok(Err(panic)) => (Vec::new(), failure::of_panic(&*panic)),
-            Err(_) => (Vec::new(), format!("no answer within {:?}", handler.options.timeout)),
-        };
-        let mut answers = answers.into_iter();
+        let mut answers = self.send(handler, relay, node, &events).await.into_iter();
         let mut streams: Vec<(Option<StreamKey>, Vec<SentDelivery>)> = Vec::new();
-        for (delivery, date, known) in deliveries {
-            let event = known.or_else(|| answers.next());
-            let event = event.unwrap_or_else(|| SentEvent::Unavailable { why: why.clone() });
+        for (delivery, date, decided_by) in deliveries {
+            let event = match decided_by {
+                DecidedBy::Relay => answers.next(),
+                DecidedBy::Known(event) => Some(event),
+                DecidedBy::Left => None,
+            };
             let key = Some((handler.name, delivery.stream));
             let sent = SentDelivery { delivery, date, event };
             // Those of one stream stand beside each other.
@@ -115,11 +133,13 @@ impl Runner {
                 _ => streams.push((key, vec![sent])),
             }
         }
-        let is_unanswered =
-            |sent: &&SentDelivery| matches!(sent.event, SentEvent::Unavailable { .. });
-        let unanswered = streams.iter().flat_map(|(_, sent)| sent).find(is_unanswered);
+        let mut all = streams.iter().flat_map(|(_, sent)| sent);
+        let unanswered = all.find_map(|sent| match &sent.event {
+            Some(SentEvent::Unavailable { why }) => Some(why),
+            _ => None,
+        });
         let is_away = unanswered.is_some();
-        if let Some(SentDelivery { event: SentEvent::Unavailable { why }, .. }) = unanswered {
+        if let Some(why) = unanswered {
             tracing::warn!(relay = handler.name, %shard, error = %why, "events were not accepted, or no answer came; they are sent again");
         }
         let ending = streams.into_iter().map(|(key, sent)| self.end_stream(handler, key, sent));
@@ -143,6 +163,29 @@ impl Runner {
         }
     }
 
+    /// Sends events. Answers what became of each.
+    async fn send(
+        &self,
+        handler: &Handler,
+        relay: &dyn AnyRelay,
+        node: Uuid,
+        events: &[UndecodedEvent],
+    ) -> Vec<SentEvent> {
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let sender = RelaySender::new(handler.name, self.shard.identifier(), node);
+        let sending = AssertUnwindSafe(relay.send(sender, events)).catch_unwind();
+        let (mut answers, why) = match tokio::time::timeout(handler.options.timeout, sending).await
+        {
+            Ok(Ok(answers)) => (answers, "the relay did not say what became of it".to_owned()),
+            Ok(Err(panic)) => (Vec::new(), failure::of_panic(&*panic)),
+            Err(_) => (Vec::new(), format!("no answer within {:?}", handler.options.timeout)),
+        };
+        answers.resize(events.len(), SentEvent::Unavailable { why });
+        answers
+    }
+
     /// Marks what was acknowledged of a stream, and stores why the next one was refused.
     async fn end_stream(
         &self,
@@ -151,8 +194,8 @@ impl Runner {
         sent: Vec<SentDelivery>,
     ) -> Ended {
         let ids = sent.iter().map(|one| one.delivery.id.uuid()).collect();
-        let acknowledged =
-            sent.iter().take_while(|one| one.event == SentEvent::Acknowledged).count();
+        let is_acknowledged = |one: &&SentDelivery| one.event == Some(SentEvent::Acknowledged);
+        let acknowledged = sent.iter().take_while(is_acknowledged).count();
         let mut rest = sent.into_iter();
         let marks = rest.by_ref().take(acknowledged).map(|one| self.marks.mark(one.delivery));
         let marked = join_all(marks).await;
@@ -171,16 +214,18 @@ impl Runner {
         };
         let SentDelivery { delivery, date, event } = next;
         let mut rest: Vec<_> = rest.map(|one| one.delivery).collect();
+        let not_stored = |error| {
+            tracing::warn!(relay = handler.name, %error, "what became of an event could not be stored");
+            End::Lost
+        };
         let end = match event {
-            SentEvent::Refused { why, may_pass } => {
+            None => self.leave(&delivery, date).await.unwrap_or_else(not_stored),
+            Some(SentEvent::Refused { why, may_pass }) => {
                 let attempt = attempt_of(&delivery);
                 let failing = self.fail(handler, &delivery, why, attempt, date, !may_pass);
-                failing.await.unwrap_or_else(|error| {
-                    tracing::warn!(relay = handler.name, %error, "that an event was refused could not be stored");
-                    End::Lost
-                })
+                failing.await.unwrap_or_else(not_stored)
             }
-            SentEvent::Unavailable { .. } | SentEvent::NotSent | SentEvent::Acknowledged => {
+            Some(SentEvent::Unavailable { .. } | SentEvent::NotSent | SentEvent::Acknowledged) => {
                 rest.insert(0, delivery);
                 End::GivenBack
             }

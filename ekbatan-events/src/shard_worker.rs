@@ -384,6 +384,7 @@ impl ShardWorker {
         }
         let until = match end {
             End::Failed { until } => until,
+            End::Left { until } => Some(until),
             _ => None,
         };
         behind.into_iter().map(|delivery| (delivery, until)).collect()

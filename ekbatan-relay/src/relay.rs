@@ -242,16 +242,12 @@ impl EventRelay for Relay {
     }
 
     async fn send(&self, sender: RelaySender, events: &[UndecodedEvent]) -> Vec<SentEvent> {
-        // What is no longer selected, and what cannot become a message, ends here.
+        // What cannot become a message ends here.
         let mut sent: Vec<SentEvent> = vec![SentEvent::NotSent; events.len()];
         let mut stopped = std::collections::HashSet::new();
         let (mut places, mut messages) = (Vec::new(), Vec::new());
         for (place, (event, sent)) in events.iter().zip(&mut sent).enumerate() {
             if stopped.contains(&event.model_id) {
-                continue;
-            }
-            if !self.selection.has(event) {
-                *sent = SentEvent::Acknowledged;
                 continue;
             }
             match self.message(event) {

@@ -1,4 +1,4 @@
-//! Processes of several releases: handlers that are retired and come back, or that have other names.
+//! Processes of several releases, whose handlers want other events or have other names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,9 @@ use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, until};
 
-use crate::scene::{Ledger, Mail, PostEntry, Posting, Renamed, Scene, Scripted, deposit, node};
+use crate::scene::{
+    Ledger, Mail, PostEntry, Posting, Renamed, Scene, Scripted, Seen, deposit, node, open_wallet,
+};
 
 on_every_database! {
     a_handler_that_comes_back_gets_no_event_again_that_it_has,
@@ -21,6 +23,8 @@ mod on_sqlite {
 
     on_every_database! {
         on_sqlite_only:
+        an_event_that_only_a_later_release_wants_is_left_to_it,
+        an_event_that_is_not_wanted_any_more_is_done_without_the_handler,
         a_handler_that_comes_back_gets_no_event_again_that_it_has_handled,
         a_delivery_that_is_there_stops_no_sweep,
         a_renamed_handler_repeats_no_step,
@@ -28,6 +32,77 @@ mod on_sqlite {
 }
 
 const LEDGER: &str = "ledger.post";
+
+/// A release that wants the openings of wallets only.
+fn openings() -> HandlerOptions {
+    HandlerOptions::default().only(["WalletOpened"])
+}
+
+fn names(seen: &[Seen]) -> Vec<String> {
+    seen.iter().map(|seen| seen.name.clone()).collect()
+}
+
+async fn an_event_that_only_a_later_release_wants_is_left_to_it(scene: &Scene) {
+    let old = scene.open_again().await;
+    let ledger = Ledger::posting();
+    let of_old = ledger.seen();
+    let old_node = node(&old).handler_with(ledger, openings()).start().await.unwrap();
+    let wallet = open_wallet(&old).await;
+    scene.until_handled(LEDGER).await;
+    let new_node = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    for _ in 0..5 {
+        deposit(&old, wallet, 1).await;
+        scene.deposit(wallet, 1).await;
+    }
+    scene.until_posted(11).await;
+    scene.until_handled(LEDGER).await;
+    assert_eq!(scene.posted(wallet).await, (1..=11).collect::<Vec<i64>>());
+    // No process of the later release runs when one of the earlier release starts again.
+    new_node.drain(Duration::from_secs(30)).await;
+    old_node.drain(Duration::from_secs(30)).await;
+    let ledger = Ledger::posting();
+    let of_restarted = ledger.seen();
+    let mail = Mail::new(|_, _| async { Ok(()) }.boxed());
+    let mails = mail.seen();
+    let old_node = node(&old).handler_with(ledger, openings()).handler(mail);
+    let _old_node = old_node.start().await.unwrap();
+    deposit(&old, wallet, 2).await;
+    until("its other handler has them", async || mails.lock().unwrap().len() == 13).await;
+    let _new_node = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    scene.until_posted(13).await;
+    scene.until_handled(LEDGER).await;
+    assert_eq!(scene.posted(wallet).await, (1..=13).collect::<Vec<i64>>());
+    assert_eq!(names(&of_old.lock().unwrap()), ["WalletOpened"]);
+    assert!(of_restarted.lock().unwrap().is_empty());
+}
+
+async fn an_event_that_is_not_wanted_any_more_is_done_without_the_handler(scene: &Scene) {
+    let node_of_all = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_handled(LEDGER).await;
+    assert!(node_of_all.pause(LEDGER));
+    scene.deposit(wallet, 2).await;
+    node_of_all.drain(Duration::from_secs(30)).await;
+    assert_eq!(scene.operations().pending(LEDGER).await.unwrap(), 2);
+    // A later release wants less.
+    let ledger = Ledger::posting();
+    let seen = ledger.seen();
+    let other = scene.open_again().await;
+    let _node = node(&other).handler_with(ledger, openings()).start().await.unwrap();
+    scene.until_handled(LEDGER).await;
+    deposit(&other, wallet, 2).await;
+    scene.deposit(wallet, 1).await;
+    scene.until_handled(LEDGER).await;
+    assert!(seen.lock().unwrap().is_empty());
+    // The release after that wants all events again, while processes of the one before still run.
+    let _node_of_all = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    deposit(&other, wallet, 2).await;
+    scene.deposit(wallet, 2).await;
+    scene.until_posted(5).await;
+    scene.until_handled(LEDGER).await;
+    assert_eq!(scene.posted(wallet).await, [1, 7, 8, 9, 10]);
+    assert!(seen.lock().unwrap().is_empty());
+}
 
 /// Commits of a process that does not know that the ledger is retired insert deliveries for it.
 async fn a_handler_that_comes_back_gets_no_event_again_that_it_has(scene: &Scene) {

@@ -11,7 +11,10 @@ use crate::scene::{
 };
 use crate::site::Kind;
 
-on_every_broker! { a_message_says_what_is_known_of_its_event }
+on_every_broker! {
+    a_message_says_what_is_known_of_its_event,
+    what_a_later_release_selects_is_left_to_it,
+}
 on_every_database! {
     every_event_arrives_once_in_the_order_of_its_model,
     a_late_relay_sends_all_earlier_events_while_commits_run,
@@ -97,6 +100,34 @@ async fn only_selected_events_are_sent(kind: Kind, dialect: Dialect) {
     scene.use_wallets(1, 1).await;
     scene.until_done().await;
     assert_eq!(scene.site.received().await.len(), 8);
+}
+
+/// Processes of the earlier release run on, and start again.
+async fn what_a_later_release_selects_is_left_to_it(kind: Kind) {
+    let scene = Scene::start(kind, Dialect::Sqlite).await;
+    let opened = EventSelection::of_events(["WalletOpened"]);
+    let earlier = || scene.node().relay(scene.relay().select(opened.clone()));
+    let node_of_earlier = earlier().start().await.unwrap();
+    let wallets = scene.use_wallets(2, 1).await;
+    assert_eq!(scene.until_received(2).await.len(), 2);
+    let other = scene.open_again().await;
+    let later = opened.clone().and(EventSelection::of_models(["Wallet"]));
+    let later = crate::scene::node(&other).relay(scene.relay().select(later));
+    let _later = later.start().await.unwrap();
+    for wallet in &wallets {
+        deposit(&scene.executor, *wallet, 1).await;
+        deposit(&other, *wallet, 1).await;
+    }
+    scene.until_received(8).await;
+    node_of_earlier.drain(Duration::from_secs(30)).await;
+    let _earlier = earlier().start().await.unwrap();
+    for wallet in &wallets {
+        deposit(&scene.executor, *wallet, 1).await;
+    }
+    let received = scene.until_received(10).await;
+    scene.until_done().await;
+    assert_in_order(&received, 2, 5);
+    assert_no_repetition(&received);
 }
 
 async fn two_nodes_share_the_work(kind: Kind, dialect: Dialect) {

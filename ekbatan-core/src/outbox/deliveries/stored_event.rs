@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use super::EventKind;
 use crate::db::eventlog::EVENTS;
 use crate::db::{ActionId, Arg, Database, DbError, Query};
 use crate::domain::{ColumnDef, Value, ValueType};
@@ -59,6 +60,11 @@ const COLUMNS: &[ColumnDef] = &[
 impl StoredEvent {
     /// What an enqueued call has as the name and the version of an event.
     pub(crate) const OF_CALL: (&'static str, i32) = ("", 1);
+
+    /// Its model and its name.
+    pub fn kind(&self) -> EventKind<'_> {
+        EventKind { model: &self.model_type, name: &self.event_type }
+    }
 
     /// The event, and the size of its payload. `None` for the row of an action without events.
     fn read(row: Vec<Value>) -> Option<(Self, usize)> {

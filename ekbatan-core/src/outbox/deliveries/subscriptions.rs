@@ -35,6 +35,9 @@ pub enum SubscriptionState {
     Active,
     /// It does, but an operator wants no node to handle them for now.
     Paused,
+    /// Its events get deliveries, but the last release that says so does not want them: they are done
+    /// without the handler. Processes of an earlier release may still handle them.
+    Unwanted,
     /// Not any more: the handler has another name by now.
     Retired,
     /// Not any more: an operator has retired the handler. A node that registers it again wants the
@@ -45,6 +48,11 @@ pub enum SubscriptionState {
 impl SubscriptionState {
     /// Whether events get deliveries.
     pub fn is_subscribed(self) -> bool {
+        self.is_wanted() || self == Self::Unwanted
+    }
+
+    /// Whether the handler handles them, now or after a pause.
+    pub fn is_wanted(self) -> bool {
         matches!(self, Self::Active | Self::Paused)
     }
 }
@@ -62,6 +70,7 @@ pub struct Subscriptions {
     all: Vec<Subscriber>,
     paused: HashSet<Arc<str>>,
     fenced: HashSet<Arc<str>>,
+    registered: Vec<HandlerWant>,
     /// By handler, when an operator has retired it the last time, also if it has come back.
     retired: HashMap<String, Retirement>,
 }
@@ -72,6 +81,14 @@ struct Retirement {
     /// The generation that began with it.
     since: i64,
     since_date: Option<DateTime<Utc>>,
+}
+
+/// What a handler has wanted, and whether it still does.
+#[derive(Debug, Clone)]
+struct HandlerWant {
+    handler: String,
+    wanted: Wanted,
+    state: SubscriptionState,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -106,6 +123,12 @@ impl Subscriptions {
         }
         for row in rows {
             let Subscription { handler, event_type, since, since_date, state, .. } = row;
+            let wanted = Wanted::read(&event_type);
+            subscriptions.registered.push(HandlerWant {
+                handler: handler.clone(),
+                wanted: wanted.clone(),
+                state,
+            });
             if !state.is_subscribed() {
                 continue;
             }
@@ -116,7 +139,7 @@ impl Subscriptions {
                 subscriptions.paused.insert(handler.clone());
             }
             let subscriber = Subscriber { handler, since, since_date, retired };
-            match Wanted::read(&event_type) {
+            match wanted {
                 Wanted::Fence => {
                     subscriptions.fenced.insert(subscriber.handler);
                     continue;
@@ -159,6 +182,14 @@ impl Subscriptions {
     /// The generation from which on a handler has all of its subscriptions; `None` if it has none.
     pub fn since(&self, handler: &str) -> Option<i64> {
         self.of(handler).map(|subscriber| subscriber.since).max()
+    }
+
+    /// Whether a handler had deliveries of these events, and the last release that says so does not want
+    /// them any more. `names` are those of the handler. What is not known yet may be wanted.
+    pub fn is_unwanted(&self, kind: EventKind<'_>, names: &[String]) -> bool {
+        let of_handler = self.registered.iter().filter(|of| names.contains(&of.handler));
+        let mut reasons = of_handler.filter(|of| of.wanted.has(kind)).peekable();
+        reasons.peek().is_some() && reasons.all(|of| !of.state.is_wanted())
     }
 
     /// The generations in which subscriptions began, in order.
@@ -283,5 +314,36 @@ mod tests {
                 !handlers(vec![added.clone(), retired.clone()], DEPOSITED, generation).is_empty();
             assert_eq!(lacks, generation < 8, "{generation}: it was not there to be retired");
         }
+    }
+
+    #[test]
+    fn an_event_is_unwanted_if_no_present_reason_is_left() {
+        let row = |handler, wanted, state| Subscription { state, ..wants(handler, wanted, 1) };
+        let event = |name: &str| Wanted::Event(name.into());
+        let of_model = Wanted::Model("Wallet".into());
+        let subscriptions = Subscriptions::new(
+            1,
+            vec![
+                row("ledger", event("Opened"), SubscriptionState::Active),
+                row("ledger", event("Deposited"), SubscriptionState::Unwanted),
+                row("ledger", event("Closed"), SubscriptionState::Unwanted),
+                row("ledger.earlier", event("Closed"), SubscriptionState::Paused),
+                row("ledger", event("Frozen"), SubscriptionState::Withdrawn),
+                row("mail", event("Deposited"), SubscriptionState::Unwanted),
+                row("mail", of_model, SubscriptionState::Active),
+            ],
+        );
+        let names =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let is_unwanted = |name, of: &[&str]| {
+            subscriptions.is_unwanted(EventKind { model: "Wallet", name }, &names(of))
+        };
+        assert!(!is_unwanted("Opened", &["ledger"]));
+        assert!(is_unwanted("Deposited", &["ledger"]));
+        assert!(is_unwanted("Closed", &["ledger"]));
+        assert!(!is_unwanted("Closed", &["ledger", "ledger.earlier"]));
+        assert!(is_unwanted("Frozen", &["ledger"]), "an operator has retired it");
+        assert!(!is_unwanted("Deposited", &["mail"]), "there is another reason");
+        assert!(!is_unwanted("Thawed", &["ledger"]), "not known yet");
     }
 }
