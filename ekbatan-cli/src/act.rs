@@ -155,20 +155,28 @@ impl Stopped {
     /// Says what became of each shard, so that nobody does it twice on those that are done.
     fn failure(self, did: &str) -> Failure {
         let Self { done, at, error, not_begun } = self;
-        if done.is_empty() && not_begun.is_empty() {
-            return error.into();
-        }
         // The other errors may come after some of its rows were changed.
         let is_unchanged =
             matches!(error, EventsError::Recount { .. } | EventsError::TooMany { .. });
-        let how_far = if is_unchanged { "" } else { "; `ekbatan events log` says how far it got" };
+        if is_unchanged && done.is_empty() && not_begun.is_empty() {
+            return error.into();
+        }
+        let how_far = match is_unchanged {
+            true => String::new(),
+            false => format!(
+                "; `ekbatan events log` says how many were {did} there, so look before you go on with it"
+            ),
+        };
         let mut parts: Vec<String> =
             done.iter().map(|(shard, count)| format!("shard {shard}: {count} {did}")).collect();
         parts.push(format!("stopped at shard {at}: {error}{how_far}"));
         parts.extend(not_begun.iter().map(|shard| format!("shard {shard}: not begun")));
-        let rest = std::iter::once(&at).chain(&not_begun);
+        let rest = std::iter::once(&at).filter(|_| is_unchanged).chain(&not_begun);
         let go_on: Vec<String> = rest.map(|shard| format!("--shard {shard}")).collect();
-        let message = format!("{}. Go on with {}", parts.join("; "), go_on.join(", then "));
+        let mut message = parts.join("; ");
+        if !go_on.is_empty() {
+            message = format!("{message}. Go on with {}", go_on.join(", then "));
+        }
 
         let done =
             done.iter().map(|(shard, count)| json!({ "shard": shard.to_string(), did: count }));

@@ -255,8 +255,9 @@ impl Claims<'_> {
         for run in &mut runs {
             let Some(first) = run.iter().position(|(_, row)| is_locked(row)) else { continue };
             // What comes after it in its stream waits for it.
-            let rest = run.drain(first..);
-            elsewhere.extend(rest.filter_map(|(handler, row)| stream_of(&handler, &row)));
+            let (handler, row) = &run[first];
+            elsewhere.extend(stream_of(handler, row));
+            run.truncate(first);
         }
         obstructed.retain(|one| !is_locked(&one.delivery));
         let together = if writes.is_careful() { 1 } else { TOGETHER };

@@ -187,11 +187,27 @@ impl Runner {
         delivery: &Stored<Delivery>,
         event: ClaimedEvent,
     ) -> Result<End, EventsError> {
-        match event.whole(&self.shard).await? {
-            Ok(event) => self.run_once(handler, delivery, event).await,
-            Err(why) => {
+        let date = event.known().map_or(delivery.due, |event| event.date);
+        if let Some(event) = event.known() {
+            let subscriptions = self.subscriptions_for(handler, [event]).await;
+            match EventUse::of(event, handler, subscriptions.as_deref()) {
+                EventUse::Handle => {}
+                EventUse::End => return Ok(End::Done(Box::new(delivery.clone()))),
+                EventUse::Leave => return self.leave(delivery, date).await,
+            }
+        }
+        match event.whole(&self.shard).await {
+            // Reading the event may have taken so long that others handle it by now.
+            Ok(_) if self.alive.is_over() => Ok(End::Lost),
+            Ok(Ok(event)) => self.run_once(handler, delivery, event).await,
+            Ok(Err(why)) => {
                 handler.count(self.shard.identifier(), |counts| counts.failed += 1);
                 self.give_up(handler, delivery, why).await
+            }
+            Err(error) => {
+                let why = format!("the event could not be read: {error}");
+                let attempt = failures_of(delivery).saturating_add(1);
+                self.fail(handler, delivery, why, attempt, date, false).await
             }
         }
     }
@@ -202,15 +218,9 @@ impl Runner {
         delivery: &Stored<Delivery>,
         event: StoredEvent,
     ) -> Result<End, EventsError> {
-        let subscriptions = self.subscriptions_for(handler, [&event]).await;
-        match EventUse::of(&event, handler, subscriptions.as_deref()) {
-            EventUse::Handle => {}
-            EventUse::End => return Ok(End::Done(Box::new(delivery.clone()))),
-            EventUse::Leave => return self.leave(delivery, event.date).await,
-        }
         // An operator who lets an event be tried again wants it to run, however old it is.
         let is_wanted = delivery.attempts == 0 && delivery.last_error.is_some();
-        let failures = u32::try_from(delivery.attempts).unwrap_or(u32::MAX);
+        let failures = failures_of(delivery);
         if let Some(age) = self.too_old(handler, event.date, failures).filter(|_| !is_wanted) {
             let why = format!("the event is older than {age:?}, and was not handled in time");
             let why = delivery
@@ -409,6 +419,11 @@ impl Runner {
             Err(error) => Err(error),
         }
     }
+}
+
+/// How often the delivery has failed.
+fn failures_of(delivery: &Delivery) -> u32 {
+    u32::try_from(delivery.attempts).unwrap_or(u32::MAX)
 }
 
 fn misfit(error: ekbatan_core::domain::FieldError) -> EventsError {

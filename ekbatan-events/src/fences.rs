@@ -100,14 +100,17 @@ impl Fences {
         let relay = relay.name;
         self.tasks.begin(relay, node, async move {
             let why = match tokio::time::timeout(LONGEST, try_join_all(fencing)).await {
-                Ok(Ok(_)) => {
-                    let _ = done.send(releasing.await);
-                    return;
-                }
+                Ok(Ok(_)) => match tokio::time::timeout(LONGEST, releasing).await {
+                    Ok(released) => {
+                        let _ = done.send(released);
+                        return;
+                    }
+                    Err(_) => format!("what it had claimed was not released within {LONGEST:?}"),
+                },
                 Ok(Err(error)) => failure::of_error(&*error),
                 Err(_) => format!("no answer within {LONGEST:?}"),
             };
-            tracing::warn!(relay, %node, error = why, "the broker could not be told that a node is lost; trying again");
+            tracing::warn!(relay, %node, error = why, "a lost node was not fenced; trying again");
         });
         // The sender goes at once if the fence before this one is still under way.
         match tokio::time::timeout(LONGEST_WAIT, released).await {

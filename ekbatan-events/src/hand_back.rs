@@ -65,7 +65,7 @@ impl ShardWorker {
             checks: true,
             unheld: Unheld::of_ending_node(),
             look_from: LookFrom::default(),
-            terms: WriteTerms::default(),
+            terms: WriteTerms::at_most(LONGEST_HAND_BACK),
             claimed_at_once: self.settings.claimed_at_once,
             swept_at_once: self.settings.swept_at_once,
         };

@@ -411,9 +411,8 @@ impl Heart {
             // In time, also if the last renewal and the look at the others took long.
             tokio::time::sleep_until((Instant::now() + every).min(begun + every * 4)).await;
             begun = Instant::now();
-            let ends = renewed + lease;
-            let until = if begun < ends { ends } else { begun + lease };
-            match tokio::time::timeout_at(until, membership.renew()).await {
+            // It may come late: nothing begins in the meantime.
+            match tokio::time::timeout_at(begun + lease, membership.renew()).await {
                 Ok(Ok(true)) => {
                     renewed = begun;
                     self.revive(renewed, membership);

@@ -77,7 +77,8 @@ impl Poll {
             let writes = RoundWrites::begin(&shard, self.terms);
             self.release_unheld(&writes).await?;
             self.check_blocked(&writes).await?;
-            self.terms = writes.end();
+            // A check writes little: what it took says nothing of the claims.
+            self.terms.careful_as(writes.end());
         }
         let claims = Claims {
             shard: &self.shard,
@@ -130,12 +131,13 @@ impl Poll {
         let ids: Vec<_> = ids.into_iter().map(Id::from_uuid).collect();
         let rows = self.deliveries.find_by_ids(&ids).await?;
         let locked = writes.locked(rows.iter()).await?;
-        for row in rows.into_iter().filter(|row| !locked.contains(&row.id.uuid())) {
-            if row.state == DeliveryState::Claimed && row.node == self.node {
-                writes.answer(release(&self.deliveries, row, self.now)).await?;
-            }
-        }
-        Ok(())
+        let is_ours =
+            |row: &Stored<Delivery>| row.state == DeliveryState::Claimed && row.node == self.node;
+        let releases = rows
+            .into_iter()
+            .filter(|row| is_ours(row) && !locked.contains(&row.id.uuid()))
+            .map(|row| writes.answer(release(&self.deliveries, row, self.now)));
+        join_all(releases).await.into_iter().try_for_each(|released| released.map(drop))
     }
 
     /// Releases blocked deliveries whose stream has no parked one any more. The process that

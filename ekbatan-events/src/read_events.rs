@@ -15,7 +15,7 @@ use uuid::Uuid;
 /// How many bytes a payload has at most that a round reads.
 const LONGEST: usize = 32 * 1024;
 
-/// How many events are read together. What they have in bytes together is read within the time of a round.
+/// How many events are read together. Their payloads have at most 16 MiB, which a round can read in its time.
 const TOGETHER: usize = 512;
 
 /// The event of a claimed delivery.
@@ -45,6 +45,14 @@ impl ClaimedEvent {
         match self {
             Self::Whole(event) | Self::Long(event, _) => Some(event),
             Self::Unreadable(_) => None,
+        }
+    }
+
+    /// Its id, if its payload is not here.
+    pub(crate) fn left_out(&self) -> Option<Uuid> {
+        match self {
+            Self::Long(event, _) => Some(event.id),
+            Self::Whole(_) | Self::Unreadable(_) => None,
         }
     }
 

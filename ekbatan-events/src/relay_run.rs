@@ -3,7 +3,7 @@
 //! Invariant: of the deliveries of a stream, a run marks those up to the first one that was not
 //! acknowledged, and no others. A mark comes after its acknowledgement.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 
 use ekbatan_core::__private::deliveries::{Delivery, StoredEvent};
@@ -82,6 +82,7 @@ impl Runner {
         relay: &dyn AnyRelay,
         batch: Vec<Claimed>,
     ) -> EndedRun {
+        let batch = self.read_together(batch).await;
         let shard = self.shard.identifier();
         let node = batch.first().map(|one| one.delivery.node).unwrap_or_default();
         let mut deliveries = Vec::with_capacity(batch.len());
@@ -158,9 +159,26 @@ impl Runner {
             Ok(Err(why)) => Err(SentEvent::Refused { why, may_pass: false }),
             Err(error) => {
                 tracing::warn!(relay = handler.name, %error, "an event could not be read; it is sent later");
-                Err(SentEvent::NotSent)
+                Err(SentEvent::Unavailable { why: error.to_string() })
             }
         }
+    }
+
+    /// Reads the payloads that a round has left out, in one go. What fails here is read by itself.
+    async fn read_together(&self, mut batch: Vec<Claimed>) -> Vec<Claimed> {
+        let long: Vec<Uuid> = batch.iter().filter_map(|one| one.event.left_out()).collect();
+        if long.len() < 2 {
+            return batch;
+        }
+        let Ok(found) = self.shard.events(long).await else { return batch };
+        let mut found: HashMap<Uuid, StoredEvent> =
+            found.into_iter().map(|event| (event.id, event)).collect();
+        for one in &mut batch {
+            if let Some(event) = one.event.left_out().and_then(|id| found.remove(&id)) {
+                one.event = ClaimedEvent::Whole(event);
+            }
+        }
+        batch
     }
 
     /// Sends events. Answers what became of each.
@@ -171,8 +189,9 @@ impl Runner {
         node: Uuid,
         events: &[UndecodedEvent],
     ) -> Vec<SentEvent> {
-        if events.is_empty() {
-            return Vec::new();
+        // Reading the events may have taken so long that others send them by now.
+        if events.is_empty() || self.alive.is_over() {
+            return vec![SentEvent::NotSent; events.len()];
         }
         let sender = RelaySender::new(handler.name, self.shard.identifier(), node);
         let sending = AssertUnwindSafe(relay.send(sender, events)).catch_unwind();

@@ -43,11 +43,21 @@ impl WriteTerms {
         self.careful_until.is_some_and(|until| Instant::now() < until)
     }
 
+    /// Writes that may take so long.
+    pub(crate) fn at_most(limit: Duration) -> Self {
+        Self { limit, careful_until: None }
+    }
+
+    /// Asks for locked rows for as long as the others do.
+    pub(crate) fn careful_as(&mut self, others: Self) {
+        self.careful_until = others.careful_until;
+    }
+
     /// Takes note of the writes of a round. A database that is slow, and has no locked row, gets more time.
-    fn note(&mut self, took: Duration, has_failed: bool, has_met_locks: bool) {
-        let limit = if has_failed { self.limit * 2 } else { took * 4 };
+    fn note(&mut self, took: Duration, is_late: bool) {
+        let limit = if is_late { self.limit * 2 } else { took * 4 };
         self.limit = limit.clamp(SHORTEST_LIMIT, LONGEST_LIMIT);
-        if has_failed || has_met_locks {
+        if is_late {
             self.careful_until = Some(Instant::now() + CAREFUL);
         }
     }
@@ -58,14 +68,13 @@ pub(crate) struct RoundWrites<'w> {
     shard: &'w Shard,
     terms: WriteTerms,
     begun: Instant,
-    has_failed: AtomicBool,
-    has_met_locks: AtomicBool,
+    /// Whether a write has waited for as long as it may.
+    is_late: AtomicBool,
 }
 
 impl<'w> RoundWrites<'w> {
     pub(crate) fn begin(shard: &'w Shard, terms: WriteTerms) -> Self {
-        let (has_failed, has_met_locks) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { shard, terms, begun: Instant::now(), has_failed, has_met_locks }
+        Self { shard, terms, begun: Instant::now(), is_late: AtomicBool::new(false) }
     }
 
     /// Waits for a write. `None` if a row is locked, or if the answer does not come in time.
@@ -80,7 +89,7 @@ impl<'w> RoundWrites<'w> {
             match tokio::time::timeout_at(self.begun + self.terms.limit, write).await {
                 Ok(answered) => answered,
                 Err(late) => {
-                    self.note_failure(&late);
+                    self.note_late(&late);
                     return Ok(None);
                 }
             }
@@ -88,15 +97,19 @@ impl<'w> RoundWrites<'w> {
         match answered {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.is_locked() => {
-                self.note_failure(&error);
+                self.note_late(&error);
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
+    fn note_late(&self, error: &dyn std::error::Error) {
+        self.is_late.store(true, Ordering::Relaxed);
+        self.note_failure(error);
+    }
+
     pub(crate) fn note_failure(&self, error: &dyn std::error::Error) {
-        self.has_failed.store(true, Ordering::Relaxed);
         let shard = self.shard.identifier();
         tracing::warn!(%shard, %error, "deliveries were not claimed or put off; a row may be locked");
     }
@@ -118,7 +131,6 @@ impl<'w> RoundWrites<'w> {
         for free in self.shard.transactions().in_transaction(asking).await? {
             locked.remove(&free);
         }
-        self.has_met_locks.fetch_or(!locked.is_empty(), Ordering::Relaxed);
         Ok(locked)
     }
 
@@ -130,9 +142,7 @@ impl<'w> RoundWrites<'w> {
     /// Ends the writes. Returns how the next ones are made.
     pub(crate) fn end(self) -> WriteTerms {
         let mut terms = self.terms;
-        let (has_failed, has_met_locks) =
-            (self.has_failed.into_inner(), self.has_met_locks.into_inner());
-        terms.note(self.begun.elapsed(), has_failed, has_met_locks);
+        terms.note(self.begun.elapsed(), self.is_late.into_inner());
         terms
     }
 }
@@ -145,14 +155,14 @@ mod tests {
     fn a_slow_database_gets_more_time_and_a_quick_one_less_again() {
         let (mut terms, slow) = (WriteTerms::default(), Duration::from_secs(3));
         assert!(!terms.is_careful());
-        terms.note(terms.limit, true, false);
+        terms.note(terms.limit, true);
         assert_eq!(terms.limit, SHORTEST_LIMIT * 2);
         assert!(terms.is_careful());
-        terms.note(slow, false, false);
+        terms.note(slow, false);
         assert_eq!(terms.limit, slow * 4, "what takes three seconds each time does not fail again");
-        terms.note(Duration::from_millis(1), false, false);
+        terms.note(Duration::from_millis(1), false);
         assert_eq!(terms.limit, SHORTEST_LIMIT);
-        (0..10).for_each(|_| terms.note(terms.limit, true, false));
+        (0..10).for_each(|_| terms.note(terms.limit, true));
         assert_eq!(terms.limit, LONGEST_LIMIT);
     }
 }

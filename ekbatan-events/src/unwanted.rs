@@ -1,8 +1,8 @@
 //! Events that a handler has deliveries of, and that this process does not want for it: another release has
 //! registered more events, or fewer.
 //!
-//! Invariant: a process ends an event without handling it only if the last release that says so does
-//! not want it. Otherwise it leaves the event to others.
+//! Invariant: a process ends an event without handling it only if the stored subscription says that it is
+//! not wanted. Otherwise it leaves the event to others.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SHORTEST: Duration = Duration::from_millis(100);
 
 /// For how long it is left at most. Where no process is left that wants it, many of them must not keep a
 /// node busy.
-const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// What a process does with an event that it has claimed for a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,8 +34,8 @@ pub(crate) struct Settings {
     pub(crate) ack_timeout: Duration,
 }
 
-/// The longest time that an answer can be waited for. A relay drops a call after twice that time: what the broker would
-/// learn later it would never learn, as that a topic is missing.
+/// The longest time that an answer can be waited for. A relay drops a call after twice that time. With a longer one, the
+/// call would be dropped before the client says that a topic is missing.
 const LONGEST_ACK_TIMEOUT: Duration = PUBLISH_TIME;
 
 impl Settings {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_nats::jetstream::context::{PublishAckFuture, PublishError};
 use async_nats::jetstream::message::PublishMessage;
 use ekbatan_core::config::{ExposeSecret, RelayConfig};
-use ekbatan_relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms};
+use ekbatan_relay::{
+    Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms, check_ack_timeout,
+};
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
@@ -243,6 +245,7 @@ impl Broker for NatsBroker {
     }
 
     async fn check(&self, terms: RelayTerms) -> Result<(), BrokerError> {
+        check_ack_timeout(self.settings.ack_timeout)?;
         *self.terms.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(terms);
         Ok(self.look(terms).await?)
     }
@@ -282,7 +285,8 @@ impl Broker for NatsBroker {
             }
         });
         let receipts = join_all(receipts).await;
-        if receipts.iter().any(|receipt| matches!(receipt, Receipt::Unavailable { .. })) {
+        let is_lost = receipts.iter().any(|receipt| matches!(receipt, Receipt::Unavailable { .. }));
+        if is_lost || connection.denials.are_many() {
             connection.end();
         }
         receipts

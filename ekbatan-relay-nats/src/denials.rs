@@ -7,6 +7,9 @@ use std::collections::HashMap;
 use async_nats::{Event, ServerError};
 use tokio::sync::watch;
 
+/// How many messages are denied at most on one connection.
+const MOST: u64 = 10_000;
+
 /// How often the server has denied each subject, on one connection.
 #[derive(Default)]
 pub(crate) struct Denials(watch::Sender<HashMap<String, u64>>);
@@ -22,6 +25,11 @@ impl Denials {
     /// How often a subject was denied. Called before a message is sent.
     pub(crate) fn of(&self, subject: &str) -> u64 {
         count(&self.0.borrow(), subject)
+    }
+
+    /// Whether the connection is to be replaced: the client keeps each message that has no answer.
+    pub(crate) fn are_many(&self) -> bool {
+        self.0.borrow().values().sum::<u64>() > MOST
     }
 
     /// Waits until a subject is denied again, or for ever.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ekbatan_core::config::{ExposeSecret, RelayConfig};
 use ekbatan_relay::{
     Broker, BrokerError, OutgoingMessage, PUBLISH_TIME, Receipt, RelaySender, RelayTerms,
+    check_ack_timeout,
 };
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -34,7 +35,7 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 ///   message, too, and returns it; the return is what counts.
 /// - A queue that is full and rejects (`overflow: reject-publish`) stops the relay until it has room.
 /// - A server that is short of memory or disk blocks the connection. Nothing is sent until that is over, and what
-///   the server had got before comes twice.
+///   the server had got before comes once more.
 /// - RabbitMQ recognises no repetitions, and cannot keep a node from sending that was frozen and comes
 ///   back: receivers recognise a repetition by the `message-id`.
 /// - Of each model, a message is sent once the one before it is confirmed; those of different models are
@@ -232,8 +233,8 @@ impl RabbitMqBroker {
 }
 
 /// Ends a connection on which an answer is missing, so that nothing that was handed over is sent later. One that the
-/// server has blocked stays: what a server has not read yet it reads from each connection once it unblocks them, so
-/// with a new one for each attempt it would get the messages as often.
+/// server has blocked stays: after the alarm the server reads every blocked connection to its end, so a new one for each
+/// attempt would deliver one copy for each attempt.
 async fn give_up(connection: &RabbitMqConnection) {
     if !connection.is_blocked() {
         connection.end().await;
@@ -246,6 +247,7 @@ impl Broker for RabbitMqBroker {
     }
 
     async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
+        check_ack_timeout(self.settings.ack_timeout)?;
         let bytes = self.settings.exchange.len();
         if bytes > wave::LONGEST_NAME {
             return Err(RabbitMqError::ExchangeName { bytes, most: wave::LONGEST_NAME }.into());

@@ -25,7 +25,7 @@ pub(crate) struct RabbitMqConnection {
     socket: Arc<ConnectionSocket>,
     /// Those that no wave uses.
     channels: Mutex<Vec<Channel>>,
-    /// How many waves are not confirmed whose relays do not wait for that any more.
+    /// How many waves the relay has given up that the server has not confirmed yet.
     unconfirmed: Arc<watch::Sender<usize>>,
 }
 

@@ -16,6 +16,18 @@ pub const PUBLISH_TIME: Duration = Duration::from_secs(30);
 /// Why a broker cannot be used.
 pub type BrokerError = Box<dyn Error + Send + Sync>;
 
+/// Refuses a time for which an answer cannot be waited: a call of [`Broker::publish`] is dropped after twice
+/// [`PUBLISH_TIME`], and what was sent must be known by then.
+pub fn check_ack_timeout(timeout: Duration) -> Result<(), BrokerError> {
+    if timeout.is_zero() || timeout > PUBLISH_TIME {
+        return Err(format!(
+            "`ack_timeout` is {timeout:?}; give more than 0 s and at most {PUBLISH_TIME:?}, such as 10 s"
+        )
+        .into());
+    }
+    Ok(())
+}
+
 /// Takes messages, and keeps them until their receivers have them.
 ///
 /// A broker acknowledges a message only once it is where it was to go, and would be there after a crash

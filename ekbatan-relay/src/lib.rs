@@ -18,7 +18,7 @@ mod in_process;
 mod message;
 mod relay;
 
-pub use broker::{Broker, BrokerError, PUBLISH_TIME, Receipt};
+pub use broker::{Broker, BrokerError, PUBLISH_TIME, Receipt, check_ack_timeout};
 pub use ekbatan_core::config::TopicError;
 pub use ekbatan_events::{EventSelection, RelaySender, RelayTerms, UndecodedEvent};
 pub use error::ConfiguredRelayError;

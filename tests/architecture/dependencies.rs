@@ -43,7 +43,7 @@ struct Licenses {
 }
 
 /// Packages whose manifest names no licence, and the licence in their file `LICENSE`.
-const UNNAMED: [(&str, &str); 1] = [("apalis-postgres", "MIT")];
+const UNNAMED: [(&str, &str, &str); 1] = [("apalis-postgres", "1.0.0", "MIT")];
 
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
@@ -51,7 +51,10 @@ impl Package {
     /// Why the workspace may not depend on it.
     fn objections(&self, policy: &Policy) -> Vec<String> {
         let mut objections = Vec::new();
-        let unnamed = || UNNAMED.iter().find(|(name, _)| *name == self.name).map(|known| known.1);
+        let is_this = |(name, version, _): &&(&str, &str, &str)| {
+            *name == self.name && *version == self.version
+        };
+        let unnamed = || UNNAMED.iter().find(is_this).map(|(_, _, license)| *license);
         match self.license.as_deref().or_else(unnamed) {
             None => objections.push("it names no licence".to_owned()),
             Some(license) if !is_acceptable(license, policy) => {

@@ -106,14 +106,14 @@ async fn an_exchange_whose_name_is_too_long_keeps_a_node_from_starting() {
 async fn a_connection_that_the_server_has_blocked_is_kept_and_nothing_is_sent_meanwhile() {
     let site = Arc::new(RabbitMqSite::start(Limits::default()).await);
     let scene = Scene::at(site.clone(), Dialect::Sqlite).await;
-    let broker = CountsOpenings::new(&site, Duration::from_secs(2));
+    let broker = CountsOpenings::new(&site, Duration::from_secs(5));
     scene.use_wallets(10, 4).await;
     let set_memory = async |of_all: &str| {
         site.server.control(&["set_vm_memory_high_watermark", of_all]).await.unwrap();
     };
     set_memory("0.00001").await;
     let _node = scene.node().relay(broker.relay()).start().await.unwrap();
-    until("it was tried several times", async || broker.openings() >= 5).await;
+    until("it was tried several times", async || broker.openings() >= 3).await;
     let connections = site.server.control(&["list_connections", "name"]).await.unwrap();
     assert_eq!(connections.lines().filter(|line| line.contains("->")).count(), 1, "{connections}");
 

@@ -120,7 +120,8 @@ pub(crate) async fn stored_events(
     let syntax = database.driver.syntax();
     let size = syntax.bytes_of_payload();
     let read = |column: &ColumnDef| match (column.name, longest) {
-        ("payload_bytes", _) => size.to_owned(),
+        ("payload_bytes", None) => "0".to_owned(),
+        ("payload_bytes", Some(_)) => size.to_owned(),
         ("payload", Some(longest)) => format!("CASE WHEN {size} <= {longest} THEN payload END"),
         (name, _) => name.to_owned(),
     };
