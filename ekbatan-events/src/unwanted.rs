@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(600);
 pub(crate) enum EventUse {
     /// It handles it.
     Handle,
-    /// It marks it as handled: the handler does not want it any more.
+    /// It marks the event as handled: the handler does not want it any more.
     End,
     /// It leaves it to other processes, which may be of a later release.
     Leave,

@@ -154,3 +154,19 @@ impl<B: Broker> AnyBroker for B {
         Broker::fence(self, lost).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_waited_for_half_as_long_as_a_call_at_most() {
+        for possible in [Duration::from_millis(1), PUBLISH_TIME] {
+            check_ack_timeout(possible).unwrap();
+        }
+        for impossible in [Duration::ZERO, PUBLISH_TIME + Duration::from_millis(1), Duration::MAX] {
+            let why = check_ack_timeout(impossible).unwrap_err().to_string();
+            assert!(why.contains("at most 30s, such as 10 s"), "{why}");
+        }
+    }
+}

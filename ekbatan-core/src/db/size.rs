@@ -138,7 +138,7 @@ impl SizeLimits {
         Ok(())
     }
 
-    /// The rows in parts, each of which a commit may have.
+    /// Divides rows into parts. One commit can write each part; a row that is too large by itself is a part of its own.
     pub(crate) fn parts(&self, rows: Vec<RowChange>) -> Vec<Vec<RowChange>> {
         let mut parts: Vec<Vec<RowChange>> = Vec::new();
         let mut total = 0;

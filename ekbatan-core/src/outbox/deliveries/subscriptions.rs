@@ -102,8 +102,8 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    /// Whether an event lacks the delivery that has those of a generation. One of generation 0 has none: who
-    /// committed it knew no handlers.
+    /// Whether an event lacks its delivery that has the deliveries of a generation. An event of generation 0 has
+    /// none at all, because its process knew no handlers.
     fn lacks(&self, generation: i64) -> bool {
         let had = self.retired.is_some_and(|retired| (1..retired).contains(&generation));
         generation < self.since && !had
