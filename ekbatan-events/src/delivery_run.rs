@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, Subscriptions};
@@ -41,8 +42,8 @@ pub(crate) enum End {
     Lost,
     /// It is not handled, which is no fault of its own: it is given back.
     GivenBack,
-    /// It is left to other processes, and waits until then.
-    Left { until: DateTime<Utc> },
+    /// It is left to other processes, and waits for this pause, until then.
+    Left { pause: Duration, until: DateTime<Utc> },
     /// The delivery waits until then; `None`: it is parked.
     Failed { until: Option<DateTime<Utc>> },
 }
@@ -307,19 +308,15 @@ impl Runner {
         date: DateTime<Utc>,
     ) -> Result<End, EventsError> {
         let now = self.clock.now();
-        let until = now + left_for((now - date).to_std().unwrap_or_default());
+        let pause = left_for((now - date).to_std().unwrap_or_default());
+        let until = now + pause;
         let is_left = release_until(&self.deliveries, delivery.clone(), until).await?;
-        Ok(if is_left { End::Left { until } } else { End::Lost })
+        Ok(if is_left { End::Left { pause, until } } else { End::Lost })
     }
 
     /// The age at which the handler gives events up, if one of this date that has failed so many times
     /// has reached it.
-    fn too_old(
-        &self,
-        handler: &Handler,
-        date: DateTime<Utc>,
-        failures: u32,
-    ) -> Option<std::time::Duration> {
+    fn too_old(&self, handler: &Handler, date: DateTime<Utc>, failures: u32) -> Option<Duration> {
         let age = (self.clock.now() - date).to_std().unwrap_or_default();
         handler.options.age_to_give_up(failures).filter(|longest| age > *longest)
     }

@@ -32,9 +32,14 @@ struct Rest {
 impl Elsewhere {
     /// Leaves a stream alone, for longer than the last time if it was just looked at again.
     pub(crate) fn leave(&mut self, stream: StreamKey, now: Instant) {
+        let last = self.streams.get(&stream).filter(|last| now < last.until + LONGEST);
+        let length = last.map_or(SHORTEST, |last| (last.length * 2).min(LONGEST));
+        self.leave_for(stream, now, length);
+    }
+
+    /// Leaves a stream alone for this long.
+    pub(crate) fn leave_for(&mut self, stream: StreamKey, now: Instant, length: Duration) {
         self.streams.retain(|_, rest| now < rest.until + LONGEST);
-        let length =
-            self.streams.get(&stream).map_or(SHORTEST, |last| (last.length * 2).min(LONGEST));
         if self.streams.len() < MOST || self.streams.contains_key(&stream) {
             self.streams.insert(stream, Rest { until: now + length, length });
         }

@@ -120,6 +120,11 @@ impl Rounds {
         (claimed, is_busy)
     }
 
+    /// Lets rounds skip a stream for a while, because this process does not want its next event.
+    pub(crate) fn pass_over(&mut self, stream: StreamKey, length: Duration) {
+        self.elsewhere.leave_for(stream, Instant::now(), length);
+    }
+
     /// Lets the next rounds claim less, because one has failed.
     pub(crate) fn note_failure(&mut self) {
         self.divisor = (self.divisor * 2).min(MOST_PARTS);

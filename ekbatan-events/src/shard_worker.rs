@@ -33,6 +33,7 @@ use crate::relay_gates::RelayGates;
 use crate::rounds::{Polling, Rounds, unavailable};
 use crate::settings::Settings;
 use crate::streams::{Started, Streams};
+use crate::unwanted::passed_over_for;
 
 /// The time after which a round is given up.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
@@ -365,6 +366,9 @@ impl ShardWorker {
     ) -> Vec<GivenBack> {
         let Ended { ids, stream, handled, end, rest } = ended;
         let is_handled = matches!(end, End::Handled) && rest.is_empty();
+        if let (End::Left { pause, .. }, Some(stream)) = (&end, stream) {
+            work.rounds.pass_over(stream, passed_over_for(*pause));
+        }
         if !is_handled {
             work.rounds.failed_meanwhile.extend(stream);
         }
@@ -384,7 +388,7 @@ impl ShardWorker {
         }
         let until = match end {
             End::Failed { until } => until,
-            End::Left { until } => Some(until),
+            End::Left { until, .. } => Some(until),
             _ => None,
         };
         behind.into_iter().map(|delivery| (delivery, until)).collect()

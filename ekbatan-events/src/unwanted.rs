@@ -10,12 +10,15 @@ use ekbatan_core::__private::deliveries::{StoredEvent, Subscriptions};
 
 use crate::handler_set::Handler;
 
-/// For how long an event is left to other processes. Each time, one that wants it may get it first.
+/// For how long an event that is left waits at least, before any process may claim it.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// For how long it is left at most. Where no process is left that wants it, many of them must not keep a
-/// node busy.
+/// For how long at most. Where no process is left that wants it, many of them must not keep a node busy.
 const LONGEST: Duration = Duration::from_secs(600);
+
+/// By how much longer the process that has left it passes its stream over: it must not claim it again before
+/// others have had the time to.
+const PASSED_OVER: u32 = 4;
 
 /// What a process does with an event that it has claimed for a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +58,26 @@ impl EventUse {
     }
 }
 
-/// For how long an event of this age is left to others. The pause grows with the age.
+/// For how long an event of this age waits that is left to others. The pause grows with the age, and slowly,
+/// because several processes may leave it in turn before one comes that wants it.
 pub(crate) fn left_for(age: Duration) -> Duration {
-    age.clamp(SHORTEST, LONGEST)
+    (age / 4).clamp(SHORTEST, LONGEST)
+}
+
+/// For how long a process passes the stream of an event over that it has left for this pause.
+pub(crate) fn passed_over_for(pause: Duration) -> Duration {
+    (PASSED_OVER * pause).min(LONGEST + SHORTEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_passes_over_for_longer_than_the_event_waits() {
+        for age in [0, 1, 60, 3_600, 86_400] {
+            let pause = left_for(Duration::from_secs(age));
+            assert!(passed_over_for(pause) > pause, "{age} s");
+        }
+    }
 }
