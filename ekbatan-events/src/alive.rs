@@ -5,23 +5,37 @@
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 /// The time after which others may take over what a node has claimed, unless it is renewed.
 #[derive(Clone)]
-pub(crate) struct Alive(watch::Receiver<Instant>);
+pub(crate) struct Alive(watch::Receiver<Life>);
+
+/// The identity under which a node lives, and until when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Life {
+    pub(crate) node: Uuid,
+    pub(crate) until: Instant,
+}
 
 impl Alive {
-    pub(crate) fn until(until: Instant) -> (watch::Sender<Instant>, Self) {
-        let (sender, receiver) = watch::channel(until);
+    pub(crate) fn of(life: Life) -> (watch::Sender<Life>, Self) {
+        let (sender, receiver) = watch::channel(life);
         (sender, Self(receiver))
     }
 
     pub(crate) fn ends(&self) -> Instant {
-        *self.0.borrow()
+        self.0.borrow().until
+    }
+
+    /// Whether what a node has claimed under this identity may begin. After a node was lost it lives under
+    /// another one.
+    pub(crate) fn is_under(&self, node: Uuid) -> bool {
+        self.0.borrow().node == node && !self.is_over()
     }
 
     /// Whether nothing may begin. A process that was stopped finds this out before it is renewed.
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         Instant::now() >= self.ends()
     }
 
@@ -35,5 +49,23 @@ impl Alive {
         while !self.is_over() {
             tokio::time::sleep_until(self.ends()).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_was_claimed_under_an_earlier_identity_does_not_begin_after_a_renewal() {
+        let (lost, present) = (Uuid::now_v7(), Uuid::now_v7());
+        let (life, alive) = Alive::of(Life { node: lost, until: Instant::now() });
+        assert!(!alive.is_under(lost), "its time is over");
+        let until = Instant::now() + Duration::from_secs(3_600);
+        life.send_replace(Life { node: present, until });
+        assert!(alive.is_under(present));
+        assert!(!alive.is_under(lost), "others may have handled it");
     }
 }

@@ -199,7 +199,7 @@ impl Runner {
         }
         match event.whole(&self.shard).await {
             // Reading the event may have taken so long that others handle it by now.
-            Ok(_) if self.alive.is_over() => Ok(End::Lost),
+            Ok(_) if !self.alive.is_under(delivery.node) => Ok(End::Lost),
             Ok(Ok(event)) => self.run_once(handler, delivery, event).await,
             Ok(Err(why)) => {
                 handler.count(self.shard.identifier(), |counts| counts.failed += 1);

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::alive::Alive;
+use crate::alive::{Alive, Life};
 use crate::delivery_run::Runner;
 use crate::doorbell::NodeDoorbell;
 use crate::ending::{HandedBack, told_to_end};
@@ -235,7 +235,8 @@ impl NodeBuilder {
                 Membership::join(&databases, &shard, &settings.name, clock.now(), settings.lease);
             let membership = joining.await.map_err(failed)?;
             let (identity, known) = watch::channel(Some(membership.id()));
-            let (renewed, alive) = Alive::until(joined + settings.lease);
+            let (renewed, alive) =
+                Alive::of(Life { node: membership.id(), until: joined + settings.lease });
             let runner = Runner {
                 executor: executor.clone(),
                 clock,
@@ -378,7 +379,7 @@ struct Heart {
     settings: Settings,
     identity: watch::Sender<Option<Uuid>>,
     /// Until when others do not take the node for dead.
-    alive: watch::Sender<Instant>,
+    alive: watch::Sender<Life>,
     leaving: watch::Receiver<bool>,
     /// How often operators had changed the states of subscriptions when they were read.
     states: Option<i64>,
@@ -450,7 +451,8 @@ impl Heart {
 
     /// Lets the worker begin runs for as long as others do not take the node for dead.
     fn revive(&self, renewed: Instant, membership: &Membership) {
-        self.alive.send_replace(renewed + self.settings.lease);
+        let until = renewed + self.settings.lease;
+        self.alive.send_replace(Life { node: membership.id(), until });
         self.set_identity(Some(membership.id()));
     }
 

@@ -44,7 +44,7 @@ impl Runner {
     /// Runs the handler of claimed deliveries to its end.
     pub(crate) async fn run_all(self, mut claimed: Vec<Claimed>) -> EndedRun {
         // The threads of this process may have been busy, or stopped, since the run was handed out.
-        if self.alive.is_over() {
+        if claimed.first().is_some_and(|first| !self.alive.is_under(first.delivery.node)) {
             return EndedRun::not_begun(claimed);
         }
         let relay = claimed.first().and_then(|first| first.handler.relay().cloned());
@@ -190,7 +190,7 @@ impl Runner {
         events: &[UndecodedEvent],
     ) -> Vec<SentEvent> {
         // Reading the events may have taken so long that others send them by now.
-        if events.is_empty() || self.alive.is_over() {
+        if events.is_empty() || !self.alive.is_under(node) {
             return vec![SentEvent::NotSent; events.len()];
         }
         let sender = RelaySender::new(handler.name, self.shard.identifier(), node);

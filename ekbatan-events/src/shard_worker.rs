@@ -98,7 +98,7 @@ impl ShardWorker {
             self.arrive(&mut work).await;
             // Without an identity, and once its time is over, a node waits for what is under way.
             let stop = *self.stop.borrow_and_update();
-            let is_alive = work.identity.is_some() && !self.alive.is_over();
+            let is_alive = work.identity.is_some_and(|node| self.alive.is_under(node));
             let (wakes, has_time) = match stop {
                 Stop::No => {
                     if is_alive {

@@ -310,7 +310,7 @@ async fn a_failed_call_is_tried_again_and_given_up(scene: &Scene) {
 async fn a_call_waits_for_its_time(scene: &Scene) {
     let _node = start(&scene.executor, PostEntry).await;
     let delayed = |number, after| Step { number, after: Some(after), ..Step::default() };
-    let later = Duration::from_millis(400);
+    let later = Duration::from_secs(2);
     let steps = vec![
         delayed(1, Duration::from_secs(24 * 60 * 60)),
         delayed(2, later),

@@ -91,9 +91,9 @@ async fn a_node_renews_itself_while_its_pool_is_used_up(scene: &Scene) {
     }
     let is_used_up = || databases.pool_status(Route::Primary).holders.len() >= CONNECTIONS;
     until("all connections are held", async || is_used_up()).await;
-    // Another process deletes nodes that it does not see renewed for as long as the lease.
+    // Another process deletes nodes that it does not see renewed for as long as its own lease.
     let other = scene.open_again().await;
-    let _other = node(&other).lease(lease).start().await.unwrap();
+    let _other = node(&other).lease(lease * 3).start().await.unwrap();
     let nodes = scene.scratch.eventlog("nodes");
     let version = async || {
         let tail = format!("FROM {nodes} ORDER BY started");
@@ -102,7 +102,7 @@ async fn a_node_renews_itself_while_its_pool_is_used_up(scene: &Scene) {
         (rows[0][0].clone(), version)
     };
     let (id, before) = version().await;
-    until("it was renewed for two leases", async || version().await.1 >= before + 12).await;
+    until("it was renewed for two leases", async || version().await.1 >= before + 40).await;
     assert_eq!(version().await.0, id, "it is the same node");
     over.send_replace(true);
     while let Some(read) = readers.join_next().await {

@@ -342,7 +342,7 @@ async fn a_remote_call_is_on_the_shard_of_its_event() {
 /// The keys of the steps have their homes on all shards, and the deliveries are on one.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_steps_stay_as_long_as_a_delivery_on_another_shard() {
-    const TICKETS: usize = 20;
+    const TICKETS: usize = 60;
     let (executor, _, scratches) = three_shards().await;
     let options = HandlerOptions::default().max_attempts(1);
     let node = crate::scene::node(&executor).handler_with(ConfirmInStep, options);

@@ -103,8 +103,8 @@ async fn all_that_a_lost_node_held_is_taken_over_at_once(scene: &Scene) {
     let deliveries = scene.scratch.eventlog("deliveries");
     let claimed = format!("UPDATE {deliveries} SET state = 'CLAIMED', node = '{lost}'");
     scene.scratch.execute(&claimed).await;
-    // It raises its version with each beat of its heart, every second.
-    let node = scene.node().lease(Duration::from_secs(5));
+    // It raises its version with each beat of its heart, every four seconds.
+    let node = scene.node().lease(Duration::from_secs(20));
     let _node = node.handler_with(Ledger::posting(), quick()).start().await.unwrap();
     let columns = [
         format!("(SELECT count(*) FROM {deliveries} WHERE node = '{lost}')"),

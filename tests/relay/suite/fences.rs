@@ -198,14 +198,14 @@ async fn a_fence_that_takes_longer_than_a_heartbeat_goes_on() {
     let (scene, fencing, _node) = takes_over(false).await;
     let began = renewals(&scene).await;
     until("several heartbeats", async || renewals(&scene).await >= began + 3).await;
+    assert_eq!(fencing.requests.load(Ordering::SeqCst), 1, "it was not begun anew");
     fencing.answer.notify_one();
     assert_in_order(&scene.until_received(1).await, 1, 1);
-    assert_eq!(fencing.requests.load(Ordering::SeqCst), 1, "it was not begun anew");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fence_that_panics_is_tried_again() {
     let (scene, fencing, _node) = takes_over(true).await;
     assert_in_order(&scene.until_received(1).await, 1, 1);
-    assert_eq!(fencing.requests.load(Ordering::SeqCst), 2);
+    assert!(fencing.requests.load(Ordering::SeqCst) >= 2);
 }
