@@ -1,7 +1,7 @@
 //! The errors that callers get when the server fails, and waits that leave nothing at the server.
 
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ekbatan::lock::{LockError, LockKey, WithLockError};
 use ekbatan::prelude::*;
@@ -103,7 +103,10 @@ async fn interrupted_waits_keep_no_lock(kind: Kind) {
                     if let Some(lease) = taken {
                         granted += 1;
                         tokio::time::sleep(Duration::from_micros(random.u64(..300))).await;
-                        assert!(lease.release().await);
+                        // An answer that comes too late is none.
+                        let asked = Instant::now();
+                        let is_released = lease.release().await;
+                        assert!(is_released || asked.elapsed() >= kind.answer_timeout());
                     }
                 }
                 (granted, locks)

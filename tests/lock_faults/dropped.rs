@@ -58,7 +58,7 @@ async fn dropped_callers_leave_nothing_and_break_no_order(kind: Kind) {
             let answer = depositor.deposit(&account.to_string(), options, true, None).await;
             assert_eq!(answer, Some(Answer::Committed));
             let key = LockKey::named(&account.to_string());
-            until("the key is free", async || locks.inspect(&key).await.unwrap().is_none()).await;
+            until("the key is free", async || matches!(locks.inspect(&key).await, Ok(None))).await;
         }
     }
     one.close().await;

@@ -165,10 +165,7 @@ async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
             0 => HOLD.mul_f64(1.0 + random.f64()),
             _ => Duration::from_millis(random.u64(..40)),
         };
-        // A killed process hands nothing on.
-        if fault != Fault::Killed {
-            scene.record.lock().unwrap().faults.push(now());
-        }
+        let from = now();
         match fault {
             Fault::Killed => {
                 scene.workers.remove(process).kill();
@@ -189,6 +186,10 @@ async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
                 proxy.resume();
             }
         }
+        // A killed process hands nothing on.
+        if fault != Fault::Killed {
+            scene.record.lock().unwrap().faults.push(from..=now());
+        }
         scene.all_make_progress().await;
         let (count, took) = suffered.entry(fault).or_default();
         *count += 1;
@@ -202,7 +203,7 @@ async fn only_the_last_holder_commits_whatever_fails(kind: Kind) {
 /// The connection is silent for longer than any provider waits for an answer.
 async fn a_silent_connection_is_given_up(kind: Kind) {
     let mut scene = Scene::on(LockServer::shared(kind).await, kind).await;
-    scene.record.lock().unwrap().faults.push(now());
+    let from = now();
     scene.proxies[0].stall();
     tokio::time::sleep(kind.answer_timeout() + Duration::from_secs(3)).await;
     if kind.expires() {
@@ -211,6 +212,7 @@ async fn a_silent_connection_is_given_up(kind: Kind) {
         scene.workers[1].commits_after(still).await;
     }
     scene.proxies[0].resume();
+    scene.record.lock().unwrap().faults.push(from..=now());
     scene.all_make_progress().await;
     scene.end().await;
 }

@@ -5,6 +5,7 @@
 //! and one scan of the commits.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
@@ -55,9 +56,9 @@ pub struct History {
     /// When holders were certain that they held their leases.
     pub holds: Vec<Hold>,
     pub forces: Vec<ForceCall>,
-    /// When faults began that end grants of which their holders learn later, if at all: sessions
-    /// that are ended, servers that are killed, connections that go silent.
-    pub faults: Vec<u64>,
+    /// When faults happened that end grants of which their holders learn later, if at all: sessions
+    /// that are ended, servers that are killed, connections that go silent. Each fell somewhere within its time.
+    pub faults: Vec<RangeInclusive<u64>>,
     /// Whether ending one lease of a process by force may end all of them.
     pub force_ends_sessions: bool,
     /// Errors that callers got, and answers that contradict each other.
@@ -142,7 +143,10 @@ impl History {
     /// server had ended: by force, or by a fault since the grant was requested.
     fn may_be_handed_on_late(&self, grant: &Grant, taken: &HashMap<(&str, i64), u64>) -> bool {
         let requested = taken.get(&grant.of_server()).copied().unwrap_or_default();
-        let fault = || self.faults.iter().any(|at| (requested..=grant.received).contains(at));
+        let overlaps = |fault: &RangeInclusive<u64>| {
+            *fault.start() <= grant.received && *fault.end() >= requested
+        };
+        let fault = || self.faults.iter().any(overlaps);
         is_handed_on(grant.token)
             && (may_have_ended(&self.forces, &grant.key, grant.received) || fault())
     }
@@ -254,13 +258,15 @@ mod tests {
     /// The server's grant 1 was requested at 10, and grant 2 was received elsewhere at 30.
     #[test]
     fn a_fault_excuses_only_a_grant_from_before_it_that_is_handed_on() {
-        let check = |token: i64, fault: u64| {
+        let check = |token: i64, fault: RangeInclusive<u64>| {
             let grants = vec![grant(1 << 16, 10, 15), grant(2 << 16, 20, 30), grant(token, 35, 40)];
             History { grants, faults: vec![fault], ..History::default() }.check()
         };
         let handed_on = (1 << 16) + 1;
-        check(handed_on, 20).unwrap();
-        for (token, fault) in [(handed_on, 9), (handed_on, 41), (0, 20)] {
+        for fault in [20..=20, 5..=10, 40..=45, 5..=45] {
+            check(handed_on, fault).unwrap();
+        }
+        for (token, fault) in [(handed_on, 8..=9), (handed_on, 41..=42), (0, 20..=20)] {
             let fell = Broken::TokenFell { key: "k".to_owned(), before: 2 << 16, token };
             assert_eq!(check(token, fault), Err(fell));
         }

@@ -28,8 +28,8 @@ on_providers! {
 /// after which the server ends any silent session of MySQL.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// So long that the worker has read before it has to release the key.
-const HOLD: Duration = Duration::from_secs(2);
+/// So long that the worker stands still before it has to release the key.
+const HOLD: Duration = Duration::from_secs(8);
 
 async fn the_key_of_a_process_that_stands_still_gets_free(kind: Kind) {
     let (server, ledger) = (LockServer::shared(kind).await, Ledger::create().await);

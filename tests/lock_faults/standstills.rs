@@ -34,13 +34,14 @@ async fn no_money_is_lost_however_often_a_holder_stands_still(kind: Kind) {
     while begun.elapsed() < lasts {
         let (stopped, other) = if standstills % 2 == 0 { (0, 1) } else { (1, 0) };
         tokio::time::sleep(Duration::from_micros(random.u64(..20_000))).await;
-        record.lock().unwrap().faults.push(now());
+        let from = now();
         workers[stopped].freeze();
         // Its keys are free after its hold, and the other one gets them.
         tokio::time::sleep(HOLD + HOLD / 2).await;
         let while_stopped = now();
         workers[other].commits_after(while_stopped).await;
         workers[stopped].thaw();
+        record.lock().unwrap().faults.push(from..=now());
         standstills += 1;
         let after = now();
         workers[stopped].commits_after(after).await;

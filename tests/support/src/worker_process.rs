@@ -117,8 +117,14 @@ impl<R: DeserializeOwned + Send + 'static> WorkerProcess<R> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.id())).unwrap();
         threads.into_iter().all(|thread| {
             // A thread that has just ended has no file; then all threads are checked again.
-            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat"));
-            stat.is_ok_and(|stat| stat.rsplit(')').next().unwrap().trim_start().starts_with('T'))
+            let thread = thread.unwrap();
+            let stat = std::fs::read_to_string(thread.path().join("stat"));
+            stat.is_ok_and(|stat| {
+                let state = stat.rsplit(')').next().unwrap().trim_start();
+                let is_first = thread.file_name() == *self.id().to_string();
+                assert!(!(is_first && state.starts_with('Z')), "the process has ended: {stat}");
+                state.starts_with('T')
+            })
         })
     }
 
