@@ -24,7 +24,7 @@ use crate::leases::{self, Leases};
 use crate::listing::list;
 use crate::names::EtcdNames;
 use crate::places::{Entered, PLACE, Places, Waiting};
-use crate::queue::{Look, Place, Queue};
+use crate::queue::{Look, Made, Place, Queue};
 use crate::safety;
 use crate::spare_leases::SpareLeases;
 use crate::watches::Watches;
@@ -106,9 +106,9 @@ impl EtcdBackend {
     async fn enter(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         let (owner, lease) = (request.owner, leases::of_waiter(request.owner));
         let until = self.leases.grant(lease, seconds(PLACE)).await?;
-        let (created, is_first) = self.queue.enter(key, owner, &request.holder, lease).await?;
-        if is_first {
-            let grant = Grant { owner, token: self.queue.token(created) };
+        let Made { created, token } = self.queue.enter(key, owner, &request.holder, lease).await?;
+        if let Some(token) = token {
+            let grant = Grant { owner, token };
             return Ok(Attempt::HandedOver(HandOver { grant, until }));
         }
         self.places.entered(owner, Entered { created, lease, until });

@@ -1,13 +1,13 @@
 //! Listing the keys that are held.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use ekbatan_lock::{BackendError, Holder};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use crate::leases::Leases;
-use crate::messages::KeyValue;
-use crate::queue::Queue;
+use crate::queue::{Place, Queue};
 
 /// How many places the server is asked for at a time.
 const PAGE: i64 = 1_000;
@@ -26,12 +26,9 @@ pub(crate) async fn list(
     for prefix in prefixes {
         first_places(queue, prefix, most, &mut firsts).await?;
     }
-    let held = firsts.into_iter().take(most).filter_map(|(key, found)| {
-        let place = queue.place(found)?;
-        Some(async move {
-            let remaining = leases.remaining(place.lease).await?;
-            Ok((key, place.holder().remaining(Some(remaining))))
-        })
+    let held = firsts.into_iter().take(most).map(|(key, place)| async move {
+        let remaining = leases.remaining(place.lease).await?;
+        Ok((key, place.holder().remaining(Some(remaining))))
     });
     stream::iter(held).buffered(AT_A_TIME).try_collect().await
 }
@@ -41,26 +38,25 @@ async fn first_places(
     queue: &Queue,
     prefix: &str,
     most: usize,
-    firsts: &mut BTreeMap<String, KeyValue>,
+    firsts: &mut BTreeMap<String, Place>,
 ) -> Result<(), BackendError> {
     let folder = queue.names().locks(prefix);
     let mut from = folder.first;
     loop {
-        let (places, more) = queue.page(from, folder.end.clone(), PAGE).await?;
-        let Some(last) = places.last().map(|place| place.key.clone()) else { return Ok(()) };
-        for place in places {
-            let Some((key, _)) = queue.names().read(&place.key) else { continue };
-            let first = firsts.entry(key).or_insert_with(|| place.clone());
-            if place.create_revision < first.create_revision {
-                *first = place;
+        let page = queue.page(from, folder.end.clone(), PAGE).await?;
+        for (key, place) in page.places {
+            match firsts.entry(key) {
+                Entry::Vacant(none) => drop(none.insert(place)),
+                Entry::Occupied(mut first) if place.token < first.get().token => {
+                    first.insert(place);
+                }
+                Entry::Occupied(_) => {}
             }
         }
         // The places of a key follow each other, so all but the last key are complete.
-        if !more || firsts.len() > most {
-            return Ok(());
+        match page.rest {
+            Some(rest) if firsts.len() <= most => from = rest,
+            _ => return Ok(()),
         }
-        // The next name that there can be.
-        from = last;
-        from.push(0);
     }
 }

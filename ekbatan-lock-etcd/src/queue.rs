@@ -14,7 +14,7 @@ use ekbatan_lock::{BackendError, Grant, Holder};
 use uuid::Uuid;
 
 use self::epoch::Epoch;
-use self::transaction::Transaction;
+use self::transaction::{Answer, Transaction};
 use crate::answer::Effect;
 use crate::client::Client;
 use crate::messages::KeyValue;
@@ -51,6 +51,22 @@ pub(crate) enum Look {
     Gone,
 }
 
+/// A part of the places of a namespace.
+pub(crate) struct Page {
+    /// Each with its key, in the order of their names.
+    pub(crate) places: Vec<(String, Place)>,
+    /// The name from which on there are more.
+    pub(crate) rest: Option<Vec<u8>>,
+}
+
+/// A place that was made.
+pub(crate) struct Made {
+    /// The revision at which it was made.
+    pub(crate) created: i64,
+    /// The token of the grant, if the place is the first.
+    pub(crate) token: Option<i64>,
+}
+
 /// A place that was removed.
 pub(crate) struct Left {
     /// The lease that it had.
@@ -75,7 +91,7 @@ impl Queue {
     pub(crate) async fn first(&self, key: &str) -> Result<Option<Place>, BackendError> {
         let asked = Transaction::new().first(&self.names.places(key));
         let mut answer = self.epoch.send(asked, Effect::None).await?;
-        Ok(answer.keys()?.pop().and_then(|found| self.place(found)))
+        Ok(answer.keys()?.pop().and_then(|found| self.place(found, &answer)))
     }
 
     /// Takes the first place of a key if there is none. Returns the token, or `None`.
@@ -93,22 +109,21 @@ impl Queue {
             .otherwise(Transaction::new().first(&places));
         let mut answer = self.epoch.send(taken, Effect::Possible).await?;
         if answer.succeeded {
-            return Ok(Some(self.epoch.token(answer.revision)));
+            return Ok(Some(answer.token(answer.revision)));
         }
         // If it was sent twice, the first may be our own.
-        let first = answer.keys()?.pop().and_then(|found| self.place(found));
+        let first = answer.keys()?.pop().and_then(|found| self.place(found, &answer));
         Ok(first.filter(|first| first.owner == owner).map(|first| first.token))
     }
 
-    /// Takes the last place of a key, unless this acquisition has one. Returns the place, and
-    /// whether it is the first.
+    /// Takes the last place of a key, unless this acquisition has one.
     pub(crate) async fn enter(
         &self,
         key: &str,
         owner: Uuid,
         holder: &str,
         lease: i64,
-    ) -> Result<(i64, bool), BackendError> {
+    ) -> Result<Made, BackendError> {
         let (places, place) = (self.names.places(key), self.names.place(key, owner));
         let entered = Transaction::new()
             .if_created(&place, 0)
@@ -124,12 +139,8 @@ impl Queue {
         let own =
             own.ok_or_else(|| BackendError::in_doubt("etcd: a place that was made is gone"))?;
         let is_first = first.is_some_and(|first| first.key == own.key);
-        Ok((own.create_revision, is_first))
-    }
-
-    /// The token of a place.
-    pub(crate) fn token(&self, created: i64) -> i64 {
-        self.epoch.token(created)
+        let created = own.create_revision;
+        Ok(Made { created, token: is_first.then(|| answer.token(created)) })
     }
 
     /// What a waiter with this place has to wait for.
@@ -146,7 +157,7 @@ impl Queue {
         let before = answer.keys()?.pop();
         Ok(match (own, before) {
             (None, _) => Look::Gone,
-            (Some(_), None) => Look::First { token: self.epoch.token(created) },
+            (Some(_), None) => Look::First { token: answer.token(created) },
             (Some(_), Some(before)) => {
                 Look::Behind { place: before.key, revision: answer.revision }
             }
@@ -229,21 +240,33 @@ impl Queue {
         from: Vec<u8>,
         end: Vec<u8>,
         most: i64,
-    ) -> Result<(Vec<KeyValue>, bool), BackendError> {
-        let mut answer =
-            self.epoch.send(Transaction::new().page(from, end, most), Effect::None).await?;
-        answer.page()
+    ) -> Result<Page, BackendError> {
+        let asked = Transaction::new().page(from, end, most);
+        let mut answer = self.epoch.send(asked, Effect::None).await?;
+        let (found, has_more) = answer.page()?;
+        let rest = found.last().filter(|_| has_more).map(|last| {
+            let mut next = last.key.clone();
+            next.push(0);
+            next
+        });
+        let places = found.into_iter().filter_map(|found| self.keyed_place(found, &answer));
+        Ok(Page { places: places.collect(), rest })
     }
 
-    /// The place of a key, or `None` if the key is none.
-    pub(crate) fn place(&self, found: KeyValue) -> Option<Place> {
-        let (_, owner) = self.names.read(&found.key)?;
-        Some(Place {
+    fn place(&self, found: KeyValue, answer: &Answer) -> Option<Place> {
+        self.keyed_place(found, answer).map(|(_, place)| place)
+    }
+
+    /// A place and its key, or `None` if the name is that of something else.
+    fn keyed_place(&self, found: KeyValue, answer: &Answer) -> Option<(String, Place)> {
+        let (key, owner) = self.names.read(&found.key)?;
+        let place = Place {
             owner,
             holder: String::from_utf8_lossy(&found.value).into_owned(),
-            token: self.epoch.token(found.create_revision),
+            token: answer.token(found.create_revision),
             lease: found.lease,
-        })
+        };
+        Some((key, place))
     }
 
     fn created(&self, grant: &Grant) -> i64 {

@@ -34,10 +34,6 @@ impl Epoch {
         Self { client, key, value: AtomicI64::new(0), seen: AtomicI64::new(0) }
     }
 
-    pub(super) fn token(&self, revision: i64) -> i64 {
-        self.value().saturating_add(revision)
-    }
-
     /// The revision of a token.
     pub(super) fn revision(&self, token: i64) -> i64 {
         token.saturating_sub(self.value())
@@ -47,7 +43,8 @@ impl Epoch {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Sends a transaction, and notes the epoch in its answer.
+    /// Sends a transaction, and notes the epoch in its answer. The answer keeps it: one that comes late from a
+    /// server that has lost its data since is no measure for the answers of the next.
     pub(super) async fn send(
         &self,
         asked: Transaction,
@@ -56,18 +53,18 @@ impl Epoch {
         let before = self.seen.load(Ordering::Acquire);
         let mut answer = asked.send(&self.client, &self.key, effect).await?;
         let found = answer.keys()?.pop();
-        self.note(found, answer.revision, before).await?;
+        answer.epoch = self.note(found, answer.revision, before).await?;
         Ok(answer)
     }
 
-    /// Notes the epoch that an answer names. Makes one if the server has none, and a new one if
+    /// Notes the epoch that an answer names, and returns it. Makes one if the server has none, and a new one if
     /// the server's data is older than before.
     async fn note(
         &self,
         found: Option<KeyValue>,
         revision: i64,
         seen_before: i64,
-    ) -> Result<(), BackendError> {
+    ) -> Result<i64, BackendError> {
         let Some(found) = found else {
             self.seen.store(revision, Ordering::Release);
             return self.make().await;
@@ -86,16 +83,16 @@ impl Epoch {
         }
         self.value.store(value, Ordering::Release);
         self.seen.fetch_max(revision, Ordering::AcqRel);
-        Ok(())
+        Ok(value)
     }
 
-    /// Makes the epoch, unless there is one.
-    pub(super) async fn make(&self) -> Result<(), BackendError> {
+    /// Makes the epoch, unless there is one. Returns the one there is.
+    pub(super) async fn make(&self) -> Result<i64, BackendError> {
         self.write(0, now()).await
     }
 
-    /// Writes the epoch if it was last written at this revision, and notes the one there is.
-    async fn write(&self, modified: i64, value: i64) -> Result<(), BackendError> {
+    /// Writes the epoch if it was last written at this revision. Notes and returns the one there is.
+    async fn write(&self, modified: i64, value: i64) -> Result<i64, BackendError> {
         let key = &self.key;
         let written = Transaction::new()
             .if_modified(key, modified)
@@ -112,9 +109,10 @@ impl Epoch {
         let found = found.ok_or_else(|| {
             BackendError::unavailable("etcd: the number that tokens are counted from was removed")
         })?;
-        self.value.store(value_of(&found)?, Ordering::Release);
+        let value = value_of(&found)?;
+        self.value.store(value, Ordering::Release);
         self.seen.fetch_max(answer.revision, Ordering::AcqRel);
-        Ok(())
+        Ok(value)
     }
 }
 

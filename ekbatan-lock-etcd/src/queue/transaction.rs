@@ -28,6 +28,8 @@ pub(super) struct Answer {
     pub(super) succeeded: bool,
     /// The revision of the server's data afterwards.
     pub(super) revision: i64,
+    /// The number that tokens of these data are counted from; zero until it is read from the answer.
+    pub(super) epoch: i64,
     responses: VecDeque<Response>,
 }
 
@@ -161,7 +163,7 @@ impl Transaction {
         let answer: TxnResponse = answer.map_err(|error| error.of(effect))?;
         let responses = answer.responses.into_iter().filter_map(|it| it.response).collect();
         let revision = answer.header.map_or(0, |header| header.revision);
-        Ok(Answer { succeeded: answer.succeeded, revision, responses })
+        Ok(Answer { succeeded: answer.succeeded, revision, epoch: 0, responses })
     }
 }
 
@@ -170,6 +172,11 @@ fn range(folder: &Folder) -> RangeRequest {
 }
 
 impl Answer {
+    /// The token of a place that was made at a revision.
+    pub(super) fn token(&self, created: i64) -> i64 {
+        self.epoch.saturating_add(created)
+    }
+
     fn range(&mut self) -> Result<RangeResponse, BackendError> {
         match self.responses.pop_front() {
             Some(Response::Range(range)) => Ok(range),
