@@ -10,7 +10,7 @@
 //! application sees; `handler_set`; `alive`, `fences`, `membership` and `registration`, the rows of nodes and
 //! subscriptions; `retention` and `settings`; `delivery_status`; `read_events`, `claimed`, `round_writes`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
-//! deliveries to those that may start; `unwanted`, `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `shard_worker`, `hand_back` and `node`; `operations`, `bulk`,
+//! deliveries to those that may start; `unwanted`, `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `heart`, `shard_worker`, `hand_back` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -35,6 +35,7 @@ mod hand_back;
 mod handler;
 mod handler_operations;
 mod handler_set;
+mod heart;
 mod held_sizes;
 mod intervention;
 mod look_from;

@@ -5,22 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ekbatan_core::__private::deliveries::DeliveryHub;
 use ekbatan_core::action::{Action, ActionExecutor};
-use ekbatan_core::shard::{Databases, Shard};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::alive::{Alive, Life};
 use crate::delivery_run::Runner;
 use crate::doorbell::NodeDoorbell;
 use crate::ending::{HandedBack, told_to_end};
-use crate::error::{EventsError, StartError};
-use crate::fences::{FenceTasks, Fences};
+use crate::error::StartError;
+use crate::fences::FenceTasks;
 use crate::gauges::Gauges;
 use crate::handler_set::{Counts, Handler, HandlerSet};
+use crate::heart::Heart;
 use crate::marks::Marks;
 use crate::membership::Membership;
 use crate::registration::Registrar;
@@ -29,9 +27,6 @@ use crate::retention::Retention;
 use crate::settings::Settings;
 use crate::shard_worker::{ShardWorker, Stop};
 use crate::{EventHandler, HandledEvent, HandlerOptions};
-
-/// For how long at most a node that is drained deletes its row.
-const LONGEST_LEAVE: Duration = Duration::from_secs(5);
 
 /// For how long at most a node that is drained waits for what else it does, as its retention.
 const LONGEST_END: Duration = Duration::from_secs(10);
@@ -366,127 +361,5 @@ impl Node {
     pub async fn run_until_signal(self, grace: Duration) -> io::Result<HandedBack> {
         told_to_end().await?;
         Ok(self.drain(grace).await)
-    }
-}
-
-/// Keeps a node alive on one shard, and takes over from those that are not.
-struct Heart {
-    databases: Databases,
-    shard: Shard,
-    handlers: HandlerSet,
-    registrar: Registrar,
-    hub: Arc<DeliveryHub>,
-    settings: Settings,
-    identity: watch::Sender<Option<Uuid>>,
-    /// Until when others do not take the node for dead.
-    alive: watch::Sender<Life>,
-    leaving: watch::Receiver<bool>,
-    /// How often operators had changed the states of subscriptions when they were read.
-    states: Option<i64>,
-    fences: FenceTasks,
-}
-
-impl Heart {
-    /// `joined`: the time before the node was added.
-    async fn beat(mut self, mut membership: Membership, joined: Instant) {
-        let (mut leaving, lease) = (self.leaving.clone(), self.settings.lease);
-        tokio::select! {
-            () = self.live(&mut membership, joined) => {}
-            _ = leaving.wait_for(|leaving| *leaving) => {}
-        }
-        // After its lease, others delete the row in any case.
-        let leaving = tokio::time::timeout(LONGEST_LEAVE.min(lease), membership.leave());
-        let why = match leaving.await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(late) => late.to_string(),
-        };
-        tracing::warn!(error = why, "a node left its row behind; others delete it");
-    }
-
-    /// Renews the node, and looks at the others, for ever. `renewed`: the time before the last renewal.
-    async fn live(&mut self, membership: &mut Membership, mut renewed: Instant) {
-        let (lease, every) = (self.settings.lease, self.settings.lease / 5);
-        let mut begun = renewed;
-        loop {
-            // In time, also if the last renewal and the look at the others took long.
-            tokio::time::sleep_until((Instant::now() + every).min(begun + every * 4)).await;
-            begun = Instant::now();
-            // It may come late: nothing begins in the meantime.
-            match tokio::time::timeout_at(begun + lease, membership.renew()).await {
-                Ok(Ok(true)) => {
-                    renewed = begun;
-                    self.revive(renewed, membership);
-                }
-                Ok(Ok(false)) => {
-                    tracing::warn!(node = %membership.id(), shard = %self.shard.identifier(), "this node was silent for too long; others have taken over");
-                    self.set_identity(None);
-                    let joining = Instant::now();
-                    match self.join_again().await {
-                        Ok(joined) => {
-                            (*membership, renewed) = (joined, joining);
-                            self.revive(renewed, membership);
-                        }
-                        Err(error) => {
-                            tracing::warn!(%error, "the node could not join again; trying again")
-                        }
-                    }
-                }
-                Ok(Err(error)) => self.silent(renewed, &error),
-                Err(late) => self.silent(renewed, &late),
-            }
-            // Never for so long that this node is not renewed in time.
-            let longest = (begun + lease / 2).max(Instant::now() + every);
-            match tokio::time::timeout_at(longest, self.look_around(membership)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "the other nodes could not be looked at; trying again")
-                }
-                Err(late) => {
-                    tracing::debug!(%late, "the other nodes could not be looked at in time; trying again")
-                }
-            }
-        }
-    }
-
-    /// Lets the worker begin runs for as long as others do not take the node for dead.
-    fn revive(&self, renewed: Instant, membership: &Membership) {
-        let until = renewed + self.settings.lease;
-        self.alive.send_replace(Life { node: membership.id(), until });
-        self.set_identity(Some(membership.id()));
-    }
-
-    async fn join_again(&self) -> Result<Membership, EventsError> {
-        let Settings { name, lease, .. } = &self.settings;
-        let now = self.databases.clock().now();
-        Membership::join(&self.databases, &self.shard, name, now, *lease).await
-    }
-
-    /// What the node holds is forgotten once others may take it for dead.
-    fn silent(&self, renewed: Instant, error: &dyn std::error::Error) {
-        tracing::warn!(shard = %self.shard.identifier(), %error, "the node could not be renewed");
-        if renewed.elapsed() >= self.settings.lease {
-            self.set_identity(None);
-        }
-    }
-
-    fn set_identity(&self, identity: Option<Uuid>) {
-        self.identity.send_if_modified(|known| std::mem::replace(known, identity) != identity);
-    }
-
-    async fn look_around(&mut self, membership: &mut Membership) -> Result<(), EventsError> {
-        let known = self.hub.of(self.shard.identifier()).map(|of| of.generation());
-        let (generation, states) = self.registrar.versions().await?;
-        if known != Some(generation) || self.states != Some(states) {
-            let subscriptions = self.registrar.read().await?;
-            self.hub.set(self.shard.identifier(), Arc::new(subscriptions));
-            self.states = Some(states);
-        }
-        let fences = Fences {
-            handlers: self.handlers.clone(),
-            subscriptions: self.hub.of(self.shard.identifier()),
-            tasks: self.fences.clone(),
-        };
-        membership.clear_away(&fences, self.databases.clock().now()).await.map(drop)
     }
 }
