@@ -1,14 +1,19 @@
 //! The column types of MySQL and MariaDB: a value is stored unchanged or refused by name.
 
+use std::time::Duration;
+
+use ekbatan::action::Fence;
 use ekbatan::chrono::NaiveDate;
 use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use ekbatan::repository::{Direction, PageRequest, WriteError};
+use futures_util::future::try_join_all;
+use serde::{Deserialize, Serialize};
 use support::things::{Color, Settings, Thing, ThingState, quiet, thing};
 use support::{Dialect, TestDatabase};
 
-use crate::actions::run;
+use crate::actions::{Refused, run};
 
 on_every_database! {
     only mysql and mariadb:
@@ -20,6 +25,7 @@ on_every_database! {
     lossy_columns_are_named,
     pages_by_enum_return_every_row_once,
     both_timestamp_types_store_utc,
+    the_greatest_numbers_without_a_sign_are_read,
 }
 
 /// A node of a tree. Its table has a foreign key on itself.
@@ -248,5 +254,81 @@ async fn both_timestamp_types_store_utc(db: &TestDatabase) {
     match db.open_again().await.repository().add(New::new(late, ())).await.unwrap_err() {
         WriteError::Database(error) => assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Numbers of every width without a sign.
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "meters", name = "Meter")]
+struct Meter {
+    id: Id<Meter>,
+    tiny: u8,
+    /// Of a width that stands for a boolean elsewhere.
+    digit: i32,
+    small: u16,
+    medium: u32,
+    whole: u32,
+    filled: i64,
+    state: ThingState,
+}
+
+/// Reads a meter by its id.
+struct ReadMeter;
+
+#[derive(Serialize, Deserialize)]
+struct Wanted {
+    meter: Id<Meter>,
+}
+
+impl Action for ReadMeter {
+    const NAME: &'static str = "conformance.read_meter";
+    type Params = Wanted;
+    type Output = Stored<Meter>;
+    type Error = Refused;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Wanted,
+    ) -> Result<Stored<Meter>, Refused> {
+        ctx.get(params.meter).await.map_err(|_| Refused)
+    }
+}
+
+async fn the_greatest_numbers_without_a_sign_are_read(db: &TestDatabase) {
+    db.execute(
+        "CREATE TABLE meters (id char(36) NOT NULL PRIMARY KEY, tiny tinyint unsigned NOT NULL, \
+         digit tinyint(1) unsigned NOT NULL, small smallint unsigned NOT NULL, \
+         medium mediumint unsigned NOT NULL, whole int unsigned NOT NULL, \
+         filled int(10) unsigned zerofill NOT NULL, state varchar(24) NOT NULL, \
+         version bigint NOT NULL)",
+    )
+    .await;
+    let meters = db.databases.repository::<Meter>();
+    let meter = |whole, filled| {
+        let (tiny, digit, small, medium) = (u8::MAX, 255, u16::MAX, (1 << 24) - 1);
+        let (id, state) = (Id::new(), ThingState::Active);
+        New::new(Meter { id, tiny, digit, small, medium, whole, filled, state }, ())
+    };
+    let most = i64::from(u32::MAX);
+    let added = meters.add_all([meter(3_000_000_000, 7), meter(u32::MAX, most)]).await.unwrap();
+    let changed = added.into_iter().map(|meter| meter.apply(|_| ()));
+    let stored = meters.update_all(changed).await.unwrap();
+
+    // Reads of one moment may share a statement.
+    let found = try_join_all(stored.iter().map(|meter| meters.get(meter.id))).await.unwrap();
+    assert_eq!(found, stored);
+    let by_whole = PageRequest::first(1).order_by(Meter::WHOLE, Direction::Ascending);
+    let first = meters.page(by_whole).await.unwrap();
+    let second = meters.page(first.next.unwrap()).await.unwrap();
+    assert_eq!([first.rows, second.rows].concat(), stored);
+    assert_eq!(meters.find_where(Meter::FILLED.eq(most)).await.unwrap(), stored[1..]);
+
+    // The first read under a fence is sent as text.
+    let executor = db.executor().await;
+    let fence = Fence { key: "meters".into(), token: 1, remaining: Duration::from_secs(600) };
+    for meter in stored {
+        let call = executor.execute(&ReadMeter, Wanted { meter: meter.id }).fenced_by(&fence);
+        assert_eq!(call.await.unwrap(), meter);
     }
 }

@@ -3,7 +3,7 @@
 use chrono::{NaiveDate, NaiveDateTime};
 use rust_decimal::Decimal;
 use sqlx::mysql::MySqlRow;
-use sqlx::{Row, TypeInfo, ValueRef};
+use sqlx::{MySql, Row, Type, TypeInfo, ValueRef};
 use uuid::Uuid;
 
 use crate::db::DbError;
@@ -27,10 +27,18 @@ fn value(row: &MySqlRow, at: usize, ty: ValueType) -> Result<Value, String> {
     if raw.is_null() {
         return Ok(Value::Null);
     }
-    let name = raw.type_info().name().to_owned();
+    let of = raw.type_info();
+    let name = of.name().to_owned();
     let wrong = |e: sqlx::Error| format!("the database holds {name}: {e}");
     let text = || row.try_get_unchecked::<String, _>(at).map_err(wrong);
-    let integer = || row.try_get_unchecked::<i64, _>(at).map_err(wrong);
+    let integer = || {
+        if !<u64 as Type<MySql>>::compatible(&of) {
+            return row.try_get_unchecked::<i64, _>(at).map_err(wrong);
+        }
+        // A value has as many bytes as its column. sqlx reads the highest bit as the sign of an `i64`.
+        let number = row.try_get_unchecked::<u64, _>(at).map_err(wrong)?;
+        i64::try_from(number).map_err(|e| format!("the database holds {name} {number}: {e}"))
+    };
     Ok(match ty {
         ValueType::Bool => Value::Bool(integer()? != 0),
         ValueType::Int => Value::Int(integer()?),

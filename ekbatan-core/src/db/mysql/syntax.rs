@@ -104,7 +104,7 @@ impl Syntax for MySqlSyntax {
 
     fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String> {
         let mariadb = self.flavour == Flavour::MariaDb;
-        let unsigned = column.db_type.ends_with("unsigned");
+        let unsigned = column.db_type.contains("unsigned");
         let (fits, instead) = match (ty, base(column)) {
             (ValueType::Bool, "tinyint") => (true, ""),
             (ValueType::Bool, _) => (false, "boolean"),
@@ -235,6 +235,7 @@ mod tests {
             (MySql, "datetime(3)", ValueType::Timestamp, "datetime(6)"),
             (MySql, "datetime", ValueType::Timestamp, "datetime(6)"),
             (MySql, "bigint unsigned", ValueType::Int, "bigint"),
+            (MariaDb, "bigint(20) unsigned zerofill", ValueType::Int, "bigint"),
             (MySql, "float", ValueType::Float, "double"),
             (MySql, "varchar(36)", ValueType::Uuid, "char(36) or binary(16)"),
             (MariaDb, "varchar(36)", ValueType::Uuid, "uuid, char(36) or binary(16)"),
