@@ -13,6 +13,8 @@ on_every_database! {
     a_value_that_a_column_would_change_is_refused_by_name,
     timestamps_with_fewer_digits_are_named,
     an_enum_may_lie_outside_of_the_search_path,
+    a_decimal_is_read_exactly,
+    a_decimal_that_would_be_rounded_is_an_error,
 }
 
 #[derive(Debug, Clone, PartialEq, Entity)]
@@ -115,4 +117,67 @@ async fn an_enum_may_lie_outside_of_the_search_path(db: &TestDatabase) {
     );
     let found = tins.find_where(Tin::COLOR.is_in([Color::Red, Color::Green])).await.unwrap();
     assert_eq!(found.len(), 3);
+}
+
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "balances", name = "Balance")]
+struct Balance {
+    id: Id<Balance>,
+    amount: Decimal,
+    state: ThingState,
+}
+
+/// Stores an amount as other programs do.
+async fn a_balance(db: &TestDatabase, amount: &str) -> Id<Balance> {
+    let id = Id::<Balance>::new();
+    db.execute(&format!(
+        "CREATE TABLE IF NOT EXISTS balances (id uuid PRIMARY KEY, amount numeric NOT NULL, \
+         state varchar(24) NOT NULL, version bigint NOT NULL); \
+         INSERT INTO balances VALUES ('{}', '{amount}', 'ACTIVE', 1)",
+        id.uuid()
+    ))
+    .await;
+    id
+}
+
+async fn a_decimal_is_read_exactly(db: &TestDatabase) {
+    let zeros = "0".repeat(40);
+    let balances = db.databases.repository::<Balance>();
+    for (stored, read) in [
+        ("0", "0"),
+        ("0.00", "0"),
+        ("1.50", "1.50"),
+        ("-10000", "-10000"),
+        ("12345678.00012", "12345678.00012"),
+        ("79228162514264337593543950335", "79228162514264337593543950335"),
+        ("-7.9228162514264337593543950335", "-7.9228162514264337593543950335"),
+        ("0.0000000000000000000000000001", "0.0000000000000000000000000001"),
+        (&format!("-1.5{zeros}"), "-1.5000000000000000000000000000"),
+        (&format!("79228162514264337593543950335.{zeros}"), "79228162514264337593543950335"),
+    ] {
+        let id = a_balance(db, stored).await;
+        let balance = balances.get(id).await.unwrap();
+        assert_eq!(balance.amount.to_string(), read);
+        balances.update(balance.apply(|_| ())).await.unwrap();
+        let equal = format!("balances WHERE id = '{}' AND amount = '{stored}'", id.uuid());
+        assert_eq!(db.count(&equal).await, 1, "{stored}");
+    }
+}
+
+async fn a_decimal_that_would_be_rounded_is_an_error(db: &TestDatabase) {
+    let balances = db.databases.repository::<Balance>();
+    for stored in [
+        "99999999999.123456789012345678",
+        "79228162514264337593543950336",
+        "-0.00000000000000000000000000001",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+    ] {
+        let id = a_balance(db, stored).await;
+        let error = balances.get(id).await.unwrap_err();
+        assert_eq!(error.database_error().unwrap().kind(), DbErrorKind::Decode);
+        let text = error.to_string();
+        assert!(text.contains("`amount`") && text.contains(stored), "{text}");
+    }
 }

@@ -8,6 +8,7 @@ use sqlx::types::Json;
 use sqlx::{Arguments, Row, TypeInfo, ValueRef};
 use uuid::Uuid;
 
+use super::numeric::ExactDecimal;
 use super::range::check;
 use crate::db::{Arg, DbError, DbErrorKind};
 use crate::domain::{ColumnDef, Value, ValueType};
@@ -121,7 +122,7 @@ fn value(row: &PgRow, at: usize, ty: ValueType) -> Result<Value, sqlx::Error> {
         ValueType::Text => Value::Text(text(row, at)?),
         ValueType::Bytes => Value::Bytes(row.try_get(at)?),
         ValueType::Uuid => Value::Uuid(row.try_get(at)?),
-        ValueType::Decimal => Value::Decimal(row.try_get(at)?),
+        ValueType::Decimal => Value::Decimal(row.try_get::<ExactDecimal, _>(at)?.0),
         ValueType::Date if is_text => Value::Date(row.try_get_unchecked(at)?),
         ValueType::Date => {
             let days = row.try_get_unchecked::<i32, _>(at)?;

@@ -15,6 +15,7 @@ mod in_turn;
 mod literal;
 mod locked;
 mod look;
+mod numeric;
 mod planned_looks;
 mod range;
 mod rules;

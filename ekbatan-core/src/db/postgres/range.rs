@@ -98,7 +98,7 @@ fn is_single(float: f64) -> bool {
 }
 
 /// The first characters of a text, in quotes.
-fn beginning(text: &str) -> String {
+pub(super) fn beginning(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{:?}..", &text[..end]),
         None => format!("{text:?}"),
