@@ -1,8 +1,11 @@
 //! Columns that change their types while the application runs.
 
 use ekbatan::db::Transaction;
-use support::things::{Thing, quiet, thing};
+use ekbatan::prelude::*;
+use support::things::{THINGS, Thing, migrations, quiet, thing};
 use support::{Dialect, TestDatabase};
+
+use crate::actions::run;
 
 on_every_database! {
     only postgres and mysql and mariadb:
@@ -52,4 +55,40 @@ async fn a_transaction_after_the_change_reads_at_its_second_attempt(db: &TestDat
     let first = transactions.in_transaction(read).await;
     assert_eq!(first.is_ok(), db.dialect != Dialect::Postgres, "{first:?}");
     transactions.in_transaction(read).await.unwrap();
+}
+
+mod migrated {
+    use super::*;
+
+    on_every_database! { only postgres: commits_go_on_after_a_migration_made_a_text_an_enum }
+
+    /// There is one lane, which commits before and after the migration.
+    async fn commits_go_on_after_a_migration_made_a_text_an_enum(db: &TestDatabase) {
+        let databases = Databases::connect(&db.config().lanes(1).into()).await.unwrap();
+        let executor = THINGS.executor_on(&databases).await;
+        let things = databases.repository::<Thing>();
+        things.add_all(["a", "b"].map(|label| quiet(thing(label)))).await.unwrap();
+        let change = async || {
+            // Each row alone, and then both in one statement.
+            for thing in things.find_all().await.unwrap() {
+                let update = |ctx: &mut ActionContext<'_>| {
+                    Ok(ctx.plan().update(thing.clone().apply(|thing| thing.big -= 1)))
+                };
+                run(&executor, update).await.unwrap();
+            }
+            let found = things.find_all().await.unwrap().into_iter();
+            things
+                .update_all(found.map(|thing| thing.apply(|thing| thing.big -= 1)))
+                .await
+                .unwrap();
+        };
+        change().await;
+        let remarks = "CREATE TYPE remark AS ENUM ('a note'); \
+             ALTER TABLE things ALTER COLUMN note TYPE remark USING note::remark";
+        databases.migrate(&migrations().script(3, "remarks", remarks)).await.unwrap();
+        change().await;
+        let versions: Vec<i64> =
+            things.find_all().await.unwrap().iter().map(Stored::version).collect();
+        assert_eq!(versions, [5, 5]);
+    }
 }

@@ -121,8 +121,7 @@ impl PostgresConnection {
         change: &RowChange,
         record: &RowChange,
     ) -> Result<Result<(), CommitError>, DbError> {
-        let key = (change.table.table.key(), change.kind, record.table.table.key());
-        let sql = self.singles.entry(key).or_insert_with(|| single(change, record).into()).clone();
+        let sql = self.forms.single(change, record, single);
         let mut arguments = PgArguments::default();
         for row in [change, record] {
             for (position, column) in written(&row.table, row.kind) {

@@ -1,8 +1,6 @@
 //! One session on a PostgreSQL server.
 
 use std::any::Any;
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -17,21 +15,16 @@ use super::planned_looks::PlannedLooks;
 use crate::config::LONGEST_TIMEOUT;
 use crate::db::running::RunningTransaction;
 use crate::db::{
-    ActionId, ChangeKind, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind,
-    FenceRaise, Isolation, Nulls, Query, Rows, Rules, TableInfo, TransactionOptions,
+    ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
+    Isolation, Nulls, Query, Rows, Rules, TableInfo, TransactionOptions,
 };
-use crate::domain::{Table, TableKey};
-
-/// The table and kind of a change, and the table of its record.
-type SingleKey = (TableKey, ChangeKind, TableKey);
+use crate::domain::Table;
 
 pub(crate) struct PostgresConnection {
     pub(crate) inner: PgConnection,
     identity: String,
     pub(super) trips: u64,
-    /// Texts of the statements that commit one row and one record.
-    pub(super) singles: HashMap<SingleKey, Arc<str>>,
-    /// Texts of all other statements that commit.
+    /// Texts of the statements that commit.
     pub(super) forms: Forms,
     /// Whether `eventlog.read_under_fence` works on this connection; see `fence`.
     pub(super) fence_function_works: bool,
@@ -40,13 +33,11 @@ pub(crate) struct PostgresConnection {
 
 impl PostgresConnection {
     pub(super) fn new(inner: PgConnection, identity: String) -> Self {
-        let (singles, forms) = (HashMap::new(), Forms::default());
         Self {
             inner,
             identity,
             trips: 0,
-            singles,
-            forms,
+            forms: Forms::default(),
             fence_function_works: true,
             looks: PlannedLooks::default(),
         }

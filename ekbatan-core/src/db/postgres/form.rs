@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use crate::db::{ChangeKind, CommitBatch, ExpectedRow, TableInfo};
+use crate::db::{ChangeKind, CommitBatch, ExpectedRow, RowChange, TableInfo};
 use crate::domain::TableKey;
 
 /// How many groups a wide form may have. Every group costs time in every execution; more groups
@@ -62,6 +62,10 @@ pub(super) struct Group {
 }
 
 impl Group {
+    fn of(row: &RowChange) -> Self {
+        Self { table: row.table.clone(), role: row.kind.into() }
+    }
+
     /// The order in which groups lock their rows.
     pub(super) fn key(&self) -> (TableKey, Role) {
         (self.table.table.key(), self.role)
@@ -131,6 +135,8 @@ impl Form {
 pub(super) struct Forms {
     wide: Vec<Form>,
     texts: HashMap<Form, Arc<str>>,
+    /// The texts that write one row and its record.
+    singles: HashMap<[Group; 2], Arc<str>>,
 }
 
 impl Forms {
@@ -186,6 +192,25 @@ impl Forms {
         }
         let text: Arc<str> = build(form).into();
         self.texts.insert(form.clone(), text.clone());
+        text
+    }
+
+    /// The text that writes one row and its record, which `build` makes.
+    pub(super) fn single(
+        &mut self,
+        row: &RowChange,
+        record: &RowChange,
+        build: impl FnOnce(&RowChange, &RowChange) -> String,
+    ) -> Arc<str> {
+        let key = [row, record].map(Group::of);
+        if let Some(text) = self.singles.get(&key) {
+            return text.clone();
+        }
+        if self.singles.len() >= KEPT {
+            self.singles.clear();
+        }
+        let text: Arc<str> = build(row, record).into();
+        self.singles.insert(key, text.clone());
         text
     }
 }
@@ -271,5 +296,17 @@ mod tests {
         let (old, new) = (&tables(1)[0], &tables(1)[0]);
         assert_eq!(old.table.key(), new.table.key());
         assert_ne!(Form::of(&updates(&[old])), Form::of(&updates(&[new])));
+        let mut forms = Forms::default();
+        let mut single = |table, record| {
+            let rows = [change(table, ChangeKind::Update), change(record, ChangeKind::Insert)];
+            let mut is_built = false;
+            forms.single(&rows[0], &rows[1], |_, _| {
+                is_built = true;
+                String::new()
+            });
+            is_built
+        };
+        assert_eq!([single(old, old), single(old, old)], [true, false]);
+        assert_eq!([single(new, old), single(old, new), single(new, new)], [true; 3]);
     }
 }
