@@ -4,6 +4,7 @@
 use std::future::IntoFuture;
 
 use ekbatan::action::ErrorKind;
+use ekbatan::db::MigrationError;
 use ekbatan::domain::New;
 use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
@@ -51,6 +52,12 @@ on_every_database! {
     texts_with_quotes_survive_a_group_in_turn,
     adaptive_calls_obey_rules,
     a_value_that_does_not_fit_is_refused_though_the_last_one_fits,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    a_new_rule_holds_if_a_later_migration_fails,
+    a_new_rule_holds_if_another_process_added_it,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Entity)]
@@ -378,12 +385,48 @@ async fn a_new_rule_holds_after_the_migration(db: &TestDatabase) {
     let (id, other) = (a_counter(db).await, a_counter(db).await);
     let answers = in_a_group(&executor, &[count(id, "x"), count(id, "y")]).await;
     assert_eq!(kinds(&answers), [None; 2]);
-    let unique = "CREATE UNIQUE INDEX counters_label_key ON counters (label)";
-    db.databases.migrate(&migrations().script(3, "unique_labels", unique)).await.unwrap();
-    in_queue(&executor, &count(other, "x")).await.unwrap();
-    let answers = in_a_group(&executor, &[count(id, "x"), count(id, "z")]).await;
-    assert_eq!(kinds(&answers), [Some(ErrorKind::Unique), None]);
+    db.databases.migrate(&unique_labels()).await.unwrap();
+    labels_are_unique(&executor, id, other).await;
     assert_eq!(rows_written(&recorder)[0], "1");
+}
+
+fn unique_labels() -> Migrations {
+    let unique = "CREATE UNIQUE INDEX counters_label_key ON counters (label)";
+    migrations().script(3, "unique_labels", unique)
+}
+
+/// Two counters with labels of their own.
+async fn two_counters(db: &TestDatabase, executor: &ActionExecutor) -> (Id<Counter>, Id<Counter>) {
+    let (id, other) = (a_counter(db).await, a_counter(db).await);
+    in_queue(executor, &count(id, "y")).await.unwrap();
+    (id, other)
+}
+
+/// Asserts that a group, of whose images the last one alone would pass, obeys the unique key.
+async fn labels_are_unique(executor: &ActionExecutor, id: Id<Counter>, other: Id<Counter>) {
+    in_queue(executor, &count(other, "x")).await.unwrap();
+    let answers = in_a_group(executor, &[count(id, "x"), count(id, "z")]).await;
+    assert_eq!(kinds(&answers), [Some(ErrorKind::Unique), None]);
+}
+
+async fn a_new_rule_holds_if_a_later_migration_fails(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let (id, other) = two_counters(db, &executor).await;
+    let broken = unique_labels().script(4, "broken", "INSERT INTO nowhere VALUES (1)");
+    match db.databases.migrate(&broken).await.unwrap_err() {
+        MigrationError::Failed { version: 4, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    labels_are_unique(&executor, id, other).await;
+}
+
+async fn a_new_rule_holds_if_another_process_added_it(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let (id, other) = two_counters(db, &executor).await;
+    db.open_again().await.migrate(&unique_labels()).await.unwrap();
+    // Nothing is left to do.
+    db.databases.migrate(&unique_labels()).await.unwrap();
+    labels_are_unique(&executor, id, other).await;
 }
 
 async fn texts_with_quotes_survive_a_group_in_turn(db: &TestDatabase) {

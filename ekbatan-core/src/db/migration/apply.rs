@@ -13,11 +13,22 @@ use crate::db::{Connection, Database, Driver, PooledConnection};
 /// What follows this line in a migration of the framework is sent by itself. A server may refuse it.
 const MAY_BE_REFUSED: &str = "-- may be refused:\n";
 
+/// Forgets the tables when `migrate` ends: also after an error, if another process did the work, or
+/// if the caller gives up. In each case the tables may have changed.
+struct ForgetTables<'d>(&'d Database);
+
+impl Drop for ForgetTables<'_> {
+    fn drop(&mut self) {
+        self.0.forget_tables();
+    }
+}
+
 pub(crate) async fn migrate(
     database: &Database,
     migrations: &Migrations,
     clock: &dyn Clock,
 ) -> Result<(), MigrationError> {
+    let _forgotten_at_the_end = ForgetTables(database);
     let driver = &*database.driver;
     let all = migrations.in_order(driver.capabilities().dialect)?;
     let mut loan = database.primary.checkout("migrate").await?;
@@ -37,7 +48,6 @@ pub(crate) async fn migrate(
         .await?;
     }
     loan.mark_idle();
-    database.forget_tables();
     Ok(())
 }
 
