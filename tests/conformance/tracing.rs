@@ -7,8 +7,8 @@ use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
-use support::things::{ThingEvent, quiet, thing};
-use support::{Recorder, TestDatabase};
+use support::things::{THINGS, Thing, ThingEvent, quiet, thing};
+use support::{Recorded, Recorder, ScratchDatabase, TestDatabase};
 
 use crate::actions::{Nothing, Refused, stage};
 
@@ -132,4 +132,30 @@ async fn actions_run_without_a_subscriber(db: &TestDatabase) {
     let action = stage(|ctx| Ok(ctx.plan().add(quiet(thing("a")))));
     let stored = executor.execute(&action, Nothing {}).await.unwrap();
     assert_eq!(db.things().get(stored.id).await.unwrap(), stored);
+}
+
+mod replica {
+    use super::*;
+
+    on_every_database! { only postgres: a_replica_that_cannot_be_read_is_warned_of_once }
+
+    /// The replica is a database without tables.
+    async fn a_replica_that_cannot_be_read_is_warned_of_once(db: &TestDatabase) {
+        let empty = ScratchDatabase::create(db.dialect).await;
+        let config = EkbatanConfig::from(db.config()).replica(empty.config());
+        let databases = Databases::connect(&config).await.unwrap();
+        let executor = THINGS.executor_on(&databases).await;
+        let action = stage(|ctx| Ok(ctx.plan().add(quiet(thing("a")))));
+        let (_, committed) = executor.execute(&action, Nothing {}).with_commit().await.unwrap();
+        let token = committed.unwrap().token.unwrap();
+        let things = databases.repository::<Thing>().on_replica_after(&token, Duration::ZERO);
+        let (recorder, _guard) = Recorder::start();
+        for _ in 0..2 {
+            assert_eq!(things.count().await.unwrap(), 1);
+        }
+        let all = recorder.all().into_iter();
+        let warnings: Vec<Recorded> = all.filter(|of| of.level == tracing::Level::WARN).collect();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].field("error").unwrap().contains("things"), "{warnings:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! One database: its pools, its lanes, and the columns of its tables.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(crate) struct Database {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) primary: Pool,
     pub(crate) replica: Option<Pool>,
+    /// Whether a warning says already why the replica cannot be read.
+    replica_is_reported: AtomicBool,
     lanes: Lanes,
     pub(crate) doorbell: Doorbell,
     pub(super) folded_reads: FoldedReads,
@@ -73,6 +76,7 @@ impl Database {
             driver,
             primary,
             replica,
+            replica_is_reported: AtomicBool::new(false),
             lanes,
             doorbell,
             folded_reads,
@@ -190,11 +194,26 @@ impl Database {
         holder: &'static str,
     ) -> Result<Rows, DbError> {
         match self.fetch_from_replica(query, position, timeout, holder).await {
-            Ok(Some(rows)) => return Ok(rows),
+            Ok(Some(rows)) => {
+                self.replica_is_reported.store(false, Ordering::Relaxed);
+                return Ok(rows);
+            }
             Ok(None) => tracing::debug!(position, "the replica lags; the primary is read"),
-            Err(error) => tracing::debug!(%error, "the replica failed; the primary is read"),
+            Err(error) => self.report_of_replica(&error),
         }
         self.fetch(query, Route::Primary, holder).await
+    }
+
+    /// Warns of a failure that stays until somebody mends it: once, until the replica is read again.
+    fn report_of_replica(&self, error: &DbError) {
+        use DbErrorKind::{PoolTimeout, Serialization, Unavailable};
+        // A replica may be away or busy, and PostgreSQL cancels a read whose rows are vacuumed.
+        let passes = matches!(error.kind(), Unavailable | PoolTimeout | Serialization);
+        if passes || self.replica_is_reported.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%error, "the replica failed; the primary is read");
+        } else {
+            tracing::warn!(%error, "the replica cannot be read; the primary is read instead");
+        }
     }
 
     async fn fetch_from_replica(
