@@ -7,8 +7,8 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use ekbatan::action::{ErrorKind, RetryPolicy};
-use ekbatan::db::{DbErrorKind, Route, Transaction, TransactionError};
+use ekbatan::action::{ErrorKind, Outcome, RetryPolicy};
+use ekbatan::db::{ActionId, DbErrorKind, Route, Transaction, TransactionError};
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use ekbatan_testkit::{MariaDbServer, MySqlServer, PostgresServer};
@@ -58,8 +58,14 @@ async fn connections_to_a_demoted_primary_are_left(url: &str, statements: Statem
     }
     assert_eq!(databases.pool_status(Route::Primary).size, 0, "the connection is closed");
     databases.fence_off("a key", 1).await.unwrap_err();
+    // A server that is read-only may be a standby, which does not show every commit yet.
+    let id = ActionId(Uuid::now_v7());
+    let error = executor.outcome(id).await.unwrap_err();
+    assert_eq!(error.kind(), DbErrorKind::Unavailable, "{error}");
+    assert_eq!(databases.pool_status(Route::Primary).size, 0, "the connection is closed");
 
     operator.execute(&statements.promote).await;
+    assert_eq!(executor.outcome(id).await.unwrap(), Outcome::NotCommitted);
     deposit().await.unwrap();
     rewrite().await.unwrap();
     databases.fence_off("a key", 2).await.unwrap();
@@ -132,8 +138,8 @@ async fn on_mysql() {
     let server = MySqlServer::start().await.unwrap();
     let url = server.create_database().await.unwrap();
     let statements = Statements {
-        demote: "SET GLOBAL transaction_read_only = 1".to_owned(),
-        promote: "SET GLOBAL transaction_read_only = 0".to_owned(),
+        demote: "SET GLOBAL transaction_read_only = 1, GLOBAL read_only = 1".to_owned(),
+        promote: "SET GLOBAL transaction_read_only = 0, GLOBAL read_only = 0".to_owned(),
     };
     connections_to_a_demoted_primary_are_left(&url, statements).await;
 }
@@ -144,8 +150,8 @@ async fn on_mariadb() {
     let server = MariaDbServer::start().await.unwrap();
     let url = server.create_database().await.unwrap();
     let statements = Statements {
-        demote: "SET GLOBAL tx_read_only = 1".to_owned(),
-        promote: "SET GLOBAL tx_read_only = 0".to_owned(),
+        demote: "SET GLOBAL tx_read_only = 1, GLOBAL read_only = 1".to_owned(),
+        promote: "SET GLOBAL tx_read_only = 0, GLOBAL read_only = 0".to_owned(),
     };
     connections_to_a_demoted_primary_are_left(&url, statements).await;
 }

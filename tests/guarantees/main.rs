@@ -47,6 +47,7 @@ mod lost_groups;
 mod old_fences;
 mod packets;
 mod process;
+mod promoted;
 mod replicas;
 mod round_trips;
 mod runtimes;

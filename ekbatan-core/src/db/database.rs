@@ -153,6 +153,12 @@ impl Database {
         self.read(self.pool(Route::Primary), holder, |connection| connection.look(query)).await
     }
 
+    /// Which of the actions have a row in the outbox. A server that is read-only is not believed, and its
+    /// connection is closed, so that the next one can lead to the primary.
+    pub(crate) async fn recorded(&self, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError> {
+        self.read(&self.primary, "outcome", |connection| connection.recorded(actions)).await
+    }
+
     /// The time by the clock of the primary.
     pub(crate) async fn time(&self) -> Result<DateTime<Utc>, DbError> {
         let sql = format!("SELECT {} AS present", self.driver.syntax().present());

@@ -221,13 +221,19 @@ pub(crate) trait Connection: Send {
     async fn rules(&mut self, table: &Table) -> Result<Rules, DbError>;
 
     /// Makes sure that nothing sent over a broken connection can still commit, then returns
-    /// which of the actions committed. Called on a new connection; `broken` is the
-    /// [`Connection::identity`] of the broken one.
+    /// which of the actions are [recorded](Connection::recorded). Called on a new connection;
+    /// `broken` is the [`Connection::identity`] of the broken one.
     async fn settle(
         &mut self,
         broken: Option<&str>,
         actions: &[ActionId],
     ) -> Result<Vec<ActionId>, DbError>;
+
+    /// Which of the actions have a row in the outbox. Outside of a transaction.
+    ///
+    /// Fails as [`ReadOnly`](super::DbErrorKind::ReadOnly) on a server that accepts no writes: it may be
+    /// a standby, which has received a commit and does not show it yet. A primary shows every commit.
+    async fn recorded(&mut self, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError>;
 
     /// The transactions of other sessions that have begun and not ended. Those that can write nothing
     /// may be left out. `None` if they cannot be seen. With a single writer there are none: a transaction

@@ -130,6 +130,13 @@ impl DbError {
         Self(self.0.clone())
     }
 
+    /// The server was asked what committed, and is read-only.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn may_be_standby() -> Self {
+        let why = "it is read-only, and may be a standby that does not show every commit yet";
+        Self::new(DbErrorKind::ReadOnly, why)
+    }
+
     /// A stored value that does not fit the code.
     pub(crate) fn misfit(column: &str, reason: impl fmt::Display) -> Self {
         Self::new(DbErrorKind::Decode, format!("column `{column}` does not fit the code: {reason}"))

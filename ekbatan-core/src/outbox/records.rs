@@ -7,8 +7,8 @@ use super::deliveries::{Births, EventKind, ModelVersion, NewDelivery, StoredEven
 use super::{PlacedCall, Priority};
 use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
-use crate::db::{ActionId, Arg, ChangeKind, Database, DbError, Query, Route, StageError, Staged};
-use crate::domain::{ColumnDef, IdGenerator, Value, ValueType};
+use crate::db::{ActionId, ChangeKind, Database, DbError, StageError, Staged};
+use crate::domain::{IdGenerator, Value};
 
 /// No subscription began in this generation or before.
 const BEFORE_ALL: i64 = 0;
@@ -203,11 +203,5 @@ fn row(
 /// Whether the action committed on this database: every commit of a traceable action writes a row
 /// to the shard's outbox.
 pub(crate) async fn is_recorded(database: &Database, action: ActionId) -> Result<bool, DbError> {
-    let table = database.driver.syntax().table(&EVENTS);
-    let query = Query {
-        sql: format!("SELECT action_id FROM {table} WHERE action_id = $1 LIMIT 1").into(),
-        args: vec![Arg::One(ValueType::Uuid, Value::Uuid(action.0))],
-        columns: vec![ColumnDef::new("action_id", ValueType::Uuid)].into(),
-    };
-    Ok(!database.fetch(&query, Route::Primary, "outcome").await?.is_empty())
+    Ok(database.recorded(&[action]).await?.contains(&action))
 }

@@ -5,6 +5,8 @@
 //! - No caller receives "not committed" for a batch that may still commit. Until the old session is
 //!   known to have ended, the actions of its batches count as open.
 //! - A row that is not there means "not committed" only while nobody can have deleted it.
+//! - Only a server that accepts writes is believed. A standby may have received a commit that it does
+//!   not show yet, and may become the primary.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +63,9 @@ impl Lane {
                 Self::keep_asking(lane, session, &actions);
                 let timeout = lane.settle_timeout;
                 in_flight.answer_each(|queued| {
-                    let why =
-                        format!("{cause}; and the database could not be asked within {timeout:?}");
+                    let why = format!(
+                        "{cause}; and no server that accepts writes could be asked within {timeout:?}"
+                    );
                     Some(Err(CommitError::Unknown(queued.batch.action, why)))
                 });
                 None

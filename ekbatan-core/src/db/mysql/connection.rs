@@ -28,6 +28,12 @@ use crate::domain::Table;
 /// More than what a packet has besides its text and its arguments.
 const PACKET_HEADER: usize = 1_000;
 
+/// Asks whether the server accepts no writes. Who promotes a replica has it apply what it received, and then
+/// clears `read_only`. The setting is a number, or on later versions of MariaDB a word; readers of Aurora
+/// have the other one.
+const IS_READ_ONLY: &str =
+    "SELECT CONCAT(@@GLOBAL.read_only) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only";
+
 /// How long a process waits while another one migrates.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -278,16 +284,32 @@ impl Connection for MySqlConnection {
                 }
             }
         }
+        self.recorded(actions).await
+    }
+
+    async fn recorded(&mut self, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError> {
         let ids: Vec<String> = actions.iter().map(|action| format!("'{action}'")).collect();
+        // The server is asked first whether it is read-only. Asked afterwards, it might have been
+        // promoted after it was asked for the rows.
         let sql = format!(
-            "SELECT DISTINCT action_id FROM {} WHERE action_id IN ({})",
+            "{IS_READ_ONLY}; SELECT DISTINCT action_id FROM {} WHERE action_id IN ({})",
             self.syntax.table(&EVENTS),
             ids.join(", ")
         );
         self.trips += 1;
         let rows =
             sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut self.inner).await.map_err(classify)?;
-        rows.iter()
+        let Some((first, found)) = rows.split_first() else {
+            return Err(DbError::new(
+                DbErrorKind::Decode,
+                "the server did not say whether it is read-only",
+            ));
+        };
+        if first.try_get_unchecked::<i64, _>(0).map_err(classify)? != 0 {
+            return Err(DbError::may_be_standby());
+        }
+        found
+            .iter()
             .map(|row| Ok(row.try_get_unchecked::<String, _>(0)?.parse().ok().map(ActionId)))
             .filter_map(Result::transpose)
             .collect::<Result<_, sqlx::Error>>()

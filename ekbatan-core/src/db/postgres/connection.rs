@@ -258,16 +258,27 @@ impl Connection for PostgresConnection {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
+        self.recorded(actions).await
+    }
+
+    async fn recorded(&mut self, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError> {
         let ids: Vec<Uuid> = actions.iter().map(|action| action.0).collect();
         self.trips += 1;
-        sqlx::query_scalar::<_, Uuid>(
-            "SELECT DISTINCT action_id FROM eventlog.events WHERE action_id = ANY($1)",
+        // A transaction is read-only if the server was a standby when it began, which is before it
+        // sees any row. `pg_is_in_recovery()` would be evaluated later, perhaps after a promotion that
+        // the rows do not show. A promotion ends only after the server has replayed all that it received.
+        let (is_read_only, found): (bool, Vec<Uuid>) = sqlx::query_as(
+            "SELECT current_setting('transaction_read_only')::boolean, \
+             ARRAY(SELECT DISTINCT action_id FROM eventlog.events WHERE action_id = ANY($1))",
         )
         .bind(ids)
-        .fetch_all(&mut self.inner)
+        .fetch_one(&mut self.inner)
         .await
-        .map(|found| found.into_iter().map(ActionId).collect())
-        .map_err(classify)
+        .map_err(classify)?;
+        if is_read_only {
+            return Err(DbError::may_be_standby());
+        }
+        Ok(found.into_iter().map(ActionId).collect())
     }
 
     async fn running(&mut self) -> Result<Option<Vec<RunningTransaction>>, DbError> {

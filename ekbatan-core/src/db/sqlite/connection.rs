@@ -284,6 +284,10 @@ impl Connection for SqliteConnection {
         let writing = self.writer_lock.acquire().await?;
         self.script("BEGIN IMMEDIATE; ROLLBACK").await?;
         drop(writing);
+        self.recorded(actions).await
+    }
+
+    async fn recorded(&mut self, actions: &[ActionId]) -> Result<Vec<ActionId>, DbError> {
         let ids: Vec<String> = actions.iter().map(ActionId::to_string).collect();
         self.trips += 1;
         let found: Vec<String> = sqlx::query_scalar(
