@@ -30,6 +30,7 @@ mod fences;
 mod homes;
 mod inbox;
 mod keys;
+mod left_parts;
 mod many;
 mod migrations;
 mod outcome;

@@ -24,7 +24,7 @@ on_every_layout! {
 }
 
 /// Returns an action whose row on the shard of `account` is stale at the commit.
-fn made_stale_on(t: &TestShards, account: &Stored<Account>) -> Take {
+pub fn made_stale_on(t: &TestShards, account: &Stored<Account>) -> Take {
     let shard = t.on(account.id.shard().unwrap());
     // A plain connection, so that the framework does not see the update.
     let (id, url) = (account.id, shard.url.clone());

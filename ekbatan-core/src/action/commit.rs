@@ -77,6 +77,7 @@ pub(super) async fn commit(
     let (ran, effects_done) = oneshot::channel::<()>();
     let runner = attempt.effects.clone();
     let open = attempt.shards.default().open_action(action);
+    // In the order in which they commit.
     let touched: Vec<_> = batches.iter().map(|batch| batch.database.clone()).collect();
     let start = Start::default();
     let of_task = start.clone();

@@ -136,8 +136,7 @@ impl BatchBuilder<'_> {
             let batch = self.batch(&database, Vec::new(), expected, Vec::new()).await?;
             batches.push(ShardBatch { database, batch, births: Births::default() });
         }
-        let mut shards: Vec<_> = writing.iter().map(|group| group.database.shard).collect();
-        shards.sort_unstable();
+        let shards: Vec<_> = writing.iter().map(|group| group.database.shard).collect();
         for ShardRows { database, rows, positions, expected, .. } in writing {
             let own =
                 |(_, event): &(usize, &EventRecord)| positions.binary_search(&event.row).is_ok();

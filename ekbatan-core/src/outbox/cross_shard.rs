@@ -1,8 +1,12 @@
 //! The parts of actions that commit on several shards.
 //!
-//! Invariant: each shard's part of such an action commits together with a row that names all of
-//! its shards. Whatever happens between two commits, even a crash of the process, the existing
-//! rows show which parts are missing. They are deleted once all parts are committed.
+//! Invariants:
+//! - Each shard's part of such an action commits together with a row that names all of its shards,
+//!   in the order in which they commit. Whatever happens between two commits, even a crash of the
+//!   process, the existing rows show which parts are missing.
+//! - A row says that its shard and all shards before it have committed. The rows are deleted once all
+//!   parts are committed, that of the last shard after the others. So rows that are left never look
+//!   like an action that is incomplete, also when the events are gone by which it could be looked up.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -17,6 +21,7 @@ use crate::domain::{ShardIdentifier, Value, ValueType};
 pub(crate) struct Part {
     pub(crate) action: ActionId,
     pub(crate) shard: ShardIdentifier,
+    /// All shards, in the order in which they commit.
     pub(crate) shards: Vec<ShardIdentifier>,
     pub(crate) namespace: String,
     pub(crate) action_name: String,
@@ -40,6 +45,11 @@ impl Part {
             carries_shard: false,
             values,
         }
+    }
+
+    /// The position of its shard in the order in which they commit.
+    pub(crate) fn position(&self) -> usize {
+        self.shards.iter().position(|shard| *shard == self.shard).unwrap_or_default()
     }
 
     /// `None` if the row cannot be parsed.

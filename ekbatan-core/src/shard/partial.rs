@@ -1,4 +1,7 @@
 //! Actions that committed on some of their shards only.
+//!
+//! Invariant: the part of the last shard that committed is deleted after the others. So parts that are
+//! left say what the action is, whatever has become of its events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,14 +40,22 @@ impl Databases {
     /// the shards that committed has their parameters and events, under the action's id.
     ///
     /// The list may contain an action that another process is committing right now; compare its
-    /// date. Shards that cannot be reached do not hide the records of the others.
+    /// date. Shards that cannot be reached do not hide the records of the others. Records of complete
+    /// actions, which a process or a shard that went away has left, are deleted.
     pub async fn partial_commits(&self) -> Result<Vec<PartialCommit>, DbError> {
-        let mut partial = self.shards.partial_commits(None).await?;
+        let found = self.shards.look_up_parts(self.shards.all().collect(), None).await?;
+        for (action, shards) in found.complete {
+            if let Err(error) = forget_parts(self.shards.in_order(&shards), action).await {
+                tracing::debug!(%error, %action, "the trail of a complete cross-shard commit was not deleted");
+            }
+        }
+        let mut partial = Vec::new();
         // An action that this process was committing during the look-up may be complete now, so
         // look it up again. The result for a finished action is final.
-        for found in std::mem::take(&mut partial) {
-            if !self.shards.default().is_open(found.action) {
-                partial.extend(self.shards.partial_commits(Some(found.action)).await?);
+        for PartialCommit { action, .. } in found.partial {
+            if !self.shards.default().is_open(action) {
+                let all = self.shards.all().collect();
+                partial.extend(self.shards.look_up_parts(all, Some(action)).await?.partial);
             }
         }
         partial.sort_by_key(|found| found.committed_date);
@@ -54,56 +65,81 @@ impl Databases {
     /// Removes an action from the list of [`Databases::partial_commits`], after the application
     /// completed or reverted it. Its events stay.
     pub async fn resolve_partial_commit(&self, action: ActionId) -> Result<(), DbError> {
-        let all: Vec<_> = self.shards.all().collect();
-        forget_parts(all, action).await
+        let (parts, unreachable) =
+            self.shards.parts(self.shards.all().collect(), Some(action)).await;
+        let Some(last) = parts.into_iter().max_by_key(Part::position) else {
+            return unreachable.into_iter().next().map_or(Ok(()), |(_, error)| Err(error));
+        };
+        let mut shards = last.shards;
+        shards.retain(|shard| *shard != last.shard);
+        shards.push(last.shard);
+        forget_parts(self.shards.in_order(&shards), action).await
     }
 }
 
+/// The actions whose parts were found.
+#[derive(Default)]
+struct FoundActions {
+    partial: Vec<PartialCommit>,
+    /// Those that are complete, with their shards in the order in which they committed.
+    complete: Vec<(ActionId, Vec<ShardIdentifier>)>,
+}
+
 impl Shards {
-    /// The partial commits of one action, or of all. Fails only if no shard can be reached.
-    pub(crate) async fn partial_commits(
-        &self,
-        action: Option<ActionId>,
-    ) -> Result<Vec<PartialCommit>, DbError> {
-        self.partial_commits_on(self.all().collect(), action).await
+    /// The databases of these shards that are configured, in the same order.
+    fn in_order(&self, shards: &[ShardIdentifier]) -> Vec<&Arc<Database>> {
+        shards.iter().filter_map(|shard| self.databases.get(shard)).collect()
     }
 
-    async fn partial_commits_on(
+    /// The parts of one action, or of all, and the shards that could not be reached.
+    async fn parts(
         &self,
         databases: Vec<&Arc<Database>>,
         action: Option<ActionId>,
-    ) -> Result<Vec<PartialCommit>, DbError> {
-        let count = databases.len();
+    ) -> (Vec<Part>, Vec<(ShardIdentifier, DbError)>) {
         let asked = databases
             .into_iter()
             .map(|database| async move { (database.shard, parts(database, action).await) });
-        let answers = visit(asked.collect()).await;
-        let mut unreachable = Vec::new();
-        let mut by_action: BTreeMap<ActionId, Vec<Part>> = BTreeMap::new();
-        let mut failure = None;
-        for (shard, answer) in answers {
+        let (mut found, mut unreachable) = (Vec::new(), Vec::new());
+        for (shard, answer) in visit(asked.collect()).await {
             match answer {
-                Ok(parts) => {
-                    parts
-                        .into_iter()
-                        .for_each(|part| by_action.entry(part.action).or_default().push(part));
-                }
-                Err(error) => {
-                    unreachable.push(shard);
-                    failure = Some(error);
-                }
+                Ok(parts) => found.extend(parts),
+                Err(error) => unreachable.push((shard, error)),
             }
         }
-        if let Some(error) = failure
-            && unreachable.len() == count
+        (found, unreachable)
+    }
+
+    /// Looks up one action, or all that have parts. Fails only if no shard can be reached.
+    async fn look_up_parts(
+        &self,
+        databases: Vec<&Arc<Database>>,
+        action: Option<ActionId>,
+    ) -> Result<FoundActions, DbError> {
+        let count = databases.len();
+        let (parts, mut failures) = self.parts(databases, action).await;
+        if failures.len() == count
+            && let Some((_, error)) = failures.pop()
         {
             return Err(error);
         }
-        let mut partial = Vec::new();
-        for found in by_action.into_values().filter_map(|parts| judge(parts, &unreachable)) {
-            partial.extend(self.look_for_missing(found).await);
+        let silent: Vec<ShardIdentifier> = failures.into_iter().map(|(shard, _)| shard).collect();
+        let mut last_parts: BTreeMap<ActionId, Part> = BTreeMap::new();
+        for part in parts {
+            let last = last_parts.entry(part.action).or_insert_with(|| part.clone());
+            if part.position() > last.position() {
+                *last = part;
+            }
         }
-        Ok(partial)
+        let mut found = FoundActions::default();
+        for (action, last) in last_parts {
+            let shards = last.shards.clone();
+            match self.look_for_missing(judge(last, &silent)).await {
+                Some(partial) => found.partial.push(partial),
+                None => found.complete.push((action, shards)),
+            }
+        }
+        Ok(found)
     }
 
     /// The partial commit of this action, if it is one. An error if that depends on a shard that
@@ -130,7 +166,8 @@ impl Shards {
         databases: Vec<&Arc<Database>>,
         action: ActionId,
     ) -> Result<Option<PartialCommit>, DbError> {
-        let Some(partial) = self.partial_commits_on(databases, Some(action)).await?.pop() else {
+        let found = self.look_up_parts(databases, Some(action)).await?;
+        let Some(partial) = found.partial.into_iter().next() else {
             return Ok(None);
         };
         if partial.missing.is_empty() {
@@ -143,8 +180,8 @@ impl Shards {
         Ok(Some(partial))
     }
 
-    /// The records of a complete action are removed shard by shard, so some may be gone already, and
-    /// a crashed process may leave the others. The outbox tells which shards committed.
+    /// Parts that were there a moment ago may be deleted by now, because the action is complete. The
+    /// outbox tells which shards committed. `None` if all have.
     async fn look_for_missing(&self, mut found: PartialCommit) -> Option<PartialCommit> {
         for shard in std::mem::take(&mut found.missing) {
             // The shard may no longer be configured.
@@ -157,38 +194,37 @@ impl Shards {
                 None => found.unreachable.push(shard),
             }
         }
-        found.committed.sort();
-        found.unreachable.sort();
+        for shards in [&mut found.committed, &mut found.missing, &mut found.unreachable] {
+            shards.sort();
+        }
         (found.missing.len() + found.unreachable.len() > 0).then_some(found)
     }
 }
 
-/// Deletes the parts of an action on these databases.
+/// Deletes the parts of an action on these databases, that on the last one after the others. If one of
+/// the others fails, the last one stays.
 pub(crate) async fn forget_parts(
-    databases: Vec<&Arc<Database>>,
+    mut databases: Vec<&Arc<Database>>,
     action: ActionId,
 ) -> Result<(), DbError> {
-    let asked = databases.into_iter().map(|database| forget(database, action));
-    visit(asked.collect()).await.into_iter().collect()
+    let Some(last) = databases.pop() else { return Ok(()) };
+    let others = databases.into_iter().map(|database| forget(database, action));
+    visit(others.collect()).await.into_iter().collect::<Result<(), _>>()?;
+    forget(last, action).await
 }
 
-/// `None` if every shard committed.
-fn judge(parts: Vec<Part>, silent: &[ShardIdentifier]) -> Option<PartialCommit> {
-    let last = parts.iter().max_by_key(|part| part.committed)?.clone();
-    let mut committed: Vec<ShardIdentifier> = parts.iter().map(|part| part.shard).collect();
-    committed.sort();
-    let absent = last.shards.iter().copied().filter(|shard| !committed.contains(shard));
-    let (unreachable, missing): (Vec<_>, Vec<_>) = absent.partition(|shard| silent.contains(shard));
-    if unreachable.is_empty() && missing.is_empty() {
-        return None;
-    }
-    Some(PartialCommit {
+/// What the last part says: the shards commit one after another, so those before it have committed, too.
+fn judge(last: Part, silent: &[ShardIdentifier]) -> PartialCommit {
+    // No part names no shard: its row cannot be parsed then.
+    let (committed, absent) = last.shards.split_at(last.position() + 1);
+    let (unreachable, missing) = absent.iter().copied().partition(|shard| silent.contains(shard));
+    PartialCommit {
+        committed: committed.to_vec(),
+        missing,
+        unreachable,
         action: last.action,
         namespace: last.namespace,
         action_name: last.action_name,
-        committed,
-        missing,
-        unreachable,
         committed_date: last.committed,
-    })
+    }
 }
