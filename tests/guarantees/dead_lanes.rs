@@ -10,7 +10,7 @@ use support::{Dialect, PlainConnection, ScratchDatabase};
 
 use crate::bounded;
 use crate::ledger::proxied;
-use crate::other_sessions::{Observer, lock_wallet};
+use crate::other_sessions::{Gate, Observer, lock_wallet};
 use crate::runtimes::{connected_elsewhere, end};
 
 on_every_database! {
@@ -50,9 +50,7 @@ async fn an_outcome_is_asked_on_after_the_runtime_has_ended(dialect: Dialect) {
         .settle_timeout(Duration::from_millis(300));
     let (runtime, ledger, ids) = connected_elsewhere(config, 1).await;
     let mut observer = Observer::connect(&scratch.url).await;
-    let mut holder = PlainConnection::connect(&scratch.url).await;
-    holder.execute("BEGIN").await;
-    lock_wallet(&mut holder, ids[0]).await;
+    let gate = Gate::closed(&scratch.url, ids[0]).await;
     let deposit = Deposit { wallet: ids[0], amount: Decimal::ONE };
     let call = ledger.executor.execute(&DepositMoney, deposit);
     let action = call.action_id();
@@ -70,6 +68,6 @@ async fn an_outcome_is_asked_on_after_the_runtime_has_ended(dialect: Dialect) {
     proxy.restore();
     let asking = ledger.executor.outcome(action);
     let outcome = bounded("the outcome", asking).await.unwrap();
-    holder.execute("COMMIT").await;
+    gate.open().await;
     ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
 }

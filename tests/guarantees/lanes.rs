@@ -12,7 +12,7 @@ use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase, unt
 use crate::bounded;
 use crate::concurrency::{Rotate, Rotation};
 use crate::ledger::{Ledger, proxied};
-use crate::other_sessions::{Observer, lock_wallet};
+use crate::other_sessions::{Gate, Observer, lock_wallet};
 
 on_every_database! {
     only postgres and mysql and mariadb:
@@ -127,7 +127,7 @@ async fn the_outcome_of_a_commit_past_its_deadline_can_be_asked_later(dialect: D
     panic!("in no round did a lane take the commit before its deadline");
 }
 
-/// The lane gives up its session, whose commit waits for a row, and cannot open another one to
+/// The lane gives up its session, whose commit takes too long, and cannot open another one to
 /// ask. Only then the callers hear "unknown". Reads go on, over connections that are open.
 async fn an_outcome_waits_while_the_commit_may_still_happen(dialect: Dialect) {
     let scratch = ScratchDatabase::create(dialect).await;
@@ -138,9 +138,7 @@ async fn an_outcome_waits_while_the_commit_may_still_happen(dialect: Dialect) {
     let ledger = Ledger::with_config(config).await;
     let id = ledger.open_wallets(1).await[0];
     let mut observer = Observer::connect(&scratch.url).await;
-    let mut holder = PlainConnection::connect(&scratch.url).await;
-    holder.execute("BEGIN").await;
-    lock_wallet(&mut holder, id).await;
+    let gate = Gate::closed(&scratch.url, id).await;
     let call = ledger.executor.execute(&DepositMoney, Deposit { wallet: id, amount: Decimal::ONE });
     let action = call.action_id();
     let refusing = async {
@@ -158,7 +156,7 @@ async fn an_outcome_waits_while_the_commit_may_still_happen(dialect: Dialect) {
     proxy.restore();
     let asking = ledger.executor.outcome(action);
     let outcome = bounded("the outcome", asking).await.unwrap();
-    holder.execute("COMMIT").await;
+    gate.open().await;
     ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
 }
 

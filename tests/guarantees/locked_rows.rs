@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::ErrorKind;
+use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
-use support::wallet::{Deposit, DepositMoney, Wallet};
-use support::{Dialect, PlainConnection, ScratchDatabase};
+use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
+use support::{Dialect, PlainConnection, ScratchDatabase, until};
 use tokio::sync::mpsc;
 
 use crate::bounded;
@@ -19,6 +20,26 @@ on_every_database! {
     locked_rows_delay_other_commits_by_one_lock_timeout,
 }
 
+mod of_the_server {
+    use super::*;
+
+    // A statement timeout of MySQL ends only statements that select.
+    on_every_database! {
+        only postgres and mariadb:
+        a_statement_timeout_ends_no_wait_for_a_locked_row,
+        a_commit_of_a_locked_row_is_busy_however_short_the_statement_timeout,
+        a_commit_that_waits_for_an_insert_is_busy_before_the_statement_timeout,
+    }
+}
+
+mod of_the_lane {
+    use super::*;
+
+    on_every_database! {
+        only postgres: a_commit_timeout_ends_no_wait_for_a_locked_row,
+    }
+}
+
 const LOCKED: usize = 10;
 const FREE: usize = 10;
 
@@ -26,18 +47,80 @@ fn deposit(wallet: Id<Wallet>) -> Deposit {
     Deposit { wallet, amount: Decimal::ONE }
 }
 
+async fn locked_rows_delay_other_commits_by_one_lock_timeout(dialect: Dialect) {
+    locked_rows_wait_apart(dialect, |config| {
+        config.connection_timeout(Duration::from_secs(8)).commit_timeout(Duration::from_secs(20))
+    })
+    .await;
+}
+
+async fn a_statement_timeout_ends_no_wait_for_a_locked_row(dialect: Dialect) {
+    locked_rows_wait_apart(dialect, |config| {
+        let long = Duration::from_secs(300);
+        let config = config.connection_timeout(long).commit_timeout(long * 4);
+        config.statement_timeout(Duration::from_secs(10))
+    })
+    .await;
+}
+
+async fn a_commit_timeout_ends_no_wait_for_a_locked_row(dialect: Dialect) {
+    locked_rows_wait_apart(dialect, |config| {
+        let config = config.connection_timeout(Duration::from_secs(300));
+        config.commit_timeout(Duration::from_secs(10))
+    })
+    .await;
+}
+
+/// MariaDB has no lock timeout below a second, so there the statement timeout ends the wait.
+async fn a_commit_of_a_locked_row_is_busy_however_short_the_statement_timeout(dialect: Dialect) {
+    let scratch = ScratchDatabase::create(dialect).await;
+    let id = Ledger::open(&scratch.url).await.open_wallets(1).await[0];
+    let config = scratch.config().statement_timeout(Duration::from_secs(1));
+    let databases = Databases::connect(&config.into()).await.unwrap();
+    let executor = ActionExecutor::builder(&databases, "tests").build().await.unwrap();
+    let mut holder = PlainConnection::connect(&scratch.url).await;
+    holder.execute("BEGIN").await;
+    lock_wallet(&mut holder, id).await;
+    // On a slow machine the read before the commit may take longer than the timeout.
+    until("the commit is busy", async || {
+        let error = executor.execute(&DepositMoney, deposit(id)).await.unwrap_err();
+        error.kind() == ErrorKind::Busy
+    })
+    .await;
+}
+
+/// No row of the commit is locked: it waits for the row that another transaction inserts.
+async fn a_commit_that_waits_for_an_insert_is_busy_before_the_statement_timeout(dialect: Dialect) {
+    let scratch = ScratchDatabase::create(dialect).await;
+    let ledger = Ledger::open(&scratch.url).await;
+    ledger.open_wallets(1).await;
+    scratch.execute("CREATE UNIQUE INDEX owners ON wallets (owner)").await;
+    let config = scratch.config().statement_timeout(Duration::from_secs(4));
+    let impatient = Ledger::with_config(config).await;
+    let mut holder = PlainConnection::connect(&scratch.url).await;
+    holder.execute("BEGIN").await;
+    let columns = "currency, balance, state, version, created_date, updated_date";
+    let id = uuid::Uuid::now_v7();
+    holder
+        .execute(&format!(
+            "INSERT INTO wallets (id, owner, {columns}) SELECT '{id}', 'a name', {columns} FROM wallets"
+        ))
+        .await;
+    let opening = Opening { owner: "a name".to_owned(), currency: "EUR".to_owned() };
+    let error = impatient.executor.execute(&OpenWallet, opening).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+}
+
 /// One lane takes commits of locked rows and of others at once. It answers the others after it
 /// waited once; the callers of the locked rows wait on, and each of them learns that its row is
 /// locked.
-async fn locked_rows_delay_other_commits_by_one_lock_timeout(dialect: Dialect) {
+async fn locked_rows_wait_apart(
+    dialect: Dialect,
+    set: impl FnOnce(DataSourceConfig) -> DataSourceConfig,
+) {
     let scratch = ScratchDatabase::create(dialect).await;
     // The lane stays busy until all commits wait for it: none of them may time out before.
-    let config = scratch
-        .config()
-        .lanes(1)
-        .queue_limit(LOCKED + FREE)
-        .connection_timeout(Duration::from_secs(8))
-        .commit_timeout(Duration::from_secs(20));
+    let config = set(scratch.config().lanes(1).queue_limit(LOCKED + FREE));
     let ledger = Arc::new(Ledger::with_config(config).await);
     let ids = ledger.open_wallets(1 + LOCKED + FREE).await;
     let mut observer = Observer::connect(&scratch.url).await;

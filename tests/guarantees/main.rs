@@ -53,6 +53,7 @@ mod round_trips;
 mod runtimes;
 mod shards;
 mod silence;
+mod slow_commits;
 mod startup;
 mod statements;
 mod waiting;

@@ -11,6 +11,50 @@ pub async fn lock_wallet(connection: &mut PlainConnection, wallet: Id<Wallet>) {
     connection.execute(&format!("SELECT 1 FROM wallets WHERE id = '{wallet}' FOR UPDATE")).await;
 }
 
+/// Keeps the commits that change a wallet within the server, while it is closed. No lock timeout
+/// ends them: a trigger waits.
+pub struct Gate {
+    connection: PlainConnection,
+    unlock: String,
+}
+
+impl Gate {
+    /// A closed gate, and the only one of its wallet.
+    pub async fn closed(url: &str, wallet: Id<Wallet>) -> Self {
+        let mut connection = PlainConnection::connect(url).await;
+        let name = wallet.to_string().replace('-', "");
+        let (gate, lock, unlock);
+        if matches!(connection, PlainConnection::MySql(_)) {
+            lock = format!("SELECT GET_LOCK('{name}', 600)");
+            unlock = format!("SELECT RELEASE_LOCK('{name}')");
+            // Without the error, a commit would pass when its client goes away.
+            gate = format!(
+                "CREATE TRIGGER gate_{name} BEFORE UPDATE ON wallets FOR EACH ROW \
+                 IF NEW.id = '{wallet}' THEN IF coalesce(GET_LOCK('{name}', 600), 0) = 0 THEN \
+                 SIGNAL SQLSTATE '45000'; END IF; END IF"
+            );
+        } else {
+            let key = format!("hashtext('{name}')");
+            lock = format!("SELECT pg_advisory_lock({key})");
+            unlock = format!("SELECT pg_advisory_unlock({key})");
+            gate = format!(
+                "CREATE FUNCTION gate_{name}() RETURNS trigger LANGUAGE plpgsql \
+                 SET lock_timeout = 0 AS $$ BEGIN \
+                 PERFORM pg_advisory_xact_lock({key}); RETURN NEW; END $$; \
+                 CREATE TRIGGER gate_{name} BEFORE UPDATE ON wallets FOR EACH ROW \
+                 WHEN (NEW.id = '{wallet}') EXECUTE FUNCTION gate_{name}()"
+            );
+        }
+        connection.execute(&lock).await;
+        connection.execute(&gate).await;
+        Self { connection, unlock }
+    }
+
+    pub async fn open(mut self) {
+        self.connection.execute(&self.unlock).await;
+    }
+}
+
 /// A session that observes the other sessions of its database.
 pub struct Observer(PlainConnection);
 

@@ -83,7 +83,8 @@ pub struct DataSourceConfig {
     /// 10,000.
     pub queue_limit: usize,
     /// The timeout of connecting to the server, and of waiting for a pooled connection. Default
-    /// 10 s.
+    /// 10 s. A commit waits as long for a row lock, but at most half of
+    /// [`commit_timeout`](Self::commit_timeout) and of the session's statement timeout.
     pub connection_timeout: Duration,
     /// The timeout of every other use of a connection: a read, and each statement of a transaction.
     /// After it the connection is closed. Zero for none. Default 60 s. SQLite runs in this process

@@ -168,7 +168,8 @@ pub(crate) trait Connection: Send {
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError>;
 
     /// Prepares the session for committing. From here on no commit waits longer than
-    /// `lock_timeout` for a row lock, because all batches of its statement wait with it.
+    /// `lock_timeout` for a row lock, because all batches of its statement wait with it. It waits
+    /// for at most half of the session's statement timeout, so that the error says that it waited.
     async fn become_lane(&mut self, lock_timeout: Duration) -> Result<(), DbError>;
 
     /// Opens a transaction.

@@ -6,6 +6,9 @@
 //! and leaves those to a *lock waiter*: a task with a connection of its own. The waiter tries
 //! once more for a whole lock timeout, then asks again, and those whose row is still locked are
 //! refused.
+//!
+//! A commit that exceeds its timeout is lost with its connection, and nothing tells which of its
+//! batches takes so long. So lock waiters send each of them by itself.
 
 use std::sync::Arc;
 
@@ -68,7 +71,7 @@ impl SplitCommit<'_> {
                 Ok(())
             }
             Err(error) if self.lane.must_reconnect(&error) => Err(error),
-            Err(error) if error.kind() == DbErrorKind::LockTimeout => Ok(()),
+            Err(error) if self.lane.may_have_waited(&error) => Ok(()),
             Err(_) => self.each(TaskKind::Lane, free).await,
         }
     }
@@ -98,13 +101,15 @@ impl SplitCommit<'_> {
                 Ok(mut alone) => self.outcomes[at] = alone.pop(),
                 Err(error) if self.lane.must_reconnect(&error) => return Err(error),
                 Err(error) => {
-                    let waited = error.kind() == DbErrorKind::LockTimeout;
-                    self.refuse(at, error);
-                    if waited && !self.lane.driver.capabilities().single_writer {
-                        if kind == TaskKind::Lane {
-                            return Ok(());
-                        }
+                    let waited = self.lane.may_have_waited(&error);
+                    if waited && kind == TaskKind::LockWaiter {
                         self.refuse_locked().await?;
+                    }
+                    if self.outcomes[at].is_none() {
+                        self.refuse(at, error);
+                    }
+                    if waited && kind == TaskKind::Lane {
+                        return Ok(());
                     }
                 }
             }
@@ -119,6 +124,15 @@ impl Lane {
     fn must_reconnect(&self, error: &DbError) -> bool {
         let demoted = error.kind() == DbErrorKind::ReadOnly;
         error.is_connection_lost() || (demoted && !self.driver.capabilities().single_writer)
+    }
+
+    /// Whether a failed commit may have waited for a row lock. A statement timeout can end such a
+    /// wait, too: the waits of one statement add up, and the server may allow no lock timeout that
+    /// is shorter. On a single writer no row is locked by itself.
+    fn may_have_waited(&self, error: &DbError) -> bool {
+        let ends_waits =
+            matches!(error.kind(), DbErrorKind::LockTimeout | DbErrorKind::StatementTimeout);
+        ends_waits && !self.driver.capabilities().single_writer
     }
 
     /// Commits batches in the parts that suit the connection. Each outcome that is known stands at
@@ -170,40 +184,45 @@ impl Lane {
             Err(error) => error,
         };
         let mut commit = SplitCommit { lane: self, connection, batches, outcomes };
-        let single_writer = self.driver.capabilities().single_writer;
+        let waited = self.may_have_waited(&error);
         if batches.len() == 1 {
-            commit.refuse(0, error);
-        } else if error.kind() != DbErrorKind::LockTimeout {
+            if waited && error.kind() == DbErrorKind::StatementTimeout {
+                commit.refuse_locked().await?; // its caller hears what the commit waited for
+            }
+            if commit.outcomes[0].is_none() {
+                commit.refuse(0, error);
+            }
+        } else if waited && kind == TaskKind::Lane {
+            commit.without_locked().await?;
+        } else if waited {
+            commit.refuse_locked().await?;
             commit.one_by_one(kind).await?;
-        } else if single_writer {
+        } else if error.kind() == DbErrorKind::LockTimeout {
             // The writer lock was not available in time: each batch would wait as long again.
             for at in commit.open() {
                 commit.refuse(at, DbError::new(error.kind(), error.to_string()));
             }
-        } else if kind == TaskKind::Lane {
-            commit.without_locked().await?;
         } else {
-            commit.refuse_locked().await?;
             commit.one_by_one(kind).await?;
         }
         Ok(())
     }
 
-    /// Leaves batches that wait for locked rows to a task of their own.
+    /// Leaves batches to a task of their own, because they wait for locked rows or may be slow.
     pub(super) fn wait_apart(lane: &Arc<Self>, in_flight: InFlight) {
         let runtime = Handle::current();
         let guard = Self::count_lock_waiter(lane, &runtime);
-        drop(runtime.spawn(lane.clone().wait_for_locks(in_flight, guard)));
+        drop(runtime.spawn(lane.clone().commit_apart(in_flight, guard)));
     }
 
-    async fn wait_for_locks(self: Arc<Self>, in_flight: InFlight, guard: TaskGuard) {
+    async fn commit_apart(self: Arc<Self>, in_flight: InFlight, guard: TaskGuard) {
         // Dropped before the guard, however far this task comes.
         let in_flight = in_flight;
         // Fails only if the semaphore is closed, which it never is.
         let permit = self.lock_waiters.acquire().await;
         let connection = Self::commit(&self, TaskKind::LockWaiter, None, in_flight).await;
         if let Some(connection) = connection {
-            let _ = tokio::time::timeout(self.lock_timeout, connection.close()).await;
+            let _ = tokio::time::timeout(self.connection_timeout, connection.close()).await;
         }
         drop(permit);
         guard.finish();

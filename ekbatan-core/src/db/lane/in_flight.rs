@@ -54,6 +54,20 @@ impl InFlight {
         self.taken.losses
     }
 
+    /// Takes several batches apart, each to be sent by itself. Nothing must be on its way. A single
+    /// batch stays.
+    pub(super) fn take_apart(&mut self) -> Vec<InFlight> {
+        if self.taken.batches.len() < 2 {
+            return Vec::new();
+        }
+        let losses = self.taken.losses;
+        let alone = |queued| {
+            let taken = TakenBatches { batches: vec![queued], sent_over: None, losses };
+            InFlight::new(self.queue.clone(), taken)
+        };
+        std::mem::take(&mut self.taken.batches).into_iter().map(alone).collect()
+    }
+
     /// Answers every batch for which `answer` returns an outcome; the others stay, in order.
     pub(super) fn answer_each(
         &mut self,

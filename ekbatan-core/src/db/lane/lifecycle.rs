@@ -88,7 +88,7 @@ impl Lane {
             connection = Self::commit(&self, TaskKind::Lane, connection, in_flight).await;
         }
         if let Some(connection) = connection {
-            let _ = tokio::time::timeout(self.lock_timeout, connection.close()).await;
+            let _ = tokio::time::timeout(self.connection_timeout, connection.close()).await;
         }
         guard.finish();
     }

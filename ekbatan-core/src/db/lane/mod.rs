@@ -48,7 +48,9 @@ impl Lanes {
             driver,
             queue: Arc::new(CommitQueue::new(config.queue_limit, count)),
             fold_limit: config.fold_limit,
-            lock_timeout: config.connection_timeout,
+            connection_timeout: config.connection_timeout,
+            // Otherwise the answer that a row is locked would come when the lane has given up.
+            lock_timeout: config.connection_timeout.min(config.commit_timeout / 2),
             commit_timeout: config.commit_timeout,
             settle_timeout: config.settle_timeout,
             lock_waiters: Semaphore::new(count),

@@ -7,7 +7,7 @@ use tokio::runtime;
 pub(super) enum TaskKind {
     /// Takes batches from the queue.
     Lane,
-    /// Waits for locked rows; see [`apart`](super::apart).
+    /// Commits what would delay others; see [`apart`](super::apart).
     LockWaiter,
 }
 

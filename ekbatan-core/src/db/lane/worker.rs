@@ -24,10 +24,12 @@ pub(super) struct Lane {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) queue: Arc<CommitQueue>,
     pub(super) fold_limit: usize,
+    pub(super) connection_timeout: Duration,
+    /// How long a commit waits for a locked row.
     pub(super) lock_timeout: Duration,
     pub(super) commit_timeout: Duration,
     pub(super) settle_timeout: Duration,
-    /// Bounds the connections that wait for locked rows; see [`apart`](super::apart).
+    /// Bounds the connections of lock waiters; see [`apart`](super::apart).
     pub(super) lock_waiters: Semaphore,
 }
 
@@ -57,6 +59,7 @@ impl Lane {
                 },
             };
             in_flight.send_over(open.identity());
+            let sent = Instant::now();
             match lane.send(kind, open, &mut in_flight).await {
                 Ok(open) => {
                     in_flight.settled();
@@ -77,6 +80,12 @@ impl Lane {
                     };
                     if in_flight.losses() >= MAX_LOSSES {
                         in_flight.refuse_all(&error.read_only_is_lost());
+                    } else if sent.elapsed() >= lane.commit_timeout {
+                        // One of them may be what takes so long; the others must not be lost with
+                        // it a second time.
+                        for alone in in_flight.take_apart() {
+                            Self::wait_apart(lane, alone);
+                        }
                     }
                 }
             }
@@ -118,8 +127,9 @@ impl Lane {
     /// Makes the connection one of a lane, within the time that a connection may take.
     pub(super) async fn prepare(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
         let preparing = connection.become_lane(self.lock_timeout);
-        tokio::time::timeout(self.lock_timeout, preparing).await.unwrap_or_else(|_| {
-            let why = format!("no answer within {:?} (connection-timeout)", self.lock_timeout);
+        tokio::time::timeout(self.connection_timeout, preparing).await.unwrap_or_else(|_| {
+            let why =
+                format!("no answer within {:?} (connection-timeout)", self.connection_timeout);
             Err(DbError::new(DbErrorKind::Unavailable, why))
         })
     }

@@ -156,9 +156,12 @@ impl Connection for MySqlConnection {
         // A lock with a unique name identifies the session. The server releases it when the
         // session ends, and not before.
         let identity = format!("ekbatan-lane-{}", Uuid::now_v7().simple());
+        // The shortest lock timeout is a second. The servers want a signed number.
         let seconds = lock_timeout.as_millis().div_ceil(1_000).clamp(1, 1_000_000);
+        let half = self.syntax.flavour.half_statement_timeout();
         let sql = format!(
-            "SELECT GET_LOCK('{identity}', 0); SET autocommit = 0, innodb_lock_wait_timeout = {seconds}"
+            "SELECT GET_LOCK('{identity}', 0); SET autocommit = 0, \
+             innodb_lock_wait_timeout = CAST(GREATEST(1, LEAST({seconds}, {half})) AS SIGNED)"
         );
         match self.numbers(&sql).await?[..] {
             [1] => {

@@ -28,6 +28,17 @@ impl Flavour {
         }
     }
 
+    /// Half of the session's statement timeout in whole seconds, or a very long time if it has
+    /// none.
+    pub(super) fn half_statement_timeout(self) -> &'static str {
+        match self {
+            Flavour::MySql => {
+                "IF(@@max_execution_time > 0, @@max_execution_time DIV 2000, 1000000)"
+            }
+            Flavour::MariaDb => "IF(@@max_statement_time > 0, @@max_statement_time DIV 2, 1000000)",
+        }
+    }
+
     /// The scheme of a url that names this server.
     pub(super) fn scheme(self) -> &'static str {
         match self {

@@ -116,7 +116,14 @@ impl Connection for PostgresConnection {
         // its tables were empty, and the plan of a scan would be kept while they grow.
         let plans = "SET enable_seqscan = off; SET jit = off";
         let milliseconds = lock_timeout.min(LONGEST_TIMEOUT).as_millis().max(1);
-        self.script(&format!("SET lock_timeout = {milliseconds}; {plans}")).await
+        // The role or the database may set a statement timeout, too, so the server is asked. Its
+        // unit is the millisecond, and zero means none.
+        let waits = format!(
+            "SELECT set_config('lock_timeout', least({milliseconds}, \
+             (SELECT greatest(setting::bigint / 2, 1) FROM pg_settings \
+             WHERE name = 'statement_timeout' AND setting <> '0'))::text, false)"
+        );
+        self.script(&format!("{waits}; {plans}")).await
     }
 
     async fn begin(&mut self, options: &TransactionOptions) -> Result<(), DbError> {
