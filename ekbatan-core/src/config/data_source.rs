@@ -79,8 +79,9 @@ pub struct DataSourceConfig {
     pub lanes: usize,
     /// The maximum number of waiting actions that a lane commits together. Default 64.
     pub fold_limit: usize,
-    /// The maximum number of actions that wait for a lane. Further ones are refused. Default
-    /// 10,000.
+    /// The maximum number of actions that wait for a lane. Further ones are refused, and so are
+    /// those beyond 256 MiB of waiting rows, or 4 times
+    /// [`max_commit_bytes`](Self::max_commit_bytes) if that is larger. Default 10,000.
     pub queue_limit: usize,
     /// The timeout of connecting to the server, and of waiting for a pooled connection. Default
     /// 10 s. A commit waits as long for a row lock, but at most half of

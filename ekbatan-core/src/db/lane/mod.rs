@@ -16,6 +16,9 @@ mod in_flight;
 mod lifecycle;
 mod open_actions;
 mod queue;
+#[cfg(test)]
+mod queue_tests;
+mod queued_batches;
 mod sent_at;
 mod settle;
 mod tasks;
@@ -36,6 +39,17 @@ use super::driver::Driver;
 use super::{ActionId, CommitBatch, CommitError, Committed};
 use crate::config::DataSourceConfig;
 
+/// How many commits of the greatest size may wait for a lane.
+const GREATEST_COMMITS: usize = 4;
+
+/// How many bytes may wait for a lane in any case: many small commits are no reason to refuse more.
+const LEAST_QUEUE_BYTES: usize = 256 << 20;
+
+/// How many bytes the commits have that may wait for a lane.
+fn queue_bytes(config: &DataSourceConfig) -> usize {
+    config.max_commit_bytes.saturating_mul(GREATEST_COMMITS).max(LEAST_QUEUE_BYTES)
+}
+
 /// The lanes of one database.
 pub(crate) struct Lanes(Arc<Lane>);
 
@@ -46,7 +60,7 @@ impl Lanes {
             driver.capabilities().max_lanes.map_or(config.lanes, |most| config.lanes.min(most));
         let lane = Arc::new(Lane {
             driver,
-            queue: Arc::new(CommitQueue::new(config.queue_limit, count)),
+            queue: Arc::new(CommitQueue::new(config.queue_limit, queue_bytes(config), count)),
             fold_limit: config.fold_limit,
             connection_timeout: config.connection_timeout,
             // Otherwise the answer that a row is locked would come when the lane has given up.

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::batches::{Answer, QueuedBatch, TakenBatches, UnsettledActions};
 use super::open_actions::OpenActions;
+use super::queued_batches::QueuedBatches;
 use super::tasks::LaneTasks;
 use crate::db::{ActionId, CommitBatch, CommitError, DbError, DbErrorKind, RowChange, RowRef};
 use crate::domain::TableKey;
@@ -32,7 +33,7 @@ fn row_key(change: &RowChange) -> RowKey {
 #[derive(Default)]
 pub(super) struct State {
     /// Every batch that no lane has taken.
-    queued: HashMap<ActionId, QueuedBatch>,
+    queued: QueuedBatches,
     /// The order in which they are taken. Skips those that are parked, and may still name some
     /// that were withdrawn.
     waiting: VecDeque<ActionId>,
@@ -56,20 +57,20 @@ impl State {
 
     /// The batches whose callers wait for an answer.
     pub(super) fn unanswered(&self) -> impl Iterator<Item = &QueuedBatch> {
-        self.abandoned.iter().flat_map(|taken| &taken.batches).chain(self.queued.values())
+        self.abandoned.iter().flat_map(|taken| &taken.batches).chain(self.queued.iter())
     }
 
     /// Removes the names of withdrawn batches when they are more than those of others.
     fn forget_withdrawn(&mut self) {
         if self.waiting.len() > 2 * self.queued.len() + 64 {
-            self.waiting.retain(|action| self.queued.contains_key(action));
+            self.waiting.retain(|action| self.queued.contains(*action));
         }
     }
 
     fn park(&mut self, row: &RowKey, action: ActionId) {
         let Some(parked) = self.in_flight.get_mut(row) else { return };
         if parked.len() == parked.capacity() {
-            parked.retain(|action| self.queued.contains_key(action));
+            parked.retain(|action| self.queued.contains(*action));
         }
         parked.push(action);
     }
@@ -79,6 +80,8 @@ pub(super) struct CommitQueue {
     state: Mutex<State>,
     /// The number of batches that may be queued.
     limit: usize,
+    /// The number of bytes that the queued batches may have. A queue that is empty takes any batch.
+    limit_bytes: usize,
     wake: Notify,
     closing: Notify,
     /// A lane has ended, or left something behind.
@@ -87,11 +90,12 @@ pub(super) struct CommitQueue {
 }
 
 impl CommitQueue {
-    pub(super) fn new(limit: usize, lanes: usize) -> Self {
+    pub(super) fn new(limit: usize, limit_bytes: usize, lanes: usize) -> Self {
         let state = State { tasks: LaneTasks::new(lanes), ..State::default() };
         Self {
             state: Mutex::new(state),
             limit,
+            limit_bytes,
             wake: Notify::new(),
             closing: Notify::new(),
             lane_ended: Notify::new(),
@@ -123,10 +127,14 @@ impl CommitQueue {
         if state.queued.len() >= self.limit {
             return Err(overloaded(self.limit));
         }
-        if state.queued.contains_key(&action) {
+        let queued_bytes = state.queued.bytes();
+        if !state.queued.is_empty() && bytes > self.limit_bytes.saturating_sub(queued_bytes) {
+            return Err(too_many_bytes(queued_bytes, bytes, self.limit_bytes));
+        }
+        if state.queued.contains(action) {
             return Err(queued_twice(action));
         }
-        state.queued.insert(action, queued);
+        state.queued.insert(queued);
         state.waiting.push_back(action);
         let missing = if has_runtime { state.tasks.claim_missing_lanes() } else { 0 };
         drop(state);
@@ -164,7 +172,7 @@ impl CommitQueue {
         let (mut rows, mut bytes) = (0, 0);
         while taken.batches.len() < max_batches && rows < max_rows && bytes < MAX_BYTES {
             let Some(action) = state.waiting.pop_front() else { break };
-            let Some(queued) = state.queued.get(&action) else { continue };
+            let Some(queued) = state.queued.get(action) else { continue };
             // A row that a batch in flight expects to be unchanged may be changed: this batch
             // comes after that one, in its statement or by the locks of the database.
             let mut guarded = queued.batch.guarded().map(|(table, row)| (table, row.id));
@@ -179,7 +187,7 @@ impl CommitQueue {
                 state.waiting.push_front(action);
                 break;
             }
-            let Some(queued) = state.queued.remove(&action) else { continue };
+            let Some(queued) = state.queued.remove(action) else { continue };
             for change in queued.batch.guarded_changes() {
                 state.in_flight.insert(row_key(change), Vec::new());
             }
@@ -202,7 +210,7 @@ impl CommitQueue {
         let mut state = self.state();
         for change in batch.guarded_changes() {
             for action in state.in_flight.remove(&row_key(change)).unwrap_or_default() {
-                let Some(queued) = state.queued.get(&action) else { continue };
+                let Some(queued) = state.queued.get(action) else { continue };
                 let is_stale = |row: &RowRef| Some(row.expected_version) != change.next_version();
                 let mut same_row = queued.batch.guarded().filter_map(|(table, parked)| {
                     ((table, parked.id) == row_key(change)).then_some(parked)
@@ -211,7 +219,7 @@ impl CommitQueue {
                 drop(same_row);
                 match stale_row {
                     Some(row) if committed => {
-                        stale.extend(state.queued.remove(&action).map(|queued| (queued, row)));
+                        stale.extend(state.queued.remove(action).map(|queued| (queued, row)));
                     }
                     _ => state.waiting.push_back(action),
                 }
@@ -231,7 +239,7 @@ impl CommitQueue {
     /// Removes an action's batch; `false` if there is none, or a lane has taken it.
     pub(super) fn withdraw(&self, action: ActionId) -> bool {
         let mut state = self.state();
-        let withdrawn = state.queued.remove(&action);
+        let withdrawn = state.queued.remove(action);
         state.forget_withdrawn();
         drop(state);
         withdrawn.is_some()
@@ -284,6 +292,15 @@ fn overloaded(limit: usize) -> DbError {
     let why = format!(
         "{limit} commits wait for a lane already, and no more may wait; nothing was sent. \
          Call again later, send less at a time, or raise lanes or queue_limit"
+    );
+    DbError::new(DbErrorKind::Overloaded, why)
+}
+
+fn too_many_bytes(queued: usize, bytes: usize, limit: usize) -> DbError {
+    let why = format!(
+        "commits of {queued} bytes wait for a lane already, and with the {bytes} bytes of this one \
+         they exceed {limit} bytes; nothing was sent. \
+         Call again later, write less at once, or raise lanes or max_commit_bytes"
     );
     DbError::new(DbErrorKind::Overloaded, why)
 }
