@@ -33,7 +33,9 @@ pub mod __private {
     #[cfg(feature = "sqlite")]
     pub use crate::db::sqlite::file_options as sqlite_options;
     pub use crate::domain::event::payload_of;
-    pub use crate::outbox::{Mark, OldRows, OldStepKey, deliveries, step_key};
+    pub use crate::outbox::{
+        Mark, OldRows, OldStepKey, StepOwner, deliveries, job_step_key, step_key,
+    };
     pub use chrono;
     pub use serde_json;
 }

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::OldRows;
 use ekbatan_core::__private::deliveries::Delivery;
+use ekbatan_core::__private::{OldRows, OldStepKey, StepOwner};
 use ekbatan_core::config::RetentionConfig;
 use ekbatan_core::db::{DbError, TransactionError};
 use ekbatan_core::domain::{Entity, Id, ShardIdentifier};
@@ -27,7 +27,7 @@ const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;
 /// |---|---|---|
 /// | [`events`](Self::events) | events that every present handler has handled, and rows without an event | an event with a delivery, be it due, parked or blocked; one with a dead letter that nobody has settled; one that a handler has still to get |
 /// | [`dead_letters`](Self::dead_letters) | those that were settled | those that nobody has settled |
-/// | [`keys`](Self::keys) | idempotency keys: a repeated call runs again | those of the steps of a handler whose event is still to be handled |
+/// | [`keys`](Self::keys) | idempotency keys: a repeated call runs again | those of the steps of a handler whose event is still to be handled, and of a job whose run has not ended |
 /// | [`inbox`](Self::inbox) | messages that were handled: a duplicate runs again | |
 ///
 /// Remote calls that are settled go after their events. Fences of locks that no lease can need are
@@ -179,7 +179,8 @@ impl Retention {
     }
 
     /// Deletes idempotency keys that were used longer ago than this, and keys of enqueued calls of which
-    /// the last has ended. The keys of a handler's steps stay until its event is handled.
+    /// the last has ended. The keys of a handler's steps stay until its event is handled, those of a job's steps
+    /// until its run has ended.
     pub fn keys(mut self, age: Duration) -> Self {
         self.keys = Some(age);
         self
@@ -310,7 +311,8 @@ impl Retention {
     }
 }
 
-/// Deletes keys of steps whose delivery is on no shard any more. The handler may run again for the others.
+/// Deletes keys of steps whose delivery is on no shard any more, or whose run has ended. What the others belong
+/// to may be begun again.
 async fn delete_steps(
     databases: &Databases,
     shard: &Shard,
@@ -322,7 +324,11 @@ async fn delete_steps(
         let mut page = shard.old_step_keys(before, after, at_once).await?;
         let is_last = page.len() < at_once;
         after = page.last().copied();
-        let ids: HashSet<Uuid> = page.iter().filter_map(|key| key.delivery).collect();
+        let delivery = |key: &OldStepKey| match key.owner {
+            Some(StepOwner::Delivery(delivery)) => Some(delivery),
+            _ => None,
+        };
+        let ids: HashSet<Uuid> = page.iter().filter_map(delivery).collect();
         let ids: Vec<_> = ids.into_iter().map(Id::from_uuid).collect();
         let mut left = HashSet::new();
         for shard in databases.shards() {
@@ -330,7 +336,15 @@ async fn delete_steps(
             let rows = deliveries.find_by_ids(&ids).await?;
             left.extend(rows.iter().map(|row| row.id.uuid()));
         }
-        page.retain(|key| key.delivery.is_none_or(|delivery| !left.contains(&delivery)));
+        let has_runs = page.iter().any(|key| matches!(key.owner, Some(StepOwner::Run(_))));
+        // Jobs are stored on the default shard.
+        let open =
+            if has_runs { databases.default_shard().open_runs().await? } else { HashSet::new() };
+        page.retain(|key| match key.owner {
+            Some(StepOwner::Delivery(delivery)) => !left.contains(&delivery),
+            Some(StepOwner::Run(run)) => !open.contains(&run),
+            None => true,
+        });
         shard.delete_step_keys(&page).await?;
         deleted += page.len() as u64;
         if is_last {

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::Mark;
+use ekbatan_core::__private::{Mark, job_step_key};
 use ekbatan_core::action::{Action, ActionExecutor, ErrorKind, ExecuteError, Execution};
 use ekbatan_core::db::{DbError, DbErrorKind};
 use ekbatan_core::domain::{FieldError, Stored};
@@ -160,7 +160,7 @@ impl<'c> RunContext<'c> {
     where
         A::Output: Serialize + DeserializeOwned,
     {
-        let key = format!("job-step:{}:{name}", self.id());
+        let key = job_step_key(self.id(), name);
         let call = self.call(action, params).marking(self.mark.clone());
         let answer = call.idempotency_key(key).await;
         self.note(&answer);

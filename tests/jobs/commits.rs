@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use ekbatan::action::ErrorKind;
+use ekbatan::events::Retention;
 use ekbatan::jobs::{JobOptions, RunContext, RunState};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
@@ -59,7 +61,7 @@ async fn take_over(scene: &Scene, attempt: Attempt, job: Report) -> Option<Error
     scene.operations().run_now(REPORT, "alice", "a test").await.unwrap();
     frozen.stopped.notified().await;
     scene.declare_nodes_dead().await;
-    let other = scene.open_again(chrono::TimeDelta::zero()).await;
+    let other = scene.open_again(TimeDelta::zero()).await;
     let other = node(&other).job(rarely(), job.clone()).start().await.unwrap();
     scene.until_in_state(REPORT, RunState::Done, 1).await;
     assert_eq!(job.seen()[0].attempt, 2);
@@ -168,12 +170,20 @@ async fn a_step_commits_once_however_often_the_run_is_begun(scene: &Scene) {
     scene.operations().run_now(REPORT, "alice", "a test").await.unwrap();
     begun.notified().await;
     drop(dying);
+    // As if the job had been paused for a month before it is begun again.
+    let keys = scene.scratch.eventlog("idempotency_keys");
+    let long_ago = scene.literal(scene.now().await - TimeDelta::days(30));
+    scene.scratch.execute(&format!("UPDATE {keys} SET created_date = {long_ago}")).await;
+    let retention = Retention::new().keys(Retention::LEAST);
+    assert_eq!(retention.run(&scene.databases).await.unwrap().keys, 0);
     scene.declare_nodes_dead().await;
     let _other = scene.node().job(rarely(), job.clone()).start().await.unwrap();
     scene.until_in_state(REPORT, RunState::Done, 1).await;
     let seen = job.seen();
     assert_eq!((seen.len(), seen[0].id, seen[1].attempt), (2, seen[1].id, 2));
     assert_eq!(scene.lines().await.len(), 2);
+    assert_eq!(retention.run(&scene.databases).await.unwrap().keys, 2, "the run has ended");
+    assert_eq!(scene.scratch.count(&keys).await, 0);
 }
 
 async fn the_last_action_ends_the_run_with_its_commit(scene: &Scene) {

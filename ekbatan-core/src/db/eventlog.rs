@@ -129,6 +129,17 @@ pub(crate) static DEAD_LETTERS: Table = Table {
     state: None,
 };
 
+/// Runs of jobs, which `ekbatan-jobs` maps. Only the name is taken from here.
+pub(crate) static JOB_RUNS: Table = Table {
+    schema: Some("eventlog"),
+    name: "job_runs",
+    model: "runs of jobs",
+    columns: &[],
+    version: None,
+    dates: None,
+    state: None,
+};
+
 /// Fence tokens of lock keys. Each dialect writes its own SQL to raise and to check them.
 pub(crate) static LOCK_FENCES: Table = Table {
     schema: Some("eventlog"),

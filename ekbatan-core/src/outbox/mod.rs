@@ -25,8 +25,8 @@ pub(crate) use key_rows::{KeyRecord, StoredCall, StoredOutput, fingerprint, look
 pub use mark::Mark;
 pub(crate) use mark::{MarkedRow, MarkedWork};
 pub use old_rows::OldRows;
-pub use old_step_keys::{OldStepKey, step_key};
-pub(crate) use old_step_keys::{delete_step_keys, old_step_keys};
+pub use old_step_keys::{OldStepKey, StepOwner, job_step_key, step_key};
+pub(crate) use old_step_keys::{delete_step_keys, old_step_keys, open_runs};
 pub use priority::Priority;
 pub(crate) use records::{ActionRecord, EventRecord, is_recorded, records};
 pub(crate) use retention::prune;

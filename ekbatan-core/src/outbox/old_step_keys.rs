@@ -1,23 +1,28 @@
-//! The idempotency keys of the steps of handlers. Unlike other keys, a key of a step stays as long as its
-//! delivery, however old it is: the handler may run again, and must not repeat the step.
+//! The idempotency keys of the steps of handlers and of jobs. Unlike other keys, a key of a step stays as
+//! long as its delivery, or until its run has ended, however old it is: the handler or the job may be begun
+//! again, and must not repeat the step.
 //!
-//! The key and the delivery may be on different shards, so the caller finds out which deliveries are left.
+//! The key may be on another shard than the delivery or the run, so the caller finds out which are left.
+
+use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use crate::clock::to_micros;
-use crate::db::eventlog::IDEMPOTENCY_KEYS;
+use crate::db::eventlog::{IDEMPOTENCY_KEYS, JOB_RUNS};
 use crate::db::{Arg, Database, DbError, Query, Route};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 const HOLDER: &str = "old keys of steps";
 
-/// What the keys of steps begin with. It has no character that means something to `LIKE`.
-const PREFIX: &str = "event-step:";
+/// What the keys of steps begin with. Neither has a character that means something to `LIKE`.
+const OF_HANDLER: &str = "event-step:";
+const OF_JOB: &str = "job-step:";
 
 /// The condition on keys of steps, and perhaps of keys of an application that look alike.
-pub(super) const OF_STEPS: &str = "idempotency_key LIKE 'event-step:%'";
+pub(super) const OF_STEPS: &str =
+    "(idempotency_key LIKE 'event-step:%' OR idempotency_key LIKE 'job-step:%')";
 
 const COLUMNS: &[ColumnDef] = &[
     ColumnDef::new("action_id", ValueType::Uuid),
@@ -27,7 +32,21 @@ const COLUMNS: &[ColumnDef] = &[
 
 /// The key of a step that a handler makes for a delivery.
 pub fn step_key(delivery: Uuid, step: &str) -> String {
-    format!("{PREFIX}{delivery}:{step}")
+    format!("{OF_HANDLER}{delivery}:{step}")
+}
+
+/// The key of a step of a run of a job.
+pub fn job_step_key(run: Uuid, step: &str) -> String {
+    format!("{OF_JOB}{run}:{step}")
+}
+
+/// What a step belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepOwner {
+    /// The delivery of an event to a handler.
+    Delivery(Uuid),
+    /// A run of a job.
+    Run(Uuid),
 }
 
 /// The row of a key that may be that of a step.
@@ -37,8 +56,8 @@ pub struct OldStepKey {
     pub id: Uuid,
     /// When the step was made.
     pub date: DateTime<Utc>,
-    /// The delivery; `None` if it is a key of an application that looks like one of a step.
-    pub delivery: Option<Uuid>,
+    /// What the step belongs to; `None` if it is a key of an application that looks like one of a step.
+    pub owner: Option<StepOwner>,
 }
 
 impl OldStepKey {
@@ -48,13 +67,14 @@ impl OldStepKey {
         else {
             return None;
         };
-        Some(Self { id, date, delivery: delivery_of(&key) })
+        Some(Self { id, date, owner: owner_of(&key) })
     }
 }
 
-fn delivery_of(key: &str) -> Option<Uuid> {
-    let (delivery, _) = key.strip_prefix(PREFIX)?.split_once(':')?;
-    Uuid::parse_str(delivery).ok()
+fn owner_of(key: &str) -> Option<StepOwner> {
+    let id_after = |prefix| Uuid::parse_str(key.strip_prefix(prefix)?.split_once(':')?.0).ok();
+    let of_handler = id_after(OF_HANDLER).map(StepOwner::Delivery);
+    of_handler.or_else(|| id_after(OF_JOB).map(StepOwner::Run))
 }
 
 /// The keys of steps with a date before this one, the oldest first, at most `most`: those that come after
@@ -115,16 +135,36 @@ pub(crate) async fn delete_step_keys(
     database.fetch(&query, Route::Primary, HOLDER).await.map(drop)
 }
 
+/// The runs of jobs that have not ended, on the shard of the jobs. One in a state that only a newer release
+/// knows has not ended either.
+pub(crate) async fn open_runs(database: &Database) -> Result<HashSet<Uuid>, DbError> {
+    // Few, beside those that have ended: of each job, some are kept.
+    let sql = format!(
+        "SELECT id FROM {} WHERE state NOT IN ('DONE', 'FAILED', 'MISSED', 'SKIPPED')",
+        database.driver.syntax().table(&JOB_RUNS)
+    );
+    let columns = vec![ColumnDef::new("id", ValueType::Uuid)];
+    let query = Query { sql: sql.into(), args: Vec::new(), columns: columns.into() };
+    let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
+    let id = |row: Vec<Value>| match row.into_iter().next() {
+        Some(Value::Uuid(id)) => Some(id),
+        _ => None,
+    };
+    Ok(rows.into_iter().filter_map(id).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_a_step_names_its_delivery() {
-        let delivery = Uuid::now_v7();
-        assert_eq!(delivery_of(&step_key(delivery, "reserve: twice")), Some(delivery));
-        for key in ["event-step:1:reserve", "event-step:", "step", ""] {
-            assert_eq!(delivery_of(key), None, "{key}");
+    fn the_key_of_a_step_names_what_it_belongs_to() {
+        let id = Uuid::now_v7();
+        let owner = owner_of(&step_key(id, "reserve: twice"));
+        assert_eq!(owner, Some(StepOwner::Delivery(id)));
+        assert_eq!(owner_of(&job_step_key(id, "debit: twice")), Some(StepOwner::Run(id)));
+        for key in ["event-step:1:reserve", "event-step:", "job-step:1:debit", "step", ""] {
+            assert_eq!(owner_of(key), None, "{key}");
         }
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Shard;
 use crate::db::{DbError, Transaction, TransactionError};
 use crate::outbox::deliveries::{Subscriptions, delete_handled, free_rows, keep_events};
-use crate::outbox::{OldRows, OldStepKey, delete_step_keys, old_step_keys};
+use crate::outbox::{OldRows, OldStepKey, delete_step_keys, old_step_keys, open_runs};
 
 impl Shard {
     /// Deletes the events that were written more than `age` ago and that no handler needs, at most
@@ -52,6 +52,12 @@ impl Shard {
     #[doc(hidden)]
     pub async fn delete_step_keys(&self, keys: &[OldStepKey]) -> Result<(), DbError> {
         delete_step_keys(&self.database, keys).await
+    }
+
+    /// The runs of jobs that have not ended, if this is the shard of the jobs.
+    #[doc(hidden)]
+    pub async fn open_runs(&self) -> Result<HashSet<Uuid>, DbError> {
+        open_runs(&self.database).await
     }
 
     /// Keeps events from being deleted until a transaction of this shard ends. Returns those that
