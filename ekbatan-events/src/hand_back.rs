@@ -1,11 +1,12 @@
 //! The end of a worker: what it still holds is given back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan_core::__private::deliveries::{Arrived, Delivery};
 use ekbatan_core::domain::Stored;
+use uuid::Uuid;
 
 use crate::ending::HandedBack;
 use crate::handler_set::HandlerSet;
@@ -19,14 +20,18 @@ use crate::unheld::Unheld;
 const LONGEST_HAND_BACK: Duration = Duration::from_secs(20);
 
 impl ShardWorker {
-    /// Ends what still runs, and gives everything back, if the database answers.
+    /// Cancels what still runs, and gives everything back, if the database answers.
     pub(crate) async fn hand_back(self, mut work: Work) -> HandedBack {
-        work.runs.shutdown().await;
+        let (_, blocked) = work.runs.cancel().await;
         let mut waiting: Vec<_> =
             work.streams.take_waiting().into_iter().map(|one| one.delivery).collect();
         let Arrived { born, returned } = self.owner.take();
         waiting.extend(born.into_iter().map(|one| one.delivery).chain(returned));
-        let (cancelled, count) = (work.streams.held().len(), waiting.len());
+        let held = work.streams.held();
+        let (cancelled, count) = (held.difference(&blocked).count(), waiting.len());
+        if !blocked.is_empty() {
+            tracing::warn!(shard = %self.runner.shard.identifier(), deliveries = blocked.len(), "handlers block their threads and cannot be cancelled; others take their events over");
+        }
         if cancelled + count > 0 {
             tracing::info!(shard = %self.runner.shard.identifier(), cancelled, waiting = count, "a node hands deliveries back");
         }
@@ -38,7 +43,7 @@ impl ShardWorker {
             }
         };
         tokio::select! {
-            () = self.give_back_at_end(waiting) => {}
+            () = self.give_back_at_end(waiting, blocked) => {}
             () = too_late => {
                 tracing::warn!(shard = %self.runner.shard.identifier(), "deliveries were not given back in time; they are taken over later");
             }
@@ -46,7 +51,8 @@ impl ShardWorker {
         HandedBack { cancelled, waiting: count }
     }
 
-    async fn give_back_at_end(&self, waiting: Vec<Stored<Delivery>>) {
+    /// `blocked`: what is still being handled. It is left to those who take over from the node.
+    async fn give_back_at_end(&self, waiting: Vec<Stored<Delivery>>, blocked: HashSet<Uuid>) {
         self.release_all(waiting.into_iter().map(|delivery| (delivery, None)).collect()).await;
         // Those whose run was cancelled, by what the database knows of them.
         let Some(node) = *self.identity.borrow() else { return };
@@ -58,7 +64,7 @@ impl ShardWorker {
             hub: self.hub.clone(),
             subscriptions: Arc::default(),
             node,
-            held: Default::default(),
+            held: blocked,
             passed_over: HashMap::new(),
             room: HashMap::new(),
             now: self.runner.clock.now(),

@@ -10,7 +10,7 @@
 //! application sees; `handler_set`; `alive`, `fences`, `membership` and `registration`, the rows of nodes and
 //! subscriptions; `retention` and `settings`; `delivery_status`; `read_events`, `claimed`, `round_writes`, `put_off`, `elsewhere`,
 //! `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
-//! deliveries to those that may start; `unwanted`, `marks`, `delivery_run` and `relay_run`; `relay_gates`, `doorbell`, `gauges`, `heart`, `shard_worker`, `hand_back` and `node`; `operations`, `bulk`,
+//! deliveries to those that may start; `unwanted`, `marks`, `delivery_run` and `relay_run`; `run_tasks`, `relay_gates`, `doorbell`, `gauges`, `heart`, `shard_worker`, `hand_back` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -61,6 +61,7 @@ mod retention;
 mod round_writes;
 mod rounds;
 mod rows_before;
+mod run_tasks;
 mod settings;
 mod shard_worker;
 mod streams;
@@ -91,6 +92,7 @@ pub use retention::{Deleted, Retention, RetentionError};
 pub mod __private {
     pub use crate::ending::told_to_end;
     pub use crate::intervention::Operator;
+    pub use crate::run_tasks::RunTasks;
 
     /// Why a handler or a job failed, as text.
     pub mod failure {

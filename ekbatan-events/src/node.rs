@@ -331,6 +331,10 @@ impl Node {
     /// Claims nothing more, waits for the handlers that run, for at most `grace`, cancels those that
     /// still run, and gives everything back that is not handled, without counting an attempt. If the database
     /// does not answer, this ends about half a minute after the grace, and others take over.
+    ///
+    /// A handler that blocks its thread cannot be cancelled. This does not wait for it, and others take its event
+    /// over; an action that it executes afterwards is refused. The end of tokio's runtime does wait for it, unless
+    /// it is shut down by `Runtime::shutdown_timeout`.
     pub async fn drain(mut self, grace: Duration) -> HandedBack {
         let now = Instant::now();
         // A century, if there is no such time.

@@ -12,7 +12,6 @@ use ekbatan_core::domain::Stored;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -31,6 +30,7 @@ use crate::read_events::ClaimedEvent;
 use crate::registration::Registrar;
 use crate::relay_gates::RelayGates;
 use crate::rounds::{Polling, Rounds, unavailable};
+use crate::run_tasks::RunTasks;
 use crate::settings::Settings;
 use crate::streams::{Started, Streams};
 use crate::unwanted::passed_over_for;
@@ -75,7 +75,7 @@ pub(crate) struct ShardWorker {
 /// What a worker has at hand.
 pub(crate) struct Work {
     pub(crate) streams: Streams,
-    pub(crate) runs: JoinSet<(u64, EndedRun)>,
+    pub(crate) runs: RunTasks<(u64, EndedRun)>,
     relays: RelayGates,
     rounds: Rounds,
     /// The identity under which deliveries were claimed.
@@ -88,7 +88,7 @@ impl ShardWorker {
         let mut commits = self.hub.commits();
         let mut work = Work {
             streams: Streams::default(),
-            runs: JoinSet::new(),
+            runs: RunTasks::default(),
             relays: RelayGates::new(self.handlers.clone(), self.runner.shard.identifier()),
             rounds: Rounds::new(self.settings.shortest_poll),
             identity: self.owner.node(),
@@ -202,7 +202,8 @@ impl ShardWorker {
         let is_open = |handler: &str| work.relays.is_open(handler);
         while let Some(Started { claimed, epoch }) = work.streams.start(Instant::now(), is_open) {
             let runner = self.runner.clone();
-            work.runs.spawn(async move { (epoch, runner.run_all(claimed).await) });
+            let ids = claimed.iter().map(|one| one.delivery.id.uuid()).collect();
+            work.runs.spawn(ids, async move { (epoch, runner.run_all(claimed).await) });
         }
         if work.rounds.under_way.is_none() && Instant::now() >= work.rounds.next {
             let poll = self.poll(work, node);
@@ -352,8 +353,9 @@ impl ShardWorker {
         // Not reached: a run has a handler of this node.
         let Some(handler) = self.handlers.get(handler).cloned() else { return };
         work.streams.begin_mark(handler.name);
+        let ids = vec![delivery.id.uuid()];
         let marking = self.runner.clone().mark(handler, stream, delivery);
-        work.runs.spawn(async move { (epoch, marking.await) });
+        work.runs.spawn(ids, async move { (epoch, marking.await) });
     }
 
     /// Takes note of what became of a stream. Returns what is to be given back, and until when it waits.

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use ekbatan_core::domain::{Id, Stored};
+use ekbatan_events::__private::RunTasks;
 use ekbatan_events::HandedBack;
 use futures_util::{StreamExt, stream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -54,7 +54,7 @@ pub(crate) struct Worker {
 /// What a worker has at hand.
 #[derive(Default)]
 struct Work {
-    runs: JoinSet<Uuid>,
+    runs: RunTasks<Uuid>,
     held: HashMap<Uuid, Stored<RunRow>>,
     /// Runs whose start has got no answer. One that has started all the same was not begun, and is given
     /// back without counting an attempt.
@@ -73,7 +73,7 @@ impl Worker {
             let identity = *self.identity.borrow_and_update();
             if identity != work.identity {
                 // Others have taken over what this node ran, or will soon.
-                (work.runs, work.held) = (JoinSet::new(), HashMap::new());
+                (work.runs, work.held) = (RunTasks::default(), HashMap::new());
                 work.unanswered.clear();
                 work.identity = identity;
             }
@@ -172,7 +172,7 @@ impl Worker {
                     if let Some(run) = started {
                         work.unanswered.remove(&id);
                         work.held.insert(run.id.uuid(), run.clone());
-                        work.runs.spawn(self.runner.clone().run(known.clone(), job, run));
+                        work.runs.spawn(vec![id], self.runner.clone().run(known.clone(), job, run));
                     }
                 }
             }
@@ -214,9 +214,13 @@ impl Worker {
                 () = tokio::time::sleep_until(until) => break,
             }
         }
-        work.runs.abort_all();
-        while let Some(ended) = work.runs.join_next().await {
-            work.forget(ended.ok());
+        let (ended, blocked) = work.runs.cancel().await;
+        for id in ended {
+            work.forget(Some(id));
+        }
+        // Others take over what goes on, and count an attempt.
+        for run in work.held.extract_if(|id, _| blocked.contains(id)).map(|(_, run)| run) {
+            tracing::warn!(job = %run.job, run = %run.id, "a run blocks its thread and cannot be cancelled; others take it over");
         }
         let mut handed_back = HandedBack::default();
         let until = Instant::now() + LONGEST_RELEASE;

@@ -70,7 +70,7 @@ pub const TABLE: [RoomList; 12] = [
         room(&["delivery_status"], &["contract", "nodes"]),
         rooms("claims", &["read_events", "claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handler_set", "nodes"]),
         rooms("runs", &["unwanted", "marks", "delivery_run", "relay_run"], &["contract", "handler_set", "nodes", "claims"]),
-        rooms("node", &["relay_gates", "doorbell", "gauges", "heart", "shard_worker", "hand_back", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "runs"]),
+        rooms("node", &["run_tasks", "relay_gates", "doorbell", "gauges", "heart", "shard_worker", "hand_back", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "runs"]),
         rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status"]),
     ] },
     // Schedules and plans know no database.

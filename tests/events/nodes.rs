@@ -73,6 +73,35 @@ async fn others_take_over_what_a_node_had_claimed_that_died(scene: &Scene) {
     }
 }
 
+/// On threads of its own, because one of them is blocked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_drain_does_not_wait_for_a_handler_that_blocks_its_thread() {
+    let scene = &Scene::start(Dialect::Sqlite).await;
+    let (gate, closed) = std::sync::mpsc::channel::<()>();
+    let closed = std::sync::Mutex::new(closed);
+    let blocking = Ledger::new(move |_, _| {
+        // Until the gate is dropped.
+        assert!(closed.lock().unwrap().recv().is_err());
+        async { Ok(()) }.boxed()
+    });
+    let endless = Mail::new(|_, _| std::future::pending().boxed());
+    let (posting, mailing) = (blocking.seen(), endless.seen());
+    let node = scene.node().handler(blocking).handler(endless).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    until("both run", async || posting.lock().unwrap().len() + mailing.lock().unwrap().len() == 2)
+        .await;
+    let drained = tokio::time::timeout(Duration::from_secs(60), node.drain(Duration::ZERO)).await;
+    assert_eq!(drained.expect("the drain ends").cancelled, 1);
+    let new = format!("FROM {} WHERE state = 'NEW'", scene.scratch.eventlog("deliveries"));
+    let given_back = scene.scratch.select(&["handler"], &new).await;
+    assert_eq!(given_back, [[Some("mail.send".to_owned())]]);
+    // Another node takes the event over, although the thread is still blocked.
+    let _other = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    scene.until_posted(1).await;
+    assert_eq!(scene.posted(wallet).await, [1]);
+    drop(gate);
+}
+
 async fn a_drained_node_hands_back_what_it_has_not_handled(scene: &Scene) {
     let closed = Arc::new(Semaphore::new(0));
     let ledger = stuck(&closed);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ekbatan::jobs::{JobOptions, RunState};
 use futures_util::FutureExt;
-use support::until;
+use support::{Dialect, until};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::scene::{REPORT, Report, Scene, Sweep, node, rarely};
@@ -134,6 +134,35 @@ async fn a_drained_node_waits_for_its_runs(scene: &Scene) {
     open.notify_one();
     drained.await.unwrap();
     assert_eq!(scene.in_state(REPORT, RunState::Done).await.len(), 1);
+}
+
+/// On threads of its own, because one of them is blocked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_drain_does_not_wait_for_a_job_that_blocks_its_thread() {
+    let scene = &Scene::start(Dialect::Sqlite).await;
+    let (gate, closed) = std::sync::mpsc::channel::<()>();
+    let closed = std::sync::Mutex::new(closed);
+    let blocking = Report::new(move |_| {
+        // Until the gate is dropped.
+        assert!(closed.lock().unwrap().recv().is_err());
+        async { Ok(()) }.boxed()
+    });
+    let endless = Sweep::new(|_| std::future::pending().boxed());
+    let node = scene.node().job(rarely(), blocking.clone()).job(rarely(), endless.clone());
+    let node = node.start().await.unwrap();
+    scene.operations().run_now("sweep", "alice", "a test").await.unwrap();
+    run_now(scene).await;
+    until("both run", async || blocking.seen().len() + endless.seen().len() == 2).await;
+    let drained = tokio::time::timeout(Duration::from_secs(60), node.drain(Duration::ZERO)).await;
+    assert_eq!(drained.expect("the drain ends").cancelled, 1);
+    assert_eq!(scene.in_state("sweep", RunState::Waiting).await.len(), 1);
+    assert_eq!(scene.in_state(REPORT, RunState::Running).await.len(), 1);
+    // Another node takes the run over, although the thread is still blocked.
+    let job = Report::writing();
+    let _other = scene.node().job(rarely(), job.clone()).start().await.unwrap();
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    assert_eq!(job.seen()[0].attempt, 2);
+    drop(gate);
 }
 
 async fn a_node_that_was_taken_for_dead_goes_on(scene: &Scene) {
