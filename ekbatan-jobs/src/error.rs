@@ -63,6 +63,11 @@ impl From<FieldError> for JobsError {
 }
 
 impl JobsError {
+    /// Whether a row is such that this release cannot read it.
+    pub(crate) fn is_unreadable(&self) -> bool {
+        matches!(self, JobsError::Read(ReadError::Row { .. }))
+    }
+
     /// Whether another process has changed the same rows, so that they are to be read again.
     pub(crate) fn is_conflict(&self) -> bool {
         let of_database = |error: &DbError| {

@@ -89,7 +89,12 @@ impl Heart {
     /// Takes over the runs of nodes that are gone, and ends those that are long overdue.
     async fn look_around(&self, membership: &mut Membership) -> Result<(), JobsError> {
         // Before the nodes: a node is there before its runs are.
-        let active = self.store.active(&self.jobs.names()).await?;
+        let names = self.jobs.names();
+        let active = match self.store.active(&names).await {
+            // That of one job. The runs of the others are taken over.
+            Err(error) if error.is_unreadable() => self.store.look(&names).await?.active,
+            active => active?,
+        };
         let living = membership.clear_away().await?;
         let running: Vec<_> =
             active.into_iter().filter(|run| run.state == RunState::Running).collect();

@@ -56,6 +56,23 @@ pub(crate) struct Decision {
     pub(crate) next: Option<DateTime<Utc>>,
 }
 
+impl Decision {
+    /// The same in parts that add at most so many runs each, the earliest ones first. Each decides on the
+    /// slots before those of the next part.
+    pub(crate) fn parts(self, most: usize) -> Vec<Self> {
+        let (mut parts, mut rest) = (Vec::new(), self);
+        while rest.run.len() > most {
+            let later = rest.run.split_off(most);
+            let first = later.first().copied();
+            let later = Decision { run: later, omitted: None, next: rest.next };
+            parts.push(Decision { next: first, ..rest });
+            rest = later;
+        }
+        parts.push(rest);
+        parts
+    }
+}
+
 impl Misfire {
     /// Decides on the slots from the first one that is undecided up to now. That one is due.
     pub(crate) fn decide(
@@ -237,6 +254,20 @@ mod tests {
         assert_eq!((all.run.len(), all.run[0], all.omitted), (4, at(FIRST), None));
         let more = decide(Misfire::CatchUp(9), FIRST, "2026-05-04T12:00:00Z");
         assert_eq!((more.run.len(), more.omitted), (4, None));
+    }
+
+    #[test]
+    fn the_parts_of_a_decision_are_the_whole() {
+        let whole = decide(Misfire::CatchUp(3), FIRST, "2026-05-04T12:00:00Z");
+        let parts = whole.clone().parts(2);
+        let of_hours = |hours: &[u32]| -> Vec<DateTime<Utc>> {
+            hours.iter().map(|hour| at(&format!("2026-05-04T{hour}:00:00Z"))).collect()
+        };
+        let runs: Vec<_> = parts.iter().map(|part| part.run.clone()).collect();
+        assert_eq!(runs, [of_hours(&[10, 11]), of_hours(&[12])]);
+        assert_eq!((parts[0].omitted, parts[1].omitted), (whole.omitted, None));
+        assert_eq!((parts[0].next, parts[1].next), (Some(parts[1].run[0]), whole.next));
+        assert_eq!(whole.clone().parts(3), [whole]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::error::JobsError;
 use crate::plan::Known;
 use crate::rows::{JobRow, JobState, RunKind, RunRow, RunState};
 use crate::schedule::Schedule;
-use crate::store::Store;
+use crate::store::{ADDED_TOGETHER, Store};
 
 /// Shows jobs and their runs, and changes how they go on. It needs no node in this process.
 ///
@@ -126,7 +126,7 @@ impl JobOperations {
             // The time before the rows, and the job before its runs, as a node reads them.
             let now = self.store.now().await?;
             let job = self.find(name).await?;
-            let (mut row, mut runs) = (job.clone().into_value(), Vec::new());
+            let (mut row, mut decisions) = (job.clone().into_value(), Vec::new());
             if let (Ok(schedule), Ok(misfire)) = (job.schedule.parse(), job.misfire.parse()) {
                 let active = self.store.active(&[name]).await?;
                 let last_ended = match active[..] {
@@ -141,9 +141,20 @@ impl JobOperations {
                         .due_at_pause()
                 };
                 while let Some((decision, state)) = due(&row) {
-                    runs.extend(self.store.rows_of(&row, &decision, state, now).await?);
                     row.take(&decision);
+                    decisions.push((decision, state));
                 }
+            }
+            let count: usize = decisions.iter().map(|(decision, _)| decision.run.len()).sum();
+            if count > ADDED_TOGETHER {
+                // More than one commit may hold. A node decides on them in the same way.
+                let (decision, state) = decisions.swap_remove(0);
+                self.store.decide(&job, decision, state, now).await?;
+                continue;
+            }
+            let mut runs = Vec::new();
+            for (decision, state) in decisions {
+                runs.extend(self.store.rows_of(&row, &decision, state, now).await?);
             }
             row.state = JobState::Paused;
             let log = operator.did(InterventionKind::Pause, name, "the job".to_owned(), now);
@@ -151,7 +162,7 @@ impl JobOperations {
             match paused.map_err(JobsError::from) {
                 // A node has started a run, or decided on slots, at the same moment.
                 Err(error) if error.is_conflict() => tokio::task::yield_now().await,
-                paused => return paused,
+                paused => return paused.map(drop),
             }
         }
     }
@@ -174,7 +185,7 @@ impl JobOperations {
             match resumed.map_err(JobsError::from) {
                 // A node has started a run at the same moment.
                 Err(error) if error.is_conflict() => tokio::task::yield_now().await,
-                resumed => return resumed,
+                resumed => return resumed.map(drop),
             }
         }
     }

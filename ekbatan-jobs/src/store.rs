@@ -21,9 +21,23 @@ use crate::schedule::Schedule;
 /// How many runs are deleted at a time.
 const PAGE: usize = 256;
 
+/// How many runs one commit adds at most. So many rows fit in a commit also if its size is limited to a few
+/// dozen kilobytes.
+pub(crate) const ADDED_TOGETHER: usize = 32;
+
 /// How many runs are looked at for how long they have kept slots away. Each but the first one is one that
 /// somebody asked for while another one waited or went on.
 const LAST_ENDED: usize = 64;
+
+/// What is stored of the jobs of a node.
+#[derive(Default)]
+pub(crate) struct FoundJobs {
+    pub(crate) jobs: Vec<Stored<JobRow>>,
+    /// The runs of these jobs that have not ended.
+    pub(crate) active: Vec<Stored<RunRow>>,
+    /// Jobs with a row that this release cannot read. They are left out.
+    pub(crate) unreadable: Vec<(String, JobsError)>,
+}
 
 /// The stored jobs and runs.
 #[derive(Clone)]
@@ -82,7 +96,7 @@ impl Store {
                     } else {
                         let rows =
                             dropped.map(|dropped| omitted(&row, dropped, RunState::Missed, now));
-                        self.change(defined, rows.into_iter().collect(), None).await
+                        self.change(defined, rows.into_iter().collect(), None).await.map(drop)
                     }
                 }
             };
@@ -91,6 +105,33 @@ impl Store {
                 registered => return registered,
             }
         }
+    }
+
+    /// The jobs with these names that are stored, and then their runs that have not ended.
+    pub(crate) async fn look(&self, names: &[&str]) -> Result<FoundJobs, JobsError> {
+        let mut found = FoundJobs::default();
+        match self.look_at(&mut found, names).await {
+            Err(error) if error.is_unreadable() => {}
+            looked => return looked.map(|()| found),
+        }
+        // A newer release has written a row that this one cannot read. The other jobs go on.
+        let mut found = FoundJobs::default();
+        for name in names {
+            match self.look_at(&mut found, &[*name]).await {
+                Err(error) if error.is_unreadable() => {
+                    found.unreadable.push(((*name).to_owned(), error));
+                }
+                looked => looked?,
+            }
+        }
+        Ok(found)
+    }
+
+    async fn look_at(&self, found: &mut FoundJobs, names: &[&str]) -> Result<(), JobsError> {
+        let jobs = self.find(names).await?;
+        found.active.extend(self.active(names).await?);
+        found.jobs.extend(jobs);
+        Ok(())
     }
 
     /// The jobs with these names that are stored.
@@ -120,6 +161,9 @@ impl Store {
 
     /// Stores what was decided on the slots of a job: the runs wait for nodes then. `false` if the
     /// job is not as it was read.
+    ///
+    /// Many runs are added by several commits, the earliest ones first. Each of them decides on the slots
+    /// up to the next one that is run.
     pub(crate) async fn decide(
         &self,
         job: &Stored<JobRow>,
@@ -127,10 +171,29 @@ impl Store {
         state: RunState,
         now: DateTime<Utc>,
     ) -> Result<bool, JobsError> {
-        let rows = self.rows_of(job, &decision, state, now).await?;
-        let change = job.clone().apply(|row| row.take(&decision));
-        let decided = self.change(change, rows, None).await;
-        unless_conflict(decided.map_err(JobsError::from)).map(|decided| decided.is_some())
+        let mut job = job.clone();
+        for (at, part) in decision.parts(ADDED_TOGETHER).into_iter().enumerate() {
+            loop {
+                let rows = self.rows_of(&job, &part, state, now).await?;
+                let change = job.clone().apply(|row| row.take(&part));
+                let changed = self.change(change, rows, None).await.map_err(JobsError::from);
+                if let Some(changed) = unless_conflict(changed)? {
+                    job = changed;
+                    break;
+                }
+                // Another node may have started a run that an earlier commit has added. That is no reason to
+                // leave the rest undecided: it would be skipped because of the runs before.
+                let present = if at > 0 { self.jobs.find(job.id).await? } else { None };
+                let is_same_but_for_starts = |present: &Stored<JobRow>| {
+                    JobRow { last_started: job.last_started, ..(**present).clone() } == *job
+                };
+                match present.filter(is_same_but_for_starts) {
+                    Some(present) => job = present,
+                    None => return Ok(false),
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// The rows that a decision adds.
@@ -153,22 +216,23 @@ impl Store {
         Ok(rows)
     }
 
-    /// Changes a job, adds runs, and stores who did it.
+    /// Changes a job, adds runs, and stores who did it. Returns the job as it is then.
     pub(crate) async fn change(
         &self,
         job: Changed<JobRow>,
         runs: Vec<RunRow>,
         log: Option<New<Intervention>>,
-    ) -> Result<(), WriteError> {
+    ) -> Result<Stored<JobRow>, WriteError> {
         let mut write = JointWrite::default();
-        self.jobs.update_jointly(&mut write, job).await?;
+        let job = self.jobs.update_jointly(&mut write, job).await?;
         for run in runs {
             self.runs.add_jointly(&mut write, New::new(run, ())).await?;
         }
         if let Some(log) = log {
             self.interventions.add_jointly(&mut write, log).await?;
         }
-        write.commit().await
+        write.commit().await?;
+        Ok(job)
     }
 
     /// Adds a run that somebody asks for.

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use ekbatan_core::domain::{Id, Stored};
 use ekbatan_events::__private::RunTasks;
 use ekbatan_events::HandedBack;
@@ -17,7 +18,7 @@ use crate::job_set::JobSet;
 use crate::plan::{Known, Step};
 use crate::rows::{JobRow, RunRow, RunState};
 use crate::settings::Settings;
-use crate::store::Store;
+use crate::store::{FoundJobs, Store};
 
 /// The time after which a look is given up.
 const LONGEST_LOOK: Duration = Duration::from_secs(30);
@@ -38,6 +39,14 @@ pub(crate) enum Stop {
     No,
     /// It starts nothing more, and waits for its runs until then.
     At(Instant),
+}
+
+/// What came of a step with a job.
+enum Stepped {
+    /// Nothing is to be done before this instant; `None`: before something else changes.
+    Waits(Option<DateTime<Utc>>),
+    /// The rows have changed, or somebody else has changed them.
+    Changed,
 }
 
 /// Looks for what is due, and runs it.
@@ -61,7 +70,7 @@ struct Work {
     unanswered: HashSet<Uuid>,
     /// The identity under which runs were started.
     identity: Option<Uuid>,
-    /// Jobs whose stored schedule or policy this release cannot read.
+    /// Jobs of which this release cannot read what is stored.
     unreadable: HashSet<String>,
 }
 
@@ -119,65 +128,96 @@ impl Worker {
         }
     }
 
-    /// Takes one step with each job.
+    /// Takes one step with each job. One that fails stops none of the others.
     async fn look(&self, work: &mut Work, node: Uuid) -> Result<Duration, JobsError> {
         while let Some(ended) = work.runs.try_join_next() {
             work.forget(ended.ok());
         }
-        let names = self.jobs.names();
         let now = self.store.now().await?;
-        let mut jobs = self.store.find(&names).await?;
-        let active = self.store.active(&names).await?;
+        let FoundJobs { mut jobs, active, unreadable } =
+            self.store.look(&self.jobs.names()).await?;
+        for (job, error) in unreadable {
+            if work.unreadable.insert(job.clone()) {
+                tracing::warn!(%job, %error, "this release cannot read a row of a job, and leaves the job alone");
+            }
+        }
         let (mut pause, mut has_changed) = (self.settings.poll, false);
         for run in active.iter().filter(|run| work.has_left(run, node)) {
-            has_changed |= if work.unanswered.contains(&run.id.uuid()) {
-                self.store.release(run, false).await?
+            let taken = if work.unanswered.contains(&run.id.uuid()) {
+                self.store.release(run, false).await
             } else {
-                self.store.take_over(run).await?
+                self.store.take_over(run).await
             };
+            match taken {
+                Ok(is_changed) => has_changed |= is_changed,
+                Err(error) => {
+                    tracing::warn!(job = %run.job, run = %run.id, %error, "a run that was cut off could not be taken over; trying again");
+                }
+            }
         }
         work.unanswered.retain(|id| active.iter().any(|run| run.id.uuid() == *id));
         // So that one whose runs do not end leaves some places to the others.
         jobs.sort_by_key(|job| work.held.values().filter(|run| run.job == job.name).count());
         for job in jobs {
             let of_job: Vec<_> = active.iter().filter(|run| run.job == job.name).collect();
-            match self.next_step(work, &job, &of_job, now).await? {
-                Step::Wait(None) => {}
-                Step::Wait(Some(until)) => {
-                    pause = pause.min((until - now).to_std().unwrap_or_default());
+            match self.take_step(work, &job, &of_job, node, now).await {
+                Ok(Stepped::Waits(until)) => {
+                    let until = until.map(|until| (until - now).to_std().unwrap_or_default());
+                    pause = until.map_or(pause, |until| pause.min(until));
                 }
-                Step::Decide { decision, state } => {
-                    let lists_omitted = decision.omitted.is_some();
-                    self.store.decide(&job, decision, state, now).await?;
-                    has_changed = true;
-                    if lists_omitted {
-                        // Of a job that never runs in time, no run ends.
-                        self.store.prune(&job).await;
-                    }
-                }
-                // The end of a run wakes the worker.
-                Step::Start(_) if work.held.len() >= self.settings.concurrency => {}
-                // The node has not noticed yet that others have taken over.
-                Step::Start(_) if !self.store.is_member(node).await? => {}
-                Step::Start(at) => {
-                    has_changed = true;
-                    let (Some(run), Some(known)) = (of_job.get(at), self.jobs.get(&job.name))
-                    else {
-                        continue;
-                    };
-                    let id = run.id.uuid();
-                    work.unanswered.insert(id);
-                    let started = self.store.start(&job, run, node).await?;
-                    // Without a run, an earlier start of it may be the one that counts.
-                    if let Some(run) = started {
-                        work.unanswered.remove(&id);
-                        work.held.insert(run.id.uuid(), run.clone());
-                        work.runs.spawn(vec![id], self.runner.clone().run(known.clone(), job, run));
-                    }
+                Ok(Stepped::Changed) => has_changed = true,
+                Err(error) => {
+                    tracing::warn!(job = %job.name, %error, "a job could not be looked at; trying again");
                 }
             }
         }
         Ok(if has_changed { Duration::ZERO } else { pause })
+    }
+
+    /// Takes the next step with a job.
+    async fn take_step(
+        &self,
+        work: &mut Work,
+        job: &Stored<JobRow>,
+        runs: &[&Stored<RunRow>],
+        node: Uuid,
+        now: DateTime<Utc>,
+    ) -> Result<Stepped, JobsError> {
+        match self.next_step(work, job, runs, now).await? {
+            Step::Wait(until) => return Ok(Stepped::Waits(until)),
+            Step::Decide { decision, state } => {
+                let lists_omitted = decision.omitted.is_some();
+                self.store.decide(job, decision, state, now).await?;
+                if lists_omitted {
+                    // Of a job that never runs in time, no run ends.
+                    self.store.prune(job).await;
+                }
+            }
+            // The end of a run wakes the worker.
+            Step::Start(_) if work.held.len() >= self.settings.concurrency => {
+                return Ok(Stepped::Waits(None));
+            }
+            // The node has not noticed yet that others have taken over.
+            Step::Start(_) if !self.store.is_member(node).await? => {
+                return Ok(Stepped::Waits(None));
+            }
+            Step::Start(at) => {
+                let (Some(run), Some(known)) = (runs.get(at), self.jobs.get(&job.name)) else {
+                    return Ok(Stepped::Changed);
+                };
+                let id = run.id.uuid();
+                work.unanswered.insert(id);
+                let started = self.store.start(job, run, node).await?;
+                // Without a run, an earlier start of it may be the one that counts.
+                if let Some(run) = started {
+                    work.unanswered.remove(&id);
+                    work.held.insert(id, run.clone());
+                    let running = self.runner.clone().run(known.clone(), job.clone(), run);
+                    work.runs.spawn(vec![id], running);
+                }
+            }
+        }
+        Ok(Stepped::Changed)
     }
 
     /// What is to be done next with a job.
@@ -186,7 +226,7 @@ impl Worker {
         work: &mut Work,
         job: &Stored<JobRow>,
         runs: &[&Stored<RunRow>],
-        now: chrono::DateTime<chrono::Utc>,
+        now: DateTime<Utc>,
     ) -> Result<Step, JobsError> {
         let (Ok(schedule), Ok(misfire)) = (job.schedule.parse(), job.misfire.parse()) else {
             if work.unreadable.insert(job.name.clone()) {

@@ -16,6 +16,7 @@ macro_rules! on_every_database {
 mod scene;
 
 mod commits;
+mod isolation;
 mod killed;
 mod misfires;
 mod nodes;
