@@ -171,11 +171,22 @@ impl JobOperations {
     pub async fn resume(&self, name: &str, who: &str, why: &str) -> Result<(), JobsError> {
         let operator = operator(who, why)?;
         loop {
+            // The job before its runs, as a node reads them.
             let job = self.find(name).await?;
+            let active = self.store.active(&[name]).await?;
             let now = self.store.now().await?;
             let log = operator.did(InterventionKind::Resume, name, "the job".to_owned(), now);
+            // The slot of a delay follows from the end of its run. If the run has ended, the slot may have
+            // been due during the pause.
+            let has_ended = active.iter().all(|run| run.kind != RunKind::Scheduled);
             let resumed = job.change(|job| {
-                if job.state == JobState::Paused && job.next_slot.is_some_and(|slot| slot <= now) {
+                let may_be_past = match job.next_slot {
+                    Some(slot) => slot <= now,
+                    None => {
+                        has_ended && job.schedule.parse().is_ok_and(|it: Schedule| it.is_delay())
+                    }
+                };
+                if job.state == JobState::Paused && may_be_past {
                     job.next_slot = schedule(job)?.next_after(now);
                 }
                 job.state = JobState::Active;

@@ -24,6 +24,12 @@ on_every_database! {
     who_and_why_are_stored,
 }
 
+mod of_a_delay {
+    use super::*;
+
+    on_every_database! { on_sqlite_only: a_slot_that_was_due_during_a_pause_is_not_run }
+}
+
 async fn no_run_starts_after_a_pause(scene: &Scene) {
     let every = Schedule::every(Duration::from_millis(10)).unwrap();
     let options = JobOptions::default().misfire(Misfire::CatchUp(5)).keep(10_000);
@@ -81,6 +87,29 @@ async fn what_was_due_during_a_pause_is_not_run(scene: &Scene) {
     scene.until_in_state(REPORT, RunState::Done, 1).await;
     assert!(job.seen().iter().all(|seen| seen.slot > next - TimeDelta::hours(1)));
     assert_eq!(operations.job(REPORT).await.unwrap().omitted, 0);
+}
+
+/// The run goes on when the pause begins, and its end decides on the next slot.
+async fn a_slot_that_was_due_during_a_pause_is_not_run(scene: &Scene) {
+    let opened = Arc::new(Semaphore::new(0));
+    let job = stuck(&opened);
+    let delay = Schedule::delay(Duration::from_secs(60 * 60)).unwrap();
+    let _node = scene.node().job(delay, job.clone()).start().await.unwrap();
+    let operations = scene.operations();
+    let first = scene.now().await;
+    scene.set_next_slot(REPORT, first).await;
+    scene.until_in_state(REPORT, RunState::Running, 1).await;
+    operations.pause(REPORT, "alice", "a test").await.unwrap();
+    opened.add_permits(100);
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    // As if the pause had lasted for hours.
+    let (runs, ended) = (scene.scratch.eventlog("job_runs"), first - TimeDelta::hours(5));
+    let ended = scene.literal(ended);
+    scene.scratch.execute(&format!("UPDATE {runs} SET changed = {ended}")).await;
+    operations.resume(REPORT, "alice", "a test").await.unwrap();
+    let next = operations.job(REPORT).await.unwrap().next_slot;
+    assert!(next.is_some_and(|next| next >= first + TimeDelta::hours(1)), "{next:?}");
+    assert_eq!(job.seen().len(), 1);
 }
 
 async fn a_slot_that_waits_when_a_pause_begins_is_run_after_it(scene: &Scene) {
