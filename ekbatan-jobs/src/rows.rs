@@ -202,6 +202,12 @@ impl JobRow {
         self.omitted = self.omitted.saturating_add(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
+    /// The slot that may be skipped because of a run that has ended since. Such runs stay until it is decided on.
+    pub(crate) fn needs_runs_after(&self) -> Option<DateTime<Utc>> {
+        let may_skip = self.overlap == Overlap::Skip && self.state == JobState::Active;
+        self.next_slot.filter(|_| may_skip)
+    }
+
     /// The instant before which no run may start.
     pub(crate) fn earliest_start(&self) -> Option<DateTime<Utc>> {
         self.last_started?.checked_add_signed(TimeDelta::try_milliseconds(self.at_least)?)

@@ -320,19 +320,26 @@ impl Store {
 
     /// Deletes the runs of a job that ended first, if there are more than are kept.
     pub(crate) async fn prune(&self, job: &JobRow) {
-        if let Err(error) = self.try_prune(&job.name, job.kept.max(1).unsigned_abs()).await {
+        if let Err(error) = self.try_prune(job).await {
             tracing::debug!(job = %job.name, %error, "earlier runs could not be deleted; the next run tries again");
         }
     }
 
-    async fn try_prune(&self, job: &str, kept: u64) -> Result<(), JobsError> {
-        let ended = || RunRow::JOB.eq(job) & RunRow::STATE.is_in(ENDED);
+    async fn try_prune(&self, job: &JobRow) -> Result<(), JobsError> {
+        let ended = || RunRow::JOB.eq(&job.name) & RunRow::STATE.is_in(ENDED);
         let count = self.runs.count_where(ended()).await?;
+        let kept = job.kept.max(1).unsigned_abs();
         let surplus = usize::try_from(count.saturating_sub(kept)).unwrap_or(usize::MAX);
         if surplus == 0 {
             return Ok(());
         }
-        let request = PageRequest::first(surplus.min(PAGE)).filter(ended());
+        // As it is now: slots were decided on since the run was started.
+        let present = self.jobs.find(job.id).await?;
+        let deleted = match present.and_then(|job| job.needs_runs_after()) {
+            Some(slot) => ended() & RunRow::CHANGED.lt(slot),
+            None => ended(),
+        };
+        let request = PageRequest::first(surplus.min(PAGE)).filter(deleted);
         let request = request.order_by(RunRow::CHANGED, Direction::Ascending);
         for run in self.runs.page(request).await?.rows {
             // Another node may have deleted it.

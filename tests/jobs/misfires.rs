@@ -1,13 +1,16 @@
 //! What happens to slots that no node could run in time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{TimeDelta, Timelike};
 use ekbatan::jobs::{JobOptions, Misfire, RunState, Schedule};
 use ekbatan::prelude::*;
 use support::until;
+use tokio::sync::Semaphore;
 
 use crate::scene::{REPORT, Report, Scene, rarely};
+use crate::slots::stuck;
 
 on_every_database! {
     the_last_slot_of_an_outage_is_run,
@@ -17,6 +20,12 @@ on_every_database! {
     a_slot_within_the_grace_is_run,
     slots_that_a_new_schedule_drops_are_listed,
     rows_of_missed_slots_are_deleted_although_nothing_runs,
+}
+
+mod with_a_short_history {
+    use super::*;
+
+    on_every_database! { on_sqlite_only: a_run_that_is_not_kept_keeps_its_slots_away }
 }
 
 /// A job whose last slot was half an hour ago, after three days without nodes: the slots, and the
@@ -125,4 +134,28 @@ async fn rows_of_missed_slots_are_deleted_although_nothing_runs(scene: &Scene) {
         is_decided && scene.in_state(REPORT, RunState::Missed).await.len() == 2
     })
     .await;
+}
+
+/// A run keeps a slot away, and somebody asks for another run before it ends.
+async fn a_run_that_is_not_kept_keeps_its_slots_away(scene: &Scene) {
+    let opened = Arc::new(Semaphore::new(0));
+    let job = stuck(&opened);
+    let options = JobOptions::default().keep(1);
+    let _node = scene.node().job_with(rarely(), job.clone(), options).start().await.unwrap();
+    let operations = scene.operations();
+    scene.set_next_slot(REPORT, scene.now().await).await;
+    scene.until_in_state(REPORT, RunState::Running, 1).await;
+    let kept_away = scene.now().await;
+    scene.set_next_slot(REPORT, kept_away).await;
+    operations.run_now(REPORT, "alice", "a test").await.unwrap();
+    opened.add_permits(100);
+    until("the slot is decided on", async || {
+        operations.job(REPORT).await.unwrap().next_slot != Some(kept_away)
+    })
+    .await;
+    assert_eq!(operations.job(REPORT).await.unwrap().omitted, 1);
+    let seen = job.seen();
+    assert_eq!(seen.len(), 2);
+    assert!(seen.iter().all(|run| run.slot != kept_away), "{seen:?}");
+    until("one row is left", async || scene.history(REPORT).await.len() == 1).await;
 }
