@@ -281,7 +281,9 @@ async fn each_that_knows<T>(
     for on in target.shards() {
         match work(&on).await {
             Ok(one) => done.push(one),
-            Err(error @ EventsError::UnknownHandler { .. }) => unknown = Some(error),
+            Err(
+                error @ (EventsError::UnknownHandler { .. } | EventsError::FormerHandler { .. }),
+            ) => unknown = Some(error),
             Err(error) => return Err(error.into()),
         }
     }

@@ -78,6 +78,18 @@ pub enum EventsError {
         /// The handlers of the shard.
         known: String,
     },
+    /// The shard has no handler of this name any more.
+    #[error(
+        "shard {shard} has no handler `{handler}` any more: it is retired, or has another name by now; the shard has {present}"
+    )]
+    FormerHandler {
+        /// The name.
+        handler: String,
+        /// The shard.
+        shard: ShardIdentifier,
+        /// The present handlers of the shard.
+        present: String,
+    },
 }
 
 impl From<TransactionError<EventsError>> for EventsError {

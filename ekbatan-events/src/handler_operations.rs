@@ -18,7 +18,8 @@ const CHUNK: usize = 256;
 impl DeliveryOperations {
     /// Lets no node claim events for a handler until it is [resumed](Self::resume). Its events go
     /// on getting deliveries, which wait. Each node learns of it within a fifth of its lease, 3 s
-    /// by default, and handles what it has claimed before.
+    /// by default, and handles what it has claimed before. Refused if the handler is retired or has another name by
+    /// now.
     pub async fn pause(&self, handler: &str, who: &str, why: &str) -> Result<(), EventsError> {
         self.change(handler, InterventionKind::Pause, Operator::new(who, why)?).await
     }
@@ -86,7 +87,16 @@ impl DeliveryOperations {
         kind: InterventionKind,
         operator: Operator<'_>,
     ) -> Result<(), EventsError> {
-        self.subscriptions_of(handler).await?;
+        let subscriptions = self.subscriptions_of(handler).await?;
+        if subscriptions.iter().all(|row| !row.state.is_subscribed()) {
+            let mut present = Registrar::new(&self.databases, &self.shard).all().await?;
+            present.retain(|row| row.state.is_subscribed());
+            return Err(EventsError::FormerHandler {
+                handler: handler.to_owned(),
+                shard: self.shard.identifier(),
+                present: names_of(&present),
+            });
+        }
         let now = self.databases.clock().now();
         let change = |row: &mut Subscription| match (kind, row.state) {
             (InterventionKind::Pause, SubscriptionState::Active) => {
@@ -108,16 +118,23 @@ impl DeliveryOperations {
     ) -> Result<Vec<Subscription>, EventsError> {
         let mut all = Registrar::new(&self.databases, &self.shard).all().await?;
         if all.iter().all(|row| row.handler != handler) {
-            let known: BTreeSet<String> =
-                all.iter().map(|row| format!("`{}`", row.handler)).collect();
-            let known = known.into_iter().collect::<Vec<_>>().join(", ");
             return Err(EventsError::UnknownHandler {
                 handler: handler.to_owned(),
                 shard: self.shard.identifier(),
-                known: if known.is_empty() { "none".to_owned() } else { known },
+                known: names_of(&all),
             });
         }
         all.retain(|row| row.handler == handler);
         Ok(all)
     }
+}
+
+/// The handlers of subscriptions, as a list in words.
+fn names_of(subscriptions: &[Subscription]) -> String {
+    let names: BTreeSet<String> =
+        subscriptions.iter().map(|row| format!("`{}`", row.handler)).collect();
+    if names.is_empty() {
+        return "none".to_owned();
+    }
+    names.into_iter().collect::<Vec<_>>().join(", ")
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ekbatan::events::{HandlerOptions, Retention};
+use ekbatan::events::{EventsError, HandlerOptions, Retention};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, until};
@@ -28,6 +28,7 @@ mod on_sqlite {
         a_handler_that_comes_back_gets_no_event_again_that_it_has_handled,
         a_delivery_that_is_there_stops_no_sweep,
         a_renamed_handler_repeats_no_step,
+        what_has_another_name_or_is_retired_is_neither_paused_nor_resumed,
     }
 }
 
@@ -208,6 +209,31 @@ async fn a_renamed_handler_repeats_no_step(scene: &Scene) {
     scene.until_handled(LEDGER).await;
     scene.until_handled("ledger.post_again").await;
     assert_eq!(scene.posted(wallet).await, [1, 2]);
+}
+
+async fn what_has_another_name_or_is_retired_is_neither_paused_nor_resumed(scene: &Scene) {
+    let renamed = HandlerOptions::default().alias(LEDGER);
+    let old = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    old.drain(Duration::from_secs(30)).await;
+    let node = scene.node().handler_with(Renamed::posting(), renamed).start().await.unwrap();
+    node.drain(Duration::from_secs(30)).await;
+    let operations = scene.operations();
+    let refused = async |handler: &str| {
+        for refused in [
+            operations.pause(handler, "alice", "a test").await,
+            operations.resume(handler, "alice", "a test").await,
+        ] {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, EventsError::FormerHandler { .. }), "{error}");
+        }
+    };
+    refused(LEDGER).await;
+    operations.pause("ledger.post_again", "alice", "a test").await.unwrap();
+    operations.resume("ledger.post_again", "alice", "a test").await.unwrap();
+    operations.retire("ledger.post_again", "alice", "a test").await.unwrap();
+    refused("ledger.post_again").await;
+    let log = scene.scratch.eventlog("interventions");
+    assert_eq!(scene.scratch.count(&log).await, 3, "nothing is said to be done that was not");
 }
 
 async fn the_steps_of_an_event_that_is_not_handled_outlive_the_retention(scene: &Scene) {
