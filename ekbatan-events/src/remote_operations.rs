@@ -1,4 +1,4 @@
-//! What an operator does with remote calls in doubt.
+//! What an operator does with remote calls that are in doubt, or that have a wrong outcome.
 
 use ekbatan_core::__private::deliveries::DeliveryState;
 use ekbatan_core::domain::{Id, Stored};
@@ -10,6 +10,13 @@ use crate::error::EventsError;
 use crate::intervention::{InterventionKind, Operator};
 use crate::operations::DeliveryOperations;
 use crate::remote_call::{RemoteCall, RemoteCallState};
+
+/// What an operator says of a remote call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SettledAs {
+    Happened,
+    DidNotHappen,
+}
 
 impl DeliveryOperations {
     /// Remote calls of which it is not known whether they happened, the oldest first, at most `most`.
@@ -32,6 +39,9 @@ impl DeliveryOperations {
 
     /// Settles a remote call: it happened, and this is its outcome, as the handler would have got it. If
     /// its event is parked, it is tried again. Refused while a run has the event.
+    ///
+    /// As long as the event is still to be handled, this also replaces an outcome that is stored, such as one that the
+    /// handler cannot read.
     pub async fn remote_call_happened(
         &self,
         key: Uuid,
@@ -40,9 +50,8 @@ impl DeliveryOperations {
         why: &str,
     ) -> Result<(), EventsError> {
         let (outcome, now) = (outcome.to_string(), self.databases.clock().now());
-        let subject = format!("{key} happened");
         let settle = |row: &mut RemoteCall| row.happened(outcome.clone(), now);
-        self.settle_remote_call(key, settle, subject, who, why).await
+        self.settle_remote_call(key, settle, SettledAs::Happened, who, why).await
     }
 
     /// Settles a remote call: it did not happen, and an earlier request cannot make it happen any more.
@@ -55,24 +64,37 @@ impl DeliveryOperations {
         why: &str,
     ) -> Result<(), EventsError> {
         let (error, now) = (why.to_owned(), self.databases.clock().now());
-        let subject = format!("{key} did not happen");
         let settle = |row: &mut RemoteCall| row.did_not_happen(error.clone(), now);
-        self.settle_remote_call(key, settle, subject, who, why).await
+        self.settle_remote_call(key, settle, SettledAs::DidNotHappen, who, why).await
     }
 
     async fn settle_remote_call(
         &self,
         key: Uuid,
         settle: impl Fn(&mut RemoteCall),
-        subject: String,
+        settled_as: SettledAs,
         who: &str,
         why: &str,
     ) -> Result<(), EventsError> {
         let operator = Operator::new(who, why)?;
         loop {
-            let found = self.remote_call(key).await?.filter(|row| row.is_unsettled());
-            let row = found.ok_or_else(|| self.not_found("remote call", key, "in doubt"))?;
+            let missing = || self.not_found("remote call", key, "in doubt");
+            let row = self.remote_call(key).await?.ok_or_else(missing)?;
             let delivery = self.deliveries.find(Id::from_uuid(row.delivery)).await?;
+            // What an event was handled with stays.
+            let is_replaced = row.state == RemoteCallState::Done && delivery.is_some();
+            let may_settle =
+                row.is_unsettled() || (is_replaced && settled_as == SettledAs::Happened);
+            if !may_settle {
+                return Err(missing());
+            }
+            let subject = match settled_as {
+                SettledAs::Happened if is_replaced => {
+                    format!("{key} happened, with another outcome")
+                }
+                SettledAs::Happened => format!("{key} happened"),
+                SettledAs::DidNotHappen => format!("{key} did not happen"),
+            };
             let state = delivery.as_ref().map(|delivery| delivery.state);
             // Also if it is in doubt: the run has read that, and may have its event parked afterwards.
             if state == Some(DeliveryState::Claimed) {
@@ -82,7 +104,7 @@ impl DeliveryOperations {
             }
             let now = self.databases.clock().now();
             let kind = InterventionKind::Settle;
-            let intervention = operator.did(kind, &row.handler, subject.clone(), now);
+            let intervention = operator.did(kind, &row.handler, subject, now);
             let mut calls = self.remote_calls.clone();
             if let Some(delivery) = &delivery {
                 // No run begins meanwhile.

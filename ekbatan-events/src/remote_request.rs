@@ -8,6 +8,7 @@
 //!           --- it did not: an operator says so ---------------------> NOT_DONE
 //!           --- it did not: `reconcile` says so --- commit ----------> SENT
 //!           --- the other system recognises the key --- commit ------> SENT
+//!  DONE --- an operator knows another outcome -----------------------> DONE
 //! ```
 
 use std::error::Error;

@@ -19,6 +19,12 @@ on_every_database! {
     a_call_that_nobody_can_ask_for_parks_its_event_although_another_one_can_be_asked_for,
 }
 
+mod with_a_wrong_outcome {
+    use super::*;
+
+    on_every_database! { on_sqlite_only: a_call_that_was_settled_with_it_is_settled_again }
+}
+
 /// During a deployment, the new process has renamed a handler that keeps no order.
 async fn a_process_that_knows_an_earlier_name_makes_no_second_call(scene: &Scene) {
     let bank = Bank::default();
@@ -127,4 +133,33 @@ async fn a_call_that_nobody_can_ask_for_parks_its_event_although_another_one_can
     scene.open_wallet().await;
     scene.until_parked().await;
     assert_eq!(node.handlers()[0].failed, 1, "it is parked at once");
+}
+
+async fn a_call_that_was_settled_with_it_is_settled_again(scene: &Scene) {
+    let bank = Bank::that_breaks();
+    let node = scene.node().handler_with(charging(&bank), quick()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_parked().await;
+    let (operations, key) = (scene.operations(), scene.remote_call().await.id.uuid());
+    let settle = async |outcome| {
+        operations.remote_call_happened(key, &outcome, "alice", "the bank says so").await
+    };
+    settle(json!({ "nr": OF_OPERATOR })).await.unwrap();
+    let failed = node.handlers()[0].failed;
+    until("the handler cannot read it", async || node.handlers()[0].failed > failed).await;
+    let denied = operations.remote_call_did_not_happen(key, "alice", "a mistake").await;
+    assert!(matches!(denied.unwrap_err(), EventsError::NotFound { .. }), "it may have happened");
+    // Unless a run has the event at this moment.
+    until("it is settled again", async || settle(json!({ "number": OF_OPERATOR })).await.is_ok())
+        .await;
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(wallet).await, [OF_OPERATOR]);
+    assert_eq!(bank.requests(), [key]);
+    let log = scene.scratch.eventlog("interventions");
+    let log = format!("FROM {log} WHERE kind = 'SETTLE' ORDER BY started, id");
+    let log = scene.scratch.select(&["subject"], &log).await;
+    let subjects = [format!("{key} happened"), format!("{key} happened, with another outcome")];
+    assert_eq!(log, subjects.map(|subject| vec![Some(subject)]));
+    let late = settle(json!({ "number": 1 })).await.unwrap_err();
+    assert!(matches!(late, EventsError::NotFound { .. }), "{late}");
 }
