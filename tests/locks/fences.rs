@@ -1,4 +1,4 @@
-//! The fences of two lock servers in one database.
+//! Fences of leases in a database: those of two lock servers, and of servers whose tokens stood still.
 
 use ekbatan::lock::{KeyedLockProvider, LockLevel};
 use ekbatan::prelude::*;
@@ -7,6 +7,7 @@ use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening};
 
 use crate::database::TestDatabase;
 use crate::providers::{Kind, LONG, TestLocks};
+use crate::sql::place::Place;
 
 /// Tokens of one server say nothing about those of another, so one key may be held at both.
 #[tokio::test]
@@ -29,5 +30,31 @@ async fn keys_of_one_name_at_two_servers_do_not_fence_each_other_off_on_redis() 
         for lease in [&later, &earlier] {
             executor.execute(&DepositMoney, deposit()).fenced_by(lease).await.unwrap();
         }
+    }
+}
+
+/// A service without interruptions opens no session for months, and only such a one sets the sequence.
+#[tokio::test]
+async fn a_session_that_is_open_for_a_month_grants_tokens_that_begin_fences_on_postgres() {
+    let database = TestDatabase::start(Dialect::Sqlite).await;
+    let executor = database.executor();
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    let wallet = executor.execute(&OpenWallet, opening).await.unwrap().id;
+    let place = Place::shared(Kind::PostgresSession).await;
+    let locks = place.process().await;
+    let before = locks.acquire(&lock_key!("before"), LONG).await.unwrap();
+    // 31 days, in which few keys were granted.
+    let behind =
+        "SELECT setval('eventlog.lock_tokens', last_value - 2678400000) FROM eventlog.lock_tokens";
+    place.execute(behind).await;
+    let (key, other) = (lock_key!("wallet", wallet), lock_key!("other"));
+    let (lease, other) = tokio::join!(locks.acquire(&key, LONG), locks.acquire(&other, LONG));
+    let (lease, other) = (lease.unwrap(), other.unwrap());
+    assert!(lease.token() > before.token() && other.token() > before.token());
+    assert_ne!(lease.token(), other.token());
+    let deposit = Deposit { wallet, amount: Decimal::ONE };
+    executor.execute(&DepositMoney, deposit).fenced_by(&lease).await.unwrap();
+    for lease in [before, lease, other] {
+        assert!(lease.release().await);
     }
 }

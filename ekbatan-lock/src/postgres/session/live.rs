@@ -1,7 +1,7 @@
 //! One session and its statements.
 //!
 //! Invariants: a statement whose effect is unknown ends the session, so that the server never
-//! keeps a lock that this process does not know of. No statement waits for a lock. Each
+//! keeps a lock that this process does not know of. No statement waits for the lock of a key. Each
 //! statement sets how long the session may be idle; the limit in the last one that was sent
 //! covers all locks that were requested before.
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use tokio_postgres::{Error, Row, Statement};
+use tokio_postgres::{Error, Row, SimpleQueryMessage, Statement};
 use uuid::Uuid;
 
 use super::pooler;
@@ -29,10 +29,13 @@ use crate::postgres::settings;
 use crate::postgres::tables::replica;
 use crate::session::SessionGrants;
 
-/// The statement that takes the lock reads the token, so that every holder has one. If the
-/// server process is not that of this session, it takes nothing.
+/// The statement that takes the lock reads the token, so that every holder has one. It also says
+/// whether the sequence of tokens is more than an hour behind the clock. If the server process is
+/// not that of this session, it takes nothing.
 const TRY: &str = "\
-    SELECT token, ours, CASE WHEN ours THEN set_config('idle_session_timeout', $2, false) END \
+    SELECT token, ours, \
+        coalesce(token < extract(epoch FROM clock_timestamp()) * 1000 - 3600000, false), \
+        CASE WHEN ours THEN set_config('idle_session_timeout', $2, false) END \
     FROM (SELECT ours, CASE WHEN ours AND pg_try_advisory_lock($1) \
             THEN nextval('eventlog.lock_tokens') END AS token \
         FROM (SELECT current_setting('ekbatan_lock.session', true) \
@@ -95,6 +98,19 @@ const RAISE: &str = "\
         (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) c; \
     DELETE FROM eventlog.lock_wanted WHERE until < clock_timestamp() - interval '1 minute'; \
     COMMIT";
+
+/// Raises the sequence of tokens to the clock while sessions are open. A token also tells the age
+/// of its grant, and one that seems old can begin no fence. As above, sessions take turns; one that
+/// waits for its turn for a second fails, and is no worse for it. The sequence is left alone unless
+/// it is an hour behind, so that the tokens which others are granted meanwhile are smaller than the
+/// new ones. The statements of one message are one transaction.
+const CATCH_UP: &str = "\
+    SELECT set_config('lock_timeout', '1000', true); \
+    SELECT pg_advisory_xact_lock(28545284254495086); \
+    SELECT setval('eventlog.lock_tokens', now) \
+    FROM eventlog.lock_tokens, \
+        (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) c \
+    WHERE last_value < now - 3600000";
 
 /// How long after the end of a lock the server ends a session that sends nothing. Pings come
 /// more often.
@@ -233,7 +249,26 @@ impl PostgresSession {
             self.end(pooler::ANOTHER_PROCESS.to_owned());
             return Err(BackendError::unavailable(pooler::ANOTHER_PROCESS));
         }
-        Ok(row.get(0))
+        // Nobody has seen the old token, and the session has the lock while it gets another one.
+        if row.get(2) { self.recent_token().await.map(Some) } else { Ok(row.get(0)) }
+    }
+
+    /// Raises the sequence of tokens to the clock, and returns its next token.
+    async fn recent_token(&self) -> Result<i64, BackendError> {
+        let answers = self.ask("raising the tokens to the clock", |limit| async move {
+            let catch_up = format!(
+                "{CATCH_UP}; SELECT nextval('eventlog.lock_tokens'), \
+                 set_config('idle_session_timeout', '{limit}', false)"
+            );
+            self.connection.client.simple_query(&catch_up).await
+        });
+        let answers = answers.await?;
+        let last = answers.iter().rev().find_map(|answer| match answer {
+            SimpleQueryMessage::Row(row) => row.get(0),
+            _ => None,
+        });
+        let token = last.and_then(|token| token.parse().ok());
+        token.ok_or_else(|| BackendError::in_doubt("the server returned no token"))
     }
 
     /// Whether this session is registered as a waiter. Assumes that it is from now on.
