@@ -65,11 +65,11 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
     if !too_short && !too_long {
         return true;
     }
+    let before = granted.extending(asked + term);
     let extending = server.backend().extend(server.stored(), &granted.grant, term);
     match server.asking(extending).await {
         Ok(true) => {
-            granted.until = asked + term;
-            granted.is_short = false;
+            granted.extended(asked + term, before);
             true
         }
         _ => false,

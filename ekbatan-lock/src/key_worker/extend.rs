@@ -1,6 +1,7 @@
 //! Making a grant last longer: extensions that a holder asks for, and renewals of its term.
 //!
-//! Invariant: a lease that has ended is not brought back, whenever the server answers.
+//! Invariants: a lease that has ended is not brought back, whenever the server answers. What an
+//! extension may have done is noted before it is sent, because its answer may come never.
 
 use std::time::Duration;
 
@@ -29,11 +30,11 @@ pub(super) async fn extend(
         let asked = Instant::now();
         let wanted = hold.deadline().saturating_duration_since(asked) + by;
         let term = longest.map_or(wanted, |longest| wanted.min(longest)) + MAX_TURN;
+        let before = granted.extending(asked + term);
         let extending = server.backend().extend(server.stored(), &granted.grant, term);
         let error = match tokio::time::timeout_at(hold.ends(), extending).await {
             Ok(Ok(true)) => {
-                granted.until = asked + term;
-                granted.is_short = false;
+                granted.extended(asked + term, before);
                 if hold.extend(by, server.term_ends(granted)) {
                     return Ok(());
                 }
@@ -72,12 +73,12 @@ pub(super) async fn renew(
         // Never beyond `max_hold`.
         let left = hold.deadline().saturating_duration_since(asked);
         let term = term.min(left) + MAX_TURN;
+        let before = granted.extending(asked + term);
         let extension = GrantExtension::new(server.stored(), granted.grant, term);
         let renewing = server.provider.renewals.extend(&server.provider.backend, extension);
         let why = match tokio::time::timeout_at(granted.until, renewing).await {
             Ok(Ok(true)) => {
-                granted.until = asked + term;
-                granted.is_short = false;
+                granted.extended(asked + term, before);
                 // If the lease has ended meanwhile, the worker notices.
                 hold.renew(server.term_ends(granted));
                 return asked + term / RENEWALS_PER_TERM;

@@ -99,9 +99,13 @@ pub(super) async fn hold(
         }
         Ended::Lost(cause) => {
             hold.return_as(false);
-            // These leases ended here; the server still has the key as ours.
+            // These leases ended here; the server may still have the key as ours. The extension whose
+            // answer is late may yet take effect.
             let is_ours = match cause {
-                LossCause::Expired(_) | LossCause::Forced(_) | LossCause::Abandoned => true,
+                LossCause::Expired(_)
+                | LossCause::NotRenewed(_)
+                | LossCause::Forced(_)
+                | LossCause::Abandoned => true,
                 // Work that was not done when the provider was closed may still run, so the
                 // key stays taken if the server frees it by itself.
                 LossCause::Closed => !server.backend().frees_by_itself(),

@@ -34,6 +34,8 @@ pub(super) struct ServerGrant {
     pub(super) grant: Grant,
     /// When the server frees the key, counted from before the request was sent.
     pub(super) until: Instant,
+    /// The same, if an extension has taken effect that was not answered.
+    unanswered_until: Instant,
     /// When the row of hand-offs began.
     pub(super) since: Instant,
     pub(super) hand_offs: u16,
@@ -43,12 +45,33 @@ pub(super) struct ServerGrant {
 
 impl ServerGrant {
     pub(super) fn new(grant: Grant, since: Instant, term: Duration) -> Self {
-        Self { grant, until: since + term, since, hand_offs: 0, is_short: false }
+        let until = since + term;
+        Self { grant, until, unanswered_until: until, since, hand_offs: 0, is_short: false }
     }
 
     /// A grant that another process has handed over.
     pub(super) fn handed_over(HandOver { grant, until }: HandOver) -> Self {
-        Self { grant, until, since: Instant::now(), hand_offs: 0, is_short: true }
+        let since = Instant::now();
+        Self { grant, until, unanswered_until: until, since, hand_offs: 0, is_short: true }
+    }
+
+    /// Notes that an extension until then is about to be sent. It may take effect although its answer
+    /// is late or lost. Returns what [`extended`](Self::extended) needs.
+    pub(super) fn extending(&mut self, until: Instant) -> Instant {
+        let before = self.unanswered_until;
+        self.unanswered_until = before.max(until);
+        before
+    }
+
+    /// Notes that the server has made the grant last until then.
+    pub(super) fn extended(&mut self, until: Instant, unanswered_until: Instant) {
+        (self.until, self.unanswered_until) = (until, unanswered_until);
+        self.is_short = false;
+    }
+
+    /// When the server frees the key at the latest.
+    pub(super) fn at_latest(&self) -> Instant {
+        self.until.max(self.unanswered_until)
     }
 
     /// The token of the lease that this grant stands for now.
@@ -74,7 +97,7 @@ pub(super) struct ServerKey {
     other_turn: Option<Instant>,
     /// How long this process's last turn was, if it ended while more of its callers waited.
     pub(super) cut_short: Option<Duration>,
-    /// Tries that the server may have granted although they failed, and when their terms end.
+    /// Grants that the server may have, although a try failed or a lease is over, and when their terms end.
     doubts: Vec<(Grant, Instant)>,
 }
 
@@ -157,8 +180,8 @@ impl ServerKey {
         !self.doubts.is_empty()
     }
 
-    /// Releases what the server may have granted although the try failed. Otherwise this
-    /// process would wait for itself.
+    /// Releases what the server may have granted or extended although the request failed. Otherwise
+    /// this process would wait for itself.
     pub(super) async fn settle(&mut self) -> Result<(), BackendError> {
         while let Some((grant, until)) = self.doubts.last().copied() {
             if Instant::now() < until {
@@ -166,7 +189,7 @@ impl ServerKey {
                 match self.asking(releasing).await {
                     Err(error) if error.may_pass() => return Err(error),
                     Err(error) => {
-                        tracing::warn!(%error, key = %self.queue.key(), "it is unknown whether a failed try was granted; if so, the key is free when its term ends");
+                        tracing::warn!(%error, key = %self.queue.key(), "it is unknown whether a failed try was granted, or a lease extended; if so, the key is free when its term ends");
                     }
                     Ok(_) => {}
                 }
@@ -203,8 +226,9 @@ impl ServerKey {
         self.other_turn = None;
     }
 
-    /// Releases the key, and repeats that until the server frees the key by itself. Returns
-    /// whether this process is known to have had the key.
+    /// Releases the key, and repeats that until the server frees the key by itself. If an extension
+    /// that was not answered may have made it later, that is settled afterwards. Returns whether this
+    /// process is known to have had the key.
     pub(super) async fn release(&mut self, granted: ServerGrant) -> bool {
         self.cut_short = None;
         let mut backoff = self.backoff();
@@ -221,7 +245,13 @@ impl ServerKey {
                 }
                 Err(error) => error,
             };
-            let rest = granted.until.saturating_duration_since(Instant::now());
+            let now = Instant::now();
+            let rest = granted.until.saturating_duration_since(now);
+            if rest.is_zero() && now < granted.at_latest() && !last && error.may_pass() {
+                tracing::debug!(%error, key = %self.queue.key(), "releasing a lock failed, and its term may have been extended");
+                self.doubts.push((granted.grant, granted.at_latest()));
+                return false;
+            }
             if last || rest.is_zero() || !error.may_pass() {
                 tracing::warn!(%error, key = %self.queue.key(), "a lock could not be released; it is free when its term ends");
                 break false;
