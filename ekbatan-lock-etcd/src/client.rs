@@ -91,11 +91,12 @@ impl Client {
         self.repeated(|current| unary(current, path, request.clone())).await
     }
 
-    /// Sends requests and returns the stream of their answers.
+    /// Sends requests and returns the stream of their answers. Fails when there are no requests, such as
+    /// those that cannot be sent again.
     pub(crate) async fn stream<Q, A, S>(
         &self,
         path: &'static str,
-        requests: impl Fn() -> S,
+        requests: impl Fn() -> Option<S>,
     ) -> Result<Answers<A>, CallError>
     where
         Q: Message + 'static,
@@ -107,6 +108,9 @@ impl Client {
             let mut replaced = self.replaced.subscribe();
             let is_current = *replaced.borrow_and_update() == current.generation;
             async move {
+                let Some(requests) = requests else {
+                    return Err(Status::aborted("the requests cannot be sent again"));
+                };
                 if !is_current {
                     return Err(Status::unavailable("the connection has just been replaced"));
                 }

@@ -108,7 +108,7 @@ impl Leases {
         ids: Vec<i64>,
     ) -> Result<HashMap<i64, Option<Instant>>, BackendError> {
         let (sent, count) = (Instant::now(), ids.len());
-        let requests = || stream::iter(ids.clone()).map(|id| LeaseRequest { id });
+        let requests = || Some(stream::iter(ids.clone()).map(|id| LeaseRequest { id }));
         let answers = self.client.stream("/etcdserverpb.Lease/LeaseKeepAlive", requests).await;
         let mut answers: Answers<LeaseResponse> =
             answers.map_err(|error| error.of(Effect::None))?;

@@ -30,12 +30,20 @@ struct Shared {
 struct State {
     /// The number of the last watch. Zero stands for a number that the server chooses.
     last: i64,
-    watched: HashMap<i64, Arc<Notify>>,
+    watched: HashMap<i64, Watched>,
     /// The commands of the stream, if there is one, and its task.
     commands: Option<mpsc::UnboundedSender<WatchCommand>>,
     task: Option<JoinHandle<()>>,
-    /// The number of streams so far.
+    /// The number of streams so far. The last one is used; those before may not have noticed yet that
+    /// they have ended.
     streams: u64,
+}
+
+/// A watch, as the state knows it.
+struct Watched {
+    resolved: Arc<Notify>,
+    /// The number of its stream.
+    stream: u64,
 }
 
 impl Watches {
@@ -56,14 +64,16 @@ impl Watches {
             let mut state = self.shared.state();
             state.last += 1;
             let id = state.last;
-            state.watched.insert(id, resolved.clone());
             let create = WatchCommand::Create(WatchCreate {
                 key,
                 start_revision: from,
                 filters: vec![NO_PUT],
                 watch_id: id,
             });
-            (id, state.send(create))
+            let opened = state.send(create);
+            let watched = Watched { resolved: resolved.clone(), stream: state.streams };
+            state.watched.insert(id, watched);
+            (id, opened)
         };
         if let Some(requests) = opened {
             self.shared.open(requests);
@@ -119,7 +129,8 @@ struct Watch<'w> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        if state.watched.remove(&self.id).is_some()
+        if let Some(watched) = state.watched.remove(&self.id)
+            && watched.stream == state.streams
             && let Some(commands) = &state.commands
         {
             let cancel = WatchCommand::Cancel(WatchCancel { watch_id: self.id });
@@ -151,13 +162,14 @@ impl Shared {
     /// Resolves a watch, and forgets it.
     fn resolve(&self, id: i64) {
         let resolved = self.state().watched.remove(&id);
-        if let Some(resolved) = resolved {
-            resolved.notify_one();
+        if let Some(watched) = resolved {
+            watched.resolved.notify_one();
         }
     }
 }
 
-/// Resolves all watches of a stream that ends in any way, such as with its runtime.
+/// Resolves all watches of a stream that ends in any way, such as with its runtime. Those of earlier
+/// streams have no server either.
 struct Ended {
     shared: Arc<Shared>,
     stream: u64,
@@ -166,14 +178,16 @@ struct Ended {
 impl Drop for Ended {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        if state.streams != self.stream {
-            // The commands of this stream went to the next one.
-            return;
+        if state.streams == self.stream {
+            (state.commands, state.task) = (None, None);
         }
-        (state.commands, state.task) = (None, None);
-        let watched = std::mem::take(&mut state.watched);
+        let (ended, others) = std::mem::take(&mut state.watched)
+            .into_iter()
+            .partition(|(_, watched)| watched.stream <= self.stream);
+        state.watched = others;
         drop(state);
-        watched.into_values().for_each(|resolved| resolved.notify_one());
+        let ended: HashMap<i64, Watched> = ended;
+        ended.into_values().for_each(|watched| watched.resolved.notify_one());
     }
 }
 
@@ -183,11 +197,10 @@ async fn run(shared: &Shared, requests: Commands) -> String {
     let requests = Mutex::new(Some(requests));
     let commands = || {
         let requests = requests.lock().unwrap_or_else(PoisonError::into_inner).take();
-        stream::unfold(requests, |requests| async move {
-            let mut requests = requests?;
+        Some(stream::unfold(requests?, |mut requests| async move {
             let command = requests.recv().await?;
-            Some((WatchRequest { command: Some(command) }, Some(requests)))
-        })
+            Some((WatchRequest { command: Some(command) }, requests))
+        }))
     };
     let opened = shared.client.stream("/etcdserverpb.Watch/Watch", commands).await;
     let mut answers = match opened {
@@ -207,5 +220,56 @@ async fn run(shared: &Shared, requests: Commands) -> String {
         if answer.canceled || !answer.events.is_empty() {
             shared.resolve(answer.watch_id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ekbatan_core::config::DataSourceConfig;
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::address::Address;
+
+    fn watches() -> Watches {
+        let server = DataSourceConfig::new("etcd://127.0.0.1:1");
+        Watches::new(Arc::new(Client::new(Address::of(&server).unwrap())))
+    }
+
+    fn is_resolved(watch: &Watch<'_>) -> bool {
+        watch.resolved.notified().now_or_never().is_some()
+    }
+
+    /// The tasks of the streams do not run in between.
+    #[tokio::test]
+    async fn the_watches_of_a_stream_resolve_when_it_ends_after_the_next_was_opened() {
+        let watches = watches();
+        let ends = |stream| drop(Ended { shared: watches.shared.clone(), stream });
+        let (first, second) = (watches.watch(b"a".to_vec(), 1), watches.watch(b"b".to_vec(), 1));
+        // The task of the first stream receives no more commands.
+        watches.shared.state().commands = Some(mpsc::unbounded_channel().0);
+        let third = watches.watch(b"c".to_vec(), 1);
+        assert_eq!(watches.shared.state().streams, 2);
+        ends(1);
+        assert!(is_resolved(&first) && is_resolved(&second) && !is_resolved(&third));
+        let fourth = watches.watch(b"d".to_vec(), 1);
+        assert_eq!(watches.shared.state().streams, 2, "the second stream is still used");
+        ends(2);
+        assert!(is_resolved(&third) && is_resolved(&fourth));
+        assert!(watches.shared.state().watched.is_empty());
+    }
+
+    /// The client sends what failed a second time, but commands that were taken are gone.
+    #[tokio::test]
+    async fn commands_are_sent_over_one_stream_only() {
+        let client = watches().shared.client.clone();
+        let tries = std::sync::atomic::AtomicUsize::new(0);
+        let none = || {
+            tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            None::<stream::Empty<WatchRequest>>
+        };
+        let opened = client.stream::<_, WatchResponse, _>("/etcdserverpb.Watch/Watch", none);
+        assert!(opened.await.is_err());
+        assert_eq!(tries.into_inner(), 1);
     }
 }
