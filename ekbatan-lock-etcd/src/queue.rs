@@ -173,7 +173,7 @@ impl Queue {
         let asked = Transaction::new().get(&self.names.place(key, grant.owner));
         let mut answer = self.epoch.send(asked, Effect::None).await?;
         let found = answer.keys()?.pop();
-        let stands = found.is_some_and(|it| it.create_revision == self.created(grant));
+        let stands = found.is_some_and(|it| self.is_of(&it, grant));
         Ok((stands, answer.revision))
     }
 
@@ -187,7 +187,8 @@ impl Queue {
     ) -> Result<Option<i64>, BackendError> {
         /// How often another request for the same grant may come in between.
         const TRIES: usize = 4;
-        let (place, created) = (self.names.place(key, grant.owner), self.created(grant));
+        let place = self.names.place(key, grant.owner);
+        let mut created = self.created(grant);
         let mut modified = created;
         for _ in 0..TRIES {
             // An extension that was given up may arrive after this one. It names an older
@@ -202,10 +203,10 @@ impl Queue {
                 return Ok(Some(answer.replaced()?.map_or(0, |it| it.lease)));
             }
             match answer.keys()?.pop() {
-                Some(own) if own.create_revision == created && own.lease == lease => {
-                    return Ok(Some(0));
+                Some(own) if self.is_of(&own, grant) && own.lease == lease => return Ok(Some(0)),
+                Some(own) if self.is_of(&own, grant) => {
+                    (created, modified) = (own.create_revision, own.mod_revision);
                 }
-                Some(own) if own.create_revision == created => modified = own.mod_revision,
                 _ => return Ok(None),
             }
         }
@@ -219,19 +220,28 @@ impl Queue {
         grant: &Grant,
     ) -> Result<(Option<Left>, bool), BackendError> {
         let (places, place) = (self.names.places(key), self.names.place(key, grant.owner));
-        let mut removed = Transaction::new().first(&places);
         // The owner alone names a place whose token is not known.
-        if grant.token != 0 {
-            removed = removed.if_created(&place, self.created(grant));
+        let mut created = (grant.token != 0).then(|| self.created(grant));
+        loop {
+            let mut removed = Transaction::new().first(&places);
+            if let Some(created) = created {
+                removed = removed.if_created(&place, created);
+            }
+            let removed =
+                removed.remove(&place).count(&places).otherwise(Transaction::new().get(&place));
+            let mut answer = self.epoch.send(removed, Effect::Possible).await?;
+            if answer.succeeded {
+                let was_first = answer.keys()?.pop().is_some_and(|first| first.key == place);
+                let left = answer.removed()?.map(|place| Left { lease: place.lease, was_first });
+                return Ok((left, answer.count()? > 0));
+            }
+            // The token may have been counted from an earlier epoch.
+            let own = answer.keys()?.pop().filter(|own| self.is_of(own, grant));
+            match own.map(|own| own.create_revision) {
+                own @ Some(_) if own != created => created = own,
+                _ => return Ok((None, false)),
+            }
         }
-        let removed = removed.remove(&place).count(&places);
-        let mut answer = self.epoch.send(removed, Effect::Possible).await?;
-        if !answer.succeeded {
-            return Ok((None, false));
-        }
-        let was_first = answer.keys()?.pop().is_some_and(|first| first.key == place);
-        let left = answer.removed()?.map(|place| Left { lease: place.lease, was_first });
-        Ok((left, answer.count()? > 0))
     }
 
     /// The places of the range, page by page: at most `most`, from this one on.
@@ -269,8 +279,14 @@ impl Queue {
         Some((key, place))
     }
 
+    /// The revision at which the place of a grant was made, unless the epoch has been moved since.
     fn created(&self, grant: &Grant) -> i64 {
         self.epoch.revision(grant.token)
+    }
+
+    /// Whether this place, which has the name of the grant's owner, is that of the grant.
+    fn is_of(&self, place: &KeyValue, grant: &Grant) -> bool {
+        self.epoch.counts(grant.token, place.create_revision)
     }
 }
 

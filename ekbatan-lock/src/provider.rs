@@ -238,8 +238,9 @@ impl LockProvider {
                 return Ok(ended.map_err(failed)?.then_some(seen));
             };
             match here {
-                // The same grant may have been handed on meanwhile, so end this hold only.
-                Some((grant, holder)) if grant == seen => {
+                // The same grant may have been handed on meanwhile, so end this hold only. The server may
+                // count the token from another number by now; each grant has an owner of its own.
+                Some((grant, holder)) if grant.owner == seen.owner => {
                     let ended = queue.force(&holder, why);
                     // Until the worker has released the key, a caller would find it taken.
                     while ended && queue.owns(&seen) {

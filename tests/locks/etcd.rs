@@ -8,6 +8,7 @@ use ekbatan_lock_etcd::EtcdBackend;
 use ekbatan_testkit::EtcdServer;
 use uuid::Uuid;
 
+mod epochs;
 mod outages;
 mod ownership;
 mod queue;

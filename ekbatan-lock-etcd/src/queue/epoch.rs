@@ -5,11 +5,18 @@
 //! used. A server that has lost its data starts again with a later epoch, so that its tokens are
 //! greater than all before.
 //!
-//! Invariant: tokens grow over a loss of data, if the clocks of the processes are not set back at
-//! the same time and the server had less than a thousand writes per second since its first use.
+//! A token also tells the age of its grant, and revisions grow more slowly than the clock. So the
+//! epoch is moved forward when tokens are more than a day behind it.
+//!
+//! Invariants: the epoch only grows, and a token is counted from the epoch of the answer that tells
+//! of the grant. The grants of a key follow each other, so their tokens grow, also when the epoch is
+//! moved. A token that was counted from an earlier epoch names its place as before. Tokens grow over
+//! a loss of data, if the clocks of the processes are not set back at the same time and the server
+//! had less than a thousand writes per second since the epoch was moved.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ekbatan_lock::BackendError;
@@ -19,28 +26,52 @@ use crate::answer::Effect;
 use crate::client::Client;
 use crate::messages::KeyValue;
 
+/// By how many milliseconds tokens may be behind the clock: a day.
+const BEHIND: i64 = 86_400_000;
+
 /// The epoch of a namespace.
 pub(super) struct Epoch {
     client: Arc<Client>,
     /// The name of its key.
     key: Vec<u8>,
+    /// The one that the last answer has named.
     value: AtomicI64,
+    /// All that answers have named: one for each day, or fewer.
+    known: Mutex<BTreeSet<i64>>,
     /// The greatest revision that an answer has named.
     seen: AtomicI64,
 }
 
 impl Epoch {
     pub(super) fn new(client: Arc<Client>, key: Vec<u8>) -> Self {
-        Self { client, key, value: AtomicI64::new(0), seen: AtomicI64::new(0) }
+        let (value, known, seen) = (AtomicI64::new(0), Mutex::default(), AtomicI64::new(0));
+        Self { client, key, value, known, seen }
     }
 
-    /// The revision of a token.
+    /// The revision of a token, unless the token was counted from an earlier epoch.
     pub(super) fn revision(&self, token: i64) -> i64 {
-        token.saturating_sub(self.value())
+        token.saturating_sub(self.value.load(Ordering::Acquire))
     }
 
-    fn value(&self) -> i64 {
-        self.value.load(Ordering::Acquire)
+    /// Whether the token is that of a place that was made at this revision.
+    pub(super) fn counts(&self, token: i64, revision: i64) -> bool {
+        self.known().contains(&token.saturating_sub(revision))
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeSet<i64>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the epoch of an answer. It is known before others see it.
+    fn learn(&self, value: i64) {
+        if self.value.load(Ordering::Acquire) != value {
+            self.known().insert(value);
+            self.value.store(value, Ordering::Release);
+        }
+    }
+
+    fn latest(&self) -> i64 {
+        self.known().last().copied().unwrap_or_default()
     }
 
     /// Sends a transaction, and notes the epoch in its answer. The answer keeps it: one that comes late from a
@@ -58,7 +89,8 @@ impl Epoch {
     }
 
     /// Notes the epoch that an answer names, and returns it. Makes one if the server has none, and a new one if
-    /// the server's data is older than before.
+    /// the server's data is older than before. Moves one forward that is behind the clock: for the next
+    /// request, because others may have counted from the one in this answer until now.
     async fn note(
         &self,
         found: Option<KeyValue>,
@@ -71,18 +103,28 @@ impl Epoch {
         };
         let value = value_of(&found)?;
         // What was asked after an answer cannot be older than that answer.
-        if revision < seen_before && value == self.value() {
+        if revision < seen_before {
             self.seen.store(revision, Ordering::Release);
-            tracing::warn!(
-                revision,
-                seen_before,
-                "the data of etcd is older than it was, as after restoring a backup; the locks of \
-                 that time are gone, and tokens are counted anew"
-            );
-            return self.write(found.mod_revision, now().max(value.saturating_add(1))).await;
+            let latest = self.latest();
+            // A greater one says that another process has noticed it.
+            if value <= latest {
+                tracing::warn!(
+                    revision,
+                    seen_before,
+                    "the data of etcd is older than it was, as after restoring a backup; the locks \
+                     of that time are gone, and tokens are counted anew"
+                );
+                return self.write(found.mod_revision, now().max(latest.saturating_add(1))).await;
+            }
         }
-        self.value.store(value, Ordering::Release);
+        self.learn(value);
         self.seen.fetch_max(revision, Ordering::AcqRel);
+        let now = now();
+        if value.saturating_add(revision) < now - BEHIND
+            && let Err(error) = self.write(found.mod_revision, now - revision).await
+        {
+            tracing::debug!(%error, "the tokens of locks in etcd are behind the clock");
+        }
         Ok(value)
     }
 
@@ -110,7 +152,7 @@ impl Epoch {
             BackendError::unavailable("etcd: the number that tokens are counted from was removed")
         })?;
         let value = value_of(&found)?;
-        self.value.store(value, Ordering::Release);
+        self.learn(value);
         self.seen.fetch_max(answer.revision, Ordering::AcqRel);
         Ok(value)
     }
