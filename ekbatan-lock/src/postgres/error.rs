@@ -35,18 +35,20 @@ pub(super) fn not_connected(error: &tokio_postgres::Error) -> BackendError {
 }
 
 fn kind(error: &tokio_postgres::Error) -> FailureKind {
-    match error.code() {
-        None => FailureKind::InDoubt,
+    error.code().map_or(FailureKind::InDoubt, |code| kind_of(code.code()))
+}
+
+fn kind_of(code: &str) -> FailureKind {
+    match code {
         // The server shuts down or starts, has no place for a connection, or has rolled the
         // statement back because of another one.
-        Some(code) => match code.code() {
-            "57P01" | "57P02" | "57P03" | "57P05" | "53300" | "40001" | "40P01" | "55P03" => {
-                FailureKind::Unavailable
-            }
-            READ_ONLY | TOO_LATE => FailureKind::Unavailable,
-            code if code.starts_with("08") => FailureKind::Unavailable,
-            _ => FailureKind::Refused,
-        },
+        "57P01" | "57P02" | "57P03" | "57P05" | "53300" | "40001" | "40P01" | "55P03" => {
+            FailureKind::Unavailable
+        }
+        READ_ONLY | TOO_LATE => FailureKind::Unavailable,
+        // A pooler has lost its connection to the server, which may have executed the statement.
+        code if code.starts_with("08") => FailureKind::InDoubt,
+        _ => FailureKind::Refused,
     }
 }
 
@@ -73,5 +75,22 @@ pub(super) fn describe(error: &tokio_postgres::Error) -> String {
             Some(source) => format!("{error}: {source}"),
             None => error.to_string(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_whose_pooler_lost_the_server_is_in_doubt() {
+        // PgBouncer's "server conn crashed?" is the second.
+        for code in ["08006", "08P01"] {
+            assert_eq!(kind_of(code), FailureKind::InDoubt, "{code}");
+        }
+        for code in ["57P01", "40P01", READ_ONLY, TOO_LATE] {
+            assert_eq!(kind_of(code), FailureKind::Unavailable, "{code}");
+        }
+        assert_eq!(kind_of("42501"), FailureKind::Refused);
     }
 }
