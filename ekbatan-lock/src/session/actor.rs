@@ -2,7 +2,7 @@
 //! arrive while the server answers are handled together afterwards.
 //!
 //! Invariants: there is at most one session. A request that was begun is finished, even if its
-//! caller was dropped.
+//! caller was dropped. Requests that are handled together wait for one attempt to open it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -94,19 +94,32 @@ impl<S: SessionServer> Actor<S> {
         for (_, _, reply) in batch.releases.drain(..) {
             drop(reply.map(|reply| reply.send(Ok(Released { ours: false, wanted: false }))));
         }
+        let mut failed = None;
         batch.takes.retain(|(_, _, reply)| !reply.is_closed());
         if !batch.takes.is_empty() {
             match self.live().await {
                 Ok(session) => common.server.take(session, batch.takes, &requests).await,
-                Err(error) => batch.takes.into_iter().for_each(|(_, _, reply)| {
-                    let _ = reply.send(Err(error.repeated()));
-                }),
+                Err(error) => {
+                    batch.takes.into_iter().for_each(|(_, _, reply)| {
+                        let _ = reply.send(Err(error.repeated()));
+                    });
+                    failed = Some(error);
+                }
             }
         }
-        for request in batch.others {
+        for request in batch.others.into_iter().filter(SessionRequest::is_wanted) {
+            // A session that could not be opened is not opened for each request again: a server that
+            // does not answer takes the whole limit of each attempt.
+            if let Some(error) = &failed {
+                request.refuse(error.repeated());
+                continue;
+            }
             match self.live().await {
                 Ok(session) => common.server.handle(session, request, &requests).await,
-                Err(error) => request.refuse(error),
+                Err(error) => {
+                    request.refuse(error.repeated());
+                    failed = Some(error);
+                }
             }
         }
         if let Some(session) = self.living() {

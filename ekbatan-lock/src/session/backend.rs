@@ -145,3 +145,118 @@ impl<S: SessionServer> LockBackend for SessionBackend<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::FutureExt;
+    use futures_util::future::join_all;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::FailureKind;
+    use crate::session::{ReleaseRequest, SessionGrants, TakeRequest};
+
+    /// How long opening a session takes that fails.
+    const SILENCE: Duration = Duration::from_secs(15);
+
+    /// A server that accepts one session, and is silent afterwards.
+    #[derive(Default)]
+    struct Silent {
+        attempts: AtomicUsize,
+    }
+
+    type Grants = Arc<SessionGrants<String>>;
+
+    impl SessionServer for Silent {
+        const NAME: &'static str = "silent";
+        const PING: Duration = Duration::from_secs(3_600);
+        const POLL_INTERVAL: Duration = Duration::from_secs(1);
+        const GIVE_WAY: Duration = Duration::ZERO;
+        const SESSION_LIST: &'static str = "nothing";
+
+        type Lock = String;
+        type Session = Grants;
+        type Shared = Grants;
+        type Error = &'static str;
+
+        fn lock_of(key: &str) -> String {
+            key.to_owned()
+        }
+
+        async fn open(&self) -> Result<Grants, &'static str> {
+            if self.attempts.fetch_add(1, Ordering::SeqCst) == 0 {
+                return Ok(Arc::new(SessionGrants::new()));
+            }
+            tokio::time::sleep(SILENCE).await;
+            Err("no answer")
+        }
+
+        fn shared(session: &Grants) -> Grants {
+            session.clone()
+        }
+
+        fn grants(shared: &Grants) -> &SessionGrants<String> {
+            shared
+        }
+
+        async fn take(&self, _: &mut Grants, _: Vec<TakeRequest>, _: &Requests) {}
+
+        async fn release(&self, _: &mut Grants, _: Vec<ReleaseRequest>, _: &Requests) {}
+
+        async fn handle(&self, _: &mut Grants, _: SessionRequest, _: &Requests) {}
+
+        async fn ping(&self, _: &mut Grants) {}
+
+        async fn close(&self, _: Grants, _: &str) {}
+
+        async fn list(
+            &self,
+            _: &Grants,
+            _: &[String],
+            _: usize,
+        ) -> Result<Vec<(String, Holder)>, BackendError> {
+            Ok(Vec::new())
+        }
+    }
+
+    async fn silent() -> SessionBackend<Silent> {
+        let backend = SessionBackend::open(Silent::default()).await.unwrap();
+        backend.common.current().end("a test".to_owned());
+        backend
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_wait_for_a_session_share_one_attempt_to_open_it() {
+        for takes in [true, false] {
+            let backend = silent().await;
+            let begun = tokio::time::Instant::now();
+            let taking = async {
+                if takes {
+                    let request = GrantRequest::new(Uuid::new_v4(), "a test", SILENCE);
+                    backend.try_grant("k", &request).await.map(drop)
+                } else {
+                    backend.inspect("k").await.map(drop)
+                }
+            };
+            let inspecting = join_all((0..20).map(|_| backend.inspect("k")));
+            let (taken, inspected) = tokio::join!(taking, inspecting);
+            assert_eq!(taken.unwrap_err().kind(), FailureKind::Unavailable);
+            for refused in inspected {
+                assert_eq!(refused.unwrap_err().kind(), FailureKind::Unavailable);
+            }
+            assert!(begun.elapsed() < SILENCE * 2, "{:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_opened_for_callers_that_have_gone() {
+        let backend = silent().await;
+        assert!(backend.inspect("k").now_or_never().is_none());
+        let request = GrantRequest::new(Uuid::new_v4(), "a test", SILENCE);
+        assert!(backend.try_grant("k", &request).now_or_never().is_none());
+        backend.close().await;
+        assert_eq!(backend.common.server.attempts.load(Ordering::SeqCst), 1);
+    }
+}

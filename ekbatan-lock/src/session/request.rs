@@ -44,6 +44,16 @@ pub(crate) enum SessionRequest {
 }
 
 impl SessionRequest {
+    /// Whether a caller waits for the answer, or the request has to be handled in any case.
+    pub(crate) fn is_wanted(&self) -> bool {
+        match self {
+            Self::Take { reply, .. } => !reply.is_closed(),
+            Self::Inspect { reply, .. } => !reply.is_closed(),
+            Self::Look { reply, .. } => !reply.is_closed(),
+            Self::Force { .. } | Self::Release { .. } | Self::Close { .. } => true,
+        }
+    }
+
     /// Replies with an error.
     pub(crate) fn refuse(self, error: BackendError) {
         match self {
