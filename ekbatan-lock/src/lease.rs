@@ -73,13 +73,6 @@ impl HoldState {
     }
 }
 
-impl Ended {
-    /// Whether this process ended the hold itself.
-    pub(crate) fn is_orderly(&self) -> bool {
-        matches!(self, Ended::Released | Ended::Lost(LossCause::Closed))
-    }
-}
-
 /// A request for more time, which the key's worker handles.
 pub(crate) struct Extension {
     pub(crate) by: Duration,

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ekbatan::lock::{
-    KeyedLockProvider, Lease, LockError, LockKey, LockProvider, LockScope, LockSource, LossCause,
-    RunOnce, RunOnceError,
+    KeyedLockProvider, Lease, LockBackend, LockError, LockKey, LockProvider, LockScope, LockSource,
+    LossCause, RunOnce, RunOnceError,
 };
 use support::until;
 use tokio::sync::Notify;
 
+use crate::late_extensions::SharedServer;
 use crate::providers::{Kind, LONG, TestLocks};
 
 on_every_provider! {
@@ -313,4 +314,41 @@ async fn work_that_stood_still_beyond_its_lease_does_not_go_on() {
     let answer = answer.await;
     assert!(matches!(answer, Err(RunOnceError::Stopped { .. })), "{answer:?}");
     assert!(!went_on.load(Ordering::SeqCst));
+}
+
+/// Runs work that does not end, closes its provider meanwhile, and returns for how long the server then
+/// keeps the key.
+async fn kept_after_closing(
+    (at_least, at_most): (Duration, Duration),
+    (after, grace): (Duration, Duration),
+) -> Duration {
+    let server = SharedServer::default();
+    let locks = LockProvider::new(server.clone(), "test");
+    let key = LockKey::named("k");
+    let work = async |_: Lease| std::future::pending::<Result<(), ()>>().await;
+    let closing = async {
+        tokio::time::sleep(after).await;
+        locks.close_within(grace).await;
+    };
+    let (ran, ()) = tokio::join!(locks.run_once(&key, at_least, at_most, work), closing);
+    let closed = matches!(&ran, Err(RunOnceError::Stopped { cause: LossCause::Closed, .. }));
+    assert!(closed, "{ran:?}");
+    let holder = server.keys.inspect("DC#test#k").await.unwrap().expect("it is taken");
+    holder.remaining.expect("the server ends terms")
+}
+
+/// A commit that was sent cannot be stopped.
+#[tokio::test(start_paused = true)]
+async fn closing_does_not_shorten_the_term_of_work_that_may_still_run() {
+    let [at_least, at_most, after, grace] = [60, 600, 45, 10].map(Duration::from_secs);
+    let kept = kept_after_closing((at_least, at_most), (after, grace)).await;
+    // It was renewed 15 s ago. The rest of `at_least` is 5 s.
+    assert!(kept > Duration::from_secs(30), "{kept:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_keeps_the_key_for_the_rest_of_at_least() {
+    let at_once = (Duration::ZERO, Duration::ZERO);
+    let kept = kept_after_closing((VERY_LONG, VERY_LONG), at_once).await;
+    assert!(kept > VERY_LONG - LONG, "{kept:?}");
 }

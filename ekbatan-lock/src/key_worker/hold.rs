@@ -80,8 +80,13 @@ pub(super) async fn hold(
         }
     }
     let (granted, ended) = watch(server, &hold, granted, &waiter.options, extensions).await;
-    let keep_for = hold.kept().filter(|_| ended.is_orderly());
     let now = Instant::now();
+    let keep_for = hold.kept().filter(|rest| match ended {
+        Ended::Released => true,
+        // Its work may still run, so the server's time must not become shorter.
+        Ended::Lost(LossCause::Closed) => now + *rest > granted.at_latest(),
+        Ended::Lost(_) => false,
+    });
     server.queue.hold_ended(began, now, keep_for.is_some());
     telemetry::over(counts, &hold_span, &ended, now - began);
     if let Some(rest) = keep_for {
