@@ -333,7 +333,7 @@ impl Node {
     /// does not answer, this ends about half a minute after the grace, and others take over.
     ///
     /// A handler that blocks its thread cannot be cancelled. This does not wait for it, and others take its event
-    /// over; an action that it executes afterwards is refused. The end of tokio's runtime does wait for it, unless
+    /// over; once they have, its actions are refused. The end of tokio's runtime does wait for it, unless
     /// it is shut down by `Runtime::shutdown_timeout`.
     pub async fn drain(mut self, grace: Duration) -> HandedBack {
         let now = Instant::now();

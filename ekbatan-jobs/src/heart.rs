@@ -1,5 +1,6 @@
 //! Keeps a node alive, and takes over from those that are not.
 
+use ekbatan_core::domain::Stored;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -7,7 +8,7 @@ use uuid::Uuid;
 use crate::error::JobsError;
 use crate::job_set::JobSet;
 use crate::membership::Membership;
-use crate::rows::RunState;
+use crate::rows::{RunRow, RunState};
 use crate::settings::Settings;
 use crate::store::Store;
 
@@ -104,14 +105,26 @@ impl Heart {
         let now = self.store.now().await?;
         let grace = chrono::TimeDelta::from_std(self.settings.lease).unwrap_or_default();
         for run in running {
-            if !living.contains(&run.node) {
-                self.store.take_over(&run).await?;
-            } else if run.deadline.is_some_and(|deadline| now - deadline > grace) {
-                let why = "did not end by its deadline, and its node could not cancel it";
-                if self.store.end(&run, RunState::Failed, Some(why.to_owned())).await? {
-                    tracing::error!(job = %run.job, run = %run.id, why, "a run was ended for its node");
-                }
+            let is_overdue = run.deadline.is_some_and(|deadline| now - deadline > grace);
+            let settled = if !living.contains(&run.node) {
+                self.store.take_over(&run).await.map(drop)
+            } else if is_overdue {
+                self.end_overdue(&run).await
+            } else {
+                Ok(())
+            };
+            // It stops no other run.
+            if let Err(error) = settled {
+                tracing::warn!(job = %run.job, run = %run.id, %error, "a run could not be taken from its node; trying again");
             }
+        }
+        Ok(())
+    }
+
+    async fn end_overdue(&self, run: &Stored<RunRow>) -> Result<(), JobsError> {
+        let why = "did not end by its deadline, and its node could not cancel it";
+        if self.store.end(run, RunState::Failed, Some(why.to_owned())).await? {
+            tracing::error!(job = %run.job, run = %run.id, why, "a run was ended for its node");
         }
         Ok(())
     }

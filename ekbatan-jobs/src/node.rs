@@ -132,7 +132,7 @@ impl JobNode {
     /// minute after the grace, and others take the runs over.
     ///
     /// A job that blocks its thread cannot be cancelled. This does not wait for it, and others take its run over;
-    /// an action that it executes afterwards is refused. The end of tokio's runtime does wait for it, unless it is
+    /// once they have, its actions are refused. The end of tokio's runtime does wait for it, unless it is
     /// shut down by `Runtime::shutdown_timeout`.
     pub async fn drain(mut self, grace: Duration) -> HandedBack {
         let now = Instant::now();

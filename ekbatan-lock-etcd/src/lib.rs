@@ -47,8 +47,8 @@
 //! namespace was first used, or from a later one once tokens are more than a day behind the clock. So
 //! tokens keep growing when the data is lost, and when a process notices that it talks to the
 //! restored backup of a cluster. This fails only if the clocks of the processes are set back at the
-//! same time, or if the cluster had more than a thousand writes per second since that time. If a backup is restored while no process runs,
-//! delete the key `<namespace>/epoch` before one starts.
+//! same time, or if the cluster had more than a thousand writes per second since that time. If a
+//! backup is restored while no process runs, delete the key `<namespace>/epoch` before one starts.
 //!
 //! # Requirements
 //!

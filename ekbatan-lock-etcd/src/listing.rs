@@ -47,7 +47,7 @@ async fn first_places(
         for (key, place) in page.places {
             match firsts.entry(key) {
                 Entry::Vacant(none) => drop(none.insert(place)),
-                Entry::Occupied(mut first) if place.token < first.get().token => {
+                Entry::Occupied(mut first) if place.created < first.get().created => {
                     first.insert(place);
                 }
                 Entry::Occupied(_) => {}

@@ -30,6 +30,8 @@ pub(crate) struct Place {
     pub(crate) owner: Uuid,
     pub(crate) holder: String,
     pub(crate) token: i64,
+    /// The revision at which it was made.
+    pub(crate) created: i64,
     pub(crate) lease: i64,
 }
 
@@ -274,6 +276,7 @@ impl Queue {
             owner,
             holder: String::from_utf8_lossy(&found.value).into_owned(),
             token: answer.token(found.create_revision),
+            created: found.create_revision,
             lease: found.lease,
         };
         Some((key, place))

@@ -78,11 +78,17 @@ async fn others_take_over_what_a_node_had_claimed_that_died(scene: &Scene) {
 async fn a_drain_does_not_wait_for_a_handler_that_blocks_its_thread() {
     let scene = &Scene::start(Dialect::Sqlite).await;
     let (gate, closed) = std::sync::mpsc::channel::<()>();
-    let closed = std::sync::Mutex::new(closed);
+    let closed = Arc::new(std::sync::Mutex::new(closed));
     let blocking = Ledger::new(move |_, _| {
-        // Until the gate is dropped.
-        assert!(closed.lock().unwrap().recv().is_err());
-        async { Ok(()) }.boxed()
+        let closed = closed.clone();
+        async move {
+            // A task that this one has woken must not wait behind it on its thread.
+            tokio::task::yield_now().await;
+            // Until the gate is dropped.
+            assert!(closed.lock().unwrap().recv().is_err());
+            Ok(())
+        }
+        .boxed()
     });
     let endless = Mail::new(|_, _| std::future::pending().boxed());
     let (posting, mailing) = (blocking.seen(), endless.seen());

@@ -58,7 +58,7 @@ async fn a_statement_timeout_ends_no_wait_for_a_locked_row(dialect: Dialect) {
     locked_rows_wait_apart(dialect, |config| {
         let long = Duration::from_secs(300);
         let config = config.connection_timeout(long).commit_timeout(long * 4);
-        config.statement_timeout(Duration::from_secs(10))
+        config.statement_timeout(Duration::from_secs(20))
     })
     .await;
 }
@@ -66,7 +66,7 @@ async fn a_statement_timeout_ends_no_wait_for_a_locked_row(dialect: Dialect) {
 async fn a_commit_timeout_ends_no_wait_for_a_locked_row(dialect: Dialect) {
     locked_rows_wait_apart(dialect, |config| {
         let config = config.connection_timeout(Duration::from_secs(300));
-        config.commit_timeout(Duration::from_secs(10))
+        config.commit_timeout(Duration::from_secs(20))
     })
     .await;
 }
@@ -95,7 +95,7 @@ async fn a_commit_that_waits_for_an_insert_is_busy_before_the_statement_timeout(
     let ledger = Ledger::open(&scratch.url).await;
     ledger.open_wallets(1).await;
     scratch.execute("CREATE UNIQUE INDEX owners ON wallets (owner)").await;
-    let config = scratch.config().statement_timeout(Duration::from_secs(4));
+    let config = scratch.config().statement_timeout(Duration::from_secs(10));
     let impatient = Ledger::with_config(config).await;
     let mut holder = PlainConnection::connect(&scratch.url).await;
     holder.execute("BEGIN").await;

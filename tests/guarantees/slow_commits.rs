@@ -25,7 +25,7 @@ const OTHERS: usize = 5;
 async fn a_slow_commit_is_refused_without_those_that_were_sent_with_it(dialect: Dialect) {
     let scratch = ScratchDatabase::create(dialect).await;
     let config = scratch.config().lanes(1).queue_limit(1 + OTHERS);
-    let ledger = Ledger::with_config(config.commit_timeout(Duration::from_secs(4))).await;
+    let ledger = Ledger::with_config(config.commit_timeout(Duration::from_secs(12))).await;
     let ledger = Arc::new(ledger);
     let ids = ledger.open_wallets(2 + OTHERS).await;
     let (busy, slow) = (ids[0], ids[1]);

@@ -7,6 +7,7 @@ use ekbatan::jobs::{JobOperations, JobOptions, Misfire, RunState};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::until;
+use uuid::Uuid;
 
 use crate::scene::{REPORT, Report, Scene, Sweep, executor, hourly, node, rarely};
 use crate::slots::every;
@@ -54,7 +55,13 @@ async fn a_job_that_a_newer_release_has_stored_stops_no_other_one(scene: &Scene)
     store("SOMETIMES").await;
     scene.operations().run_now(SWEEP, "alice", "a test").await.unwrap();
     scene.until_in_state(SWEEP, RunState::Done, 1).await;
+    // Their nodes are lost. The runs are taken over one after another.
+    let runs = scene.scratch.eventlog("job_runs");
+    let lost = Uuid::now_v7();
+    scene.scratch.execute(&format!("UPDATE {runs} SET state = 'RUNNING', node = '{lost}'")).await;
+    scene.until_in_state(SWEEP, RunState::Done, 1).await;
     store("SKIP").await;
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
     scene.operations().run_now(REPORT, "alice", "a test").await.unwrap();
     scene.until_in_state(REPORT, RunState::Done, 2).await;
 }

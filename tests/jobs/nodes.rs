@@ -141,11 +141,17 @@ async fn a_drained_node_waits_for_its_runs(scene: &Scene) {
 async fn a_drain_does_not_wait_for_a_job_that_blocks_its_thread() {
     let scene = &Scene::start(Dialect::Sqlite).await;
     let (gate, closed) = std::sync::mpsc::channel::<()>();
-    let closed = std::sync::Mutex::new(closed);
+    let closed = Arc::new(std::sync::Mutex::new(closed));
     let blocking = Report::new(move |_| {
-        // Until the gate is dropped.
-        assert!(closed.lock().unwrap().recv().is_err());
-        async { Ok(()) }.boxed()
+        let closed = closed.clone();
+        async move {
+            // A task that this one has woken must not wait behind it on its thread.
+            tokio::task::yield_now().await;
+            // Until the gate is dropped.
+            assert!(closed.lock().unwrap().recv().is_err());
+            Ok(())
+        }
+        .boxed()
     });
     let endless = Sweep::new(|_| std::future::pending().boxed());
     let node = scene.node().job(rarely(), blocking.clone()).job(rarely(), endless.clone());

@@ -28,7 +28,7 @@ pub(crate) struct Database {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) primary: Pool,
     pub(crate) replica: Option<Pool>,
-    /// Whether a warning says already why the replica cannot be read.
+    /// Whether a warning has said why the replica cannot be read.
     replica_is_reported: AtomicBool,
     lanes: Lanes,
     pub(crate) doorbell: Doorbell,
@@ -200,22 +200,19 @@ impl Database {
         holder: &'static str,
     ) -> Result<Rows, DbError> {
         match self.fetch_from_replica(query, position, timeout, holder).await {
-            Ok(Some(rows)) => {
-                self.replica_is_reported.store(false, Ordering::Relaxed);
-                return Ok(rows);
-            }
+            Ok(Some(rows)) => return Ok(rows),
             Ok(None) => tracing::debug!(position, "the replica lags; the primary is read"),
             Err(error) => self.report_of_replica(&error),
         }
         self.fetch(query, Route::Primary, holder).await
     }
 
-    /// Warns of a failure that stays until somebody mends it: once, until the replica is read again.
+    /// Warns once of a failure that stays until somebody mends it. Other reads of the replica may succeed
+    /// meanwhile, and a busy service would repeat the warning all the time.
     fn report_of_replica(&self, error: &DbError) {
-        use DbErrorKind::{PoolTimeout, Serialization, Unavailable};
-        // A replica may be away or busy, and PostgreSQL cancels a read whose rows are vacuumed.
-        let passes = matches!(error.kind(), Unavailable | PoolTimeout | Serialization);
-        if passes || self.replica_is_reported.swap(true, Ordering::Relaxed) {
+        use DbErrorKind::{Denied, Other, UndefinedColumn, UndefinedTable};
+        let stays = matches!(error.kind(), Denied | Other | UndefinedColumn | UndefinedTable);
+        if !stays || self.replica_is_reported.swap(true, Ordering::Relaxed) {
             tracing::debug!(%error, "the replica failed; the primary is read");
         } else {
             tracing::warn!(%error, "the replica cannot be read; the primary is read instead");

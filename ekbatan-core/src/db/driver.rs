@@ -169,7 +169,8 @@ pub(crate) trait Connection: Send {
 
     /// Prepares the session for committing. From here on no commit waits longer than
     /// `lock_timeout` for a row lock, because all batches of its statement wait with it. It waits
-    /// for at most half of the session's statement timeout, so that the error says that it waited.
+    /// for at most half of the session's statement timeout, so that the server
+    /// reports a lock timeout and not a statement timeout, where it allows one that short.
     async fn become_lane(&mut self, lock_timeout: Duration) -> Result<(), DbError>;
 
     /// Opens a transaction.

@@ -5,8 +5,8 @@
 //!   in the order in which they commit. Whatever happens between two commits, even a crash of the
 //!   process, the existing rows show which parts are missing.
 //! - A row says that its shard and all shards before it have committed. The rows are deleted once all
-//!   parts are committed, that of the last shard after the others. So rows that are left never look
-//!   like an action that is incomplete, also when the events are gone by which it could be looked up.
+//!   parts are committed, that of the last shard after the others. So the rows that are left of a complete
+//!   action include the row of its last shard, and show that it is complete, even after its events are deleted.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! Actions that committed on some of their shards only.
 //!
-//! Invariant: the part of the last shard that committed is deleted after the others. So parts that are
-//! left say what the action is, whatever has become of its events.
+//! Invariant: the part of the last shard that committed is deleted after the others. So the parts that are
+//! left tell whether the action is complete, even after its events are deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

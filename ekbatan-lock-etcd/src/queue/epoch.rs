@@ -2,16 +2,16 @@
 //!
 //! A token is the epoch plus the revision at which a place was made. Revisions grow while the
 //! server has its data. The epoch is the time, in milliseconds, at which the namespace was first
-//! used. A server that has lost its data starts again with a later epoch, so that its tokens are
-//! greater than all before.
+//! used, or to which it was moved since. A server that has lost its data starts again with a later
+//! epoch, so that its tokens are greater than all before.
 //!
 //! A token also tells the age of its grant, and revisions grow more slowly than the clock. So the
 //! epoch is moved forward when tokens are more than a day behind it.
 //!
 //! Invariants: the epoch only grows, and a token is counted from the epoch of the answer that tells
 //! of the grant. The grants of a key follow each other, so their tokens grow, also when the epoch is
-//! moved. A token that was counted from an earlier epoch names its place as before. Tokens grow over
-//! a loss of data, if the clocks of the processes are not set back at the same time and the server
+//! moved. A token that was counted from an earlier epoch still identifies its place, because the
+//! process remembers the epochs that it has seen. Tokens grow over a loss of data, if the clocks of the processes are not set back at the same time and the server
 //! had less than a thousand writes per second since the epoch was moved.
 
 use std::collections::BTreeSet;
@@ -28,6 +28,14 @@ use crate::messages::KeyValue;
 
 /// By how many milliseconds tokens may be behind the clock: a day.
 const BEHIND: i64 = 86_400_000;
+
+/// What was known before a request was sent.
+struct Before {
+    /// The greatest revision.
+    seen: i64,
+    /// The greatest epoch.
+    epoch: i64,
+}
 
 /// The epoch of a namespace.
 pub(super) struct Epoch {
@@ -81,7 +89,7 @@ impl Epoch {
         asked: Transaction,
         effect: Effect,
     ) -> Result<Answer, BackendError> {
-        let before = self.seen.load(Ordering::Acquire);
+        let before = Before { seen: self.seen.load(Ordering::Acquire), epoch: self.latest() };
         let mut answer = asked.send(&self.client, &self.key, effect).await?;
         let found = answer.keys()?.pop();
         answer.epoch = self.note(found, answer.revision, before).await?;
@@ -95,26 +103,31 @@ impl Epoch {
         &self,
         found: Option<KeyValue>,
         revision: i64,
-        seen_before: i64,
+        before: Before,
     ) -> Result<i64, BackendError> {
+        let anew = || {
+            // Greater than every token that was counted from what this process has seen, also if the clock
+            // of another one was ahead.
+            let granted = self.latest().saturating_add(before.seen);
+            now().max(granted.saturating_add(1).saturating_sub(revision))
+        };
         let Some(found) = found else {
             self.seen.store(revision, Ordering::Release);
-            return self.make().await;
+            return self.write(0, anew()).await;
         };
         let value = value_of(&found)?;
         // What was asked after an answer cannot be older than that answer.
-        if revision < seen_before {
+        if revision < before.seen || value < before.epoch {
             self.seen.store(revision, Ordering::Release);
-            let latest = self.latest();
             // A greater one says that another process has noticed it.
-            if value <= latest {
+            if value <= self.latest() {
                 tracing::warn!(
                     revision,
-                    seen_before,
+                    seen_before = before.seen,
                     "the data of etcd is older than it was, as after restoring a backup; the locks \
                      of that time are gone, and tokens are counted anew"
                 );
-                return self.write(found.mod_revision, now().max(latest.saturating_add(1))).await;
+                return self.write(found.mod_revision, anew()).await;
             }
         }
         self.learn(value);

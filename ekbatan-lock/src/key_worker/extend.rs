@@ -1,7 +1,7 @@
 //! Making a grant last longer: extensions that a holder asks for, and renewals of its term.
 //!
 //! Invariants: a lease that has ended is not brought back, whenever the server answers. What an
-//! extension may have done is noted before it is sent, because its answer may come never.
+//! extension may have done is noted before it is sent, because its answer may never come.
 
 use std::time::Duration;
 

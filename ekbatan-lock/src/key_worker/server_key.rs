@@ -206,6 +206,7 @@ impl ServerKey {
         while let Err(error) = self.settle().await {
             if self.queue.is_closed() {
                 self.doubts.clear();
+                self.queue.set_owner(None);
                 return;
             }
             self.queue.failed(error);

@@ -86,6 +86,15 @@ impl SplitCommit<'_> {
         Ok(())
     }
 
+    /// The same, if the server says which rows are locked. If it fails to, a commit is refused by its
+    /// own error.
+    async fn try_to_refuse_locked(&mut self) -> Result<(), DbError> {
+        match self.refuse_locked().await {
+            Err(error) if !self.lane.must_reconnect(&error) => Ok(()),
+            asked => asked,
+        }
+    }
+
     async fn one_by_one(&mut self, kind: TaskKind) -> Result<(), DbError> {
         self.each(kind, self.open()).await
     }
@@ -103,7 +112,7 @@ impl SplitCommit<'_> {
                 Err(error) => {
                     let waited = self.lane.may_have_waited(&error);
                     if waited && kind == TaskKind::LockWaiter {
-                        self.refuse_locked().await?;
+                        self.try_to_refuse_locked().await?;
                     }
                     if self.outcomes[at].is_none() {
                         self.refuse(at, error);
@@ -187,7 +196,7 @@ impl Lane {
         let waited = self.may_have_waited(&error);
         if batches.len() == 1 {
             if waited && error.kind() == DbErrorKind::StatementTimeout {
-                commit.refuse_locked().await?; // its caller hears what the commit waited for
+                commit.try_to_refuse_locked().await?; // its caller hears what the commit waited for
             }
             if commit.outcomes[0].is_none() {
                 commit.refuse(0, error);
@@ -217,9 +226,17 @@ impl Lane {
 
     async fn commit_apart(self: Arc<Self>, in_flight: InFlight, guard: TaskGuard) {
         // Dropped before the guard, however far this task comes.
-        let in_flight = in_flight;
-        // Fails only if the semaphore is closed, which it never is.
-        let permit = self.lock_waiters.acquire().await;
+        let mut in_flight = in_flight;
+        // Long enough for one commit before it that is slow. If all commits are slow, they must not pile up
+        // here: they count for no limit of the queue.
+        let limit = self.commit_timeout.saturating_add(self.connection_timeout);
+        let Ok(permit) = tokio::time::timeout(limit, self.lock_waiters.acquire()).await else {
+            let why =
+                format!("no connection was free within {limit:?}: other commits take as long");
+            in_flight.refuse_all(&DbError::new(DbErrorKind::Unavailable, why));
+            guard.finish();
+            return;
+        };
         let connection = Self::commit(&self, TaskKind::LockWaiter, None, in_flight).await;
         if let Some(connection) = connection {
             let _ = tokio::time::timeout(self.connection_timeout, connection.close()).await;

@@ -28,9 +28,9 @@ use crate::domain::Table;
 /// More than what a packet has besides its text and its arguments.
 const PACKET_HEADER: usize = 1_000;
 
-/// Asks whether the server accepts no writes. Who promotes a replica has it apply what it received, and then
-/// clears `read_only`. The setting is a number, or on later versions of MariaDB a word; readers of Aurora
-/// have the other one.
+/// Returns 1 if the server accepts no writes. `read_only` is a number, on newer versions of MariaDB a word. On
+/// readers of Aurora, `innodb_read_only` is set instead. An operator who promotes a replica must clear
+/// `read_only` only after it has applied everything that it received.
 const IS_READ_ONLY: &str =
     "SELECT CONCAT(@@GLOBAL.read_only) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only";
 
