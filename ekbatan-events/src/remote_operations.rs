@@ -40,8 +40,8 @@ impl DeliveryOperations {
     /// Settles a remote call: it happened, and this is its outcome, as the handler would have got it. If
     /// its event is parked, it is tried again. Refused while a run has the event.
     ///
-    /// As long as the event is still to be handled, this also replaces an outcome that is stored, such as one that the
-    /// handler cannot read.
+    /// While the event waits or is parked, this also replaces an outcome that is stored, such as one that the handler
+    /// cannot read.
     pub async fn remote_call_happened(
         &self,
         key: Uuid,
@@ -78,7 +78,13 @@ impl DeliveryOperations {
     ) -> Result<(), EventsError> {
         let operator = Operator::new(who, why)?;
         loop {
-            let missing = || self.not_found("remote call", key, "in doubt");
+            let missing = || {
+                self.not_found(
+                    "remote call",
+                    key,
+                    "in doubt, or with an outcome that can still be replaced",
+                )
+            };
             let row = self.remote_call(key).await?.ok_or_else(missing)?;
             let delivery = self.deliveries.find(Id::from_uuid(row.delivery)).await?;
             // What an event was handled with stays.

@@ -70,7 +70,7 @@ struct Work {
     unanswered: HashSet<Uuid>,
     /// The identity under which runs were started.
     identity: Option<Uuid>,
-    /// Jobs of which this release cannot read what is stored.
+    /// Jobs whose stored row this release cannot read.
     unreadable: HashSet<String>,
 }
 

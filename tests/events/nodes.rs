@@ -9,7 +9,7 @@ use ekbatan::events::{DeliveryOperations, HandlerOptions};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use support::{Dialect, TestClock, until};
+use support::{Dialect, TestClock, ThreadGate, until};
 use tokio::sync::Semaphore;
 
 use crate::scene::{Entry, Ledger, Mail, Scene, deposit, executor, node, open_wallet, post};
@@ -77,19 +77,8 @@ async fn others_take_over_what_a_node_had_claimed_that_died(scene: &Scene) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_drain_does_not_wait_for_a_handler_that_blocks_its_thread() {
     let scene = &Scene::start(Dialect::Sqlite).await;
-    let (gate, closed) = std::sync::mpsc::channel::<()>();
-    let closed = Arc::new(std::sync::Mutex::new(closed));
-    let blocking = Ledger::new(move |_, _| {
-        let closed = closed.clone();
-        async move {
-            // A task that this one has woken must not wait behind it on its thread.
-            tokio::task::yield_now().await;
-            // Until the gate is dropped.
-            assert!(closed.lock().unwrap().recv().is_err());
-            Ok(())
-        }
-        .boxed()
-    });
+    let (gate, closed) = ThreadGate::closed();
+    let blocking = Ledger::new(move |_, _| closed.clone().block().map(Ok).boxed());
     let endless = Mail::new(|_, _| std::future::pending().boxed());
     let (posting, mailing) = (blocking.seen(), endless.seen());
     let node = scene.node().handler(blocking).handler(endless).start().await.unwrap();

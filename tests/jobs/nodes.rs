@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ekbatan::jobs::{JobOptions, RunState};
 use futures_util::FutureExt;
-use support::{Dialect, until};
+use support::{Dialect, ThreadGate, until};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::scene::{REPORT, Report, Scene, Sweep, node, rarely};
@@ -140,19 +140,8 @@ async fn a_drained_node_waits_for_its_runs(scene: &Scene) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_drain_does_not_wait_for_a_job_that_blocks_its_thread() {
     let scene = &Scene::start(Dialect::Sqlite).await;
-    let (gate, closed) = std::sync::mpsc::channel::<()>();
-    let closed = Arc::new(std::sync::Mutex::new(closed));
-    let blocking = Report::new(move |_| {
-        let closed = closed.clone();
-        async move {
-            // A task that this one has woken must not wait behind it on its thread.
-            tokio::task::yield_now().await;
-            // Until the gate is dropped.
-            assert!(closed.lock().unwrap().recv().is_err());
-            Ok(())
-        }
-        .boxed()
-    });
+    let (gate, closed) = ThreadGate::closed();
+    let blocking = Report::new(move |_| closed.clone().block().map(Ok).boxed());
     let endless = Sweep::new(|_| std::future::pending().boxed());
     let node = scene.node().job(rarely(), blocking.clone()).job(rarely(), endless.clone());
     let node = node.start().await.unwrap();

@@ -56,8 +56,8 @@ pub struct History {
     /// When holders were certain that they held their leases.
     pub holds: Vec<Hold>,
     pub forces: Vec<ForceCall>,
-    /// When faults happened that end grants of which their holders learn later, if at all: sessions
-    /// that are ended, servers that are killed, connections that go silent. Each fell somewhere within its time.
+    /// The times within which a fault happened: a session was ended, a server was killed, or a connection
+    /// went silent. Such a fault ends grants, and the holders may not notice.
     pub faults: Vec<RangeInclusive<u64>>,
     /// Whether ending one lease of a process by force may end all of them.
     pub force_ends_sessions: bool,

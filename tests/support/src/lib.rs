@@ -8,6 +8,7 @@
 //!   [`InterruptedDeposit`] is a deposit that a test interrupts.
 //! - [`Recorder`] records the spans and events of one test.
 //! - [`soak`] says how many rounds a long test runs.
+//! - [`ThreadGate`] keeps a task from leaving its thread.
 //! - [`until`] waits for a condition that another task brings about.
 //! - [`worker_process`] runs the test binary as processes that a test kills and stops.
 //! - [`seed`] is where a test at random gets its choices from.
@@ -27,6 +28,7 @@ pub mod seed;
 pub mod soak;
 #[allow(missing_docs)]
 pub mod things;
+mod thread_gate;
 mod wait;
 pub mod worker_process;
 
@@ -42,4 +44,5 @@ pub use interrupted_deposit::InterruptedDeposit;
 pub use plain_connection::{PlainConnection, TextRow};
 pub use recorder::{Recorded, Recorder, RecorderGuard};
 pub use scratch::ScratchDatabase;
+pub use thread_gate::{ClosedGate, ThreadGate};
 pub use wait::until;

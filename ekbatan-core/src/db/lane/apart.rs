@@ -146,7 +146,7 @@ impl Lane {
 
     /// Commits batches in the parts that suit the connection. Each outcome that is known stands at
     /// the position of its batch, also after an error: parts before it may have committed. Without
-    /// an error, a batch without an outcome waits for a locked row.
+    /// an error, a batch without an outcome waits for a locked row, and a lock waiter commits it.
     pub(super) async fn commit_in_parts(
         &self,
         kind: TaskKind,

@@ -93,7 +93,7 @@ impl Lane {
         guard.finish();
     }
 
-    /// Counts a task that waits for locked rows.
+    /// Counts a task that commits what would delay others; see [`apart`](super::apart).
     pub(super) fn count_lock_waiter(lane: &Arc<Self>, runtime: &Handle) -> TaskGuard {
         lane.queue.state().tasks.count_lock_waiter();
         TaskGuard::new(lane.clone(), TaskKind::LockWaiter, runtime)

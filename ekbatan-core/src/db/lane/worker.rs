@@ -29,7 +29,7 @@ pub(super) struct Lane {
     pub(super) lock_timeout: Duration,
     pub(super) commit_timeout: Duration,
     pub(super) settle_timeout: Duration,
-    /// Bounds the connections of lock waiters; see [`apart`](super::apart).
+    /// Bounds the connections that commit what would delay others; see [`apart`](super::apart).
     pub(super) lock_waiters: Semaphore,
 }
 
@@ -60,7 +60,10 @@ impl Lane {
             };
             in_flight.send_over(open.identity());
             let sent = Instant::now();
-            match lane.send(kind, open, &mut in_flight).await {
+            let answered = lane.send(kind, open, &mut in_flight).await;
+            // Settling takes time of its own.
+            let is_late = sent.elapsed() >= lane.commit_timeout;
+            match answered {
                 Ok(open) => {
                     in_flight.settled();
                     if !in_flight.is_empty() {
@@ -80,7 +83,7 @@ impl Lane {
                     };
                     if in_flight.losses() >= MAX_LOSSES {
                         in_flight.refuse_all(&error.read_only_is_lost());
-                    } else if sent.elapsed() >= lane.commit_timeout {
+                    } else if is_late {
                         // One of them may be what takes so long; the others must not be lost with
                         // it a second time.
                         for alone in in_flight.take_apart() {

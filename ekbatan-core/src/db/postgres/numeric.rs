@@ -37,8 +37,8 @@ impl Decode<'_, Postgres> for ExactDecimal {
     }
 }
 
-/// The text that the server would have sent instead of these bytes: a header of four words, then
-/// groups of four digits, the first of which counts `10000^weight`.
+/// The text that the server would have sent instead of these bytes. They are a header of four words and
+/// then groups of four digits. The value of the first group is multiplied by `10000^weight`.
 fn text(bytes: &[u8]) -> Option<String> {
     let (words, []) = bytes.as_chunks::<2>() else { return None };
     let words: Vec<u16> = words.iter().map(|word| u16::from_be_bytes(*word)).collect();
