@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::action::ErrorKind;
+use ekbatan::action::{ErrorKind, ExecuteError};
+use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
-use support::wallet::{Deposit, DepositMoney, Wallet};
+use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
 use support::{Dialect, ScratchDatabase};
+use tokio::task::JoinHandle;
 
 use crate::bounded;
 use crate::ledger::Ledger;
@@ -18,42 +20,113 @@ on_every_database! {
     a_slow_commit_is_refused_without_those_that_were_sent_with_it,
 }
 
-const OTHERS: usize = 5;
+mod all_of_them {
+    use super::*;
 
-/// The only lane sends all of them together, and no wait for a row tells the slow one from the
-/// others.
-async fn a_slow_commit_is_refused_without_those_that_were_sent_with_it(dialect: Dialect) {
-    let scratch = ScratchDatabase::create(dialect).await;
-    let config = scratch.config().lanes(1).queue_limit(1 + OTHERS);
-    let ledger = Ledger::with_config(config.commit_timeout(Duration::from_secs(12))).await;
-    let ledger = Arc::new(ledger);
-    let ids = ledger.open_wallets(2 + OTHERS).await;
-    let (busy, slow) = (ids[0], ids[1]);
-    let (busy_gate, slow_gate) =
-        (Gate::closed(&scratch.url, busy).await, Gate::closed(&scratch.url, slow).await);
-    let deposit = |wallet: Id<Wallet>| {
-        let ledger = ledger.clone();
+    on_every_database! {
+        only postgres: slow_commits_do_not_pile_up,
+    }
+}
+
+/// A ledger with one lane. The commits of some of its wallets end only when their gates open.
+struct GatedLane {
+    ledger: Arc<Ledger>,
+    wallets: Vec<Id<Wallet>>,
+    /// Of the first wallets.
+    gates: Vec<Gate>,
+    scratch: ScratchDatabase,
+}
+
+type Deposited = Result<Stored<Wallet>, ExecuteError<WalletError>>;
+
+impl GatedLane {
+    async fn new(
+        dialect: Dialect,
+        slow: usize,
+        others: usize,
+        config: impl FnOnce(DataSourceConfig) -> DataSourceConfig,
+    ) -> Self {
+        let scratch = ScratchDatabase::create(dialect).await;
+        let config = config(scratch.config().lanes(1).queue_limit(slow + others));
+        let ledger = Arc::new(Ledger::with_config(config).await);
+        let wallets = ledger.open_wallets(slow + others).await;
+        let mut gates = Vec::new();
+        for wallet in &wallets[..slow] {
+            gates.push(Gate::closed(&scratch.url, *wallet).await);
+        }
+        Self { ledger, wallets, gates, scratch }
+    }
+
+    /// Deposits into every wallet; the lane sends all of it together, after a commit that keeps it
+    /// busy until then.
+    async fn deposit_together(&self) -> Vec<JoinHandle<Deposited>> {
+        let busy = self.ledger.open_wallets(1).await[0];
+        let gate = Gate::closed(&self.scratch.url, busy).await;
+        let first = self.deposit(busy);
+        let mut observer = Observer::connect(&self.scratch.url).await;
+        bounded("the lane is busy", observer.wait_for_blocked()).await;
+        let deposits = self.wallets.iter().map(|wallet| self.deposit(*wallet)).collect();
+        let one_more = async || {
+            let deposit = Deposit { wallet: busy, amount: Decimal::ONE };
+            let call = self.ledger.executor.execute(&DepositMoney, deposit);
+            call.deadline(Duration::from_millis(100)).await
+        };
+        bounded("all commits wait", filled(one_more)).await;
+        gate.open().await;
+        bounded("the first commit", first).await.unwrap().unwrap();
+        deposits
+    }
+
+    fn deposit(&self, wallet: Id<Wallet>) -> JoinHandle<Deposited> {
+        let ledger = self.ledger.clone();
         let deposit = Deposit { wallet, amount: Decimal::ONE };
-        async move { ledger.executor.execute(&DepositMoney, deposit).retry(insist()).await }
-    };
-    let first = tokio::spawn(deposit(busy));
-    let mut observer = Observer::connect(&scratch.url).await;
-    bounded("the lane is busy", observer.wait_for_blocked()).await;
-    let slow = tokio::spawn(deposit(slow));
-    let others: Vec<_> = ids[2..].iter().map(|id| tokio::spawn(deposit(*id))).collect();
-    let one_more = async || {
-        let deposit = Deposit { wallet: busy, amount: Decimal::ONE };
-        let call = ledger.executor.execute(&DepositMoney, deposit);
-        call.deadline(Duration::from_millis(100)).await
-    };
-    bounded("all commits wait", filled(one_more)).await;
-    busy_gate.open().await;
-    bounded("the first commit", first).await.unwrap().unwrap();
-    for other in others {
+        tokio::spawn(async move {
+            ledger.executor.execute(&DepositMoney, deposit).retry(insist()).await
+        })
+    }
+
+    /// Opens the gates, and checks that so many deposits were made.
+    async fn assert_deposited(self, deposits: usize) {
+        for gate in self.gates {
+            gate.open().await;
+        }
+        self.ledger.assert_sound(deposits).await;
+    }
+}
+
+/// The error of a commit that took too long.
+async fn refused(deposit: JoinHandle<Deposited>) -> String {
+    let error = bounded("a slow commit", deposit).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    error.to_string()
+}
+
+/// No wait for a row tells the slow one from the others.
+async fn a_slow_commit_is_refused_without_those_that_were_sent_with_it(dialect: Dialect) {
+    let others = 5;
+    let config = |config: DataSourceConfig| config.commit_timeout(Duration::from_secs(12));
+    let lane = GatedLane::new(dialect, 1, others, config).await;
+    let mut deposits = lane.deposit_together().await;
+    let slow = deposits.remove(0);
+    for other in deposits {
         bounded("a commit that is not slow", other).await.unwrap().unwrap();
     }
-    let error = bounded("the slow commit", slow).await.unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    slow_gate.open().await;
-    ledger.assert_sound(1 + OTHERS).await;
+    refused(slow).await;
+    lane.assert_deposited(1 + others).await;
+}
+
+/// One after the other, each of them would wait for those before it. In the time for which one may
+/// wait, at most two end.
+async fn slow_commits_do_not_pile_up(dialect: Dialect) {
+    let slow = 4;
+    let short = Duration::from_secs(6);
+    let config = |config: DataSourceConfig| config.commit_timeout(short).connection_timeout(short);
+    let lane = GatedLane::new(dialect, slow, 0, config).await;
+    let mut refused_in_line = 0;
+    for deposit in lane.deposit_together().await {
+        let error = refused(deposit).await;
+        refused_in_line += usize::from(error.contains("other commits take as long"));
+    }
+    assert!(refused_in_line >= slow - 2, "{refused_in_line} of {slow} were refused in the line");
+    lane.assert_deposited(1).await;
 }

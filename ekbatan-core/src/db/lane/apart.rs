@@ -3,12 +3,11 @@
 //! Only the batch that causes the error may fail, so the batches are committed apart. A row that
 //! another transaction keeps locked must not delay the commits of other rows for longer than one
 //! lock timeout. So the lane asks which batches update a locked row, commits the others at once,
-//! and leaves those to a *lock waiter*: a task with a connection of its own. The waiter tries
-//! once more for a whole lock timeout, then asks again, and those whose row is still locked are
-//! refused.
+//! and leaves those to a *side task*, which has a connection of its own. The side task tries once
+//! more for a whole lock timeout, then asks again, and those whose row is still locked are refused.
 //!
 //! A commit that exceeds its timeout is lost with its connection, and nothing tells which of its
-//! batches takes so long. So lock waiters send each of them by itself.
+//! batches takes so long. So side tasks send each of them by itself.
 
 use std::sync::Arc;
 
@@ -111,7 +110,7 @@ impl SplitCommit<'_> {
                 Err(error) if self.lane.must_reconnect(&error) => return Err(error),
                 Err(error) => {
                     let waited = self.lane.may_have_waited(&error);
-                    if waited && kind == TaskKind::LockWaiter {
+                    if waited && kind == TaskKind::Side {
                         self.try_to_refuse_locked().await?;
                     }
                     if self.outcomes[at].is_none() {
@@ -146,7 +145,7 @@ impl Lane {
 
     /// Commits batches in the parts that suit the connection. Each outcome that is known stands at
     /// the position of its batch, also after an error: parts before it may have committed. Without
-    /// an error, a batch without an outcome waits for a locked row, and a lock waiter commits it.
+    /// an error, a batch without an outcome waits for a locked row, and a side task commits it.
     pub(super) async fn commit_in_parts(
         &self,
         kind: TaskKind,
@@ -173,7 +172,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Commits batches together. If the commit fails as a whole, commits them apart. A lock waiter
+    /// Commits batches together. If the commit fails as a whole, commits them apart. A side task
     /// leaves no batch without an outcome.
     async fn commit_together_or_apart(
         &self,
@@ -217,10 +216,10 @@ impl Lane {
         Ok(())
     }
 
-    /// Leaves batches to a task of their own, because they wait for locked rows or may be slow.
+    /// Leaves batches to a side task, because they wait for locked rows or may be slow.
     pub(super) fn wait_apart(lane: &Arc<Self>, in_flight: InFlight) {
         let runtime = Handle::current();
-        let guard = Self::count_lock_waiter(lane, &runtime);
+        let guard = Self::count_side_task(lane, &runtime);
         drop(runtime.spawn(lane.clone().commit_apart(in_flight, guard)));
     }
 
@@ -230,14 +229,14 @@ impl Lane {
         // Long enough for one commit before it that is slow. If all commits are slow, they must not pile up
         // here: they count for no limit of the queue.
         let limit = self.commit_timeout.saturating_add(self.connection_timeout);
-        let Ok(permit) = tokio::time::timeout(limit, self.lock_waiters.acquire()).await else {
+        let Ok(permit) = tokio::time::timeout(limit, self.side_tasks.acquire()).await else {
             let why =
                 format!("no connection was free within {limit:?}: other commits take as long");
             in_flight.refuse_all(&DbError::new(DbErrorKind::Unavailable, why));
             guard.finish();
             return;
         };
-        let connection = Self::commit(&self, TaskKind::LockWaiter, None, in_flight).await;
+        let connection = Self::commit(&self, TaskKind::Side, None, in_flight).await;
         if let Some(connection) = connection {
             let _ = tokio::time::timeout(self.connection_timeout, connection.close()).await;
         }

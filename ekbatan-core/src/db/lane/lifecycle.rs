@@ -94,8 +94,8 @@ impl Lane {
     }
 
     /// Counts a task that commits what would delay others; see [`apart`](super::apart).
-    pub(super) fn count_lock_waiter(lane: &Arc<Self>, runtime: &Handle) -> TaskGuard {
-        lane.queue.state().tasks.count_lock_waiter();
-        TaskGuard::new(lane.clone(), TaskKind::LockWaiter, runtime)
+    pub(super) fn count_side_task(lane: &Arc<Self>, runtime: &Handle) -> TaskGuard {
+        lane.queue.state().tasks.count_side_task();
+        TaskGuard::new(lane.clone(), TaskKind::Side, runtime)
     }
 }

@@ -67,7 +67,7 @@ impl Lanes {
             lock_timeout: config.connection_timeout.min(config.commit_timeout / 2),
             commit_timeout: config.commit_timeout,
             settle_timeout: config.settle_timeout,
-            lock_waiters: Semaphore::new(count),
+            side_tasks: Semaphore::new(count),
         });
         Lane::start_missing(&lane, &Handle::current());
         Self(lane)

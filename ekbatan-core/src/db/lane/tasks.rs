@@ -8,7 +8,7 @@ pub(super) enum TaskKind {
     /// Takes batches from the queue.
     Lane,
     /// Commits what would delay others; see [`apart`](super::apart).
-    LockWaiter,
+    Side,
 }
 
 /// The tasks that run, and the runtimes that have ended under one.
@@ -17,7 +17,7 @@ pub(super) struct LaneTasks {
     /// How many lanes there should be.
     wanted: usize,
     lanes: usize,
-    lock_waiters: usize,
+    side_tasks: usize,
     ended_runtimes: Vec<runtime::Id>,
 }
 
@@ -33,19 +33,19 @@ impl LaneTasks {
         missing
     }
 
-    pub(super) fn count_lock_waiter(&mut self) {
-        self.lock_waiters += 1;
+    pub(super) fn count_side_task(&mut self) {
+        self.side_tasks += 1;
     }
 
     pub(super) fn ended(&mut self, kind: TaskKind) {
         match kind {
             TaskKind::Lane => self.lanes -= 1,
-            TaskKind::LockWaiter => self.lock_waiters -= 1,
+            TaskKind::Side => self.side_tasks -= 1,
         }
     }
 
     pub(super) fn none_runs(&self) -> bool {
-        self.lanes == 0 && self.lock_waiters == 0
+        self.lanes == 0 && self.side_tasks == 0
     }
 
     pub(super) fn runtime_ended(&mut self, runtime: runtime::Id) {

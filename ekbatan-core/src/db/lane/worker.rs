@@ -30,7 +30,7 @@ pub(super) struct Lane {
     pub(super) commit_timeout: Duration,
     pub(super) settle_timeout: Duration,
     /// Bounds the connections that commit what would delay others; see [`apart`](super::apart).
-    pub(super) lock_waiters: Semaphore,
+    pub(super) side_tasks: Semaphore,
 }
 
 impl Lane {
