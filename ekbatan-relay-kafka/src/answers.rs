@@ -29,9 +29,10 @@ const FOR_EVER: [ErrorCode; 5] = [
 pub(crate) fn is_of_record(error: &KrafkaError) -> bool {
     match error {
         KrafkaError::Broker { code, .. } => OF_RECORD.contains(code),
-        // What the cluster says of a record that it refuses for good. The client retries what may pass.
-        KrafkaError::TransactionAbortable { .. }
-        | KrafkaError::UnknownTopic { .. }
+        // The client also says this of what only the cluster is the cause of, such as a log that has
+        // lost an earlier batch.
+        KrafkaError::TransactionAbortable { message } => names_one_of(&OF_RECORD, message),
+        KrafkaError::UnknownTopic { .. }
         | KrafkaError::Config { .. }
         | KrafkaError::Serialization { .. } => true,
         _ => false,
@@ -54,16 +55,16 @@ pub(crate) fn receipt_of_record(error: &KrafkaError) -> Receipt {
             Receipt::refused_for_now(error)
         }
         KrafkaError::UnknownTopic { .. } => Receipt::refused_for_now(error),
-        // Of the code there is only its name in the message.
-        KrafkaError::TransactionAbortable { message } if !is_for_ever(message) => {
+        KrafkaError::TransactionAbortable { message } if !names_one_of(&FOR_EVER, message) => {
             Receipt::refused_for_now(error)
         }
         _ => Receipt::refused(error),
     }
 }
 
-fn is_for_ever(message: &str) -> bool {
-    FOR_EVER.iter().any(|code| message.ends_with(&format!("{code:?}")))
+/// Whether an error of a transaction has one of these codes. It has only the name, in its message.
+fn names_one_of(codes: &[ErrorCode], message: &str) -> bool {
+    codes.iter().any(|code| message.ends_with(&format!(" {code:?}")))
 }
 
 #[cfg(test)]
@@ -72,15 +73,24 @@ mod tests {
 
     #[test]
     fn a_record_that_is_refused_in_a_transaction_is_known_by_the_name_of_the_code() {
-        let refused = |code| {
-            let message = format!("produce to a-0 failed with {code}");
-            let error = KrafkaError::transaction_abortable(message);
-            assert!(is_of_record(&error));
-            receipt_of_record(&error)
+        let failed = |code: ErrorCode| {
+            KrafkaError::transaction_abortable(format!("produce to a-0 failed with {code:?}"))
         };
-        let is_for_ever = |receipt| matches!(receipt, Receipt::Refused { may_pass: false, .. });
-        assert!(is_for_ever(refused("MessageTooLarge")));
-        assert!(!is_for_ever(refused("TopicAuthorizationFailed")), "an operator may allow it");
+        let is_for_ever = |code| {
+            let error = failed(code);
+            assert!(is_of_record(&error), "{error}");
+            matches!(receipt_of_record(&error), Receipt::Refused { may_pass: false, .. })
+        };
+        assert!(is_for_ever(ErrorCode::MessageTooLarge));
+        assert!(!is_for_ever(ErrorCode::TopicAuthorizationFailed), "an operator may allow it");
+        for of_cluster in [
+            ErrorCode::OutOfOrderSequenceNumber,
+            ErrorCode::UnknownProducerId,
+            ErrorCode::InvalidProducerEpoch,
+            ErrorCode::TransactionAbortable,
+        ] {
+            assert!(!is_of_record(&failed(of_cluster)), "{of_cluster:?}");
+        }
         assert!(!is_of_record(&KrafkaError::fenced("")));
         assert!(!is_of_record(&KrafkaError::timeout("")));
     }

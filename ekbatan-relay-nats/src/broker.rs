@@ -25,8 +25,8 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// - A message has the event's id as its `Nats-Msg-Id`. The stream drops a repetition within its
 ///   duplicate window, and says so; that counts as acknowledged. A node does not start if the window is
-///   shorter than the time within which a relay repeats a message: after a node died, or after no answer
-///   came. A message may be there twice if no node marks or sends it again within the window: because the
+///   shorter than the time within which a relay repeats a message: after a node died, or after a batch was
+///   not answered. A message may be there twice if no node marks or sends it again within the window: because the
 ///   server, the database or all nodes are away for longer, or because an operator pauses the relay meanwhile.
 /// - NATS cannot keep a node from sending that was frozen and comes back. What it sends then are
 ///   repetitions, which the window drops as long as it lasts.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::jetstream::stream::{Config, Info};
 use async_nats::jetstream::{self, Context};
-use ekbatan_relay::RelayTerms;
+use ekbatan_relay::{PUBLISH_TIME, RelayTerms};
 
 use crate::denials::Denials;
 use crate::error::NatsError;
@@ -94,11 +94,15 @@ impl NatsConnection {
     }
 }
 
-/// For how long after a message was sent it may be sent again: another node takes over after at most one
-/// and a half leases; or no answer came, and after the longest pause it is sent again.
+/// For how long after the stream has stored a message it may be sent again. The message waits for the others
+/// of its batch to be marked, and a relay drops the batch after twice [`PUBLISH_TIME`]. Then the relay is
+/// opened again after the longest pause; or its node dies, and another one takes over after at most one and
+/// a half leases.
 pub(crate) fn horizon(terms: RelayTerms, ack_timeout: Duration) -> Duration {
+    let unmarked = PUBLISH_TIME.saturating_mul(2);
     let lease = terms.lease.saturating_mul(3) / 2;
-    lease.saturating_add(ack_timeout).saturating_add(terms.longest_pause)
+    let opened = lease.saturating_add(terms.longest_pause);
+    unmarked.saturating_add(opened).saturating_add(ack_timeout)
 }
 
 /// Fails if the stream cannot keep what a relay promises.
