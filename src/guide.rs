@@ -28,6 +28,7 @@ pages! {
     locks_etcd = "../docs/src/locks-etcd.md",
     contention = "../docs/src/contention.md",
     configuration = "../docs/src/configuration.md",
+    production = "../docs/src/production.md",
     operations = "../docs/src/operations.md",
     testing = "../docs/src/testing.md",
     coming_from_java = "../docs/src/coming-from-java.md",
