@@ -22,6 +22,7 @@ on_every_database! {
 on_every_database! {
     on_sqlite_only:
     a_missing_folder_is_named,
+    a_missing_folder_of_the_dialect_is_named,
     a_file_without_a_number_is_named,
     two_migrations_with_one_number_are_refused,
     a_file_that_is_not_utf8_is_named,
@@ -141,6 +142,23 @@ async fn a_missing_folder_is_named(db: &TestDatabase) {
         MigrationError::Folder { folder, .. } => assert_eq!(folder, missing),
         other => panic!("{other:?}"),
     }
+}
+
+async fn a_missing_folder_of_the_dialect_is_named(db: &TestDatabase) {
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("postgresql");
+    std::fs::create_dir(&other).unwrap();
+    write(&other, "0010_list.sql", LIST);
+    let scripts = Migrations::dir(folder.path());
+    let own = folder.path().join("sqlite");
+    match db.databases.migrate(&scripts).await.unwrap_err() {
+        MigrationError::NoFolder { folder, dialect } => {
+            assert_eq!((folder, dialect.name()), (own.clone(), "sqlite"));
+        }
+        other => panic!("{other:?}"),
+    }
+    std::fs::create_dir(&own).unwrap();
+    db.databases.migrate(&scripts).await.unwrap();
 }
 
 async fn a_file_without_a_number_is_named(db: &TestDatabase) {

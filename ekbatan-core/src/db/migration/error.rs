@@ -21,6 +21,17 @@ pub enum MigrationError {
         /// The cause.
         source: std::io::Error,
     },
+    /// There are scripts in the folders of other dialects only.
+    #[error(
+        "there are no migrations for {dialect}: they belong into `{}`, which does not exist, and the folders beside it \
+         hold scripts; rename one, or create an empty folder if there is nothing to migrate", folder.display()
+    )]
+    NoFolder {
+        /// The folder that does not exist.
+        folder: PathBuf,
+        /// The dialect.
+        dialect: Dialect,
+    },
     /// A file cannot be read.
     #[error("the migration `{}` cannot be read: {source}", path.display())]
     File {

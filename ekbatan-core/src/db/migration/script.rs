@@ -99,7 +99,15 @@ impl Migrations {
         let mut all = self.scripts.clone();
         if let Some(folder) = &self.folder {
             let own = folder.join(dialect.name());
-            read_folder(if own.is_dir() { &own } else { folder }, &mut all)?;
+            if own.is_dir() {
+                read_folder(&own, &mut all)?;
+            } else {
+                let before = all.len();
+                read_folder(folder, &mut all)?;
+                if all.len() == before && has_folder_of_scripts(folder) {
+                    return Err(MigrationError::NoFolder { folder: own, dialect });
+                }
+            }
         }
         all.sort_by_key(|script| script.version);
         match all.windows(2).find(|pair| pair[0].version == pair[1].version) {
@@ -113,11 +121,21 @@ impl Migrations {
     }
 }
 
+/// Whether a folder holds a folder with scripts. One that cannot be read holds none.
+fn has_folder_of_scripts(folder: &Path) -> bool {
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries(folder).any(|entry| entries(&entry.path()).any(|file| is_script(&file.path())))
+}
+
+fn is_script(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "sql")
+}
+
 fn read_folder(folder: &Path, into: &mut Vec<Migration>) -> Result<(), MigrationError> {
     let unreadable = |source| MigrationError::Folder { folder: folder.to_owned(), source };
     for entry in std::fs::read_dir(folder).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
-        if path.extension().is_none_or(|extension| extension != "sql") {
+        if !is_script(&path) {
             continue;
         }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
