@@ -43,6 +43,7 @@ mod transactions;
 mod transactions_mysql;
 mod transactions_postgres;
 mod transactions_servers;
+mod transactions_sqlite;
 mod types_mysql;
 mod types_postgres;
 mod views;

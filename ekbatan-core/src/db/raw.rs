@@ -67,7 +67,7 @@ impl Transaction {
     }
 
     async fn raw<C>(&self, cast: Cast<C>) -> Result<TransactionConnection<'_, C>, DbError> {
-        let mut state = self.state().await;
+        let mut state = self.state().await?;
         if cast(state.connection()?).is_none() {
             return Err(wrong_dialect::<C>(&*self.database().driver));
         }
@@ -77,7 +77,7 @@ impl Transaction {
 }
 
 /// The sqlx connection of a transaction. While it is held, no other statement of the transaction
-/// can run.
+/// can run: drop it first. One that waits for it fails after `connection_timeout`.
 pub struct TransactionConnection<'t, C> {
     state: MutexGuard<'t, TransactionState>,
     cast: Cast<C>,

@@ -242,8 +242,17 @@ impl Transaction {
         &self.database
     }
 
-    pub(super) async fn state(&self) -> MutexGuard<'_, TransactionState> {
-        self.state.lock().await
+    /// Waits while another use of the connection lasts. One that waits for its own task would wait
+    /// for ever.
+    pub(super) async fn state(&self) -> Result<MutexGuard<'_, TransactionState>, DbError> {
+        let timeout = self.database.primary.timeout();
+        tokio::time::timeout(timeout, self.state.lock()).await.map_err(|_| {
+            let why = format!(
+                "another use of the transaction's connection lasted for more than {timeout:?}; drop the raw connection (`drop(raw)`) \
+                 before the next use of the transaction"
+            );
+            DbError::new(DbErrorKind::LockTimeout, why)
+        })
     }
 
     /// The columns of a table. The transaction's own connection asks for them: if each
@@ -252,7 +261,7 @@ impl Transaction {
         if let Some(info) = self.database.known_table(table)? {
             return Ok(info);
         }
-        let mut state = self.state.lock().await;
+        let mut state = self.state().await?;
         let alike = &self.database.tables_like(table);
         let describing =
             state.run(|connection| Box::pin(same_table::describe(connection, table, alike)));
@@ -263,14 +272,14 @@ impl Transaction {
 
     pub(crate) async fn fetch(&self, query: &Query) -> Result<Rows, DbError> {
         self.database.sizes().check_query(query)?;
-        let mut state = self.state.lock().await;
+        let mut state = self.state().await?;
         state.run(|connection| connection.fetch(query)).await
     }
 
     pub(crate) async fn write(&self, mut batch: CommitBatch) -> Result<(), CommitError> {
         self.database.sizes().check(&batch)?;
         batch.sort();
-        let mut state = self.state.lock().await;
+        let mut state = self.state().await?;
         let written = state.run(|connection| connection.write(&batch)).await;
         written.map_err(|error| match error {
             CommitError::Refused(error) => {
