@@ -30,6 +30,7 @@ mod greatest_times;
 mod hooks;
 mod idempotency;
 mod inbox;
+mod migration_scripts;
 mod migrations;
 mod nested;
 mod outbox;

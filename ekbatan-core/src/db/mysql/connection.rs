@@ -235,9 +235,10 @@ impl Connection for MySqlConnection {
         }
     }
 
-    async fn end_migration(&mut self, _: bool) -> Result<(), DbError> {
-        // A script may have left a transaction open.
-        let sql = format!("ROLLBACK; SELECT RELEASE_LOCK('{}')", self.migration_lock());
+    async fn end_migration(&mut self, succeeded: bool) -> Result<(), DbError> {
+        // A script may have left a transaction open, which then holds the record of the migration, too.
+        let end = if succeeded { "COMMIT" } else { "ROLLBACK" };
+        let sql = format!("{end}; SELECT RELEASE_LOCK('{}')", self.migration_lock());
         self.numbers(&sql).await.map(drop)
     }
 
