@@ -40,6 +40,53 @@ async fn an_interrupted_migration_is_completed_by_the_next_one(dialect: Dialect)
     }
 }
 
+/// On the databases that commit each `CREATE`, `ALTER` and `DROP` by itself.
+mod on_mysql {
+    use super::*;
+
+    on_every_database! {
+        only mysql and mariadb:
+        a_statement_that_is_interrupted_changes_rows_once,
+    }
+
+    async fn a_statement_that_is_interrupted_changes_rows_once(dialect: Dialect) {
+        let database = ScratchDatabase::create(dialect).await;
+        migrate(&database.url).await.unwrap();
+        database.execute("INSERT INTO list VALUES (0)").await;
+        let (url, proxy) = proxied(&database.url).await;
+        add_one(&url, 2).await.unwrap();
+        let trips = proxy.round_trips();
+        // Before these, the process connects and looks for what has run.
+        let cuts = trips.saturating_sub(STATEMENTS)..=trips;
+        for (last, version) in cuts.zip(3..) {
+            let (url, proxy) = proxied(&database.url).await;
+            let cut = async {
+                while proxy.round_trips() < last {
+                    tokio::task::yield_now().await;
+                }
+                proxy.cut();
+            };
+            tokio::select! {
+                _ = add_one(&url, version) => {}
+                () = cut => {}
+            }
+            add_one(&database.url, version).await.unwrap();
+            let n = database.select(&["n"], "FROM list").await;
+            let expected = (version - 1).to_string();
+            assert_eq!(n, [[Some(expected)]], "cut after {last} of {trips} round trips");
+        }
+    }
+
+    /// At least as many round trips as the script, its record and the next session take.
+    const STATEMENTS: u64 = 18;
+
+    async fn add_one(url: &str, version: i64) -> Result<(), Box<dyn std::error::Error>> {
+        let databases = Databases::connect(&ScratchDatabase::config_of(url).into()).await?;
+        let script = "UPDATE list SET n = n + 1";
+        Ok(databases.migrate(&Migrations::none().script(version, "add_one", script)).await?)
+    }
+}
+
 async fn migrate(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     let databases = Databases::connect(&ScratchDatabase::config_of(url).into()).await?;
     let list = "CREATE TABLE list (n integer NOT NULL)";

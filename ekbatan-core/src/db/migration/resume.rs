@@ -3,12 +3,16 @@
 //! A process may end in the middle of one. So a row of the history says how many of its statements
 //! have run, and whether the next one was sent. The next run begins behind them. If the statement
 //! that was sent had run, it fails now, because what it creates is there; it is passed over.
+//!
+//! The statement of an application may be one that changes rows, which would change them twice. So it
+//! runs in a transaction that also stores that the migration has run. One that creates something
+//! ends the transaction before it begins.
 
 use super::history::{AppliedMigration, record, recorded_source};
-use super::script::FRAMEWORK;
+use super::script::{APPLICATION, FRAMEWORK};
 use crate::clock::to_micros;
 use crate::db::eventlog::MIGRATIONS;
-use crate::db::{Arg, Connection, DbError, Driver, Query};
+use crate::db::{Arg, Connection, DbError, Driver, Query, TransactionOptions};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// The source of rows that say how far a migration is.
@@ -34,7 +38,8 @@ impl Progress {
     }
 }
 
-/// Runs the statements of a migration, or those that an earlier process left out.
+/// Runs the statements of a migration, or those that an earlier process left out. A transaction may
+/// be open afterwards, which [`end`] and the end of the migration complete.
 pub(super) async fn run(
     connection: &mut dyn Connection,
     driver: &dyn Driver,
@@ -49,23 +54,34 @@ pub(super) async fn run(
             Progress::default()
         }
     };
+    let in_transaction = migration.source == APPLICATION;
     for (done, statement) in statements.iter().enumerate().skip(earlier.done) {
         let was_sent = earlier == Progress { done, sent: true };
         rows.store(connection, Progress { done, sent: true }).await?;
-        match connection.script(statement).await {
-            Ok(()) => {}
-            Err(error) if was_sent && driver.syntax().has_run_before(&error) => {
-                tracing::info!(migration = migration.version, %error, "the statement that an interrupted migration had sent has run");
-            }
-            Err(error) => {
-                if !error.is_connection_lost() {
-                    rows.store(connection, Progress { done, sent: false }).await?;
-                }
-                return Err(error);
-            }
+        if in_transaction {
+            connection.begin(&TransactionOptions::default()).await?;
         }
+        let Err(error) = connection.script(statement).await else { continue };
+        let has_run = was_sent && driver.syntax().has_run_before(&error);
+        if has_run && (!in_transaction || has_ended(connection).await) {
+            tracing::info!(migration = migration.version, %error, "the statement that an interrupted migration had sent has run");
+            continue;
+        }
+        if !error.is_connection_lost() {
+            if in_transaction {
+                connection.end(false).await?;
+            }
+            rows.store(connection, Progress { done, sent: false }).await?;
+        }
+        return Err(error);
     }
     Ok(())
+}
+
+/// Whether the statement that failed has ended its transaction. If not, it changes rows, and what an
+/// interrupted process had changed by it was rolled back.
+async fn has_ended(connection: &mut dyn Connection) -> bool {
+    connection.end(true).await.is_err()
 }
 
 /// Stores that a migration has run, in the row that said how far it was. One statement does both:

@@ -183,8 +183,8 @@ impl Syntax for MySqlSyntax {
 
     fn has_run_before(&self, error: &DbError) -> bool {
         // The table, the column, the key, the second primary key or the trigger is there already;
-        // what is to be dropped is not.
-        let numbers = ["1050", "1060", "1061", "1068", "1359", "1091"];
+        // the column or key to drop, the table to drop or the column to rename is not.
+        let numbers = ["1050", "1060", "1061", "1068", "1359", "1091", "1051", "1054"];
         error.code().is_some_and(|number| numbers.contains(&number))
     }
 
