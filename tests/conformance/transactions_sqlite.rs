@@ -8,7 +8,28 @@ use support::things::{Thing, quiet, thing};
 
 on_every_database! {
     on_sqlite_only:
+    a_released_raw_connection_is_as_it_was_opened,
     a_repository_does_not_wait_for_a_raw_connection_for_ever,
+}
+
+async fn a_released_raw_connection_is_as_it_was_opened(db: &TestDatabase) {
+    let databases = Databases::connect(&db.config().maximum_pool_size(1).into()).await.unwrap();
+    let state = async || -> (i64, i64) {
+        let mut raw = databases.sqlite().await.unwrap();
+        let sql = "SELECT synchronous, (SELECT count(*) FROM pragma_database_list) FROM pragma_synchronous";
+        let state = sqlx::query_as(sql).fetch_one(raw.connection().unwrap()).await.unwrap();
+        raw.release().await.unwrap();
+        state
+    };
+    let opened = state().await;
+    let mut raw = databases.sqlite().await.unwrap();
+    let sql = "PRAGMA synchronous = OFF; CREATE TEMPORARY TABLE things (n integer); ATTACH ':memory:' AS other; \
+               BEGIN; INSERT INTO zones (id, name, state, version) VALUES ('z', 'z', 'ACTIVE', 1)";
+    sqlx::raw_sql(sql).execute(raw.connection().unwrap()).await.unwrap();
+    raw.release().await.unwrap();
+    assert_eq!(state().await, opened);
+    assert_eq!(databases.repository::<Thing>().count().await.unwrap(), 0);
+    assert_eq!(db.count("zones").await, 0);
 }
 
 async fn a_repository_does_not_wait_for_a_raw_connection_for_ever(db: &TestDatabase) {

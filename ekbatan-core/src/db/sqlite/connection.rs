@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -31,6 +32,8 @@ pub(crate) struct SqliteConnection {
     pace: Pace,
     /// Everything else.
     pub(crate) inner: sqlx::SqliteConnection,
+    /// How `inner` was opened.
+    pub(super) options: Arc<SqliteConnectOptions>,
     pub(super) writer_lock: WriterLock,
     /// Held while a writing transaction of the transaction manager is open.
     writing: Option<OwnedMutexGuard<()>>,
@@ -48,6 +51,7 @@ impl SqliteConnection {
         library: Library,
         pace: Pace,
         inner: sqlx::SqliteConnection,
+        options: Arc<SqliteConnectOptions>,
         writer_lock: WriterLock,
         closing: Arc<Mutex<()>>,
     ) -> Self {
@@ -56,6 +60,7 @@ impl SqliteConnection {
             thread: None,
             pace,
             inner,
+            options,
             writer_lock,
             writing: None,
             closing,
@@ -308,15 +313,20 @@ impl Connection for SqliteConnection {
         self.trips
     }
 
+    /// Replaces the session by a new one: no list of settings covers everything that user code may
+    /// have changed, such as pragmas, temporary tables and attached files.
     async fn reset(&mut self) -> Result<(), DbError> {
-        self.writing = None;
         let _ = self.script("ROLLBACK").await; // fails if no transaction is open
-        self.script("PRAGMA query_only = OFF; PRAGMA foreign_keys = ON").await.map_err(|error| {
-            DbError::new(
-                DbErrorKind::Unavailable,
-                format!("the session could not be reset: {error}"),
-            )
-        })
+        let failed = |error| {
+            let why = format!("the session could not be reset: {error}");
+            DbError::new(DbErrorKind::Unavailable, why)
+        };
+        let fresh = sqlx::SqliteConnection::connect_with(&self.options).await.map_err(failed)?;
+        let old = std::mem::replace(&mut self.inner, fresh);
+        // The new one keeps the file open, so this close is not the one that writes the log into it.
+        old.close().await.map_err(failed)?;
+        self.writing = None;
+        Ok(())
     }
 
     async fn close(self: Box<Self>) {

@@ -35,7 +35,7 @@ pub(crate) fn raw(connection: &mut dyn Connection) -> Option<&mut sqlx::SqliteCo
 }
 
 pub(crate) struct SqliteDriver {
-    options: SqliteConnectOptions,
+    options: Arc<SqliteConnectOptions>,
     library: LibraryOptions,
     durability: Durability,
     address: String,
@@ -50,7 +50,8 @@ impl SqliteDriver {
         let writer_lock = WriterLock::new(config.connection_timeout);
         let library = library_options(config, &options)?;
         let durability = config.durability;
-        Ok(Self { options, library, durability, address, writer_lock, closing: Arc::default() })
+        let (options, closing) = (Arc::new(options), Arc::default());
+        Ok(Self { options, library, durability, address, writer_lock, closing })
     }
 
     async fn open_library(&self) -> Result<Library, DbError> {
@@ -150,7 +151,15 @@ impl Driver for SqliteDriver {
                 let library = self.open_library().await?;
                 let pace = Pace::new(self.durability == Durability::Full);
                 let (writer_lock, closing) = (self.writer_lock.clone(), self.closing.clone());
-                Ok(Box::new(SqliteConnection::new(library, pace, inner, writer_lock, closing)))
+                let options = self.options.clone();
+                Ok(Box::new(SqliteConnection::new(
+                    library,
+                    pace,
+                    inner,
+                    options,
+                    writer_lock,
+                    closing,
+                )))
             }
             Err(error) => Err(self.not_opened(error)),
         }
