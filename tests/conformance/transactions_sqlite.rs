@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
+use ekbatan::db::{DbErrorKind, TransactionError};
 use ekbatan::prelude::*;
+use ekbatan::repository::WriteError;
 use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
+
+use crate::actions::Refused;
 
 on_every_database! {
     on_sqlite_only:
     a_released_raw_connection_is_as_it_was_opened,
+    writes_after_a_raw_rollback_are_refused,
     a_repository_does_not_wait_for_a_raw_connection_for_ever,
 }
 
@@ -30,6 +35,29 @@ async fn a_released_raw_connection_is_as_it_was_opened(db: &TestDatabase) {
     assert_eq!(state().await, opened);
     assert_eq!(databases.repository::<Thing>().count().await.unwrap(), 0);
     assert_eq!(db.count("zones").await, 0);
+}
+
+async fn writes_after_a_raw_rollback_are_refused(db: &TestDatabase) {
+    let things = db.things();
+    things.add(quiet(thing("a"))).await.unwrap();
+    let manager = db.databases.transactions();
+    let answer = manager.in_transaction(async |tx| {
+        let mut raw = tx.sqlite().await.unwrap();
+        let twice = sqlx::raw_sql("INSERT OR ROLLBACK INTO things SELECT * FROM things");
+        twice.execute(raw.connection().unwrap()).await.unwrap_err();
+        drop(raw);
+        for label in ["b", "c"] {
+            match things.within(&tx).add(quiet(thing(label))).await.unwrap_err() {
+                WriteError::Database(error) => assert_eq!(error.kind(), DbErrorKind::Other),
+                other => panic!("{other:?}"),
+            }
+        }
+        Ok::<_, Refused>(())
+    });
+    let answer = answer.await;
+    assert!(matches!(answer, Err(TransactionError::Database(_))), "{answer:?}");
+    assert_eq!(db.count("things").await, 1);
+    things.add(quiet(thing("b"))).await.unwrap();
 }
 
 async fn a_repository_does_not_wait_for_a_raw_connection_for_ever(db: &TestDatabase) {

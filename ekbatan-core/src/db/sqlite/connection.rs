@@ -40,7 +40,7 @@ pub(crate) struct SqliteConnection {
     /// Held while a connection to the file is closed. The last one to be closed writes the log
     /// into the file; of two at the same time, each would leave that to the other.
     closing: Arc<Mutex<()>>,
-    /// SQLite rolled the open transaction back. Whatever is written from here on would commit by
+    /// The transaction has ended before its end. Whatever is written from here on would commit by
     /// itself.
     rolled_back: bool,
     pub(super) trips: u64,
@@ -67,6 +67,16 @@ impl SqliteConnection {
             rolled_back: false,
             trips: 0,
         }
+    }
+
+    /// Finds out whether the transaction has ended: raw SQL such as `INSERT OR ROLLBACK` rolls it back
+    /// when it fails. A `BEGIN` within a transaction fails, and outside of one it locks nothing.
+    async fn look_for_transaction(&mut self) -> Result<(), DbError> {
+        if !self.rolled_back && self.script("BEGIN").await.is_ok() {
+            self.rolled_back = true;
+            self.script("ROLLBACK").await?;
+        }
+        if self.rolled_back { Err(rolled_back_error()) } else { Ok(()) }
     }
 
     /// Commits on the thread of the caller; `None` if the commit would wait there.
@@ -150,9 +160,7 @@ impl Connection for SqliteConnection {
 
     async fn write(&mut self, batch: &CommitBatch) -> Result<(), CommitError> {
         let run = |error| CommitError::Refused(error);
-        if self.rolled_back {
-            return Err(run(rolled_back_error()));
-        }
+        self.look_for_transaction().await.map_err(run)?;
         self.script("SAVEPOINT batch").await.map_err(run)?;
         let mut session = Session::Sqlx { connection: &mut self.inner, trips: &mut self.trips };
         let answer = match session.write_batch(batch).await {
@@ -363,6 +371,6 @@ fn library_lost() -> DbError {
 fn rolled_back_error() -> DbError {
     DbError::new(
         DbErrorKind::Other,
-        "SQLite rolled the transaction back after an earlier error; begin anew",
+        "the transaction had ended before: SQLite rolled it back after an earlier error, or raw SQL ended it; begin anew",
     )
 }
