@@ -1,9 +1,45 @@
-//! What scripts leave behind: open transactions.
+//! What scripts leave behind: settings of their session and open transactions.
 
 use ekbatan::prelude::*;
-use support::TestDatabase;
+use support::things::Thing;
+use support::{Dialect, TestDatabase};
+
+use crate::actions::Refused;
+use crate::sessions::evaluate;
+
+on_every_database! {
+    what_a_script_sets_ends_with_it,
+}
 
 const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
+
+async fn what_a_script_sets_ends_with_it(db: &TestDatabase) {
+    let databases = Databases::connect(&db.config().maximum_pool_size(1).into()).await.unwrap();
+    let setting = match db.dialect {
+        Dialect::Sqlite => "CREATE TEMPORARY TABLE things (n integer)",
+        Dialect::Postgres => "SELECT pg_catalog.set_config('search_path', '', false)",
+        Dialect::MySql | Dialect::MariaDb => "SET sql_mode = '', autocommit = 0",
+    };
+    let broken = format!("{setting}; INSERT INTO nowhere VALUES (1)");
+    let scripts = Migrations::none().script(10, "setting", setting).script(11, "list", LIST);
+    databases.migrate(&scripts).await.unwrap();
+    for failed in [false, true] {
+        if failed {
+            let scripts = scripts.clone().script(12, "broken", &broken);
+            databases.migrate(&scripts).await.unwrap_err();
+        }
+        assert_eq!(databases.repository::<Thing>().count().await.unwrap(), 0);
+        if db.dialect.is_mysql() {
+            let manager = databases.transactions();
+            let setting = manager.in_transaction(async |tx| {
+                Ok::<_, Refused>(evaluate(db, &tx, "CONCAT(@@autocommit + 0, @@sql_mode)").await)
+            });
+            let setting = setting.await.unwrap();
+            let is_ours = setting.starts_with('1') && setting.contains("STRICT_ALL_TABLES");
+            assert!(is_ours, "{setting}");
+        }
+    }
+}
 
 /// On the databases that commit each `CREATE`, `ALTER` and `DROP` by itself.
 mod on_mysql {

@@ -1,14 +1,15 @@
 //! Applies the migrations that have not run yet.
 //!
 //! Invariant: each step locks out other processes and then reads what they applied, so any
-//! number of processes may migrate at once.
+//! number of processes may migrate at once. No step sees what a script of the application set on its
+//! session.
 
 use super::error::MigrationError;
 use super::history::{AppliedMigration, MigrationState, applied, record, states_of};
 use super::resume;
-use super::script::{FRAMEWORK, Migration, Migrations, checksum};
+use super::script::{APPLICATION, FRAMEWORK, Migration, Migrations, checksum};
 use crate::clock::Clock;
-use crate::db::{Connection, Database, Driver, PooledConnection};
+use crate::db::{Connection, Database, DbError, Driver, PooledConnection};
 
 /// What follows this line in a migration of the framework is sent by itself. A server may refuse it.
 const MAY_BE_REFUSED: &str = "-- may be refused:\n";
@@ -38,7 +39,8 @@ pub(crate) async fn migrate(
         return Ok(());
     }
     step(&mut loan, async |connection| {
-        connection.create_eventlog().await.map_err(MigrationError::from)
+        connection.create_eventlog().await?;
+        Ok(Session::Clean)
     })
     .await?;
     for (source, migration) in &all {
@@ -51,18 +53,31 @@ pub(crate) async fn migrate(
     Ok(())
 }
 
+/// What a step leaves of its session.
+enum Session {
+    Clean,
+    /// It ran a script of the application, which may have changed settings.
+    RanScript,
+}
+
 /// Runs `work` while other processes are locked out. A script may run for hours, so there is no
 /// limit on its time.
 async fn step(
     loan: &mut PooledConnection,
-    work: impl AsyncFnOnce(&mut dyn Connection) -> Result<(), MigrationError>,
+    work: impl AsyncFnOnce(&mut dyn Connection) -> Result<Session, MigrationError>,
 ) -> Result<(), MigrationError> {
     let connection = loan.mark_busy()?;
     connection.begin_migration().await?;
     match work(connection).await {
-        Ok(()) => Ok(connection.end_migration(true).await?),
+        Ok(session) => {
+            connection.end_migration(true).await?;
+            match session {
+                Session::Clean => Ok(()),
+                Session::RanScript => Ok(connection.reset().await?),
+            }
+        }
         Err(error) => {
-            match connection.end_migration(false).await {
+            match roll_back(connection).await {
                 Ok(()) => loan.mark_idle(),
                 Err(error) => {
                     tracing::warn!(%error, "the rollback failed; the connection is closed")
@@ -73,13 +88,18 @@ async fn step(
     }
 }
 
+async fn roll_back(connection: &mut dyn Connection) -> Result<(), DbError> {
+    connection.end_migration(false).await?;
+    connection.reset().await
+}
+
 async fn apply(
     connection: &mut dyn Connection,
     driver: &dyn Driver,
     source: &str,
     migration: &Migration,
     clock: &dyn Clock,
-) -> Result<(), MigrationError> {
+) -> Result<Session, MigrationError> {
     let Migration { version, name, .. } = migration;
     let text = migration.text(driver.capabilities().dialect)?;
     let checksum = checksum(text);
@@ -88,7 +108,7 @@ async fn apply(
         applied.iter().find(|done| done.source == source && done.version == *version)
     {
         if done.checksum == checksum {
-            return Ok(());
+            return Ok(Session::Clean);
         }
         return Err(MigrationError::Edited {
             version: *version,
@@ -140,5 +160,5 @@ async fn apply(
     };
     recorded.map_err(failed)?;
     tracing::info!(version, name, source, "migrated");
-    Ok(())
+    Ok(if source == APPLICATION { Session::RanScript } else { Session::Clean })
 }
