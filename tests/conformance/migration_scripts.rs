@@ -1,5 +1,7 @@
-//! What scripts leave behind: settings of their session and open transactions.
+//! What scripts leave behind: settings of their session, open transactions, and rows that refer to a
+//! table that was built anew.
 
+use ekbatan::db::MigrationError;
 use ekbatan::prelude::*;
 use support::things::Thing;
 use support::{Dialect, TestDatabase};
@@ -9,6 +11,13 @@ use crate::sessions::evaluate;
 
 on_every_database! {
     what_a_script_sets_ends_with_it,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    a_table_that_is_built_anew_keeps_its_children,
+    a_script_that_leaves_children_without_a_parent_is_refused,
+    children_that_had_no_parent_before_are_accepted,
 }
 
 const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
@@ -39,6 +48,44 @@ async fn what_a_script_sets_ends_with_it(db: &TestDatabase) {
             assert!(is_ours, "{setting}");
         }
     }
+}
+
+const FAMILY: &str = "CREATE TABLE parents (id integer PRIMARY KEY); \
+    CREATE TABLE children (parent integer REFERENCES parents ON DELETE CASCADE); \
+    INSERT INTO parents VALUES (1); INSERT INTO children VALUES (1)";
+
+async fn a_table_that_is_built_anew_keeps_its_children(db: &TestDatabase) {
+    let anew = "PRAGMA foreign_keys = OFF; CREATE TABLE new_parents (id integer PRIMARY KEY, name text); \
+                INSERT INTO new_parents (id) SELECT id FROM parents; DROP TABLE parents; \
+                ALTER TABLE new_parents RENAME TO parents; PRAGMA foreign_keys = ON";
+    let scripts = Migrations::none().script(10, "family", FAMILY).script(11, "names", anew);
+    db.databases.migrate(&scripts).await.unwrap();
+    assert_eq!((db.count("children").await, db.count("parents").await), (1, 1));
+    let mut raw = db.databases.sqlite().await.unwrap();
+    let orphan = sqlx::raw_sql("INSERT INTO children VALUES (7)");
+    orphan.execute(raw.connection().unwrap()).await.unwrap_err();
+}
+
+async fn a_script_that_leaves_children_without_a_parent_is_refused(db: &TestDatabase) {
+    let scripts = Migrations::none().script(10, "family", FAMILY);
+    let scripts = scripts.script(11, "delete", "DELETE FROM parents");
+    let error = db.databases.migrate(&scripts).await.unwrap_err();
+    assert!(matches!(error, MigrationError::Failed { version: 11, .. }), "{error:?}");
+    let names =
+        error.to_string().contains("1 row(s) of `children` would refer to rows of `parents`");
+    assert!(names, "{error}");
+    assert_eq!((db.count("children").await, db.count("parents").await), (1, 1));
+}
+
+async fn children_that_had_no_parent_before_are_accepted(db: &TestDatabase) {
+    let scripts = Migrations::none().script(10, "family", FAMILY);
+    db.databases.migrate(&scripts).await.unwrap();
+    db.execute("PRAGMA foreign_keys = OFF; INSERT INTO children VALUES (8), (9)").await;
+    let scripts = scripts.script(11, "list", LIST);
+    db.databases.migrate(&scripts).await.unwrap();
+    let scripts = scripts.script(12, "delete", "DELETE FROM parents");
+    let error = db.databases.migrate(&scripts).await.unwrap_err();
+    assert!(error.to_string().contains("1 row(s)"), "{error}");
 }
 
 /// On the databases that commit each `CREATE`, `ALTER` and `DROP` by itself.

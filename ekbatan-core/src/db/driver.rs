@@ -189,6 +189,11 @@ pub(crate) trait Connection: Send {
         self.begin(&TransactionOptions::default()).await
     }
 
+    /// Fails if the migration's script left what must not be committed.
+    async fn check_migration(&mut self) -> Result<(), DbError> {
+        Ok(())
+    }
+
     /// Ends the migration, also a failed one, and lets other processes migrate.
     async fn end_migration(&mut self, succeeded: bool) -> Result<(), DbError> {
         self.end(succeeded).await

@@ -144,6 +144,9 @@ async fn apply(
         Some(parts) => resume::run(connection, driver, &done, parts).await.map_err(failed)?,
         None => connection.script(required).await.map_err(failed)?,
     }
+    if source == APPLICATION {
+        connection.check_migration().await.map_err(failed)?;
+    }
     if let Some(optional) = optional
         && let Err(error) = connection.script(optional).await
     {

@@ -35,8 +35,8 @@ pub(crate) struct SqliteConnection {
     /// How `inner` was opened.
     pub(super) options: Arc<SqliteConnectOptions>,
     pub(super) writer_lock: WriterLock,
-    /// Held while a writing transaction of the transaction manager is open.
-    writing: Option<OwnedMutexGuard<()>>,
+    /// Held while a migration or a writing transaction of the transaction manager is open.
+    pub(super) writing: Option<OwnedMutexGuard<()>>,
     /// Held while a connection to the file is closed. The last one to be closed writes the log
     /// into the file; of two at the same time, each would leave that to the other.
     closing: Arc<Mutex<()>>,
@@ -219,6 +219,18 @@ impl Connection for SqliteConnection {
          name TEXT NOT NULL, checksum TEXT NOT NULL, applied_date TEXT NOT NULL, PRIMARY KEY (source, version))",
         )
         .await
+    }
+
+    async fn begin_migration(&mut self) -> Result<(), DbError> {
+        self.begin_without_foreign_keys().await
+    }
+
+    async fn check_migration(&mut self) -> Result<(), DbError> {
+        self.check_foreign_keys().await
+    }
+
+    async fn end_migration(&mut self, succeeded: bool) -> Result<(), DbError> {
+        self.end_with_foreign_keys(succeeded).await
     }
 
     async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {

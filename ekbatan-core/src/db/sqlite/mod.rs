@@ -7,6 +7,7 @@ mod doorbell;
 mod driver;
 mod error;
 mod fence;
+mod foreign_keys;
 #[cfg(test)]
 mod guide;
 mod in_turn;
