@@ -1,5 +1,6 @@
 //! Configuration files: their keys, their values, and the problems of invalid files.
 
+mod encryption;
 mod events;
 mod files;
 mod jobs;

@@ -164,7 +164,9 @@ fn source() -> impl Strategy<Value = DataSourceConfig> {
                     .durability(if wal { Durability::Wal } else { Durability::Full });
                 source.username = username;
                 source.statement_timeout = statement;
-                source.tls_root_cert = cert.map(Into::into);
+                // Without a mode that verifies, root certificates are refused.
+                let verifies = tls.is_some_and(|at| TLS[at].0.starts_with("verify"));
+                source.tls_root_cert = cert.filter(|_| verifies).map(Into::into);
                 source.tls_mode = tls.map(|at| TLS[at].1);
                 source
             },

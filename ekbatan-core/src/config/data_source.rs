@@ -35,7 +35,8 @@ pub enum TlsMode {
     Prefer,
     /// Encrypted; the certificate is not verified.
     Require,
-    /// Encrypted; the certificate must be signed by a trusted authority.
+    /// Encrypted; the certificate must be signed by a trusted authority. It may name any host, so
+    /// also that of somebody else.
     VerifyCa,
     /// Encrypted; the certificate must also name the host.
     VerifyFull,
@@ -61,7 +62,10 @@ pub struct DataSourceConfig {
     pub password: Option<SecretString>,
     /// Whether connections are encrypted. Default: the mode in the url, or [`TlsMode::Prefer`].
     pub tls_mode: Option<TlsMode>,
-    /// A file of root certificates that the server's certificate must be signed by.
+    /// A file of root certificates that may sign the server's certificate. Only the modes
+    /// [`VerifyCa`](TlsMode::VerifyCa) and [`VerifyFull`](TlsMode::VerifyFull) verify it. Connections
+    /// of data, and all to MySQL and MariaDB, trust the public authorities beside those of the file;
+    /// so use [`VerifyFull`](TlsMode::VerifyFull).
     pub tls_root_cert: Option<PathBuf>,
     /// The maximum number of connections for reads and transactions. Default 10.
     pub maximum_pool_size: usize,

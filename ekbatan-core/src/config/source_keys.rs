@@ -46,7 +46,11 @@ pub(super) const DATA_SOURCE: &[Key] = &[
         "Whether connections are encrypted, and how the server's certificate is verified.",
     )
     .or("the address's, or `prefer`"),
-    Key::new("tls-root-cert", Kind::Text, "A file of root certificates that the server's certificate must be signed by."),
+    Key::new(
+        "tls-root-cert",
+        Kind::Text,
+        "A file of root certificates that may sign the server's certificate, with `verify-ca` or `verify-full`. Connections of data trust the public authorities, too.",
+    ),
     Key::new("application-name", Kind::Text, "The name of the sessions in the server's own list.")
         .or("ekbatan"),
     Key::new("lanes", SOME, "The number of connections that commit. SQLite has one writer and thus one lane.").or("2"),

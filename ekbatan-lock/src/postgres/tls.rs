@@ -99,10 +99,12 @@ impl Encryption {
         Ok(MakeRustlsConnect::new(config.with_no_client_auth()))
     }
 
-    /// The certificate authorities that browsers trust, and those of the file.
+    /// The certificate authorities of the file alone; without a file, those that browsers trust.
     fn roots(&self) -> Result<RootCertStore, PostgresLocksError> {
-        let mut roots = RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-        let Some(file) = &self.roots else { return Ok(roots) };
+        let Some(file) = &self.roots else {
+            return Ok(RootCertStore::from_iter(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()));
+        };
+        let mut roots = RootCertStore::empty();
         let unread = |why: String| {
             let file = file.display();
             refused(format!("the certificates of tls-root-cert, `{file}`, cannot be read: {why}"))
@@ -238,6 +240,15 @@ mod tests {
         let server =
             DataSourceConfig::new("postgres://h/d?sslmode=disable").tls_mode(TlsMode::Require);
         assert_eq!(split(&server).unwrap().1.ssl_mode(), SslMode::Require);
+    }
+
+    #[test]
+    fn only_the_authorities_of_a_given_file_are_trusted() {
+        let server = DataSourceConfig::new("postgres://h/d").tls_mode(TlsMode::VerifyFull);
+        let trusted = |server: &DataSourceConfig| split(server).unwrap().1.roots().unwrap().len();
+        assert!(trusted(&server) > 1);
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/locks/tls/ca.pem");
+        assert_eq!(trusted(&server.tls_root_cert(file)), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! loader apply the same rules.
 //!
 //! [`sharding`] checks the shards against each other, [`slots`] the databases of one shard,
-//! [`data_source`] one database, [`events`] and [`jobs`] the nodes, [`relays`] what they send, [`locks`] a `lock-config`, and [`login`] users and passwords.
+//! [`data_source`] one database, [`events`] and [`jobs`] the nodes, [`relays`] what they send, [`locks`] a `lock-config`, [`login`] users and passwords, and [`tls`] encryption.
 //!
 //! Invariant: a rule adds nothing to a path that already has a problem.
 
@@ -14,6 +14,7 @@ mod login;
 mod relays;
 mod sharding;
 mod slots;
+mod tls;
 
 use super::ekbatan_config::EkbatanConfig;
 use super::error::{ConfigError, ConfigProblem, ConfigSource};

@@ -1,7 +1,7 @@
 //! The rules for the databases of one shard.
 
 use super::data_source::{self, Role};
-use super::locks;
+use super::{locks, tls};
 use crate::config::address::family;
 use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
@@ -29,6 +29,7 @@ pub(super) fn check(member: &ShardMemberConfig, at: &KeyPath, findings: &mut Fin
             findings.add(&at, "has settings of keyed locks; put them into `lock-config`");
         }
         data_source::check(config, role, &at, findings);
+        tls::check(config, member.primary().filter(|_| role == Role::Locks), &at, findings);
     }
     let primary = at.key("primary-config");
     let Some(main) = member.primary() else {
