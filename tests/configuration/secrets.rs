@@ -89,6 +89,31 @@ fn errors_show_no_password_from_any_place() {
     }
 }
 
+/// A password of a text that a login may not contain as it is.
+#[test]
+fn a_login_that_ends_early_is_named_and_not_shown() {
+    for password in ["hun/ter2", "hun?ter2", "hun#ter2", "1234/ter2", "/ter2", "1234?x=ter2"] {
+        for url in ["postgres://app:${PW}@h/d", "mysql://app:${PW}@h:3306/d", "redis://:${PW}@h"] {
+            let slot = if url.starts_with("redis") {
+                format!("primary-config: {{url: 'sqlite:a'}}, lock-config: {{url: '{url}'}}")
+            } else {
+                format!("primary-config: {{url: '{url}'}}")
+            };
+            let yaml = format!("ekbatan: {{configs: {{{slot}}}}}");
+            let error = load_with(&yaml, [("PW", password)]).unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(shown.contains("percent-encode these characters"), "{shown}");
+            for piece in ["hun", "ter2", "1234"] {
+                assert!(!shown.contains(piece), "{piece}: {shown}");
+            }
+        }
+    }
+    let yaml =
+        "ekbatan: {configs: {primary-config: {jdbc-url: 'jdbc:postgresql://a:hun/ter2@h/d'}}}";
+    let shown = load(yaml).unwrap_err().to_string();
+    assert!(!shown.contains("hun") && !shown.contains("ter2"), "{shown}");
+}
+
 #[test]
 fn errors_show_no_password_of_the_environment_or_code() {
     for name in ["PASSWORD", "PASSWROD", "JDBC_URL", "URL"] {

@@ -27,6 +27,8 @@ pub(super) fn family(dialect: Dialect) -> Dialect {
 /// The parts of `scheme://user:password@hosts/path?query`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Parts<'a> {
+    /// What precedes the host, as it is written.
+    login: Option<&'a str>,
     pub(super) user: Option<String>,
     pub(super) has_password: bool,
     pub(super) hosts: &'a str,
@@ -59,6 +61,7 @@ impl<'a> Parts<'a> {
                 .or_else(|| parameter("user").map(|(_, value)| value))
                 .map(decoded),
             has_password: !password.is_empty() || parameter("password").is_some(),
+            login,
             hosts,
             path,
             query,
@@ -86,7 +89,19 @@ impl<'a> Parts<'a> {
         hosts.to_ascii_lowercase()
     }
 
-    /// The text in the place of a port, if it is none.
+    /// Whether a `/`, `?` or `#` within the login ends it early. What follows then counts as path or
+    /// parameter, and what precedes as host and port.
+    pub(super) fn has_cut_login(&self) -> bool {
+        if self.path.contains('@') || self.login.is_some_and(|login| login.contains('#')) {
+            return true;
+        }
+        // An `@` in the value of a parameter is not the end of a login.
+        let cut_in_query =
+            || self.path.is_empty() || parameters(self.query).any(|(name, _)| name.contains('@'));
+        self.login.is_none() && self.query.contains('@') && cut_in_query()
+    }
+
+    /// The text in the place of a port, if it is none. It may be a part of a password.
     pub(super) fn no_port(&self) -> Option<&'a str> {
         let ports = self.hosts.split(',').filter_map(|host| {
             // The colons of an IPv6 address are within brackets.
@@ -287,6 +302,30 @@ mod tests {
         }
         for other in ["sqlite:A", "sqlite:b/a", "sqlite:/a", "sqlite:a.db"] {
             assert_ne!(place(other), place("sqlite:a"), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_login_that_ends_early_is_noticed() {
+        for url in [
+            "postgres://app:p4/ss@db/shop",
+            "postgres://app:1234/ss@db/shop",
+            "postgres://app:p4?ss@db/shop",
+            "postgres://app:p4?s=s@db/shop",
+            "postgres://app:p4#ss@db/shop",
+            "postgres://app@corp:p4/ss@db/shop",
+            "redis://:p4/ss@cache",
+        ] {
+            assert!(Parts::of(url).has_cut_login(), "{url}");
+        }
+        for url in [
+            "postgres://app:p4@ss@db/shop",
+            "postgres://app:p4%2Fss@db/shop?sslmode=require",
+            "postgres://db/shop?user=app@corp&password=p@ss",
+            "mongodb://app:p4ss@db/?appName=@app@",
+            "mysql://db:3306/shop",
+        ] {
+            assert!(!Parts::of(url).has_cut_login(), "{url}");
         }
     }
 
