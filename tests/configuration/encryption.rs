@@ -59,3 +59,66 @@ fn root_certificates_that_would_not_be_read_are_refused() {
     assert!(EkbatanConfig::from(in_code.clone()).check().is_err());
     EkbatanConfig::from(in_code.tls_mode(TlsMode::VerifyFull)).check().unwrap();
 }
+
+#[test]
+fn parameters_of_encryption_and_logins_that_a_driver_would_drop_are_refused() {
+    for (url, name) in [
+        ("mysql://h/d?sslMode=VERIFY_IDENTITY", "sslMode"),
+        ("mysql://h/d?useSSL=true", "useSSL"),
+        ("mariadb://h/d?verifyServerCertificate=true", "verifyServerCertificate"),
+        ("mysql://h/d?user=a", "user"),
+        ("mysql://h/d?charset=utf8mb4&password=hunter2", "password"),
+        ("postgres://h/d?sslpassword=hunter2", "sslpassword"),
+        ("postgres://h/d?ssl=true", "ssl"),
+        ("postgres://h/d?username=a", "username"),
+    ] {
+        for slot in ["primary-config", "lock-config"] {
+            let slots = match slot {
+                "lock-config" if url.starts_with("postgres") => continue,
+                "lock-config" => {
+                    format!("primary-config: {{url: 'sqlite:a'}}, lock-config: {{url: '{url}'}}")
+                }
+                _ => format!("primary-config: {{url: '{url}'}}"),
+            };
+            let found = problems(&yaml(&slots));
+            assert_eq!(found.len(), 1, "{url}\n{found:#?}");
+            assert_eq!(found[0].path, format!("ekbatan.configs.{slot}.url"));
+            let words = format!("has the parameter `{name}`, which has no effect; remove it");
+            assert!(found[0].message.contains(&words), "{}", found[0]);
+            assert!(!found[0].to_string().contains("hunter2"), "{}", found[0]);
+        }
+    }
+    let malformed = problems(&yaml("primary-config: {url: 'mysql://h/d?hunter2:x'}"));
+    assert!(malformed[0].message.contains("a parameter with a malformed name"), "{malformed:?}");
+    // The application opens the connections of other slots.
+    let other = "primary-config: {url: 'sqlite:a'}, report: {url: 'mysql://h/d?useSSL=true'}";
+    load(&yaml(other)).unwrap();
+}
+
+#[test]
+fn parameters_of_an_address_without_effect_are_listed() {
+    for (url, names) in [
+        ("postgres://h/d?sslmode=require&options[search_path]=a&user=a&password=b", &[][..]),
+        ("postgres://h/d?x=1&connect_timeout=3", &["x", "connect_timeout"]),
+        ("mysql://h/d?ssl-mode=REQUIRED&charset=utf8mb4", &[]),
+        ("mariadb://h/d?reconnect=true&timezone=UTC", &["reconnect", "timezone"]),
+    ] {
+        let config = load(&yaml(&format!("primary-config: {{url: '{url}'}}"))).unwrap();
+        let at = "ekbatan.configs.primary-config.url";
+        let names: Vec<_> = names.iter().map(|name| format!("{at}?{name}")).collect();
+        assert_eq!(config.ignored(), names, "{url}");
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn parameters_without_effect_are_not_logged() {
+    let (recorder, _guard) = support::Recorder::start();
+    let timeout = std::time::Duration::from_millis(50);
+    let config = DataSourceConfig::new("postgres://127.0.0.1:1/d?pass=hunter2");
+    let config = EkbatanConfig::from(config.connection_timeout(timeout));
+    // Nothing listens there.
+    assert!(ekbatan::prelude::Databases::connect(&config).await.is_err());
+    let logged = format!("{:?}", recorder.all());
+    assert!(!logged.contains("hunter2"), "{logged}");
+}

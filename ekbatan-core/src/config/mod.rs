@@ -27,6 +27,7 @@ mod key_path;
 mod keys;
 mod lock_config;
 mod lock_settings;
+mod parameters;
 mod read;
 mod relay_config;
 mod retention_config;
@@ -47,6 +48,8 @@ pub use events_config::EventsConfig;
 pub use jobs_config::JobsConfig;
 pub use lock_config::{LockConfig, LockProviderKind, LockStrategy};
 pub use lock_settings::LockSettings;
+#[cfg(feature = "postgres")]
+pub(crate) use parameters::with_effect_only;
 pub use read::ConfigLoader;
 pub use relay_config::{RelayBroker, RelayConfig, SaslMechanism};
 pub use retention_config::RetentionConfig;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::login;
+use super::{login, parameters};
 use crate::config::address::{Parts, scheme};
 use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
 use crate::config::dialect::Dialect;
@@ -25,6 +25,18 @@ pub(super) enum Role {
     Locks,
     /// The application uses it, with any address.
     Other,
+}
+
+impl Role {
+    /// Whether connections are opened by a driver that drops what it does not know. That of locks in
+    /// PostgreSQL refuses it.
+    fn uses_parameters_of(self, dialect: Option<Dialect>) -> bool {
+        match self {
+            Self::Data => true,
+            Self::Locks => dialect != Some(Dialect::Postgres),
+            Self::Other => false,
+        }
+    }
 }
 
 /// The rules of one database.
@@ -63,6 +75,10 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
         findings.add_value(&url, config.shown_url(), message);
     } else if dialect.is_some() && parts.several_hosts() {
         let message = "names several hosts, and a connection uses one; give one host, or an address that resolves to them";
+        findings.add_value(&url, config.shown_url(), message);
+    } else if role.uses_parameters_of(dialect)
+        && let Some(message) = parameters::problem(&config.url, dialect)
+    {
         findings.add_value(&url, config.shown_url(), message);
     }
     if dialect == Some(Dialect::Sqlite) {

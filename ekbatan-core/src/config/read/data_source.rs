@@ -2,10 +2,12 @@
 
 use super::jdbc;
 use super::section::Section;
-use crate::config::address::shown;
+use crate::config::address::{dialect, shown};
 use crate::config::data_source::{DataSourceConfig, Durability, TlsMode};
+use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
+use crate::config::parameters::without_effect;
 
 /// Makes the settings of one database. `ignored` receives the paths that have no effect.
 pub(super) fn data_source(
@@ -77,6 +79,14 @@ fn address(
         findings.add(&at, "is given together with `url`; keep one of the two");
     }
     if let Some(url) = section.text("url") {
+        let dialect = dialect(&url);
+        // Locks in PostgreSQL refuse what they do not know; other slots are the application's.
+        let drops = section.is_of_locks() && dialect != Some(Dialect::Postgres);
+        if section.is_of_data() || drops {
+            let names = without_effect(&url, dialect).into_iter();
+            let at = section.at.key("url");
+            ignored.extend(names.map(|name| format!("{at}?{name}")));
+        }
         config.url = url;
         return;
     }

@@ -53,7 +53,16 @@ impl Section {
 
     /// Whether this is the slot of keyed locks.
     pub(super) fn is_of_locks(&self) -> bool {
-        self.at.0.last().is_some_and(|step| *step == Step::Key(keys::LOCKS.to_owned()))
+        self.is_slot(keys::LOCKS)
+    }
+
+    /// Whether this is the slot of a database that the framework reads.
+    pub(super) fn is_of_data(&self) -> bool {
+        self.is_slot("primary-config") || self.is_slot("secondary-config")
+    }
+
+    fn is_slot(&self, slot: &str) -> bool {
+        self.at.0.last().is_some_and(|step| *step == Step::Key(slot.to_owned()))
     }
 
     pub(super) fn has(&self, key: &str) -> bool {

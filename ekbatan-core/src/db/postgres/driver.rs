@@ -10,7 +10,7 @@ use sqlx::{ConnectOptions, Connection as _};
 use super::connection::PostgresConnection;
 use super::doorbell::PostgresDoorbell;
 use super::{error, syntax};
-use crate::config::{DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode};
+use crate::config::{DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode, with_effect_only};
 use crate::db::doorbell_session::DoorbellSession;
 use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Dialect, Driver, Route, Syntax};
 
@@ -77,7 +77,8 @@ impl PostgresDriver {
 }
 
 fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
-    let mut options = PgConnectOptions::from_str(&config.url)
+    let url = with_effect_only(&config.url, Dialect::Postgres);
+    let mut options = PgConnectOptions::from_str(&url)
         .map_err(|e| {
             DbError::new(
                 DbErrorKind::Other,

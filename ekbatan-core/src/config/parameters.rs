@@ -1,0 +1,90 @@
+//! The parameters of an address that have an effect, by database.
+//!
+//! The driver of MySQL drops others without a word, and that of PostgreSQL logs them with their
+//! values.
+
+use super::address::{Parts, decoded, parameters};
+use super::dialect::Dialect;
+
+const OF_POSTGRES: &[&str] = &[
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+];
+
+const OF_MYSQL: &[&str] = &[
+    "sslmode",
+    "ssl-mode",
+    "sslca",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "charset",
+    "collation",
+    "socket",
+];
+
+/// The names of the parameters that the driver would drop. SQLite refuses them itself.
+pub(super) fn without_effect(url: &str, dialect: Option<Dialect>) -> Vec<String> {
+    let names = parameters(Parts::of(url).query).map(|(name, _)| decoded(name));
+    names.filter(|name| !has_effect(name, dialect)).collect()
+}
+
+/// The address without the parameters that the driver would drop.
+#[cfg(feature = "postgres")]
+pub(crate) fn with_effect_only(url: &str, dialect: Dialect) -> String {
+    let Some((place, query)) = url.split_once('?') else { return url.to_owned() };
+    let name = |pair: &str| decoded(pair.split('=').next().unwrap_or_default());
+    let kept: Vec<&str> =
+        query.split('&').filter(|pair| has_effect(&name(pair), Some(dialect))).collect();
+    if kept.is_empty() { place.to_owned() } else { format!("{place}?{}", kept.join("&")) }
+}
+
+fn has_effect(name: &str, dialect: Option<Dialect>) -> bool {
+    match dialect {
+        Some(Dialect::Postgres) => OF_POSTGRES.contains(&name) || name.starts_with("options["),
+        Some(Dialect::MySql | Dialect::MariaDb) => OF_MYSQL.contains(&name),
+        Some(Dialect::Sqlite) | None => true,
+    }
+}
+
+/// Whether messages may show this name. Another text may be a misplaced password.
+pub(super) fn is_name(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-[]".contains(&b))
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_parameters_with_an_effect_are_left() {
+        for (url, left) in [
+            ("postgres://h/d", "postgres://h/d"),
+            ("postgres://h/d?a=b", "postgres://h/d"),
+            (
+                "postgres://h/d?sslpassword=s3cret&ssl%6Dode=require&",
+                "postgres://h/d?ssl%6Dode=require",
+            ),
+            ("postgres://h/d?options[search_path]=a&b", "postgres://h/d?options[search_path]=a"),
+        ] {
+            assert_eq!(with_effect_only(url, Dialect::Postgres), left);
+        }
+    }
+}
