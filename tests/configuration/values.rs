@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ekbatan::config::{Durability, ExposeSecret, TlsMode, UnknownShard};
+use ekbatan::prelude::EkbatanConfig;
 use support::Recorder;
 
 use super::{database, load, load_with, primary};
@@ -163,6 +164,17 @@ fn variables_in_texts_and_numbers_are_replaced() {
     let source = primary(&config);
     assert_eq!((source.url.as_str(), source.lanes), ("postgres://db:5432/d", 3));
     assert_eq!(source.password.unwrap().expose_secret(), "${x}");
+}
+
+#[test]
+fn the_default_of_a_variable_may_be_another_variable() {
+    let yaml = "ekbatan: {configs: {primary-config: {url: 'postgres://h/d', \
+                password: '${DB_PASSWORD:${PASSWORD:}}'}}}";
+    let password =
+        |config: EkbatanConfig| primary(&config).password.unwrap().expose_secret().to_owned();
+    assert_eq!(password(load_with(yaml, [("DB_PASSWORD", "x")]).unwrap()), "x");
+    assert_eq!(password(load_with(yaml, [("PASSWORD", "${y}")]).unwrap()), "${y}");
+    assert_eq!(password(load(yaml).unwrap()), "");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Replaces `${NAME}` and `${NAME:default}` in the texts of files.
 //!
-//! The replacement is not scanned again, so the value of a variable may contain `${`. In a file,
-//! `$${` stands for `${`.
+//! The value of a variable is not scanned again, so it may contain `${`. A default may contain
+//! further `${..}`. In a file, `$${` stands for `${`.
 
 /// The text with every `${..}` replaced, or the ones that could not be replaced.
 pub(super) fn interpolate(
     text: &str,
-    variable: impl Fn(&str) -> Option<String>,
+    variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, Vec<Unresolved>> {
     let mut out = String::with_capacity(text.len());
     let mut unresolved = Vec::new();
@@ -19,25 +19,45 @@ pub(super) fn interpolate(
             continue;
         }
         out.push_str(&rest[..at]);
-        let Some(end) = rest[at..].find('}') else {
+        let after = &rest[at + 2..];
+        let Some(end) = closing(after) else {
             unresolved.push(Unresolved::Open);
             rest = "";
             break;
         };
-        let inside = &rest[at + 2..at + end];
+        let inside = &after[..end];
         let (name, default) = match inside.split_once(':') {
             Some((name, default)) => (name, Some(default)),
             None => (inside, None),
         };
-        match variable(name).or_else(|| default.map(str::to_owned)) {
-            _ if name.is_empty() => unresolved.push(Unresolved::Nameless),
-            Some(value) => out.push_str(&value),
-            None => unresolved.push(Unresolved::Missing(name.to_owned())),
+        match (variable(name), default) {
+            _ if name.is_empty() || name.contains("${") => unresolved.push(Unresolved::Nameless),
+            (Some(value), _) => out.push_str(&value),
+            (None, Some(default)) => match interpolate(default, variable) {
+                Ok(value) => out.push_str(&value),
+                Err(within) => unresolved.extend(within),
+            },
+            (None, None) => unresolved.push(Unresolved::Missing(name.to_owned())),
         }
-        rest = &rest[at + end + 1..];
+        rest = &after[end + 1..];
     }
     out.push_str(rest);
     if unresolved.is_empty() { Ok(out) } else { Err(unresolved) }
+}
+
+/// Where the `}` is that closes a `${`. Those of a `${..}` within are passed over.
+fn closing(after: &str) -> Option<usize> {
+    let mut within = 0;
+    for (at, letter) in after.char_indices() {
+        let before = &after[..at];
+        match letter {
+            '{' if before.ends_with('$') && !before.ends_with("$$") => within += 1,
+            '}' if within == 0 => return Some(at),
+            '}' => within -= 1,
+            _ => {}
+        }
+    }
+    None
 }
 
 /// A `${..}` that could not be replaced.
@@ -55,7 +75,9 @@ impl Unresolved {
                 "the environment has no variable `{name}`; set it, or give a default: `${{{name}:default}}`"
             ),
             Self::Open => "`${` has no closing `}`; write `$${` for a literal `${`".to_owned(),
-            Self::Nameless => "`${}` names no variable; write `${NAME}`".to_owned(),
+            Self::Nameless => {
+                "a `${..}` does not begin with the name of a variable; write `${NAME}`".to_owned()
+            }
         }
     }
 }
@@ -65,7 +87,7 @@ mod tests {
     use super::*;
 
     fn with_env(text: &str) -> Result<String, Vec<Unresolved>> {
-        interpolate(text, |name| match name {
+        interpolate(text, &|name| match name {
             "HOST" => Some("db".to_owned()),
             "EMPTY" => Some(String::new()),
             "TRICKY" => Some("${HOST}".to_owned()),
@@ -88,6 +110,19 @@ mod tests {
     #[test]
     fn a_replacement_is_not_scanned_again() {
         assert_eq!(with_env("${TRICKY}").unwrap(), "${HOST}");
+    }
+
+    #[test]
+    fn a_default_may_contain_further_names() {
+        assert_eq!(with_env("${HOST:${PORT:}}").unwrap(), "db");
+        assert_eq!(with_env("${PORT:${HOST:x}}!").unwrap(), "db!");
+        assert_eq!(with_env("${PORT:a${NONE:b${HOST}}}").unwrap(), "abdb");
+        assert_eq!(with_env("${PORT:$${HOST}}").unwrap(), "${HOST}", "as before");
+        assert_eq!(with_env("${PORT:${TRICKY}}").unwrap(), "${HOST}", "a value is not scanned");
+        assert_eq!(with_env("${HOST:${NONE}}").unwrap(), "db", "the default is not used");
+        assert_eq!(with_env("${PORT:${NONE}}").unwrap_err(), [Unresolved::Missing("NONE".into())]);
+        assert_eq!(with_env("${PORT:${HOST}").unwrap_err(), [Unresolved::Open]);
+        assert_eq!(with_env("${${HOST}}").unwrap_err(), [Unresolved::Nameless]);
     }
 
     #[test]
