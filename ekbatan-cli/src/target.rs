@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ekbatan::config::EkbatanConfig;
+use ekbatan::config::{EkbatanConfig, ShardingConfig};
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::events::DeliveryOperations;
 use ekbatan::jobs::JobOperations;
@@ -34,7 +34,7 @@ impl Target {
         database: Option<String>,
         shard: Option<String>,
     ) -> Result<Self, Failure> {
-        let config = match database {
+        let mut config = match database {
             Some(url) => EkbatanConfig::single(url),
             None if !file.exists() => {
                 let file = file.display();
@@ -47,15 +47,11 @@ impl Target {
             }
         };
         config.check().map_err(|error| Failure::usage(error.to_string()))?;
-        let known: Vec<_> = config.sharding.shards().map(|(shard, _)| shard.to_string()).collect();
-        if let Some(shard) = shard.as_ref().filter(|shard| !known.contains(shard)) {
-            let known = known.join(", ");
-            return Err(Failure::usage(format!("there is no shard `{shard}`; there are {known}")));
+        if let Some(named) = shard {
+            keep_only(&named, &mut config.sharding)?;
         }
         let databases = Databases::connect(&config).await?;
-        let is_named =
-            |of: &Shard| shard.as_ref().is_none_or(|named| *named == of.identifier().to_string());
-        let shards = databases.shards().filter(is_named).collect();
+        let shards = databases.shards().collect();
         Ok(Self { databases, shards })
     }
 
@@ -79,4 +75,20 @@ impl Target {
     pub async fn close(self) {
         self.databases.close().await;
     }
+}
+
+/// Leaves out all other shards, which may be down.
+fn keep_only(named: &str, sharding: &mut ShardingConfig) -> Result<(), Failure> {
+    let known: Vec<_> = sharding.shards().map(|(shard, _)| shard).collect();
+    let Some(shard) = known.iter().find(|shard| shard.to_string() == named) else {
+        let known: Vec<_> = known.iter().map(ToString::to_string).collect();
+        let known = known.join(", ");
+        return Err(Failure::usage(format!("there is no shard `{named}`; there are {known}")));
+    };
+    sharding.default_shard = *shard;
+    sharding.groups.retain(|group| group.group == shard.group());
+    for group in &mut sharding.groups {
+        group.members.retain(|member| member.member == shard.member());
+    }
+    Ok(())
 }

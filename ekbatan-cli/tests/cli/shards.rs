@@ -7,7 +7,7 @@ use support::{Dialect, ScratchDatabase};
 use crate::scene::Program;
 
 /// A shard with two dead letters.
-async fn shard() -> ScratchDatabase {
+pub async fn shard() -> ScratchDatabase {
     let scratch = ScratchDatabase::create(Dialect::Sqlite).await;
     let databases = Databases::connect(&scratch.config().into()).await.unwrap();
     databases.migrate(&support::wallet::migrations()).await.unwrap();
@@ -58,4 +58,23 @@ async fn a_purge_that_stops_at_a_shard_says_what_was_done_on_those_before() {
         let rest = [&purge[..], &["--yes", "2", "--shard", shard], &by].concat();
         assert_eq!(program.json(&rest).await["purged"], 2);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_shard_answers_while_another_is_down() {
+    let up = shard().await;
+    let member = |of: u8, url: &str| {
+        format!("{{member: {of}, configs: {{primary-config: {{url: '{url}'}}}}}}")
+    };
+    let members = [member(0, "sqlite:no/such/folder/a.db"), member(1, &up.url)].join(", ");
+    let program = Program::of(&format!(
+        "ekbatan: {{sharding: {{default-shard: {{group: 0, member: 0}}, groups: [{{group: 0, name: all, members: [{members}]}}]}}}}"
+    ));
+    let letters = ["events", "dead-letters"];
+    let down = program.run(&letters).await.failed(1);
+    assert!(down.contains("no/such/folder/a.db"), "{down}");
+    let letters = program.json(&[&letters[..], &["--shard", "0/1"]].concat()).await;
+    assert_eq!(letters.as_array().unwrap().len(), 2);
+    let status = program.run(&["events", "status", "--shard", "0/1"]).await.done();
+    assert_eq!(status, "no handler is known\n");
 }
