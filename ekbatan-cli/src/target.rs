@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ekbatan::config::{EkbatanConfig, ShardingConfig};
+use ekbatan::config::{Dialect, EkbatanConfig, ShardingConfig};
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::events::DeliveryOperations;
 use ekbatan::jobs::JobOperations;
@@ -50,6 +50,7 @@ impl Target {
         if let Some(named) = shard {
             keep_only(&named, &mut config.sharding)?;
         }
+        create_no_file(&mut config.sharding);
         let databases = Databases::connect(&config).await?;
         let shards = databases.shards().collect();
         Ok(Self { databases, shards })
@@ -91,4 +92,14 @@ fn keep_only(named: &str, sharding: &mut ShardingConfig) -> Result<(), Failure> 
         group.members.retain(|member| member.member == shard.member());
     }
     Ok(())
+}
+
+/// A file of SQLite that does not exist is a mistake in its name.
+fn create_no_file(sharding: &mut ShardingConfig) {
+    let members = sharding.groups.iter_mut().flat_map(|group| &mut group.members);
+    let databases = members.flat_map(|member| member.configs.values_mut());
+    for database in databases.filter(|database| database.dialect() == Some(Dialect::Sqlite)) {
+        let separator = if database.url.contains('?') { '&' } else { '?' };
+        database.url = format!("{}{separator}mode=rw", database.url);
+    }
 }

@@ -16,6 +16,7 @@ macro_rules! on_every_database {
 mod readers;
 mod scene;
 mod shards;
+mod surroundings;
 
 on_every_database! {
     what_is_parked_is_shown_retried_and_skipped,

@@ -63,14 +63,12 @@ impl SqliteDriver {
 
     /// Not `Unavailable`: waiting does not help if a file cannot be opened.
     fn not_opened(&self, error: impl std::error::Error + Send + Sync + 'static) -> DbError {
-        DbError::new(
-            DbErrorKind::Other,
-            format!(
-                "{} cannot be opened: {error}; does its folder exist, and may it be written?",
-                self.address
-            ),
-        )
-        .with_source(error)
+        let place = if self.library.creates { "its folder" } else { "the file" };
+        let address = &self.address;
+        let message = format!(
+            "{address} cannot be opened: {error}; does {place} exist, and may it be written?"
+        );
+        DbError::new(DbErrorKind::Other, message).with_source(error)
     }
 }
 
@@ -95,12 +93,19 @@ fn library_options(
     Ok(LibraryOptions {
         name,
         read_only: !read_only.is_empty(),
+        creates: creates(config),
         synchronous: match config.durability {
             Durability::Full => "FULL",
             Durability::Wal => "NORMAL",
         },
         busy_timeout: config.connection_timeout.min(LONGEST_TIMEOUT),
     })
+}
+
+/// Whether a file that does not exist is created.
+fn creates(config: &DataSourceConfig) -> bool {
+    let parameters = config.url.split_once('?').map_or("", |(_, parameters)| parameters);
+    !parameters.split('&').any(|pair| pair == "mode=rw")
 }
 
 /// The options by which connections to a database file are opened.
@@ -122,7 +127,7 @@ pub fn file_options(config: &DataSourceConfig) -> Result<SqliteConnectOptions, D
         DbError::new(DbErrorKind::Other, format!("`{}` is not understood: {e}", config.shown_url()))
     })?;
     Ok(options
-        .create_if_missing(true)
+        .create_if_missing(creates(config))
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(match config.durability {
             Durability::Full => SqliteSynchronous::Full,
@@ -186,11 +191,13 @@ mod tests {
         let opened = |url: &str| {
             let config = DataSourceConfig::new(url);
             let options = library_options(&config, &file_options(&config).unwrap()).unwrap();
+            assert!(options.creates || url.contains("mode=rw&"), "{url}");
             (options.name, options.read_only)
         };
         assert_eq!(opened("sqlite:a.db"), ("a.db".to_owned(), false));
         assert_eq!(opened("sqlite:///a%20b.db?mode=rwc"), ("/a b.db".to_owned(), false));
         assert_eq!(opened("sqlite:a.db?mode=ro"), ("a.db".to_owned(), true));
+        assert_eq!(opened("sqlite:a.db?mode=rw&"), ("a.db".to_owned(), false));
         let with_others = opened("sqlite:a%23b.db?immutable=true&mode=ro&vfs=unix-dotfile");
         let name = "file:a%23b.db?immutable=true&vfs=unix-dotfile";
         assert_eq!(with_others, (name.to_owned(), true));

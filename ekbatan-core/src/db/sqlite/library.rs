@@ -25,6 +25,8 @@ pub(super) struct LibraryOptions {
     /// The path, or a `file:` address if the url has parameters that a path cannot have.
     pub(super) name: String,
     pub(super) read_only: bool,
+    /// Whether a file that does not exist is created.
+    pub(super) creates: bool,
     pub(super) synchronous: &'static str,
     pub(super) busy_timeout: Duration,
 }
@@ -50,8 +52,10 @@ impl Library {
     pub(super) fn open(options: &LibraryOptions) -> Result<Self, rusqlite::Error> {
         let mode = if options.read_only {
             OpenFlags::SQLITE_OPEN_READ_ONLY
-        } else {
+        } else if options.creates {
             OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE
+        } else {
+            OpenFlags::SQLITE_OPEN_READ_WRITE
         };
         let flags = mode | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&options.name, flags)?;
