@@ -1,5 +1,7 @@
 //! What the program prints: tables and sentences for people, JSON for programs.
 
+use std::io::{self, Write};
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::{Map, Value, json};
 
@@ -25,29 +27,38 @@ impl Answer {
         values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    pub fn print(self, as_json: bool) {
+    pub fn print(self, as_json: bool) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        match self.write(as_json, &mut out).and_then(|()| out.flush()) {
+            // Its reader, such as `head`, has enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        }
+    }
+
+    fn write(self, as_json: bool, out: &mut impl Write) -> io::Result<()> {
         match self {
-            Self::List { rows, .. } if as_json => println!("{}", json!(rows)),
-            Self::List { rows, empty, .. } if rows.is_empty() => println!("{empty}"),
-            Self::List { columns, rows, .. } => print_table(columns, &rows),
+            Self::List { rows, .. } if as_json => writeln!(out, "{}", json!(rows)),
+            Self::List { rows, empty, .. } if rows.is_empty() => writeln!(out, "{empty}"),
+            Self::List { columns, rows, .. } => write_table(columns, &rows, out),
             Self::One(facts) if as_json => {
                 let facts: Row =
                     facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-                println!("{}", json!(facts));
+                writeln!(out, "{}", json!(facts))
             }
             Self::One(facts) => {
                 let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
-                for (name, value) in facts {
-                    println!("{name:width$}  {}", text(&value));
-                }
+                facts
+                    .into_iter()
+                    .try_for_each(|(name, value)| writeln!(out, "{name:width$}  {}", text(&value)))
             }
-            Self::Said { facts, .. } if as_json => println!("{facts}"),
-            Self::Said { sentence, .. } => println!("{sentence}"),
+            Self::Said { facts, .. } if as_json => writeln!(out, "{facts}"),
+            Self::Said { sentence, .. } => writeln!(out, "{sentence}"),
         }
     }
 }
 
-fn print_table(columns: &[&str], rows: &[Row]) {
+fn write_table(columns: &[&str], rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let cell = |row: &Row, name: &str| {
         let text = row.get(name).map(text).unwrap_or_default();
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -68,8 +79,9 @@ fn print_table(columns: &[&str], rows: &[Row]) {
     let widths: Vec<usize> = (0..columns.len()).map(|at| width(at).unwrap_or_default()).collect();
     for line in lines {
         let cells = line.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
-        println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
+    Ok(())
 }
 
 /// A moment as the program shows it.

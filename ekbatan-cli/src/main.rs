@@ -34,11 +34,12 @@ use target::Target;
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let as_json = arguments.json;
-    match run(arguments).await {
-        Ok(answer) => {
-            answer.print(as_json);
-            ExitCode::SUCCESS
-        }
+    let printed = match run(arguments).await {
+        Ok(answer) => answer.print(as_json).map_err(Failure::from),
+        Err(failure) => Err(failure),
+    };
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let status = failure.status();
             failure.print(as_json);

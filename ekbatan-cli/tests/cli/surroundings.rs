@@ -1,6 +1,9 @@
-//! The program in a shell: files that are not there.
+//! The program in a shell: files that are not there, and pipes that nobody reads.
+
+use std::process::{Command, Stdio};
 
 use crate::scene;
+use crate::shards::shard;
 
 #[tokio::test]
 async fn a_file_that_does_not_exist_is_not_made() {
@@ -11,5 +14,20 @@ async fn a_file_that_does_not_exist_is_not_made() {
         assert!(said.contains("sqlite:typo.db cannot be opened"), "{said}");
         assert!(said.contains("does the file exist"), "{said}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{url}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_has_enough_is_no_failure() {
+    let database = shard().await;
+    for form in [&[][..], &["--json"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut program = Command::new(env!("CARGO_BIN_EXE_ekbatan"));
+        program.args(["--database", &database.url, "events", "dead-letters"]).args(form);
+        program.stdin(Stdio::null()).stdout(writer);
+        let ran = tokio::task::spawn_blocking(move || program.output()).await.unwrap().unwrap();
+        let said = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!((ran.status.code(), &*said), (Some(0), ""), "{form:?}");
     }
 }
