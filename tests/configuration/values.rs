@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan::config::{Durability, ExposeSecret, TlsMode, UnknownShard};
+use ekbatan::config::{DataSourceConfig, Durability, ExposeSecret, TlsMode, UnknownShard};
 use ekbatan::prelude::EkbatanConfig;
 use support::Recorder;
 
@@ -193,6 +193,50 @@ fn parameters_of_a_jdbc_address_without_effect_are_listed() {
         config.unwrap().ignored(),
         ["ekbatan.configs.primary-config.jdbc-url?reWriteBatchedInserts"]
     );
+}
+
+#[test]
+fn the_name_of_sessions_in_an_address_is_used() {
+    for (keys, name) in [
+        ("url: 'postgres://h/d?application_name=my%20shop'", "my shop"),
+        ("jdbc-url: 'jdbc:postgresql://h/d?ApplicationName=shop'", "shop"),
+        ("url: 'postgres://h/d?application_name=shop', application-name: till", "till"),
+        ("jdbc-url: 'jdbc:postgresql://h/d?ApplicationName=shop', application-name: till", "till"),
+        ("url: 'postgres://h/d'", "ekbatan"),
+    ] {
+        assert_eq!(database(keys).unwrap().application_name, name, "{keys}");
+    }
+    let in_code = DataSourceConfig::new("postgres://h/d?application_name=shop");
+    assert_eq!(in_code.application_name, "shop");
+}
+
+#[test]
+fn settings_of_java_that_others_override_are_listed() {
+    let listed = |slots: &str| {
+        load(&format!("ekbatan: {{configs: {{{slots}}}}}")).unwrap().ignored().to_vec()
+    };
+    let url = "jdbc-url: 'jdbc:postgresql://h/d?user=a&password=x'";
+    let at = "ekbatan.configs.primary-config.jdbc-url";
+    assert!(listed(&format!("primary-config: {{{url}}}")).is_empty());
+    assert_eq!(
+        listed(&format!("primary-config: {{{url}, username: b, password: y}}")),
+        [format!("{at}?user"), format!("{at}?password")]
+    );
+    assert_eq!(
+        listed("primary-config: {url: 'sqlite:a'}, jobsConfig: {url: 'sqlite:b'}"),
+        ["ekbatan.configs.jobs-config"]
+    );
+}
+
+#[test]
+fn events_may_be_kept_for_longer_than_a_timeout() {
+    for section in
+        ["local-event-handler: {handling-retention-window: P30D}", "events: {max-age: 30d}"]
+    {
+        let yaml =
+            format!("ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a'}}}}, {section}}}");
+        assert_eq!(load(&yaml).unwrap().events.max_age, Duration::from_secs(30 * 86_400));
+    }
 }
 
 #[test]

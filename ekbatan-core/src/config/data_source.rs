@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::address;
+use super::address::{self, Parts, decoded, parameters};
 use super::dialect::Dialect;
 use super::lock_config::LockConfig;
 
@@ -108,7 +108,8 @@ pub struct DataSourceConfig {
     pub max_commit_bytes: usize,
     /// The server cancels a statement after this time. Default: the server's own timeout.
     pub statement_timeout: Option<Duration>,
-    /// The name of the sessions in the server's own list.
+    /// The name of the sessions in the server's own list. Default: the `application_name` in the url,
+    /// or `ekbatan`.
     pub application_name: String,
     /// See [`Durability`].
     pub durability: Durability,
@@ -122,8 +123,10 @@ pub struct DataSourceConfig {
 impl DataSourceConfig {
     /// A database at this address, with all defaults.
     pub fn new(url: impl Into<String>) -> Self {
+        let url = url.into();
         Self {
-            url: url.into(),
+            application_name: application_name(&url),
+            url,
             username: None,
             password: None,
             tls_mode: None,
@@ -143,7 +146,6 @@ impl DataSourceConfig {
             max_row_bytes: 16 << 20,
             max_commit_bytes: 64 << 20,
             statement_timeout: None,
-            application_name: "ekbatan".to_owned(),
             durability: Durability::Full,
             eventlog: "eventlog".to_owned(),
             locks: LockConfig::default(),
@@ -321,6 +323,13 @@ impl DataSourceConfig {
         self.locks = locks;
         self
     }
+}
+
+/// The name of the sessions if no key gives one.
+pub(super) fn application_name(url: &str) -> String {
+    let mut parameters = parameters(Parts::of(url).query);
+    let inside = parameters.find(|(name, _)| *name == "application_name");
+    inside.map_or_else(|| "ekbatan".to_owned(), |(_, name)| decoded(name))
 }
 
 /// Shows `***` instead of passwords, also inside the url.

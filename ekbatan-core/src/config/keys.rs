@@ -111,7 +111,7 @@ static EVENTS: &[Key] = &[
     .or("60s"),
     Key::new(
         "max-age",
-        TIME,
+        AGE,
         "The age at which an event is given up, for handlers without options of their own.",
     )
     .or("7d"),
@@ -238,7 +238,7 @@ static LOCAL_EVENT_HANDLER: &[Key] = &[
         "events are handled one by one; remove the key, and say how many at a time by `HandlerOptions::concurrency`",
     ),
     Key::new("handling-max-backoff-cap", TIME, "As `longest-retry` of `events`.").or("60s"),
-    Key::new("handling-retention-window", TIME, "As `max-age` of `events`.").or("7d"),
+    Key::new("handling-retention-window", AGE, "As `max-age` of `events`.").or("7d"),
     Key::new("handling", Kind::Section(HANDLING), "Whether this process handles events."),
 ];
 

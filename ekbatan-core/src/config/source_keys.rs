@@ -52,7 +52,7 @@ pub(super) const DATA_SOURCE: &[Key] = &[
         "A file of root certificates that may sign the server's certificate, with `verify-ca` or `verify-full`. Connections of data trust the public authorities, too.",
     ),
     Key::new("application-name", Kind::Text, "The name of the sessions in the server's own list.")
-        .or("ekbatan"),
+        .or("the address's, or `ekbatan`"),
     Key::new("lanes", SOME, "The number of connections that commit. SQLite has one writer and thus one lane.").or("2"),
     Key::new("fold-limit", SOME, "The maximum number of waiting actions that a lane commits together.").or("64"),
     Key::new(

@@ -13,8 +13,11 @@ use crate::config::ekbatan_config::EkbatanConfig;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::sharding::{ShardGroupConfig, ShardMemberConfig, ShardingConfig, UnknownShard};
-use crate::config::spelling::camel;
+use crate::config::spelling::{camel, same_key};
 use crate::domain::ShardIdentifier;
+
+/// The database of jobs in the Java framework. Here they are in that of the default shard.
+const JAVAS_JOBS: &str = "jobs-config";
 
 /// Makes the configuration, and tells which of the two forms the source used. The lists keep the
 /// order of the source, so that rules can name an entry by its index.
@@ -97,11 +100,14 @@ fn databases(
     findings: &mut Findings,
     ignored: &mut Vec<String>,
 ) -> BTreeMap<String, DataSourceConfig> {
-    slots
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(slot, section)| (camel(&slot), data_source(section, findings, ignored)))
-        .collect()
+    let slots = slots.unwrap_or_default();
+    let read = slots.into_iter().map(|(slot, section)| {
+        if same_key(&slot, JAVAS_JOBS) {
+            ignored.push(section.at.to_string());
+        }
+        (camel(&slot), data_source(section, findings, ignored))
+    });
+    read.collect()
 }
 
 /// The number of a group or member. If it is invalid, the problem is listed and 0 takes its place.

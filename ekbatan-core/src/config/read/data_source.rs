@@ -3,7 +3,7 @@
 use super::jdbc;
 use super::section::Section;
 use crate::config::address::{dialect, shown};
-use crate::config::data_source::{DataSourceConfig, Durability, TlsMode};
+use crate::config::data_source::{DataSourceConfig, Durability, TlsMode, application_name};
 use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
@@ -87,6 +87,7 @@ fn address(
             let at = section.at.key("url");
             ignored.extend(names.map(|name| format!("{at}?{name}")));
         }
+        config.application_name = application_name(&url);
         config.url = url;
         return;
     }
@@ -105,7 +106,16 @@ fn address(
             config.password = translated.password.map(Into::into);
             config.tls_mode = translated.tls_mode;
             config.tls_root_cert = translated.tls_root_cert;
-            ignored.extend(translated.ignored.iter().map(|name| format!("{at}?{name}")));
+            if let Some(name) = translated.application_name {
+                config.application_name = name;
+            }
+            let overridden = [
+                ("user", config.username.is_some() && section.has("username")),
+                ("password", config.password.is_some() && section.has("password")),
+            ];
+            let overridden = overridden.into_iter().filter(|(_, is)| *is).map(|(name, _)| name);
+            let ignored_names = translated.ignored.iter().map(String::as_str).chain(overridden);
+            ignored.extend(ignored_names.map(|name| format!("{at}?{name}")));
         }
     }
 }

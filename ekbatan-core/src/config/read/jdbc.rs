@@ -17,6 +17,7 @@ pub(super) struct Translated {
     pub(super) password: Option<String>,
     pub(super) tls_mode: Option<TlsMode>,
     pub(super) tls_root_cert: Option<PathBuf>,
+    pub(super) application_name: Option<String>,
     /// The parameters that have no effect.
     pub(super) ignored: Vec<String>,
 }
@@ -84,7 +85,7 @@ pub(super) fn translate(text: &str) -> Result<Translated, String> {
             "sslrootcert" | "serversslcert" => {
                 translated.tls_root_cert = Some(decoded(value).into())
             }
-            "applicationname" => {} // the key `application-name` sets it
+            "applicationname" => translated.application_name = Some(decoded(value)),
             "currentschema" if scheme == "postgres" => {
                 kept.push(format!("options[search_path]={}", encoded(&decoded(value))));
             }
