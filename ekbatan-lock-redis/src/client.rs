@@ -51,6 +51,14 @@ fn encryption(
                  tls-mode: verify-full",
             ))
         }
+        (Some(TlsMode::Require), _) | (None | Some(TlsMode::Prefer), Some(TlsMode::Require))
+            if server.tls_root_cert.is_some() =>
+        {
+            Err(refused(
+                "tls-root-cert is given and the certificate is not verified; write tls-mode: \
+                 verify-full",
+            ))
+        }
         (None | Some(TlsMode::Disable | TlsMode::Prefer), by_address) => Ok(by_address),
         (Some(mode), _) => Ok(Some(mode)),
     }

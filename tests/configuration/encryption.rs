@@ -88,11 +88,15 @@ fn parameters_of_encryption_and_logins_that_a_driver_would_drop_are_refused() {
             assert!(!found[0].to_string().contains("hunter2"), "{}", found[0]);
         }
     }
+    let found = problems(&yaml("primary-config: {jdbc-url: 'jdbc:mysql://h/d?requireSSL=true'}"));
+    assert!(found[0].message.contains("has the parameter `requireSSL`"), "{found:?}");
     let malformed = problems(&yaml("primary-config: {url: 'mysql://h/d?hunter2:x'}"));
     assert!(malformed[0].message.contains("a parameter with a malformed name"), "{malformed:?}");
     // The application opens the connections of other slots.
-    let other = "primary-config: {url: 'sqlite:a'}, report: {url: 'mysql://h/d?useSSL=true'}";
-    load(&yaml(other)).unwrap();
+    for url in ["mysql://h/d?useSSL=true", "postgres://h/d?sslmode=require&sslrootcert=a"] {
+        load(&yaml(&format!("primary-config: {{url: 'sqlite:a'}}, report: {{url: '{url}'}}")))
+            .unwrap();
+    }
 }
 
 #[test]

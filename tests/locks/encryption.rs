@@ -192,6 +192,7 @@ async fn redis_certificates_are_verified_as_the_mode_asks() {
             // Contradictions.
             (named, mode("disable", ""), Some("tls-mode is `disable`")),
             ("redis://localhost", ca.clone(), Some("the connection is not encrypted")),
+            (named, mode("require", &ca), Some("the certificate is not verified")),
             (named, ", tls-root-cert: nowhere.pem".to_owned(), Some("nowhere.pem")),
         ],
     )

@@ -95,10 +95,14 @@ impl<'a> Parts<'a> {
         if self.path.contains('@') || self.login.is_some_and(|login| login.contains('#')) {
             return true;
         }
-        // An `@` in the value of a parameter is not the end of a login.
-        let cut_in_query =
-            || self.path.is_empty() || parameters(self.query).any(|(name, _)| name.contains('@'));
-        self.login.is_none() && self.query.contains('@') && cut_in_query()
+        // An `@` in the value of a parameter need not be the end of a login, unless a database follows.
+        let ends_login = |(name, value): (&str, &str)| {
+            let after = value.split_once('@').map(|(_, after)| after);
+            name.contains('@')
+                || !["user", "password"].contains(&name)
+                    && after.is_some_and(|after| self.path.is_empty() || after.contains('/'))
+        };
+        self.login.is_none() && parameters(self.query).any(ends_login)
     }
 
     /// The text in the place of a port, if it is none. It may be a part of a password.
@@ -312,6 +316,7 @@ mod tests {
             "postgres://app:1234/ss@db/shop",
             "postgres://app:p4?ss@db/shop",
             "postgres://app:p4?s=s@db/shop",
+            "postgres://app:12/34?s=s@db/shop",
             "postgres://app:p4#ss@db/shop",
             "postgres://app@corp:p4/ss@db/shop",
             "redis://:p4/ss@cache",
@@ -322,6 +327,7 @@ mod tests {
             "postgres://app:p4@ss@db/shop",
             "postgres://app:p4%2Fss@db/shop?sslmode=require",
             "postgres://db/shop?user=app@corp&password=p@ss",
+            "postgres://db:5432?user=app@corp",
             "mongodb://app:p4ss@db/?appName=@app@",
             "mysql://db:3306/shop",
         ] {

@@ -328,7 +328,8 @@ impl DataSourceConfig {
 /// The name of the sessions if no key gives one.
 pub(super) fn application_name(url: &str) -> String {
     let mut parameters = parameters(Parts::of(url).query);
-    let inside = parameters.find(|(name, _)| *name == "application_name");
+    let inside = parameters
+        .find(|(name, value)| *name == "application_name" && !decoded(value).trim().is_empty());
     inside.map_or_else(|| "ekbatan".to_owned(), |(_, name)| decoded(name))
 }
 

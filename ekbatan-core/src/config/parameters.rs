@@ -64,6 +64,12 @@ fn has_effect(name: &str, dialect: Option<Dialect>) -> bool {
     }
 }
 
+/// Whether connections may be less safe without the parameter.
+pub(super) fn concerns_encryption(name: &str) -> bool {
+    let plain = name.to_ascii_lowercase();
+    ["ssl", "tls", "cert"].iter().any(|word| plain.contains(word))
+}
+
 /// Whether messages may show this name. Another text may be a misplaced password.
 pub(super) fn is_name(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-[]".contains(&b))

@@ -29,7 +29,10 @@ pub(super) fn check(member: &ShardMemberConfig, at: &KeyPath, findings: &mut Fin
             findings.add(&at, "has settings of keyed locks; put them into `lock-config`");
         }
         data_source::check(config, role, &at, findings);
-        tls::check(config, member.primary().filter(|_| role == Role::Locks), &at, findings);
+        // The application opens the connections of other slots.
+        if role != Role::Other {
+            tls::check(config, member.primary().filter(|_| role == Role::Locks), &at, findings);
+        }
     }
     let primary = at.key("primary-config");
     let Some(main) = member.primary() else {

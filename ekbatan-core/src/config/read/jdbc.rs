@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use crate::config::address::{decoded, encoded, parameters};
 use crate::config::data_source::TlsMode;
+use crate::config::parameters::concerns_encryption;
 
 /// The settings in a JDBC address.
 #[derive(Debug, Default)]
@@ -85,12 +86,20 @@ pub(super) fn translate(text: &str) -> Result<Translated, String> {
             "sslrootcert" | "serversslcert" => {
                 translated.tls_root_cert = Some(decoded(value).into())
             }
-            "applicationname" => translated.application_name = Some(decoded(value)),
+            "applicationname" if scheme == "postgres" => {
+                translated.application_name =
+                    Some(decoded(value)).filter(|name| !name.trim().is_empty());
+            }
             "currentschema" if scheme == "postgres" => {
                 kept.push(format!("options[search_path]={}", encoded(&decoded(value))));
             }
             // Report only well-formed names: another text may be a misplaced password.
             plain if plain.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) => {
+                if concerns_encryption(plain) {
+                    return Err(format!(
+                        "has the parameter `{name}`, which has no effect; remove it, and write `tls-mode` and `tls-root-cert`"
+                    ));
+                }
                 translated.ignored.push(name.to_owned());
             }
             _ => return Err("a parameter after the `?` has a malformed name".to_owned()),

@@ -191,7 +191,7 @@ mod tests {
         let opened = |url: &str| {
             let config = DataSourceConfig::new(url);
             let options = library_options(&config, &file_options(&config).unwrap()).unwrap();
-            assert!(options.creates || url.contains("mode=rw&"), "{url}");
+            assert_eq!(options.creates, !url.contains("mode=rw&"), "{url}");
             (options.name, options.read_only)
         };
         assert_eq!(opened("sqlite:a.db"), ("a.db".to_owned(), false));
