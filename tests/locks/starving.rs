@@ -1,12 +1,19 @@
-//! A process that hears no messages of the server gets its turn among others that do.
+//! Processes get their turns: one that hears no messages of the server, and one that has held the
+//! key for long.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider};
+use async_trait::async_trait;
+use ekbatan::lock::{
+    Attempt, BackendError, Grant, GrantRequest, Holder, KeyedLockProvider, LockBackend, LockKey,
+    LockProvider, ProcessBackend, Released,
+};
 use ekbatan_testkit::PostgresServer;
 use support::until;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::pooler::{Greeting, balanced};
 use crate::providers::{Kind, LONG, on_postgres};
@@ -52,4 +59,88 @@ async fn behind_a_pooler_a_process_gets_its_turn_with_leases_on_postgres() {
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
+}
+
+/// A server that tells every waiter of a release, and each holder that others wait.
+#[derive(Clone, Default)]
+struct HintingServer {
+    keys: Arc<ProcessBackend>,
+    freed: Arc<Notify>,
+}
+
+#[async_trait]
+impl LockBackend for HintingServer {
+    fn name(&self) -> &'static str {
+        "hinting"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        self.keys.try_grant(key, request).await
+    }
+
+    async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
+        self.keys.extend(key, grant, term).await
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        let released = self.keys.release(key, grant).await?;
+        self.freed.notify_waiters();
+        Ok(Released { wanted: true, ..released })
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        self.keys.inspect(key).await
+    }
+
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        why: &str,
+    ) -> Result<bool, BackendError> {
+        self.keys.force_release(key, seen, why).await
+    }
+
+    async fn freed(&self, _: &str) {
+        self.freed.notified().await;
+    }
+
+    /// Longer than the test takes.
+    fn poll_interval(&self) -> Duration {
+        LONG * 1_000
+    }
+
+    fn give_way(&self) -> Duration {
+        Duration::from_millis(40)
+    }
+
+    fn frees_by_itself(&self) -> bool {
+        true
+    }
+}
+
+/// A process that has held the key for hours and gives way takes it again as soon as it is free.
+#[tokio::test(start_paused = true)]
+async fn a_process_does_not_sleep_for_a_part_of_its_long_hold() {
+    const HOURS: Duration = Duration::from_secs(10_000);
+    let server = HintingServer::default();
+    let [one, other] = [(); 2].map(|()| LockProvider::new(server.clone(), "test"));
+    let key = LockKey::named("k");
+    let held = one.acquire(&key, HOURS * 2).await.unwrap();
+    let waits = |locks: &LockProvider| {
+        let (locks, key) = (locks.clone(), key.clone());
+        tokio::spawn(async move { locks.acquire(&key, HOURS).await.unwrap() })
+    };
+    let (next_here, of_another) = (waits(&one), waits(&other));
+    tokio::time::sleep(HOURS).await;
+    assert!(held.release().await);
+    let of_another = of_another.await.unwrap();
+    // By now the process has found the key taken, and waits for a hint.
+    tokio::time::sleep(LONG).await;
+    assert!(!next_here.is_finished());
+    assert!(of_another.release().await);
+    let free = Instant::now();
+    let next = next_here.await.unwrap();
+    assert!(free.elapsed() < Duration::from_millis(50), "after {:?}", free.elapsed());
+    assert!(next.release().await);
 }

@@ -254,6 +254,26 @@ async fn name_holder(server: &ServerKey, waiter: &Waiter) {
 /// process in this order does not always win.
 async fn random_delay(last_turn: Option<Duration>) {
     if let Some(turn) = last_turn {
-        tokio::time::sleep((turn / MAX_DELAY_FRACTION).mul_f64(fastrand::f64())).await;
+        tokio::time::sleep(longest_delay(turn).mul_f64(fastrand::f64())).await;
+    }
+}
+
+/// One long hold counts as a short turn: while the process sleeps, it does not see that the key is
+/// free, or that its caller has gone.
+fn longest_delay(last_turn: Duration) -> Duration {
+    last_turn.min(MAX_TURN) / MAX_DELAY_FRACTION
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_a_part_of_a_short_turn_however_long_the_key_was_held() {
+        let millis = Duration::from_millis;
+        assert_eq!(longest_delay(millis(8)), millis(1));
+        for turn in [MAX_TURN, millis(100), Duration::from_secs(3_600), Duration::MAX] {
+            assert_eq!(longest_delay(turn), MAX_TURN / MAX_DELAY_FRACTION, "after {turn:?}");
+        }
     }
 }
