@@ -5,7 +5,7 @@
 
 mod error;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -63,8 +63,8 @@ struct Registered {
     shards: BTreeMap<ShardIdentifier, Result<LockProvider, String>>,
     default: ShardIdentifier,
     unknown: UnknownShard,
-    /// Each provider once.
-    providers: Vec<LockProvider>,
+    /// Each provider once, with the number of the place that keeps its locks.
+    providers: Vec<(LockProvider, usize)>,
 }
 
 impl<S: LockServers> LockRegistry<S> {
@@ -104,7 +104,10 @@ impl<S: LockServers> LockRegistry<S> {
             .iter()
             .map(|(settings, _)| fence_server(settings, &wanted, sharding.default_shard))
             .collect();
-        for (((settings, of), opened), fence) in wanted.into_iter().zip(opened).zip(fences) {
+        let places = places(&wanted);
+        for ((((settings, of), opened), fence), place) in
+            wanted.into_iter().zip(opened).zip(fences).zip(places)
+        {
             match opened {
                 Ok(provider) => {
                     let provider = match fence {
@@ -112,13 +115,13 @@ impl<S: LockServers> LockRegistry<S> {
                         None => provider,
                     };
                     shards.extend(of.into_iter().map(|shard| (shard, Ok(provider.clone()))));
-                    providers.push(provider);
+                    providers.push((provider, place));
                 }
                 Err(error) => failures.push(error::failure(&of, &settings, error)),
             }
         }
         if !failures.is_empty() {
-            join_all(providers.iter().map(LockProvider::close)).await;
+            join_all(providers.iter().map(|(provider, _)| provider.close())).await;
             return Err(KeyedLocksError::Shards(failures));
         }
         let (default, unknown) = (sharding.default_shard, sharding.unknown_shard);
@@ -165,7 +168,13 @@ impl<S> LockRegistry<S> {
 
     /// Closes every provider; see [`LockProvider::close`].
     pub async fn close(&self) {
-        join_all(self.inner.providers.iter().map(LockProvider::close)).await;
+        join_all(self.inner.providers.iter().map(|(provider, _)| provider.close())).await;
+    }
+
+    /// The place that keeps the locks of this provider.
+    fn place_of(&self, provider: &LockProvider) -> Option<usize> {
+        let found = self.inner.providers.iter().find(|(known, _)| known.is_same(provider));
+        found.map(|(_, place)| *place)
     }
 }
 
@@ -187,7 +196,9 @@ impl<S: 'static> KeyedLockProvider for LockRegistry<S> {
     /// and several shards can have their locks in one place.
     fn named(&self, key: &LockKey) -> LockKey {
         let Ok(provider) = self.of(key) else { return key.clone() };
-        let first = self.shards().find(|(_, other)| other.is_same(provider));
+        let lock = |of: &LockProvider| (self.place_of(of), of.stored(key));
+        let of_key = lock(provider);
+        let first = self.shards().find(|(_, other)| lock(other) == of_key);
         key.clone().on_shard(first.map_or_else(|| self.home_of(key), |(shard, _)| shard))
     }
 
@@ -199,16 +210,25 @@ impl<S: 'static> KeyedLockProvider for LockRegistry<S> {
     /// locks it is among. If the locks of one shard cannot be listed, the call fails. Then call
     /// `list` of the other providers, which [`shards`](LockRegistry::shards) returns.
     async fn list(&self, most: usize) -> Result<HeldKeys, LockError> {
-        let (mut all, mut listed) = (HeldKeys::default(), Vec::<&LockProvider>::new());
+        let (mut all, mut listed) = (HeldKeys::default(), Vec::<(&LockProvider, _)>::new());
+        let mut locks = HashSet::new();
         for (shard, provider) in self.shards() {
-            if listed.iter().any(|before| before.is_same(provider)) {
+            if listed.iter().any(|(before, _)| before.is_same(provider)) {
                 continue;
             }
-            listed.push(provider);
-            let found = provider.list(most - all.keys.len()).await?;
-            let on_shard = |held: HeldKey| HeldKey { key: held.key.on_shard(shard), ..held };
-            all.keys.extend(found.keys.into_iter().map(on_shard));
-            all.more |= found.more;
+            let place = self.place_of(provider);
+            // Another provider of its place may have listed the same keys.
+            let repeats = listed.iter().any(|(_, before)| *before == place);
+            listed.push((provider, place));
+            let most_here = if repeats { most } else { most - all.keys.len() };
+            let found = provider.list(most_here).await?;
+            for held in found.keys {
+                if locks.insert((place, provider.stored(&held.key))) {
+                    all.keys.push(HeldKey { key: held.key.on_shard(shard), ..held });
+                }
+            }
+            all.more |= found.more || all.keys.len() > most;
+            all.keys.truncate(most);
         }
         Ok(all)
     }
@@ -241,6 +261,14 @@ fn fence_server(
     let at_server = wanted.iter().filter(|(other, _)| have_one_server(settings, other));
     let shards: Vec<_> = at_server.flat_map(|(_, shards)| shards).collect();
     if shards.contains(&&default) { None } else { shards.iter().min().map(ToString::to_string) }
+}
+
+/// The place that keeps the locks of each provider, as a number.
+fn places(wanted: &[(LockSettings, Vec<ShardIdentifier>)]) -> Vec<usize> {
+    let first_there = |(settings, _): &(LockSettings, _)| {
+        wanted.iter().take_while(|(other, _)| !have_one_server(settings, other)).count()
+    };
+    wanted.iter().map(first_there).collect()
 }
 
 /// Whether the locks with these settings are kept in the same place.

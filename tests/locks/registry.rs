@@ -10,7 +10,7 @@ use ekbatan::lock::{
 };
 use ekbatan::prelude::{Decimal, EkbatanConfig, ShardedId};
 use ekbatan_lock_redis::WithRedis;
-use ekbatan_testkit::{PostgresServer, Proxy, RedisServer};
+use ekbatan_testkit::{PostgresServer, Proxy, RedisServer, TempSqlite};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
@@ -313,6 +313,32 @@ async fn the_keys_of_all_shards_are_listed_once() {
     }
     assert!(!leases.iter().any(|lease| lease.is_held()));
     assert!(locks.list(10).await.unwrap().keys.is_empty());
+    locks.close().await;
+}
+
+/// Each of their providers lists what the file keeps.
+#[tokio::test]
+async fn a_key_is_listed_once_although_the_shards_of_its_file_share_no_provider() {
+    let file = TempSqlite::new().unwrap();
+    let members = [("a", "retry-sleep: 20ms"), ("b", "retry-sleep: 30ms"), ("c", "zone: other")];
+    let members = members.map(|(data, differs)| {
+        on(&format!("sqlite:{data}.db"), &format!("url: '{}', {differs}", file.url()))
+    });
+    let locks = connect(&shards(&members)).await;
+    let plain = LockKey::named("k");
+    let of = |member| plain.clone().on_shard(ShardIdentifier::new(0, member).unwrap());
+    let count = async |most| {
+        let found = locks.list(most).await.unwrap();
+        (found.keys.len(), found.more)
+    };
+    let _held = locks.acquire(&plain, LONG).await.unwrap();
+    assert!(held(&locks, &of(1)).await, "it is the same lock");
+    assert_eq!([count(1).await, count(10).await], [(1, false); 2]);
+    assert_eq!(locks.named(&of(1)), locks.named(&plain));
+
+    let _another = locks.try_acquire(&of(2), Duration::ZERO, LONG).await.unwrap().unwrap();
+    assert_ne!(locks.named(&of(2)), locks.named(&plain));
+    assert_eq!([count(1).await, count(10).await], [(1, true), (2, false)]);
     locks.close().await;
 }
 
