@@ -91,7 +91,8 @@ pub struct GrantRequest {
     /// The time after which the server frees the key by itself.
     pub term: Duration,
     /// Whether the caller waits if the key is busy. The backend may then register the request,
-    /// and answer [`Attempt::Queued`].
+    /// and answer [`Attempt::Queued`]. The key is [wanted](Released::wanted) only by callers that
+    /// wait.
     pub waits: bool,
 }
 

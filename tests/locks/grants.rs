@@ -151,7 +151,7 @@ impl TestBackend {
     }
 }
 
-async fn on_server(place: &Place) -> Box<dyn LockBackend> {
+pub async fn on_server(place: &Place) -> Box<dyn LockBackend> {
     let url = &place.url;
     let postgres = async || PostgresLocks::connect(url, CONNECTIONS).await.unwrap();
     let mysql = async || {

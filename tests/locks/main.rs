@@ -137,4 +137,5 @@ mod telemetry;
 mod trap;
 mod trips;
 mod waiting;
+mod wanted;
 mod workers;

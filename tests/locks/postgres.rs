@@ -1,21 +1,26 @@
 //! What only the locks on PostgreSQL have to show.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use ekbatan::lock::{KeyedLockProvider, LockKey, LossCause, PostgresLocks, PostgresLocksError};
+use ekbatan::lock::{
+    Attempt, GrantRequest, KeyedLockProvider, LockKey, LossCause, PostgresLocks, PostgresLocksError,
+};
 use ekbatan_testkit::PostgresServer;
 use sqlx::{Connection, PgConnection};
+use support::until;
+use uuid::Uuid;
 
+use crate::grants::on_server;
 use crate::providers::{Kind, LONG};
 use crate::sql::place::{Place, acquire_eventually};
 
 on_providers! {
     |kind| kind;
     [postgres_session]
-    a_failed_try_is_notified_of_the_release
+    a_waiter_is_notified_of_the_release
 }
 
-async fn a_failed_try_is_notified_of_the_release(kind: Kind) {
+async fn a_waiter_is_notified_of_the_release(kind: Kind) {
     let place = Place::shared(kind).await;
     let (a, b) = (place.process().await, place.process().await);
     let key = LockKey::named("k");
@@ -25,12 +30,14 @@ async fn a_failed_try_is_notified_of_the_release(kind: Kind) {
     let unwanted = LockKey::named("unwanted");
     assert!(a.acquire(&unwanted, LONG).await.unwrap().release().await);
     let held = a.acquire(&key, LONG).await.unwrap();
-    assert!(b.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
+    let waiting = tokio::spawn(async move { b.acquire(&LockKey::named("k"), LONG).await });
+    const REGISTERED: &str = "SELECT count(*) FROM eventlog.lock_wanted";
+    until("the waiter is registered", async || place.number(REGISTERED).await > 0).await;
     assert!(held.release().await);
     let hint = tokio::time::timeout(LONG, notified.recv()).await;
     let hint = hint.expect("the release of a wanted key is notified").unwrap();
     assert_eq!(hint.payload(), "DC#test#k");
-    assert!(b.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_some());
+    assert!(waiting.await.unwrap().unwrap().release().await);
 }
 
 /// How large the table of leases gets by a hot key, while a snapshot of a database is open.
@@ -138,7 +145,7 @@ async fn a_replica_is_rejected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn registrations_of_waiters_that_gave_up_do_not_pile_up_in_a_session() {
     let place = Place::shared(Kind::PostgresSession).await;
-    let (a, b) = (place.process().await, place.process().await);
+    let (a, b) = (place.process().await, Arc::new(on_server(&place).await));
     const MANY: i64 = 2_500;
     let old = "INSERT INTO eventlog.lock_wanted SELECT 'DC#test#old ' || n, gen_random_uuid(), \
          clock_timestamp() - interval '1 hour' FROM generate_series(1, 5000) n";
@@ -149,7 +156,9 @@ async fn registrations_of_waiters_that_gave_up_do_not_pile_up_in_a_session() {
         holders.spawn(async move {
             let key = LockKey::of("k", n);
             let held = a.acquire(&key, LONG).await.unwrap();
-            assert!(b.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
+            let waits = GrantRequest::new(Uuid::new_v4(), "a test", LONG).waiting();
+            let tried = b.try_grant(&format!("DC#test#{}", key.id()), &waits).await.unwrap();
+            assert!(matches!(tried, Attempt::Busy(_)), "{tried:?}");
             held.release().await
         });
     }

@@ -80,8 +80,8 @@ impl MySqlLeases {
 }
 
 impl LeaseRows {
-    /// Takes the key or marks it as wanted, and selects the result. Writes nothing if the key
-    /// is held and marked already, or if the server's clock shows more than `latest`: then the
+    /// Takes the key, or marks it as wanted if the caller waits, and selects the result. Writes
+    /// nothing if the key is held and needs no mark, or if the server's clock shows more than `latest`: then the
     /// caller has given up, and nobody would release the key. If the row changes after that check, the `UPDATE` part
     /// decides. MySQL assigns columns from left to right, each from the new values before it.
     fn take_sql(&self, key: &str, request: &GrantRequest, latest: i64) -> String {
@@ -89,25 +89,36 @@ impl LeaseRows {
         let (key, me) = (text(key), uuid(self.process));
         let (owner, holder) = (uuid(request.owner), text(&request.holder));
         let term = micros(request.term);
+        let (is_marked, mark, marked_until) = if request.waits {
+            (
+                "AND h.wanted_until > UTC_TIMESTAMP(6) + INTERVAL 1 SECOND",
+                format!(
+                    "wanted_by = IF(until <= UTC_TIMESTAMP(6) \
+                         OR wanted_until > UTC_TIMESTAMP(6) + INTERVAL 1 SECOND, wanted_by, {me}), "
+                ),
+                format!(
+                    "GREATEST(wanted_until, IF(wanted_by = {me}, \
+                         UTC_TIMESTAMP(6) + INTERVAL 2 SECOND, wanted_until))"
+                ),
+            )
+        } else {
+            ("", String::new(), "wanted_until".to_owned())
+        };
         format!(
             "INSERT INTO {table} \
                  (lock_key, owner, holder, token, since, until, wanted_by, wanted_until) \
              SELECT {key}, {owner}, {holder}, {MILLIS}, UTC_TIMESTAMP(6), \
                  UTC_TIMESTAMP(6) + INTERVAL {term} MICROSECOND, {me}, {NEVER} \
              FROM DUAL WHERE {MICROS} <= {latest} AND NOT EXISTS (SELECT 1 FROM {table} h WHERE h.lock_key = {key} \
-                 AND h.until > UTC_TIMESTAMP(6) \
-                 AND h.wanted_until > UTC_TIMESTAMP(6) + INTERVAL 1 SECOND) \
+                 AND h.until > UTC_TIMESTAMP(6) {is_marked}) \
              ON DUPLICATE KEY UPDATE \
                  owner = IF(until <= UTC_TIMESTAMP(6), {owner}, owner), \
                  holder = IF(until <= UTC_TIMESTAMP(6), {holder}, holder), \
                  token = IF(until <= UTC_TIMESTAMP(6), GREATEST(token + 1, {MILLIS}), token), \
                  since = IF(until <= UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), since), \
-                 wanted_by = IF(until <= UTC_TIMESTAMP(6) \
-                     OR wanted_until > UTC_TIMESTAMP(6) + INTERVAL 1 SECOND, wanted_by, {me}), \
+                 {mark}\
                  wanted_until = IF(until <= UTC_TIMESTAMP(6), \
-                     IF(wanted_by = {me}, {NEVER}, wanted_until), \
-                     GREATEST(wanted_until, IF(wanted_by = {me}, \
-                         UTC_TIMESTAMP(6) + INTERVAL 2 SECOND, wanted_until))), \
+                     IF(wanted_by = {me}, {NEVER}, wanted_until), {marked_until}), \
                  until = IF(until <= UTC_TIMESTAMP(6), \
                      UTC_TIMESTAMP(6) + INTERVAL {term} MICROSECOND, until); \
              SELECT COALESCE(l.owner = {owner}, 0), COALESCE(l.token, 0), {MICROS}, \

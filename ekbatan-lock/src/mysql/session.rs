@@ -162,6 +162,9 @@ impl SessionServer for MySqlSessions {
                 },
                 Some(Ok(None)) => {
                     grants.remove(&key);
+                    if request.waits {
+                        session.want(&key);
+                    }
                     self.busy(&key);
                     Ok(TryOutcome::busy(requests.clone()))
                 }

@@ -227,7 +227,7 @@ async fn take(
             Ok(None)
         };
     }
-    match session.take(key, lock).await {
+    match session.take(key, lock, request.waits).await {
         Ok(Some(token)) => {
             let granted = session.grants.granted(lock, request, token);
             granted

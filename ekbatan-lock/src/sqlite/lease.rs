@@ -37,16 +37,17 @@ const CREATE: &str = "\
         wanted_until INTEGER NOT NULL \
     )";
 
-/// Selects a key that is held and marked as wanted, for which nothing has to be written.
+/// Selects a key that is held, for which nothing has to be written: it is marked as wanted, or the
+/// caller does not wait.
 const LOOK: &str = concat!(
     "SELECT 1 FROM eventlog_lock_leases WHERE lock_key = $1 AND until > ",
     now!(),
-    " AND wanted_until > ",
+    " AND (wanted_until > ",
     now!(),
-    " + 1000"
+    " + 1000 OR NOT $2)"
 );
 
-/// Takes the key or marks it as wanted.
+/// Takes the key, or marks it as wanted if the caller waits.
 const TAKE: &str = concat!(
     "INSERT INTO eventlog_lock_leases AS l \
         (lock_key, owner, holder, token, since, until, wanted_until) \
@@ -64,7 +65,8 @@ const TAKE: &str = concat!(
             THEN max(l.token + 1, excluded.token) ELSE l.token END, \
         since = CASE WHEN l.until <= excluded.since THEN excluded.since ELSE l.since END, \
         until = CASE WHEN l.until <= excluded.since THEN excluded.until ELSE l.until END, \
-        wanted_until = CASE WHEN l.until <= excluded.since THEN 0 ELSE excluded.since + 2000 END \
+        wanted_until = CASE WHEN l.until <= excluded.since THEN 0 \
+            WHEN $5 THEN excluded.since + 2000 ELSE l.wanted_until END \
     RETURNING owner = $2, token"
 );
 
@@ -189,7 +191,9 @@ impl LockBackend for SqliteLeases {
 
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         // The poller notices when the term of a busy key ends.
-        if self.file.row("reading a lease", LOOK, &[SqliteValue::Text(key)]).await?.is_some() {
+        let waits = i64::from(request.waits);
+        let values = [SqliteValue::Text(key), SqliteValue::Int(waits)];
+        if self.file.row("reading a lease", LOOK, &values).await?.is_some() {
             self.poller.busy(key);
             return Ok(Attempt::Busy(None));
         }
@@ -199,6 +203,7 @@ impl LockBackend for SqliteLeases {
             SqliteValue::Text(&owner),
             SqliteValue::Text(&request.holder),
             SqliteValue::Int(millis(request.term)),
+            SqliteValue::Int(waits),
         ];
         let Some(row) = self.file.row("taking a lease", TAKE, &values).await? else {
             return Err(BackendError::new(

@@ -26,7 +26,7 @@ impl LockConformance {
             drop(freed);
             let mut freed = self.other.freed(&key);
             poll_fn(|context| Poll::Ready(freed.as_mut().poll(context).is_ready())).await;
-            let tried = self.other.try_grant(&key, &request(LONG)).await;
+            let tried = self.other.try_grant(&key, &request(LONG).waiting()).await;
             let tried = tried.map_err(broke("try_grant"))?;
             ensure(matches!(tried, Attempt::Busy(_)), || format!("{tried:?} of a taken key"))?;
             self.give_back(&self.one, &key, &grant).await?;
@@ -115,6 +115,18 @@ impl LockConformance {
         };
         let next = next.map_err(|why| format!("beside a waiter that has gone: {why}"))?;
         self.give_back(&self.one, &key, &next).await
+    }
+
+    /// The holder would leave the key alone for a moment, and nobody would take it.
+    pub(super) async fn who_does_not_wait_wants_nothing(&self) -> Result<(), Failure> {
+        let key = new_key("unwanted");
+        let grant = self.take(&self.one, &key, LONG).await?;
+        let tried = self.other.try_grant(&key, &request(LONG)).await.map_err(broke("try_grant"))?;
+        ensure(matches!(tried, Attempt::Busy(_)), || format!("{tried:?} of a taken key"))?;
+        // What a try leaves to be done is done before the next answer.
+        self.other.inspect(&key).await.map_err(broke("inspect"))?;
+        let released = self.one.release(&key, &grant).await.map_err(broke("release"))?;
+        ensure(!released.wanted, || "a key is wanted although nobody waits for it".to_owned())
     }
 
     pub(super) async fn a_grant_is_not_lost_by_itself(&self) -> Result<(), Failure> {

@@ -30,6 +30,7 @@ enum Defect {
     TakesPrefixesForPatterns,
     ExtendsAllWithoutLooking,
     ForgetsCommonExtensions,
+    SeesWaitersEverywhere,
 }
 
 struct WrongBackend {
@@ -109,7 +110,8 @@ impl LockBackend for WrongBackend {
         if self.has(Defect::NeedsTheToken) && grant.token == 0 {
             return Ok(Released { ours: false, wanted: false });
         }
-        self.inner.release(key, &grant).await
+        let released = self.inner.release(key, &grant).await?;
+        Ok(Released { wanted: self.has(Defect::SeesWaitersEverywhere), ..released })
     }
 
     async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
@@ -207,6 +209,7 @@ async fn each_defect_is_named() {
         (Defect::TakesPrefixesForPatterns, "prefixes are texts"),
         (Defect::ExtendsAllWithoutLooking, "several are extended as each is"),
         (Defect::ForgetsCommonExtensions, "several are extended as each is"),
+        (Defect::SeesWaitersEverywhere, "who does not wait wants nothing"),
     ];
     let mut suites = tokio::task::JoinSet::new();
     for (defect, check) in expected {

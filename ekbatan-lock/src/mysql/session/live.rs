@@ -166,10 +166,7 @@ impl MySqlSession {
                     uncounted.push(key.as_str());
                     Err(BackendError::new("taking a lock: its token was not counted"))
                 }
-                (Ok(Some(_)), _) => {
-                    self.wanted_keys.add(key);
-                    Ok(None)
-                }
+                (Ok(Some(_)), _) => Ok(None),
                 (Ok(None), _) => Err(BackendError::new(
                     "taking a lock: the server answered NULL, which means that it was \
                      interrupted or out of memory",
@@ -218,6 +215,11 @@ impl MySqlSession {
         }
         self.wanted_keys.released.extend(wanted.iter().cloned());
         Ok(wanted)
+    }
+
+    /// Has the key marked as wanted after this batch.
+    pub(super) fn want(&mut self, key: &str) {
+        self.wanted_keys.add(key);
     }
 
     /// Marks wanted keys. A holder lets other processes have the key only if it is marked.

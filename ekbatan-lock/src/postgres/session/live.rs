@@ -213,10 +213,16 @@ impl PostgresSession {
         prepare.await.map_err(|error| could_not(error).into())
     }
 
-    /// Takes the lock if it is free, and returns its token. Otherwise registers as a waiter.
-    pub(super) async fn take(&self, key: &str, lock: i64) -> Result<Option<i64>, BackendError> {
+    /// Takes the lock if it is free, and returns its token. Otherwise registers as a waiter, if the
+    /// caller waits.
+    pub(super) async fn take(
+        &self,
+        key: &str,
+        lock: i64,
+        waits: bool,
+    ) -> Result<Option<i64>, BackendError> {
         let taken = self.try_lock(lock).await?;
-        if taken.is_some() || self.noted(key) {
+        if taken.is_some() || !waits || self.noted(key) {
             return Ok(taken);
         }
         // A holder that released the key before this registration notified nobody: try again.
