@@ -74,7 +74,8 @@ pub trait EventHandler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// Converts the payload of an earlier version of an event to the present one. Called if the
-    /// stored version is lower than that of the code.
+    /// stored version is lower than that of the code. An event of a higher version is left to processes that
+    /// know it.
     fn upcast(
         &self,
         name: &str,

@@ -148,8 +148,10 @@ pub(crate) struct Handler {
     pub(crate) events: Vec<String>,
     /// What these names mean.
     wanted: Vec<Wanted>,
-    /// The names of events that it does not want and got nevertheless.
-    unwanted: Mutex<HashSet<String>>,
+    /// The names and versions of the events that its code knows; none if it decodes no events.
+    known: &'static [EventName],
+    /// The names of events that it got and does not handle.
+    not_handled: Mutex<HashSet<String>>,
     /// The priorities that its deliveries may have, the highest first.
     pub(crate) priorities: &'static [Priority],
     pub(crate) paused: Arc<AtomicBool>,
@@ -163,7 +165,8 @@ impl Handler {
         let events =
             if options.only.is_empty() { names(H::Event::NAMES) } else { options.only.clone() };
         let kind = HandlerKind::Handler(Box::new(handler));
-        Self::of_kind(H::NAME, options, events, OF_EVENTS, kind)
+        let handler = Self::of_kind(H::NAME, options, events, OF_EVENTS, kind);
+        Self { known: H::Event::NAMES, ..handler }
     }
 
     fn of_kind(
@@ -178,7 +181,8 @@ impl Handler {
             options,
             wanted: events.iter().map(|text| Wanted::read(text)).collect(),
             events,
-            unwanted: Mutex::default(),
+            known: &[],
+            not_handled: Mutex::default(),
             priorities,
             paused: Arc::default(),
             counts: Mutex::default(),
@@ -217,10 +221,17 @@ impl Handler {
         self.is_of_calls() || self.wanted.iter().any(|wanted| wanted.has(kind))
     }
 
-    /// Takes note of an event that it does not want. `true` if it is the first one with this name.
-    pub(crate) fn note_unwanted(&self, event: &str) -> bool {
-        let mut unwanted = self.unwanted.lock().unwrap_or_else(PoisonError::into_inner);
-        !unwanted.contains(event) && unwanted.insert(event.to_owned())
+    /// Whether an event has a later version than its code knows. Its payload may fit all the same, and
+    /// mean something else.
+    pub(crate) fn is_of_later_release(&self, event: &StoredEvent) -> bool {
+        let known = self.known.iter().find(|known| known.name == event.event_type);
+        known.is_some_and(|known| event.event_version > known.version)
+    }
+
+    /// Takes note of an event that it does not handle. `true` if it is the first one with this name.
+    pub(crate) fn note_not_handled(&self, event: &str) -> bool {
+        let mut events = self.not_handled.lock().unwrap_or_else(PoisonError::into_inner);
+        !events.contains(event) && events.insert(event.to_owned())
     }
 
     /// The relay, if it is one.

@@ -1,8 +1,10 @@
-//! Events that a handler has deliveries of, and that this process does not want for it: another release has
-//! registered more events, or fewer.
+//! Events that a handler has deliveries of, and that this process does not handle for it: another release has
+//! registered more events, or fewer, or has raised the version of an event.
 //!
-//! Invariant: a process ends an event without handling it only if the stored subscription says that it is
-//! not wanted. Otherwise it leaves the event to others.
+//! Invariants:
+//! - A process ends an event without handling it only if the stored subscription says that it is not wanted.
+//!   Otherwise it leaves the event to others.
+//! - A handler gets no event of a later version than its code knows.
 
 use std::time::Duration;
 
@@ -40,11 +42,17 @@ impl EventUse {
         subscriptions: Option<&Subscriptions>,
     ) -> Self {
         let kind = event.kind();
-        if handler.wants(kind) {
+        if handler.wants(kind) && !handler.is_of_later_release(event) {
             return Self::Handle;
         }
-        let is_first = handler.note_unwanted(&event.event_type);
-        let (name, event) = (handler.name, &event.event_type);
+        let is_first = handler.note_not_handled(&event.event_type);
+        let (name, version, event) = (handler.name, event.event_version, &event.event_type);
+        if handler.wants(kind) {
+            if is_first {
+                tracing::warn!(handler = name, event = %event, version, "this process leaves events of a later version to others, whose code knows it; if no process does any more, raise the version in the code and implement `upcast`");
+            }
+            return Self::Leave;
+        }
         if subscriptions.is_some_and(|all| all.is_unwanted(kind, &handler.names())) {
             if is_first {
                 tracing::info!(handler = name, event = %event, "the handler does not want these events any more; they are done without it");

@@ -47,3 +47,4 @@ mod retention;
 mod shards;
 mod standing_still;
 mod statements;
+mod versions;
