@@ -65,7 +65,7 @@ pub const TABLE: [RoomList; 12] = [
     RoomList { of_crate: "ekbatan-events", folder: "", rooms: &[
         rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "ending", "remote_call", "remote_error", "remote_store", "remote_request", "handler", "relay"], &[]),
         room(&["handler_set"], &["contract"]),
-        rooms("nodes", &["alive", "fences", "membership", "registration"], &["contract", "handler_set"]),
+        rooms("nodes", &["alive", "fences", "membership", "subscription_changes", "registration"], &["contract", "handler_set"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
         room(&["delivery_status"], &["contract", "nodes"]),
         rooms("claims", &["read_events", "claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handler_set", "nodes"]),
