@@ -230,7 +230,8 @@ impl HandlerOptions {
         self
     }
 
-    /// Adds an earlier name of the handler.
+    /// Adds an earlier name of the handler. The handler goes on where it was under that name, also if an
+    /// operator had retired it.
     #[must_use]
     pub fn alias(mut self, name: impl Into<String>) -> Self {
         self.aliases.push(name.into());

@@ -1,4 +1,7 @@
 //! What a registration of handlers writes to the subscriptions of a shard.
+//!
+//! Invariant: a handler that has another name by now goes on where it was under the earlier one, also if it was
+//! retired meanwhile. No event gets a second delivery by the present name.
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Subscription, SubscriptionState, Wanted};
@@ -28,31 +31,40 @@ impl SubscriptionChanges {
                 StartFrom::Beginning => None,
                 StartFrom::Now => Some(now),
             };
+            let initial = SubscriptionState::Active;
+            let mut earlier_name = None;
             for event in &handler.events {
                 let of = |name: &str| {
                     present.iter().find(|row| row.handler == name && row.event_type == *event)
                 };
-                let active = |row: &&Stored<Subscription>| row.state.is_subscribed();
-                // A handler that was renamed goes on where it was: events that have a delivery
-                // under the earlier name get no other one.
-                let earlier =
-                    handler.options.aliases.iter().find_map(|name| of(name).filter(active));
-                let (since, since_date, state) = match earlier {
-                    Some(earlier) => {
-                        (earlier.since, earlier.since_date, wanted_again(earlier.state))
-                    }
-                    None => (next, from, SubscriptionState::Active),
+                let by_alias = |fits: fn(SubscriptionState) -> bool| {
+                    let mut rows = handler.options.aliases.iter().filter_map(|name| of(name));
+                    rows.find(|row| fits(row.state))
                 };
-                match of(handler.name) {
+                let own = of(handler.name);
+                // A handler that was renamed goes on where it was: events that have a delivery
+                // under the earlier name get no other one. So does one that an operator has retired under
+                // that name, and not under the present one.
+                let is_free = own.is_none_or(|row| row.state == SubscriptionState::Retired);
+                let earlier = by_alias(SubscriptionState::is_subscribed)
+                    .or_else(|| by_alias(is_withdrawn).filter(|_| is_free));
+                let (since, since_date, state) = match earlier {
+                    Some(row) if is_withdrawn(row.state) => {
+                        (next, from.or(row.since_date), initial)
+                    }
+                    Some(row) if row.state.is_wanted() => (row.since, row.since_date, row.state),
+                    Some(row) => (row.since, row.since_date, initial),
+                    None => (next, from, initial),
+                };
+                match own {
                     Some(row) if row.state == SubscriptionState::Unwanted => {
-                        let again = |row: &mut Subscription| row.state = wanted_again(row.state);
-                        changes.changed.push(row.clone().apply(again));
+                        changes.changed.push(row.clone().apply(|row| row.state = initial));
                     }
                     Some(row) if row.state.is_subscribed() => {}
-                    Some(row) if row.state == SubscriptionState::Withdrawn && earlier.is_none() => {
+                    Some(row) if is_withdrawn(row.state) && earlier.is_none() => {
                         let since_date = from.or(row.since_date);
                         changes.changed.push(row.clone().apply(|row| {
-                            (row.state, row.since) = (SubscriptionState::Active, next);
+                            (row.state, row.since) = (initial, next);
                             row.since_date = since_date;
                         }));
                     }
@@ -61,27 +73,56 @@ impl SubscriptionChanges {
                     Some(retired) if earlier.is_none() => {
                         tracing::error!(handler = %retired.handler, event = %event, "the handler was renamed, and this process knows the earlier name only: it gets no events; the deployment is not complete, or the present name is missing in the aliases");
                     }
-                    Some(retired) => changes.changed.push(retired.clone().apply(|row| {
-                        (row.state, row.since) = (state, since);
-                        row.since_date = since_date;
-                    })),
-                    None => changes.new.push(Subscription {
-                        id: Id::from_uuid(Uuid::now_v7()),
-                        handler: handler.name.to_owned(),
-                        event_type: event.clone(),
-                        since,
-                        since_date,
-                        state,
-                    }),
+                    Some(retired) => {
+                        changes.changed.push(retired.clone().apply(|row| {
+                            (row.state, row.since) = (state, since);
+                            row.since_date = since_date;
+                        }));
+                    }
+                    None => {
+                        changes.new.push(Subscription {
+                            id: Id::from_uuid(Uuid::now_v7()),
+                            handler: handler.name.to_owned(),
+                            event_type: event.clone(),
+                            since,
+                            since_date,
+                            state,
+                        });
+                    }
                 }
                 if let Some(earlier) = earlier {
                     let retire = |row: &mut Subscription| row.state = SubscriptionState::Retired;
                     changes.changed.push(earlier.clone().apply(retire));
+                    if own.is_none_or(|row| !row.state.is_subscribed()) {
+                        earlier_name = Some(earlier.handler.as_str());
+                    }
                 }
             }
             changes.note_unwanted(handler, &present);
+            if let Some(earlier) = earlier_name {
+                changes.keep_retirement(handler.name, earlier, &present);
+            }
         }
         changes
+    }
+
+    /// Lets a handler keep under its present name when it was retired under an earlier one: events from before
+    /// then had their deliveries.
+    fn keep_retirement(&mut self, name: &str, earlier: &str, present: &[Stored<Subscription>]) {
+        let text = Wanted::Retired.text();
+        let of =
+            |name: &str| present.iter().find(|row| row.handler == name && row.event_type == text);
+        let Some(retired) = of(earlier) else { return };
+        match of(name) {
+            Some(own) => self.changed.push(own.clone().apply(|row| {
+                (row.since, row.since_date) = (retired.since, retired.since_date);
+            })),
+            None => self.new.push(Subscription {
+                id: Id::from_uuid(Uuid::now_v7()),
+                handler: name.to_owned(),
+                ..(**retired).clone()
+            }),
+        }
     }
 
     /// Notes what the handler does not want any more.
@@ -108,10 +149,6 @@ impl SubscriptionChanges {
     }
 }
 
-/// The state of a subscription that a process wants.
-fn wanted_again(state: SubscriptionState) -> SubscriptionState {
-    match state {
-        SubscriptionState::Unwanted => SubscriptionState::Active,
-        state => state,
-    }
+fn is_withdrawn(state: SubscriptionState) -> bool {
+    state == SubscriptionState::Withdrawn
 }

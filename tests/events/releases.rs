@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ekbatan::events::{EventsError, HandlerOptions, Retention};
+use ekbatan::events::{DeliveryFilter, EventsError, HandlerOptions, Retention};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, until};
@@ -28,11 +28,13 @@ mod on_sqlite {
         a_handler_that_comes_back_gets_no_event_again_that_it_has_handled,
         a_delivery_that_is_there_stops_no_sweep,
         a_renamed_handler_repeats_no_step,
+        a_handler_that_is_renamed_after_it_was_retired_goes_on_from_there,
         what_has_another_name_or_is_retired_is_neither_paused_nor_resumed,
     }
 }
 
 const LEDGER: &str = "ledger.post";
+const RENAMED: &str = "ledger.post_again";
 
 /// A release that wants the openings of wallets only.
 fn openings() -> HandlerOptions {
@@ -207,8 +209,38 @@ async fn a_renamed_handler_repeats_no_step(scene: &Scene) {
     let _renamed = renamed.start().await.unwrap();
     scene.deposit(wallet, 1).await;
     scene.until_handled(LEDGER).await;
-    scene.until_handled("ledger.post_again").await;
+    scene.until_handled(RENAMED).await;
     assert_eq!(scene.posted(wallet).await, [1, 2]);
+}
+
+async fn a_handler_that_is_renamed_after_it_was_retired_goes_on_from_there(scene: &Scene) {
+    let first = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_posted(1).await;
+    first.drain(Duration::from_secs(60)).await;
+    let operations = scene.operations();
+    operations.retire(LEDGER, "alice", "no ledger any more").await.unwrap();
+    let other = scene.open_again().await;
+    deposit(&other, wallet, 1).await;
+    let renamed = HandlerOptions::default().alias(LEDGER);
+    let second = node(&other).handler_with(Renamed::posting(), renamed).start().await.unwrap();
+    deposit(&other, wallet, 1).await;
+    scene.until_posted(3).await;
+    scene.until_handled(RENAMED).await;
+    assert_eq!(scene.posted(wallet).await, [1, 2, 3]);
+    let stored = DeliveryFilter::stored_events(RENAMED);
+    assert_eq!(operations.count(&stored).await.unwrap(), 3, "it has had all of them");
+    second.drain(Duration::from_secs(60)).await;
+    // And back, after it was retired once more.
+    operations.retire(RENAMED, "alice", "no ledger any more").await.unwrap();
+    let last = scene.open_again().await;
+    deposit(&last, wallet, 1).await;
+    let back = HandlerOptions::default().alias(RENAMED);
+    let _third = node(&last).handler_with(Ledger::posting(), back).start().await.unwrap();
+    deposit(&last, wallet, 1).await;
+    scene.until_posted(5).await;
+    scene.until_handled(LEDGER).await;
+    assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4, 5]);
 }
 
 async fn what_has_another_name_or_is_retired_is_neither_paused_nor_resumed(scene: &Scene) {
@@ -228,10 +260,10 @@ async fn what_has_another_name_or_is_retired_is_neither_paused_nor_resumed(scene
         }
     };
     refused(LEDGER).await;
-    operations.pause("ledger.post_again", "alice", "a test").await.unwrap();
-    operations.resume("ledger.post_again", "alice", "a test").await.unwrap();
-    operations.retire("ledger.post_again", "alice", "a test").await.unwrap();
-    refused("ledger.post_again").await;
+    operations.pause(RENAMED, "alice", "a test").await.unwrap();
+    operations.resume(RENAMED, "alice", "a test").await.unwrap();
+    operations.retire(RENAMED, "alice", "a test").await.unwrap();
+    refused(RENAMED).await;
     let log = scene.scratch.eventlog("interventions");
     assert_eq!(scene.scratch.count(&log).await, 3, "nothing is said to be done that was not");
 }
