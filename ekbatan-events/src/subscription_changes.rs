@@ -1,7 +1,9 @@
 //! What a registration of handlers writes to the subscriptions of a shard.
 //!
-//! Invariant: a handler that has another name by now goes on where it was under the earlier one, also if it was
-//! retired meanwhile. No event gets a second delivery by the present name.
+//! Invariants:
+//! - A handler that has another name by now goes on where it was under the earlier one, also if it was retired
+//!   meanwhile. No event gets a second delivery by the present name.
+//! - A pause of an operator outlives every registration.
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Subscription, SubscriptionState, Wanted};
@@ -31,7 +33,11 @@ impl SubscriptionChanges {
                 StartFrom::Beginning => None,
                 StartFrom::Now => Some(now),
             };
-            let initial = SubscriptionState::Active;
+            let initial = if is_paused(handler, &present) {
+                SubscriptionState::Paused
+            } else {
+                SubscriptionState::Active
+            };
             let mut earlier_name = None;
             for event in &handler.events {
                 let of = |name: &str| {
@@ -151,4 +157,17 @@ impl SubscriptionChanges {
 
 fn is_withdrawn(state: SubscriptionState) -> bool {
     state == SubscriptionState::Withdrawn
+}
+
+/// Whether an operator has paused the handler: under its present name, or under an earlier one if it is renamed
+/// now.
+fn is_paused(handler: &Handler, present: &[Stored<Subscription>]) -> bool {
+    let any = |name: &str, fits: fn(SubscriptionState) -> bool| {
+        present.iter().any(|row| row.handler == name && fits(row.state))
+    };
+    let paused = |name: &str| any(name, |state| state == SubscriptionState::Paused);
+    if any(handler.name, SubscriptionState::is_subscribed) {
+        return paused(handler.name);
+    }
+    handler.options.aliases.iter().any(|name| paused(name))
 }

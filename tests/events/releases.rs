@@ -29,6 +29,7 @@ mod on_sqlite {
         a_delivery_that_is_there_stops_no_sweep,
         a_renamed_handler_repeats_no_step,
         a_handler_that_is_renamed_after_it_was_retired_goes_on_from_there,
+        a_pause_outlives_a_release_that_wants_other_events,
         what_has_another_name_or_is_retired_is_neither_paused_nor_resumed,
     }
 }
@@ -241,6 +242,33 @@ async fn a_handler_that_is_renamed_after_it_was_retired_goes_on_from_there(scene
     scene.until_posted(5).await;
     scene.until_handled(LEDGER).await;
     assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4, 5]);
+}
+
+/// A release that wants none of the events of the one before, and then one that also has another name.
+async fn a_pause_outlives_a_release_that_wants_other_events(scene: &Scene) {
+    let first = scene.node().handler_with(Ledger::posting(), openings()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_handled(LEDGER).await;
+    first.drain(Duration::from_secs(60)).await;
+    let operations = scene.operations();
+    operations.pause(LEDGER, "alice", "the ledger is audited").await.unwrap();
+    let is_paused = async |handler: &str| {
+        let status = operations.status().await.unwrap();
+        status.iter().any(|of| of.handler == handler && of.is_paused && !of.is_retired)
+    };
+    let closings = HandlerOptions::default().only(["WalletClosed"]);
+    let second = scene.node().handler_with(Ledger::posting(), closings).start().await.unwrap();
+    assert!(is_paused(LEDGER).await);
+    second.drain(Duration::from_secs(60)).await;
+    let deposits = HandlerOptions::default().only(["WalletMoneyDeposited"]).alias(LEDGER);
+    let third = scene.node().lease(Duration::from_secs(1));
+    let _third = third.handler_with(Renamed::posting(), deposits).start().await.unwrap();
+    assert!(is_paused(RENAMED).await);
+    scene.deposit(wallet, 1).await;
+    until("the deposit waits", async || operations.pending(RENAMED).await.unwrap() == 1).await;
+    operations.resume(RENAMED, "alice", "the audit is over").await.unwrap();
+    scene.until_handled(RENAMED).await;
+    assert_eq!(scene.posted(wallet).await, [1, 2]);
 }
 
 async fn what_has_another_name_or_is_retired_is_neither_paused_nor_resumed(scene: &Scene) {
