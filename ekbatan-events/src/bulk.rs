@@ -54,7 +54,7 @@ impl DeliveryOperations {
     /// Delivers what a filter selects to its handler once more, and returns how many that were.
     /// Fails with [`EventsError::Recount`] and changes nothing if the filter does not select as
     /// many rows as were counted. Dead letters that somebody else settles meanwhile are left out, and
-    /// so are events that were deleted.
+    /// so are events that were deleted, and those that the handler has still to handle.
     ///
     /// The events of one model are handled in their order among each other, but not with those
     /// that were handled since. Each delivery is new, also to the steps of the handler. An event
@@ -190,7 +190,9 @@ impl DeliveryOperations {
             };
             let done: Vec<StoredPlace> = page.places.into_iter().filter(is_done).collect();
             for chunk in done.chunks(CHUNK) {
-                let open = self.open_among(&filter.handler, chunk).await?;
+                let places = chunk.iter().map(|place| (place.stream, place.model_version));
+                let (streams, versions) = places.unzip();
+                let open = self.open_among(&filter.handler, streams, versions).await?;
                 found.extend(chunk.iter().filter(|of| !open.contains(&of.event_id)).cloned());
             }
             if found.len() > MOST {
@@ -214,14 +216,13 @@ impl DeliveryOperations {
         Ok(events)
     }
 
-    /// Which of these events are still to be handled.
+    /// The events that are still to be handled, of these streams and versions.
     async fn open_among(
         &self,
         handler: &str,
-        places: &[StoredPlace],
+        streams: HashSet<Uuid>,
+        versions: HashSet<i64>,
     ) -> Result<HashSet<Uuid>, EventsError> {
-        let streams: HashSet<Uuid> = places.iter().map(|place| place.stream).collect();
-        let versions: HashSet<i64> = places.iter().map(|place| place.model_version).collect();
         let open = Delivery::STREAM.is_in(streams)
             & Delivery::HANDLER.eq(handler)
             & Delivery::MODEL_VERSION.is_in(versions);
@@ -314,6 +315,13 @@ impl DeliveryOperations {
             let mut letters = self.dead_letters.find_by_ids(&ids).await?;
             letters.retain(|letter| selects(filter, letter.state));
             letters.sort_by_key(|letter| places.get(&letter.id.uuid()).copied());
+            if let Change::Replay(_) = change {
+                // An event may have several letters. One delivery is enough.
+                let places = letters.iter().map(|letter| (letter.stream, letter.model_version));
+                let (streams, versions) = places.unzip();
+                let mut open = self.open_among(&filter.handler, streams, versions).await?;
+                letters.retain(|letter| open.insert(letter.event_id));
+            }
             let log = log.clone();
             let now = self.databases.clock().now();
             let working = |transaction| async move {

@@ -34,7 +34,8 @@ pub(crate) fn stream_of(handler: &Handler, delivery: &Delivery) -> Option<Stream
     (handler.options.order == Order::PerModel).then_some((handler.name, delivery.stream))
 }
 
-/// The place of a delivery in its stream.
-pub(crate) fn place(delivery: &Delivery) -> (i64, i64, Uuid) {
-    (delivery.model_version, delivery.event_index, delivery.event_id)
+/// The place of a delivery in its stream. No two deliveries have the same one: an event that operators
+/// replay may have several, and what stands behind another one must be known as such.
+pub(crate) fn place(delivery: &Delivery) -> (i64, i64, Uuid, Uuid) {
+    (delivery.model_version, delivery.event_index, delivery.event_id, delivery.id.uuid())
 }

@@ -24,6 +24,7 @@ mod call_keys;
 mod call_plans;
 mod calls;
 mod completing;
+mod delivered_again;
 mod doorbell;
 mod ending;
 mod failures;
