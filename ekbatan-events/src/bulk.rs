@@ -20,6 +20,7 @@ use crate::delivery_filter::{DeliveryFilter, Selected};
 use crate::error::EventsError;
 use crate::intervention::{Intervention, InterventionKind, InterventionState, Operator};
 use crate::operations::DeliveryOperations;
+use crate::read_events::{ClaimedEvent, read_events};
 
 /// How many rows one transaction changes.
 const CHUNK: usize = 256;
@@ -274,7 +275,8 @@ impl DeliveryOperations {
         Ok(found)
     }
 
-    /// The letters whose events the filter selects. An event that was deleted fits no name.
+    /// The letters whose events the filter selects. An event that was deleted or cannot be read fits no
+    /// name.
     async fn fitting(
         &self,
         filter: &DeliveryFilter,
@@ -284,11 +286,12 @@ impl DeliveryOperations {
             return Ok(letters);
         }
         let ids: HashSet<Uuid> = letters.iter().map(|letter| letter.event_id).collect();
-        let events = self.shard.events(ids.into_iter().collect()).await?;
+        let events = read_events(&self.shard, ids).await?;
         let fits =
             |wanted: &Option<String>, name: &str| wanted.as_deref().is_none_or(|of| of == name);
         let fitting: HashSet<Uuid> = events
-            .iter()
+            .values()
+            .filter_map(ClaimedEvent::known)
             .filter(|event| {
                 fits(&filter.event_type, &event.event_type)
                     && fits(&filter.model_type, &event.model_type)

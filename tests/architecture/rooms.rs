@@ -68,10 +68,11 @@ pub const TABLE: [RoomList; 12] = [
         rooms("nodes", &["alive", "fences", "membership", "subscription_changes", "registration"], &["contract", "handler_set"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
         room(&["delivery_status"], &["contract", "nodes"]),
-        rooms("claims", &["read_events", "claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handler_set", "nodes"]),
-        rooms("runs", &["unwanted", "marks", "delivery_run", "relay_run"], &["contract", "handler_set", "nodes", "claims"]),
-        rooms("node", &["run_tasks", "relay_gates", "doorbell", "gauges", "heart", "shard_worker", "hand_back", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "claims", "runs"]),
-        rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status"]),
+        room(&["read_events"], &[]),
+        rooms("claims", &["claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handler_set", "nodes", "read_events"]),
+        rooms("runs", &["unwanted", "marks", "delivery_run", "relay_run"], &["contract", "handler_set", "nodes", "read_events", "claims"]),
+        rooms("node", &["run_tasks", "relay_gates", "doorbell", "gauges", "heart", "shard_worker", "hand_back", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "read_events", "claims", "runs"]),
+        rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status", "read_events"]),
     ] },
     // Schedules and plans know no database.
     RoomList { of_crate: "ekbatan-jobs", folder: "", rooms: &[

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ekbatan::events::HandlerOptions;
+use ekbatan::events::{DeliveryFilter, HandlerOptions};
 use ekbatan::prelude::*;
 use support::{Dialect, until};
 
@@ -27,6 +27,7 @@ mod everywhere {
 on_every_database! { on_sqlite_only:
     a_sweep_of_more_than_a_commit_holds_goes_on,
     a_long_payload_of_this_process_is_read_when_its_run_begins,
+    dead_letters_are_selected_by_name_beside_one_that_cannot_be_read,
 }
 
 /// Longer than what a look reads of an event.
@@ -157,4 +158,23 @@ async fn a_sweep_of_more_than_a_commit_holds_goes_on(scene: &Scene) {
     })
     .await;
     node.drain(Duration::from_secs(60)).await;
+}
+
+async fn dead_letters_are_selected_by_name_beside_one_that_cannot_be_read(scene: &Scene) {
+    let closed = Ledger::new(|_, _| Box::pin(async { Err("the ledger is closed".into()) }));
+    let once = HandlerOptions::default().max_attempts(1).dead_letters();
+    let _node = scene.node().handler_with(closed, once).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.open_wallet().await;
+    let operations = scene.operations();
+    until("both are dead letters", async || operations.dead_letters(10).await.unwrap().len() == 2)
+        .await;
+    let events = scene.scratch.eventlog("events");
+    let spoil = format!("UPDATE {events} SET action_id = 'import-1' WHERE model_id = '{wallet}'");
+    scene.scratch.execute(&spoil).await;
+    let all = DeliveryFilter::dead_letters("ledger.post");
+    assert_eq!(operations.count(&all).await.unwrap(), 2);
+    let openings = all.event_type("WalletOpened").model_type("Wallet");
+    assert_eq!(operations.count(&openings).await.unwrap(), 1);
+    assert_eq!(operations.purge(&openings, 1, "alice", "a test").await.unwrap(), 1);
 }
