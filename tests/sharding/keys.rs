@@ -1,11 +1,15 @@
 //! Idempotency keys with several shards.
 
 use std::future::IntoFuture;
+use std::time::Duration;
 
 use ekbatan::action::ErrorKind;
 use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
+use futures_util::future::{join_all, select};
+use support::until;
+use tokio::time::{Instant, timeout};
 
 use crate::actions::{Nothing, Take, route, stage};
 use crate::models::Account;
@@ -16,6 +20,7 @@ on_every_layout! {
     a_cross_shard_call_stores_its_key_on_its_home,
     a_repeated_partial_commit_returns_the_same_error_without_running,
     a_resolved_partial_commit_returns_its_stored_output,
+    a_repeated_call_waits_for_a_commit_that_goes_on,
     calls_with_one_key_in_several_processes_commit_once,
 }
 
@@ -82,9 +87,13 @@ async fn a_repeated_partial_commit_returns_the_same_error_without_running(t: &Te
     let executor = t.executor().await;
     let id = commit_on_first_shard_only(t, &executor, &accounts).await;
     let again = Take::default();
-    for executor in [&executor, &executor_on(&t.open_again().await).await] {
+    let executors = [&executor, &executor_on(&t.open_again().await).await];
+    let calls = executors.map(|executor| {
         let call = executor.execute(&again, route(&accounts)).allow_cross_shard();
-        match call.idempotency_key(key_at(executor, FIRST)).await.unwrap_err() {
+        call.idempotency_key(key_at(executor, FIRST)).into_future()
+    });
+    for answer in join_all(calls).await {
+        match answer.unwrap_err() {
             ExecuteError::PartlyCommitted { action, committed, failed, not_tried, source } => {
                 assert_eq!((action, failed), (id, SECOND));
                 assert_eq!((&committed[..], &not_tried[..]), (&[FIRST][..], &[THIRD][..]));
@@ -108,6 +117,54 @@ async fn a_resolved_partial_commit_returns_its_stored_output(t: &TestShards) {
     assert_eq!(again.runs(), 0);
 }
 
+/// The caller of the first call goes away between two shards, as after a deadline.
+async fn a_repeated_call_waits_for_a_commit_that_goes_on(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let executor = t.executor().await;
+    let other = executor_on(&t.open_again().await).await;
+    // The home commits the key with its rows, or it has a claim only.
+    for home in [FIRST, THIRD] {
+        let (action, key) = (Take::default(), key_at(&executor, home));
+        let held = t.on(SECOND).hold_writers().await;
+        let [first, mut here, mut elsewhere] = [&executor, &executor, &other].map(|executor| {
+            let call = executor.execute(&action, route(&accounts[..2])).allow_cross_shard();
+            call.idempotency_key(&*key).into_future()
+        });
+        tokio::select! {
+            biased;
+            () = first_part(t) => {}
+            answer = first => panic!("{answer:?}"),
+        }
+        let asked = Instant::now();
+        let either = select(&mut here, &mut elsewhere);
+        let is_pending = timeout(Duration::from_millis(300), either).await.is_err();
+        // It cannot know for longer that the other process still commits.
+        let patient = asked.elapsed() < Duration::from_secs(3);
+        assert!(is_pending || !patient, "the first call still commits");
+        drop(held);
+        if is_pending {
+            assert_eq!(here.await.unwrap(), 1);
+            if patient {
+                assert_eq!(elsewhere.await.unwrap(), 1);
+            }
+        }
+        assert_eq!(action.runs(), 1);
+        until("its records are removed", async || {
+            t.eventlog_counts("cross_shard_parts").await == [0; 3]
+        })
+        .await;
+    }
+    assert_eq!(t.eventlog_counts("events").await, [2, 2, 0]);
+}
+
+/// Waits until only the first shard has committed.
+async fn first_part(t: &TestShards) {
+    until("the first shard commits", async || {
+        t.eventlog_counts("cross_shard_parts").await == [1, 0, 0]
+    })
+    .await;
+}
+
 async fn calls_with_one_key_in_several_processes_commit_once(t: &TestShards) {
     let accounts = t.three_accounts().await;
     let mut executors = Vec::new();
@@ -119,10 +176,10 @@ async fn calls_with_one_key_in_several_processes_commit_once(t: &TestShards) {
         let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
         call.idempotency_key("key").into_future()
     });
-    for answer in futures_util::future::join_all(calls).await {
+    for answer in join_all(calls).await {
         match answer {
             Ok(_) => {}
-            // The other process has not yet committed on its last shard.
+            // On a slow machine the other process may take longer than it is waited for.
             Err(error) => assert_eq!(error.kind(), ErrorKind::PartlyCommitted, "{error}"),
         }
     }
@@ -136,7 +193,7 @@ async fn calls_with_one_key_in_several_processes_commit_once(t: &TestShards) {
     let calls = executors
         .iter()
         .map(|executor| executor.execute(&counted, Nothing {}).idempotency_key("8").into_future());
-    for answer in futures_util::future::join_all(calls).await {
+    for answer in join_all(calls).await {
         assert_eq!(answer.unwrap(), 7);
     }
     assert_eq!(t.eventlog_counts("idempotency_keys").await.iter().sum::<usize>(), 2);

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{Instrument, Span, field};
 
 use super::call::{Call, CallRequest, CallResult, KeyedCall, Repeated, RequestedKey, Running};
@@ -11,11 +13,14 @@ use super::error::KeptError;
 use super::performing::performed_action;
 use super::{Action, ErrorKind, ExecuteError, PlanError};
 use crate::db::{DbError, DbErrorKind};
-use crate::outbox::{CallKey, MarkedWork, StoredOutput, fingerprint};
-use crate::shard::{FoundCall, HomedKey};
+use crate::outbox::{CallKey, MarkedWork, StoredCall, StoredOutput, fingerprint};
+use crate::shard::{FoundCall, HomedKey, PartialCommit};
 
 /// The longest idempotency key, consumer or id of a message, in bytes.
 const MAX_KEY: usize = 255;
+
+/// How long a repeated call waits for another process to commit the first call on its other shards.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a call to its end.
 pub(super) async fn run<A: Action, O: Send>(
@@ -222,7 +227,7 @@ impl<A: Action, O: Send> Call<'_, A, O> {
         let KeyedCall { key, repeated, .. } = keyed;
         let stored = &found.call;
         if stored.shards.len() > 1 {
-            let partial = self.attempt.shards.partial_commit_among(&stored.shards, stored.action);
+            let partial = self.partial_commit_of(stored);
             if let Some(partial) = self.attempt.deadline.bound(partial).await?? {
                 return Err(ExecuteError::of_partial(partial));
             }
@@ -246,6 +251,29 @@ impl<A: Action, O: Send> Call<'_, A, O> {
         let answer = (codec.decode)(output)
             .map_err(|source| ExecuteError::StoredOutput { key: key(), source })?;
         Ok((answer, None))
+    }
+
+    /// The partial commit of an earlier call, if it is one. While that call may still commit on its
+    /// other shards, this waits.
+    async fn partial_commit_of(
+        &self,
+        earlier: &StoredCall,
+    ) -> Result<Option<PartialCommit>, DbError> {
+        let (shards, began) = (&self.attempt.shards, Instant::now());
+        let mut pause = Duration::from_millis(2);
+        loop {
+            // Asked before the look-up, because the call may end in between. An id that was used
+            // twice is open because of this call.
+            let is_open =
+                earlier.action != self.attempt.action && shards.default().is_open(earlier.action);
+            let may_go_on = is_open || began.elapsed() < PATIENCE;
+            let found = shards.partial_commit_among(&earlier.shards, earlier.action).await?;
+            if found.is_none() || !may_go_on {
+                return Ok(found);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
     }
 }
 
