@@ -27,6 +27,8 @@ on_every_database! {
     no_time_of_a_strategy_is_too_long,
 }
 
+on_every_database! { on_sqlite_only: an_effect_of_a_call_that_commits_alone_may_use_its_lease }
+
 fn locks() -> LockProvider {
     LockProvider::new(ProcessBackend::default(), "test")
 }
@@ -159,6 +161,31 @@ async fn a_call_that_runs_alone_does_not_wait_for_the_lease_of_its_own_queue(db:
     assert_eq!(added.unwrap_err().kind(), ErrorKind::Unique);
     assert_eq!(counted.unwrap(), (false, 1));
     assert_eq!(counts.runs(), 2);
+}
+
+async fn an_effect_of_a_call_that_commits_alone_may_use_its_lease(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let executor = executor_with(db, &locks()).await;
+    let hold = Duration::from_secs(600);
+    let lease = Pessimistic::default().hold(hold).wait(Duration::from_secs(20));
+    let leased = together().under_lease(lease);
+    let with_follower = {
+        let executor = executor.clone();
+        act(move |ctx| {
+            let executor = executor.clone();
+            async move {
+                let thing = ctx.get(id).await.unwrap();
+                ctx.plan().after_commit("follower", move |_| async move {
+                    in_queue(&executor, &touch(id)).contention(leased).await.map(drop)
+                });
+                Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+            }
+            .boxed()
+        })
+    };
+    in_queue(&executor, &with_follower).contention(leased).await.unwrap();
+    assert_eq!(executor.effect_failures(), 0);
+    assert_eq!(db.things().get(id).await.unwrap().version(), 3);
 }
 
 /// Waits until the lease on the key of the queue has ended.

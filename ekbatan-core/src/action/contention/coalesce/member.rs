@@ -300,9 +300,14 @@ impl CoalescedCall<'_> {
 
     /// An ordinary commit while the queue waits.
     async fn commit_with_guard(&mut self, guard: GroupGuard, planned: Planned) -> NextStep {
-        let lease = guard.take_unused_lease();
+        let mut lease = guard.take_unused_lease();
         let mut held = Some(guard);
-        let committed = commit(self.call.attempt(), planned, || drop(held.take())).await;
+        let release = || {
+            // The next call would only wait for the lease.
+            drop(lease.take());
+            drop(held.take());
+        };
+        let committed = commit(self.call.attempt(), planned, release).await;
         let step = match (committed, held) {
             // The same as a group of one member that is refused.
             (Err(ExecuteError::Stale { rows, attempts }), Some(guard))
