@@ -4,11 +4,11 @@ use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use ekbatan::repository::{Condition, PageRequest};
 use futures_util::{FutureExt, TryStreamExt};
-use support::TestDatabase;
 use support::things::{Thing, ThingState, quiet, thing, zone};
+use support::{PlainConnection, TestDatabase};
 
 use crate::acts::touch_after_reading;
-use crate::acts::{Act, Gate, Groups, a_thing, act, enqueued, hold, in_queue, touch};
+use crate::acts::{Act, Gate, Groups, Nothing, a_thing, act, enqueued, hold, in_queue, touch};
 
 on_every_database! {
     reads_by_id_see_the_changes_of_earlier_calls,
@@ -17,6 +17,14 @@ on_every_database! {
     a_condition_on_an_unchanged_table_does_not_wait,
     an_action_does_not_see_its_own_plan,
     a_call_that_read_the_changes_of_a_failed_group_runs_again,
+}
+
+// The test locks one row.
+support::test_matrix! {
+    #[tokio::test]
+    |dialect| &support::TestDatabase::start(&support::things::THINGS, dialect).await;
+    [postgres_rows = support::Dialect::Postgres]
+    [a_call_waits_for_what_a_task_of_its_action_has_sealed]
 }
 
 /// An action that returns the result of `ask` and changes nothing.
@@ -213,4 +221,51 @@ async fn a_call_that_read_the_changes_of_a_failed_group_runs_again(db: &TestData
     let (agree, last) = answered.unwrap();
     assert!(agree && last.small == 102 && last.version() == 4, "{last:?}");
     assert_eq!(second.runs(), 2);
+}
+
+/// The task reads while the call waits for its plan. An outsider has changed the row that the first
+/// call changes.
+async fn a_call_waits_for_what_a_task_of_its_action_has_sealed(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let target = db.things().add(quiet(thing("another"))).await.unwrap().id;
+    let executor = db.executor().await;
+    let (gate, sealing) = (Gate::closed(), Gate::closed());
+    let counting = sealing.clone();
+    let copy = act(move |ctx| {
+        let counting = counting.clone();
+        async move {
+            let things = ctx.repository::<Thing>();
+            let target = things.get(target).await.unwrap();
+            let seen = things.get(id).await.unwrap().small;
+            // One thread runs all tasks, so this one begins after the action has returned.
+            tokio::spawn(async move {
+                counting.open();
+                things.count().await
+            });
+            ctx.plan().enqueue(&touch(id), Nothing {}).in_turn("x");
+            Ok(ctx.plan().update(target.apply(|target| target.small = seen)))
+        }
+        .boxed()
+    });
+    let (holds, first) = (hold(&gate), touch(id));
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let first = enqueued(in_queue(&executor, &first)).await;
+    let copying = enqueued(in_queue(&executor, &copy)).await;
+    let mut outsider = PlainConnection::connect(&db.url).await;
+    let change = format!("UPDATE things SET small = 100, version = 2 WHERE id = '{id}'");
+    outsider.execute(&format!("BEGIN; {change}")).await;
+    gate.open();
+    let mut all = Box::pin(async { tokio::join!(holding, first, copying) });
+    tokio::select! {
+        biased;
+        _ = &mut all => panic!("the row is locked"),
+        () = sealing.pass() => {}
+    }
+    // The call has planned long before.
+    let early = tokio::time::timeout(std::time::Duration::from_millis(300), &mut all).await;
+    assert!(early.is_err(), "the row is locked");
+    outsider.execute("COMMIT").await;
+    let (held, first, copied) = all.await;
+    held.unwrap();
+    assert_eq!((first.unwrap().small, copied.unwrap().small), (101, 101));
 }

@@ -72,17 +72,17 @@ impl GroupGuard {
         self.0.clone()
     }
 
-    /// How the holder stands with the batches that it wants to commit.
-    pub(super) fn standing(&self, batches: &[ShardBatch]) -> Standing {
-        match &self.0.lock().state {
-            GroupState::Open(group) | GroupState::Sealed(group, _) => {
-                Standing::Holds(GroupView::new(group, batches))
-            }
+    /// How the holder stands with the batches that it wants to commit; `None` while sealed members
+    /// are being committed, whose rows it may have read.
+    pub(super) fn standing(&self, batches: &[ShardBatch]) -> Option<Standing> {
+        Some(match &self.0.lock().state {
+            GroupState::Open(group) => Standing::Holds(GroupView::new(group, batches)),
+            GroupState::Sealed(..) => return None,
             GroupState::Invalid(_) => Standing::Invalid,
             GroupState::Lost { relied } => Standing::Lost { relied: *relied },
             // Not reached: passing the group on consumes the guard.
             GroupState::PassedOn => Standing::Lost { relied: true },
-        }
+        })
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -139,13 +139,17 @@ impl GroupGuard {
         self.0.sealed().await;
     }
 
-    /// Adds the holder's call to the group and passes the guard on. Fails if the turn is lost.
+    /// Adds the holder's call to the group and passes the guard on. Fails if the turn is lost, or if
+    /// a repository of the holder has sealed the group.
     pub(super) fn join(
         self,
         member: Member<GroupGuard>,
         batch: Option<ShardBatch>,
         pending: Vec<PendingRow>,
     ) -> bool {
-        self.ask(|group| group.join(member, batch, pending)).is_some()
+        let mut turn = self.0.lock();
+        let GroupState::Open(group) = &mut turn.state else { return false };
+        group.calls.join(member, batch, pending);
+        true
     }
 }

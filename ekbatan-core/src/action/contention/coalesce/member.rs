@@ -177,7 +177,11 @@ impl CoalescedCall<'_> {
         }
         let performed = self.perform(&guard).await;
         let batches = performed.as_ref().map_or(&[][..], |planned| &planned.batches);
-        match (guard.standing(batches), performed) {
+        let standing = match self.standing(&guard, batches).await {
+            Ok(standing) => standing,
+            Err(passed) => return NextStep::Return(Err(passed.into())),
+        };
+        match (standing, performed) {
             (Standing::Lost { relied }, performed) => {
                 self.finish_late(guard, relied, performed).await
             }
@@ -258,6 +262,21 @@ impl CoalescedCall<'_> {
         self.call.plan(performed?).await
     }
 
+    /// How the call stands, once sealed members are committed or not. A task to which the action gave
+    /// a repository may seal them at any time.
+    async fn standing(
+        &mut self,
+        guard: &GroupGuard,
+        batches: &[ShardBatch],
+    ) -> Result<Standing, DeadlinePassed> {
+        loop {
+            if let Some(standing) = guard.standing(batches) {
+                return Ok(standing);
+            }
+            self.call.attempt().deadline.bound(guard.sealed()).await?;
+        }
+    }
+
     async fn commit_or_join(
         &mut self,
         guard: GroupGuard,
@@ -266,15 +285,13 @@ impl CoalescedCall<'_> {
     ) -> NextStep {
         if !(group.is_empty || (group.may_join && group.has_room)) {
             guard.seal();
-            if let Err(passed) = self.call.attempt().deadline.bound(guard.sealed()).await {
-                return NextStep::Return(Err(passed.into()));
-            }
-            group = match guard.standing(&planned.batches) {
-                Standing::Holds(group) => group,
-                Standing::Invalid => return self.queue_again(guard),
-                Standing::Lost { relied } => {
+            group = match self.standing(&guard, &planned.batches).await {
+                Ok(Standing::Holds(group)) => group,
+                Ok(Standing::Invalid) => return self.queue_again(guard),
+                Ok(Standing::Lost { relied }) => {
                     return self.finish_late(guard, relied, Ok(planned)).await;
                 }
+                Err(passed) => return NextStep::Return(Err(passed.into())),
             };
         }
         let by_itself = if planned.batches.is_empty() {
