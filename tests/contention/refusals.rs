@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
 
-use crate::acts::{Gate, Groups, Refused, a_thing, act, enqueued, event_versions, hold, in_queue};
-use crate::acts::{touch, touch_after_reading};
+use crate::acts::{Act, Gate, Groups, Nothing, Refused, a_thing, act, enqueued, event_versions};
+use crate::acts::{hold, in_queue, touch, touch_after_reading};
 
 on_every_database! {
     a_call_that_refuses_leaves_the_group_and_the_others_commit,
@@ -20,6 +20,8 @@ on_every_database! {
     a_call_that_reads_around_the_group_commits_alone,
     a_refusal_is_retried_by_its_own_policy,
 }
+
+on_every_database! { on_sqlite_only: calls_that_enqueue_in_turn_refuse_no_group }
 
 async fn a_call_that_refuses_leaves_the_group_and_the_others_commit(db: &TestDatabase) {
     let id = a_thing(db).await.id;
@@ -141,15 +143,17 @@ async fn a_call_that_reads_around_the_group_commits_alone(db: &TestDatabase) {
     let (holds, first, last) = (hold(&gate), touch(id), touch(id));
     let holding = enqueued(in_queue(&executor, &holds)).await;
     let first = enqueued(in_queue(&executor, &first)).await;
-    let around = enqueued(in_queue(&executor, &around)).await;
-    let last = enqueued(in_queue(&executor, &last)).await;
+    let around_it = enqueued(in_queue(&executor, &around)).await;
+    let last_one = enqueued(in_queue(&executor, &last)).await;
     gate.open();
-    let (_, first, around, last) = tokio::join!(holding, first, around, last);
+    let (_, first, around_it, last_one) = tokio::join!(holding, first, around_it, last_one);
     first.unwrap();
     // After the first call is committed, the read around the group sees the latest version.
-    let around = around.unwrap();
-    assert_eq!((around.small, last.unwrap().small), (44, 45));
+    let around_it = around_it.unwrap();
+    assert_eq!((around_it.small, last_one.unwrap().small), (44, 45));
     assert_eq!(db.things().get(id).await.unwrap().version(), 4);
+    // What is known to be stale takes nobody down.
+    assert_eq!((around.runs(), last.runs()), (2, 1));
 }
 
 async fn a_refusal_is_retried_by_its_own_policy(db: &TestDatabase) {
@@ -171,4 +175,33 @@ async fn a_refusal_is_retried_by_its_own_policy(db: &TestDatabase) {
         in_queue(&executor, &refuse_once).retry(policy).retry_if(|error| error.0 == "not yet");
     assert_eq!(call.await.unwrap().version(), 2);
     assert_eq!(refuse_once.runs(), 2);
+}
+
+/// Each of them changes the row of one key, which it does not read through the group.
+async fn calls_that_enqueue_in_turn_refuse_no_group(db: &TestDatabase) {
+    let (groups, _counting) = Groups::count();
+    let id = a_thing(db).await.id;
+    let executor = db.executor().await;
+    let gate = Gate::closed();
+    let enqueues = || {
+        act(move |ctx| {
+            async move {
+                ctx.plan().enqueue(&touch(id), Nothing {}).in_turn("x");
+                Ok(())
+            }
+            .boxed()
+        })
+    };
+    let (holds, acts) = (hold(&gate), [enqueues(), enqueues(), enqueues()]);
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let mut calls = Vec::new();
+    for act in &acts {
+        calls.push(enqueued(in_queue(&executor, act)).await);
+    }
+    gate.open();
+    let (_, answers) = tokio::join!(holding, join_all(calls));
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    // The last one has no waiter behind it, and commits alone.
+    assert_eq!(groups.sizes(), [1, 1]);
+    assert_eq!(acts.each_ref().map(Act::runs), [1, 2, 2]);
 }

@@ -97,6 +97,20 @@ impl GroupBatch {
         changes_follow && part.batch.expected.iter().all(has_expected)
     }
 
+    /// Whether the commit of the group makes the batch of another call stale.
+    pub(super) fn outdates(&self, part: &ShardBatch) -> bool {
+        let here = self.database.as_ref();
+        let differs = |key: RowKey, version: i64| {
+            self.versions.get(&key).is_some_and(|left| *left != Some(version))
+        };
+        let changes_before = |row: &RowChange| {
+            row.kind != ChangeKind::Insert && differs(key(row), row.expected_version())
+        };
+        here.is_some_and(|database| database.shard == part.database.shard)
+            && (part.batch.changes.iter().any(changes_before)
+                || part.batch.expected.iter().any(|row| differs(expected_key(row), row.version)))
+    }
+
     /// Adds the batch of the member at this position.
     pub(super) fn join(&mut self, member: usize, part: ShardBatch) {
         let ShardBatch { database, batch, births } = part;

@@ -31,6 +31,8 @@ pub(super) struct GroupView {
     pub(super) is_empty: bool,
     /// Whether the batch can be committed together with those of the members.
     pub(super) may_join: bool,
+    /// Whether the holder's batch is stale once the members are committed.
+    pub(super) is_outdated: bool,
     /// Whether the batch is within the group's bounds. An empty group takes any batch.
     pub(super) has_room: bool,
     /// Whether the holder's result is valid only if the present members commit.
@@ -54,6 +56,7 @@ impl GroupView {
         Self {
             is_empty,
             may_join,
+            is_outdated: !may_join && batches.iter().any(|batch| calls.batch.outdates(batch)),
             has_room,
             relies_on_members: calls.relied && !is_empty,
             has_waiters: group.has_waiters(),

@@ -286,6 +286,10 @@ impl CoalescedCall<'_> {
         if !(group.is_empty || (group.may_join && group.has_room)) {
             guard.seal();
             group = match self.standing(&guard, &planned.batches).await {
+                // The rows that it changes or expects are those before the members' commit.
+                Ok(Standing::Holds(_)) if group.is_outdated => {
+                    return NextStep::RunAgain(guard.renew(self.options.turn), self.mode);
+                }
                 Ok(Standing::Holds(group)) => group,
                 Ok(Standing::Invalid) => return self.queue_again(guard),
                 Ok(Standing::Lost { relied }) => {
