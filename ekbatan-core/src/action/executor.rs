@@ -52,7 +52,8 @@ impl ActionExecutor {
 
     /// Returns whether an execution committed.
     ///
-    /// While a lane of this process still works on it, this waits. For an execution that is
+    /// While this process still works on it, this waits: also for a call that is kept but not polled,
+    /// so drop that call, or poll it meanwhile. For an execution that is
     /// still running in another process, `NotCommitted` can change later. A shard that cannot
     /// be reached is an error only if the other shards do not decide the result.
     pub async fn outcome(&self, action: ActionId) -> Result<Outcome, DbError> {
