@@ -1,15 +1,18 @@
 //! Lanes that die with their runtime while their commits are on the way.
 
 use std::future::IntoFuture;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
 use support::wallet::{Deposit, DepositMoney};
 use support::{Dialect, PlainConnection, ScratchDatabase};
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
 
 use crate::bounded;
-use crate::ledger::proxied;
+use crate::ledger::{Ledger, proxied};
 use crate::other_sessions::{Gate, Observer, lock_wallet};
 use crate::runtimes::{connected_elsewhere, end};
 
@@ -17,6 +20,13 @@ on_every_database! {
     only postgres and mysql and mariadb:
     a_commit_in_flight_when_its_lane_dies_is_settled,
     an_outcome_is_asked_on_after_the_runtime_has_ended,
+}
+
+support::test_matrix! {
+    #[tokio::test]
+    |dialect| dialect;
+    [on_postgres_only = support::Dialect::Postgres]
+    [a_panic_ends_a_runtime_that_has_commits_on_the_way]
 }
 
 /// The lane waits for a locked row when its runtime ends. The lane that replaces it ends the old
@@ -70,4 +80,28 @@ async fn an_outcome_is_asked_on_after_the_runtime_has_ended(dialect: Dialect) {
     let outcome = bounded("the outcome", asking).await.unwrap();
     gate.open().await;
     ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
+}
+
+/// The lanes live on the thread that panics, as in most tests. Each lane that is started in place of
+/// another one is dropped at once.
+async fn a_panic_ends_a_runtime_that_has_commits_on_the_way(dialect: Dialect) {
+    let scratch = ScratchDatabase::create(dialect).await;
+    let (config, url) = (scratch.config(), scratch.url.clone());
+    let panicking = move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let ledger = Arc::new(Ledger::with_config(config).await);
+            let id = ledger.open_wallets(1).await[0];
+            let mut observer = Observer::connect(&url).await;
+            let mut holder = PlainConnection::connect(&url).await;
+            holder.execute("BEGIN").await;
+            lock_wallet(&mut holder, id).await;
+            let calling = ledger.clone();
+            tokio::spawn(async move { calling.deposit(id).await });
+            observer.wait_for_blocked().await;
+            panic!("on purpose");
+        })
+    };
+    let ended = bounded("a panic", spawn_blocking(panicking)).await;
+    assert!(ended.is_err_and(|error| error.is_panic()));
 }

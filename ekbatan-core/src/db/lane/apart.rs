@@ -224,6 +224,8 @@ impl Lane {
     }
 
     async fn commit_apart(self: Arc<Self>, in_flight: InFlight, guard: TaskGuard) {
+        let mut guard = guard;
+        guard.begin();
         // Dropped before the guard, however far this task comes.
         let mut in_flight = in_flight;
         // Long enough for one commit before it that is slow. If all commits are slow, they must not pile up

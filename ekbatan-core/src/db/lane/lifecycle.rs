@@ -21,13 +21,20 @@ pub(super) struct TaskGuard {
     lane: Arc<Lane>,
     kind: TaskKind,
     runtime: runtime::Id,
+    /// Whether the task has run. One that has not cannot have panicked.
+    began: bool,
     finished: bool,
 }
 
 impl TaskGuard {
     /// The task must have been counted.
     fn new(lane: Arc<Lane>, kind: TaskKind, runtime: &Handle) -> Self {
-        Self { lane, kind, runtime: runtime.id(), finished: false }
+        Self { lane, kind, runtime: runtime.id(), began: false, finished: false }
+    }
+
+    /// The task runs.
+    pub(super) fn begin(&mut self) {
+        self.began = true;
     }
 
     /// The task ends because its work is done.
@@ -41,7 +48,8 @@ impl Drop for TaskGuard {
         let mut state = self.lane.queue.state();
         state.tasks.ended(self.kind);
         let died = !self.finished;
-        if died && !std::thread::panicking() {
+        let panicked = self.began && std::thread::panicking();
+        if died && !panicked {
             state.tasks.runtime_ended(self.runtime);
         }
         let next_runtime = if died { runtime_of_a_caller(&state) } else { None };
@@ -81,7 +89,8 @@ impl Lane {
     }
 
     /// Commits what is queued, until the queue is closed.
-    async fn run(self: Arc<Self>, guard: TaskGuard) {
+    async fn run(self: Arc<Self>, mut guard: TaskGuard) {
+        guard.begin();
         let mut connection = None;
         while let Some(taken) = self.queue.next(self.fold_limit, MAX_ROWS).await {
             let in_flight = InFlight::new(self.queue.clone(), taken);
