@@ -6,7 +6,7 @@ use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::domain::{New, PayloadError};
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use support::things::{THINGS, Thing, ThingState, Zone, quiet, thing};
 use support::{Dialect, TestDatabase};
 
@@ -33,6 +33,7 @@ on_every_database! {
     on_sqlite_only:
     two_models_with_one_event_name_are_refused,
     params_must_be_an_object,
+    params_for_later_must_be_readable,
     an_event_must_be_an_object,
 }
 
@@ -283,6 +284,29 @@ async fn params_must_be_an_object(db: &TestDatabase) {
     no_object(executor.execute(&scalar, 7).await, scalar.runs());
     let list = Stage::with_params(|_: &mut ActionContext<'_>, _: &Vec<i64>| Ok(()));
     no_object(executor.execute(&list, vec![7]).await, list.runs());
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Weight {
+    grams: f64,
+}
+
+/// JSON has no NaN, so a node could not read the parameters. A call that runs at once does not read them.
+async fn params_for_later_must_be_readable(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let weigh = Stage::with_params(|_: &mut ActionContext<'_>, _: &Weight| Ok(()));
+    let nan = || Weight { grams: f64::NAN };
+    let later = |ctx: &mut ActionContext<'_>| {
+        ctx.plan().enqueue(&weigh, nan());
+        Ok(())
+    };
+    match run(&executor, later).await.unwrap_err() {
+        ExecuteError::Plan(PlanError::Payload(error @ PayloadError::Serialize { .. })) => {
+            assert!(error.to_string().contains("could not be read back"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    executor.execute(&weigh, nan()).await.unwrap();
 }
 
 async fn an_event_must_be_an_object(db: &TestDatabase) {

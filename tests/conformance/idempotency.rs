@@ -10,7 +10,7 @@ use support::TestDatabase;
 use support::things::{THINGS, Thing, as_stored, quiet, thing};
 use tokio::sync::Barrier;
 
-use crate::actions::{Number, Refused, Stage};
+use crate::actions::{Nothing, Number, Refused, Stage, stage};
 
 on_every_database! {
     a_repeated_call_returns_the_stored_output_without_running,
@@ -27,6 +27,11 @@ on_every_database! {
     a_failed_call_leaves_its_key_unused,
     a_call_that_changes_nothing_stores_its_output,
     a_key_has_1_to_255_bytes,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    an_output_that_could_not_be_read_back_is_refused,
 }
 
 type AddNumbered = fn(&mut ActionContext<'_>, &Number) -> Result<Stored<Thing>, Refused>;
@@ -304,4 +309,21 @@ async fn a_key_has_1_to_255_bytes(db: &TestDatabase) {
     let call = || executor.execute(&action, Number { number: 1 }).idempotency_key(longest.clone());
     assert_eq!(call().await.unwrap(), call().await.unwrap());
     assert_eq!(action.runs(), 1);
+}
+
+/// JSON has no NaN: a repeated call could not answer it.
+async fn an_output_that_could_not_be_read_back_is_refused(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = stage(|ctx| {
+        ctx.plan().add(quiet(thing("a")));
+        Ok(f64::NAN)
+    });
+    match executor.execute(&action, Nothing {}).idempotency_key("k").await.unwrap_err() {
+        ExecuteError::Plan(PlanError::Output(error)) => {
+            assert!(error.to_string().contains("could not be read back"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(db.count("things").await, 0);
+    assert!(executor.execute(&action, Nothing {}).await.unwrap().is_nan());
 }

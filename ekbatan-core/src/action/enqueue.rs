@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Datelike, Utc};
 
-use super::params::params_of;
+use super::params::stored_params;
 use super::{Action, ActionPlan, PlanError};
 use crate::outbox::{CallRecord, EnqueueStep, Priority};
 
@@ -49,8 +49,8 @@ impl ActionPlan {
     pub fn enqueue<A: Action>(&mut self, action: &A, params: A::Params) -> EnqueuedCall<'_> {
         // The action says which one is meant; the node has its own.
         let _ = action;
-        let params = match params_of::<A>(&params) {
-            Ok(params) => params.to_string(),
+        let params = match stored_params::<A>(&params) {
+            Ok(params) => params,
             Err(error) => {
                 self.fail(error);
                 String::new()

@@ -56,8 +56,9 @@ pub enum PlanError {
         /// The time.
         due: String,
     },
-    /// The output does not serialize, so it cannot be stored under the idempotency key.
-    #[error("the output does not serialize, so it cannot be stored under the idempotency key: {0}")]
+    /// The output does not serialize, or could not be read back, so it cannot be stored under the
+    /// idempotency key.
+    #[error("the output cannot be stored under the idempotency key: {0}")]
     Output(serde_json::Error),
     /// The idempotency key is empty or too long.
     #[error("the idempotency key `{0}` has {1} bytes; use 1 to 255 bytes")]

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::json_text::depth;
+use super::json_text::{depth, readable_json};
 use super::{Value, ValueType};
 use crate::clock::to_micros;
 
@@ -206,7 +206,7 @@ impl Field for serde_json::Value {
     const TYPE: ValueType = ValueType::Json;
 
     fn to_value(&self) -> Result<Value, FieldError> {
-        readable(self.to_string())
+        shallow(self.to_string())
     }
 
     fn from_value(value: Value) -> Result<Self, FieldError> {
@@ -251,17 +251,18 @@ impl<T: Serialize + DeserializeOwned + Send + Sync> Field for Json<T> {
     }
 }
 
-impl<T: Serialize> Json<T> {
+impl<T: Serialize + DeserializeOwned> Json<T> {
     /// The JSON of a reference. A `#[column(json)]` field is stored through this, without a clone.
+    /// Fails if it could not be read back, such as a NaN.
     pub fn encode(value: &T) -> Result<Value, FieldError> {
-        serde_json::to_string(value)
+        readable_json(value)
             .map_err(|e| FieldError::new(format!("does not serialize to JSON: {e}")))
-            .and_then(readable)
+            .and_then(shallow)
     }
 }
 
 /// Rejects JSON that is nested too deeply to be read back.
-fn readable(text: String) -> Result<Value, FieldError> {
+fn shallow(text: String) -> Result<Value, FieldError> {
     let depth = depth(&text);
     if depth > MAX_DEPTH {
         return Err(FieldError::new(format!(
@@ -320,6 +321,21 @@ mod tests {
         assert_eq!(serde_json::Value::from_value(deepest.to_value().unwrap()), Ok(deepest));
         assert!(nested(128).to_value().unwrap_err().reason.contains("128 deep"));
         assert!(Json(nested(128)).to_value().is_err());
+    }
+
+    #[test]
+    fn json_without_its_numbers_is_refused() {
+        let refused = |value: Result<Value, FieldError>| value.unwrap_err().reason;
+        let reason = refused(Json(vec![1.0, f64::NAN]).to_value());
+        assert!(reason.contains("could not be read back") && reason.contains("NaN"), "{reason}");
+        refused(Json((1, f32::NEG_INFINITY)).to_value());
+        for value in [Some(1.5), Some(f64::NAN), None] {
+            let stored = Json(vec![value]).to_value().unwrap();
+            let expected = value.filter(|value| !value.is_nan());
+            assert_eq!(Json::from_value(stored), Ok(Json(vec![expected])));
+        }
+        assert!(Json(vec!["null".to_owned()]).to_value().is_ok());
+        assert!(Json(()).to_value().is_ok());
     }
 
     #[test]

@@ -1,4 +1,30 @@
-//! Properties of a valid JSON text, found without parsing it.
+//! Properties of a valid JSON text, found without parsing it if possible.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::ser::Error as _;
+
+/// The JSON of a value. Fails if it could not be read back.
+pub(crate) fn readable_json<T: Serialize + DeserializeOwned>(
+    value: &T,
+) -> Result<String, serde_json::Error> {
+    let text = serde_json::to_string(value)?;
+    reads_back::<T>(&text)?;
+    Ok(text)
+}
+
+/// Fails if the text, which serde_json wrote, cannot be read back. serde_json writes NaN and infinity as
+/// null, so only a text with a null has to be read.
+pub(crate) fn reads_back<T: DeserializeOwned>(text: &str) -> Result<(), serde_json::Error> {
+    if !text.contains("null") {
+        return Ok(());
+    }
+    serde_json::from_str::<T>(text).map(drop).map_err(|error| {
+        serde_json::Error::custom(format!(
+            "it could not be read back: {error}; JSON has no NaN and no infinity"
+        ))
+    })
+}
 
 /// The nesting depth of arrays and objects.
 pub(crate) fn depth(text: &str) -> usize {
