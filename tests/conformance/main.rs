@@ -47,4 +47,5 @@ mod transactions_servers;
 mod transactions_sqlite;
 mod types_mysql;
 mod types_postgres;
+mod types_sqlite;
 mod views;

@@ -64,7 +64,7 @@ pub(crate) use migration::{applied, migrate, migration_states};
 pub(crate) use open_transactions::outside_transaction;
 pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection, Use};
-pub(crate) use query::{Arg, Query, Rows};
+pub(crate) use query::{Arg, Columns, Query, Rows};
 pub use raw::{RawConnection, TransactionConnection};
 pub(crate) use read_fold::FoldedReads;
 pub(crate) use rules::{Rule, Rules};

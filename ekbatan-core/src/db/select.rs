@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use super::{Arg, Query, Syntax, TableInfo};
+use super::{Arg, Columns, Query, Syntax, TableInfo};
 use crate::domain::{Value, ValueType};
 
 impl TableInfo {
@@ -45,7 +45,7 @@ impl TableInfo {
         let text = || self.select(syntax, &self.id_is_first(syntax), "").into();
         let sql = self.by_id.get_or_init(text).clone();
         let args = vec![Arg::One(ValueType::Uuid, Value::Uuid(id))];
-        Query { sql, args, columns: self.table.columns.into() }
+        Query { sql, args, columns: Columns::of(self.table) }
     }
 
     /// The read of several rows by their ids.
@@ -57,6 +57,6 @@ impl TableInfo {
         let sql = self.by_ids.get_or_init(|| self.select(syntax, &in_list(), "").into()).clone();
         let ids = ids.iter().copied().map(Value::Uuid).collect();
         let args = vec![Arg::Many(ValueType::Uuid, ids)];
-        Query { sql, args, columns: self.table.columns.into() }
+        Query { sql, args, columns: Columns::of(self.table) }
     }
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::page_keys::PageKeys;
 use super::{Condition, PageRequest, ReadError};
 use crate::db::{
-    Arg, CommitToken, Database, Query, Route, Syntax, TableError, TableInfo, Transaction,
+    Arg, Columns, CommitToken, Database, Query, Route, Syntax, TableError, TableInfo, Transaction,
 };
 use crate::domain::{
     ColumnDef, Dates, Entity, FieldError, RowReader, ShardIdentifier, Stored, Value, ValueType,
@@ -70,7 +70,7 @@ impl<T: Entity> Source<T> {
         let info = self.table().await?;
         let (filter, args) = self.render(&info, condition)?;
         let sql = info.select(self.syntax(), &filter, tail).into();
-        let rows = self.fetch(Query { sql, args, columns: info.table.columns.into() }).await?;
+        let rows = self.fetch(Query { sql, args, columns: Columns::of(info.table) }).await?;
         rows.into_iter().map(stored).collect()
     }
 
@@ -112,7 +112,7 @@ impl<T: Entity> Source<T> {
         }
         let tail = format!(" ORDER BY {} LIMIT {}", keys.order(), request.size);
         let sql = info.select(syntax, &filter, &tail).into();
-        let query = Query { sql, args, columns: info.table.columns.into() };
+        let query = Query { sql, args, columns: Columns::of(info.table) };
         let is_plain = self.within.is_none() && self.after.is_none() && self.fencing.is_none();
         if request.by_index && is_plain && self.route == Route::Primary {
             return Ok(self.database.look(&query, self.holder).await?);

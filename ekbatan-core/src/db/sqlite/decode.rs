@@ -1,6 +1,6 @@
 //! Converts values to and from SQLite's storage classes.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
 use chrono::{DateTime, Datelike, NaiveDate, SecondsFormat, Utc};
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::error::classify;
 use super::statement::MAX_PARAMETERS;
 use super::syntax::float_list;
-use crate::db::{Arg, ColumnInfo, DbError, DbErrorKind, Query};
+use crate::db::{Arg, ColumnInfo, Columns, DbError, DbErrorKind, Query};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// The values of a row, or the arguments of a statement, in SQLite's storage classes.
@@ -25,12 +25,19 @@ fn timestamp(value: &DateTime<Utc>) -> Result<String, DbError> {
     Ok(value.to_rfc3339_opts(SecondsFormat::Micros, true))
 }
 
+/// Whether a text that was read as a timestamp is the one that [`timestamp`] returns.
+fn is_sortable(text: &str) -> bool {
+    text.len() == "2026-01-31T12:00:00.000000Z".len()
+        && text.ends_with('Z')
+        && text.as_bytes().get(10) == Some(&b'T')
+}
+
 fn date(value: &NaiveDate) -> Result<String, DbError> {
     in_order(value.year(), value)?;
     Ok(value.to_string())
 }
 
-fn in_order(year: i32, value: &impl std::fmt::Display) -> Result<(), DbError> {
+fn in_order(year: i32, value: &impl Display) -> Result<(), DbError> {
     if (0..=9999).contains(&year) {
         return Ok(());
     }
@@ -152,17 +159,18 @@ fn element(value: &Value) -> Result<serde_json::Value, DbError> {
 }
 
 /// Decodes a row's values as the types of `columns`.
-pub(super) fn decode(row: &SqliteRow, columns: &[ColumnDef]) -> Result<Vec<Value>, DbError> {
+pub(super) fn decode(row: &SqliteRow, columns: &Columns) -> Result<Vec<Value>, DbError> {
     let cells = (0..columns.len()).map(|at| cell(row, at)).collect::<Result<_, _>>()?;
     decode_cells(cells, columns)
 }
 
 /// Like [`decode`].
-pub(super) fn decode_cells(cells: Cells, columns: &[ColumnDef]) -> Result<Vec<Value>, DbError> {
+pub(super) fn decode_cells(cells: Cells, columns: &Columns) -> Result<Vec<Value>, DbError> {
     let value = |(cell, column): (SqlValue, &ColumnDef)| {
-        value(cell, column.ty).map_err(|reason| DbError::misfit(column.name, reason))
+        value(cell, column.ty, columns.is_exact)
+            .map_err(|reason| DbError::misfit(column.name, reason))
     };
-    cells.into_iter().zip(columns).map(value).collect()
+    cells.into_iter().zip(columns.iter()).map(value).collect()
 }
 
 /// A value of a row of sqlx.
@@ -190,7 +198,16 @@ fn class(cell: &SqlValue) -> &'static str {
     }
 }
 
-fn value(cell: SqlValue, ty: ValueType) -> Result<Value, String> {
+/// The problem of a text that is compared in another spelling.
+fn misspelt(stored: &str, canonical: impl Display) -> String {
+    format!(
+        "`{stored}` has to be written `{canonical}`, because SQLite compares the text; update the rows that have another spelling"
+    )
+}
+
+/// With `is_exact`, a text must have the spelling in which it is compared. Otherwise its row would not
+/// be found by its id, and pages would lose or repeat it.
+fn value(cell: SqlValue, ty: ValueType, is_exact: bool) -> Result<Value, String> {
     Ok(match (ty, cell) {
         (_, SqlValue::Null) => Value::Null,
         (ValueType::Bool, SqlValue::Integer(v)) => Value::Bool(v != 0),
@@ -202,20 +219,32 @@ fn value(cell: SqlValue, ty: ValueType) -> Result<Value, String> {
         (ValueType::Text, SqlValue::Text(v)) => Value::Text(v),
         (ValueType::Json, SqlValue::Text(v)) => Value::Json(v),
         (ValueType::Uuid, SqlValue::Text(v)) => {
-            Value::Uuid(v.parse::<Uuid>().map_err(|e| format!("`{v}` is no UUID: {e}"))?)
+            let uuid = v.parse::<Uuid>().map_err(|e| format!("`{v}` is no UUID: {e}"))?;
+            if is_exact && v != *uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) {
+                return Err(misspelt(&v, uuid));
+            }
+            Value::Uuid(uuid)
         }
         (ValueType::Decimal, SqlValue::Text(v)) => Value::Decimal(
             Decimal::from_str_exact(&v)
                 .map_err(|e| format!("`{v}` is no decimal that fits: {e}"))?,
         ),
         (ValueType::Date, SqlValue::Text(v)) => {
-            Value::Date(v.parse().map_err(|e| format!("`{v}` is no date: {e}"))?)
+            let day: NaiveDate = v.parse().map_err(|e| format!("`{v}` is no date: {e}"))?;
+            if is_exact && v != day.to_string() {
+                return Err(misspelt(&v, day));
+            }
+            Value::Date(day)
         }
         (ValueType::Timestamp, SqlValue::Text(v)) => {
             let parsed = DateTime::parse_from_rfc3339(&v).map_err(|e| {
                 format!("`{v}` is no timestamp such as 2026-01-31T12:00:00.000000Z: {e}")
             })?;
-            Value::Timestamp(parsed.to_utc())
+            let parsed = parsed.to_utc();
+            if is_exact && !is_sortable(&v) {
+                return Err(misspelt(&v, timestamp(&parsed).map_err(|e| e.to_string())?));
+            }
+            Value::Timestamp(parsed)
         }
         (ty, cell) => {
             let expected = match ty {

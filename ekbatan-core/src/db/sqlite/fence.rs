@@ -77,7 +77,7 @@ impl SqliteConnection {
         if rows.first().is_none_or(|row| row.column(0).name() != RAISED) {
             return Ok(None);
         }
-        let columns = read.map(|query| &*query.columns).unwrap_or_default();
+        let columns = &read.unwrap_or(&alone).columns;
         rows.drain(1..).map(|row| decode(&row, columns)).collect::<Result<_, _>>().map(Some)
     }
 }
