@@ -105,12 +105,14 @@ impl Sorting {
     }
 }
 
-/// Compares two values of one type. Null comes first.
+/// Compares two values of one type. Null comes first. A NaN is greater than all numbers and equal to
+/// every NaN, as in PostgreSQL; other databases store none.
 fn compare(a: &Value, b: &Value) -> Ordering {
+    let by_nan = |a: &f64, b: &f64| a.is_nan().cmp(&b.is_nan());
     match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
         (Value::Int(a), Value::Int(b)) => a.cmp(b),
-        (Value::Float(a), Value::Float(b)) => a.partial_cmp(b).unwrap_or_else(|| a.total_cmp(b)),
+        (Value::Float(a), Value::Float(b)) => a.partial_cmp(b).unwrap_or_else(|| by_nan(a, b)),
         (Value::Text(a), Value::Text(b)) | (Value::Json(a), Value::Json(b)) => a.cmp(b),
         (Value::Bytes(a), Value::Bytes(b)) => a.cmp(b),
         (Value::Uuid(a), Value::Uuid(b)) => a.cmp(b),
@@ -118,5 +120,21 @@ fn compare(a: &Value, b: &Value) -> Ordering {
         (Value::Date(a), Value::Date(b)) => a.cmp(b),
         (Value::Timestamp(a), Value::Timestamp(b)) => a.cmp(b),
         (a, b) => b.is_null().cmp(&a.is_null()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nan_of_any_sign_is_greatest_and_equal_to_every_nan() {
+        let compare = |a, b| compare(&Value::Float(a), &Value::Float(b));
+        for nan in [f64::NAN, -f64::NAN] {
+            assert_eq!(compare(nan, f64::INFINITY), Ordering::Greater);
+            assert_eq!(compare(f64::NEG_INFINITY, nan), Ordering::Less);
+            assert_eq!(compare(nan, f64::NAN), Ordering::Equal);
+        }
+        assert_eq!(compare(-0.0, 0.0), Ordering::Equal);
     }
 }
