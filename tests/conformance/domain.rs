@@ -29,6 +29,7 @@ on_every_database! {
     the_plan_lists_staged_changes_and_events,
     stored_values_differ_by_each_field,
     a_stored_value_that_no_row_can_be_is_not_deserialized,
+    a_row_of_the_last_version_cannot_be_changed,
 }
 
 async fn dates_have_microseconds_and_start_equal(db: &TestDatabase) {
@@ -239,6 +240,7 @@ async fn a_stored_value_that_no_row_can_be_is_not_deserialized(db: &TestDatabase
     for (fields, expected) in [
         (json!({ "version": 0 }), "no stored `Thing` has the version 0; versions start at 1"),
         (json!({ "version": -3 }), "no stored `Thing` has the version -3"),
+        (json!({ "version": i64::MAX }), "no stored `Thing` has the version 9223372036854775807"),
         (json!({ "version": null }), "missing field `version`"),
         (json!({ "created_date": null }), "missing field `created_date`"),
         (json!({ "updated_date": null }), "missing field `updated_date`"),
@@ -266,4 +268,18 @@ async fn a_stored_value_that_no_row_can_be_is_not_deserialized(db: &TestDatabase
     let json = serde_json::to_value(&zone).unwrap();
     assert_eq!(json, json!({ "value": &*zone, "version": 1 }));
     assert_eq!(serde_json::from_value::<Stored<Zone>>(json).unwrap(), zone);
+}
+
+async fn a_row_of_the_last_version_cannot_be_changed(db: &TestDatabase) {
+    db.things().add(quiet(thing("a"))).await.unwrap();
+    db.execute(&format!("UPDATE things SET version = {}", i64::MAX)).await;
+    let last = db.things().find_all().await.unwrap().remove(0);
+    let changed = || last.clone().apply(|thing| thing.small = 8);
+    let error = run(&db.executor().await, |ctx| Ok(ctx.plan().update(changed()))).await;
+    match error.unwrap_err() {
+        ExecuteError::Plan(PlanError::Field { source, .. }) => assert_eq!(source.column, "version"),
+        other => panic!("{other:?}"),
+    }
+    let error = db.things().update(changed()).await.unwrap_err();
+    assert!(error.to_string().contains("`version`"), "{error}");
 }

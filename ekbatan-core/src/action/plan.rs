@@ -90,7 +90,7 @@ impl ActionPlan {
         let changed = changed.into_changed();
         let fallback = Stored {
             value: changed.value.clone(),
-            version: changed.version + 1,
+            version: changed.version.saturating_add(1),
             dates: changed.dates,
         };
         let staged = stage_changed(changed, self.now);

@@ -66,8 +66,16 @@ pub(crate) fn stage_changed<T: Entity>(changed: Changed<T>, now: DateTime<Utc>) 
         return Err(StageError::IdChanged { model: T::TABLE.model, id: changed.id.uuid() });
     }
     let dates = changed.dates.map(|dates| Dates { updated: to_micros(now), ..dates });
+    let Some(next) = changed.version.checked_add(1) else {
+        return Err(StageError::Field {
+            model: T::TABLE.model,
+            id: changed.id.uuid(),
+            source: FieldError::new("it is the largest integer, so the row cannot be changed")
+                .at("version"),
+        });
+    };
     let (staged, stored) =
-        stage::<T>(changed.value, ChangeKind::Update, changed.version, changed.version + 1, dates)?;
+        stage::<T>(changed.value, ChangeKind::Update, changed.version, next, dates)?;
     Ok((staged, stored, changed.events))
 }
 

@@ -1,6 +1,6 @@
 //! Deserializes a [`Stored`], and rejects what no row can be.
 //!
-//! Invariant: the version is at least 1, and a model has both dates, in microseconds.
+//! Invariant: the version is at least 1 and has a next one, and a model has both dates, in microseconds.
 
 use chrono::{DateTime, Datelike, Timelike, Utc};
 use serde::de::Error;
@@ -22,9 +22,9 @@ impl<'de, T: Entity + Deserialize<'de>> Deserialize<'de> for Stored<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parts = Parts::<T>::deserialize(deserializer)?;
         let version = match (T::TABLE.version, parts.version) {
-            (Some(_), version) if version < 1 => {
+            (Some(_), version) if !(1..i64::MAX).contains(&version) => {
                 return Err(D::Error::custom(format!(
-                    "no stored `{}` has the version {version}; versions start at 1",
+                    "no stored `{}` has the version {version}; versions start at 1 and never reach the largest integer",
                     T::TABLE.model
                 )));
             }
