@@ -32,6 +32,7 @@ on_every_database! {
 on_every_database! {
     on_sqlite_only:
     two_models_with_one_event_name_are_refused,
+    two_models_of_one_table_need_one_name,
     params_must_be_an_object,
     params_for_later_must_be_readable,
     an_event_must_be_an_object,
@@ -237,6 +238,23 @@ async fn two_models_of_one_table_are_checked_separately(db: &TestDatabase) {
     db.databases.check::<support::things::Zone>().await.unwrap();
     let error = db.databases.check::<Misfit>().await.unwrap_err();
     assert!(error.schema().is_some(), "{error}");
+}
+
+/// The columns of a zone under another name.
+#[derive(Debug, Clone, Entity)]
+#[entity(table = "zones", name = "Area")]
+struct Area {
+    id: Id<Area>,
+    name: String,
+    state: ThingState,
+}
+
+async fn two_models_of_one_table_need_one_name(db: &TestDatabase) {
+    db.databases.check::<Zone>().await.unwrap();
+    let error = db.databases.check::<Area>().await.unwrap_err().to_string();
+    assert!(error.contains(r#"give both types `name = "Zone"`"#), "{error}");
+    let error = db.databases.check::<Numbered>().await.unwrap_err().to_string();
+    assert!(error.contains("`Zone` has this table with other columns"), "{error}");
 }
 
 async fn a_database_without_migrations_is_named_in_the_error(db: &TestDatabase) {

@@ -148,7 +148,7 @@ impl TableInfo {
     }
 
     /// Rejects a second mapping of the table: statements are cached per table, so all code must
-    /// map it to the same columns.
+    /// map it to the same columns, and the outbox has one name for the model of a row.
     pub(crate) fn check_same(
         &self,
         table: &'static Table,
@@ -158,7 +158,15 @@ impl TableInfo {
             return Ok(());
         }
         let other = self.table.model;
-        let problem = format!("`{other}` has this table with other columns; map it once");
+        let is_renamed = *self.table == Table { model: other, ..*table };
+        let problem = if is_renamed {
+            format!(
+                "`{other}` has this table under another name; give both types `name = \"{other}\"`, \
+                 because the outbox has one name for the model of a row"
+            )
+        } else {
+            format!("`{other}` has this table with other columns; map it once")
+        };
         Err(misfit_of(table, database, vec![problem]))
     }
 
