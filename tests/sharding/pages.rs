@@ -19,6 +19,13 @@ on_every_layout! {
     a_page_of_empty_shards_is_empty,
 }
 
+support::test_matrix! {
+    #[tokio::test]
+    |layout| &crate::shards::TestShards::start(layout).await;
+    [mixed_only = crate::shards::Layout::Mixed]
+    [pages_by_long_texts_are_ordered_by_their_first_bytes]
+}
+
 /// Texts that are equal in some collations, or that bytes and UTF-16 order differently.
 const OWNERS: [&str; 20] = [
     "",
@@ -229,4 +236,28 @@ async fn a_page_of_empty_shards_is_empty(t: &TestShards) {
     t.accounts().add(quiet(account(THIRD, "a"))).await.unwrap();
     let page = t.accounts().page(PageRequest::first(3)).await.unwrap();
     assert!(page.rows.len() == 1 && page.next.is_none());
+}
+
+/// MariaDB sorts texts with a long common beginning by their ids. All shards must follow.
+async fn pages_by_long_texts_are_ordered_by_their_first_bytes(t: &TestShards) {
+    let longer = "ALTER TABLE accounts MODIFY owner longtext NOT NULL";
+    t.on(SECOND).execute(longer).await;
+    let long = "ü".repeat(800);
+    for shard in SHARDS {
+        for owner in ["c", "b", "a"].map(|end| long.clone() + end) {
+            t.accounts().add(quiet(account(shard, &owner))).await.unwrap();
+        }
+        t.accounts().add(quiet(account(shard, ""))).await.unwrap();
+    }
+    let mut sorted = t.accounts().find_all().await.unwrap();
+    sorted.sort_by_key(|row| (!row.owner.is_empty(), row.id));
+    for direction in [Direction::Ascending, Direction::Descending] {
+        for size in [1, 5] {
+            let first = PageRequest::first(size).order_by(Account::OWNER, direction);
+            let found = pages(t, first, size).await;
+            let ids = |rows: &[Stored<Account>]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
+            assert_eq!(ids(&found), ids(&sorted), "{direction:?}, {size} a page");
+        }
+        sorted.reverse();
+    }
 }

@@ -54,7 +54,7 @@ pub(crate) use batch::{CommitBatch, ExpectedRow, RowChange};
 pub(crate) use database::Database;
 pub(crate) use dialect::driver_for;
 pub use driver::{Capabilities, Isolation, Route, TransactionOptions};
-pub(crate) use driver::{Connection, Driver, Syntax};
+pub(crate) use driver::{Connection, Driver, SORTED_BYTES, Syntax};
 pub use error::{DbError, DbErrorKind};
 pub(crate) use fence::{FenceCheck, FenceRaise, LeaseEnd};
 pub(crate) use lane::{Lanes, OpenAction};

@@ -3,10 +3,11 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-use super::page::{Position, Sorting};
+use super::page::{Position, Sorting, TextOrder};
 use super::scatter::all;
 use super::source::{Source, stored};
 use super::{PageRequest, ReadError};
+use crate::db::SORTED_BYTES;
 use crate::domain::{Entity, Stored, Value};
 
 /// A row's values, in the order of the table's columns.
@@ -16,9 +17,14 @@ pub(super) type Row = Vec<Value>;
 const STREAM_PAGE: usize = 500;
 
 /// The first `size` rows of several ordered pages.
-pub(super) fn merge_page(pages: Vec<Vec<Row>>, sorting: &Sorting, size: usize) -> Vec<Row> {
+pub(super) fn merge_page(
+    pages: Vec<Vec<Row>>,
+    sorting: &Sorting,
+    texts: TextOrder,
+    size: usize,
+) -> Vec<Row> {
     let mut rows: Vec<Row> = pages.into_iter().flatten().collect();
-    rows.sort_by(|a, b| sorting.compare(a, b));
+    rows.sort_by(|a, b| sorting.compare(texts, a, b));
     rows.truncate(size);
     rows
 }
@@ -56,7 +62,8 @@ impl<T: Entity> Merged<T> {
     }
 
     async fn refill(&mut self) -> Result<(), ReadError> {
-        let merged = self.feeds.len() > 1;
+        // By id alone: long texts are not compared.
+        let texts = if self.feeds.len() > 1 { TextOrder::Bytes } else { TextOrder::OfDatabase };
         let empty = |feed: &&mut Feed<T>| feed.rows.is_empty() && feed.next.is_some();
         let mut feeds: Vec<&mut Feed<T>> = self.feeds.iter_mut().filter(empty).collect();
         if feeds.is_empty() {
@@ -66,7 +73,7 @@ impl<T: Entity> Merged<T> {
             let request = feed.next.take()?;
             let source = &feed.source;
             Some(async move {
-                let rows = source.page(&request, merged).await;
+                let rows = source.page(&request, texts).await;
                 let next = rows.as_ref().ok().and_then(|rows| request.following(rows));
                 (source.shard(), rows.map(|rows| (rows, next)))
             })
@@ -93,16 +100,32 @@ impl<T: Entity> PageRequest<T> {
 }
 
 impl Sorting {
-    fn compare(&self, a: &Row, b: &Row) -> Ordering {
+    fn compare(&self, texts: TextOrder, a: &Row, b: &Row) -> Ordering {
         let ascending = self
             .key
             .iter()
             .chain([&self.id])
-            .map(|(position, _)| compare(&a[*position], &b[*position]))
+            .map(|(position, _)| compare_keys(texts, &a[*position], &b[*position]))
             .find(|ordering| ordering.is_ne())
             .unwrap_or(Ordering::Equal);
         if self.descending { ascending.reverse() } else { ascending }
     }
+}
+
+fn compare_keys(texts: TextOrder, a: &Value, b: &Value) -> Ordering {
+    match (texts, a, b) {
+        (TextOrder::FirstBytes, Value::Text(a), Value::Text(b)) => {
+            first_bytes(a.as_bytes()).cmp(first_bytes(b.as_bytes()))
+        }
+        (TextOrder::FirstBytes, Value::Bytes(a), Value::Bytes(b)) => {
+            first_bytes(a).cmp(first_bytes(b))
+        }
+        _ => compare(a, b),
+    }
+}
+
+fn first_bytes(value: &[u8]) -> &[u8] {
+    &value[..value.len().min(SORTED_BYTES)]
 }
 
 /// Compares two values of one type. Null comes first. A NaN is greater than all numbers and equal to

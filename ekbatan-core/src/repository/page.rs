@@ -15,6 +15,17 @@ pub enum Direction {
     Descending,
 }
 
+/// By what a page orders texts and bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TextOrder {
+    /// As the database does. The page is of one database.
+    OfDatabase,
+    /// By their bytes. The page is merged with pages of other databases, whose collations may differ.
+    Bytes,
+    /// By their first bytes, because one of the databases sorts by no more.
+    FirstBytes,
+}
+
 /// The start of a page: the order key and the id of the row before it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Position {

@@ -3,7 +3,7 @@
 //! Invariant: both follow one order, in which null is less than every value. That is how
 //! SQLite, MySQL and MariaDB sort by themselves; PostgreSQL is told.
 
-use super::page::{Position, Sorting};
+use super::page::{Position, Sorting, TextOrder};
 use crate::db::{Arg, ColumnInfo, Nulls, Syntax, TableInfo};
 use crate::domain::{Value, ValueType};
 
@@ -11,7 +11,7 @@ use crate::domain::{Value, ValueType};
 pub(super) struct PageKeys<'a> {
     syntax: &'a dyn Syntax,
     descending: bool,
-    merged: bool,
+    texts: TextOrder,
     first: Option<Key<'a>>,
     id: Key<'a>,
 }
@@ -25,19 +25,17 @@ struct Key<'a> {
 }
 
 impl<'a> PageKeys<'a> {
-    /// With `merged`, texts are ordered by their bytes.
     pub(super) fn new(
         syntax: &'a dyn Syntax,
         info: &'a TableInfo,
         sorting: &Sorting,
-        merged: bool,
+        texts: TextOrder,
     ) -> Self {
         let key = |(position, ty): (usize, ValueType)| {
             let column = &info.columns[position];
-            let operand = if merged {
-                syntax.merge_operand(column, ty)
-            } else {
-                syntax.page_key(syntax.operand(column, ty), column, ty)
+            let operand = match texts {
+                TextOrder::OfDatabase => syntax.page_key(syntax.operand(column, ty), column, ty),
+                _ => cut(syntax, texts, syntax.merge_operand(column, ty), ty),
             };
             let optional = info.table.columns[position].nullable;
             Key { column, ty, operand, nullable: optional && column.nulls != Nulls::Refused }
@@ -45,7 +43,7 @@ impl<'a> PageKeys<'a> {
         Self {
             syntax,
             descending: sorting.descending,
-            merged,
+            texts,
             first: sorting.key.map(key),
             id: key(sorting.id),
         }
@@ -96,11 +94,20 @@ impl<'a> PageKeys<'a> {
     fn mark(&self, key: &Key<'_>, value: &Value, args: &mut Vec<Arg>) -> String {
         args.push(Arg::One(key.ty, value.clone()));
         let n = args.len();
-        if self.merged {
-            self.syntax.merge_argument(n, key.ty, key.column)
-        } else {
-            let argument = self.syntax.argument(n, key.ty, key.column);
-            self.syntax.page_key(argument, key.column, key.ty)
+        let (syntax, ty, column) = (self.syntax, key.ty, key.column);
+        match self.texts {
+            TextOrder::OfDatabase => syntax.page_key(syntax.argument(n, ty, column), column, ty),
+            texts => cut(syntax, texts, syntax.merge_argument(n, ty, column), ty),
         }
+    }
+}
+
+/// A merged column or argument, or its first bytes if no more are compared.
+fn cut(syntax: &dyn Syntax, texts: TextOrder, merged: String, ty: ValueType) -> String {
+    match (texts, ty) {
+        (TextOrder::FirstBytes, ValueType::Text | ValueType::Bytes) => {
+            syntax.first_bytes(&merged, ty)
+        }
+        _ => merged,
     }
 }

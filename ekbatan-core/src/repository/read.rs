@@ -7,6 +7,7 @@ use futures_util::stream;
 use uuid::Uuid;
 
 use super::merge::{Merged, merge_page};
+use super::page::TextOrder;
 use super::scatter::{Reachable, all, ask};
 use super::source::{Source, stored};
 use super::{Condition, Page, PageRequest, ReadError, Repository};
@@ -141,22 +142,23 @@ impl<T: Entity> Repository<T> {
     }
 
     /// Returns one page of rows, in order. On several shards texts are ordered by their bytes,
-    /// because the collations of the shards may differ.
+    /// because the collations of the shards may differ; if one of them is in MariaDB, by their first
+    /// 1,000 bytes.
     pub async fn page(&self, request: PageRequest<T>) -> Result<Page<T>, ReadError> {
         self.settle_pending().await;
         let sources = self.sources();
-        let merged = sources.len() > 1;
+        let texts = Source::order_of_texts(&sources);
         let asked = &request;
-        let asked = ask!(sources, |source| source.page(asked, merged).await);
+        let asked = ask!(sources, |source| source.page(asked, texts).await);
         let mut pages = all(asked).await?;
-        let rows = match (merged, pages.pop()) {
-            (false, only) => only.unwrap_or_default(),
-            (true, last) => {
+        let rows = match (texts, pages.pop()) {
+            (TextOrder::OfDatabase, only) => only.unwrap_or_default(),
+            (_, last) => {
                 pages.extend(last);
                 let sorting = request
                     .sorting()
                     .map_err(|source| ReadError::Condition { model: T::TABLE.model, source })?;
-                merge_page(pages, &sorting, request.size)
+                merge_page(pages, &sorting, texts, request.size)
             }
         };
         let next = request.following(&rows);

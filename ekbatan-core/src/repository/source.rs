@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::page::TextOrder;
 use super::page_keys::PageKeys;
 use super::{Condition, PageRequest, ReadError};
 use crate::db::{
@@ -94,18 +95,17 @@ impl<T: Entity> Source<T> {
         self.any(&info, &filter, args).await
     }
 
-    /// The rows of one page. With `merged`, texts are ordered by their bytes, because the page is
-    /// merged with pages of other databases, whose collations may differ.
+    /// The rows of one page.
     pub(super) async fn page(
         &self,
         request: &PageRequest<T>,
-        merged: bool,
+        texts: TextOrder,
     ) -> Result<Vec<Vec<Value>>, ReadError> {
         let info = self.table().await?;
         let (filter, mut args) = self.render(&info, &request.condition)?;
         let syntax = self.syntax();
         let sorting = request.sorting().map_err(condition_error::<T>)?;
-        let keys = PageKeys::new(syntax, &info, &sorting, merged);
+        let keys = PageKeys::new(syntax, &info, &sorting, texts);
         let mut filter = filter;
         if let Some(position) = &request.after {
             filter = format!("({filter}) AND {}", keys.beyond(position, &mut args));
@@ -125,6 +125,17 @@ impl<T: Entity> Source<T> {
         match &self.within {
             Some(transaction) => transaction.table(T::TABLE).await,
             None => self.database.table(T::TABLE).await,
+        }
+    }
+
+    /// How pages of these databases are ordered, so that they can be merged.
+    pub(super) fn order_of_texts(sources: &[Self]) -> TextOrder {
+        match sources {
+            [_] => TextOrder::OfDatabase,
+            sources if sources.iter().all(|one| one.syntax().sorts_by_all_bytes()) => {
+                TextOrder::Bytes
+            }
+            _ => TextOrder::FirstBytes,
         }
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::flavour::Flavour;
 use crate::db::fence::is_old;
-use crate::db::{ColumnInfo, DbError, Reference, Syntax};
+use crate::db::{ColumnInfo, DbError, Reference, SORTED_BYTES, Syntax};
 use crate::domain::{Table, ValueType};
 
 /// The seconds since 1970.
@@ -159,12 +159,20 @@ impl Syntax for MySqlSyntax {
         }
     }
 
+    fn sorts_by_all_bytes(&self) -> bool {
+        self.flavour == Flavour::MySql
+    }
+
+    fn first_bytes(&self, merged: &str, _: ValueType) -> String {
+        format!("LEFT(CAST({merged} AS BINARY), {SORTED_BYTES})")
+    }
+
     /// MariaDB sorts by the first 1,024 bytes (`max_sort_length`) only. A page that compared more
     /// than it sorts by would lose rows, so on MariaDB both use the first bytes.
     fn page_key(&self, expression: String, column: &ColumnInfo, ty: ValueType) -> String {
         let sorted = match ty {
             ValueType::Text => 255,
-            ValueType::Bytes => 1_000,
+            ValueType::Bytes => SORTED_BYTES,
             _ => return expression,
         };
         let declared = length(column, "varchar").or(length(column, "varbinary"));

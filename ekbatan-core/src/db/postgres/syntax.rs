@@ -1,6 +1,6 @@
 //! PostgreSQL's SQL fragments.
 
-use crate::db::{ColumnInfo, Syntax, TableInfo};
+use crate::db::{ColumnInfo, SORTED_BYTES, Syntax, TableInfo};
 use crate::domain::{Table, ValueType};
 
 pub(super) struct PostgresSyntax;
@@ -159,5 +159,13 @@ impl Syntax for PostgresSyntax {
             ValueType::Text => format!("${n}::text"),
             _ => self.argument(n, ty, column),
         }
+    }
+
+    fn first_bytes(&self, merged: &str, ty: ValueType) -> String {
+        let bytes = match ty {
+            ValueType::Text => format!("convert_to({merged}, 'UTF8')"),
+            _ => merged.to_owned(),
+        };
+        format!("substring({bytes} FROM 1 FOR {SORTED_BYTES})")
     }
 }

@@ -3,7 +3,7 @@
 use rust_decimal::Decimal;
 
 use crate::db::fence::is_old;
-use crate::db::{ColumnInfo, Syntax};
+use crate::db::{ColumnInfo, SORTED_BYTES, Syntax};
 use crate::domain::{Table, ValueType};
 
 /// The seconds since 1970.
@@ -132,5 +132,11 @@ impl Syntax for SqliteSyntax {
             ValueType::Text => format!("{} COLLATE BINARY", self.quote(&column.name)),
             _ => self.operand(column, ty),
         }
+    }
+
+    fn first_bytes(&self, merged: &str, _: ValueType) -> String {
+        let bytes = format!("CAST({merged} AS BLOB)");
+        // A part of empty bytes would be null.
+        format!("ifnull(substr({bytes}, 1, {SORTED_BYTES}), {bytes})")
     }
 }
