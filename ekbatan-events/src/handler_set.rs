@@ -223,7 +223,7 @@ impl Handler {
 
     /// Whether an event has a later version than its code knows. Its payload may fit all the same, and
     /// mean something else.
-    pub(crate) fn is_of_later_release(&self, event: &StoredEvent) -> bool {
+    pub(crate) fn has_later_version(&self, event: &StoredEvent) -> bool {
         let known = self.known.iter().find(|known| known.name == event.event_type);
         known.is_some_and(|known| event.event_version > known.version)
     }

@@ -207,6 +207,8 @@ impl Registrar {
         now: DateTime<Utc>,
     ) -> Result<(), EventsError> {
         let registry = self.registry.find(SubscriptionRegistry::GENERATION).await?;
+        // An operator who pauses or resumes a handler at the same moment raises this one.
+        let states = self.registry.find(SubscriptionRegistry::STATES).await?;
         let present = self.subscriptions.find_all().await?;
         let next = registry.as_ref().map_or(0, |registry| registry.version()) + 1;
         let changes = SubscriptionChanges::of(handlers, present, next, now);
@@ -215,6 +217,7 @@ impl Registrar {
         }
         let work = |transaction| async move {
             self.raise(&transaction, registry, SubscriptionRegistry::GENERATION).await?;
+            self.raise(&transaction, states, SubscriptionRegistry::STATES).await?;
             let subscriptions = self.subscriptions.within(&transaction);
             let new = changes.new.into_iter().map(|row| New::new(row, ()));
             subscriptions.add_all(new).await?;

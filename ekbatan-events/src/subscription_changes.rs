@@ -54,13 +54,10 @@ impl SubscriptionChanges {
                 let is_free = own.is_none_or(|row| row.state == SubscriptionState::Retired);
                 let earlier = by_alias(SubscriptionState::is_subscribed)
                     .or_else(|| by_alias(is_withdrawn).filter(|_| is_free));
-                let (since, since_date, state) = match earlier {
-                    Some(row) if is_withdrawn(row.state) => {
-                        (next, from.or(row.since_date), initial)
-                    }
-                    Some(row) if row.state.is_wanted() => (row.since, row.since_date, row.state),
-                    Some(row) => (row.since, row.since_date, initial),
-                    None => (next, from, initial),
+                let (since, since_date) = match earlier {
+                    Some(row) if is_withdrawn(row.state) => (next, from.or(row.since_date)),
+                    Some(row) => (row.since, row.since_date),
+                    None => (next, from),
                 };
                 match own {
                     Some(row) if row.state == SubscriptionState::Unwanted => {
@@ -81,7 +78,7 @@ impl SubscriptionChanges {
                     }
                     Some(retired) => {
                         changes.changed.push(retired.clone().apply(|row| {
-                            (row.state, row.since) = (state, since);
+                            (row.state, row.since) = (initial, since);
                             row.since_date = since_date;
                         }));
                     }
@@ -92,7 +89,7 @@ impl SubscriptionChanges {
                             event_type: event.clone(),
                             since,
                             since_date,
-                            state,
+                            state: initial,
                         });
                     }
                 }
@@ -120,6 +117,7 @@ impl SubscriptionChanges {
             |name: &str| present.iter().find(|row| row.handler == name && row.event_type == text);
         let Some(retired) = of(earlier) else { return };
         match of(name) {
+            Some(own) if own.since >= retired.since => {}
             Some(own) => self.changed.push(own.clone().apply(|row| {
                 (row.since, row.since_date) = (retired.since, retired.since_date);
             })),

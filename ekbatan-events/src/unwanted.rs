@@ -42,7 +42,7 @@ impl EventUse {
         subscriptions: Option<&Subscriptions>,
     ) -> Self {
         let kind = event.kind();
-        if handler.wants(kind) && !handler.is_of_later_release(event) {
+        if handler.wants(kind) && !handler.has_later_version(event) {
             return Self::Handle;
         }
         let is_first = handler.note_not_handled(&event.event_type);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ekbatan::events::{DeliveryFilter, EventsError, HandlerOptions, Retention};
+use ekbatan::events::{DeliveryFilter, EventsError, HandlerOptions, NodeBuilder, Retention};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, until};
@@ -26,6 +26,7 @@ mod on_sqlite {
         an_event_that_only_a_later_release_wants_is_left_to_it,
         an_event_that_is_not_wanted_any_more_is_done_without_the_handler,
         a_handler_that_comes_back_gets_no_event_again_that_it_has_handled,
+        a_handler_that_is_renamed_gets_no_event_again_that_it_has_handled,
         a_delivery_that_is_there_stops_no_sweep,
         a_renamed_handler_repeats_no_step,
         a_handler_that_is_renamed_after_it_was_retired_goes_on_from_there,
@@ -136,8 +137,18 @@ async fn a_handler_that_comes_back_gets_no_event_again_that_it_has(scene: &Scene
     assert!(!operations.status().await.unwrap()[0].is_retired);
 }
 
-/// A node that still runs has handled what such a process has committed.
 async fn a_handler_that_comes_back_gets_no_event_again_that_it_has_handled(scene: &Scene) {
+    comes_back(scene, |node| node.handler(Ledger::posting()), LEDGER).await;
+}
+
+async fn a_handler_that_is_renamed_gets_no_event_again_that_it_has_handled(scene: &Scene) {
+    let renamed = HandlerOptions::default().alias(LEDGER);
+    comes_back(scene, |node| node.handler_with(Renamed::posting(), renamed), RENAMED).await;
+}
+
+/// A process that does not know of the retirement commits two events, and a node that still runs handles
+/// them. Then the handler comes back under a name.
+async fn comes_back(scene: &Scene, with: impl FnOnce(NodeBuilder) -> NodeBuilder, name: &str) {
     let other = scene.open_again().await;
     let unordered = HandlerOptions::unordered();
     let last = node(&other).handler_with(Ledger::posting(), unordered).start().await.unwrap();
@@ -150,10 +161,10 @@ async fn a_handler_that_comes_back_gets_no_event_again_that_it_has_handled(scene
     scene.until_posted(3).await;
     scene.until_handled(LEDGER).await;
     last.drain(Duration::from_secs(60)).await;
-    let returned = node(&other).handler(Ledger::posting()).start().await.unwrap();
+    let returned = with(node(&other)).start().await.unwrap();
     deposit(&other, wallet, 1).await;
     scene.until_posted(4).await;
-    scene.until_handled(LEDGER).await;
+    scene.until_handled(name).await;
     let mut posted = scene.posted(wallet).await;
     posted.sort_unstable();
     assert_eq!(posted, [1, 2, 3, 4]);
