@@ -196,9 +196,10 @@ impl<S: 'static> KeyedLockProvider for LockRegistry<S> {
     /// and several shards can have their locks in one place.
     fn named(&self, key: &LockKey) -> LockKey {
         let Ok(provider) = self.of(key) else { return key.clone() };
-        let lock = |of: &LockProvider| (self.place_of(of), of.stored(key));
-        let of_key = lock(provider);
-        let first = self.shards().find(|(_, other)| lock(other) == of_key);
+        let (place, stored) = (self.place_of(provider), provider.stored(key));
+        let is_same =
+            |other: &LockProvider| self.place_of(other) == place && other.stored(key) == stored;
+        let first = self.shards().find(|(_, other)| is_same(other));
         key.clone().on_shard(first.map_or_else(|| self.home_of(key), |(shard, _)| shard))
     }
 

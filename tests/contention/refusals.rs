@@ -17,7 +17,7 @@ on_every_database! {
     a_refusal_based_on_uncommitted_changes_runs_again,
     a_group_made_stale_from_outside_runs_again,
     a_call_with_a_duplicate_value_fails_alone,
-    a_call_that_reads_around_the_group_commits_alone,
+    a_call_that_reads_around_the_group_runs_again,
     a_refusal_is_retried_by_its_own_policy,
 }
 
@@ -127,7 +127,7 @@ async fn a_call_with_a_duplicate_value_fails_alone(db: &TestDatabase) {
     assert_eq!(db.things().count().await.unwrap(), 3);
 }
 
-async fn a_call_that_reads_around_the_group_commits_alone(db: &TestDatabase) {
+async fn a_call_that_reads_around_the_group_runs_again(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let executor = db.executor().await;
     let gate = Gate::closed();

@@ -106,6 +106,7 @@ impl<A: Action, O: Send> Call<'_, A, O> {
         let key = HomedKey::new(key, &executor.key_homes, &databases.shards, &databases.clock);
         let keyed = KeyedCall { key, repeated, leaves_home: false };
         if let Some(found) = deadline.bound(keyed.key.find()).await?? {
+            self.attempt.key_lock = None; // others with the key are answered at the same time
             return self.replay(&keyed, found).await;
         }
         self.keyed = Some(keyed);
@@ -271,7 +272,10 @@ impl<A: Action, O: Send> Call<'_, A, O> {
             if found.is_none() || !may_go_on {
                 return Ok(found);
             }
-            tokio::time::sleep(pause).await;
+            let pausing = self.attempt.deadline.bound(tokio::time::sleep(pause)).await;
+            if pausing.is_err() && !is_open {
+                return Ok(found); // the deadline hides nothing that is known
+            }
             pause = (pause * 2).min(Duration::from_millis(250));
         }
     }

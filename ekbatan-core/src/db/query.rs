@@ -27,7 +27,7 @@ pub(crate) struct Query {
     pub(crate) columns: Columns,
 }
 
-/// The columns of the rows of a query. Only SQLite keeps dates and UUIDs as texts.
+/// The columns of the rows of a query. SQLite keeps dates and UUIDs as texts.
 #[cfg_attr(not(feature = "sqlite"), allow(dead_code))]
 #[derive(Debug, Clone)]
 pub(crate) struct Columns {

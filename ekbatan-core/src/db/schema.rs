@@ -148,7 +148,7 @@ impl TableInfo {
     }
 
     /// Rejects a second mapping of the table: statements are cached per table, so all code must
-    /// map it to the same columns, and the outbox has one name for the model of a row.
+    /// map it to the same columns, and events and errors name the model of a row.
     pub(crate) fn check_same(
         &self,
         table: &'static Table,
@@ -162,7 +162,7 @@ impl TableInfo {
         let problem = if is_renamed {
             format!(
                 "`{other}` has this table under another name; give both types `name = \"{other}\"`, \
-                 because the outbox has one name for the model of a row"
+                 because events and errors name the model of a row"
             )
         } else {
             format!("`{other}` has this table with other columns; map it once")

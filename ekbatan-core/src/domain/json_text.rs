@@ -13,17 +13,32 @@ pub(crate) fn readable_json<T: Serialize + DeserializeOwned>(
     Ok(text)
 }
 
-/// Fails if the text, which serde_json wrote, cannot be read back. serde_json writes NaN and infinity as
-/// null, so only a text with a null has to be read.
+/// Fails if the text, which serde_json wrote, cannot be read back because of its depth or of a null.
+/// serde_json writes NaN and infinity as null.
 pub(crate) fn reads_back<T: DeserializeOwned>(text: &str) -> Result<(), serde_json::Error> {
+    shallow(text).map_err(serde_json::Error::custom)?;
     if !text.contains("null") {
         return Ok(());
     }
     serde_json::from_str::<T>(text).map(drop).map_err(|error| {
         serde_json::Error::custom(format!(
-            "it could not be read back: {error}; JSON has no NaN and no infinity"
+            "it could not be read back: {error}; a NaN, for example, is a null in JSON"
         ))
     })
+}
+
+/// The nesting limit of serde_json.
+const MAX_DEPTH: usize = 127;
+
+/// Fails with the reason if a text is nested too deeply to be read back.
+pub(super) fn shallow(text: &str) -> Result<(), String> {
+    let depth = depth(text);
+    if depth > MAX_DEPTH {
+        return Err(format!(
+            "its JSON is nested {depth} deep; at most {MAX_DEPTH} levels can be read back"
+        ));
+    }
+    Ok(())
 }
 
 /// The nesting depth of arrays and objects.

@@ -32,6 +32,15 @@ fn is_sortable(text: &str) -> bool {
         && text.as_bytes().get(10) == Some(&b'T')
 }
 
+/// Whether a text that was read as a date is the one that [`date`] returns.
+fn is_sortable_date(text: &str) -> bool {
+    text.len() == "2026-01-31".len()
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        })
+}
+
 fn date(value: &NaiveDate) -> Result<String, DbError> {
     in_order(value.year(), value)?;
     Ok(value.to_string())
@@ -231,8 +240,8 @@ fn value(cell: SqlValue, ty: ValueType, is_exact: bool) -> Result<Value, String>
         ),
         (ValueType::Date, SqlValue::Text(v)) => {
             let day: NaiveDate = v.parse().map_err(|e| format!("`{v}` is no date: {e}"))?;
-            if is_exact && v != day.to_string() {
-                return Err(misspelt(&v, day));
+            if is_exact && !is_sortable_date(&v) {
+                return Err(misspelt(&v, date(&day).map_err(|e| e.to_string())?));
             }
             Value::Date(day)
         }

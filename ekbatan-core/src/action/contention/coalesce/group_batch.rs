@@ -86,9 +86,9 @@ impl GroupBatch {
             !row.table.rules.reacts
                 && match self.versions.get(&key(row)) {
                     None => true,
-                    // A call that did not read the pending row, or inserts a row that exists,
-                    // must be refused by the database, and by itself. A delete is never merged with
-                    // another change of its row.
+                    // A call that did not read the pending row runs again. One that inserts a row
+                    // that exists must be refused by the database, and by itself. A delete is never
+                    // merged with another change of its row.
                     Some(version) => {
                         row.kind == ChangeKind::Update && Some(row.expected_version()) == *version
                     }
