@@ -1,9 +1,11 @@
 //! Transactions of PostgreSQL only: deferred constraints, failed transactions, session settings.
 
+use std::time::Duration;
+
 use ekbatan::db::{DbErrorKind, PoolStatus, Route, TransactionError};
 use ekbatan::prelude::*;
-use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
+use support::{PlainConnection, TestDatabase};
 
 use crate::actions::Refused;
 use crate::sessions::{evaluate, execute, session_id};
@@ -13,6 +15,7 @@ on_every_database! {
     a_commit_that_is_refused_releases_the_connection,
     a_swallowed_error_prevents_the_commit,
     settings_do_not_outlive_their_transaction,
+    a_use_waits_for_a_statement_longer_than_for_a_raw_connection,
 }
 
 fn status(db: &TestDatabase) -> PoolStatus {
@@ -84,4 +87,29 @@ async fn settings_do_not_outlive_their_transaction(db: &TestDatabase) {
         let expected = (true, "UTC".to_owned(), "force_generic_plan".to_owned(), "0".to_owned());
         assert_eq!(found.await.unwrap(), expected);
     }
+}
+
+async fn a_use_waits_for_a_statement_longer_than_for_a_raw_connection(db: &TestDatabase) {
+    let timeout = Duration::from_secs(1);
+    let databases = Databases::connect(&db.config().connection_timeout(timeout).into()).await;
+    let databases = databases.unwrap();
+    let things = databases.repository::<Thing>();
+    let stored = things.add(quiet(thing("a"))).await.unwrap();
+    let mut other = PlainConnection::connect(&db.url).await;
+    let lock = format!("BEGIN; SELECT 1 FROM things WHERE id = '{}' FOR UPDATE", stored.id);
+    other.execute(&lock).await;
+    let manager = databases.transactions();
+    let answer = manager.in_transaction(async |tx| {
+        let things = things.within(&tx);
+        let unlock = async {
+            tokio::time::sleep(2 * timeout).await;
+            other.execute("ROLLBACK").await;
+        };
+        let update = things.update(stored.clone().apply(|thing| thing.big = 1));
+        let (updated, counted, ()) = tokio::join!(update, things.count(), unlock);
+        updated.unwrap();
+        assert_eq!(counted.unwrap(), 1);
+        Ok::<_, Refused>(())
+    });
+    answer.await.unwrap();
 }

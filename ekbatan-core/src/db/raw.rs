@@ -2,6 +2,8 @@
 //!
 //! Invariant: a connection that ran raw SQL is reset before another user gets it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tokio::sync::MutexGuard;
 
 use super::driver::{Connection, Driver};
@@ -72,7 +74,8 @@ impl Transaction {
             return Err(wrong_dialect::<C>(&*self.database().driver));
         }
         state.mark_raw();
-        Ok(TransactionConnection { state, cast })
+        self.raw_in_scope.store(true, Ordering::Relaxed);
+        Ok(TransactionConnection { state, cast, in_scope: &self.raw_in_scope })
     }
 }
 
@@ -81,6 +84,13 @@ impl Transaction {
 pub struct TransactionConnection<'t, C> {
     state: MutexGuard<'t, TransactionState>,
     cast: Cast<C>,
+    in_scope: &'t AtomicBool,
+}
+
+impl<C> Drop for TransactionConnection<'_, C> {
+    fn drop(&mut self) {
+        self.in_scope.store(false, Ordering::Relaxed);
+    }
 }
 
 impl<C> TransactionConnection<'_, C> {

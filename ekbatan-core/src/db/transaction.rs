@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -102,8 +103,11 @@ impl TransactionManager {
             ran_raw: false,
             read_only: options.read_only,
         };
-        let transaction =
-            Transaction { database: self.database.clone(), state: Arc::new(Mutex::new(state)) };
+        let transaction = Transaction {
+            database: self.database.clone(),
+            state: Arc::new(Mutex::new(state)),
+            raw_in_scope: Arc::default(),
+        };
         let _end = EndOfHandles(transaction.state.clone());
         let worked = match options.timeout {
             None => Some(work(transaction.clone()).await),
@@ -225,6 +229,8 @@ async fn give_back(mut loan: PooledConnection, ran_raw: bool) {
 pub struct Transaction {
     database: Arc<Database>,
     state: Arc<Mutex<TransactionState>>,
+    /// Whether user code has the sqlx connection now.
+    pub(super) raw_in_scope: Arc<AtomicBool>,
 }
 
 pub(super) struct TransactionState {
@@ -242,17 +248,23 @@ impl Transaction {
         &self.database
     }
 
-    /// Waits while another use of the connection lasts. One that waits for its own task would wait
-    /// for ever.
+    /// Waits while another use of the connection lasts. A statement ends by itself. A raw connection
+    /// may be in scope in the task that waits, which would wait for ever.
     pub(super) async fn state(&self) -> Result<MutexGuard<'_, TransactionState>, DbError> {
         let timeout = self.database.primary.timeout();
-        tokio::time::timeout(timeout, self.state.lock()).await.map_err(|_| {
-            let why = format!(
-                "another use of the transaction's connection lasted for more than {timeout:?}; drop the raw connection (`drop(raw)`) \
-                 before the next use of the transaction"
-            );
-            DbError::new(DbErrorKind::LockTimeout, why)
-        })
+        let mut lock = std::pin::pin!(self.state.lock());
+        loop {
+            if let Ok(state) = tokio::time::timeout(timeout, &mut lock).await {
+                return Ok(state);
+            }
+            if self.raw_in_scope.load(Ordering::Relaxed) {
+                let why = format!(
+                    "another use of the transaction's connection lasted for more than {timeout:?}; drop the raw connection (`drop(raw)`) \
+                     before the next use of the transaction"
+                );
+                return Err(DbError::new(DbErrorKind::LockTimeout, why));
+            }
+        }
     }
 
     /// The columns of a table. The transaction's own connection asks for them: if each
