@@ -114,6 +114,9 @@ mod on_mysql {
             (11, "ALTER TABLE list RENAME COLUMN old TO n", true),
             // What has run of it was rolled back, so it is wrong.
             (12, "UPDATE list SET old = 1", false),
+            // The process was killed before the server ran it, and it never can.
+            (13, "CREATE VIEW typo AS SELECT old FROM list", false),
+            (14, "ALTER TABLE list change old n integer NOT NULL", true),
         ] {
             let (log, of) = (db.eventlog("migrations"), db.url.rsplit('/').next().unwrap());
             db.execute(&format!(

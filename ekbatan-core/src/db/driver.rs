@@ -346,7 +346,7 @@ pub(crate) trait Syntax: Send + Sync {
     }
 
     /// Whether a statement that creates or drops something failed because it had run before.
-    fn has_run_before(&self, _error: &DbError) -> bool {
+    fn has_run_before(&self, _statement: &str, _error: &DbError) -> bool {
         false
     }
 

@@ -40,7 +40,7 @@ pub(crate) async fn migrate(
     }
     step(&mut loan, async |connection| {
         connection.create_eventlog().await?;
-        Ok(Session::Clean)
+        Ok(AfterStep::Clean)
     })
     .await?;
     for (source, migration) in &all {
@@ -54,30 +54,30 @@ pub(crate) async fn migrate(
 }
 
 /// What a step leaves of its session.
-enum Session {
+enum AfterStep {
     Clean,
     /// It ran a script of the application, which may have changed settings.
     RanScript,
 }
 
 /// Runs `work` while other processes are locked out. A script may run for hours, so there is no
-/// limit on its time.
+/// limit on its time, nor on that of its commit or rollback.
 async fn step(
     loan: &mut PooledConnection,
-    work: impl AsyncFnOnce(&mut dyn Connection) -> Result<Session, MigrationError>,
+    work: impl AsyncFnOnce(&mut dyn Connection) -> Result<AfterStep, MigrationError>,
 ) -> Result<(), MigrationError> {
     let connection = loan.mark_busy()?;
     connection.begin_migration().await?;
     match work(connection).await {
-        Ok(session) => {
+        Ok(after) => {
             connection.end_migration(true).await?;
-            match session {
-                Session::Clean => Ok(()),
-                Session::RanScript => Ok(connection.reset().await?),
+            match after {
+                AfterStep::Clean => Ok(()),
+                AfterStep::RanScript => Ok(loan.run(|connection| connection.reset()).await?),
             }
         }
         Err(error) => {
-            match roll_back(connection).await {
+            match roll_back(loan).await {
                 Ok(()) => loan.mark_idle(),
                 Err(error) => {
                     tracing::warn!(%error, "the rollback failed; the connection is closed")
@@ -88,9 +88,9 @@ async fn step(
     }
 }
 
-async fn roll_back(connection: &mut dyn Connection) -> Result<(), DbError> {
-    connection.end_migration(false).await?;
-    connection.reset().await
+async fn roll_back(loan: &mut PooledConnection) -> Result<(), DbError> {
+    loan.mark_busy()?.end_migration(false).await?;
+    loan.run(|connection| connection.reset()).await
 }
 
 async fn apply(
@@ -99,7 +99,7 @@ async fn apply(
     source: &str,
     migration: &Migration,
     clock: &dyn Clock,
-) -> Result<Session, MigrationError> {
+) -> Result<AfterStep, MigrationError> {
     let Migration { version, name, .. } = migration;
     let text = migration.text(driver.capabilities().dialect)?;
     let checksum = checksum(text);
@@ -108,7 +108,7 @@ async fn apply(
         applied.iter().find(|done| done.source == source && done.version == *version)
     {
         if done.checksum == checksum {
-            return Ok(Session::Clean);
+            return Ok(AfterStep::Clean);
         }
         return Err(MigrationError::Edited {
             version: *version,
@@ -153,7 +153,7 @@ async fn apply(
         if error.is_connection_lost() {
             return Err(failed(error));
         }
-        if !driver.syntax().has_run_before(&error) {
+        if !driver.syntax().has_run_before(optional, &error) {
             tracing::warn!(%error, version, name, statement = optional.trim(), "the server refused an optional part of a migration; let an administrator run it");
         }
     }
@@ -163,5 +163,5 @@ async fn apply(
     };
     recorded.map_err(failed)?;
     tracing::info!(version, name, source, "migrated");
-    Ok(if source == APPLICATION { Session::RanScript } else { Session::Clean })
+    Ok(if source == APPLICATION { AfterStep::RanScript } else { AfterStep::Clean })
 }

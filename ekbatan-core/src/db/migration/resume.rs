@@ -62,7 +62,7 @@ pub(super) async fn run(
             connection.begin(&TransactionOptions::default()).await?;
         }
         let Err(error) = connection.script(statement).await else { continue };
-        let has_run = was_sent && driver.syntax().has_run_before(&error);
+        let has_run = was_sent && driver.syntax().has_run_before(statement, &error);
         if has_run && (!in_transaction || has_ended(connection).await) {
             tracing::info!(migration = migration.version, %error, "the statement that an interrupted migration had sent has run");
             continue;

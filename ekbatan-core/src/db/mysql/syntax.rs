@@ -75,6 +75,13 @@ pub(super) fn length(column: &ColumnInfo, of: &str) -> Option<usize> {
     column.db_type.strip_prefix(of)?.strip_prefix('(')?.split(')').next()?.parse().ok()
 }
 
+/// Whether the statement gives a column another name.
+fn renames_a_column(statement: &str) -> bool {
+    let statement = statement.to_ascii_uppercase();
+    let words: Vec<_> = statement.split(|c: char| c.is_whitespace() || c == ',').collect();
+    words.contains(&"CHANGE") || words.windows(2).any(|pair| pair == ["RENAME", "COLUMN"])
+}
+
 impl Syntax for MySqlSyntax {
     fn quote(&self, identifier: &str) -> String {
         format!("`{}`", identifier.replace('`', "``"))
@@ -189,11 +196,15 @@ impl Syntax for MySqlSyntax {
         text.replace("{eventlog}", &self.quote(&self.eventlog)).into()
     }
 
-    fn has_run_before(&self, error: &DbError) -> bool {
-        // The table, the column, the key, the second primary key or the trigger is there already;
-        // the column or key to drop, the table to drop or the column to rename is not.
-        let numbers = ["1050", "1060", "1061", "1068", "1359", "1091", "1051", "1054"];
-        error.code().is_some_and(|number| numbers.contains(&number))
+    fn has_run_before(&self, statement: &str, error: &DbError) -> bool {
+        match error.code() {
+            // The table, the column, the key, the second primary key or the trigger is there
+            // already; the column or key to drop or the table to drop is not.
+            Some("1050" | "1060" | "1061" | "1068" | "1359" | "1091" | "1051") => true,
+            // A column is unknown. Only one that was renamed is gone because the statement has run.
+            Some("1054") => renames_a_column(statement),
+            _ => false,
+        }
     }
 
     fn present(&self) -> &'static str {
