@@ -18,6 +18,8 @@ on_every_database! {
     a_table_that_is_built_anew_keeps_its_children,
     a_script_that_leaves_children_without_a_parent_is_refused,
     children_that_had_no_parent_before_are_accepted,
+    a_script_that_breaks_a_foreign_key_is_refused,
+    what_was_broken_before_is_accepted,
 }
 
 const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
@@ -83,9 +85,36 @@ async fn children_that_had_no_parent_before_are_accepted(db: &TestDatabase) {
     db.execute("PRAGMA foreign_keys = OFF; INSERT INTO children VALUES (8), (9)").await;
     let scripts = scripts.script(11, "list", LIST);
     db.databases.migrate(&scripts).await.unwrap();
-    let scripts = scripts.script(12, "delete", "DELETE FROM parents");
+    let scripts = scripts.script(12, "rename", "ALTER TABLE children RENAME TO kids");
+    db.databases.migrate(&scripts).await.unwrap();
+    let scripts = scripts.script(13, "delete", "DELETE FROM parents");
     let error = db.databases.migrate(&scripts).await.unwrap_err();
-    assert!(error.to_string().contains("1 row(s)"), "{error}");
+    assert!(error.to_string().contains("1 row(s) of `kids`"), "{error}");
+}
+
+/// The new table has no primary key, to which the children refer.
+const WITHOUT_KEY: &str = "CREATE TABLE new_parents AS SELECT * FROM parents; DROP TABLE parents; \
+    ALTER TABLE new_parents RENAME TO parents";
+
+async fn a_script_that_breaks_a_foreign_key_is_refused(db: &TestDatabase) {
+    let scripts = Migrations::none().script(10, "family", FAMILY);
+    let error = db.databases.migrate(&scripts.script(11, "anew", WITHOUT_KEY)).await.unwrap_err();
+    assert!(error.to_string().contains("foreign key mismatch"), "{error}");
+    db.execute("INSERT INTO children VALUES (1)").await;
+}
+
+async fn what_was_broken_before_is_accepted(db: &TestDatabase) {
+    let scripts = Migrations::none().script(10, "family", FAMILY);
+    db.databases.migrate(&scripts).await.unwrap();
+    let broken =
+        format!("PRAGMA foreign_keys = OFF; INSERT INTO children VALUES (8); {WITHOUT_KEY}");
+    db.execute(&broken).await;
+    let scripts = scripts.script(11, "list", LIST);
+    db.databases.migrate(&scripts).await.unwrap();
+    let mend = "CREATE TABLE new_parents (id integer PRIMARY KEY); INSERT INTO new_parents SELECT id FROM parents; \
+                DROP TABLE parents; ALTER TABLE new_parents RENAME TO parents";
+    db.databases.migrate(&scripts.script(12, "mend", mend)).await.unwrap();
+    db.execute("INSERT INTO children VALUES (1)").await;
 }
 
 /// On the databases that commit each `CREATE`, `ALTER` and `DROP` by itself.
