@@ -5,7 +5,7 @@ use std::time::Duration;
 use ekbatan::db::{DbErrorKind, PoolStatus, Route, TransactionError};
 use ekbatan::prelude::*;
 use support::things::{Thing, quiet, thing};
-use support::{PlainConnection, TestDatabase};
+use support::{PlainConnection, TestDatabase, connected};
 
 use crate::actions::Refused;
 use crate::sessions::{evaluate, execute, session_id};
@@ -91,10 +91,9 @@ async fn settings_do_not_outlive_their_transaction(db: &TestDatabase) {
 
 async fn a_use_waits_for_a_statement_longer_than_for_a_raw_connection(db: &TestDatabase) {
     let timeout = Duration::from_secs(1);
-    let databases = Databases::connect(&db.config().connection_timeout(timeout).into()).await;
-    let databases = databases.unwrap();
+    let databases = connected(&db.config().connection_timeout(timeout).into()).await;
     let things = databases.repository::<Thing>();
-    let stored = things.add(quiet(thing("a"))).await.unwrap();
+    let stored = db.things().add(quiet(thing("a"))).await.unwrap();
     let mut other = PlainConnection::connect(&db.url).await;
     let lock = format!("BEGIN; SELECT 1 FROM things WHERE id = '{}' FOR UPDATE", stored.id);
     other.execute(&lock).await;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use ekbatan::db::{DbErrorKind, TransactionError};
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
-use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
+use support::{TestDatabase, connected};
+use tokio::time::timeout;
 
 use crate::actions::Refused;
 
@@ -62,12 +63,13 @@ async fn writes_after_a_raw_rollback_are_refused(db: &TestDatabase) {
 
 async fn a_repository_does_not_wait_for_a_raw_connection_for_ever(db: &TestDatabase) {
     let config = db.config().connection_timeout(Duration::from_secs(1));
-    let databases = Databases::connect(&config.into()).await.unwrap();
+    let databases = connected(&config.into()).await;
     let things = databases.repository::<Thing>();
     let manager = databases.transactions();
     let answer = manager.in_transaction(async |tx| {
         let raw = tx.sqlite().await.unwrap();
-        let error = things.within(&tx).count().await.unwrap_err();
+        let counted = timeout(Duration::from_secs(60), things.within(&tx).count()).await;
+        let error = counted.expect("it does not wait for ever").unwrap_err();
         assert!(error.to_string().contains("drop(raw)"), "{error}");
         drop(raw);
         things.within(&tx).add(quiet(thing("a"))).await

@@ -1,6 +1,7 @@
 //! Lanes that die with their runtime while their commits are on the way.
 
 use std::future::IntoFuture;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use ekbatan::prelude::*;
 use support::wallet::{Deposit, DepositMoney};
 use support::{Dialect, PlainConnection, ScratchDatabase};
 use tokio::runtime::Builder;
-use tokio::task::spawn_blocking;
+use tokio::sync::oneshot;
 
 use crate::bounded;
 use crate::ledger::{Ledger, proxied};
@@ -102,6 +103,9 @@ async fn a_panic_ends_a_runtime_that_has_commits_on_the_way(dialect: Dialect) {
             panic!("on purpose");
         })
     };
-    let ended = bounded("a panic", spawn_blocking(panicking)).await;
-    assert!(ended.is_err_and(|error| error.is_panic()));
+    let (report, reported) = oneshot::channel();
+    // On a thread of its own: a runtime would wait for it.
+    std::thread::spawn(move || report.send(catch_unwind(AssertUnwindSafe(panicking))));
+    let panic = bounded("a panic", reported).await.unwrap().unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
 }

@@ -4,6 +4,7 @@ use ekbatan::prelude::*;
 use support::soak::rounds;
 use support::{Dialect, ScratchDatabase, TextRow};
 
+use crate::bounded;
 use crate::ledger::proxied;
 
 on_every_database! {
@@ -66,11 +67,14 @@ mod on_mysql {
                 }
                 proxy.cut();
             };
-            tokio::select! {
-                _ = add_one(&url, version) => {}
-                () = cut => {}
-            }
-            add_one(&database.url, version).await.unwrap();
+            let migrating = async {
+                tokio::select! {
+                    _ = add_one(&url, version) => {}
+                    () = cut => {}
+                }
+            };
+            bounded("a migration that is cut", migrating).await;
+            bounded("the next migration", add_one(&database.url, version)).await.unwrap();
             let n = database.select(&["n"], "FROM list").await;
             let expected = (version - 1).to_string();
             assert_eq!(n, [[Some(expected)]], "cut after {last} of {trips} round trips");

@@ -15,7 +15,7 @@ use super::run::run;
 use super::trace_parent;
 use super::{Action, AsFence, Contention, ExecuteError, RetryPolicy};
 use crate::db::{ActionId, Committed, outside_transaction};
-use crate::domain::{LockKey, readable_json};
+use crate::domain::{LockKey, checked_json};
 use crate::outbox::Mark;
 
 /// A call that runs when it is awaited.
@@ -67,7 +67,7 @@ impl<'a, A: Action> Execution<'a, A> {
     where
         A::Output: Serialize + DeserializeOwned,
     {
-        let codec = Codec { encode: readable_json, decode: |text| serde_json::from_str(text) };
+        let codec = Codec { encode: checked_json, decode: |text| serde_json::from_str(text) };
         self.0.key = Some(RequestedKey::Idempotency { text: key.into(), codec });
         self
     }

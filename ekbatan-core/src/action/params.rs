@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 
 use super::{Action, PlanError};
-use crate::domain::{PayloadError, reads_back};
+use crate::domain::{PayloadError, check_nulls_and_depth};
 
 /// Fails if the parameters are no JSON object.
 pub(super) fn params_of<A: Action>(params: &A::Params) -> Result<Json, PlanError> {
@@ -13,10 +13,10 @@ pub(super) fn params_of<A: Action>(params: &A::Params) -> Result<Json, PlanError
     Ok(PayloadError::require_object(&format!("{}'s parameters", A::NAME), json)?)
 }
 
-/// The parameters of a call that a node reads later. Fails if it could not read them.
+/// The parameters of a call that a node reads later. Fails if they are nested too deeply, or hold a NaN.
 pub(super) fn stored_params<A: Action>(params: &A::Params) -> Result<String, PlanError> {
     let text = params_of::<A>(params)?.to_string();
     let unreadable = |source| PayloadError::Serialize { name: A::NAME.to_owned(), source };
-    reads_back::<A::Params>(&text).map_err(unreadable)?;
+    check_nulls_and_depth::<A::Params>(&text).map_err(unreadable)?;
     Ok(text)
 }

@@ -56,8 +56,8 @@ pub enum PlanError {
         /// The time.
         due: String,
     },
-    /// The output does not serialize, or could not be read back, so it cannot be stored under the
-    /// idempotency key.
+    /// The output does not serialize, is nested too deeply or holds a NaN, so it cannot be stored under
+    /// the idempotency key.
     #[error("the output cannot be stored under the idempotency key: {0}")]
     Output(serde_json::Error),
     /// The idempotency key is empty or too long.

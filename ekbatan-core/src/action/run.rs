@@ -263,8 +263,8 @@ impl<A: Action, O: Send> Call<'_, A, O> {
         let (shards, began) = (&self.attempt.shards, Instant::now());
         let mut pause = Duration::from_millis(2);
         loop {
-            // Asked before the look-up, because the call may end in between. An id that was used
-            // twice is open because of this call.
+            // Asked before the look-up, because the call may end in between. If a caller has used an
+            // id twice, this call itself keeps the action open: do not wait for it.
             let is_open =
                 earlier.action != self.attempt.action && shards.default().is_open(earlier.action);
             let may_go_on = is_open || began.elapsed() < PATIENCE;

@@ -35,8 +35,8 @@ pub enum TlsMode {
     Prefer,
     /// Encrypted; the certificate is not verified.
     Require,
-    /// Encrypted; the certificate must be signed by a trusted authority. It may name any host, so
-    /// also that of somebody else.
+    /// Encrypted; the certificate must be signed by a trusted authority. The name of the host is not
+    /// checked, so a certificate for another host passes.
     VerifyCa,
     /// Encrypted; the certificate must also name the host.
     VerifyFull,

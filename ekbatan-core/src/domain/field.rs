@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::json_text::{readable_json, shallow};
+use super::json_text::{check_depth, checked_json};
 use super::{Value, ValueType};
 use crate::clock::to_micros;
 
@@ -207,7 +207,7 @@ impl Field for serde_json::Value {
 
     fn to_value(&self) -> Result<Value, FieldError> {
         let text = self.to_string();
-        shallow(&text).map_err(FieldError::new)?;
+        check_depth(&text).map_err(FieldError::new)?;
         Ok(Value::Json(text))
     }
 
@@ -255,9 +255,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync> Field for Json<T> {
 
 impl<T: Serialize + DeserializeOwned> Json<T> {
     /// The JSON of a reference. A `#[column(json)]` field is stored through this, without a clone.
-    /// Fails if it could not be read back, such as a NaN.
+    /// Fails if it is nested too deeply to be read back, or holds a NaN.
     pub fn encode(value: &T) -> Result<Value, FieldError> {
-        readable_json(value)
+        checked_json(value)
             .map_err(|e| FieldError::new(format!("does not serialize to JSON: {e}")))
             .map(Value::Json)
     }

@@ -4,19 +4,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde::ser::Error as _;
 
-/// The JSON of a value. Fails if it could not be read back.
-pub(crate) fn readable_json<T: Serialize + DeserializeOwned>(
+/// The JSON of a value. Fails if it is nested too deeply to be read back, or has a null where the
+/// type has none. serde_json writes NaN and infinity as null.
+pub(crate) fn checked_json<T: Serialize + DeserializeOwned>(
     value: &T,
 ) -> Result<String, serde_json::Error> {
     let text = serde_json::to_string(value)?;
-    reads_back::<T>(&text)?;
+    check_nulls_and_depth::<T>(&text)?;
     Ok(text)
 }
 
-/// Fails if the text, which serde_json wrote, cannot be read back because of its depth or of a null.
-/// serde_json writes NaN and infinity as null.
-pub(crate) fn reads_back<T: DeserializeOwned>(text: &str) -> Result<(), serde_json::Error> {
-    shallow(text).map_err(serde_json::Error::custom)?;
+/// Fails if a text that serde_json wrote is nested too deeply to be read back, or has a null where the
+/// type has none.
+pub(crate) fn check_nulls_and_depth<T: DeserializeOwned>(
+    text: &str,
+) -> Result<(), serde_json::Error> {
+    check_depth(text).map_err(serde_json::Error::custom)?;
     if !text.contains("null") {
         return Ok(());
     }
@@ -31,7 +34,7 @@ pub(crate) fn reads_back<T: DeserializeOwned>(text: &str) -> Result<(), serde_js
 const MAX_DEPTH: usize = 127;
 
 /// Fails with the reason if a text is nested too deeply to be read back.
-pub(super) fn shallow(text: &str) -> Result<(), String> {
+pub(super) fn check_depth(text: &str) -> Result<(), String> {
     let depth = depth(text);
     if depth > MAX_DEPTH {
         return Err(format!(

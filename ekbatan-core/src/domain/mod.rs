@@ -30,7 +30,7 @@ pub use id_generator::IdGenerator;
 pub(crate) use json_text::depth;
 #[cfg(feature = "postgres")]
 pub(crate) use json_text::holds_nul;
-pub(crate) use json_text::{readable_json, reads_back};
+pub(crate) use json_text::{check_nulls_and_depth, checked_json};
 pub use lock_key::{KeyPart, LockKey, LockLevel};
 pub(crate) use shard_identifier::list_shards;
 pub use shard_identifier::{ShardIdentifier, ShardIdentifierError};

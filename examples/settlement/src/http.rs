@@ -62,7 +62,7 @@ async fn state(State(site): State<Arc<Site>>) -> Result<Json<View>, Refusal> {
 /// Why a request is refused.
 type Refusal = (StatusCode, String);
 
-/// The answer to an order that was not stored.
+/// The answer to an order that was not stored, as far as is known.
 fn refusal(error: &ExecuteError<IntakeError>) -> Refusal {
     let status = match error {
         ExecuteError::Domain(IntakeError::NoWindow { .. }) => StatusCode::NOT_FOUND,
@@ -70,7 +70,7 @@ fn refusal(error: &ExecuteError<IntakeError>) -> Refusal {
         // One id for two different orders.
         ExecuteError::KeyReused { .. } => StatusCode::UNPROCESSABLE_ENTITY,
         error => {
-            tracing::warn!(%error, "an order was not stored");
+            tracing::warn!(%error, "an order got no answer");
             StatusCode::SERVICE_UNAVAILABLE
         }
     };

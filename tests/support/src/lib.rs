@@ -45,4 +45,4 @@ pub use plain_connection::{PlainConnection, TextRow};
 pub use recorder::{Recorded, Recorder, RecorderGuard};
 pub use scratch::ScratchDatabase;
 pub use thread_gate::{ClosedGate, ThreadGate};
-pub use wait::until;
+pub use wait::{connected, until};
