@@ -55,7 +55,7 @@ impl DeliveryOperations {
     /// Delivers what a filter selects to its handler once more, and returns how many that were.
     /// Fails with [`EventsError::Recount`] and changes nothing if the filter does not select as
     /// many rows as were counted. Dead letters that somebody else settles meanwhile are left out, and
-    /// so are events that were deleted, and those that the handler has still to handle.
+    /// so are events that were deleted, and those that the handler still has to handle.
     ///
     /// The events of one model are handled in their order among each other, but not with those
     /// that were handled since. Each delivery is new, also to the steps of the handler. An event

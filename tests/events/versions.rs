@@ -1,4 +1,4 @@
-//! Processes of two releases, of which the later one has raised the version of an event.
+//! Two releases run side by side. The later release has raised the version of an event.
 
 use std::sync::{Arc, Mutex};
 

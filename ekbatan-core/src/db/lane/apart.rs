@@ -223,8 +223,7 @@ impl Lane {
         drop(runtime.spawn(lane.clone().commit_apart(in_flight, guard)));
     }
 
-    async fn commit_apart(self: Arc<Self>, in_flight: InFlight, guard: TaskGuard) {
-        let mut guard = guard;
+    async fn commit_apart(self: Arc<Self>, in_flight: InFlight, mut guard: TaskGuard) {
         guard.begin();
         // Dropped before the guard, however far this task comes.
         let mut in_flight = in_flight;
