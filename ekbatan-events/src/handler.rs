@@ -49,7 +49,7 @@ use crate::remote_store::RemoteStore;
 ///     ) -> Result<(), Self::Error> {
 ///         let WalletEvent::MoneyDeposited { amount } = event.event;
 ///         // The commit of the action marks the event as handled: it is posted exactly once.
-///         ctx.execute(&PostEntry, Entry { amount }).await
+///         ctx.finish(&PostEntry, Entry { amount }).await
 ///     }
 /// }
 /// ```
@@ -65,7 +65,7 @@ pub trait EventHandler: Send + Sync + 'static {
     /// Handles an event. `Ok` means that it is handled and never comes again.
     ///
     /// It may run more than once: after an error, a panic or a timeout, and if the process dies
-    /// before the event is marked as handled. What it commits by [`HandlerContext::execute`] is
+    /// before the event is marked as handled. What it commits by [`HandlerContext::finish`] is
     /// nevertheless in the database once.
     fn handle(
         &self,
@@ -178,7 +178,7 @@ impl HandlerContext<'_> {
     ///
     /// A further call after one that committed is refused with
     /// [`DeliveryLost`](ExecuteError::DeliveryLost): the event is handled.
-    pub async fn execute<A: Action>(
+    pub async fn finish<A: Action>(
         &mut self,
         action: &A,
         params: A::Params,

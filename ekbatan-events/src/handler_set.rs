@@ -92,7 +92,7 @@ impl<A: Action + 'static> AnyHandler for EnqueuedCalls<A> {
             .map_err(|source| DecodeError::Params { action: A::NAME, source })?;
         // The call has the principal of the action that enqueued it.
         ctx.principal = call.principal;
-        ctx.execute(&self.0, params).await?;
+        ctx.finish(&self.0, params).await?;
         Ok(())
     }
 }

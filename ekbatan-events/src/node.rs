@@ -133,7 +133,7 @@ impl NodeBuilder {
 
     /// Sets the time after which a node that is not heard of loses what it has claimed; 15 s unless
     /// set, at least 1 s. Handlers of a node that was only slow run twice, but what they commit by
-    /// [`HandlerContext::execute`](crate::HandlerContext::execute) is there once.
+    /// [`HandlerContext::finish`](crate::HandlerContext::finish) is there once.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = lease;
         self

@@ -62,7 +62,7 @@ impl EventHandler for PostToLedger {
     ) -> Result<(), ExecuteError<ReadError>> {
         let WalletEvent::MoneyDeposited { amount, .. } = event.event else { return Ok(()) };
         // The commit of this action marks the event as handled, too.
-        ctx.execute(&PostEntry, Posting { amount }).await
+        ctx.finish(&PostEntry, Posting { amount }).await
     }
 }
 

@@ -126,7 +126,7 @@ async fn what_a_handler_commits_is_handled_although_no_node_looks_for_it(scene: 
             }
             let wallet = event.model_id.parse()?;
             Ok(ctx
-                .execute(&DepositMoney, Deposit { wallet, amount: Decimal::ONE })
+                .finish(&DepositMoney, Deposit { wallet, amount: Decimal::ONE })
                 .await
                 .map(drop)?)
         }

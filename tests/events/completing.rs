@@ -59,7 +59,7 @@ async fn a_second_action_is_refused_and_commits_nothing(scene: &Scene) {
     let ledger = Ledger::new(|ctx, event| {
         async move {
             post(ctx, event).await?;
-            let second = ctx.execute(&PostEntry, Posting::of(event)).await;
+            let second = ctx.finish(&PostEntry, Posting::of(event)).await;
             assert_eq!(second.unwrap_err().kind(), ErrorKind::DeliveryLost);
             Ok(())
         }
@@ -100,7 +100,7 @@ async fn an_event_that_was_taken_over_has_no_effect_of_its_former_node(scene: &S
         async move {
             STOPPED[at].notify_one();
             GO_ON[at].notified().await;
-            let answer = ctx.execute(&PostEntry, Posting::of(event)).await;
+            let answer = ctx.finish(&PostEntry, Posting::of(event)).await;
             answers.send(answer.as_ref().err().map(|error| error.kind())).unwrap();
             Ok(answer?)
         }
@@ -139,7 +139,7 @@ impl Action for Look {
 
 async fn an_action_that_changes_nothing_marks_too(scene: &Scene) {
     let ledger = Ledger::new(|ctx, event| {
-        async move { Ok(ctx.execute(&Look, Posting::of(event)).await?) }.boxed()
+        async move { Ok(ctx.finish(&Look, Posting::of(event)).await?) }.boxed()
     });
     let node = scene.node().handler(ledger).start().await.unwrap();
     scene.open_wallet().await;
@@ -215,7 +215,7 @@ async fn a_lost_delivery_refuses_itself_and_none_that_commits_with_it(scene: &Sc
             let _open = gate.acquire().await?;
             // The queue is full for a moment while the test asks whether it is.
             let kind = loop {
-                let answer = ctx.execute(&PostEntry, Posting::of(event)).await;
+                let answer = ctx.finish(&PostEntry, Posting::of(event)).await;
                 match answer.err().map(|error| error.kind()) {
                     Some(ErrorKind::Overloaded) => tokio::task::yield_now().await,
                     kind => break kind,

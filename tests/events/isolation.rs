@@ -123,7 +123,7 @@ async fn a_node_whose_threads_are_blocked_is_taken_over_and_commits_nothing(scen
         }
         let answers = answers.clone();
         async move {
-            let answer = ctx.execute(&PostEntry, Posting::of(event)).await;
+            let answer = ctx.finish(&PostEntry, Posting::of(event)).await;
             answers.send(answer.as_ref().err().map(|error| error.kind()))?;
             Ok(answer?)
         }

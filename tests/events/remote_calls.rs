@@ -85,7 +85,7 @@ pub async fn post_receipt(
     receipt: Receipt,
 ) -> Result<(), Failure> {
     let posting = Posting { wallet_version: receipt.number, ..Posting::of(event) };
-    Ok(ctx.execute(&PostEntry, posting).await?)
+    Ok(ctx.finish(&PostEntry, posting).await?)
 }
 
 /// Charges at most once, and posts the receipt.

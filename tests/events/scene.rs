@@ -128,7 +128,7 @@ pub fn post<'a>(
     ctx: &'a mut HandlerContext<'_>,
     event: &'a Delivered<WalletEvent>,
 ) -> BoxFuture<'a, Result<(), Failure>> {
-    async move { Ok(ctx.execute(&PostEntry, Posting::of(event)).await?) }.boxed()
+    async move { Ok(ctx.finish(&PostEntry, Posting::of(event)).await?) }.boxed()
 }
 
 impl<const N: u8> EventHandler for Scripted<N> {

@@ -102,7 +102,7 @@ impl EventHandler for ConfirmTickets {
         event: &Delivered<TicketEvent>,
     ) -> Result<(), ExecuteError<ReadError>> {
         match event.event {
-            TicketEvent::Sold { ticket } => ctx.execute(&Confirm, Confirmation { ticket }).await,
+            TicketEvent::Sold { ticket } => ctx.finish(&Confirm, Confirmation { ticket }).await,
             TicketEvent::Confirmed {} => Ok(()),
         }
     }

@@ -47,7 +47,7 @@ impl EventHandler for LaterLedger {
             wallet: event.model_id.clone(),
             wallet_version: event.model_version.unwrap_or_default(),
         };
-        Ok(ctx.execute(&PostEntry, posting).await?)
+        Ok(ctx.finish(&PostEntry, posting).await?)
     }
 
     fn upcast(&self, _: &str, version: i32, payload: Json) -> Result<Json, Failure> {

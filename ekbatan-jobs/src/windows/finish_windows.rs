@@ -48,7 +48,7 @@ impl<S: WindowSeries> EventHandler for FinishWindows<S> {
         }
         let now = shard.database_time().await?;
         let finish = FinishClosing(self.series.clone());
-        let finished = ctx.execute(&finish, BatchedWindow { window, now }).await;
+        let finished = ctx.finish(&finish, BatchedWindow { window, now }).await;
         finished.map_err(|error| SeriesError::Finish(error.into()))?;
         tracing::info!(series, window = %key, participant, "a window is closed");
         Ok(())

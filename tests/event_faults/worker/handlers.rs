@@ -142,7 +142,7 @@ impl<const HOW: u8> EventHandler for Posting<HOW> {
         if HOW == BY_STEP {
             ctx.step("post", &Post, posting).await?;
         } else {
-            ctx.execute(&Post, posting).await?;
+            ctx.finish(&Post, posting).await?;
         }
         runs.fail_afterwards()
     }
