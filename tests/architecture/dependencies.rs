@@ -22,6 +22,8 @@ struct Package {
     license: Option<String>,
     /// `None` for a package of the workspace.
     source: Option<String>,
+    /// Empty for a package that is not published.
+    publish: Option<Vec<String>>,
     dependencies: Vec<Dependency>,
 }
 
@@ -29,6 +31,8 @@ struct Package {
 struct Dependency {
     name: String,
     req: String,
+    /// `None` for a dependency of the package itself, else `dev` or `build`.
+    kind: Option<String>,
     path: Option<String>,
 }
 
@@ -65,15 +69,23 @@ impl Package {
         match &self.source {
             Some(source) if source != REGISTRY => objections.push(format!("it is from {source}")),
             Some(_) => {}
-            // One of ours. Packages of the workspace may depend on each other by path alone.
+            // One of ours.
             None => objections.extend(
                 self.dependencies
                     .iter()
-                    .filter(|dependency| dependency.req == "*" && dependency.path.is_none())
+                    .filter(|dependency| {
+                        dependency.req == "*" && !self.may_name_only_a_path(dependency)
+                    })
                     .map(|dependency| format!("it takes any version of {}", dependency.name)),
             ),
         }
         objections
+    }
+
+    /// Cargo refuses to publish a package with such a dependency, unless only its tests need it.
+    fn may_name_only_a_path(&self, dependency: &Dependency) -> bool {
+        let is_published = self.publish.is_none();
+        dependency.path.is_some() && (!is_published || dependency.kind.as_deref() == Some("dev"))
     }
 }
 
@@ -123,6 +135,7 @@ fn what_is_not_acceptable_is_found() {
         version: "1.0.0".to_owned(),
         license: Some("GPL-3.0-only AND MIT".to_owned()),
         source: Some("git+https://example.org/borrowed".to_owned()),
+        publish: None,
         dependencies: Vec::new(),
     };
     assert_eq!(
@@ -132,7 +145,22 @@ fn what_is_not_acceptable_is_found() {
     for acceptable in ["MIT OR GPL-3.0-only", "MIT/Apache-2.0", "Apache-2.0 WITH LLVM-exception"] {
         assert!(is_acceptable(acceptable, &policy), "{acceptable}");
     }
-    let any = Dependency { name: "any".to_owned(), req: "*".to_owned(), path: None };
-    let ours = Package { license: None, source: None, dependencies: vec![any], ..package };
-    assert_eq!(ours.objections(&policy), ["it names no licence", "it takes any version of any"]);
+    let any = |name: &str, kind: Option<&str>, path: Option<&str>| Dependency {
+        name: name.to_owned(),
+        req: "*".to_owned(),
+        kind: kind.map(str::to_owned),
+        path: path.map(str::to_owned),
+    };
+    let dependencies = vec![
+        any("any", None, None),
+        any("ours", None, Some("ours")),
+        any("tools", Some("dev"), Some("tools")),
+    ];
+    let ours = Package { license: None, source: None, dependencies, ..package };
+    assert_eq!(
+        ours.objections(&policy),
+        ["it names no licence", "it takes any version of any", "it takes any version of ours"]
+    );
+    let kept = Package { publish: Some(Vec::new()), ..ours };
+    assert_eq!(kept.objections(&policy), ["it names no licence", "it takes any version of any"]);
 }
