@@ -92,7 +92,7 @@ impl JobsError {
 /// Error returned when a node cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum JobNodeStartError {
     /// Two jobs have one name.
     #[error("two jobs have the name `{0}`; each needs its own")]
     NameTwice(&'static str),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::error::StartError;
+use crate::error::JobNodeStartError;
 use crate::job::{Job, RunContext};
 use crate::options::JobOptions;
 use crate::schedule::Schedule;
@@ -50,18 +50,18 @@ pub(crate) struct JobSet {
 
 impl JobSet {
     /// Fails if options cannot work, or if two jobs have one name.
-    pub(crate) fn new(jobs: Vec<KnownJob>) -> Result<Self, StartError> {
+    pub(crate) fn new(jobs: Vec<KnownJob>) -> Result<Self, JobNodeStartError> {
         let mut set = HashMap::with_capacity(jobs.len());
         for job in jobs {
             let name = job.name;
             if name.trim().is_empty() || name.len() > 255 {
-                return Err(StartError::Name(name, name.len()));
+                return Err(JobNodeStartError::Name(name, name.len()));
             }
             if let Some((option, why)) = job.options.fault() {
-                return Err(StartError::Option { job: name, option, why });
+                return Err(JobNodeStartError::Option { job: name, option, why });
             }
             if set.insert(name, Arc::new(job)).is_some() {
-                return Err(StartError::NameTwice(name));
+                return Err(JobNodeStartError::NameTwice(name));
             }
         }
         Ok(Self { jobs: set })

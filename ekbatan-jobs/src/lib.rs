@@ -30,7 +30,7 @@ pub mod windows;
 mod worker;
 
 pub use ekbatan_events::HandedBack;
-pub use error::{JobsError, StartError};
+pub use error::{JobNodeStartError, JobsError};
 pub use job::{Job, RunContext};
 pub use misfire::Misfire;
 pub use node::{JobNode, JobNodeBuilder};

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::error::StartError;
+use crate::error::JobNodeStartError;
 use crate::heart::Heart;
 use crate::job::Job;
 use crate::job_run::Runner;
@@ -90,7 +90,7 @@ impl JobNodeBuilder {
 
     /// Stores the jobs that are not stored yet, and starts. Jobs that this node does not know stay as
     /// they are.
-    pub async fn start(self) -> Result<JobNode, StartError> {
+    pub async fn start(self) -> Result<JobNode, JobNodeStartError> {
         let Self { executor, jobs, settings } = self;
         settings.check()?;
         let jobs = JobSet::new(jobs)?;

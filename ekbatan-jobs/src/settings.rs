@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ekbatan_core::config::JobsConfig;
 
-use crate::error::StartError;
+use crate::error::JobNodeStartError;
 
 /// The longest lease, and the longest pause between two looks.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -31,9 +31,9 @@ impl Settings {
     }
 
     /// Fails if a setting cannot work.
-    pub(crate) fn check(&self) -> Result<(), StartError> {
+    pub(crate) fn check(&self) -> Result<(), JobNodeStartError> {
         let Self { name, lease, poll, concurrency } = self;
-        let refuse = |setting, why| Err(StartError::Setting { setting, why });
+        let refuse = |setting, why| Err(JobNodeStartError::Setting { setting, why });
         if name.len() > 255 {
             return refuse("name", format!("it has {} bytes; use at most 255", name.len()));
         }

@@ -263,7 +263,7 @@ impl LockProvider {
     ) -> Result<Option<Lease>, LockError> {
         let options = LockOptions { term: options.term.or(self.term), ..*options };
         check(key, &options)?;
-        if key.reach() == LockLevel::Global && !self.state.backend.spans_zones() {
+        if key.level() == LockLevel::Global && !self.state.backend.spans_zones() {
             return Err(LockError::OneZone { key: key.clone(), backend: self.name() });
         }
         let (max_wait, options) = (max_wait.map(countable), &options.countable());

@@ -87,7 +87,7 @@ impl ProviderState {
         match self.fences.get() {
             // Part of the name, because keys of all zones do not have the zone in theirs.
             Some(server) => LockKey::named(&format!("{}@{server}", key.id()))
-                .level(key.reach())
+                .at_level(key.level())
                 .stored(&self.zone),
             None => self.stored(key),
         }
@@ -101,13 +101,13 @@ impl ProviderState {
     /// What the stored keys begin with that this provider can name: those of its zone, and those of
     /// all zones.
     pub(crate) fn prefixes(&self) -> [String; 2] {
-        LEVELS.map(|level| LockKey::named("").level(level).stored(&self.zone))
+        LEVELS.map(|level| LockKey::named("").at_level(level).stored(&self.zone))
     }
 
     /// The key that is stored like this, if this provider can name it.
     pub(crate) fn named(&self, stored: &str) -> Option<LockKey> {
         let found = LEVELS.into_iter().zip(self.prefixes()).find_map(|(level, prefix)| {
-            Some(LockKey::named(stored.strip_prefix(&prefix)?).level(level))
+            Some(LockKey::named(stored.strip_prefix(&prefix)?).at_level(level))
         });
         found.filter(|key| self.stored(key) == stored)
     }

@@ -219,7 +219,7 @@ impl<P: KeyedLockProvider + ?Sized> Slots<'_, P> {
 
 /// A key that belongs to this one: at the same level and on the same shard.
 pub(crate) fn part_of(key: &LockKey, name: impl fmt::Display) -> LockKey {
-    let part = LockKey::named(&format!("{}#{name}", key.id())).level(key.reach());
+    let part = LockKey::named(&format!("{}#{name}", key.id())).at_level(key.level());
     match key.shard() {
         Some(shard) => part.on_shard(shard),
         None => part,

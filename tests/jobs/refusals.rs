@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ekbatan::jobs::{
-    Job, JobOptions, Misfire, RunContext, RunState, Schedule, ScheduleError, StartError,
+    Job, JobNodeStartError, JobOptions, Misfire, RunContext, RunState, Schedule, ScheduleError,
 };
 use support::until;
 
@@ -78,9 +78,9 @@ impl Job for Blank {
 
 async fn jobs_that_cannot_run_are_refused_at_the_start(scene: &Scene) {
     let twice = scene.node().job(rarely(), Report::idle()).job(hourly(), Report::idle());
-    assert!(matches!(twice.start().await.err(), Some(StartError::NameTwice(REPORT))));
+    assert!(matches!(twice.start().await.err(), Some(JobNodeStartError::NameTwice(REPORT))));
     let blank = scene.node().job(rarely(), Blank).start().await;
-    assert!(matches!(blank.err(), Some(StartError::Name(..))));
+    assert!(matches!(blank.err(), Some(JobNodeStartError::Name(..))));
     let options = JobOptions::default;
     for (wrong, options) in [
         ("misfire", options().misfire(Misfire::CatchUp(0))),
@@ -92,7 +92,7 @@ async fn jobs_that_cannot_run_are_refused_at_the_start(scene: &Scene) {
     ] {
         let refused = scene.node().job_with(rarely(), Report::idle(), options).start().await;
         match refused.err().unwrap() {
-            StartError::Option { job: REPORT, option, .. } => assert_eq!(option, wrong),
+            JobNodeStartError::Option { job: REPORT, option, .. } => assert_eq!(option, wrong),
             other => panic!("{other}"),
         }
     }
@@ -103,7 +103,7 @@ async fn jobs_that_cannot_run_are_refused_at_the_start(scene: &Scene) {
         ("name", scene.node().name("x".repeat(256))),
     ] {
         match builder.start().await.err().unwrap() {
-            StartError::Setting { setting, .. } => assert_eq!(setting, wrong),
+            JobNodeStartError::Setting { setting, .. } => assert_eq!(setting, wrong),
             other => panic!("{other}"),
         }
     }

@@ -57,7 +57,7 @@ async fn addresses_that_name_nothing_are_rejected() {
 #[tokio::test]
 async fn keys_of_all_zones_are_rejected_where_the_namespace_is_not_consistent() {
     let locks = provider(Kind::Aerospike, &url(Kind::Aerospike).await, "levels").await;
-    let key = LockKey::named("k").level(LockLevel::Global);
+    let key = LockKey::named("k").at_level(LockLevel::Global);
     let error = locks.acquire(&key, LONG).await.unwrap_err();
     assert!(matches!(error, LockError::OneZone { backend: "aerospike", .. }), "{error}");
 }

@@ -124,7 +124,7 @@ async fn a_waiter_gets_the_key_when_it_is_released(t: &TestLocks) {
 async fn the_levels_of_one_key_are_separate_locks(t: &TestLocks) {
     let key = LockKey::named("k");
     let _zone = t.hold(&key).await;
-    let global = key.clone().level(LockLevel::Global);
+    let global = key.clone().at_level(LockLevel::Global);
     if matches!(t.kind(), Kind::Process | Kind::Sqlite | Kind::Aerospike) {
         // No other zone can reach them.
         let refused = t.locks.try_acquire(&global, Duration::ZERO, LONG).await.unwrap_err();
@@ -134,7 +134,7 @@ async fn the_levels_of_one_key_are_separate_locks(t: &TestLocks) {
     } else {
         assert!(t.try_now(&global).await.is_some());
     }
-    assert!(t.try_now(&key.level(LockLevel::Zone)).await.is_none());
+    assert!(t.try_now(&key.at_level(LockLevel::Zone)).await.is_none());
 }
 
 async fn tokens_always_grow(t: &TestLocks) {

@@ -20,7 +20,8 @@ async fn keys_of_one_name_at_two_servers_do_not_fence_each_other_off_on_redis() 
     let [one, other] = [TestLocks::start(Kind::Redis).await, TestLocks::start(Kind::Redis).await];
     let (one, other) = (one.locks, other.locks.fenced_as("another server"));
     let deposit = || Deposit { wallet, amount: Decimal::ONE };
-    for key in [LockLevel::Zone, LockLevel::Global].map(|it| lock_key!("wallet", wallet).level(it))
+    for key in
+        [LockLevel::Zone, LockLevel::Global].map(|it| lock_key!("wallet", wallet).at_level(it))
     {
         let earlier = one.acquire(&key, LONG).await.unwrap();
         // Both servers count from the clock, so one grant more makes the token greater.

@@ -89,7 +89,7 @@ async fn a_lease_that_is_over_is_not_listed(t: &TestLocks) {
 async fn keys_of_any_length_and_level_are_listed(t: &TestLocks) {
     let long = LockKey::named(&"ż".repeat(400));
     let odd = LockKey::named("a'b\"%_*[?]\\{c}");
-    let global = LockKey::named("k").level(LockLevel::Global);
+    let global = LockKey::named("k").at_level(LockLevel::Global);
     let mut leases = vec![t.hold(&long).await, t.hold(&odd).await];
     if !matches!(t.kind(), Kind::Process | Kind::Sqlite | Kind::Aerospike) {
         leases.push(t.hold(&global).await);
@@ -101,7 +101,7 @@ async fn keys_of_any_length_and_level_are_listed(t: &TestLocks) {
         let owner = t.locks.inspect(lease.key()).await.unwrap().unwrap().owner;
         let same = found.keys.iter().find(|held| held.holder.owner == owner);
         let key = &same.expect("it is listed").key;
-        assert_eq!(key.reach(), lease.key().reach());
+        assert_eq!(key.level(), lease.key().level());
         // The key that is listed stands for the same lock, also if it was cut.
         assert_eq!(t.locks.inspect(key).await.unwrap().unwrap().owner, owner);
     }

@@ -155,7 +155,7 @@ async fn zone_keys_are_separate_per_zone_and_global_keys_are_not_on_postgres() {
     let key = LockKey::named("report");
     let _eu = eu.acquire(&key, LONG).await.unwrap();
     let _us = us.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().expect("its own");
-    let both = key.level(LockLevel::Global);
+    let both = key.at_level(LockLevel::Global);
     let _one = eu.acquire(&both, LONG).await.unwrap();
     assert!(us.try_acquire(&both, Duration::ZERO, LONG).await.unwrap().is_none());
 }

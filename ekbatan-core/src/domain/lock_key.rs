@@ -31,7 +31,7 @@ pub enum LockLevel {
 /// let report = LockKey::named("nightly-report");
 /// let wallet = lock_key!("wallet", 17);
 /// assert_eq!(wallet.id(), "wallet:17");
-/// assert_eq!(wallet.level(LockLevel::Global).stored("eu"), "XDC#wallet:17");
+/// assert_eq!(wallet.at_level(LockLevel::Global).stored("eu"), "XDC#wallet:17");
 /// assert_eq!(report.stored("eu"), "DC#eu#nightly-report");
 /// ```
 ///
@@ -73,7 +73,7 @@ impl LockKey {
 
     /// The same key at another level.
     #[must_use]
-    pub fn level(mut self, level: LockLevel) -> Self {
+    pub fn at_level(mut self, level: LockLevel) -> Self {
         self.level = level;
         self
     }
@@ -91,7 +91,7 @@ impl LockKey {
     }
 
     /// The level: one zone, or all of them.
-    pub fn reach(&self) -> LockLevel {
+    pub fn level(&self) -> LockLevel {
         self.level
     }
 
@@ -192,10 +192,10 @@ mod tests {
     fn levels_and_zones_keep_keys_apart() {
         let key = LockKey::named("a");
         assert_ne!(key.stored("eu"), key.stored("us"));
-        assert_ne!(key.stored("eu"), key.clone().level(LockLevel::Global).stored("eu"));
+        assert_ne!(key.stored("eu"), key.clone().at_level(LockLevel::Global).stored("eu"));
         assert_eq!(
-            key.clone().level(LockLevel::Global).stored("eu"),
-            key.level(LockLevel::Global).stored("us")
+            key.clone().at_level(LockLevel::Global).stored("eu"),
+            key.at_level(LockLevel::Global).stored("us")
         );
     }
 

@@ -86,7 +86,7 @@ async fn another_cluster_and_another_format_are_rejected() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_all_zones_need_the_name_of_the_cluster() {
     let url = HBaseServer::shared().await.unwrap().url();
-    let key = LockKey::named("k").level(LockLevel::Global);
+    let key = LockKey::named("k").at_level(LockLevel::Global);
     let namespace = Uuid::new_v4().to_string();
     for (url, allowed) in [(url, false), (super::url().await, true)] {
         let backend = HBaseBackend::connect(&url, &namespace).await.unwrap();

@@ -39,7 +39,7 @@ async fn the_configuration_opens_the_locks(kind: Kind) {
     let remaining = beside.inspect(&key).await.unwrap().unwrap().remaining.unwrap();
     assert!(remaining < LONG / 2, "the term is that of the configuration: {remaining:?}");
     assert!(lease.release().await && of_other_zone.release().await);
-    let global = key.level(LockLevel::Global);
+    let global = key.at_level(LockLevel::Global);
     match (kind, here.try_acquire(&global, now, LONG).await) {
         (Kind::Aerospike, Err(LockError::OneZone { backend, .. })) => {
             assert_eq!(backend, "aerospike");
