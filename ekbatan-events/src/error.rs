@@ -1,6 +1,5 @@
 //! The errors of nodes and operations.
 
-use ekbatan_core::__private::deliveries::SweepError;
 use ekbatan_core::db::{DbError, DbErrorKind, TransactionError};
 use ekbatan_core::domain::ShardIdentifier;
 use ekbatan_core::repository::{ReadError, WriteError};
@@ -15,9 +14,6 @@ pub enum EventsError {
     /// A row cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Events that lack deliveries cannot get them.
-    #[error(transparent)]
-    Sweep(#[from] SweepError),
     /// The database failed.
     #[error(transparent)]
     Database(#[from] DbError),
@@ -102,6 +98,23 @@ impl From<TransactionError<EventsError>> for EventsError {
 }
 
 impl EventsError {
+    /// The error of a transaction in which only the database fails.
+    pub(crate) fn of_transaction(error: TransactionError<DbError>) -> Self {
+        let same = match error {
+            TransactionError::Inner(error) | TransactionError::Database(error) => {
+                return EventsError::Database(error);
+            }
+            TransactionError::Nested => TransactionError::Nested,
+            TransactionError::TimedOut(after) => TransactionError::TimedOut(after),
+            TransactionError::CommitUnknown(error) => TransactionError::CommitUnknown(error),
+            other => {
+                let why = other.to_string();
+                return EventsError::Database(DbError::new(DbErrorKind::Unavailable, why));
+            }
+        };
+        EventsError::Transaction(Box::new(same))
+    }
+
     /// Whether the row was no longer as it was read.
     pub(crate) fn is_stale(&self) -> bool {
         matches!(self, EventsError::Write(WriteError::Stale(_)))

@@ -102,7 +102,8 @@ impl Poll {
         }
         // Every event that was committed before a candidate has its deliveries after this sweep, so
         // none of them is overtaken.
-        let swept = self.shard.sweep(&self.subscriptions, self.swept_at_once).await?;
+        let swept = self.shard.sweep(&self.subscriptions, self.swept_at_once).await;
+        let swept = swept.map_err(EventsError::of_transaction)?;
         if swept.events > 0 {
             // Their deliveries are due since the dates of the events.
             self.look_from.forget();

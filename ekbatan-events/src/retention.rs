@@ -7,7 +7,6 @@ use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::Delivery;
 use ekbatan_core::__private::{OldRows, OldStepKey, StepOwner};
 use ekbatan_core::config::RetentionConfig;
-use ekbatan_core::db::{DbError, TransactionError};
 use ekbatan_core::domain::{Entity, Id, ShardIdentifier};
 use ekbatan_core::shard::{Databases, Shard};
 use tokio::sync::watch;
@@ -297,11 +296,11 @@ impl Retention {
         if let Some(age) = events {
             let subscriptions = Registrar::new(databases, shard).read().await?;
             let handled = shard.delete_handled(&subscriptions, age, now, at_once).await;
-            deleted.events = handled.map_err(failed)?;
+            deleted.events = handled.map_err(EventsError::of_transaction)?;
             let settled = OldRows::of(RemoteCall::TABLE, "settled", "id");
             deleted.remote_calls = delete(settled.needed_for_event("event_id"), age).await?;
         }
-        deleted.fences = shard.prune_fences(at_once).await.map_err(failed)?;
+        deleted.fences = shard.prune_fences(at_once).await.map_err(EventsError::of_transaction)?;
         if let Some(age) = keys {
             // At the end, because it needs all shards.
             let steps = delete_steps(databases, shard, before(now, age), at_once);
@@ -372,19 +371,9 @@ async fn delete(
     age: Duration,
     at_once: usize,
 ) -> Result<u64, EventsError> {
-    shard.delete_old(rows, before(now, age), at_once).await.map_err(failed)
+    shard.delete_old(rows, before(now, age), at_once).await.map_err(EventsError::of_transaction)
 }
 
 fn before(now: DateTime<Utc>, age: Duration) -> DateTime<Utc> {
     now - age.min(Duration::from_secs(CENTURY))
-}
-
-fn failed(error: TransactionError<DbError>) -> EventsError {
-    match error {
-        TransactionError::Inner(error) | TransactionError::Database(error) => error.into(),
-        other => {
-            let kind = ekbatan_core::db::DbErrorKind::Unavailable;
-            EventsError::Database(DbError::new(kind, other.to_string()))
-        }
-    }
 }

@@ -11,14 +11,14 @@ use super::Slot;
 use crate::db::RawConnection;
 use crate::db::doorbell::DoorbellMember;
 use crate::db::{
-    BarrierError, Capabilities, Database, DbError, PoolStatus, Route, TransactionManager,
-    pass_barrier,
+    BarrierError, Capabilities, Database, DbError, PoolStatus, Route, TransactionError,
+    TransactionManager, pass_barrier,
 };
 use crate::domain::{Changed, Entity, FieldError, ShardIdentifier, Stored};
 use crate::outbox::Mark;
 use crate::outbox::deliveries::{
-    Backlog, Claimant, Delivery, Due, PlacesPage, StoredEvent, StoredEvents, Subscriptions,
-    SweepError, Swept, WantedDue, backlog, claimed_rows, due, stored_events, stored_places, sweep,
+    Backlog, Claimant, Delivery, Due, PlacesPage, StoredEvent, StoredEvents, Subscriptions, Swept,
+    WantedDue, backlog, claimed_rows, due, stored_events, stored_places, sweep,
 };
 
 /// One shard of a [`Databases`](super::Databases). Cheap to clone.
@@ -178,7 +178,7 @@ impl Shard {
         &self,
         subscriptions: &Subscriptions,
         most: usize,
-    ) -> Result<Swept, SweepError> {
+    ) -> Result<Swept, TransactionError<DbError>> {
         sweep(&self.database, subscriptions, most).await
     }
 

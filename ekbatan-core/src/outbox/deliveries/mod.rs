@@ -33,7 +33,7 @@ pub use registry::{RegistryState, SubscriptionRegistry};
 pub use stored_event::StoredEvent;
 pub use stored_places::{PlacesPage, StoredEvents, StoredPlace};
 pub use subscriptions::{Subscription, SubscriptionState, Subscriptions};
-pub use sweep::{SweepError, Swept, stream_of};
+pub use sweep::{Swept, stream_of};
 pub use wanted::{EventKind, Wanted};
 
 pub(crate) use backlog::backlog;

@@ -43,17 +43,13 @@ pub struct Swept {
     pub elsewhere: HashSet<Uuid>,
 }
 
-/// Error returned when a sweep fails. What it did before stays.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct SweepError(#[from] TransactionError<DbError>);
-
-/// Gives deliveries to the events that lack some, at most about `most` of them.
+/// Gives deliveries to the events that lack some, at most about `most` of them. What it did before it fails
+/// stays.
 pub(crate) async fn sweep(
     database: &Arc<Database>,
     subscriptions: &Subscriptions,
     most: usize,
-) -> Result<Swept, SweepError> {
+) -> Result<Swept, TransactionError<DbError>> {
     let all = Lacking::new(subscriptions, subscriptions.generation());
     if all.is_empty() || !all.any(database).await.map_err(TransactionError::Database)? {
         return Ok(Swept { complete: subscriptions.generation(), ..Swept::default() });
