@@ -26,6 +26,7 @@ pub trait HandledEvent: Sized + Send + Sync + 'static {
 pub enum DecodeError {
     /// No variant has this name.
     #[error("no variant of `{ty}` is stored as `{name}`")]
+    #[non_exhaustive]
     Name {
         /// The enum.
         ty: &'static str,
@@ -36,6 +37,7 @@ pub enum DecodeError {
     #[error(
         "the payload of `{name}` does not fit the code: {source}; implement `EventHandler::upcast` for payloads of earlier versions"
     )]
+    #[non_exhaustive]
     Payload {
         /// The stored name.
         name: String,
@@ -46,6 +48,7 @@ pub enum DecodeError {
     #[error(
         "the parameters of an enqueued call of `{action}` do not fit the code: {source}; new parameters of an action need a default"
     )]
+    #[non_exhaustive]
     Params {
         /// The action.
         action: &'static str,
@@ -54,6 +57,7 @@ pub enum DecodeError {
     },
     /// The application's `upcast` failed.
     #[error("`upcast` failed for version {version} of `{name}`: {source}")]
+    #[non_exhaustive]
     Upcast {
         /// The stored name.
         name: String,

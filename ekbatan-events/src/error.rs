@@ -22,6 +22,7 @@ pub enum EventsError {
     Transaction(Box<TransactionError<EventsError>>),
     /// There is no such delivery or dead letter, or it is in another state by now.
     #[error("there is no {what} {id} on shard {shard} that is {state}")]
+    #[non_exhaustive]
     NotFound {
         /// What was looked for.
         what: &'static str,
@@ -34,6 +35,7 @@ pub enum EventsError {
     },
     /// What an operator gave cannot be used.
     #[error("`{what}` {why}")]
+    #[non_exhaustive]
     Unfit {
         /// What was given.
         what: &'static str,
@@ -44,6 +46,7 @@ pub enum EventsError {
     #[error(
         "shard {shard} has {found} {filter}, and {counted} were counted; nothing was changed on this shard: count again"
     )]
+    #[non_exhaustive]
     Recount {
         /// The filter, in words.
         filter: String,
@@ -56,6 +59,7 @@ pub enum EventsError {
     },
     /// The filter selects more than can be done at once.
     #[error("shard {shard} has more than {most} {filter}; narrow the filter, as by its dates")]
+    #[non_exhaustive]
     TooMany {
         /// The filter, in words.
         filter: String,
@@ -66,6 +70,7 @@ pub enum EventsError {
     },
     /// The shard knows no handler of this name.
     #[error("shard {shard} knows no handler `{handler}`; it knows {known}")]
+    #[non_exhaustive]
     UnknownHandler {
         /// The name.
         handler: String,
@@ -78,6 +83,7 @@ pub enum EventsError {
     #[error(
         "shard {shard} has no handler `{handler}` any more: it is retired, or has another name by now; the shard has {present}"
     )]
+    #[non_exhaustive]
     FormerHandler {
         /// The name.
         handler: String,
@@ -134,6 +140,7 @@ pub enum StartError {
     #[error(
         "the name `{name}` belongs to two handlers, `{first}` and `{second}`; each name and alias needs one handler"
     )]
+    #[non_exhaustive]
     NameTwice {
         /// The name or alias.
         name: String,
@@ -144,6 +151,7 @@ pub enum StartError {
     },
     /// An option of a handler cannot work.
     #[error("the handler `{handler}` has a wrong `{option}`: {why}")]
+    #[non_exhaustive]
     Option {
         /// The handler.
         handler: &'static str,
@@ -156,6 +164,7 @@ pub enum StartError {
     #[error(
         "the handler `{handler}` wants the event `{event}`, which its type does not have; it has {known}"
     )]
+    #[non_exhaustive]
     UnknownEvent {
         /// The handler.
         handler: &'static str,
@@ -166,6 +175,7 @@ pub enum StartError {
     },
     /// A setting of the node cannot work.
     #[error("a node has a wrong `{setting}`: {why}")]
+    #[non_exhaustive]
     Setting {
         /// The setting.
         setting: &'static str,
@@ -174,6 +184,7 @@ pub enum StartError {
     },
     /// A relay cannot work.
     #[error("the relay `{relay}` cannot start: {source}")]
+    #[non_exhaustive]
     Relay {
         /// The relay.
         relay: &'static str,
@@ -182,6 +193,7 @@ pub enum StartError {
     },
     /// A shard failed.
     #[error("shard {shard}: {source}")]
+    #[non_exhaustive]
     Shard {
         /// The shard.
         shard: ShardIdentifier,

@@ -41,8 +41,9 @@ pub struct HandlerOptions {
     pub aliases: Vec<String>,
 }
 
-/// A number of runs in a time.
+/// A number of runs in a time, as [`HandlerOptions::rate`] sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rate {
     /// At least 1.
     pub runs: u32,
@@ -96,6 +97,7 @@ pub enum StartFrom {
 /// shortened by a random part of up to a half, so that events that failed together do not come
 /// back together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RetryDelay {
     /// The pause after the first failure.
     pub first: Duration,

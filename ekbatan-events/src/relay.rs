@@ -107,6 +107,7 @@ impl RelaySender {
 
 /// What became of an event that was to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SentEvent {
     /// It is where it was to go.
     Acknowledged,

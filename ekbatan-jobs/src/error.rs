@@ -22,6 +22,7 @@ pub enum JobsError {
     Transaction(Box<TransactionError<JobsError>>),
     /// No process has registered a job of this name.
     #[error("there is no job `{job}`; there is {known}")]
+    #[non_exhaustive]
     UnknownJob {
         /// The name.
         job: String,
@@ -30,6 +31,7 @@ pub enum JobsError {
     },
     /// The schedule that is stored is one of a newer release.
     #[error("the schedule `{schedule}` of `{job}` cannot be read: it is that of a newer release")]
+    #[non_exhaustive]
     Schedule {
         /// The job.
         job: String,
@@ -38,6 +40,7 @@ pub enum JobsError {
     },
     /// What an operator gave cannot be used.
     #[error("`{what}` {why}")]
+    #[non_exhaustive]
     Unfit {
         /// What was given.
         what: &'static str,
@@ -101,6 +104,7 @@ pub enum JobNodeStartError {
     Name(&'static str, usize),
     /// An option of a job cannot work.
     #[error("the job `{job}` has a wrong `{option}`: {why}")]
+    #[non_exhaustive]
     Option {
         /// The job.
         job: &'static str,
@@ -111,6 +115,7 @@ pub enum JobNodeStartError {
     },
     /// A setting of the node cannot work.
     #[error("a node of jobs has a wrong `{setting}`: {why}")]
+    #[non_exhaustive]
     Setting {
         /// The setting.
         setting: &'static str,

@@ -228,7 +228,7 @@ impl JobOperations {
 
 fn operator<'o>(who: &'o str, why: &'o str) -> Result<Operator<'o>, JobsError> {
     Operator::new(who, why).map_err(|error| match error {
-        EventsError::Unfit { what, why } => JobsError::Unfit { what, why },
+        EventsError::Unfit { what, why, .. } => JobsError::Unfit { what, why },
         other => JobsError::Unfit { what: "who", why: other.to_string() },
     })
 }

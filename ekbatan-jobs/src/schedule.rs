@@ -60,6 +60,7 @@ pub enum ScheduleError {
     #[error(
         "`{text}` is no cron expression: {why}; write minute, hour, day, month and weekday, such as `0 17 * * MON-FRI`, with a second before them if you need one"
     )]
+    #[non_exhaustive]
     Cron {
         /// The text.
         text: String,

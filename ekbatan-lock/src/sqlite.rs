@@ -33,6 +33,7 @@ pub enum SqliteLocksError {
     Address(String),
     /// Locks in this database are not safe.
     #[error("locks are not safe here: {reason}")]
+    #[non_exhaustive]
     Unsafe {
         /// The reason, and what to do.
         reason: String,

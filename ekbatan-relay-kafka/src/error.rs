@@ -11,6 +11,7 @@ pub enum KafkaError {
     Cluster(#[from] krafka::KrafkaError),
     /// A setting cannot work.
     #[error("`{setting}` {why}")]
+    #[non_exhaustive]
     Setting {
         /// The setting.
         setting: &'static str,

@@ -11,6 +11,7 @@ pub enum NatsError {
     Connect(#[source] async_nats::ConnectError),
     /// A file of the login or of certificates cannot be read.
     #[error("the file `{file}` cannot be read: {source}")]
+    #[non_exhaustive]
     File {
         /// The file.
         file: String,
@@ -21,6 +22,7 @@ pub enum NatsError {
     #[error(
         "there is no stream `{stream}`: {source}; create it, or let the relay do it by `create_stream` with its subjects"
     )]
+    #[non_exhaustive]
     NoStream {
         /// The stream.
         stream: String,
@@ -29,6 +31,7 @@ pub enum NatsError {
     },
     /// The stream cannot be created.
     #[error("the stream `{stream}` cannot be created: {source}")]
+    #[non_exhaustive]
     Create {
         /// The stream.
         stream: String,
@@ -39,6 +42,7 @@ pub enum NatsError {
     #[error(
         "the stream `{stream}` recognises a repetition for {window:?}, and the relay may repeat a message after {needed:?}: set the stream's duplicate window to at least {needed:?}, or shorten the lease of nodes"
     )]
+    #[non_exhaustive]
     Window {
         /// The stream.
         stream: String,

@@ -10,6 +10,7 @@ pub enum RabbitMqError {
     #[error(
         "the address {address} {why}; write amqp://HOST:5672/VHOST, or amqps:// for encryption"
     )]
+    #[non_exhaustive]
     Address {
         /// The address, without its login.
         address: String,
@@ -18,6 +19,7 @@ pub enum RabbitMqError {
     },
     /// A file of certificates cannot be read.
     #[error("the file `{file}` cannot be read: {source}")]
+    #[non_exhaustive]
     File {
         /// The file.
         file: String,
@@ -31,6 +33,7 @@ pub enum RabbitMqError {
     #[error(
         "the exchange `{exchange}` cannot be used: {source}; declare it, and bind the queues of its receivers to it"
     )]
+    #[non_exhaustive]
     Exchange {
         /// The exchange.
         exchange: String,

@@ -56,7 +56,7 @@ async fn two_models_with_one_event_name_are_refused(db: &TestDatabase) {
     let databases = db.open_again().await;
     let builder = ActionExecutor::builder(&databases, "a").model::<Thing>().model::<Clashing>();
     match builder.build().await.err() {
-        Some(BuildError::EventName { name: "ThingMade", first, second }) => {
+        Some(BuildError::EventName { name: "ThingMade", first, second, .. }) => {
             assert_eq!((first, second), ("Thing", "Clashing"));
         }
         other => panic!("{other:?}"),
@@ -275,7 +275,7 @@ async fn an_unknown_enum_value_is_named(db: &TestDatabase) {
     let stored = db.things().add(quiet(thing("a"))).await.unwrap();
     db.execute("UPDATE things SET color = 'BLUE'").await;
     match db.things().get(stored.id).await.unwrap_err() {
-        ReadError::Row { model: "Thing", id, source } => {
+        ReadError::Row { model: "Thing", id, source, .. } => {
             assert_eq!((id, source.column.as_str()), (stored.id.to_string(), "color"));
             assert!(source.reason.contains("BLUE"), "{source}");
         }
@@ -349,7 +349,7 @@ async fn refused_column(db: &TestDatabase, value: Thing) -> String {
         .unwrap_err();
     assert_eq!(db.count("things").await, 0);
     match error {
-        ExecuteError::Plan(PlanError::Field { model: "Thing", id, source }) => {
+        ExecuteError::Plan(PlanError::Field { model: "Thing", id, source, .. }) => {
             assert_eq!(id, value.id.uuid());
             source.column
         }

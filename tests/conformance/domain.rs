@@ -130,7 +130,7 @@ async fn staging_a_row_twice_is_a_plan_error(db: &TestDatabase) {
         (stored.id, run(&executor, |ctx| Ok([(); 2].map(|()| update(ctx)))).await.map(drop)),
     ] {
         match answer.unwrap_err() {
-            ExecuteError::Plan(PlanError::StagedTwice { model: "Thing", id: found }) => {
+            ExecuteError::Plan(PlanError::StagedTwice { model: "Thing", id: found, .. }) => {
                 assert_eq!(found, id.uuid());
             }
             other => panic!("{other:?}"),

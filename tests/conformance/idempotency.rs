@@ -77,7 +77,7 @@ async fn a_key_is_refused_for_other_parameters(db: &TestDatabase) {
     let call = |number| executor.execute(&action, Number { number }).idempotency_key("k");
     call(1).await.unwrap();
     match call(2).await.unwrap_err() {
-        ExecuteError::KeyReused { key, action } => {
+        ExecuteError::KeyReused { key, action, .. } => {
             assert_eq!((&*key, &*action), ("k", "conformance.stage"));
         }
         other => panic!("{other:?}"),

@@ -256,7 +256,7 @@ async fn a_consumer_and_an_id_have_1_to_255_bytes(db: &TestDatabase) {
         ("payments", &longer, ("id", &*longer, 256)),
     ] {
         match call(consumer, id).await.unwrap_err() {
-            ExecuteError::Plan(PlanError::Message { what, value, bytes }) => {
+            ExecuteError::Plan(PlanError::Message { what, value, bytes, .. }) => {
                 assert_eq!((what, &*value, bytes), expected);
             }
             other => panic!("{other:?}"),

@@ -152,7 +152,7 @@ async fn a_missing_folder_of_the_dialect_is_named(db: &TestDatabase) {
     let scripts = Migrations::dir(folder.path());
     let own = folder.path().join("sqlite");
     match db.databases.migrate(&scripts).await.unwrap_err() {
-        MigrationError::NoFolder { folder, dialect } => {
+        MigrationError::NoFolder { folder, dialect, .. } => {
             assert_eq!((folder, dialect.name()), (own.clone(), "sqlite"));
         }
         other => panic!("{other:?}"),
@@ -187,7 +187,7 @@ async fn two_migrations_with_one_number_are_refused(db: &TestDatabase) {
         ("other", Migrations::dir(folder.path()).script_for(of, 10, "other", &other)),
     ] {
         match db.databases.migrate(&twice).await.unwrap_err() {
-            MigrationError::Twice { version: 10, first, second } => {
+            MigrationError::Twice { version: 10, first, second, .. } => {
                 let mut names = [&*first, &*second];
                 names.sort_unstable();
                 assert_eq!(names, ["list", second_name]);
@@ -219,7 +219,7 @@ async fn a_migration_without_a_script_for_the_dialect_is_refused(db: &TestDataba
     let other = if db.dialect == Dialect::Postgres { Sqlite } else { Postgres };
     let script = Migrations::none().script_for(other, 10, "list", LIST);
     match db.databases.migrate(&script).await.unwrap_err() {
-        MigrationError::NoText { version: 10, name, dialect } => {
+        MigrationError::NoText { version: 10, name, dialect, .. } => {
             assert_eq!((&*name, dialect), ("list", db.databases.capabilities().dialect));
         }
         other => panic!("{other:?}"),

@@ -236,7 +236,7 @@ async fn no_read_returns_deleted_rows(db: &TestDatabase) {
 async fn a_missing_row_is_not_found(db: &TestDatabase) {
     let id = Id::new();
     match db.things().get(id).await.unwrap_err() {
-        ReadError::NotFound { model: "Thing", id: named } => assert_eq!(named, id.uuid()),
+        ReadError::NotFound { model: "Thing", id: named, .. } => assert_eq!(named, id.uuid()),
         other => panic!("{other:?}"),
     }
     assert_eq!(db.things().find(id).await.unwrap(), None);
@@ -259,7 +259,7 @@ async fn find_one_returns_one_row_and_refuses_two(db: &TestDatabase) {
     assert_eq!(found.as_ref(), Some(&stored[1]));
     assert_eq!(db.things().find_one(Thing::LABEL.eq("c")).await.unwrap(), None);
     let error = db.things().find_one(Condition::all()).await.unwrap_err();
-    assert!(matches!(error, ReadError::NotUnique { model: "Thing" }), "{error:?}");
+    assert!(matches!(error, ReadError::NotUnique { model: "Thing", .. }), "{error:?}");
 }
 
 async fn a_stream_returns_every_row_once(db: &TestDatabase) {

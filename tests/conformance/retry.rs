@@ -42,7 +42,7 @@ async fn stale_rows_are_retried_three_times_by_default(db: &TestDatabase) {
     let action = stage(|ctx| Ok(ctx.plan().update(old.clone().apply(|thing| thing.big = 2))));
     let error = db.executor().await.execute(&action, Nothing {}).await.unwrap_err();
     match error {
-        ExecuteError::Stale { rows, attempts: 4 } => {
+        ExecuteError::Stale { rows, attempts: 4, .. } => {
             assert_eq!(rows.len(), 1);
             assert_eq!(
                 (rows[0].model, rows[0].id, rows[0].expected_version),

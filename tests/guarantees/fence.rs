@@ -35,7 +35,7 @@ fn deposit(wallet: Id<Wallet>) -> Deposit {
 
 fn assert_lost<T: std::fmt::Debug>(answer: Result<T, ExecuteError<WalletError>>) {
     match answer {
-        Err(ExecuteError::FenceLost { key }) => assert_eq!(key, "wallet:1"),
+        Err(ExecuteError::FenceLost { key, .. }) => assert_eq!(key, "wallet:1"),
         other => panic!("{other:?}"),
     }
 }
@@ -148,7 +148,7 @@ async fn a_commit_under_several_leases_needs_all_of_them(dialect: Dialect) {
         });
         let call = ledger.executor.execute(&paused, deposit(ids[0]));
         match leases.iter().fold(call, |call, lease| call.fenced_by(lease)).await {
-            Err(ExecuteError::FenceLost { key }) => assert_eq!(key, fallen),
+            Err(ExecuteError::FenceLost { key, .. }) => assert_eq!(key, fallen),
             other => panic!("{other:?}"),
         }
         committed += 2;
@@ -184,7 +184,7 @@ async fn a_fold_drops_the_commits_that_lost_one_of_several_leases(dialect: Diale
             let call = call.fenced_by(&lease_on(&first, 1)).fenced_by(&lease_on(&second, 1));
             match (n % 2, call.await) {
                 (0, Ok(_)) => {}
-                (1, Err(ExecuteError::FenceLost { key })) => assert_eq!(key, second),
+                (1, Err(ExecuteError::FenceLost { key, .. })) => assert_eq!(key, second),
                 (_, other) => panic!("{other:?}"),
             }
         });

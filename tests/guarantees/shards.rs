@@ -159,7 +159,7 @@ async fn assert_errors_name_the_killed_shard(shards: &Shards) {
     let deposit = shards.deposit(wallet).await.unwrap_err();
     assert!(deposit.to_string().contains(&address), "{deposit}");
     match shards.wallets().find_all().await.unwrap_err() {
-        ReadError::Shards { failed, answered } => {
+        ReadError::Shards { failed, answered, .. } => {
             assert_eq!(answered, [shard(0), shard(2)]);
             assert_eq!((failed.len(), failed[0].shard), (1, shard(DEAD)));
             assert!(failed[0].error.to_string().contains(&address), "{}", failed[0].error);

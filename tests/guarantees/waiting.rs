@@ -209,7 +209,7 @@ async fn the_executor_sets_the_deadline_of_its_calls(dialect: Dialect) {
     let deposit = || Deposit { wallet: busy.ids[1], amount: Decimal::ONE };
     let answer = bounded("a call", executor.execute(&DepositMoney, deposit()).into_future()).await;
     match answer {
-        Err(ExecuteError::Deadline { after: given }) => assert_eq!(given, after),
+        Err(ExecuteError::Deadline { after: given, .. }) => assert_eq!(given, after),
         other => panic!("{other:?}"),
     }
     // A call says that it has no deadline.

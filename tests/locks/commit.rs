@@ -265,7 +265,7 @@ async fn with_lock_fences_the_commit(t: &LockedDatabase) {
     let action = Overtaken { locks: of_action, key: keyed, executor: executor.clone(), other };
     let call = executor.execute(&action, one(of_call));
     match call.with_lock(&locks, &key, LockOptions::wait(LONG)).await {
-        Err(WithLockError::Work(ExecuteError::FenceLost { key: lost })) => {
+        Err(WithLockError::Work(ExecuteError::FenceLost { key: lost, .. })) => {
             assert_eq!(lost, key.stored("test"));
         }
         other => panic!("{other:?}"),
@@ -284,7 +284,9 @@ async fn a_commit_under_several_locks_is_fenced_by_each(t: &LockedDatabase) {
         let action = Overtaken { locks: locks.clone(), key, executor: executor.clone(), other };
         let call = executor.execute(&action, one(of_call));
         match call.with_locks(&locks, &keys, LockOptions::wait(LONG)).await {
-            Err(WithLockError::Work(ExecuteError::FenceLost { key })) => assert_eq!(key, stored),
+            Err(WithLockError::Work(ExecuteError::FenceLost { key, .. })) => {
+                assert_eq!(key, stored)
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -87,7 +87,9 @@ async fn only_earlier_leases_are_fenced_off(db: &TestDatabase) {
         let lease = Fence { key: key.clone(), token, remaining: LONG };
         match executor.execute(&fenced_off, params).fenced_by(&lease).await {
             Ok(()) => assert!(holds, "{token}"),
-            Err(ExecuteError::FenceLost { key: lost }) => assert!(!holds && lost == key, "{token}"),
+            Err(ExecuteError::FenceLost { key: lost, .. }) => {
+                assert!(!holds && lost == key, "{token}")
+            }
             Err(other) => panic!("{other}"),
         }
     }

@@ -169,7 +169,7 @@ async fn two_poolers_of_postgres_behind_a_balancer_do_not_pass_as_a_server() {
             let database = PostgresLocks::connect(&pooled, 2).await.unwrap();
             match database.session().await {
                 Ok(session) => sessions.push(Box::new(session)),
-                Err(PostgresLocksError::Unsafe { reason }) => {
+                Err(PostgresLocksError::Unsafe { reason, .. }) => {
                     assert!(reason.contains("pooler"), "{reason}");
                 }
                 Err(other) => panic!("{other}"),

@@ -262,12 +262,12 @@ async fn a_superseded_lease_reads_and_commits_nothing(db: &TestDatabase) {
     let stubborn = Stubborn { was_refused: AtomicBool::new(false) };
     let late = executor.execute(&stubborn, Looking { wallet, how: How::Find });
     let late = late.fenced_by(&lease("k", 1)).await;
-    assert!(matches!(&late, Err(ExecuteError::FenceLost { key }) if key == "k"), "{late:?}");
+    assert!(matches!(&late, Err(ExecuteError::FenceLost { key, .. }) if key == "k"), "{late:?}");
     assert!(stubborn.was_refused.load(Ordering::SeqCst));
     // An action that returns the error of its read gets the same answer.
     let late = executor.execute(&DepositMoney, Deposit { wallet, amount: Decimal::ONE });
     let late = late.fenced_by(&lease("k", 1)).await;
-    assert!(matches!(&late, Err(ExecuteError::FenceLost { key }) if key == "k"), "{late:?}");
+    assert!(matches!(&late, Err(ExecuteError::FenceLost { key, .. }) if key == "k"), "{late:?}");
     assert_eq!(db.databases.repository::<Wallet>().count().await.unwrap(), 1);
 }
 

@@ -50,7 +50,7 @@ async fn a_cross_shard_action_is_refused_before_anything_is_sent(t: &TestShards)
     let call = executor.execute(&action, Nothing {});
     let id = call.action_id();
     match call.await.unwrap_err() {
-        ExecuteError::CrossShard { shards } => assert_eq!(shards, [FIRST, THIRD]),
+        ExecuteError::CrossShard { shards, .. } => assert_eq!(shards, [FIRST, THIRD]),
         other => panic!("{other:?}"),
     }
     drop(held);
@@ -198,7 +198,7 @@ async fn rows_of_unknown_shards_that_map_to_the_default_shard_are_not_cross_shar
         ctx.plan().add(quiet(account(SECOND, "a")));
     });
     match executor.execute(&action, Nothing {}).await.unwrap_err() {
-        ExecuteError::CrossShard { shards } => assert_eq!(shards, [FIRST, SECOND]),
+        ExecuteError::CrossShard { shards, .. } => assert_eq!(shards, [FIRST, SECOND]),
         other => panic!("{other:?}"),
     }
     executor.execute(&action, Nothing {}).allow_cross_shard().await.unwrap();

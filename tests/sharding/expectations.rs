@@ -19,7 +19,7 @@ async fn a_row_expected_on_another_shard_must_be_allowed(t: &TestShards) {
         ctx.plan().update(accounts[0].clone().apply(|_| ()));
     });
     match executor.execute(&action, Nothing {}).await.unwrap_err() {
-        ExecuteError::CrossShard { shards } => assert_eq!(shards, [FIRST, SECOND]),
+        ExecuteError::CrossShard { shards, .. } => assert_eq!(shards, [FIRST, SECOND]),
         other => panic!("{other:?}"),
     }
     executor.execute(&action, Nothing {}).allow_cross_shard().await.unwrap();

@@ -52,7 +52,7 @@ async fn a_lease_that_lost_its_fence_on_one_shard_commits_on_none(t: &TestShards
     forget_on_first(t).await;
     let call = executor.execute(&action, route(&accounts)).allow_cross_shard();
     match call.fenced_by(&lease(1)).await.unwrap_err() {
-        ExecuteError::FenceLost { key } => assert_eq!(key, "account"),
+        ExecuteError::FenceLost { key, .. } => assert_eq!(key, "account"),
         other => panic!("{other:?}"),
     }
     assert_eq!(t.eventlog_counts("events").await, [0, 0, 1]);

@@ -97,7 +97,9 @@ async fn a_repeated_partial_commit_returns_the_same_error_without_running(t: &Te
     let answers = timeout(Duration::from_secs(60), join_all(calls)).await;
     for answer in answers.expect("they wait side by side") {
         match answer.unwrap_err() {
-            ExecuteError::PartlyCommitted { action, committed, failed, not_tried, source } => {
+            ExecuteError::PartlyCommitted {
+                action, committed, failed, not_tried, source, ..
+            } => {
                 assert_eq!((action, failed), (id, SECOND));
                 assert_eq!((&committed[..], &not_tried[..]), (&[FIRST][..], &[THIRD][..]));
                 assert!(source.is_none());

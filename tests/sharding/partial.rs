@@ -52,7 +52,7 @@ async fn a_stale_row_on_a_later_shard_is_not_retried(t: &TestShards) {
     let text = error.to_string();
     assert!(text.contains("committed on 0/0 and not on 0/1: "), "{text}");
     match error {
-        ExecuteError::PartlyCommitted { action, committed, failed, not_tried, source } => {
+        ExecuteError::PartlyCommitted { action, committed, failed, not_tried, source, .. } => {
             assert_eq!((action, failed), (id, SECOND));
             assert_eq!((&committed[..], &not_tried[..]), (&[FIRST][..], &[THIRD][..]));
             match source.unwrap() {

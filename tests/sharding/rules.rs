@@ -115,7 +115,7 @@ async fn the_rule_by_value_places_rows_and_refuses_reads_by_id(t: &TestShards) {
         orders.find_by_ids(&[id]).await.map(drop).unwrap_err(),
     ] {
         assert!(
-            matches!(error, ReadError::Shard(ShardError::NotById { model: "Order" })),
+            matches!(error, ReadError::Shard(ShardError::NotById { model: "Order", .. })),
             "{error:?}"
         );
     }
@@ -214,7 +214,7 @@ async fn an_action_writes_to_the_shard_of_the_rule(t: &TestShards) {
         ctx.plan().add(quiet(order("EE")));
     });
     match executor.execute(&both, Nothing {}).await.unwrap_err() {
-        ExecuteError::CrossShard { shards } => assert_eq!(shards, [SECOND, THIRD]),
+        ExecuteError::CrossShard { shards, .. } => assert_eq!(shards, [SECOND, THIRD]),
         other => panic!("{other:?}"),
     }
     assert_eq!(t.counts("orders").await, [0, 1, 0]);

@@ -92,7 +92,7 @@ async fn find_by_ids_queries_only_the_shards_of_the_ids(t: &TestShards) {
     assert_eq!(found, stored[1..], "each known id once");
     let error = t.accounts().find_by_ids(&[stored[0].id, stored[1].id]).await.unwrap_err();
     match error {
-        ReadError::Shards { failed, answered } => {
+        ReadError::Shards { failed, answered, .. } => {
             assert_eq!((failed.len(), failed[0].shard), (1, FIRST));
             assert_eq!(answered, [SECOND], "the third shard has none of the ids");
         }
@@ -105,12 +105,12 @@ async fn one_row_of_two_shards_is_not_unique(t: &TestShards) {
         t.accounts().add(quiet(account(shard, "twin"))).await.unwrap();
     }
     let error = t.accounts().find_one(Account::OWNER.eq("twin")).await.unwrap_err();
-    assert!(matches!(error, ReadError::NotUnique { model: "Account" }), "{error:?}");
+    assert!(matches!(error, ReadError::NotUnique { model: "Account", .. }), "{error:?}");
 }
 
 fn assert_second_failed(error: &ReadError) {
     match error {
-        ReadError::Shards { failed, answered } => {
+        ReadError::Shards { failed, answered, .. } => {
             let shards: Vec<_> = failed.iter().map(|failure| failure.shard).collect();
             assert_eq!((&shards[..], &answered[..]), (&[SECOND][..], &[FIRST, THIRD][..]));
         }

@@ -22,6 +22,7 @@ pub enum BuildError {
     #[error(
         "`{first}` and `{second}` both store events named `{name}`; give one of them another #[event(name = \"..\")]"
     )]
+    #[non_exhaustive]
     EventName {
         /// The name.
         name: &'static str,
@@ -56,6 +57,7 @@ pub enum ContentionError {
     #[error(
         "the strategy of `{action}` needs a key, and there is none; implement `Action::contention_keys`, or set one by `.contention_keys(..)`"
     )]
+    #[non_exhaustive]
     NoKey {
         /// The action.
         action: &'static str,
@@ -64,6 +66,7 @@ pub enum ContentionError {
     #[error(
         "the strategy of `{action}` takes a lease, and the executor has none; build it with `.leases(..)`"
     )]
+    #[non_exhaustive]
     NoLeases {
         /// The action.
         action: &'static str,
@@ -80,6 +83,7 @@ pub enum ExecuteError<E> {
     Domain(E),
     /// In every attempt, rows had changed since they were read.
     #[error("gave up after {attempts} attempt(s), because rows had changed since they were read: {}", rows.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
+    #[non_exhaustive]
     Stale {
         /// The rows of the last attempt.
         rows: Vec<RowRef>,
@@ -113,6 +117,7 @@ pub enum ExecuteError<E> {
     Overloaded(#[source] DbError),
     /// The lease under which the action ran has ended.
     #[error("the lease on `{key}` ended before the commit; nothing was written")]
+    #[non_exhaustive]
     FenceLost {
         /// The lock's key.
         key: String,
@@ -128,12 +133,14 @@ pub enum ExecuteError<E> {
     },
     /// The run of a job that the call belongs to has ended, or another node has taken it over.
     #[error("the run of `{job}` has ended, or another node has taken it over; nothing was written")]
+    #[non_exhaustive]
     RunLost {
         /// The job.
         job: String,
     },
     /// The deadline passed before anything was sent.
     #[error("the deadline of {after:?} passed; nothing was written")]
+    #[non_exhaustive]
     Deadline {
         /// The length of the deadline.
         after: Duration,
@@ -141,6 +148,7 @@ pub enum ExecuteError<E> {
     /// The connection broke or the deadline passed during the commit. Ask
     /// [`ActionExecutor::outcome`](super::ActionExecutor::outcome) later.
     #[error("whether action {action} committed is unknown: {why}; ask executor.outcome({action})")]
+    #[non_exhaustive]
     CommitUnknown {
         /// The execution.
         action: ActionId,
@@ -151,6 +159,7 @@ pub enum ExecuteError<E> {
     #[error(
         "the idempotency key `{key}` was used for other parameters, or for another action (`{action}`); use a new key for a new call"
     )]
+    #[non_exhaustive]
     KeyReused {
         /// The key.
         key: String,
@@ -159,6 +168,7 @@ pub enum ExecuteError<E> {
     },
     /// The stored output no longer deserializes.
     #[error("the output stored under the idempotency key `{key}` does not fit the type: {source}")]
+    #[non_exhaustive]
     StoredOutput {
         /// The key.
         key: String,
@@ -170,6 +180,7 @@ pub enum ExecuteError<E> {
         "the plan touches the shards {}, which commit one after another and not as one; allow it by `.allow_cross_shard()`",
         list_shards(shards)
     )]
+    #[non_exhaustive]
     CrossShard {
         /// The shards.
         shards: Vec<ShardIdentifier>,
@@ -180,6 +191,7 @@ pub enum ExecuteError<E> {
         "action {action} committed on {} and {} on {failed}{}; `databases.partial_commits()` lists it until it is resolved",
         list_shards(committed), if is_unknown(source) { "perhaps" } else { "not" }, source.as_ref().map_or_else(String::new, |source| format!(": {source}"))
     )]
+    #[non_exhaustive]
     PartlyCommitted {
         /// The execution.
         action: ActionId,
@@ -198,6 +210,7 @@ pub enum ExecuteError<E> {
     #[error(
         "`{action}` was called inside `perform` of `{within}`, and would commit even if `{within}` does not; nothing was written. Stage its changes in the plan of `{within}`, call it in an effect (`ctx.plan().after_commit(..)`), or let the caller of `{within}` call it"
     )]
+    #[non_exhaustive]
     Nested {
         /// The action that was called.
         action: &'static str,

@@ -11,6 +11,7 @@ use crate::domain::{FieldError, PayloadError};
 pub enum PlanError {
     /// A row was staged twice.
     #[error("{model} {id} was staged twice; make all changes on one value and stage it once")]
+    #[non_exhaustive]
     StagedTwice {
         /// The model.
         model: &'static str,
@@ -21,6 +22,7 @@ pub enum PlanError {
     #[error(
         "a change of {model} {id} changed its id; add a new one and delete the old one instead"
     )]
+    #[non_exhaustive]
     IdChanged {
         /// The model.
         model: &'static str,
@@ -29,6 +31,7 @@ pub enum PlanError {
     },
     /// A field cannot be stored.
     #[error("{model} {id}: {source}")]
+    #[non_exhaustive]
     Field {
         /// The model.
         model: &'static str,
@@ -42,6 +45,7 @@ pub enum PlanError {
     Payload(#[from] PayloadError),
     /// A key of enqueued calls is empty.
     #[error("a key of an enqueued call of `{action}` is empty; name what the calls share")]
+    #[non_exhaustive]
     EmptyKey {
         /// The action.
         action: &'static str,
@@ -50,6 +54,7 @@ pub enum PlanError {
     #[error(
         "the enqueued call of `{action}` is due {due}; not every database stores dates after the year 9999"
     )]
+    #[non_exhaustive]
     TooLate {
         /// The action.
         action: &'static str,
@@ -70,6 +75,7 @@ pub enum PlanError {
     KeyHoldsNul(String),
     /// The consumer or the id of a message is empty or too long.
     #[error("the {what} `{value}` of the message has {bytes} bytes; use 1 to 255 bytes")]
+    #[non_exhaustive]
     Message {
         /// `consumer` or `id`.
         what: &'static str,
@@ -82,6 +88,7 @@ pub enum PlanError {
     #[error(
         "the {what} {value:?} of the message holds the character 0, which not every database stores; remove it"
     )]
+    #[non_exhaustive]
     MessageHoldsNul {
         /// `consumer` or `id`.
         what: &'static str,

@@ -80,6 +80,7 @@ pub enum SchemaError {
     #[error(
         "{model}: there is no table `{table}` in {database}; has its migration run? (`databases.migrate(..)`)"
     )]
+    #[non_exhaustive]
     NoTable {
         /// The model.
         model: &'static str,
@@ -90,6 +91,7 @@ pub enum SchemaError {
     },
     /// Columns are missing or of a type that cannot hold the field.
     #[error("{model}: table `{table}` in {database} does not fit the code: {}", problems.join("; "))]
+    #[non_exhaustive]
     Columns {
         /// The model.
         model: &'static str,

@@ -39,6 +39,7 @@ pub enum BarrierError {
     #[error(
         "transactions that began before are still open on shard {shard} after {waited:.1?}: {}; end them, or wait longer", list(.open)
     )]
+    #[non_exhaustive]
     StillOpen {
         /// The shard.
         shard: ShardIdentifier,
@@ -51,6 +52,7 @@ pub enum BarrierError {
     #[error(
         "open transactions of shard {shard} cannot be seen: the login has no PROCESS privilege, or others look at them all the time; so the barrier takes the commit_timeout of {commit_timeout:?}, and {longest:?} were allowed; allow more time, or GRANT PROCESS ON *.* to the login"
     )]
+    #[non_exhaustive]
     Unseen {
         /// The shard.
         shard: ShardIdentifier,

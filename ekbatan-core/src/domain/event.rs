@@ -58,6 +58,7 @@ pub trait Event: Clone + Send + Sync + 'static {
 pub enum PayloadError {
     /// serde failed.
     #[error("`{name}` does not serialize: {source}")]
+    #[non_exhaustive]
     Serialize {
         /// The event or the action.
         name: String,
@@ -66,6 +67,7 @@ pub enum PayloadError {
     },
     /// The payload is JSON, but not an object.
     #[error("`{name}` serializes to {found}, not to a JSON object; use a struct with named fields")]
+    #[non_exhaustive]
     NotAnObject {
         /// The event or the action.
         name: String,

@@ -12,6 +12,7 @@ use crate::shard::{FencingError, ShardError};
 pub enum ReadError {
     /// There is no such row, or it is deleted.
     #[error("there is no {model} {id}")]
+    #[non_exhaustive]
     NotFound {
         /// The model.
         model: &'static str,
@@ -20,12 +21,14 @@ pub enum ReadError {
     },
     /// One row was requested, and the condition matches several.
     #[error("the condition matches more than one {model}; narrow it, or use `find_where`")]
+    #[non_exhaustive]
     NotUnique {
         /// The model.
         model: &'static str,
     },
     /// A row could not be converted to the type of the code.
     #[error("{model} {id}: {source}")]
+    #[non_exhaustive]
     Row {
         /// The model.
         model: &'static str,
@@ -36,6 +39,7 @@ pub enum ReadError {
     },
     /// The condition cannot be rendered.
     #[error("invalid condition on {model}: {source}")]
+    #[non_exhaustive]
     Condition {
         /// The model.
         model: &'static str,
@@ -46,6 +50,7 @@ pub enum ReadError {
     #[error(
         "{model} {id} belongs to shard {row}, and the transaction is open on shard {transaction}; read it outside of the transaction, or open the transaction on the row's shard: `databases.shard(..)?.transactions()`"
     )]
+    #[non_exhaustive]
     OtherShard {
         /// The model.
         model: &'static str,
@@ -61,6 +66,7 @@ pub enum ReadError {
     Shard(#[from] ShardError),
     /// Some shards failed.
     #[error("{}", describe(failed, answered))]
+    #[non_exhaustive]
     Shards {
         /// The shards that failed.
         failed: Vec<ShardFailure>,
@@ -73,6 +79,7 @@ pub enum ReadError {
     #[error(
         "the lease of `{key}` has ended, so the action must not read any more; acquire the lock again"
     )]
+    #[non_exhaustive]
     FenceLost {
         /// The lock's key.
         key: String,
@@ -142,6 +149,7 @@ pub enum WriteError {
     #[error(
         "{model} {id} carries {count} event(s), which a repository does not store; stage it on an action's plan, or make it without events"
     )]
+    #[non_exhaustive]
     CarriesEvents {
         /// The model.
         model: &'static str,
@@ -154,6 +162,7 @@ pub enum WriteError {
     #[error(
         "a change of {model} {id} changed its id; add a new one and delete the old one instead"
     )]
+    #[non_exhaustive]
     IdChanged {
         /// The model.
         model: &'static str,
@@ -162,6 +171,7 @@ pub enum WriteError {
     },
     /// One call writes a row twice.
     #[error("{model} {id} is written twice by one call; combine the changes")]
+    #[non_exhaustive]
     Twice {
         /// The model.
         model: &'static str,
@@ -170,6 +180,7 @@ pub enum WriteError {
     },
     /// A field cannot be stored.
     #[error("{model} {id}: {source}")]
+    #[non_exhaustive]
     Field {
         /// The model.
         model: &'static str,
@@ -182,6 +193,7 @@ pub enum WriteError {
     #[error(
         "the rows belong to shards {first} and {second}, which do not commit together; write the rows of each shard separately, or stage them on an action with `.allow_cross_shard()`"
     )]
+    #[non_exhaustive]
     CrossShard {
         /// One shard.
         first: ShardIdentifier,
@@ -192,6 +204,7 @@ pub enum WriteError {
     #[error(
         "{model} {id} belongs to shard {row}, and the transaction is open on shard {transaction}; open it there: `databases.shard(..)?.transactions()`"
     )]
+    #[non_exhaustive]
     OtherShard {
         /// The model.
         model: &'static str,

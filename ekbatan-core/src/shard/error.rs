@@ -25,6 +25,7 @@ pub enum ShardError {
     #[error(
         "{model} {id} carries no shard: it is not a UUID of version 7; make ids by `ShardedId::new(shard)` or `ctx.new_sharded_id(shard)`"
     )]
+    #[non_exhaustive]
     NoShardInId {
         /// The model.
         model: &'static str,
@@ -35,12 +36,14 @@ pub enum ShardError {
     #[error(
         "rows of {model} are placed by their value, so an id does not determine the shard; read by a condition, or give the sharding a lookup (`Sharding::with_lookup`)"
     )]
+    #[non_exhaustive]
     NotById {
         /// The model.
         model: &'static str,
     },
     /// The application's lookup failed.
     #[error("the lookup of the shard of {model} {id} failed: {source}")]
+    #[non_exhaustive]
     Lookup {
         /// The model.
         model: &'static str,
@@ -51,6 +54,7 @@ pub enum ShardError {
     },
     /// The value that places the row could not be read back.
     #[error("the shard of {model} {id} could not be determined from its value: {source}")]
+    #[non_exhaustive]
     Placement {
         /// The model.
         model: &'static str,

@@ -52,6 +52,7 @@ pub enum CutoffsError {
     #[error(
         "the windows of {first} and {second} would both have the key `{key}`; let the pattern `{pattern}` name the date and the time, with %Y, %m, %d, %H, %M and %S, as far as they differ"
     )]
+    #[non_exhaustive]
     SameKey {
         /// The pattern.
         pattern: String,

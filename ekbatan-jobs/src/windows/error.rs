@@ -13,6 +13,7 @@ use crate::job_set::BoxError;
 pub enum WindowError {
     /// A name cannot be stored.
     #[error("the {what} `{text}` of a window has {bytes} bytes; use 1 to {LONGEST_NAME}, not only blanks", bytes = text.len())]
+    #[non_exhaustive]
     Name {
         /// Which name.
         what: &'static str,
@@ -23,6 +24,7 @@ pub enum WindowError {
     #[error(
         "the window `{key}` of `{participant}` closes at {cutoff}, and it is {now} by the database"
     )]
+    #[non_exhaustive]
     TooEarly {
         /// The key of the window.
         key: String,

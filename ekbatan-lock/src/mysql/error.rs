@@ -13,6 +13,7 @@ pub enum MySqlLocksError {
     Address(String),
     /// Locks on this server are not safe.
     #[error("locks are not safe here: {reason}")]
+    #[non_exhaustive]
     Unsafe {
         /// The reason, and what to do.
         reason: String,

@@ -11,6 +11,7 @@ pub enum PostgresLocksError {
     Address(String),
     /// Locks on this server are not safe.
     #[error("locks are not safe here: {reason}")]
+    #[non_exhaustive]
     Unsafe {
         /// The reason, and what to do.
         reason: String,

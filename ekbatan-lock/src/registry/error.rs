@@ -14,6 +14,7 @@ pub enum KeyedLocksError {
     Config(#[from] ConfigError),
     /// No shard has a `lock-config`.
     #[error("no shard has a `lock-config`. {advice}")]
+    #[non_exhaustive]
     NoLocks {
         /// The configuration to add.
         advice: String,

@@ -15,7 +15,7 @@ on_providers! {
 
 async fn rejected(url: &str) -> String {
     match MySqlLocks::connect(url, 1).await.err().unwrap() {
-        MySqlLocksError::Unsafe { reason } => reason,
+        MySqlLocksError::Unsafe { reason, .. } => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -47,7 +47,7 @@ async fn a_galera_node_offers_leases_and_no_named_locks() {
     let url = node.create_database().await.unwrap();
     let locks = MySqlLocks::connect(&url, 1).await.unwrap();
     match locks.session().await.err().unwrap() {
-        MySqlLocksError::Unsafe { reason } => {
+        MySqlLocksError::Unsafe { reason, .. } => {
             assert!(reason.contains("Galera") && reason.contains("MySqlLocks::leases"), "{reason}");
         }
         other => panic!("{other:?}"),

@@ -15,6 +15,7 @@ use crate::domain::{FieldError, ShardIdentifier};
 pub enum MigrationError {
     /// The folder cannot be read.
     #[error("the migrations in `{}` cannot be read: {source}", folder.display())]
+    #[non_exhaustive]
     Folder {
         /// The folder.
         folder: PathBuf,
@@ -26,6 +27,7 @@ pub enum MigrationError {
         "there are no migrations for {dialect}: they belong into `{}`, which does not exist, and the folders beside it \
          hold scripts; rename one, or create an empty folder if there is nothing to migrate", folder.display()
     )]
+    #[non_exhaustive]
     NoFolder {
         /// The folder that does not exist.
         folder: PathBuf,
@@ -34,6 +36,7 @@ pub enum MigrationError {
     },
     /// A file cannot be read.
     #[error("the migration `{}` cannot be read: {source}", path.display())]
+    #[non_exhaustive]
     File {
         /// The file.
         path: PathBuf,
@@ -42,6 +45,7 @@ pub enum MigrationError {
     },
     /// A file is not UTF-8.
     #[error("the migration `{}` is not UTF-8: see its byte {at}; save it as UTF-8", path.display())]
+    #[non_exhaustive]
     NotUtf8 {
         /// The file.
         path: PathBuf,
@@ -55,6 +59,7 @@ pub enum MigrationError {
     #[error(
         "two migrations have the number {version}: `{first}` and `{second}`; give one of them a number of its own"
     )]
+    #[non_exhaustive]
     Twice {
         /// The number.
         version: i64,
@@ -67,6 +72,7 @@ pub enum MigrationError {
     #[error(
         "migration {version} `{name}` has no text for {dialect}; add one with `script_for`, or one for every dialect with `script`"
     )]
+    #[non_exhaustive]
     NoText {
         /// The number.
         version: i64,
@@ -79,6 +85,7 @@ pub enum MigrationError {
     #[error(
         "migration {version} `{name}` was changed after it had run on {database}; restore its text and add a new migration instead"
     )]
+    #[non_exhaustive]
     Edited {
         /// The number.
         version: i64,
@@ -89,6 +96,7 @@ pub enum MigrationError {
     },
     /// The script failed.
     #[error("migration {version} `{name}` failed: {source}{}", hint(*.left_nothing, *.can_resume))]
+    #[non_exhaustive]
     Failed {
         /// The number.
         version: i64,
