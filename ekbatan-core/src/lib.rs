@@ -1,7 +1,7 @@
 //! The core of ekbatan. Users add the facade crate `ekbatan`, whose prelude names what
 //! everyday code needs; this crate holds what is behind it.
 //!
-//! The modules from bottom to top: `clock`, `domain`, `config`, `db`, `outbox`, `shard`,
+//! The modules from bottom to top: `clock`, `error_text`, `domain`, `config`, `db`, `outbox`, `shard`,
 //! `repository`, `action`. A module imports only modules below it.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -19,6 +19,7 @@ pub mod clock;
 pub mod config;
 pub mod db;
 pub mod domain;
+mod error_text;
 mod outbox;
 pub mod repository;
 pub mod shard;
@@ -33,6 +34,7 @@ pub mod __private {
     #[cfg(feature = "sqlite")]
     pub use crate::db::sqlite::file_options as sqlite_options;
     pub use crate::domain::event::payload_of;
+    pub use crate::error_text::with_causes;
     pub use crate::outbox::{
         Mark, OldRows, OldStepKey, StepOwner, deliveries, job_step_key, step_key,
     };

@@ -4,13 +4,15 @@ use std::any::Any;
 use std::error::Error;
 use std::panic::AssertUnwindSafe;
 
+use ekbatan_core::__private::with_causes;
+
 /// The longest error that is stored, in characters.
 const LONGEST: usize = 2_000;
 
 /// An error and its causes.
 pub fn of_error(error: &(dyn Error + Send + Sync + 'static)) -> String {
     // A text of the application, which may panic.
-    let text = std::panic::catch_unwind(AssertUnwindSafe(|| chain(error)));
+    let text = std::panic::catch_unwind(AssertUnwindSafe(|| with_causes(error)));
     shorten(&text.unwrap_or_else(|_| "an error that cannot be shown".to_owned()))
 }
 
@@ -19,19 +21,6 @@ pub fn of_panic(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     shorten(&format!("panicked: {}", text.unwrap_or("no text")))
-}
-
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// Not too long, and without what no database stores.

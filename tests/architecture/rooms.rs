@@ -19,13 +19,14 @@ pub struct Room {
 pub const TABLE: [RoomList; 12] = [
     RoomList { of_crate: "ekbatan-core", folder: "", rooms: &[
         room(&["clock"], &[]),
+        room(&["error_text"], &[]),
         room(&["domain"], &["clock"]),
         room(&["config"], &["domain"]),
         room(&["db"], &["clock", "domain", "config"]),
         room(&["outbox"], &["clock", "domain", "db"]),
         room(&["shard"], &["clock", "domain", "config", "db", "outbox"]),
         room(&["repository"], &["clock", "domain", "db", "shard"]),
-        room(&["action"], &["clock", "domain", "db", "outbox", "shard", "repository"]),
+        room(&["action"], &["clock", "error_text", "domain", "db", "outbox", "shard", "repository"]),
     ] },
     // What is read is checked; the schema describes the same keys.
     RoomList { of_crate: "ekbatan-core", folder: "config", rooms: &[

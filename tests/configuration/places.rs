@@ -66,6 +66,22 @@ fn a_variable_of_the_environment_and_code_are_named_as_sources() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_value_from_code_that_does_not_serialize_is_reported_with_the_cause() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let folder = std::path::Path::new(std::ffi::OsStr::from_bytes(b"\xff"));
+    let error = EkbatanConfig::loader()
+        .yaml("ekbatan: {configs: {primary-config: {url: 'sqlite:a.db'}}}")
+        .env_from([("", ""); 0])
+        .set("ekbatan.configs.primary-config.tls-root-cert", folder)
+        .load()
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("the value does not serialize: path contains invalid UTF-8"), "{error}");
+}
+
 #[test]
 fn a_variable_that_names_no_key_is_a_problem() {
     let error = EkbatanConfig::loader()

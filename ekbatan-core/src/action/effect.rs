@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 
 use crate::db::Committed;
+use crate::error_text::with_causes;
 
 /// Something to do after the commit is known, and only then.
 ///
@@ -61,7 +62,7 @@ impl EffectRunner {
             let name = effect.name().to_owned();
             let error = match tokio::spawn(effect.run(committed.clone())).await {
                 Ok(Ok(())) => continue,
-                Ok(Err(error)) => error.to_string(),
+                Ok(Err(error)) => with_causes(&*error),
                 Err(panicked) => panicked.to_string(),
             };
             self.failures.fetch_add(1, Ordering::Relaxed);

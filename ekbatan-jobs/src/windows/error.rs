@@ -47,15 +47,30 @@ pub enum WindowError {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SeriesError {
     #[error("the windows that are to be opened are not known: {0}")]
-    Upcoming(BoxError),
+    Upcoming(#[source] BoxError),
     #[error("the window `{key}` of `{participant}` was not opened: {error}")]
-    Open { key: String, participant: String, error: BoxError },
+    Open {
+        key: String,
+        participant: String,
+        #[source]
+        error: BoxError,
+    },
     #[error("{count} window(s) do not close yet; that of `{participant}`, `{key}`: {error}")]
-    Close { count: usize, key: String, participant: String, error: BoxError },
+    Close {
+        count: usize,
+        key: String,
+        participant: String,
+        #[source]
+        error: BoxError,
+    },
     #[error("chunk {chunk} was not batched: {error}")]
-    Chunk { chunk: i64, error: BoxError },
+    Chunk {
+        chunk: i64,
+        #[source]
+        error: BoxError,
+    },
     #[error("everything is batched, and the window is not closed: {0}")]
-    Finish(BoxError),
+    Finish(#[source] BoxError),
     #[error("`{0}` is no id of a window")]
     Id(String),
     #[error(
@@ -73,5 +88,39 @@ pub(super) enum SeriesError {
 impl From<ReadError> for SeriesError {
     fn from(error: ReadError) -> Self {
         Self::Window(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ekbatan_core::domain::FieldError;
+    use ekbatan_events::__private::failure;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the bank did not take the chunk")]
+    struct NotTaken(#[source] FieldError);
+
+    #[test]
+    fn what_is_stored_of_a_failure_has_its_causes() {
+        let error = || BoxError::from(NotTaken(FieldError::new("there is none").at("account")));
+        let (key, participant) = (String::from("2026-07-01"), String::from("alpha"));
+        let failures = [
+            SeriesError::Upcoming(error()),
+            SeriesError::Open {
+                key: key.clone(),
+                participant: participant.clone(),
+                error: error(),
+            },
+            SeriesError::Close { count: 1, key, participant, error: error() },
+            SeriesError::Chunk { chunk: 7, error: error() },
+            SeriesError::Finish(error()),
+        ];
+        for failure in failures {
+            let stored = failure::of_error(&failure);
+            let cause = ": the bank did not take the chunk: column `account`: there is none";
+            assert!(stored.ends_with(cause), "{stored}");
+        }
     }
 }

@@ -95,7 +95,8 @@ impl ConfigLoader {
     /// `ekbatan.sharding.groups[0].members[0].configs.primary-config.password`; the value must
     /// serialize to a value that a file could have there.
     pub fn set(mut self, path: &str, value: impl Serialize) -> Self {
-        let value = Value::serialize(value).map_err(|_| "the value does not serialize".to_owned());
+        let value = Value::serialize(value)
+            .map_err(|error| format!("the value does not serialize: {error}"));
         self.settings.push((path.to_owned(), value));
         self
     }
