@@ -314,11 +314,13 @@ impl Node {
     /// Lets this node claim no more events for a handler. Those that it has claimed are handled.
     /// [`DeliveryOperations::pause`](crate::DeliveryOperations::pause) does it on all nodes.
     /// `false` if it has no handler of this name.
+    #[must_use = "`false` means that the node has no handler of this name"]
     pub fn pause(&self, handler: &str) -> bool {
         self.set_paused(handler, true)
     }
 
     /// Ends a pause. `false` if the node has no handler of this name.
+    #[must_use = "`false` means that the node has no handler of this name"]
     pub fn resume(&self, handler: &str) -> bool {
         self.set_paused(handler, false)
     }

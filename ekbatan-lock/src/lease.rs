@@ -22,6 +22,7 @@ use crate::{LockError, LockKey, LockScope, LossCause};
 ///
 /// A commit that is fenced by a lease (`executor.execute(..).fenced_by(&lease)`) succeeds only
 /// while the lease is held.
+#[must_use = "a lease that is dropped is released at once: keep it for as long as the key has to be held"]
 #[derive(Clone)]
 pub struct Lease {
     acquisition: Arc<Acquisition>,

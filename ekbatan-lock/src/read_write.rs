@@ -130,6 +130,7 @@ impl<P: ?Sized> fmt::Debug for ReadWriteLock<'_, P> {
 ///
 /// A commit that is fenced by it (`executor.execute(..).fenced_by(&lease)`) is fenced by each of its
 /// leases.
+#[must_use = "a lease that is dropped is released at once: keep it for as long as the key has to be held"]
 #[derive(Clone)]
 pub struct WriteLease {
     key: LockKey,

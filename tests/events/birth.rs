@@ -175,10 +175,10 @@ async fn what_is_committed_during_a_pause_has_no_owner(scene: &Scene) {
     let node = scene.node().handler(Ledger::posting()).start().await.unwrap();
     let wallet = scene.open_wallet().await;
     scene.until_handled("ledger.post").await;
-    node.pause("ledger.post");
+    assert!(node.pause("ledger.post"));
     scene.deposit(wallet, 3).await;
     let other = scene.open_wallet().await;
-    node.resume("ledger.post");
+    assert!(node.resume("ledger.post"));
     scene.until_handled("ledger.post").await;
     assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4]);
     assert_eq!(scene.posted(other).await, [1]);

@@ -235,7 +235,7 @@ async fn a_replay_leaves_out_what_is_still_to_be_handled(scene: &Scene) {
     let stored = DeliveryFilter::stored_events("ledger.post");
     // Six of twelve events are dead letters.
     assert_eq!(operations.count(&stored).await.unwrap(), 6);
-    node.pause("ledger.post");
+    assert!(node.pause("ledger.post"));
     scene.deposit(wallets[0], 5).await;
     until("the deliveries are there", async || {
         operations.pending("ledger.post").await.unwrap() == 5
@@ -248,7 +248,7 @@ async fn a_replay_leaves_out_what_is_still_to_be_handled(scene: &Scene) {
     // What was replayed is to be handled, too.
     assert_eq!(operations.replay_all(&stored, 7, "alice", "again").await.unwrap(), 7);
     assert_eq!(operations.count(&stored).await.unwrap(), 0);
-    node.resume("ledger.post");
+    assert!(node.resume("ledger.post"));
     scene.until_handled("ledger.post").await;
 }
 
@@ -572,7 +572,7 @@ async fn a_node_reports_how_far_its_handlers_are() {
     assert!(report.field("oldest_age_ms").unwrap().parse::<i64>().unwrap() >= 0);
     let shard = scene.databases.shards().next().unwrap().identifier().to_string();
     assert_eq!(report.field("shard"), Some(&*shard));
-    node.pause("ledger.post");
+    assert!(node.pause("ledger.post"));
     until("the pause is reported", async || of("paused", "true").is_some()).await;
     // A node that leaves reports no more, and its end does not wait for the next report.
     node.drain(Duration::from_secs(60)).await;

@@ -33,7 +33,7 @@ async fn a_process_that_knows_an_earlier_name_makes_no_second_call(scene: &Scene
     // Its heart finds the new name after an hour.
     let old_node = node(&old).lease(Duration::from_secs(5 * 60 * 60));
     let old_node = old_node.handler_with(charging(&bank), unordered()).start().await.unwrap();
-    old_node.pause("ledger.post");
+    assert!(old_node.pause("ledger.post"));
     let wallet = open_wallet(&old).await;
 
     let (own, gate) = (bank.clone(), Arc::new(Semaphore::new(0)));
@@ -53,7 +53,7 @@ async fn a_process_that_knows_an_earlier_name_makes_no_second_call(scene: &Scene
     renamed.pause("ledger.post_again");
     gate.add_permits(1);
     until("its run has failed", async || renamed.handlers()[0].failed == 1).await;
-    old_node.resume("ledger.post");
+    assert!(old_node.resume("ledger.post"));
     scene.until_posted(1).await;
     assert_eq!(scene.posted(wallet).await, [OF_BANK]);
     assert_eq!(bank.requests(), [scene.remote_call().await.id.uuid()]);

@@ -98,7 +98,7 @@ async fn a_waiter_outlasts_a_read_only_server(kind: Kind) {
     assert!(!waiter.is_finished() && !leading.is_finished());
     administrator.execute("SET GLOBAL read_only = 0").await;
     assert!(waiter.await.unwrap().release().await);
-    next(&mut leases).await;
+    drop(next(&mut leases).await);
     leading.abort();
 }
 
@@ -148,7 +148,7 @@ async fn led_to_a_replica(
     proxy.lead_to(("127.0.0.1", primary.port())).await.unwrap();
     back().await;
     assert!(waiter.await.unwrap().release().await);
-    next(&mut leases).await;
+    drop(next(&mut leases).await);
     leading.abort();
 }
 
@@ -171,7 +171,7 @@ async fn a_waiter_leaves_a_replica_of_redis() {
     // Open connections stay with the replica.
     proxy.lead_to(("127.0.0.1", primary.port())).await.unwrap();
     assert!(waiter.await.unwrap().release().await);
-    next(&mut leases).await;
+    drop(next(&mut leases).await);
     leading.abort();
 }
 

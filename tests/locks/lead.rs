@@ -96,7 +96,7 @@ async fn a_leader_that_is_dropped_leads_no_more(t: &TestLocks) {
     let lease = first.leads().await;
     first.run.abort();
     let mut second = Candidate::beside(&other, &key, first.works.clone());
-    second.leads().await;
+    drop(second.leads().await);
     assert!(!lease.is_held());
     second.run.abort();
 }

@@ -181,6 +181,7 @@ impl Window {
     /// }
     /// # }
     /// ```
+    #[must_use = "`false` means that the row is late and must not be added to the window"]
     pub fn admits(window: &Stored<Window>, plan: &mut ActionPlan) -> bool {
         let is_open = window.state == WindowState::Open;
         // What has begun to close never opens again.
