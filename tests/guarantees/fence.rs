@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::action::Fence;
+use ekbatan::action::{AsFence, Fence};
 use ekbatan::prelude::*;
 use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
 use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase};
@@ -22,6 +22,8 @@ on_every_database!(
     a_commit_under_several_leases_needs_all_of_them,
     a_fold_drops_the_commits_that_lost_one_of_several_leases,
 );
+
+on_every_database! { on_sqlite_only: a_lease_behind_a_pointer_fences_by_all_its_fences }
 
 fn lease(token: i64, lasts: Duration) -> Fence {
     Fence { key: "wallet:1".into(), token, remaining: lasts }
@@ -154,6 +156,37 @@ async fn a_commit_under_several_leases_needs_all_of_them(dialect: Dialect) {
         committed += 2;
     }
     ledger.assert_sound(committed).await;
+}
+
+/// A holder of several leases at once, as a writer under a read/write lock.
+struct Holder([Fence; 2]);
+
+impl AsFence for Holder {
+    fn as_fence(&self) -> Fence {
+        self.0[0].clone()
+    }
+
+    fn others(&self) -> Vec<&dyn AsFence> {
+        vec![&self.0[1]]
+    }
+}
+
+async fn a_lease_behind_a_pointer_fences_by_all_its_fences(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
+    let id = ledger.open_wallets(1).await[0];
+    let deposit = || ledger.executor.execute(&DepositMoney, deposit(id));
+    deposit().fenced_by(&lease_on("b", 2)).await.unwrap();
+    let held: Box<dyn AsFence + Send + Sync> =
+        Box::new(Holder(["a", "b"].map(|key| lease_on(key, 1))));
+    for call in
+        [deposit().fenced_by(&held), deposit().fenced_by(&*held), deposit().fenced_by(&&*held)]
+    {
+        match call.await {
+            Err(ExecuteError::FenceLost { key, .. }) => assert_eq!(key, "b"),
+            other => panic!("{other:?}"),
+        }
+    }
+    ledger.assert_sound(1).await;
 }
 
 async fn a_fold_drops_the_commits_that_lost_one_of_several_leases(dialect: Dialect) {

@@ -159,7 +159,7 @@ impl<'a, A: Action, O> Execution<'a, A, O> {
 
     /// Lets the call commit only while this lease is valid, and every other lease that the
     /// call was fenced by before.
-    pub fn fenced_by(mut self, lease: &impl AsFence) -> Self {
+    pub fn fenced_by(mut self, lease: &(impl AsFence + ?Sized)) -> Self {
         let before = self.0.options.fencing.take();
         let shards = &self.0.executor.databases.shards;
         self.0.options.fencing = Some(fenced_by(shards, before.as_deref(), lease));

@@ -55,19 +55,26 @@ impl AsFence for Fence {
     }
 }
 
-impl<F: AsFence> AsFence for &F {
-    fn as_fence(&self) -> Fence {
-        (*self).as_fence()
-    }
+/// What points to a lease fences as the lease does.
+macro_rules! pointers {
+    ($($pointer:ty),*) => {$(
+        impl<F: AsFence + ?Sized> AsFence for $pointer {
+            fn as_fence(&self) -> Fence {
+                (**self).as_fence()
+            }
 
-    fn remaining_later(&self) -> Option<Arc<dyn Fn() -> Duration + Send + Sync>> {
-        (*self).remaining_later()
-    }
+            fn remaining_later(&self) -> Option<Arc<dyn Fn() -> Duration + Send + Sync>> {
+                (**self).remaining_later()
+            }
 
-    fn others(&self) -> Vec<&dyn AsFence> {
-        (*self).others()
-    }
+            fn others(&self) -> Vec<&dyn AsFence> {
+                (**self).others()
+            }
+        }
+    )*};
 }
+
+pointers!(&F, Box<F>);
 
 /// The fencing of a call under a lease, in addition to the leases `before` it.
 pub(super) fn fenced_by<L>(shards: &Shards, before: Option<&Fencing>, lease: &L) -> Arc<Fencing>
