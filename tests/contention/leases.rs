@@ -75,6 +75,7 @@ async fn a_busy_lease_is_an_error_that_names_the_key(db: &TestDatabase) {
     for contention in [soon.into(), together().under_lease(soon).into()] {
         let contention: Contention = contention;
         let error = in_queue(&executor, &act).contention(contention).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
         match error {
             ExecuteError::Lease(LeaseError::Busy { key, .. }) => assert_eq!(key.id(), "the queue"),
             other => panic!("{other:?}"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::{Budget, ErrorKind, Outcome, RetryPolicy};
-use ekbatan::db::CommitError;
+use ekbatan::db::{CommitError, DbError, DbErrorKind};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::stored_instant;
@@ -84,6 +84,9 @@ async fn a_violation_on_the_second_shard_leaves_the_first_committed(t: &TestShar
         }
     });
     let error = executor.execute(&action, Nothing {}).allow_cross_shard().await.unwrap_err();
+    let kind = error.database_error().map(DbError::kind);
+    assert_eq!(kind, Some(DbErrorKind::UniqueViolation));
+    assert!(error.constraint().is_some() && !error.is_retryable(), "{error}");
     match error {
         ExecuteError::PartlyCommitted { committed, failed, not_tried, source, .. } => {
             assert_eq!((&committed[..], failed, not_tried.len()), (&[FIRST][..], SECOND, 0));

@@ -347,27 +347,25 @@ impl<E> ExecuteError<E> {
     /// Whether the same call may succeed a moment later.
     pub fn is_retryable(&self) -> bool {
         matches!(
-            self.kind(),
-            ErrorKind::Stale
-                | ErrorKind::Deadlock
-                | ErrorKind::Serialization
-                | ErrorKind::Busy
-                | ErrorKind::Unavailable
-                | ErrorKind::Overloaded
+            self,
+            ExecuteError::Stale { .. }
+                | ExecuteError::Deadlock(_)
+                | ExecuteError::Serialization(_)
+                | ExecuteError::Busy(_)
+                | ExecuteError::Unavailable(_)
+                | ExecuteError::Overloaded(_)
+                | ExecuteError::Lease(LeaseError::Busy { .. })
         )
     }
 
-    /// The violated constraint, if there is one.
+    /// The violated constraint, if there is one. Of a call that
+    /// [committed partly](Self::PartlyCommitted), that of the shard that refused.
     pub fn constraint(&self) -> Option<&str> {
-        match self {
-            ExecuteError::Unique(error)
-            | ExecuteError::ForeignKey(error)
-            | ExecuteError::Refused(error) => error.constraint(),
-            _ => None,
-        }
+        self.database_error().and_then(DbError::constraint)
     }
 
-    /// The error of the database, if it is the cause.
+    /// The error of the database, if it is the cause. Of a call that
+    /// [committed partly](Self::PartlyCommitted), that of the shard that refused.
     pub fn database_error(&self) -> Option<&DbError> {
         match self {
             ExecuteError::Unique(error)
@@ -377,7 +375,10 @@ impl<E> ExecuteError<E> {
             | ExecuteError::Busy(error)
             | ExecuteError::Refused(error)
             | ExecuteError::Unavailable(error)
-            | ExecuteError::Overloaded(error) => Some(error),
+            | ExecuteError::Overloaded(error)
+            | ExecuteError::PartlyCommitted { source: Some(CommitError::Refused(error)), .. } => {
+                Some(error)
+            }
             _ => None,
         }
     }
