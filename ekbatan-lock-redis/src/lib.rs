@@ -58,6 +58,10 @@
 //! authority, or by one in the file that `tls_root_cert` names. `tls_mode` can relax these
 //! checks, or request encryption that the address does not.
 //!
+//! The driver encrypts by the `CryptoProvider` of rustls that the process has installed. If there
+//! is none at the first encrypted connection, the backend installs ring's for the whole process.
+//! A program that wants another one installs it before.
+//!
 //! # Stored keys
 //!
 //! For each lock: `<namespace>:{key}` while it is held; `<namespace>:fence:{key}`, the last
