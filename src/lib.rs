@@ -83,7 +83,7 @@
 //! The framework reports spans and events through [`tracing`](https://docs.rs/tracing), and
 //! works without a subscriber.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 // The derives write `::ekbatan`, also in this crate's own tests and examples.
 extern crate self as ekbatan;

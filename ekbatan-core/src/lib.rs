@@ -4,7 +4,7 @@
 //! The modules from bottom to top: `clock`, `error_text`, `domain`, `config`, `db`, `outbox`, `shard`,
 //! `repository`, `action`. A module imports only modules below it.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 // Without a dialect, nothing calls the code that all dialects share.
 #![cfg_attr(
     not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),

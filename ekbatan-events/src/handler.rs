@@ -294,3 +294,9 @@ impl HandlerContext<'_> {
         }
     }
 }
+
+impl std::fmt::Debug for HandlerContext<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HandlerContext").field("handler", &self.handler).finish_non_exhaustive()
+    }
+}

@@ -13,7 +13,7 @@
 //! deliveries to those that may start; `unwanted`, `marks`, `delivery_run` and `relay_run`; `run_tasks`, `relay_gates`, `doorbell`, `gauges`, `heart`, `shard_worker`, `hand_back` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod alive;
 mod bulk;

@@ -369,3 +369,18 @@ impl Node {
         Ok(self.drain(grace).await)
     }
 }
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("handlers", &self.handlers()).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for NodeBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeBuilder")
+            .field("handlers", &self.handlers.len())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -314,3 +314,9 @@ fn pending(row: Delivery) -> PendingDelivery {
         due: row.due,
     }
 }
+
+impl std::fmt::Debug for DeliveryOperations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeliveryOperations").field("shard", &self.shard).finish_non_exhaustive()
+    }
+}

@@ -244,3 +244,9 @@ fn in_doubt(row: &RemoteCall, why: Option<String>) -> RemoteCallError {
         why,
     }
 }
+
+impl<T> std::fmt::Debug for RemoteRequest<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteRequest").field("name", &self.call.name).finish_non_exhaustive()
+    }
+}

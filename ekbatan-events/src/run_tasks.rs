@@ -67,3 +67,9 @@ impl<T: Send + 'static> RunTasks<T> {
         (returned, self.ids.values().flatten().copied().collect())
     }
 }
+
+impl<T> std::fmt::Debug for RunTasks<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunTasks").field("tasks", &self.tasks.len()).finish_non_exhaustive()
+    }
+}

@@ -196,3 +196,12 @@ impl<'c> RunContext<'c> {
         }
     }
 }
+
+impl std::fmt::Debug for RunContext<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunContext")
+            .field("job", &self.job)
+            .field("run", &self.run.id)
+            .finish_non_exhaustive()
+    }
+}

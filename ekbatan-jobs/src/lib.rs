@@ -8,7 +8,7 @@
 //! `misfire`, which of the slots that are due are run; `options`; `error`; `rows` and `store`, what is stored;
 //! `plan`, what is to be done next; `job` and `job_set`, what an application writes; `job_run`, one run; `membership`, `settings`, `heart`, `worker` and `node`, the node; `operations`, what operators do; `windows`, rows that come in until a cutoff.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod error;
 mod heart;

@@ -166,3 +166,18 @@ impl JobNode {
         Ok(self.drain(grace).await)
     }
 }
+
+impl std::fmt::Debug for JobNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JobNode").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for JobNodeBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JobNodeBuilder")
+            .field("jobs", &self.jobs.len())
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -273,3 +273,9 @@ fn record(row: Stored<RunRow>) -> RunRecord {
         error: run.error,
     }
 }
+
+impl std::fmt::Debug for JobOperations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JobOperations").finish_non_exhaustive()
+    }
+}

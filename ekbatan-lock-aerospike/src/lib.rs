@@ -62,7 +62,7 @@
 //! One record for each key in the set of the namespace, which the server deletes when nobody has used
 //! the key for a day.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod address;
 mod answer;

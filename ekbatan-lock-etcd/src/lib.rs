@@ -67,7 +67,7 @@
 //! holder as value; `<namespace>/epoch`, the number that tokens are counted from. A `/` in a key
 //! is written as `%2F`, and `%` as `%25`.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod address;
 mod answer;

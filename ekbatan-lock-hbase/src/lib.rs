@@ -63,7 +63,7 @@
 //! read; `b` is the mark; `w<owner>` is the sign of life of one that waits. The row `<namespace>` has
 //! the version of this format.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod address;
 mod backend;

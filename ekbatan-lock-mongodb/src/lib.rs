@@ -57,7 +57,7 @@
 //! One document for each key in the collection of the namespace, and an index by which the server
 //! deletes documents of keys that nobody has used for a day.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod address;
 mod answer;

@@ -70,7 +70,7 @@
 //! after a try whose answer was lost. The braces keep the keys of a lock on one node
 //! of a cluster.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod answer;
 mod backend;

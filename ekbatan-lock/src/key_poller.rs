@@ -294,6 +294,12 @@ impl Drop for Listening<'_> {
     }
 }
 
+impl std::fmt::Debug for KeyPoller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyPoller").field("pace", &self.watch.pace).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::{Future, poll_fn};

@@ -8,7 +8,7 @@
 //! what is the same for every backend: the fair queue within the process, re-entry, deadlines,
 //! renewal and loss. [`LockRegistry`] has one provider per shard, as the configuration says.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod backend;
 mod cleaning;

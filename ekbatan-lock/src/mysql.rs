@@ -115,3 +115,9 @@ impl MySqlLocks {
         MySqlSessions::open(self.connector.clone(), &self.eventlog).await
     }
 }
+
+impl std::fmt::Debug for MySqlLocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MySqlLocks").field("eventlog", &self.eventlog).finish_non_exhaustive()
+    }
+}

@@ -125,3 +125,11 @@ impl PostgresLocks {
         PostgresSessions::open(self.address.clone(), &self.pool).await
     }
 }
+
+impl std::fmt::Debug for PostgresLocks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresLocks")
+            .field("asynchronous", &self.asynchronous)
+            .finish_non_exhaustive()
+    }
+}

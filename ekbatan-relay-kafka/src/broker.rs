@@ -312,3 +312,10 @@ fn transactional_id(sender: RelaySender) -> String {
     let RelaySender { relay, shard, node, .. } = sender;
     format!("ekbatan.{relay}.{}.{node}", shard.to_string().replace('/', "-"))
 }
+
+/// Without the address and the login, which may have passwords.
+impl std::fmt::Debug for KafkaBroker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KafkaBroker").finish_non_exhaustive()
+    }
+}

@@ -8,7 +8,7 @@
 //! The files from bottom to top: `error`; `settings`, where the cluster is; `answers`, what the errors of the
 //! cluster mean; `missing_topics`; `node_producer`, the producer of a relay of a node; `broker`.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod answers;
 mod broker;

@@ -305,3 +305,12 @@ fn publication(message: &OutgoingMessage, stream: &str) -> PublishMessage {
         .expected_stream(stream)
         .payload(message.payload.clone().into())
 }
+
+impl std::fmt::Debug for NatsBroker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NatsBroker")
+            .field("servers", &self.settings.shown())
+            .field("stream", &self.settings.stream)
+            .finish_non_exhaustive()
+    }
+}

@@ -7,7 +7,7 @@
 //! The files from bottom to top: `settings`, where the server is and which stream; `denials`, where the
 //! user may not send; `connection`; `receipts`, what the answers of the server mean; `broker`.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod broker;
 mod connection;

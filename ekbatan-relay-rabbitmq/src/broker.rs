@@ -286,3 +286,12 @@ impl Broker for RabbitMqBroker {
         faults.into_iter().map(receipt).collect()
     }
 }
+
+impl std::fmt::Debug for RabbitMqBroker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RabbitMqBroker")
+            .field("server", &self.settings.shown())
+            .field("exchange", &self.settings.exchange)
+            .finish_non_exhaustive()
+    }
+}

@@ -5,7 +5,7 @@
 //!
 //! The files from bottom to top: `error`; `settings`, where the server is; `socket`, by which a connection ends; `connection` and its channels; `wave`, messages that are sent together and what the server answers to them; `broker`.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod broker;
 mod connection;

@@ -9,7 +9,7 @@
 //! The files from bottom to top: `message`, `broker`, the contract of brokers; `in_order`, which
 //! hands messages over one after another where the order needs it; `in_process`, a broker; `error`; `relay`.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 mod broker;
 mod error;

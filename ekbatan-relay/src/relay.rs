@@ -290,3 +290,13 @@ fn outcome(receipt: Receipt) -> SentEvent {
 fn chain(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
     ekbatan_events::__private::failure::of_error(error)
 }
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Relay")
+            .field("name", &self.name)
+            .field("selection", &self.selection)
+            .field("topic", &self.topic)
+            .finish_non_exhaustive()
+    }
+}

@@ -20,7 +20,7 @@
 //! that only a broken machine reaches. Servers need Linux.
 
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_debug_implementations, missing_docs)]
 
 pub mod aerospike;
 pub mod cancel;

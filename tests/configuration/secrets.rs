@@ -125,13 +125,14 @@ fn errors_show_no_password_of_the_environment_or_code() {
             .unwrap_err();
         check_hidden(&format!("{error} {error:?}"));
     }
-    let error = EkbatanConfig::loader()
-        .env_from([("", ""); 0])
+    let loader = EkbatanConfig::loader()
+        .yaml("ekbatan: {configs: {primary-config: {password: hunter2}}}")
+        .env_from([("PASSWORD", SECRET)])
         .set("ekbatan.configs.primary-config.url", "postgres://a:hunter2@x,y/d")
         .set("ekbatan.configs.primary-config.passwrod", SECRET)
-        .set("ekbatan.configs.primary-config.password", [SECRET])
-        .load()
-        .unwrap_err();
+        .set("ekbatan.configs.primary-config.password", [SECRET]);
+    check_hidden(&format!("{loader:?}"));
+    let error = loader.load().unwrap_err();
     check_hidden(&format!("{error} {error:?}"));
 }
 

@@ -101,3 +101,13 @@ impl ActionContext<'_> {
         self.attempt
     }
 }
+
+impl std::fmt::Debug for ActionContext<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ActionContext")
+            .field("action", &self.name)
+            .field("id", &self.action)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}

@@ -254,3 +254,18 @@ async fn start<A: Action, O: Send>(request: CallRequest<'_, A, O>) -> CallResult
         run(request).await
     }
 }
+
+impl<A: Action, O> std::fmt::Debug for Execution<'_, A, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Execution")
+            .field("action", &A::NAME)
+            .field("id", &self.0.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<A: Action, O> std::fmt::Debug for ExecutionWithCommit<'_, A, O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExecutionWithCommit").field("call", &self.0).finish_non_exhaustive()
+    }
+}

@@ -121,3 +121,12 @@ impl ActionExecutor {
         self.state.fence_refusals.load(Ordering::Relaxed)
     }
 }
+
+impl std::fmt::Debug for ActionExecutor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ActionExecutor")
+            .field("namespace", &self.state.namespace)
+            .field("databases", &self.state.databases)
+            .finish_non_exhaustive()
+    }
+}

@@ -254,6 +254,15 @@ fn is_dotted_identifier(namespace: &str) -> bool {
     })
 }
 
+impl std::fmt::Debug for ActionExecutorBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ActionExecutorBuilder")
+            .field("namespace", &self.namespace)
+            .field("databases", &self.databases)
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::is_dotted_identifier;

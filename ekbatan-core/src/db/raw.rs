@@ -127,3 +127,15 @@ impl<C> RawConnection<C> {
         Ok(())
     }
 }
+
+impl<C> std::fmt::Debug for TransactionConnection<'_, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TransactionConnection").finish_non_exhaustive()
+    }
+}
+
+impl<C> std::fmt::Debug for RawConnection<C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RawConnection").finish_non_exhaustive()
+    }
+}

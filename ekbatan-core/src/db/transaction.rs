@@ -353,3 +353,17 @@ fn over() -> DbError {
         "the transaction is over; its handle was used after the closure had ended",
     )
 }
+
+impl std::fmt::Debug for TransactionManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TransactionManager")
+            .field("shard", &self.database.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction").field("shard", &self.database.shard).finish_non_exhaustive()
+    }
+}

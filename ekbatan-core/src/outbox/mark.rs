@@ -95,3 +95,9 @@ fn misfit(error: StageError) -> FieldError {
         _ => FieldError::new("the row of a mark cannot be staged"),
     }
 }
+
+impl std::fmt::Debug for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mark").field("work", &self.work).finish_non_exhaustive()
+    }
+}

@@ -70,3 +70,9 @@ impl JointWrite {
         Ok(())
     }
 }
+
+impl std::fmt::Debug for JointWrite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JointWrite").field("changes", &self.changes.len()).finish_non_exhaustive()
+    }
+}

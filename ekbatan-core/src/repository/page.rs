@@ -133,10 +133,21 @@ impl<T> Clone for PageRequest<T> {
 }
 
 /// One page of rows.
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Page<T> {
     /// The rows.
     pub rows: Vec<Stored<T>>,
     /// The request for the next page, if there may be one.
     pub next: Option<PageRequest<T>>,
+}
+
+impl<T> std::fmt::Debug for PageRequest<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageRequest")
+            .field("order", &self.order)
+            .field("direction", &self.direction)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
 }

@@ -140,3 +140,12 @@ impl<T> Clone for Repository<T> {
         }
     }
 }
+
+impl<T> std::fmt::Debug for Repository<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Repository")
+            .field("rows", &std::any::type_name::<T>())
+            .field("route", &self.route)
+            .finish_non_exhaustive()
+    }
+}

@@ -246,3 +246,11 @@ impl CheckError {
         }
     }
 }
+
+impl std::fmt::Debug for Databases {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Databases")
+            .field("shards", &self.shards.all().map(|database| database.shard).collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

@@ -135,3 +135,12 @@ impl<S: WindowSeries> Windows<S> {
         }
     }
 }
+
+impl<S> std::fmt::Debug for Windows<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Windows")
+            .field("job", &self.job)
+            .field("handler", &self.handler)
+            .finish_non_exhaustive()
+    }
+}

@@ -80,3 +80,20 @@ impl Drop for InProcessMessage {
         }
     }
 }
+
+impl std::fmt::Debug for InProcessSubscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InProcessSubscription")
+            .field("name", &self.queue.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for InProcessMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InProcessMessage")
+            .field("message", &self.message)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}

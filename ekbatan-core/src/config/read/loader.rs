@@ -304,3 +304,13 @@ fn sort(problems: &mut [ConfigProblem]) {
 fn problem(path: &str, source: ConfigSource, message: String) -> ConfigProblem {
     ConfigProblem { path: path.to_owned(), source, line: None, value: None, message }
 }
+
+/// Without the texts and values, which may have passwords.
+impl std::fmt::Debug for ConfigLoader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConfigLoader")
+            .field("texts", &self.texts.len())
+            .field("settings", &self.settings.len())
+            .finish_non_exhaustive()
+    }
+}
