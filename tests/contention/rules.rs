@@ -2,6 +2,7 @@
 //! after another.
 
 use std::future::IntoFuture;
+use std::time::Duration;
 
 use ekbatan::action::ErrorKind;
 use ekbatan::db::MigrationError;
@@ -12,7 +13,7 @@ use ekbatan::repository::Repository;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use support::{Dialect, Domain, Recorder, TestDatabase};
+use support::{Dialect, Domain, Recorder, TestDatabase, until};
 
 use crate::acts::{Act, Call, Gate, Nothing, Refused, act, enqueued, hold, in_queue, poll_once};
 
@@ -487,6 +488,31 @@ async fn a_value_that_does_not_fit_is_refused_though_the_last_one_fits(db: &Test
     assert_eq!(kinds(&answers), [refused, None]);
     let stored = db.databases.repository::<Counter>().get(id).await.unwrap();
     assert_eq!((stored.hits, stored.label.as_str()), (hits, "fits"));
+}
+
+mod of_the_server {
+    use super::*;
+
+    // A statement timeout of MySQL ends only statements that select.
+    on_every_database! { only postgres and mariadb: a_group_waits_for_a_locked_row_once }
+
+    /// MariaDB has no lock timeout below a second, so there the statement timeout ends the wait.
+    async fn a_group_waits_for_a_locked_row_once(db: &TestDatabase) {
+        let id = an_account(db, 0, None).await;
+        let config = db.config().statement_timeout(Duration::from_secs(1));
+        let databases = Databases::connect(&config.into()).await.unwrap();
+        let executor = ACCOUNTS.executor_on(&databases).await;
+        let mut holder = db.connect().await;
+        holder.execute("BEGIN").await;
+        holder.execute(&format!("SELECT 1 FROM accounts WHERE id = '{id}' FOR UPDATE")).await;
+        // On a slow machine a read may take longer than the timeout.
+        until("all calls of the group are busy at once", async || {
+            let acts = [book(id, 1), book(id, 1)];
+            let answers = in_a_group(&executor, &acts).await;
+            kinds(&answers) == [Some(ErrorKind::Busy); 2] && acts.iter().all(|act| act.runs() == 1)
+        })
+        .await;
+    }
 }
 
 mod deferred {

@@ -22,15 +22,13 @@ fn name_turn(turn: i64) -> String {
 }
 
 impl MySqlConnection {
-    /// Commits a batch by its turns. Unless it answers `Ok(Ok(()))`, nothing is written.
+    /// Commits a batch by its turns. Unless it answers `Ok(Ok(()))`, nothing is written. An error names
+    /// the turn that failed, if that is known.
     pub(super) async fn commit_in_turn(
         &mut self,
         batch: &CommitBatch,
     ) -> Result<Result<(), CommitError>, DbError> {
-        let plan = match self.plan_turns(batch) {
-            Ok(plan) => plan,
-            Err(error) => return Ok(Err(CommitError::Refused(error))),
-        };
+        let plan = self.plan_turns(batch)?;
         let error = match self.send_all(plan).await {
             Ok(()) => return Ok(Ok(())),
             Err(error) if error.is_connection_lost() => return Err(error),
@@ -51,11 +49,11 @@ impl MySqlConnection {
             let expected = batch.expected.iter().map(ExpectedRow::row_ref).collect();
             return Ok(Err(CommitError::Stale(expected)));
         }
-        Ok(Err(CommitError::Refused(match usize::try_from(turn) {
+        Err(match usize::try_from(turn) {
             Ok(turn) if is_guard(&error) => DbError::stale_turn(turn),
             Ok(turn) => error.at_turn(turn),
             Err(_) => error,
-        })))
+        })
     }
 
     fn plan_turns(&self, batch: &CommitBatch) -> Result<PacketPlan, DbError> {

@@ -28,17 +28,15 @@ const DIVISION_BY_ZERO: &str = "22012";
 type TurnForm = Vec<(TableKey, ChangeKind)>;
 
 impl PostgresConnection {
-    /// Commits a batch by its turns. Unless it answers `Ok(Ok(()))`, nothing is written.
+    /// Commits a batch by its turns. Unless it answers `Ok(Ok(()))`, nothing is written. An error names
+    /// the turn that failed, if that is known.
     pub(super) async fn commit_in_turn(
         &mut self,
         batch: &CommitBatch,
     ) -> Result<Result<(), CommitError>, DbError> {
         let mut fences: Vec<&FenceCheck> = batch.fences.iter().collect();
         fences.sort_by(|a, b| a.key.cmp(&b.key));
-        let (prepare, turns) = match prepare(&batch.turns) {
-            Ok(prepared) => prepared,
-            Err(error) => return Ok(Err(CommitError::Refused(error))),
-        };
+        let (prepare, turns) = prepare(&batch.turns)?;
         // Otherwise a deferred constraint would be checked once for all turns.
         let mut statements = vec!["SET CONSTRAINTS ALL IMMEDIATE".to_owned()];
         let first_fence = statements.len();
@@ -75,11 +73,11 @@ impl PostgresConnection {
             let expected = batch.expected.iter().map(ExpectedRow::row_ref).collect();
             return Ok(Err(CommitError::Stale(expected)));
         }
-        Ok(Err(CommitError::Refused(match ran {
+        Err(match ran {
             ran if !turns.contains(&ran) => error,
             ran if is_guard => DbError::stale_turn(ran - turns.start),
             ran => error.at_turn(ran - turns.start),
-        })))
+        })
     }
 
     /// Runs statements without arguments in one round trip. Returns how many of them completed.

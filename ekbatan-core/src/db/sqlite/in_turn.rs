@@ -4,7 +4,8 @@ use super::session::Session;
 use crate::db::{CommitBatch, CommitError, DbError, DbErrorKind};
 
 impl Session<'_> {
-    /// Commits a batch by its turns. Unless it answers `Ok(Ok(()))`, nothing is written.
+    /// Commits a batch by its turns. Unless it answers `Ok(Ok(()))`, nothing is written. An error names
+    /// the turn that failed, if that is known.
     pub(super) async fn commit_in_turn(
         &mut self,
         batch: &CommitBatch,
@@ -14,7 +15,7 @@ impl Session<'_> {
             self.roll_back().await;
         }
         match answer {
-            Err(CommitError::Refused(error)) if error.is_connection_lost() => Err(error),
+            Err(CommitError::Refused(error)) => Err(error),
             answer => Ok(answer),
         }
     }
