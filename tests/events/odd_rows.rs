@@ -14,6 +14,7 @@ mod where_ids_are_texts {
 
     on_every_database! { only sqlite and mysql:
         events_without_uuids_stop_no_other_one,
+        an_event_whose_id_is_in_capitals_is_passed_over_until_it_is_corrected,
         a_column_that_cannot_be_read_parks_its_event_only,
     }
 }
@@ -62,6 +63,31 @@ async fn events_without_uuids_stop_no_other_one(scene: &Scene) {
         scene.scratch.select(&["id"], &lacking).await.is_empty()
     })
     .await;
+}
+
+/// Its id would not be found again: the database compares texts.
+async fn an_event_whose_id_is_in_capitals_is_passed_over_until_it_is_corrected(scene: &Scene) {
+    let events = scene.scratch.eventlog("events");
+    let rows = closings(Uuid::now_v7(), 1..=2);
+    scene.insert_events(&rows).await;
+    let set = async |change: &str| {
+        scene
+            .scratch
+            .execute(&format!("UPDATE {events} SET {change} WHERE model_version = 1"))
+            .await;
+    };
+    set("id = upper(id)").await;
+    let wallet = Id::from_uuid(rows[0].wallet);
+    let _node = scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
+    until("the other one is posted", async || scene.posted(wallet).await == [2]).await;
+    let lacking = format!("FROM {events} WHERE fanned_out IS NULL");
+    until("no sweep looks at it any more", async || {
+        scene.scratch.select(&["id"], &lacking).await.is_empty()
+    })
+    .await;
+    assert_eq!(scene.posted(wallet).await, [2]);
+    set("id = lower(id), fanned_out = NULL").await;
+    until("the corrected one is posted", async || scene.posted(wallet).await == [2, 1]).await;
 }
 
 async fn a_column_that_cannot_be_read_parks_its_event_only(scene: &Scene) {

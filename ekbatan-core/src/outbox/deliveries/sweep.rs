@@ -16,8 +16,8 @@ use super::lacking::Lacking;
 use super::{Delivery, EventKind, NewDelivery, Subscriptions};
 use crate::db::eventlog::EVENTS;
 use crate::db::{
-    ActionId, Arg, CommitBatch, CommitError, Database, DbError, DbErrorKind, Isolation, Query,
-    Rows, StageError, Staged, TableInfo, Transaction, TransactionError, TransactionManager,
+    ActionId, Arg, ColumnInfo, CommitBatch, CommitError, Database, DbError, DbErrorKind, Isolation,
+    Query, Rows, StageError, Staged, TableInfo, Transaction, TransactionError, TransactionManager,
     TransactionOptions, resolve,
 };
 use crate::domain::{ColumnDef, Entity, Value, ValueType};
@@ -115,18 +115,17 @@ async fn sweep_within(
     most: usize,
 ) -> Result<Page, DbError> {
     let database = transaction.database();
-    let (ids, passed): (Vec<Value>, usize) =
-        match transaction.fetch(&lacking.ids(database, most)).await {
-            Err(error) if error.kind() == DbErrorKind::Decode => {
-                pass_other_ids(transaction, subscriptions, lacking, most).await?
-            }
-            found => (found?.into_iter().flatten().collect(), 0),
-        };
+    let events = transaction.table(&EVENTS).await?;
+    let (ids, passed): (Vec<Value>, usize) = if are_texts(&events.columns[0]) {
+        pass_other_ids(transaction, subscriptions, lacking, &events, most).await?
+    } else {
+        let found = transaction.fetch(&lacking.ids(database, most)).await?;
+        (found.into_iter().flatten().collect(), 0)
+    };
     let count = ids.len() + passed;
     if ids.is_empty() {
         return Ok(Page { lacking: count, swept: passed, elsewhere: Vec::new() });
     }
-    let events = transaction.table(&EVENTS).await?;
     // Those that another sweep has locked are passed over: its process may stand still.
     let found = match transaction.fetch(&lacking.locked(database, &events, ids.clone())).await {
         Err(error) if error.kind() == DbErrorKind::Decode => {
@@ -154,6 +153,11 @@ async fn sweep_within(
     Ok(Page { lacking: count, swept: found.len() + passed, elsewhere })
 }
 
+/// Whether UUIDs are texts, as on SQLite and MySQL.
+fn are_texts(column: &ColumnInfo) -> bool {
+    ["text", "char(36)"].iter().any(|ty| column.db_type.eq_ignore_ascii_case(ty))
+}
+
 fn uuid(value: &Value) -> Option<Uuid> {
     if let Value::Uuid(id) = value { Some(*id) } else { None }
 }
@@ -176,12 +180,14 @@ async fn elsewhere(
     Ok(rows.iter().filter_map(stream).collect())
 }
 
-/// The ids of events, where another program has written some that are no UUIDs. Those events get no
-/// deliveries: otherwise they would stop the sweep of all others. Returns how many they are, too.
+/// The ids of events, where they are texts. Another program may have written some that are no UUIDs, or that
+/// are spelt otherwise than they are looked for. Those events get no deliveries: otherwise they would stop
+/// the sweep of all others. Returns how many they are, too.
 async fn pass_other_ids(
     transaction: &Transaction,
     subscriptions: &Subscriptions,
     lacking: &Lacking,
+    events: &TableInfo,
     most: usize,
 ) -> Result<(Vec<Value>, usize), DbError> {
     let found = transaction.fetch(&lacking.texts(transaction.database(), most)).await?;
@@ -189,24 +195,26 @@ async fn pass_other_ids(
     for id in found.into_iter().flatten() {
         let Value::Bytes(bytes) = id else { continue };
         match Uuid::try_parse_ascii(&bytes) {
-            Ok(id) => ids.push(Value::Uuid(id)),
-            Err(_) => others.push(bytes),
+            Ok(id) if bytes == id.to_string().as_bytes() => ids.push(Value::Uuid(id)),
+            _ => others.push(bytes),
         }
+    }
+    if others.is_empty() {
+        return Ok((ids, 0));
     }
     for id in &others {
         let id = String::from_utf8_lossy(id);
-        tracing::error!(event = %id, "the id of an event is no UUID; no handler gets the event");
+        tracing::error!(event = %id, "the id of an event is no UUID in small letters with hyphens; no handler gets the event before its `id` is corrected and its `fanned_out` is NULL again");
     }
-    let events = transaction.table(&EVENTS).await?;
     let generation = subscriptions.generation();
     let passed = others.len();
     let texts = others.iter().filter_map(|id| String::from_utf8(id.clone()).ok()).map(Value::Text);
     let texts = Arg::Many(ValueType::Text, texts.collect());
-    set_generation_of(transaction, &events, ValueType::Text, texts, generation).await?;
+    set_generation_of(transaction, events, ValueType::Text, texts, generation).await?;
     // Only there a column of texts holds bytes.
     if transaction.database().driver.capabilities().single_writer {
         let bytes = Arg::Many(ValueType::Bytes, others.into_iter().map(Value::Bytes).collect());
-        set_generation_of(transaction, &events, ValueType::Bytes, bytes, generation).await?;
+        set_generation_of(transaction, events, ValueType::Bytes, bytes, generation).await?;
     }
     Ok((ids, passed))
 }
