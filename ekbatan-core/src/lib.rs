@@ -34,6 +34,7 @@ pub mod __private {
     #[cfg(feature = "sqlite")]
     pub use crate::db::sqlite::file_options as sqlite_options;
     pub use crate::domain::event::payload_of;
+    pub use crate::domain::json_text::checked_json;
     pub use crate::error_text::with_causes;
     pub use crate::outbox::{
         Mark, OldRows, OldStepKey, StepOwner, deliveries, job_step_key, step_key,

@@ -76,7 +76,8 @@ pub enum RemoteCallError {
         /// The handler.
         handler: String,
     },
-    /// The outcome cannot be converted to JSON, or the stored one not to the type of the code.
+    /// The outcome cannot be stored as JSON, or could not be read back, or the stored one does not fit the type of
+    /// the code.
     #[error("the outcome of the remote call `{name}`: {source}")]
     #[non_exhaustive]
     Outcome {

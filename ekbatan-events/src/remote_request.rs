@@ -15,6 +15,7 @@ use std::error::Error;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 
+use ekbatan_core::__private::checked_json;
 use ekbatan_core::domain::Stored;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -156,7 +157,7 @@ where
         let (store, now) = (self.store, self.store.clock.now());
         match answer {
             Ok(outcome) => {
-                let text = match serde_json::to_string(&outcome) {
+                let text = match checked_json(&outcome) {
                     Ok(text) => text,
                     Err(source) => {
                         let why = format!("it has an outcome that cannot be stored: {source}");
@@ -209,7 +210,7 @@ where
         let now = self.store.clock.now();
         match reconcile(row.id.uuid()).await {
             Ok(Reconciled::Happened(outcome)) => {
-                let text = serde_json::to_string(&outcome).map_err(|source| self.unfit(source))?;
+                let text = checked_json(&outcome).map_err(|source| self.unfit(source))?;
                 let row = self.store.change(row, |row| row.happened(text, now)).await?;
                 Ok((row, Some(outcome)))
             }

@@ -38,7 +38,10 @@ on_every_database! {
 mod refused {
     use crate::remote_calls::*;
 
-    on_every_database! { only sqlite: a_name_that_cannot_be_stored_is_refused }
+    on_every_database! { only sqlite:
+        a_name_that_cannot_be_stored_is_refused,
+        an_outcome_that_could_not_be_read_back_leaves_its_call_in_doubt,
+    }
 }
 
 /// What another system answers.
@@ -539,6 +542,27 @@ async fn a_name_that_cannot_be_stored_is_refused(scene: &Scene) {
     let node = scene.node().handler(ledger).start().await.unwrap();
     scene.open_wallet().await;
     until("it is handled", async || node.handlers()[0].handled == 1).await;
+}
+
+/// JSON has no NaN, so no later run could read it.
+async fn an_outcome_that_could_not_be_read_back_leaves_its_call_in_doubt(scene: &Scene) {
+    let ledger = Ledger::new(|ctx, event| {
+        async move {
+            let number: f64 = ctx.remote_call("weigh", |_| async { Ok(f64::NAN) }).await?;
+            post_receipt(ctx, event, Receipt { number: number as i64 }).await
+        }
+        .boxed()
+    });
+    let _node = scene.node().handler_with(ledger, quick()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    let why = scene.until_parked().await;
+    assert!(why.contains("could not be read back"), "{why}");
+    let call = scene.remote_call().await;
+    assert_eq!((call.state, call.requests), (RemoteCallState::InDoubt, 1));
+    let (key, outcome) = (call.id.uuid(), json!(OF_OPERATOR));
+    let operations = scene.operations();
+    operations.remote_call_happened(key, &outcome, "alice", "weighed again").await.unwrap();
+    until("it is posted", async || scene.posted(wallet).await == [OF_OPERATOR]).await;
 }
 
 /// Calls `charge` and stands still in it, as a process that is killed there.

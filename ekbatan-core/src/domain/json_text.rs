@@ -6,7 +6,7 @@ use serde::ser::Error as _;
 
 /// The JSON of a value. Fails if it is nested too deeply to be read back, or has a null where the
 /// type has none. serde_json writes NaN and infinity as null.
-pub(crate) fn checked_json<T: Serialize + DeserializeOwned>(
+pub fn checked_json<T: Serialize + DeserializeOwned>(
     value: &T,
 ) -> Result<String, serde_json::Error> {
     let text = serde_json::to_string(value)?;

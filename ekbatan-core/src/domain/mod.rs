@@ -9,7 +9,7 @@ pub(crate) mod event;
 mod field;
 mod id;
 mod id_generator;
-mod json_text;
+pub(crate) mod json_text;
 mod lock_key;
 mod shard_identifier;
 mod sharded_id;
