@@ -29,76 +29,17 @@ impl SubscriptionChanges {
     ) -> Self {
         let mut changes = Self::default();
         for handler in handlers.iter() {
-            let from = match handler.options.start_from {
-                StartFrom::Beginning => None,
-                StartFrom::Now => Some(now),
-            };
-            let initial = if is_paused(handler, &present) {
-                SubscriptionState::Paused
-            } else {
-                SubscriptionState::Active
-            };
+            let beginning = Beginning::of(handler, &present, next, now);
             let mut earlier_name = None;
             for event in &handler.events {
-                let of = |name: &str| {
-                    present.iter().find(|row| row.handler == name && row.event_type == *event)
-                };
-                let by_alias = |fits: fn(SubscriptionState) -> bool| {
-                    let mut rows = handler.options.aliases.iter().filter_map(|name| of(name));
-                    rows.find(|row| fits(row.state))
-                };
-                let own = of(handler.name);
-                // A handler that was renamed goes on where it was: events that have a delivery
-                // under the earlier name get no other one. So does one that an operator has retired under
-                // that name, and not under the present one.
-                let is_free = own.is_none_or(|row| row.state == SubscriptionState::Retired);
-                let earlier = by_alias(SubscriptionState::is_subscribed)
-                    .or_else(|| by_alias(is_withdrawn).filter(|_| is_free));
-                let (since, since_date) = match earlier {
-                    Some(row) if is_withdrawn(row.state) => (next, from.or(row.since_date)),
-                    Some(row) => (row.since, row.since_date),
-                    None => (next, from),
-                };
-                match own {
-                    Some(row) if row.state == SubscriptionState::Unwanted => {
-                        changes.changed.push(row.clone().apply(|row| row.state = initial));
-                    }
-                    Some(row) if row.state.is_subscribed() => {}
-                    Some(row) if is_withdrawn(row.state) && earlier.is_none() => {
-                        let since_date = from.or(row.since_date);
-                        changes.changed.push(row.clone().apply(|row| {
-                            (row.state, row.since) = (initial, next);
-                            row.since_date = since_date;
-                        }));
-                    }
-                    // The events up to now had their deliveries under this name, and those since
-                    // have them under the present one. None may get a second one.
-                    Some(retired) if earlier.is_none() => {
-                        tracing::error!(handler = %retired.handler, event = %event, "the handler was renamed, and this process knows the earlier name only: it gets no events; the deployment is not complete, or the present name is missing in the aliases");
-                    }
-                    Some(retired) => {
-                        changes.changed.push(retired.clone().apply(|row| {
-                            (row.state, row.since) = (initial, since);
-                            row.since_date = since_date;
-                        }));
-                    }
-                    None => {
-                        changes.new.push(Subscription {
-                            id: Id::from_uuid(Uuid::now_v7()),
-                            handler: handler.name.to_owned(),
-                            event_type: event.clone(),
-                            since,
-                            since_date,
-                            state: initial,
-                        });
-                    }
-                }
-                if let Some(earlier) = earlier {
-                    let retire = |row: &mut Subscription| row.state = SubscriptionState::Retired;
-                    changes.changed.push(earlier.clone().apply(retire));
-                    if own.is_none_or(|row| !row.state.is_subscribed()) {
-                        earlier_name = Some(earlier.handler.as_str());
-                    }
+                let own = find(&present, handler.name, event);
+                let earlier = find_earlier(&present, handler, event, own);
+                changes.subscribe(handler, event, own, earlier, &beginning);
+                let Some(earlier) = earlier else { continue };
+                let retire = |row: &mut Subscription| row.state = SubscriptionState::Retired;
+                changes.changed.push(earlier.clone().apply(retire));
+                if own.is_none_or(|row| !row.state.is_subscribed()) {
+                    earlier_name = Some(earlier.handler.as_str());
                 }
             }
             changes.note_unwanted(handler, &present);
@@ -107,6 +48,49 @@ impl SubscriptionChanges {
             }
         }
         changes
+    }
+
+    /// Lets a handler want an event. `own` is what is stored under its present name, `earlier` what it goes on
+    /// with.
+    fn subscribe(
+        &mut self,
+        handler: &Handler,
+        event: &str,
+        own: Option<&Stored<Subscription>>,
+        earlier: Option<&Stored<Subscription>>,
+        beginning: &Beginning,
+    ) {
+        let Some(own) = own else {
+            let (since, since_date) = beginning.after(earlier);
+            self.new.push(Subscription {
+                id: Id::from_uuid(Uuid::now_v7()),
+                handler: handler.name.to_owned(),
+                event_type: event.to_owned(),
+                since,
+                since_date,
+                state: beginning.state,
+            });
+            return;
+        };
+        match own.state {
+            SubscriptionState::Active | SubscriptionState::Paused => {}
+            // Its events have got deliveries all the time.
+            SubscriptionState::Unwanted => {
+                self.changed.push(own.clone().apply(|row| row.state = beginning.state));
+            }
+            // The events up to now had their deliveries under this name, and those since
+            // have them under the present one. None may get a second one.
+            SubscriptionState::Retired if earlier.is_none() => {
+                tracing::error!(handler = %own.handler, event = %event, "the handler was renamed, and this process knows the earlier name only: it gets no events; the deployment is not complete, or the present name is missing in the aliases");
+            }
+            SubscriptionState::Retired | SubscriptionState::Withdrawn => {
+                let (since, since_date) = beginning.after(earlier.or(Some(own)));
+                self.changed.push(own.clone().apply(|row| {
+                    (row.state, row.since) = (beginning.state, since);
+                    row.since_date = since_date;
+                }));
+            }
+        }
     }
 
     /// Lets a handler keep under its present name when it was retired under an earlier one: events from before
@@ -151,6 +135,74 @@ impl SubscriptionChanges {
         let unwanted: Vec<_> = unwanted.map(|row| row.clone().apply(note)).collect();
         self.changed.extend(unwanted);
     }
+}
+
+/// How new subscriptions of a handler begin.
+struct Beginning {
+    /// The generation of this registration.
+    since: i64,
+    /// From which date on the handler wants events, if its options say so.
+    since_date: Option<DateTime<Utc>>,
+    state: SubscriptionState,
+}
+
+impl Beginning {
+    fn of(
+        handler: &Handler,
+        present: &[Stored<Subscription>],
+        next: i64,
+        now: DateTime<Utc>,
+    ) -> Self {
+        let since_date = match handler.options.start_from {
+            StartFrom::Beginning => None,
+            StartFrom::Now => Some(now),
+        };
+        let state = if is_paused(handler, present) {
+            SubscriptionState::Paused
+        } else {
+            SubscriptionState::Active
+        };
+        Self { since: next, since_date, state }
+    }
+
+    /// The generation and the date with which a subscription begins that follows an earlier one.
+    fn after(&self, earlier: Option<&Stored<Subscription>>) -> (i64, Option<DateTime<Utc>>) {
+        match earlier {
+            None => (self.since, self.since_date),
+            // The events since it was withdrawn lack deliveries.
+            Some(row) if is_withdrawn(row.state) => {
+                (self.since, self.since_date.or(row.since_date))
+            }
+            Some(row) => (row.since, row.since_date),
+        }
+    }
+}
+
+/// What is stored under a name for an event.
+fn find<'p>(
+    present: &'p [Stored<Subscription>],
+    name: &str,
+    event: &str,
+) -> Option<&'p Stored<Subscription>> {
+    present.iter().find(|row| row.handler == name && row.event_type == event)
+}
+
+/// What is stored under an earlier name of a handler, with which it goes on: events that have a delivery
+/// under that name get no other one. So it does if an operator has retired it under that name, and not under
+/// the present one.
+fn find_earlier<'p>(
+    present: &'p [Stored<Subscription>],
+    handler: &Handler,
+    event: &str,
+    own: Option<&Stored<Subscription>>,
+) -> Option<&'p Stored<Subscription>> {
+    let by_alias = |fits: fn(SubscriptionState) -> bool| {
+        let mut rows = handler.options.aliases.iter().filter_map(|name| find(present, name, event));
+        rows.find(|row| fits(row.state))
+    };
+    let is_free = own.is_none_or(|row| row.state == SubscriptionState::Retired);
+    by_alias(SubscriptionState::is_subscribed)
+        .or_else(|| by_alias(is_withdrawn).filter(|_| is_free))
 }
 
 fn is_withdrawn(state: SubscriptionState) -> bool {
