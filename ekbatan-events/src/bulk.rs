@@ -165,7 +165,8 @@ impl DeliveryOperations {
         let rows = self.subscriptions_of(&filter.handler).await?;
         let wanted: Vec<(Wanted, _)> =
             rows.into_iter().map(|row| (Wanted::read(&row.event_type), row)).collect();
-        let retired = wanted.iter().find(|(of, _)| *of == Wanted::Retired).map(|(_, row)| row);
+        let retired = wanted.iter().filter(|(of, _)| *of == Wanted::Retired);
+        let retired: Vec<&Subscription> = retired.map(|(_, row)| row).collect();
         let event_types = chosen_names(&wanted, filter.event_type.as_ref());
         if event_types.as_ref().is_some_and(HashSet::is_empty) {
             return Ok(Vec::new());
@@ -187,7 +188,7 @@ impl DeliveryOperations {
                 !unsettled.contains(&place.event_id)
                     && wanted
                         .iter()
-                        .any(|(of, row)| of.has(kind) && !is_lacking(row, retired, place))
+                        .any(|(of, row)| of.has(kind) && !is_lacking(row, &retired, place))
             };
             let done: Vec<StoredPlace> = page.places.into_iter().filter(is_done).collect();
             for chunk in done.chunks(CHUNK) {
@@ -418,13 +419,9 @@ fn chosen_names(
 }
 
 /// Whether the sweep is still to deliver an event.
-fn is_lacking(
-    subscription: &Subscription,
-    retired: Option<&Subscription>,
-    place: &StoredPlace,
-) -> bool {
+fn is_lacking(subscription: &Subscription, retired: &[&Subscription], place: &StoredPlace) -> bool {
     // Where it goes on where it was retired, earlier events had their deliveries.
-    let goes_on = retired.filter(|retired| retired.since_date == subscription.since_date);
+    let goes_on = retired.iter().find(|of| of.since_date == subscription.since_date);
     let had = |generation: &i64| {
         *generation >= subscription.since
             || goes_on.is_some_and(|retired| (1..retired.since).contains(generation))

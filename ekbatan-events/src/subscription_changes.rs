@@ -5,6 +5,8 @@
 //!   meanwhile. No event gets a second delivery by the present name.
 //! - A pause of an operator outlives every registration.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Subscription, SubscriptionState, Wanted};
 use ekbatan_core::domain::{Changed, Id, Stored};
@@ -30,7 +32,7 @@ impl SubscriptionChanges {
         let mut changes = Self::default();
         for handler in handlers.iter() {
             let beginning = Beginning::of(handler, &present, next, now);
-            let mut earlier_name = None;
+            let mut earlier_names = BTreeSet::new();
             for event in &handler.events {
                 let own = find(&present, handler.name, event);
                 let earlier = find_earlier(&present, handler, event, own);
@@ -39,12 +41,12 @@ impl SubscriptionChanges {
                 let retire = |row: &mut Subscription| row.state = SubscriptionState::Retired;
                 changes.changed.push(earlier.clone().apply(retire));
                 if own.is_none_or(|row| !row.state.is_subscribed()) {
-                    earlier_name = Some(earlier.handler.as_str());
+                    earlier_names.insert(earlier.handler.as_str());
                 }
             }
             changes.note_unwanted(handler, &present);
-            if let Some(earlier) = earlier_name {
-                changes.keep_retirement(handler.name, earlier, &present);
+            for earlier in earlier_names {
+                changes.keep_retirements(handler.name, earlier, &present);
             }
         }
         changes
@@ -94,22 +96,23 @@ impl SubscriptionChanges {
     }
 
     /// Lets a handler keep under its present name when it was retired under an earlier one: events from before
-    /// then had their deliveries.
-    fn keep_retirement(&mut self, name: &str, earlier: &str, present: &[Stored<Subscription>]) {
+    /// then had their deliveries. It may have several earlier names, each with a time of its own.
+    fn keep_retirements(&mut self, name: &str, earlier: &str, present: &[Stored<Subscription>]) {
         let text = Wanted::Retired.text();
-        let of =
-            |name: &str| present.iter().find(|row| row.handler == name && row.event_type == text);
-        let Some(retired) = of(earlier) else { return };
-        match of(name) {
-            Some(own) if own.since >= retired.since => {}
-            Some(own) => self.changed.push(own.clone().apply(|row| {
-                (row.since, row.since_date) = (retired.since, retired.since_date);
-            })),
-            None => self.new.push(Subscription {
-                id: Id::from_uuid(Uuid::now_v7()),
-                handler: name.to_owned(),
-                ..(**retired).clone()
-            }),
+        let is_of = |row: &Subscription, name: &str| row.handler == name && row.event_type == text;
+        for retired in present.iter().filter(|row| is_of(row, earlier)) {
+            let mut own = present.iter().filter(|row| is_of(row, name));
+            match own.find(|row| row.since_date == retired.since_date) {
+                Some(own) if own.since >= retired.since => {}
+                Some(own) => {
+                    self.changed.push(own.clone().apply(|row| row.since = retired.since));
+                }
+                None => self.new.push(Subscription {
+                    id: Id::from_uuid(Uuid::now_v7()),
+                    handler: name.to_owned(),
+                    ..(**retired).clone()
+                }),
+            }
         }
     }
 

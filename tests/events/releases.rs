@@ -30,6 +30,7 @@ mod on_sqlite {
         a_delivery_that_is_there_stops_no_sweep,
         a_renamed_handler_repeats_no_step,
         a_handler_that_is_renamed_after_it_was_retired_goes_on_from_there,
+        a_handler_that_takes_over_from_two_retired_ones_gets_no_event_again,
         a_pause_outlives_a_release_that_wants_other_events,
         what_has_another_name_or_is_retired_is_neither_paused_nor_resumed,
     }
@@ -253,6 +254,38 @@ async fn a_handler_that_is_renamed_after_it_was_retired_goes_on_from_there(scene
     scene.until_posted(5).await;
     scene.until_handled(LEDGER).await;
     assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4, 5]);
+}
+
+/// Each of the two was retired at a time of its own, and a process that does not know of that commits events.
+async fn a_handler_that_takes_over_from_two_retired_ones_gets_no_event_again(scene: &Scene) {
+    let only = |event: &str| HandlerOptions::unordered().only([event]);
+    let other = scene.open_again().await;
+    let last = node(&other).handler_with(Ledger::posting(), only("WalletOpened"));
+    let last = last.handler_with(Mail::posting(), only("WalletMoneyDeposited"));
+    let last = last.start().await.unwrap();
+    let unknowing = scene.node().start().await.unwrap();
+    scene.open_wallet().await;
+    scene.until_posted(1).await;
+    unknowing.drain(Duration::from_secs(60)).await;
+    let operations = scene.operations();
+    operations.retire(LEDGER, "alice", "no ledger any more").await.unwrap();
+    operations.retire("mail.send", "alice", "no mails any more").await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.deposit(wallet, 1).await;
+    scene.until_posted(3).await;
+    scene.until_handled(LEDGER).await;
+    scene.until_handled("mail.send").await;
+    last.drain(Duration::from_secs(60)).await;
+    let both = HandlerOptions::default().only(["WalletOpened", "WalletMoneyDeposited"]);
+    let both = both.alias(LEDGER).alias("mail.send");
+    let returned = node(&other).handler_with(Renamed::posting(), both).start().await.unwrap();
+    deposit(&other, wallet, 1).await;
+    scene.until_posted(4).await;
+    scene.until_handled(RENAMED).await;
+    let mut posted = scene.posted(wallet).await;
+    posted.sort_unstable();
+    assert_eq!(posted, [1, 2, 3]);
+    returned.drain(Duration::from_secs(60)).await;
 }
 
 /// A release that wants none of the events of the one before, and then one that also has another name.

@@ -71,8 +71,9 @@ pub struct Subscriptions {
     paused: HashSet<Arc<str>>,
     fenced: HashSet<Arc<str>>,
     registered: Vec<HandlerWant>,
-    /// By handler, when an operator has retired it the last time, also if it has come back.
-    retired: HashMap<String, Retirement>,
+    /// By handler, when an operator has retired it, also if it has come back. A handler that goes on where
+    /// several others were retired has several retirements.
+    retired: HashMap<String, Vec<Retirement>>,
 }
 
 /// Since when a handler is retired.
@@ -119,7 +120,8 @@ impl Subscriptions {
             .filter(|row| row.since <= generation)
             .partition(|row| row.event_type == Wanted::Retired.text());
         for Subscription { handler, since, since_date, .. } in retired {
-            subscriptions.retired.insert(handler, Retirement { since, since_date });
+            let retired = subscriptions.retired.entry(handler).or_default();
+            retired.push(Retirement { since, since_date });
         }
         for row in rows {
             let Subscription { handler, event_type, since, since_date, state, .. } = row;
@@ -132,8 +134,8 @@ impl Subscriptions {
             if !state.is_subscribed() {
                 continue;
             }
-            let retired = subscriptions.retired.get(&handler);
-            let retired = retired.filter(|of| of.since_date == since_date).map(|of| of.since);
+            let mut retired = subscriptions.retired.get(&handler).into_iter().flatten();
+            let retired = retired.find(|of| of.since_date == since_date).map(|of| of.since);
             let handler: Arc<str> = handler.into();
             if state == SubscriptionState::Paused {
                 subscriptions.paused.insert(handler.clone());
@@ -313,6 +315,28 @@ mod tests {
             let lacks =
                 !handlers(vec![added.clone(), retired.clone()], DEPOSITED, generation).is_empty();
             assert_eq!(lacks, generation < 8, "{generation}: it was not there to be retired");
+        }
+    }
+
+    #[test]
+    fn a_handler_that_goes_on_for_two_has_the_retirements_of_both() {
+        let hour = |n| Some(Utc::now() - chrono::TimeDelta::hours(n));
+        let (opened, deposited) = ("WalletOpened", "WalletDeposited");
+        let mut rows = Vec::new();
+        for (event, since, since_date) in [(opened, 4, hour(2)), (deposited, 6, hour(1))] {
+            let went_on = wants("ledger", Wanted::Event(event.into()), 7);
+            let state = SubscriptionState::Withdrawn;
+            let retired = wants("ledger", Wanted::Retired, since);
+            rows.push(Subscription { since_date, ..went_on });
+            rows.push(Subscription { since_date, state, ..retired });
+        }
+        for generation in 0..9 {
+            let lacks = |name| {
+                let kind = EventKind { model: "Wallet", name };
+                !handlers(rows.clone(), kind, generation).is_empty()
+            };
+            assert_eq!(lacks(opened), matches!(generation, 0 | 4..=6), "{generation}");
+            assert_eq!(lacks(deposited), matches!(generation, 0 | 6), "{generation}");
         }
     }
 
