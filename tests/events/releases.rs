@@ -36,6 +36,12 @@ mod on_sqlite {
     }
 }
 
+mod on_postgres {
+    use super::*;
+
+    on_every_database! { only postgres: a_registration_beside_a_pause_loses_neither }
+}
+
 const LEDGER: &str = "ledger.post";
 const RENAMED: &str = "ledger.post_again";
 
@@ -286,6 +292,31 @@ async fn a_handler_that_takes_over_from_two_retired_ones_gets_no_event_again(sce
     posted.sort_unstable();
     assert_eq!(posted, [1, 2, 3]);
     returned.drain(Duration::from_secs(60)).await;
+}
+
+/// A later release wants more events. Its registration and the pause have both read when one of them writes.
+async fn a_registration_beside_a_pause_loses_neither(scene: &Scene) {
+    let first = scene.node().handler_with(Ledger::posting(), openings()).start().await.unwrap();
+    first.drain(Duration::from_secs(60)).await;
+    let other = scene.open_again().await;
+    let operations = scene.operations();
+    let registry = scene.scratch.eventlog("subscription_registry");
+    let mut holder = scene.scratch.connect().await;
+    holder.execute("BEGIN").await;
+    holder.execute(&format!("SELECT 1 FROM {registry} FOR UPDATE")).await;
+    let pausing = operations.pause(LEDGER, "alice", "the ledger is audited");
+    let registering = node(&other).handler(Ledger::posting()).start();
+    let releasing = async {
+        until("both wait", async || scene.scratch.waiting_for_locks().await == 2).await;
+        holder.execute("ROLLBACK").await;
+    };
+    let (paused, node, ()) = tokio::join!(pausing, registering, releasing);
+    paused.unwrap();
+    node.unwrap().drain(Duration::from_secs(60)).await;
+    let subscriptions = format!("FROM {}", scene.scratch.eventlog("subscriptions"));
+    let states = scene.scratch.select(&["state"], &subscriptions).await;
+    assert!(states.len() > 1, "nothing was registered");
+    assert!(states.iter().all(|row| row[0].as_deref() == Some("PAUSED")), "{states:?}");
 }
 
 /// A release that wants none of the events of the one before, and then one that also has another name.

@@ -21,6 +21,12 @@ on_every_database! {
     a_node_that_knows_an_action_by_many_names_runs_its_calls,
 }
 
+mod on_sqlite {
+    use super::*;
+
+    on_every_database! { on_sqlite_only: a_check_releases_what_is_blocked_behind_nothing }
+}
+
 fn quick() -> HandlerOptions {
     // The events of other programs have an old date.
     HandlerOptions::default()
@@ -85,6 +91,41 @@ async fn a_blocked_event_without_a_parked_one_is_handled_with_the_next(scene: &S
     scene.insert_events(&closings(wallet, 4..=4)).await;
     scene.until_posted(3).await;
     assert_eq!(scene.posted(Id::from_uuid(wallet)).await, [2, 3, 4]);
+}
+
+/// The same, and no event follows. A check looks at what is blocked, and once at each model.
+async fn a_check_releases_what_is_blocked_behind_nothing(scene: &Scene) {
+    let [freed, stuck] = [(); 2].map(|()| Uuid::now_v7());
+    let start = async || {
+        let ledger = Ledger::new(|ctx, event| match event.model_version {
+            Some(1) => async { Err("broken".into()) }.boxed(),
+            _ => post(ctx, event),
+        });
+        let node = scene.node().handler_with(ledger, quick().max_attempts(1));
+        node.start().await.unwrap()
+    };
+    for wallet in [freed, stuck] {
+        scene.insert_events(&closings(wallet, 1..=3)).await;
+    }
+    let deliveries = scene.scratch.eventlog("deliveries");
+    let blocked = async |condition: &str| {
+        let blocked = format!("FROM {deliveries} WHERE state = 'BLOCKED'{condition}");
+        scene.scratch.select(&["id"], &blocked).await.len()
+    };
+    let node = start().await;
+    until("those behind are blocked", async || blocked("").await == 4).await;
+    node.drain(Duration::from_secs(60)).await;
+    let freeing = format!("DELETE FROM {deliveries} WHERE state = 'PARKED' AND stream = '{freed}'");
+    scene.scratch.execute(&freeing).await;
+    let past = "2026-01-31T12:00:00.000000Z";
+    let due = format!("UPDATE {deliveries} SET due = '{past}' WHERE state = 'BLOCKED'");
+    scene.scratch.execute(&due).await;
+    let _node = start().await;
+    until("those of one model go on", async || scene.posted(Id::from_uuid(freed)).await == [2, 3])
+        .await;
+    let later = format!(" AND stream = '{stuck}' AND due > '{past}'");
+    until("the others are looked at later", async || blocked(&later).await == 2).await;
+    assert!(scene.posted(Id::from_uuid(stuck)).await.is_empty());
 }
 
 async fn all_that_a_lost_node_held_is_taken_over_at_once(scene: &Scene) {

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use support::until;
 use tokio::sync::Semaphore;
 
-use crate::scene::{REPORT, Report, Scene, Sweep, hourly, rarely};
+use crate::scene::{REPORT, Report, Scene, Sweep, hourly, node, rarely};
 use crate::slots::{every, stuck};
 
 on_every_database! {
@@ -28,6 +28,12 @@ mod of_a_delay {
     use super::*;
 
     on_every_database! { on_sqlite_only: a_slot_that_was_due_during_a_pause_is_not_run }
+}
+
+mod on_postgres {
+    use super::*;
+
+    on_every_database! { only postgres: a_registration_beside_a_pause_loses_neither }
 }
 
 async fn no_run_starts_after_a_pause(scene: &Scene) {
@@ -59,6 +65,28 @@ async fn started(scene: &Scene) -> HashSet<ekbatan::prelude::Uuid> {
     let history = scene.history(REPORT).await;
     let started = history.iter().filter(|run| run.kind == RunKind::Scheduled);
     started.filter(|run| run.started.is_some()).map(|run| run.id).collect()
+}
+
+/// A later release has another schedule. Its registration and the pause have both read when one of them writes.
+async fn a_registration_beside_a_pause_loses_neither(scene: &Scene) {
+    scene.store(Report::idle(), JobOptions::default()).await;
+    let other = scene.open_again(TimeDelta::zero()).await;
+    let operations = scene.operations();
+    let jobs = scene.scratch.eventlog("jobs");
+    let mut holder = scene.scratch.connect().await;
+    holder.execute("BEGIN").await;
+    holder.execute(&format!("SELECT 1 FROM {jobs} FOR UPDATE")).await;
+    let pausing = operations.pause(REPORT, "alice", "a test");
+    let registering = node(&other).job(hourly(), Report::idle()).start();
+    let releasing = async {
+        until("both wait", async || scene.scratch.waiting_for_locks().await == 2).await;
+        holder.execute("ROLLBACK").await;
+    };
+    let (paused, node, ()) = tokio::join!(pausing, registering, releasing);
+    paused.unwrap();
+    node.unwrap().drain(Duration::MAX).await;
+    let job = operations.job(REPORT).await.unwrap();
+    assert_eq!((job.is_paused, job.schedule), (true, hourly().to_string()));
 }
 
 async fn a_paused_job_runs_if_somebody_asks_for_it(scene: &Scene) {

@@ -125,6 +125,13 @@ impl ScratchDatabase {
         rows[0][0].as_deref().unwrap().parse().unwrap()
     }
 
+    /// Counts the sessions that wait for a lock. Only PostgreSQL tells.
+    pub async fn waiting_for_locks(&self) -> usize {
+        let waiting = "FROM pg_stat_activity WHERE datname = current_database() \
+                       AND wait_event_type = 'Lock'";
+        self.select(&["pid"], waiting).await.len()
+    }
+
     /// Counts the rows of the outbox.
     pub async fn count_events(&self) -> usize {
         self.count(&self.eventlog("events")).await
