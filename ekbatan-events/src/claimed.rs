@@ -6,7 +6,7 @@ use ekbatan_core::__private::deliveries::Delivery;
 use ekbatan_core::domain::Stored;
 use uuid::Uuid;
 
-use crate::handler_set::Handler;
+use crate::node_handler::Handler;
 use crate::options::Order;
 use crate::read_events::ClaimedEvent;
 

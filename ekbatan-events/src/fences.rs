@@ -16,8 +16,10 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
+use crate::any_handler::AnyRelay;
 use crate::failure;
-use crate::handler_set::{AnyRelay, Handler, HandlerSet, kept_name};
+use crate::handler_set::HandlerSet;
+use crate::node_handler::{Handler, kept_name};
 use crate::relay::{RelayError, RelaySender};
 
 /// How long a heartbeat waits for fences. They go on afterwards.

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use ekbatan_core::__private::deliveries::PriorityCounts;
 use ekbatan_core::action::Priority;
 
-use crate::claim::Room;
-use crate::handler_set::Handler;
+use crate::candidates::Room;
+use crate::node_handler::Handler;
 
 /// How many of one priority a node holds for a handler at most.
 const MOST: usize = 1_024;

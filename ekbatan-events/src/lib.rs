@@ -7,16 +7,18 @@
 //!
 //! The files from bottom to top: `options`, `decode`, `error`, `intervention`, `dead_letter`, `delivery_filter`,
 //! `failure`, `ending`, `remote_call`, `remote_error`, `remote_store`, `remote_request`, `handler` and `relay` are what an
-//! application sees; `handler_set`; `alive`, `fences`, `membership`, `subscription_changes` and `registration`, the rows of nodes
+//! application sees; `any_handler`, `node_handler` and `handler_set`; `alive`, `fences`, `membership`, `subscription_changes` and `registration`, the rows of nodes
 //! and subscriptions; `retention` and `settings`; `delivery_status`; `read_events`; `claimed`, `round_writes`, `put_off`, `elsewhere`,
-//! `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
+//! `candidates`, `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
 //! deliveries to those that may start; `unwanted`, `marks`, `delivery_run` and `relay_run`; `run_tasks`, `relay_gates`, `doorbell`, `gauges`, `heart`, `shard_worker`, `hand_back` and `node`; `operations`, `bulk`,
 //! `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations, missing_docs)]
 
 mod alive;
+mod any_handler;
 mod bulk;
+mod candidates;
 mod claim;
 mod claimed;
 mod dead_letter;
@@ -42,6 +44,7 @@ mod look_from;
 mod marks;
 mod membership;
 mod node;
+mod node_handler;
 mod operations;
 mod options;
 mod poll;

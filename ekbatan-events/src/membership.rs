@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::error::EventsError;
 use crate::fences::Fences;
-use crate::handler_set::Handler;
+use crate::node_handler::Handler;
 
 /// How many deliveries are released at a time.
 const PAGE: usize = 256;

@@ -13,7 +13,8 @@ use ekbatan_core::shard::Shard;
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use crate::claim::{ClaimedRound, Claims, Room};
+use crate::candidates::{CandidateLook, Room};
+use crate::claim::{ClaimedRound, Claims};
 use crate::claimed::{Claimed, StreamKey};
 use crate::error::EventsError;
 use crate::handler_set::HandlerSet;
@@ -80,19 +81,18 @@ impl Poll {
             // A check writes little: what it took says nothing of the claims.
             self.terms.careful_as(writes.end());
         }
-        let claims = Claims {
+        let look = CandidateLook {
             shard: &self.shard,
             deliveries: &self.deliveries,
             handlers: &self.handlers,
             node: self.node,
             held: &self.held,
             passed_over: &self.passed_over,
-            terms: self.terms,
             at_once: self.claimed_at_once,
             finds_all: self.checks,
         };
         let mut candidates = Vec::new();
-        if let Some(due) = claims.candidates(&self.room, self.now, &mut self.look_from).await? {
+        if let Some(due) = look.candidates(&self.room, self.now, &mut self.look_from).await? {
             candidates = due.found;
             // A handler may have another name by now, under which earlier events have deliveries.
             if due.generation > self.subscriptions.generation() {
@@ -117,6 +117,14 @@ impl Poll {
             handler.options.order == Order::None
                 || self.subscriptions.since(handler.name).is_some_and(can_follow)
         });
+        let claims = Claims {
+            shard: &self.shard,
+            deliveries: &self.deliveries,
+            handlers: &self.handlers,
+            node: self.node,
+            held: &self.held,
+            terms: self.terms,
+        };
         let ClaimedRound { claimed, elsewhere, put_off, terms } =
             claims.claim(candidates, self.now).await?;
         let is_busy = swept.events > 0 || !claimed.is_empty() || put_off > 0;

@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::error::EventsError;
-use crate::handler_set::Handler;
 use crate::membership::release;
+use crate::node_handler::Handler;
 use crate::round_writes::RoundWrites;
 
 /// For how long a delivery waits at least behind one that is tried again later.

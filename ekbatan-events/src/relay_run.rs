@@ -13,10 +13,11 @@ use futures_util::future::join_all;
 use tracing::{Instrument, field};
 use uuid::Uuid;
 
+use crate::any_handler::AnyRelay;
 use crate::claimed::{Claimed, StreamKey};
 use crate::delivery_run::{End, Ended, EndedRun, Runner};
 use crate::failure;
-use crate::handler_set::{AnyRelay, Handler};
+use crate::node_handler::Handler;
 use crate::read_events::ClaimedEvent;
 use crate::relay::{RelaySender, SentEvent, UndecodedEvent};
 use crate::streams::RunPart;

@@ -8,7 +8,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::claim::{LONGEST_RUN, Room};
+use crate::candidates::Room;
+use crate::claim::LONGEST_RUN;
 use crate::claimed::{Claimed, StreamKey};
 use crate::elsewhere::Elsewhere;
 use crate::error::EventsError;

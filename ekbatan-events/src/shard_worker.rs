@@ -16,15 +16,16 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::alive::Alive;
-use crate::claim::Room;
+use crate::candidates::Room;
 use crate::claimed::{Claimed, StreamKey};
 use crate::delivery_run::{End, Ended, EndedRun, Runner};
 use crate::doorbell::NodeDoorbell;
 use crate::ending::HandedBack;
 use crate::error::EventsError;
-use crate::handler_set::{Handler, HandlerSet};
+use crate::handler_set::HandlerSet;
 use crate::held_sizes::HeldSizes;
 use crate::membership::{release, release_until};
+use crate::node_handler::Handler;
 use crate::poll::{Poll, Polled};
 use crate::read_events::ClaimedEvent;
 use crate::registration::Registrar;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::claimed::{Claimed, StreamKey, place};
-use crate::handler_set::Handler;
+use crate::node_handler::Handler;
 use crate::ready_queue::ReadyQueue;
 
 /// How much of its lateness a run does not pass on to the next ones, so that a rate is reached

@@ -12,7 +12,8 @@ use ekbatan_core::__private::deliveries::{Subscription, SubscriptionState, Wante
 use ekbatan_core::domain::{Changed, Id, Stored};
 use uuid::Uuid;
 
-use crate::handler_set::{Handler, HandlerSet};
+use crate::handler_set::HandlerSet;
+use crate::node_handler::Handler;
 use crate::options::StartFrom;
 
 /// What a registration writes.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ekbatan_core::__private::deliveries::{StoredEvent, Subscriptions};
 
-use crate::handler_set::Handler;
+use crate::node_handler::Handler;
 
 /// For how long an event that is left waits at least, before any process may claim it.
 const SHORTEST: Duration = Duration::from_millis(100);

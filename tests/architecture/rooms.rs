@@ -65,14 +65,14 @@ pub const TABLE: [RoomList; 12] = [
     // What a handler sees is below what runs it.
     RoomList { of_crate: "ekbatan-events", folder: "", rooms: &[
         rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "ending", "remote_call", "remote_error", "remote_store", "remote_request", "handler", "relay"], &[]),
-        room(&["handler_set"], &["contract"]),
-        rooms("nodes", &["alive", "fences", "membership", "subscription_changes", "registration"], &["contract", "handler_set"]),
+        rooms("handlers", &["any_handler", "node_handler", "handler_set"], &["contract"]),
+        rooms("nodes", &["alive", "fences", "membership", "subscription_changes", "registration"], &["contract", "handlers"]),
         rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
         room(&["delivery_status"], &["contract", "nodes"]),
         room(&["read_events"], &[]),
-        rooms("claims", &["claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handler_set", "nodes", "read_events"]),
-        rooms("runs", &["unwanted", "marks", "delivery_run", "relay_run"], &["contract", "handler_set", "nodes", "read_events", "claims"]),
-        rooms("node", &["run_tasks", "relay_gates", "doorbell", "gauges", "heart", "shard_worker", "hand_back", "node"], &["contract", "handler_set", "nodes", "settings", "delivery_status", "read_events", "claims", "runs"]),
+        rooms("claims", &["claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "candidates", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handlers", "nodes", "read_events"]),
+        rooms("runs", &["unwanted", "marks", "delivery_run", "relay_run"], &["contract", "handlers", "nodes", "read_events", "claims"]),
+        rooms("node", &["run_tasks", "relay_gates", "doorbell", "gauges", "heart", "shard_worker", "hand_back", "node"], &["contract", "handlers", "nodes", "settings", "delivery_status", "read_events", "claims", "runs"]),
         rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status", "read_events"]),
     ] },
     // Schedules and plans know no database.
