@@ -167,3 +167,15 @@ impl<T: Entity> Placement for Typed<T> {
         !matches!(self.sharding.rule, Rule::Default)
     }
 }
+
+impl<T: Entity> std::fmt::Debug for Sharding<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let rule = match self.rule {
+            Rule::Default => "default",
+            Rule::Embedded => "embedded",
+            Rule::ById(_) => "by id",
+            Rule::ByValue(_) => "by value",
+        };
+        f.debug_struct("Sharding").field("rule", &rule).finish_non_exhaustive()
+    }
+}
