@@ -136,18 +136,62 @@ mod on_mysql {
         assert_eq!(db.count("list").await, 1);
     }
 
+    /// What a process that was killed within a statement may have left, and what it may find.
+    const THERE: [&str; 5] = [
+        LIST,
+        "CREATE TABLE parents (id integer PRIMARY KEY)",
+        "CREATE TABLE children (parent integer, n integer, CONSTRAINT of_parent FOREIGN KEY (parent) \
+         REFERENCES parents (id), CONSTRAINT positive CHECK (n > 0))",
+        "CREATE PROCEDURE nothing() SELECT 1",
+        "CREATE TRIGGER always_one BEFORE INSERT ON list FOR EACH ROW SET NEW.n = 1",
+    ];
+
     async fn a_statement_that_has_run_is_passed_over(db: &TestDatabase) {
-        db.execute(LIST).await;
-        for (version, statement, has_run) in [
-            (10, "DROP TABLE other", true),
-            (11, "ALTER TABLE list RENAME COLUMN old TO n", true),
+        for there in THERE {
+            db.execute(there).await;
+        }
+        // Nothing says that it was sent, not even after it has failed.
+        let wrong = Migrations::none().script(9, "wrong", "DROP PROCEDURE other");
+        for _ in 0..2 {
+            db.databases.migrate(&wrong).await.unwrap_err();
+        }
+        let statements = [
+            ("DROP TABLE other", true),
+            (LIST, true),
+            ("ALTER TABLE list RENAME COLUMN old TO n", true),
+            ("ALTER TABLE list change old n integer NOT NULL", true),
+            (
+                "ALTER TABLE children ADD CONSTRAINT of_parent FOREIGN KEY (parent) REFERENCES parents (id)",
+                true,
+            ),
+            ("ALTER TABLE children ADD CONSTRAINT positive CHECK (n > 0)", true),
+            ("ALTER TABLE children DROP CONSTRAINT other", true),
+            ("CREATE PROCEDURE nothing() SELECT 1", true),
+            ("-- It is gone.\nDROP PROCEDURE other", true),
+            ("DROP FUNCTION other", true),
+            ("CREATE TRIGGER always_one BEFORE INSERT ON list FOR EACH ROW SET NEW.n = 1", true),
+            ("DROP TRIGGER other", true),
+            ("DROP VIEW other", true),
+            ("RENAME TABLE other TO list", true),
+            ("ALTER TABLE other RENAME TO list", true),
             // What has run of it was rolled back, so it is wrong.
-            (12, "UPDATE list SET old = 1", false),
-            // The process was killed before the server ran it, and it never can.
-            (13, "CREATE VIEW typo AS SELECT old FROM list", false),
-            (14, "ALTER TABLE list change old n integer NOT NULL", true),
-        ] {
-            let (log, of) = (db.eventlog("migrations"), db.url.rsplit('/').next().unwrap());
+            ("UPDATE list SET old = 1", false),
+            // The process was killed before the server ran these, and it never can.
+            (
+                "CREATE TABLE twice (n integer, CONSTRAINT c CHECK (n > 0), CONSTRAINT c CHECK (n < 9))",
+                false,
+            ),
+            ("CREATE VIEW typo AS SELECT old FROM list", false),
+            ("-- Rename column, or drop it.\nCREATE VIEW typo AS SELECT old FROM list", false),
+            ("CREATE VIEW typo AS SELECT n FROM other", false),
+            ("CREATE VIEW typo AS SELECT other() AS n", false),
+            (
+                "ALTER TABLE children ADD CONSTRAINT wrong FOREIGN KEY (parent) REFERENCES list (n)",
+                false,
+            ),
+        ];
+        let (log, of) = (db.eventlog("migrations"), db.url.rsplit('/').next().unwrap());
+        for (version, (statement, has_run)) in (10..).zip(statements) {
             db.execute(&format!(
                 "INSERT INTO {log} VALUES ('begun:application:{of}', {version}, 'interrupted', '0 done, one sent', now())"
             ))

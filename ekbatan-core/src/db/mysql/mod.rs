@@ -13,6 +13,7 @@ mod fence;
 mod flavour;
 #[cfg(test)]
 mod guide;
+mod has_run;
 mod in_turn;
 mod literal;
 mod locked;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::flavour::Flavour;
+use super::has_run::has_run_before;
 use crate::db::fence::is_old;
 use crate::db::{ColumnInfo, DbError, Reference, SORTED_BYTES, Syntax};
 use crate::domain::{Table, ValueType};
@@ -73,13 +74,6 @@ pub(super) fn is_binary_uuid(column: &ColumnInfo) -> bool {
 /// The length of the type `of`, as in `varchar(255)`.
 pub(super) fn length(column: &ColumnInfo, of: &str) -> Option<usize> {
     column.db_type.strip_prefix(of)?.strip_prefix('(')?.split(')').next()?.parse().ok()
-}
-
-/// Whether the statement gives a column another name.
-fn renames_a_column(statement: &str) -> bool {
-    let statement = statement.to_ascii_uppercase();
-    let words: Vec<_> = statement.split(|c: char| c.is_whitespace() || c == ',').collect();
-    words.contains(&"CHANGE") || words.windows(2).any(|pair| pair == ["RENAME", "COLUMN"])
 }
 
 impl Syntax for MySqlSyntax {
@@ -197,14 +191,7 @@ impl Syntax for MySqlSyntax {
     }
 
     fn has_run_before(&self, statement: &str, error: &DbError) -> bool {
-        match error.code() {
-            // The table, the column, the key, the second primary key or the trigger is there
-            // already; the column or key to drop or the table to drop is not.
-            Some("1050" | "1060" | "1061" | "1068" | "1359" | "1091" | "1051") => true,
-            // A column is unknown. Only one that was renamed is gone because the statement has run.
-            Some("1054") => renames_a_column(statement),
-            _ => false,
-        }
+        has_run_before(statement, error)
     }
 
     fn present(&self) -> &'static str {
@@ -219,8 +206,6 @@ impl Syntax for MySqlSyntax {
         is_old(SECONDS, |seconds| format!("until < UTC_TIMESTAMP(6) - INTERVAL {seconds} SECOND"))
     }
 
-    /// An enum is ordered by declaration but compared as text. A page needs one order for both, so
-    /// an enum is converted to text.
     /// No range of pairs is looked up in an index here.
     fn of_generation(&self, g: usize, i: usize) -> String {
         format!("fanned_out = ${g} AND id >= ${i}")
@@ -231,6 +216,8 @@ impl Syntax for MySqlSyntax {
         " FORCE INDEX (events_fanned_out)"
     }
 
+    /// An enum is ordered by declaration but compared as text. A page needs one order for both, so
+    /// an enum is converted to text.
     fn operand(&self, column: &ColumnInfo, _: ValueType) -> String {
         let name = self.quote(&column.name);
         if column.is_enum { format!("CONCAT({name})") } else { name }
