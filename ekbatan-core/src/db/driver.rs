@@ -383,4 +383,10 @@ pub(crate) trait Syntax: Send + Sync {
 
     /// The first [`SORTED_BYTES`] of a merged text or of merged bytes, as bytes.
     fn first_bytes(&self, merged: &str, ty: ValueType) -> String;
+
+    /// Whether no value of the column has more than [`SORTED_BYTES`], so that the column can be
+    /// merged as it is, in the order of its index.
+    fn has_few_bytes(&self, _column: &ColumnInfo, _ty: ValueType) -> bool {
+        false
+    }
 }

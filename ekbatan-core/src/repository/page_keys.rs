@@ -35,6 +35,7 @@ impl<'a> PageKeys<'a> {
             let column = &info.columns[position];
             let operand = match texts {
                 TextOrder::OfDatabase => syntax.page_key(syntax.operand(column, ty), column, ty),
+                _ if syntax.has_few_bytes(column, ty) => syntax.merge_operand(column, ty),
                 _ => cut(syntax, texts, syntax.merge_operand(column, ty), ty),
             };
             let optional = info.table.columns[position].nullable;
@@ -97,6 +98,7 @@ impl<'a> PageKeys<'a> {
         let (syntax, ty, column) = (self.syntax, key.ty, key.column);
         match self.texts {
             TextOrder::OfDatabase => syntax.page_key(syntax.argument(n, ty, column), column, ty),
+            // The value may be that of another shard, whose column has longer ones.
             texts => cut(syntax, texts, syntax.merge_argument(n, ty, column), ty),
         }
     }

@@ -76,6 +76,13 @@ pub(super) fn length(column: &ColumnInfo, of: &str) -> Option<usize> {
     column.db_type.strip_prefix(of)?.strip_prefix('(')?.split(')').next()?.parse().ok()
 }
 
+/// Whether the declared type holds no value with more characters or bytes.
+fn is_at_most(column: &ColumnInfo, most: usize) -> bool {
+    let declared = length(column, "varchar").or(length(column, "varbinary"));
+    matches!(base(column), "char" | "binary" | "enum" | "tinyblob")
+        || declared.is_some_and(|length| length <= most)
+}
+
 impl Syntax for MySqlSyntax {
     fn quote(&self, identifier: &str) -> String {
         format!("`{}`", identifier.replace('`', "``"))
@@ -168,6 +175,11 @@ impl Syntax for MySqlSyntax {
         format!("LEFT(CAST({merged} AS BINARY), {SORTED_BYTES})")
     }
 
+    /// A text is converted before it is merged, so no index has its order.
+    fn has_few_bytes(&self, column: &ColumnInfo, ty: ValueType) -> bool {
+        ty == ValueType::Bytes && is_at_most(column, SORTED_BYTES)
+    }
+
     /// MariaDB sorts by the first 1,024 bytes (`max_sort_length`) only. A page that compared more
     /// than it sorts by would lose rows, so on MariaDB both use the first bytes.
     fn page_key(&self, expression: String, column: &ColumnInfo, ty: ValueType) -> String {
@@ -176,10 +188,7 @@ impl Syntax for MySqlSyntax {
             ValueType::Bytes => SORTED_BYTES,
             _ => return expression,
         };
-        let declared = length(column, "varchar").or(length(column, "varbinary"));
-        let short = matches!(base(column), "char" | "binary" | "enum" | "tinyblob")
-            || declared.is_some_and(|most| most <= sorted);
-        if self.flavour == Flavour::MariaDb && !short {
+        if self.flavour == Flavour::MariaDb && !is_at_most(column, sorted) {
             format!("LEFT({expression}, {sorted})")
         } else {
             expression
@@ -280,6 +289,22 @@ mod tests {
             assert_eq!(key(Flavour::MariaDb, db_type, ty), expected, "{db_type}");
             assert_eq!(key(Flavour::MySql, db_type, ty), "c", "{db_type}");
         }
+    }
+
+    #[test]
+    fn short_bytes_are_merged_as_they_are() {
+        let syntax = MySqlSyntax { flavour: Flavour::MariaDb, eventlog: "log".to_owned() };
+        for (db_type, is_short) in [
+            ("binary(16)", true),
+            ("varbinary(1000)", true),
+            ("varbinary(1001)", false),
+            ("tinyblob", true),
+            ("blob", false),
+        ] {
+            let column = column("c", db_type);
+            assert_eq!(syntax.has_few_bytes(&column, ValueType::Bytes), is_short, "{db_type}");
+        }
+        assert!(!syntax.has_few_bytes(&column("c", "varchar(9)"), ValueType::Text));
     }
 
     #[test]
