@@ -56,6 +56,18 @@ fn every_key_is_read_in_every_spelling() {
 }
 
 #[test]
+fn an_address_may_name_several_servers_and_logins() {
+    for relay in [
+        "broker: nats, stream: s, url: 'nats://u:p@h:4222,tls://v:p%2Fw@[::1]:4222, i'",
+        "broker: nats, stream: s, url: 'nats://token@h'",
+        "broker: rabbitmq, url: 'amqp://u:p,w@h:5672/%2Fvhost?heartbeat=10'",
+        "broker: kafka, url: 'kafka://h:9092,i:9092'",
+    ] {
+        assert_eq!(relays(&format!("{{name: a, {relay}}}")).len(), 1, "{relay}");
+    }
+}
+
+#[test]
 fn what_cannot_work_is_refused_with_its_place() {
     let cases = [
         ("{broker: nats}", "relay[0].name", "is missing"),
@@ -71,6 +83,11 @@ fn what_cannot_work_is_refused_with_its_place() {
             "{name: a, broker: in-process, url: 'nats://h'}",
             "relay[0].url",
             "has no meaning for in-process",
+        ),
+        (
+            "{name: a, broker: nats, url: 'nats://h, i:nats', stream: s}",
+            "relay[0].url",
+            "has a port that is no number",
         ),
         (
             "{name: a, broker: nats, url: 'nats://h'}",

@@ -115,6 +115,29 @@ fn a_login_that_ends_early_is_named_and_not_shown() {
 }
 
 #[test]
+fn a_login_of_a_relay_that_ends_early_is_named_and_not_shown() {
+    for password in ["hun/ter2", "hun?ter2", "hun#ter2", "1234/ter2", "/ter2", "1234?x=ter2"] {
+        for relay in [
+            "broker: nats, stream: s, url: 'nats://app:${PW}@h'",
+            "broker: nats, stream: s, url: 'nats://h:4222, app:${PW}@i:4222'",
+            "broker: nats, stream: s, url: 'tls://app:pw@h,tls://app:${PW}@i'",
+            "broker: rabbitmq, url: 'amqp://app:${PW}@h/v'",
+            "broker: rabbitmq, url: 'amqps://app:${PW}@h:5671'",
+        ] {
+            let yaml = format!(
+                "ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a'}}}}, relay: [{{name: a, {relay}}}]}}"
+            );
+            let error = load_with(&yaml, [("PW", password)]).unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(shown.contains("percent-encode these characters"), "{relay}: {shown}");
+            for piece in ["hun", "ter2", "1234"] {
+                assert!(!shown.contains(piece), "{piece}: {shown}");
+            }
+        }
+    }
+}
+
+#[test]
 fn errors_show_no_password_of_the_environment_or_code() {
     for name in ["PASSWORD", "PASSWROD", "JDBC_URL", "URL"] {
         let name = format!("EKBATAN_CONFIGS_PRIMARY_CONFIG_{name}");

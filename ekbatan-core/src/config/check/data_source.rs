@@ -66,12 +66,7 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
         let scheme = scheme(&config.url).to_ascii_lowercase();
         let message = format!("begins with capitals; write `{scheme}:`");
         findings.add_value(&url, config.shown_url(), message);
-    } else if is_server && parts.has_cut_login() {
-        let message = "has a `/`, `?` or `#` within the login, or an `@` behind it; percent-encode these characters, or give `username` and `password`";
-        findings.add_value(&url, config.shown_url(), message);
-    } else if parts.no_port().is_some() && is_server {
-        // The text may be a part of a password.
-        let message = "has a port that is no number from 1 to 65535";
+    } else if is_server && let Some(message) = login::cut_off(&parts) {
         findings.add_value(&url, config.shown_url(), message);
     } else if dialect.is_some() && parts.several_hosts() {
         let message = "names several hosts, and a connection uses one; give one host, or an address that resolves to them";

@@ -5,6 +5,20 @@ use crate::config::data_source::DataSourceConfig;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 
+/// The problem of an address whose login ends early. What precedes the end may stand in the place of a
+/// port, so the message names no text.
+pub(super) fn cut_off(parts: &Parts<'_>) -> Option<&'static str> {
+    if parts.has_cut_login() {
+        Some(
+            "has a `/`, `?` or `#` within the login, or an `@` behind it; percent-encode these characters, or give `username` and `password`",
+        )
+    } else if parts.no_port().is_some() {
+        Some("has a port that is no number from 1 to 65535")
+    } else {
+        None
+    }
+}
+
 /// An address and the keys beside it must not name different users or two passwords.
 pub(super) fn check(
     config: &DataSourceConfig,

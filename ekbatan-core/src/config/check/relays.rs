@@ -4,7 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::events::{DAY, size};
-use crate::config::address::{scheme, shown};
+use super::login;
+use crate::config::address::{Parts, scheme, shown};
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::relay_config::{RelayBroker, RelayConfig};
@@ -90,11 +91,29 @@ fn check_address(relay: &RelayConfig, at: &KeyPath, findings: &mut Findings) {
     } else if !url.contains("://") || !schemes.contains(&scheme(url)) {
         let message = format!("is no address of {broker}; write {}", forms(schemes));
         findings.add_value(&place, shown(url), message);
+    } else {
+        let servers = servers(broker, url);
+        let cut_off = servers.iter().find_map(|server| login::cut_off(&Parts::of(server)));
+        if let Some(message) = cut_off {
+            findings.add_value(&place, shown(url), message);
+        }
     }
     if relay.password.is_some() && relay.username.is_none() {
         let message = "is given without `username`; give both, or both in the address";
         findings.add(&at.key("password"), message);
     }
+}
+
+/// The addresses in `url`. NATS takes several with commas in between, of which only the first needs a
+/// scheme; elsewhere a comma may be a part of the login.
+fn servers(broker: RelayBroker, url: &str) -> Vec<String> {
+    if broker != RelayBroker::Nats {
+        return vec![url.to_owned()];
+    }
+    let with_scheme = |server: &str| {
+        if server.contains("://") { server.to_owned() } else { format!("nats://{server}") }
+    };
+    url.split(',').map(|server| with_scheme(server.trim())).collect()
 }
 
 fn forms(schemes: &[&str]) -> String {
