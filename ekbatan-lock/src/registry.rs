@@ -274,8 +274,12 @@ fn places(wanted: &[(LockSettings, Vec<ShardIdentifier>)]) -> Vec<usize> {
 
 /// Whether the locks with these settings are kept in the same place.
 fn have_one_server(one: &LockSettings, other: &LockSettings) -> bool {
-    fn place(of: &LockSettings) -> (LockProviderKind, LockStrategy, &str, &str, &str) {
-        (of.provider, of.strategy, &of.namespace, &of.server.url, &of.server.eventlog)
+    fn place(of: &LockSettings) -> (LockProviderKind, LockStrategy, &str, String, &str) {
+        let provider = match of.provider {
+            LockProviderKind::MariaDb => LockProviderKind::MySql,
+            provider => provider,
+        };
+        (provider, of.strategy, &of.namespace, of.place(), &of.server.eventlog)
     }
     // Each provider in the process has keys of its own.
     let in_process = one.provider == LockProviderKind::InProcess;

@@ -70,12 +70,18 @@ fn an_address_with_capitals_or_without_a_port_number_is_reported() {
 }
 
 #[test]
-fn two_shards_in_one_file_are_reported_however_the_file_is_written() {
+fn two_shards_in_one_place_are_reported_however_the_place_is_written() {
     let member = |number: u8, url: &str| {
         format!("{{member: {number}, configs: {{primary-config: {{url: '{url}'}}}}}}")
     };
-    for second in ["sqlite:./a", "sqlite://a", "sqlite:./tests/../a", "sqlite:a?mode=rwc"] {
-        let members = format!("{}, {}", member(0, "sqlite:a"), member(1, second));
+    for (first, second) in [
+        ("sqlite:a", "sqlite:./a"),
+        ("sqlite:a", "sqlite://a"),
+        ("sqlite:a", "sqlite:./tests/../a"),
+        ("sqlite:a", "sqlite:a?mode=rwc"),
+        ("postgres://db/shop", "postgresql://app@DB:5432/sh%6Fp"),
+    ] {
+        let members = format!("{}, {}", member(0, first), member(1, second));
         each(&[(
             &sharding(&format!("groups: [{}]", group("0", &members))),
             "ekbatan.sharding.groups[0].members[1].configs.primary-config.url",

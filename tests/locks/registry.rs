@@ -316,13 +316,19 @@ async fn the_keys_of_all_shards_are_listed_once() {
     locks.close().await;
 }
 
-/// Each of their providers lists what the file keeps.
+/// Each of their providers lists what the file keeps, whose name has two spellings.
 #[tokio::test]
 async fn a_key_is_listed_once_although_the_shards_of_its_file_share_no_provider() {
     let file = TempSqlite::new().unwrap();
-    let members = [("a", "retry-sleep: 20ms"), ("b", "retry-sleep: 30ms"), ("c", "zone: other")];
-    let members = members.map(|(data, differs)| {
-        on(&format!("sqlite:{data}.db"), &format!("url: '{}', {differs}", file.url()))
+    let (url, encoded) = (file.url(), file.url().replace(".sqlite", "%2Esqlite"));
+    assert_ne!(url, encoded);
+    let members = [
+        ("a", &url, "retry-sleep: 20ms"),
+        ("b", &encoded, "retry-sleep: 30ms"),
+        ("c", &url, "zone: other"),
+    ];
+    let members = members.map(|(data, url, differs)| {
+        on(&format!("sqlite:{data}.db"), &format!("url: '{url}', {differs}"))
     });
     let locks = connect(&shards(&members)).await;
     let plain = LockKey::named("k");

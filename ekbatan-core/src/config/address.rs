@@ -27,6 +27,7 @@ pub(super) fn family(dialect: Dialect) -> Dialect {
 /// The parts of `scheme://user:password@hosts/path?query`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Parts<'a> {
+    scheme: &'a str,
     /// What precedes the host, as it is written.
     login: Option<&'a str>,
     pub(super) user: Option<String>,
@@ -38,10 +39,11 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     pub(super) fn of(url: &'a str) -> Self {
+        let scheme = scheme(url);
         let Some((_, rest)) = url.split_once("://") else {
             let rest = url.split_once(':').map_or(url, |(_, rest)| rest);
             let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
-            return Self { path, query, ..Self::default() };
+            return Self { scheme, path, query, ..Self::default() };
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -56,6 +58,7 @@ impl<'a> Parts<'a> {
         };
         let parameter = |name: &str| parameters(query).find(|(key, _)| *key == name);
         Self {
+            scheme,
             user: user
                 .filter(|user| !user.is_empty())
                 .or_else(|| parameter("user").map(|(_, value)| value))
@@ -70,23 +73,29 @@ impl<'a> Parts<'a> {
 
     /// The server and the database on it, or the file. Equal places hold the same data, whatever
     /// the user and the parameters are.
-    pub(super) fn place(&self, dialect: Option<Dialect>) -> String {
-        if dialect == Some(Dialect::Sqlite) {
+    pub(super) fn place(&self) -> String {
+        if self.scheme.eq_ignore_ascii_case("sqlite") {
             // `sqlite://folder/file` has no host; its folder stands where a host would be.
             return file(&decoded(&format!("{}{}", self.hosts, self.path)));
         }
-        format!("{}{}", self.server(dialect), self.path)
+        let path = match self.path {
+            "/" => "",
+            // The first database of Redis.
+            "/0" if self.scheme.to_ascii_lowercase().starts_with("redis") => "",
+            path => path,
+        };
+        format!("{}{}", self.server(), decoded(path))
     }
 
-    /// The server, without its usual port.
-    pub(super) fn server(&self, dialect: Option<Dialect>) -> String {
-        let usual_port = match dialect {
-            Some(Dialect::Postgres) => ":5432",
-            Some(Dialect::MySql | Dialect::MariaDb) => ":3306",
-            _ => "",
+    /// The server, or the members of a cluster, without the usual port.
+    pub(super) fn server(&self) -> String {
+        let usual = usual_port(&self.scheme.to_ascii_lowercase());
+        let without_port = |host: &'a str| match host.rsplit_once(':') {
+            Some((name, port)) if Some(port) == usual => name,
+            _ => host,
         };
-        let hosts = self.hosts.strip_suffix(usual_port).unwrap_or(self.hosts);
-        hosts.to_ascii_lowercase()
+        let hosts: Vec<&str> = self.hosts.split(',').map(str::trim).map(without_port).collect();
+        hosts.join(",").to_ascii_lowercase()
     }
 
     /// Whether a `/`, `?` or `#` within the login ends it early. What follows then counts as path or
@@ -120,6 +129,20 @@ impl<'a> Parts<'a> {
     pub(super) fn several_hosts(&self) -> bool {
         self.hosts.contains(',')
     }
+}
+
+/// The port of an address that names none.
+fn usual_port(scheme: &str) -> Option<&'static str> {
+    Some(match scheme {
+        "postgres" | "postgresql" => "5432",
+        "mysql" | "mariadb" => "3306",
+        "redis" | "rediss" => "6379",
+        "etcd" | "etcds" => "2379",
+        "mongodb" => "27017",
+        "aerospike" => "3000",
+        "hbase" => "16000",
+        _ => return None,
+    })
 }
 
 /// A file's absolute path, without links if its folder exists.
@@ -290,15 +313,37 @@ mod tests {
         assert_eq!(parts.user.as_deref(), Some("a@b"));
         assert!(parts.has_password && parts.several_hosts());
         assert_eq!((parts.hosts, parts.path, parts.query), ("h1:1,h2", "/shop", "sslmode=require"));
-        let place = |url| Parts::of(url).place(dialect(url));
-        assert_eq!(place("postgres://A@DB/shop"), place("postgres://b@db:5432/shop?x=y"));
-        assert_ne!(place("postgres://db/shop"), place("postgres://db:5433/shop"));
         assert_eq!(decoded(&encoded("a@b:%/ü")), "a@b:%/ü");
     }
 
     #[test]
+    fn spellings_of_one_server_are_one_place() {
+        let place = |url| Parts::of(url).place();
+        for (one, same) in [
+            ("postgres://A@DB/shop", "postgresql://b@db:5432/sh%6Fp?x=y"),
+            ("postgres://db", "Postgres://db/"),
+            ("mysql://db/shop", "mariadb://db:3306/shop"),
+            ("mysql://[::1]:3306/shop", "mysql://[::1]/shop"),
+            ("redis://cache", "rediss://Cache:6379/0"),
+            ("etcd://a:2379,b", "etcd://a, b:2379"),
+            ("hbase://a:16000/t", "hbase://a/t"),
+        ] {
+            assert_eq!(place(one), place(same), "{same}");
+        }
+        for (one, other) in [
+            ("postgres://db/shop", "postgres://db:5433/shop"),
+            ("postgres://db/shop", "postgres://db/Shop"),
+            ("mysql://db/shop", "mysql://127.0.0.1/shop"),
+            ("redis://cache:2379", "redis://cache"),
+            ("redis://cache/1", "redis://cache/2"),
+        ] {
+            assert_ne!(place(one), place(other), "{other}");
+        }
+    }
+
+    #[test]
     fn paths_to_one_file_are_one_place() {
-        let place = |url| Parts::of(url).place(dialect(url));
+        let place = |url| Parts::of(url).place();
         for same in
             ["sqlite:./a", "sqlite://a", "sqlite:./src/../a", "sqlite:a?mode=rwc", "sqlite:%61"]
         {

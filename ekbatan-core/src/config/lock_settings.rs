@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::address::Parts;
 use super::data_source::DataSourceConfig;
 use super::lock_config::{LockConfig, LockProviderKind, LockStrategy};
 
@@ -39,6 +40,24 @@ pub struct LockSettings {
 const RETRY_SLEEP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 impl LockSettings {
+    /// Where the locks are, as far as the address says it, in one spelling. Two names of one host
+    /// are two places.
+    #[doc(hidden)]
+    pub fn place(&self) -> String {
+        let parts = Parts::of(&self.server.url);
+        let place = parts.place();
+        match self.provider {
+            LockProviderKind::Sqlite => place,
+            // Without a database it is that of the user.
+            LockProviderKind::Postgres if !place.contains('/') => {
+                let user = self.server.username.as_ref().or(parts.user.as_ref());
+                format!("{place}/{}?{}", user.map_or("", String::as_str), parts.query)
+            }
+            // A parameter may name another host or database.
+            _ => format!("{place}?{}", parts.query),
+        }
+    }
+
     /// `None` if neither the provider nor an address is known.
     pub(super) fn of(
         config: &DataSourceConfig,
@@ -69,5 +88,34 @@ impl LockSettings {
             ),
             server,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(url: &str) -> String {
+        LockSettings::of(&DataSourceConfig::new(url), None).unwrap().place()
+    }
+
+    #[test]
+    fn locks_are_in_one_place_however_it_is_written() {
+        for (one, same) in [
+            ("postgres://app:a@db/shop", "postgresql://DB:5432/sh%6Fp"),
+            ("postgres://app:%61@db", "postgres://app:a@db/app"),
+            ("redis://:x@cache", "redis://cache:6379/0"),
+            ("etcd://a,b:2379", "etcd://A:2379,b/"),
+            ("sqlite:./locks.db", "sqlite:locks.db?mode=rwc"),
+        ] {
+            assert_eq!(place(one), place(same), "{same}");
+        }
+        for (one, other) in [
+            ("postgres://a@db", "postgres://b@db"),
+            ("postgres://db/shop", "postgres://db/shop?dbname=other"),
+            ("mongodb://a/shop", "mongodb://a,b/shop"),
+        ] {
+            assert_ne!(place(one), place(other), "{other}");
+        }
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn check(sharding: &ShardingConfig, at: &KeyPath, findings: &mut Find
             {
                 let at = at.key("configs").key("primary-config");
                 let dialect = primary.dialect();
-                let place = (dialect.map(family), Parts::of(&primary.url).place(dialect));
+                let place = (dialect.map(family), Parts::of(&primary.url).place());
                 if let Some(first) = places.get(&place) {
                     let message =
                         format!("is already the database of {first}; give each shard its own");
@@ -74,7 +74,7 @@ pub(super) fn check(sharding: &ShardingConfig, at: &KeyPath, findings: &mut Find
                 } else {
                     places.insert(place, at.clone());
                 }
-                let server = Parts::of(&primary.url).server(dialect);
+                let server = Parts::of(&primary.url).server();
                 if dialect.map(family) == Some(Dialect::MySql)
                     && let Some(first) =
                         eventlogs.insert((server, primary.eventlog.clone()), at.clone())
