@@ -125,7 +125,8 @@ impl SpareLeases {
         }
     }
 
-    /// Keeps a lease that ends then, unless no more are used.
+    /// Keeps a lease that ends then, unless no more are used. One whose grant was not answered may be there. It
+    /// has no keys, and ends with its term.
     fn has_kept(&self, id: i64, seconds: i64, ends: Option<Instant>) -> bool {
         let mut state = self.state();
         state.ordered -= 1;

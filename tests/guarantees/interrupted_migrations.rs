@@ -1,8 +1,11 @@
 //! A migration whose connection breaks in the middle is completed by the next one.
 
+use std::time::Duration;
+
 use ekbatan::prelude::*;
 use support::soak::rounds;
-use support::{Dialect, ScratchDatabase, TextRow};
+use support::{Dialect, ScratchDatabase, TextRow, until};
+use tokio::net::TcpListener;
 
 use crate::bounded;
 use crate::ledger::proxied;
@@ -48,6 +51,7 @@ mod on_mysql {
     on_every_database! {
         only mysql and mariadb:
         a_statement_that_is_interrupted_changes_rows_once,
+        the_reset_after_a_script_ends_without_an_answer,
     }
 
     async fn a_statement_that_is_interrupted_changes_rows_once(dialect: Dialect) {
@@ -81,6 +85,29 @@ mod on_mysql {
         }
     }
 
+    /// The reset opens a session. That has longer for its answer than a read.
+    async fn the_reset_after_a_script_ends_without_an_answer(dialect: Dialect) {
+        let database = ScratchDatabase::create(dialect).await;
+        let (url, proxy) = proxied(&database.url).await;
+        let config = ScratchDatabase::config_of(&url)
+            .maximum_pool_size(1)
+            .connection_timeout(Duration::from_secs(20))
+            .read_timeout(Duration::from_secs(1));
+        let databases = Databases::connect(&config.into()).await.unwrap();
+        // On a slow machine an answer may take longer than the short timeout.
+        until("the tables are there", async || databases.migrate(&list()).await.is_ok()).await;
+        let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        proxy.lead_to(mute.local_addr().unwrap()).await.unwrap();
+        let scripts = list().script(2, "one", "INSERT INTO list VALUES (1)");
+        let migrated = bounded("a migration without its reset", databases.migrate(&scripts)).await;
+        let error = migrated.unwrap_err().to_string();
+        assert!(error.contains("(read-timeout)"), "{error}");
+        // Another process finds what has run.
+        let databases = Databases::connect(&database.config().into()).await.unwrap();
+        databases.migrate(&scripts).await.unwrap();
+        assert_eq!(database.count("list").await, 1);
+    }
+
     /// At least as many round trips as the script, its record and the next session take.
     const STATEMENTS: u64 = 18;
 
@@ -93,8 +120,11 @@ mod on_mysql {
 
 async fn migrate(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     let databases = Databases::connect(&ScratchDatabase::config_of(url).into()).await?;
-    let list = "CREATE TABLE list (n integer NOT NULL)";
-    Ok(databases.migrate(&Migrations::none().script(1, "list", list)).await?)
+    Ok(databases.migrate(&list()).await?)
+}
+
+fn list() -> Migrations {
+    Migrations::none().script(1, "list", "CREATE TABLE list (n integer NOT NULL)")
 }
 
 /// The columns and the keys of the framework's tables, and which migrations are recorded.

@@ -15,8 +15,11 @@ use super::{Space, request, taken};
 use crate::database::TestDatabase;
 use crate::providers::LONG;
 
+/// So far tokens may be behind the clock.
+const DAY: i64 = 86_400_000;
+
 /// Older than a token may be that begins a fence.
-const MONTH: i64 = 31 * 86_400_000;
+const MONTH: i64 = 31 * DAY;
 
 fn now() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -112,4 +115,18 @@ async fn a_lease_is_ended_by_force_when_tokens_are_counted_from_a_later_time() {
     let next = locks.acquire(&key, LONG).await.unwrap();
     assert!(next.token() > lease.token());
     assert!(next.release().await);
+}
+
+/// Others may count from the epoch of the same answers, until they see the one that this process writes.
+#[tokio::test]
+async fn a_token_is_counted_from_the_epoch_of_its_answer() {
+    let space = Space::shared().await;
+    taken(&space.backend().await, "k", LONG).await;
+    space.count_from(now() - 2 * DAY).await;
+    // It finds the tokens behind the clock, and moves the epoch.
+    let other = space.backend().await;
+    let seen = other.inspect("k").await.unwrap().unwrap();
+    let later = other.inspect("k").await.unwrap().unwrap();
+    assert!(seen.token < now() - DAY && later.token > seen.token + DAY, "{seen:?}, {later:?}");
+    assert!(other.force_release("k", &seen.grant(), "a test").await.unwrap());
 }
