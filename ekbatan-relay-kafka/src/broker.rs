@@ -8,6 +8,7 @@ use std::time::Duration;
 use ekbatan_core::config::{ExposeSecret, RelayConfig, SaslMechanism};
 use ekbatan_relay::{
     Broker, BrokerError, OutgoingMessage, PUBLISH_TIME, Receipt, RelaySender, RelayTerms,
+    check_ack_timeout,
 };
 use tokio::time::Instant;
 
@@ -264,6 +265,7 @@ impl Broker for KafkaBroker {
     }
 
     async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
+        check_ack_timeout(self.settings.ack_timeout)?;
         self.settings.check()?;
         // The cluster answers to the login.
         let kafka = self.settings.connect().await?;
