@@ -10,8 +10,8 @@
 //! application sees; `any_handler`, `node_handler` and `handler_set`; `alive`, `fences`, `membership`, `subscription_changes` and `registration`, the rows of nodes
 //! and subscriptions; `retention` and `settings`; `delivery_status`; `read_events`; `claimed`, `round_writes`, `put_off`, `elsewhere`,
 //! `candidates`, `claim`, `unheld`, `poll`, `streams`, `held_sizes` and `rounds`, from due
-//! deliveries to those that may start; `unwanted`, `marks`, `delivery_run` and `relay_run`; `run_tasks`, `relay_gates`, `doorbell`, `gauges`, `heart`, `shard_worker`, `hand_back` and `node`; `operations`, `bulk`,
-//! `handler_operations` and `remote_operations`, what operators do.
+//! deliveries to those that may start; `unwanted`, `marks`, `delivery_run` and `relay_run`; `run_tasks`, `relay_gates`, `doorbell`, `gauges`, `heart`, `shard_worker`, `hand_back` and `node`; `operations`, `filtered_rows`,
+//! `bulk`, `handler_operations` and `remote_operations`, what operators do.
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations, missing_docs)]
 
@@ -32,6 +32,7 @@ mod ending;
 mod error;
 mod failure;
 mod fences;
+mod filtered_rows;
 mod gauges;
 mod hand_back;
 mod handler;

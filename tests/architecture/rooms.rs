@@ -73,7 +73,7 @@ pub const TABLE: [RoomList; 12] = [
         rooms("claims", &["claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "candidates", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handlers", "nodes", "read_events"]),
         rooms("runs", &["unwanted", "marks", "delivery_run", "relay_run"], &["contract", "handlers", "nodes", "read_events", "claims"]),
         rooms("node", &["run_tasks", "relay_gates", "doorbell", "gauges", "heart", "shard_worker", "hand_back", "node"], &["contract", "handlers", "nodes", "settings", "delivery_status", "read_events", "claims", "runs"]),
-        rooms("operations", &["operations", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status", "read_events"]),
+        rooms("operations", &["operations", "filtered_rows", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status", "read_events"]),
     ] },
     // Schedules and plans know no database.
     RoomList { of_crate: "ekbatan-jobs", folder: "", rooms: &[
