@@ -20,6 +20,9 @@ pub(crate) enum CallError {
     Status(String, Status),
     /// The login of this user failed.
     Login(String, String, Status),
+    /// The request failed like this after it may have had its effect: it was sent before, and its
+    /// answer was lost.
+    AfterEffect(Box<CallError>),
 }
 
 /// What a request may have done if it failed.
@@ -34,30 +37,39 @@ pub(crate) enum Effect {
 impl CallError {
     /// Whether the server does not know the lease.
     pub(crate) fn is_no_lease(&self) -> bool {
-        matches!(self, Self::Status(_, status) if status.message().contains(NO_LEASE))
+        self.says(NO_LEASE)
     }
 
     /// Whether there is a lease of this number already.
     pub(crate) fn is_known_lease(&self) -> bool {
-        matches!(self, Self::Status(_, status) if status.message().contains("lease already exists"))
+        self.says("lease already exists")
+    }
+
+    /// Whether the server's last answer contains these words.
+    fn says(&self, words: &str) -> bool {
+        match self {
+            Self::Status(_, status) => status.message().contains(words),
+            Self::AfterEffect(last) => last.says(words),
+            Self::Silent(_) | Self::Login(..) => false,
+        }
     }
 
     /// The error of a backend.
     pub(crate) fn of(self, effect: Effect) -> BackendError {
-        let kind = self.kind(effect);
-        let error = match self {
-            Self::Silent(member) => {
-                BackendError::new(format!("etcd at {member} did not answer within {ANSWER:?}"))
-            }
+        BackendError::new(self.text()).of_kind(self.kind(effect))
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Silent(member) => format!("etcd at {member} did not answer within {ANSWER:?}"),
             Self::Status(member, status) => {
-                BackendError::new(format!("etcd at {member}: {}{}", text(&status), advice(&status)))
+                format!("etcd at {member}: {}{}", text(status), advice(status))
             }
-            Self::Login(member, user, status) => BackendError::new(format!(
-                "etcd at {member}, login of the user `{user}`: {}",
-                text(&status)
-            )),
-        };
-        error.of_kind(kind)
+            Self::Login(member, user, status) => {
+                format!("etcd at {member}, login of the user `{user}`: {}", text(status))
+            }
+            Self::AfterEffect(last) => last.text(),
+        }
     }
 
     fn kind(&self, effect: Effect) -> FailureKind {
@@ -69,6 +81,12 @@ impl CallError {
             Self::Silent(_) => return unknown,
             Self::Status(_, status) => (status, unknown),
             Self::Login(_, _, status) => (status, FailureKind::Unavailable),
+            Self::AfterEffect(last) => {
+                return match last.kind(effect) {
+                    FailureKind::Unavailable => unknown,
+                    kind => kind,
+                };
+            }
         };
         if is_cut(status) {
             return unknown;
@@ -200,5 +218,20 @@ mod tests {
             CallError::Silent(String::new()).of(Effect::Possible).kind(),
             FailureKind::InDoubt
         );
+    }
+
+    #[test]
+    fn a_request_that_was_sent_twice_is_in_doubt_unless_it_is_refused() {
+        let again = |code, message: &str| {
+            let last = CallError::Status("a:1".to_owned(), Status::new(code, message));
+            CallError::AfterEffect(Box::new(last))
+        };
+        let no_leader = || again(Code::Unavailable, "etcdserver: no leader");
+        assert_eq!(no_leader().of(Effect::Possible).kind(), FailureKind::InDoubt);
+        assert_eq!(no_leader().of(Effect::None).kind(), FailureKind::Unavailable);
+        assert!(no_leader().of(Effect::None).to_string().ends_with("a:1: etcdserver: no leader"));
+        let refused = again(Code::PermissionDenied, "etcdserver: permission denied");
+        assert_eq!(refused.of(Effect::Possible).kind(), FailureKind::Refused);
+        assert!(again(Code::NotFound, "etcdserver: requested lease not found").is_no_lease());
     }
 }

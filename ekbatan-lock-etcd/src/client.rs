@@ -2,7 +2,8 @@
 //!
 //! Invariants: there is one connection, whatever the number of requests. A call that gets no
 //! answer in time fails, and the next call uses a new connection, to the next member if there
-//! are several. A request that no server has received is sent again.
+//! are several. A request that no server has received is sent again. One that was cut off is sent
+//! once more; if that fails as well, the error says that the first one may have had its effect.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -126,7 +127,21 @@ impl Client {
     where
         F: Future<Output = Result<A, Status>>,
     {
-        let (mut logged_in, mut resent, mut others) = (false, false, self.others.len());
+        let mut resent = false;
+        let answer = self.answer(send, &mut resent).await;
+        answer.map_err(|error| if resent { CallError::AfterEffect(Box::new(error)) } else { error })
+    }
+
+    /// The answer to a request, with whether it was sent again after the connection broke.
+    async fn answer<A, F>(
+        &self,
+        send: impl Fn(Current) -> F,
+        resent: &mut bool,
+    ) -> Result<A, CallError>
+    where
+        F: Future<Output = Result<A, Status>>,
+    {
+        let (mut logged_in, mut others) = (false, self.others.len());
         loop {
             let current = self.logged_in().await?;
             let generation = current.generation;
@@ -144,10 +159,10 @@ impl Client {
             } else if is_unreachable(&status) && others > 0 {
                 others -= 1;
                 self.replace(generation);
-            } else if is_cut(&status) && !resent {
+            } else if is_cut(&status) && !*resent {
                 // Every request may be sent twice: it answers the same, or that there is
                 // nothing to do any more.
-                resent = true;
+                *resent = true;
                 // It may not know yet that it is closed, and would fail again.
                 self.replace(generation);
             } else {
@@ -262,4 +277,47 @@ async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
 fn is_login_over(status: &Status) -> bool {
     status.code() == Code::Unauthenticated
         || status.message().contains("revision of auth store is old")
+}
+
+#[cfg(test)]
+mod tests {
+    use ekbatan_core::config::DataSourceConfig;
+    use ekbatan_lock::FailureKind;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::answer::Effect;
+    use crate::messages::{StatusRequest, StatusResponse};
+
+    fn client(addresses: &str) -> Client {
+        let config = DataSourceConfig::new(format!("etcd://{addresses}"));
+        Client::new(Address::of(&config).unwrap())
+    }
+
+    async fn called(client: &Client) -> CallError {
+        let answer = client.call::<_, StatusResponse>("/test.Test/Test", StatusRequest {});
+        answer.await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_sent_before_may_have_had_its_effect() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = client(&listener.local_addr().unwrap().to_string());
+        let breaking = async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // The listener ends first, so that no second connection is accepted.
+            drop(listener);
+            assert!(stream.read(&mut [0; 512]).await.unwrap() > 0, "the greeting arrives");
+        };
+        let (error, ()) = tokio::join!(called(&client), breaking);
+        let CallError::AfterEffect(last) = &error else { panic!("{error:?}") };
+        assert!(
+            matches!(&**last, CallError::Status(_, status) if is_unreachable(status)),
+            "{error:?}"
+        );
+        assert_eq!(error.of(Effect::Possible).kind(), FailureKind::InDoubt);
+        let never_sent = called(&client).await;
+        assert_eq!(never_sent.of(Effect::Possible).kind(), FailureKind::Unavailable);
+    }
 }
