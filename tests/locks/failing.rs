@@ -1,5 +1,6 @@
 //! A lock server that is not available for long.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use ekbatan::lock::{
 };
 use futures_util::future::join_all;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::providers::LONG;
 
@@ -65,4 +67,64 @@ async fn all_that_wait_for_a_key_learn_after_90_seconds_that_the_server_is_away(
     let (first, later) = tokio::join!(first, later);
     assert!(first.is_err() && later.is_err());
     assert!(began.elapsed() >= Duration::from_secs(60 + 90), "{:?}", began.elapsed());
+}
+
+/// A server that queues every request, and cannot be reached when it is first left.
+#[derive(Clone, Default)]
+struct QueueThatIsLeft {
+    queued: Arc<Mutex<Vec<Uuid>>>,
+    left: Arc<Mutex<Vec<Grant>>>,
+}
+
+#[async_trait]
+impl LockBackend for QueueThatIsLeft {
+    fn name(&self) -> &'static str {
+        "queue"
+    }
+
+    async fn try_grant(&self, _: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        self.queued.lock().unwrap().push(request.owner);
+        Ok(Attempt::Queued)
+    }
+
+    async fn extend(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
+        unavailable()
+    }
+
+    async fn release(&self, _: &str, grant: &Grant) -> Result<Released, BackendError> {
+        let mut left = self.left.lock().unwrap();
+        left.push(*grant);
+        if left.len() == 1 { unavailable() } else { Ok(Released { ours: true, wanted: false }) }
+    }
+
+    async fn inspect(&self, _: &str) -> Result<Option<Holder>, BackendError> {
+        Ok(None)
+    }
+
+    async fn force_release(&self, _: &str, _: &Grant, _: &str) -> Result<bool, BackendError> {
+        unavailable()
+    }
+
+    fn frees_by_itself(&self) -> bool {
+        true
+    }
+}
+
+/// The backend may have taken the key for the whole hold when the waiter was dropped.
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_could_not_be_left_is_left_again() {
+    let server = QueueThatIsLeft::default();
+    let locks = LockProvider::new(server.clone(), "test");
+    let waiting = {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.acquire(&LockKey::named("k"), LONG).await })
+    };
+    // A paused clock goes on when all tasks wait.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let queued = server.queued.lock().unwrap().clone();
+    let [owner] = queued[..] else { panic!("{queued:?} were queued") };
+    waiting.abort();
+    tokio::time::sleep(LONG / 2).await;
+    let left = server.left.lock().unwrap().clone();
+    assert_eq!(left, [Grant { owner, token: 0 }; 2]);
 }

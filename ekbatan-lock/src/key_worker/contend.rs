@@ -104,7 +104,7 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
     loop {
         if not_wanted() {
             if queued {
-                leave_queue(server, owner).await;
+                leave_queue(server, owner, waiter.term()).await;
             }
             return Ok(Obtained::NotWanted);
         }
@@ -211,14 +211,22 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
     }
 }
 
-/// Has the server forget the request, or release the key if it was handed over by now.
-async fn leave_queue(server: &ServerKey, owner: Uuid) {
+/// Has the server forget the request, or release the key if it was handed over by now. If that fails, it
+/// is repeated until the term would have ended: a backend may have confirmed the hand-over for the whole
+/// term meanwhile.
+async fn leave_queue(server: &mut ServerKey, owner: Uuid, term: Duration) {
     let unknown = Grant { owner, token: 0 };
     let leaving = server.backend().release(server.stored(), &unknown);
-    if let Err(error) = server.asking(leaving).await {
-        tracing::debug!(%error, key = server.stored(), "a waiter could not leave the queue of the server; if the key is handed over to it, the short term ends that");
+    let Err(error) = server.asking(leaving).await else {
+        server.queue.set_owner(None);
+        return;
+    };
+    tracing::debug!(%error, key = server.stored(), "a waiter could not leave the queue of the server");
+    if error.may_pass() {
+        server.doubt(owner, Instant::now() + term);
+    } else {
+        server.queue.set_owner(None);
     }
-    server.queue.set_owner(None);
 }
 
 /// Waits before a try that failed is repeated, at most while the waiter wants the key. Returns
