@@ -128,7 +128,12 @@ pub(crate) fn is_unreachable(status: &Status) -> bool {
 
 /// Whether the connection broke before the server answered.
 pub(crate) fn is_cut(status: &Status) -> bool {
-    status.source().is_some() && !is_unreachable(status)
+    is_unanswered(status) && !is_unreachable(status)
+}
+
+/// Whether there was no connection, or none that lasted until the server answered.
+pub(crate) fn is_unanswered(status: &Status) -> bool {
+    status.source().is_some()
 }
 
 /// The message of the server, and the causes that are not a part of it.

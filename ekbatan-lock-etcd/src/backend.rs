@@ -71,7 +71,7 @@ impl EtcdBackend {
     pub async fn open(server: &DataSourceConfig, namespace: &str) -> Result<Self, LockError> {
         let names = EtcdNames::within(namespace)?;
         let client = Arc::new(Client::new(Address::of(server)?));
-        safety::check(&client).await?;
+        client.begin_with(&safety::check(&client).await?);
         let queue = Queue::open(client.clone(), names).await;
         let queue = queue.map_err(|source| LockError::Start { source })?;
         let leases = Arc::new(Leases::new(client.clone()));

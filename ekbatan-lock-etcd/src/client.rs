@@ -19,7 +19,7 @@ use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::address::{ANSWER, Address, Login, Member};
-use crate::answer::{CallError, is_cut, is_unreachable};
+use crate::answer::{CallError, is_cut, is_unanswered, is_unreachable};
 use crate::messages::{AuthenticateRequest, AuthenticateResponse};
 
 pub(crate) struct Client {
@@ -71,6 +71,16 @@ impl Client {
     /// The member that calls go to.
     pub(crate) fn member(&self) -> &str {
         &self.member_of(self.current().generation).name
+    }
+
+    /// Has the next calls go to this member.
+    pub(crate) fn begin_with(&self, name: &str) {
+        for _ in &self.others {
+            if self.member() != name {
+                let generation = self.current().generation;
+                self.replace(generation);
+            }
+        }
     }
 
     fn member_of(&self, generation: u64) -> &Member {
@@ -143,7 +153,15 @@ impl Client {
     {
         let (mut logged_in, mut others) = (false, self.others.len());
         loop {
-            let current = self.logged_in().await?;
+            let current = match self.logged_in().await {
+                Ok(current) => current,
+                // The connection to the member is replaced already.
+                Err(CallError::Login(_, _, status)) if is_unanswered(&status) && others > 0 => {
+                    others -= 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let generation = current.generation;
             let status = match timeout(ANSWER, send(current)).await {
                 Ok(Ok(answer)) => return Ok(answer),
@@ -213,7 +231,7 @@ impl Client {
                 return Ok(current);
             }
             Ok(Err(status)) => {
-                if is_unreachable(&status) {
+                if is_unanswered(&status) {
                     self.replace(generation);
                 }
                 return Err(CallError::Login(member(), login.user.clone(), status));
@@ -319,5 +337,14 @@ mod tests {
         assert_eq!(error.of(Effect::Possible).kind(), FailureKind::InDoubt);
         let never_sent = called(&client).await;
         assert_eq!(never_sent.of(Effect::Possible).kind(), FailureKind::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn calls_begin_with_the_member_that_is_named() {
+        let client = client("a:1,b:2,c:3");
+        for name in ["b:2", "b:2", "a:1", "c:3"] {
+            client.begin_with(name);
+            assert_eq!(client.member(), name);
+        }
     }
 }

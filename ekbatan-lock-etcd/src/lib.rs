@@ -55,7 +55,7 @@
 //! etcd 3.4 or newer, and the permission to read and write all keys that begin with
 //! `<namespace>/`. The backend rejects at the start: older versions, learners, members with an
 //! alarm, members of different clusters in one address. It does not check again later. A member
-//! that does not answer at the start is not checked.
+//! that does not answer at the start, or knows no leader then, is passed over if another one can be used.
 //!
 //! `etcds://` is encrypted. The certificate has to match the host and be signed by a known
 //! authority, or by one in the file that `tls_root_cert` names. Certificates of clients are not

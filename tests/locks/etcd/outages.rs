@@ -121,6 +121,18 @@ async fn a_silent_connection_is_given_up_and_its_request_undone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_start_passes_over_a_silent_member() {
+    let server = EtcdServer::shared().await.unwrap();
+    let silent = Proxy::start(("127.0.0.1", server.port())).await.unwrap();
+    silent.stall();
+    let addresses = format!("etcd://{},127.0.0.1:{}", silent.address(), server.port());
+    let space = Space { url: addresses, ..Space::on(server) };
+    let backend = space.backend().await;
+    let grant = taken(&backend, "k", LONG).await;
+    assert!(backend.release("k", &grant).await.unwrap().ours);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_is_down_or_silent_is_left_for_the_next() {
     let (server, gone) = (EtcdServer::shared().await.unwrap(), EtcdServer::start().await.unwrap());
     let port = gone.port();

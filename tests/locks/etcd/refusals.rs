@@ -2,7 +2,8 @@
 
 use ekbatan::lock::{LockBackend, LockError};
 use ekbatan_lock_etcd::EtcdBackend;
-use ekbatan_testkit::EtcdServer;
+use ekbatan_testkit::{EtcdServer, Proxy};
+use tokio::net::TcpSocket;
 
 use super::{Space, taken};
 use crate::providers::LONG;
@@ -87,5 +88,23 @@ async fn a_login_is_used_renewed_and_asked_for() {
     assert!(backend.extend("k", &grant, LONG).await.unwrap());
     assert_eq!(backend.inspect("k").await.unwrap().unwrap().grant(), grant);
     assert_eq!(backend.list(&[String::new()], 10).await.unwrap().len(), 1);
+    assert!(backend.release("k", &grant).await.unwrap().ours);
+    a_login_passes_over_members_that_are_down(port).await;
+}
+
+/// At the start, and when the member goes down that was used so far.
+async fn a_login_passes_over_members_that_are_down(port: u16) {
+    // A port that is bound and not listened to refuses connections.
+    let down = [(); 2].map(|()| TcpSocket::new_v4().unwrap());
+    let [first, third] = down.each_ref().map(|socket| {
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        socket.local_addr().unwrap()
+    });
+    let second = Proxy::start(("127.0.0.1", port)).await.unwrap();
+    let url = format!("etcd://app:secret@{first},{},{third},127.0.0.1:{port}", second.address());
+    let backend = EtcdBackend::connect(&url, "app").await.unwrap();
+    let grant = taken(&backend, "k", LONG).await;
+    second.cut();
+    assert!(backend.inspect("k").await.unwrap().is_some());
     assert!(backend.release("k", &grant).await.unwrap().ours);
 }
