@@ -28,9 +28,6 @@ const MARK: i64 = 2_000;
 /// A mark that lasts for less is renewed.
 const RENEWED_MARK: i64 = 1_000;
 
-/// How long the mark lasts that a process leaves when it releases a key that others want.
-const RELEASE_MARK: i64 = 200;
-
 /// The number of tries that were given up and are kept in mind for one key.
 const GONE: i64 = 16;
 
@@ -149,13 +146,12 @@ fn as_number(condition: Expression) -> Expression {
     cond(vec![condition, int_val(1), int_val(0)])
 }
 
-/// Ends the grant. The first result is whether another process waits.
+/// Ends the grant. The first result is whether another process waits. Removes its mark, which would stop
+/// each holder for a moment if that process has gone; one that still waits marks the key again.
 pub(crate) fn release(process: Uuid) -> Vec<Operation> {
-    let mark = num_add(vec![now(), int_val(RELEASE_MARK)]);
     vec![
         read("wanted", as_number(is_wanted(process))),
-        write("x", cond(vec![gt(number("x"), now()), mark, int_val(0)])),
-        put_text("w", process.to_string()),
+        write("x", int_val(0)),
         write("u", int_val(0)),
     ]
 }

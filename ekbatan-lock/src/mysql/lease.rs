@@ -11,9 +11,8 @@
 //!
 //! The server does not notify waiters, so one [poller](crate::key_poller) looks at the rows of
 //! all keys that this process waits for. A waiter that finds the key busy marks the row as
-//! wanted, and the poller renews the mark. A process that releases a wanted key does not try
-//! again for a moment, and leaves a short mark of its own, so that the next holder knows that
-//! the key is wanted.
+//! wanted, and the poller renews the mark. A process that releases a wanted key removes the mark and
+//! does not try again for a moment. If it wants the key, its next try marks it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -208,12 +207,8 @@ impl LeaseRows {
             "SELECT wanted_until > UTC_TIMESTAMP(6) AND wanted_by <> {me} \
              FROM {table} WHERE lock_key = {key}; \
              UPDATE {table} SET \
-                 wanted_by = IF(wanted_until > UTC_TIMESTAMP(6), {me}, wanted_by), \
-                 wanted_until = IF(wanted_until > UTC_TIMESTAMP(6), \
-                     UTC_TIMESTAMP(6) + INTERVAL {RELEASE_MARK} MICROSECOND, {NEVER}), \
-                 until = {NEVER} \
-             WHERE lock_key = {key} AND owner = {owner} {token} AND until > UTC_TIMESTAMP(6)",
-            RELEASE_MARK = RELEASE_MARK.as_micros()
+                 wanted_until = {NEVER}, until = {NEVER} \
+             WHERE lock_key = {key} AND owner = {owner} {token} AND until > UTC_TIMESTAMP(6)"
         )
     }
 
@@ -256,9 +251,6 @@ pub(super) const WITHOUT_HINT: Duration = Duration::from_secs(300);
 
 /// How long this process does not try for a wanted key that it released.
 pub(super) const GIVE_WAY: Duration = Duration::from_millis(40);
-
-/// How long the mark lasts that this process leaves when it releases a wanted key.
-pub(super) const RELEASE_MARK: Duration = Duration::from_millis(200);
 
 fn row(sets: &[StatementResult], statement: usize) -> Option<&MySqlRow> {
     sets.get(statement).and_then(|set| set.rows.first())

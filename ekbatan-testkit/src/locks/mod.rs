@@ -171,6 +171,7 @@ impl LockConformance {
             ("a registered waiter gets the key", Box::pin(self.a_registered_waiter_gets_the_key())),
             ("a waiter that has gone gets nothing", Box::pin(self.a_waiter_that_has_gone())),
             ("who does not wait wants nothing", Box::pin(self.who_does_not_wait_wants_nothing())),
+            ("who has released wants nothing", Box::pin(self.who_has_released_wants_nothing())),
             ("several are extended as each is", Box::pin(self.several_are_extended_as_each_is())),
         ];
         if self.lists {

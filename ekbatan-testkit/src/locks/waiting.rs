@@ -129,6 +129,26 @@ impl LockConformance {
         ensure(!released.wanted, || "a key is wanted although nobody waits for it".to_owned())
     }
 
+    /// The next holder would make way for a process that has gone.
+    pub(super) async fn who_has_released_wants_nothing(&self) -> Result<(), Failure> {
+        let key = new_key("released");
+        let grant = self.take(&self.one, &key, LONG).await?;
+        let waits = request(LONG).waiting();
+        let tried = self.other.try_grant(&key, &waits).await.map_err(broke("try_grant"))?;
+        // What a call leaves to be done is done before the next answer.
+        self.other.inspect(&key).await.map_err(broke("inspect"))?;
+        if tried == Attempt::Queued {
+            let unknown = Grant { owner: waits.owner, token: 0 };
+            self.other.release(&key, &unknown).await.map_err(broke("release"))?;
+        }
+        self.give_back(&self.one, &key, &grant).await?;
+        self.one.inspect(&key).await.map_err(broke("inspect"))?;
+        let next = self.take_in_the_end(&self.other, &key).await?;
+        let released = self.other.release(&key, &next).await.map_err(broke("release"))?;
+        ensure(released.ours, || "a grant that stands was not released as ours".to_owned())?;
+        ensure(!released.wanted, || "a key is wanted by a process that has released it".to_owned())
+    }
+
     pub(super) async fn a_grant_is_not_lost_by_itself(&self) -> Result<(), Failure> {
         let key = new_key("lost");
         let grant = self.take(&self.one, &key, LONG).await?;

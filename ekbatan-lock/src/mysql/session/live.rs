@@ -17,7 +17,7 @@ use crate::key_poller::KeyState;
 use crate::mysql::cleaning::RowCleaner;
 use crate::mysql::connection::{MySqlConnector, MySqlLockConnection, StatementResult, value};
 use crate::mysql::error::{MySqlLocksError, StatementFailure};
-use crate::mysql::lease::{RELEASE_MARK, duration};
+use crate::mysql::lease::duration;
 use crate::session::SessionGrants;
 use crate::{BackendError, Holder};
 
@@ -51,8 +51,7 @@ struct WantedKeys {
     marked: HashMap<String, Instant>,
     /// Keys to mark next.
     pending: Vec<String>,
-    /// Keys that were released although this process may want them again, because others
-    /// wanted them.
+    /// Keys that were released while others wanted them.
     released: Vec<String>,
 }
 
@@ -222,21 +221,27 @@ impl MySqlSession {
         self.wanted_keys.add(key);
     }
 
-    /// Marks wanted keys. A holder lets other processes have the key only if it is marked.
+    /// Removes the marks of released keys, and marks wanted ones. A holder lets other processes have the
+    /// key only if it is marked. The mark of a process that has gone would stop each holder for a moment;
+    /// one that still waits marks the key again when it looks.
     pub(super) async fn note_wanted_keys(&mut self) {
-        for (keys, lasts, first) in [
-            (std::mem::take(&mut self.wanted_keys.pending), MARK, false),
-            // The present mark is that of the next holder, and its grant removes it.
-            (std::mem::take(&mut self.wanted_keys.released), RELEASE_MARK, true),
-        ] {
-            if keys.is_empty() || self.grants.is_over() {
-                continue;
-            }
-            let sql = self.statements.want(&keys, lasts, first);
-            if let Err(failure) = self.run("marking a wanted key", &sql).await {
-                let error = BackendError::from(failure);
-                tracing::debug!(%error, "marking wanted keys failed; their holders do not know of the waiters");
-            }
+        let released = std::mem::take(&mut self.wanted_keys.released);
+        let pending = std::mem::take(&mut self.wanted_keys.pending);
+        if !released.is_empty() {
+            self.write_marks(&self.statements.unmark(&released)).await;
+        }
+        if !pending.is_empty() {
+            self.write_marks(&self.statements.want(&pending, MARK)).await;
+        }
+    }
+
+    async fn write_marks(&mut self, sql: &str) {
+        if self.grants.is_over() {
+            return;
+        }
+        if let Err(failure) = self.run("marking a wanted key", sql).await {
+            let error = BackendError::from(failure);
+            tracing::debug!(%error, "marking wanted keys failed; their holders do not know of the waiters");
         }
     }
 

@@ -101,26 +101,25 @@ impl SessionStatements {
         )
     }
 
-    /// Marks keys as wanted, unless a mark that lasts half as long is there. With `always`,
-    /// replaces any mark.
-    pub(super) fn want(&self, keys: &[String], lasts: Duration, always: bool) -> String {
-        let half = if always {
-            String::new()
-        } else {
-            format!(
-                "AND wanted_until <= UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND",
-                lasts.as_micros() / 2
-            )
-        };
+    /// Marks keys as wanted, unless a mark that lasts half as long is there.
+    pub(super) fn want(&self, keys: &[String], lasts: Duration) -> String {
         format!(
             "UPDATE {} SET wanted_by = {}, \
                  wanted_until = UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND \
-             WHERE lock_key IN ({}) {half}",
+             WHERE lock_key IN ({}) \
+                 AND wanted_until <= UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND",
             self.table,
             uuid(self.process),
             lasts.as_micros(),
-            texts(keys)
+            texts(keys),
+            lasts.as_micros() / 2
         )
+    }
+
+    /// Removes the marks of keys.
+    pub(super) fn unmark(&self, keys: &[String]) -> String {
+        let (table, keys) = (&self.table, texts(keys));
+        format!("UPDATE {table} SET wanted_until = {NEVER} WHERE lock_key IN ({keys})")
     }
 
     /// Selects the keys, their tokens and whether their locks are free, and marks them as wanted.
@@ -130,7 +129,7 @@ impl SessionStatements {
              FROM {} WHERE lock_key IN ({}); {}",
             self.table,
             texts(keys),
-            self.want(keys, lasts, false)
+            self.want(keys, lasts)
         )
     }
 
