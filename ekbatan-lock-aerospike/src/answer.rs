@@ -20,12 +20,15 @@ pub(crate) fn failed(error: &Error) -> BackendError {
 }
 
 fn kind(error: &Error) -> FailureKind {
+    // The driver wraps the answer to its last try, here the only one, in a time-out that is in doubt.
+    if error.matches(&NO_EFFECT) {
+        return FailureKind::Unavailable;
+    }
     if error.in_doubt() {
         return FailureKind::InDoubt;
     }
     match error.kind() {
         ErrorKind::Server { rc, .. } if *rc == ResultCode::Timeout => FailureKind::InDoubt,
-        ErrorKind::Server { rc, .. } if NO_EFFECT.contains(rc) => FailureKind::Unavailable,
         ErrorKind::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             FailureKind::Unavailable
         }
@@ -37,6 +40,11 @@ fn kind(error: &Error) -> FailureKind {
         ErrorKind::Timeout | ErrorKind::Io(_) | ErrorKind::BadResponse => FailureKind::InDoubt,
         _ => FailureKind::Refused,
     }
+}
+
+/// Whether a server has answered, if only by an error.
+pub(crate) fn is_answer(error: &Error) -> bool {
+    error.server_result_code().is_some()
 }
 
 /// Whether the server has left out an operation, because its filter did not hold, or because there is

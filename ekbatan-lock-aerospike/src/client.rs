@@ -25,7 +25,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{ANSWER, ANSWER_MILLIS, Address};
-use crate::answer::{failed, is_left_out};
+use crate::answer::{failed, is_answer, is_left_out};
 
 /// How long to wait for a connection that is being opened before asking for it again.
 const OPENING: Duration = Duration::from_millis(1);
@@ -253,10 +253,13 @@ impl Commands {
         let sent = Instant::now();
         match timeout(ANSWER, sending).await {
             Ok(answer) => {
-                if answer.is_ok() {
-                    self.current().answered = Instant::now();
-                } else if answer.as_ref().is_err_and(aerospike::Error::is_client_timeout) {
-                    self.replace(generation, sent);
+                match &answer {
+                    Err(error) if !is_answer(error) => {
+                        if error.is_client_timeout() {
+                            self.replace(generation, sent);
+                        }
+                    }
+                    _ => self.current().answered = Instant::now(),
                 }
                 Ok(answer)
             }
