@@ -153,21 +153,21 @@ async fn a_name_that_was_given_up_with_a_backlog_stops_nothing(scene: &Scene) {
     let wallet = scene.open_wallet().await;
     let node_of_old = scene.node().handler(Ledger::posting()).start().await.unwrap();
     scene.until_posted(1).await;
-    node_of_old.pause("ledger.post");
+    assert!(node_of_old.pause("ledger.post"));
     scene.deposit(wallet, 3).await;
     node_of_old.drain(Duration::from_secs(10)).await;
     let options = HandlerOptions::default().alias("ledger.post");
     let renamed = scene.node().handler_with(Renamed::posting(), options).start().await.unwrap();
-    renamed.pause("ledger.post_again");
+    assert!(renamed.pause("ledger.post_again"));
     // An old process starts again during the deployment. Only it sends mails.
     let old = scene.open_again().await;
     let mail = Mail::new(|_, _| async { Ok(()) }.boxed());
     let old = node(&old).handler(Ledger::posting()).handler(mail).start().await.unwrap();
-    old.pause("ledger.post");
+    assert!(old.pause("ledger.post"));
     scene.deposit(wallet, 1).await;
     scene.until_handled("mail.send").await;
-    renamed.resume("ledger.post_again");
-    old.resume("ledger.post");
+    assert!(renamed.resume("ledger.post_again"));
+    assert!(old.resume("ledger.post"));
     scene.until_posted(5).await;
     for handler in ["ledger.post", "ledger.post_again"] {
         scene.until_handled(handler).await;

@@ -205,7 +205,7 @@ async fn a_process_that_knows_an_earlier_name_overtakes_nothing(scene: &Scene) {
     scene.until_posted(1).await;
     let renamed = scene.node().handler_with(Renamed::posting(), quick().alias("ledger.post"));
     let renamed = renamed.start().await.unwrap();
-    renamed.pause("ledger.post_again");
+    assert!(renamed.pause("ledger.post_again"));
     scene.deposit(wallet, 1).await;
     // The old process does not know yet of the delivery of the second version.
     deposit(&old, wallet, 1).await;
@@ -225,7 +225,7 @@ async fn a_process_that_knows_an_earlier_name_overtakes_nothing(scene: &Scene) {
     })
     .await;
     assert_eq!(scene.posted(wallet).await, [1]);
-    renamed.resume("ledger.post_again");
+    assert!(renamed.resume("ledger.post_again"));
     scene.until_posted(4).await;
     assert_eq!(scene.posted(wallet).await, [1, 2, 3]);
 }

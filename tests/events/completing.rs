@@ -110,7 +110,7 @@ async fn an_event_that_was_taken_over_has_no_effect_of_its_former_node(scene: &S
     let frozen = scene.node().handler(frozen).start().await.unwrap();
     STOPPED[at].notified().await;
     // Or it would claim the event again, once it has noticed.
-    frozen.pause("ledger.post");
+    assert!(frozen.pause("ledger.post"));
 
     // Another node finds it dead, as it does after the lease.
     scene.scratch.execute(&format!("DELETE FROM {}", scene.scratch.eventlog("nodes"))).await;
@@ -232,7 +232,7 @@ async fn a_lost_delivery_refuses_itself_and_none_that_commits_with_it(scene: &Sc
     let former = former.start().await.unwrap();
     let lost = open_wallet(&executor).await;
     until("it is being handled", async || seen.lock().unwrap().len() == 1).await;
-    former.pause("ledger.post");
+    assert!(former.pause("ledger.post"));
     scene.scratch.execute(&format!("DELETE FROM {}", scene.scratch.eventlog("nodes"))).await;
     let other = scene.open_again().await;
     let other = node(&other).handler(Ledger::posting()).start().await.unwrap();

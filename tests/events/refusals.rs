@@ -12,7 +12,7 @@ on_every_database! { an_event_that_no_code_can_read_fails_by_itself }
 
 async fn refused(scene: &Scene, options: HandlerOptions) -> String {
     let starting = scene.node().handler_with(Ledger::posting(), options).start();
-    starting.await.err().expect("the node is refused").to_string()
+    starting.await.expect_err("the node is refused").to_string()
 }
 
 async fn options_that_cannot_work_are_refused(scene: &Scene) {
@@ -43,30 +43,30 @@ async fn options_that_cannot_work_are_refused(scene: &Scene) {
 
 async fn a_node_that_cannot_work_says_why(scene: &Scene) {
     let twice = scene.node().handler(Ledger::posting()).handler(Ledger::posting()).start().await;
-    let error = twice.err().expect("a name is there twice").to_string();
+    let error = twice.expect_err("a name is there twice").to_string();
     assert!(error.contains("`ledger.post` belongs to two handlers"), "{error}");
     let alias = HandlerOptions::default().alias("mail.send");
     let mail = Mail::new(|_, _| Box::pin(async { Ok(()) }));
     let node = scene.node().handler(mail).handler_with(Renamed::posting(), alias);
-    let error = node.start().await.err().expect("an alias is a name").to_string();
+    let error = node.start().await.expect_err("an alias is a name").to_string();
     assert!(error.contains("`mail.send` and `ledger.post_again`"), "{error}");
     let short = scene.node().lease(Duration::from_millis(10)).start().await;
-    let error = short.err().expect("the lease is too short").to_string();
+    let error = short.expect_err("the lease is too short").to_string();
     assert!(error.contains("10ms is too short to be renewed in time; use at least 1 s"), "{error}");
     for node in [scene.node().lease(Duration::MAX), scene.node().poll(Duration::MAX, Duration::MAX)]
     {
-        let error = node.start().await.err().expect("the time is too long").to_string();
+        let error = node.start().await.expect_err("the time is too long").to_string();
         assert!(error.ends_with("s is too long; use at most 86400s"), "{error}");
     }
     for (node, words) in [
         (scene.node().claimed_at_once(15), "a wrong `claimed_at_once`: 15 is not from 16 to 1000"),
         (scene.node().swept_at_once(0), "a wrong `swept_at_once`: 0 is not from 1 to 10000"),
     ] {
-        let error = node.start().await.err().expect("the size is wrong").to_string();
+        let error = node.start().await.expect_err("the size is wrong").to_string();
         assert!(error.contains(words), "{error}");
     }
     let pauses = scene.node().poll(Duration::ZERO, Duration::ZERO).start().await;
-    assert!(pauses.err().expect("no pause").to_string().contains("a wrong `poll`"));
+    assert!(pauses.expect_err("no pause").to_string().contains("a wrong `poll`"));
 }
 
 async fn an_event_that_no_code_can_read_fails_by_itself(scene: &Scene) {

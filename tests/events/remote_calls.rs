@@ -349,7 +349,7 @@ async fn a_run_that_was_taken_over_sends_nothing(scene: &Scene) {
     let frozen = scene.node().handler(frozen).start().await.unwrap();
     began.notified().await;
     // Or it would claim the event again, once it has noticed.
-    frozen.pause("ledger.post");
+    assert!(frozen.pause("ledger.post"));
     forget_nodes(scene).await;
     // The run that takes over has not come to its call when the first one goes on.
     let (taken, may_call) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
@@ -397,7 +397,7 @@ async fn an_outcome_that_comes_late_ends_the_doubt(scene: &Scene) {
     let wallet = scene.open_wallet().await;
     let slow = scene.node().handler(slow).start().await.unwrap();
     began.notified().await;
-    slow.pause("ledger.post");
+    assert!(slow.pause("ledger.post"));
     forget_nodes(scene).await;
     let bank = Bank::default();
     let asking = reconciling(&bank, |_| Ok(Reconciled::Unknown));

@@ -50,7 +50,7 @@ async fn a_process_that_knows_an_earlier_name_makes_no_second_call(scene: &Scene
     let renamed = scene.node().handler_with(failing, unordered().alias("ledger.post"));
     let renamed = renamed.start().await.unwrap();
     until("the new process has called", async || bank.requests().len() == 1).await;
-    renamed.pause("ledger.post_again");
+    assert!(renamed.pause("ledger.post_again"));
     gate.add_permits(1);
     until("its run has failed", async || renamed.handlers()[0].failed == 1).await;
     assert!(old_node.resume("ledger.post"));

@@ -197,7 +197,7 @@ async fn young_events_stay(scene: &Scene) {
     ] {
         let error = retention.run(&scene.databases).await.unwrap_err();
         assert!(matches!(error, RetentionError::TooYoung { .. }), "{error}");
-        let error = scene.node().retention(retention).start().await.err().expect("it is refused");
+        let error = scene.node().retention(retention).start().await.expect_err("it is refused");
         assert!(error.to_string().contains("at least 3600s"), "{error}");
     }
     // Far from every date that a database knows.

@@ -297,7 +297,7 @@ async fn the_homes_may_move_to_other_shards(t: &TestShards) {
     assert!(moved > 0 && moved < 20, "{moved}");
     for homes in [&[][..], &[FIRST, crate::shards::UNKNOWN]] {
         let error = builder(&t.databases).key_homes(homes.iter().copied()).build().await;
-        let error = error.err().expect("the homes are refused").to_string();
+        let error = error.expect_err("the homes are refused").to_string();
         assert!(error.contains("homes of idempotency keys"), "{error}");
     }
 }
