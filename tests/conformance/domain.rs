@@ -29,6 +29,7 @@ on_every_database! {
     the_plan_lists_staged_changes_and_events,
     stored_values_differ_by_each_field,
     a_stored_value_that_no_row_can_be_is_not_deserialized,
+    a_row_whose_version_is_below_one_is_not_read,
     a_row_of_the_last_version_cannot_be_changed,
 }
 
@@ -268,6 +269,25 @@ async fn a_stored_value_that_no_row_can_be_is_not_deserialized(db: &TestDatabase
     let json = serde_json::to_value(&zone).unwrap();
     assert_eq!(json, json!({ "value": &*zone, "version": 1 }));
     assert_eq!(serde_json::from_value::<Stored<Zone>>(json).unwrap(), zone);
+}
+
+async fn a_row_whose_version_is_below_one_is_not_read(db: &TestDatabase) {
+    let stored = db.things().add(quiet(thing("a"))).await.unwrap();
+    for version in [0, -3] {
+        db.execute(&format!("UPDATE things SET version = {version}")).await;
+        let by_id = db.things().get(stored.id).await.unwrap_err();
+        let with_all = db.things().find_all().await.unwrap_err();
+        for error in [by_id, with_all] {
+            assert!(matches!(error, ReadError::Row { .. }), "{error:?}");
+            let expected = format!(
+                "Thing {}: column `version`: the database holds {version}; versions start at 1",
+                stored.id
+            );
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+    db.execute("UPDATE things SET version = 1").await;
+    assert_eq!(db.things().find_all().await.unwrap(), [stored]);
 }
 
 async fn a_row_of_the_last_version_cannot_be_changed(db: &TestDatabase) {

@@ -206,7 +206,11 @@ pub(super) fn stored<T: Entity>(mut values: Vec<Value>) -> Result<Stored<T>, Rea
     let mut row = RowReader::new(T::TABLE, &mut values);
     let mut read = || {
         let value = T::from_row(&mut row)?;
-        let version = if T::TABLE.version.is_some() { row.read()? } else { 0 };
+        let version = match T::TABLE.version {
+            Some(column) => stored_version(row.read()?)
+                .map_err(|error| error.at(T::TABLE.columns[column].name))?,
+            None => 0,
+        };
         let dates = match T::TABLE.dates {
             Some(_) => Some(Dates { created: row.read()?, updated: row.read()? }),
             None => None,
@@ -214,4 +218,12 @@ pub(super) fn stored<T: Entity>(mut values: Vec<Value>) -> Result<Stored<T>, Rea
         Ok(Stored { value, version, dates })
     };
     read().map_err(|source| ReadError::Row { model: T::TABLE.model, id, source })
+}
+
+/// The version of a row, which another program may have written.
+fn stored_version(version: i64) -> Result<i64, FieldError> {
+    if version < 1 {
+        return Err(FieldError::new(format!("the database holds {version}; versions start at 1")));
+    }
+    Ok(version)
 }
