@@ -280,7 +280,7 @@ async fn a_lost_delivery_refuses_itself_and_none_that_commits_with_it(scene: &Sc
 }
 
 /// Whether a session waits for a row that another one has locked.
-async fn waits_for_a_row(scene: &Scene) -> bool {
+pub async fn waits_for_a_row(scene: &Scene) -> bool {
     let waiting = match scene.scratch.dialect {
         Dialect::Postgres => {
             "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

@@ -1,4 +1,4 @@
-//! Locks that another process holds.
+//! Locks that another process holds, and those of a claim.
 
 use std::time::Duration;
 
@@ -7,13 +7,20 @@ use futures_util::FutureExt;
 use support::{Dialect, PlainConnection, until};
 
 use crate::backlog::closings;
-use crate::scene::{Foreign, Ledger, Scene, open_wallet, post};
+use crate::completing::waits_for_a_row;
+use crate::scene::{Foreign, Ledger, Scene, executor, node, open_wallet, post};
 
 on_every_database! {
     only postgres and mysql and mariadb:
     a_process_that_stands_still_in_its_sweep_stops_its_models_only,
     a_sweep_looks_past_more_locked_events_than_it_sweeps_at_once,
     locked_deliveries_keep_no_other_model_waiting,
+}
+
+mod on_mysql_and_mariadb {
+    use super::*;
+
+    on_every_database! { only mysql and mariadb: a_claim_locks_only_the_rows_that_it_names }
 }
 
 async fn a_process_that_stands_still_in_its_sweep_stops_its_models_only(scene: &Scene) {
@@ -87,6 +94,45 @@ async fn locked_deliveries_keep_no_other_model_waiting(scene: &Scene) {
     assert!(scene.posted(Id::from_uuid(free)).await.is_empty());
     operator.execute("ROLLBACK").await;
     until("so is what was locked", async || scene.posted(Id::from_uuid(free)).await == [1]).await;
+}
+
+/// A claim of the second and the last of four deliveries waits for the last one. The others are free meanwhile,
+/// and so is the place in the indexes where a new one goes.
+async fn a_claim_locks_only_the_rows_that_it_names(scene: &Scene) {
+    // From then on, commits insert deliveries of the handler, which nobody claims.
+    let registering = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    registering.drain(Duration::from_secs(60)).await;
+    let committing = scene.open_again().await;
+    let _committing = node(&committing).start().await.unwrap();
+    for _ in 0..4 {
+        open_wallet(&committing).await;
+    }
+    let deliveries = scene.scratch.eventlog("deliveries");
+    let ids = scene.scratch.select(&["id"], &format!("FROM {deliveries} ORDER BY id")).await;
+    let ids: Vec<_> = ids.iter().map(|row| format!("'{}'", row[0].as_deref().unwrap())).collect();
+    let [first, _, third, last] = &ids[..] else { panic!("{ids:?}") };
+    let unclaimed = format!(
+        "UPDATE {deliveries} SET state = 'WAITING', due = '2999-01-01' WHERE id IN ({first}, {third})"
+    );
+    scene.scratch.execute(&unclaimed).await;
+    let mut held = lock(scene, &deliveries, &format!("id = {last}"), 1).await;
+
+    // The claim waits at the server for as long as the test looks at what it has locked.
+    let long = Duration::from_secs(600);
+    let config = scene.scratch.config().connection_timeout(long).commit_timeout(long);
+    let databases = Databases::connect(&config.into()).await.unwrap();
+    let claiming = executor(&databases).await;
+    let _claiming = node(&claiming).handler(Ledger::posting()).start().await.unwrap();
+    until("the claim waits", async || waits_for_a_row(scene).await).await;
+    let mut others = scene.scratch.connect().await;
+    others.execute("BEGIN").await;
+    let free = format!("FROM {deliveries} WHERE id IN ({first}, {third}) FOR UPDATE SKIP LOCKED");
+    assert_eq!(others.select(&["id"], &free).await.len(), 2);
+    others.execute("ROLLBACK").await;
+    open_wallet(&committing).await;
+    assert!(waits_for_a_row(scene).await, "the claim waits still");
+    held.execute("ROLLBACK").await;
+    scene.until_posted(3).await;
 }
 
 /// Locks the events, as a sweep leaves them whose process was stopped.
