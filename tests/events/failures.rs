@@ -21,7 +21,11 @@ on_every_database! {
     an_event_that_grows_too_old_between_two_runs_is_given_up_without_the_second,
 }
 
-on_every_database! { on_sqlite_only: a_new_handler_tries_its_old_history_ten_times }
+on_every_database! {
+    on_sqlite_only:
+    a_panic_makes_only_its_own_event_run_again,
+    a_new_handler_tries_its_old_history_ten_times,
+}
 
 fn quick() -> HandlerOptions {
     HandlerOptions::default().retry(Duration::from_millis(1), Duration::from_millis(5))
@@ -72,6 +76,29 @@ async fn a_panic_and_a_timeout_fail_their_own_event_only(scene: &Scene) {
     }
     // One that was late as well, after its commit was sent, counts as neither.
     assert!(node.handlers()[0].failed >= 4);
+}
+
+/// Nothing is late, so each run tells whether its event failed.
+async fn a_panic_makes_only_its_own_event_run_again(scene: &Scene) {
+    let ledger = Ledger::new(|ctx, event| match (event.model_version, event.attempt) {
+        (Some(2), 1) => async { panic!("a handler that panics") }.boxed(),
+        _ => post(ctx, event),
+    });
+    let seen = ledger.seen();
+    let options = quick().timeout(Duration::from_secs(600));
+    let node = scene.node().handler_with(ledger, options).start().await.unwrap();
+    let wallets = [scene.open_wallet().await, scene.open_wallet().await];
+    for wallet in wallets {
+        scene.deposit(wallet, 3).await;
+    }
+    scene.until_handled("ledger.post").await;
+    for wallet in wallets {
+        let seen = seen.lock().unwrap();
+        let of_wallet = seen.iter().filter(|seen| seen.wallet == wallet.to_string());
+        let runs: Vec<_> = of_wallet.map(|seen| (seen.version, seen.attempt)).collect();
+        assert_eq!(runs, [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]);
+    }
+    assert_eq!(node.handlers()[0].failed, 2);
 }
 
 async fn a_parked_event_stops_its_own_model_only(scene: &Scene) {
