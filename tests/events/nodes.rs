@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
 use ekbatan::events::{DeliveryOperations, HandlerOptions};
@@ -218,9 +218,12 @@ async fn a_silent_node_is_taken_over_after_its_lease_and_a_fifth(scene: &Scene) 
     let wallet = scene.open_wallet().await;
     until("the event is being handled", async || !seen.lock().unwrap().is_empty()).await;
     drop(dying);
-    let survivor = node(&scene.open_again().await).name("survivor").lease(Duration::from_secs(1));
+    let lease = Duration::from_secs(1);
+    let survivor = node(&scene.open_again().await).name("survivor").lease(lease);
+    let started = Instant::now();
     let _survivor = survivor.handler(Ledger::posting()).start().await.unwrap();
     scene.until_posted(1).await;
+    assert!(started.elapsed() >= lease, "{:?}", started.elapsed());
     assert_eq!(scene.posted(wallet).await, [1]);
     let renewals = scene.scratch.select(&["renewals"], "FROM takeovers").await;
     let renewals: Vec<i64> =
