@@ -108,8 +108,14 @@ async fn a_renamed_handler_goes_on_where_it_was(scene: &Scene) {
     node.drain(Duration::from_secs(60)).await;
     let options = HandlerOptions::default().alias("ledger.post");
     let renamed = scene.node().handler_with(Renamed::posting(), options);
-    let _node = renamed.start().await.unwrap();
+    let renamed = renamed.start().await.unwrap();
+    // So that the rows of the next events are still there when the test looks.
+    assert!(renamed.pause("ledger.post_again"));
     scene.deposit(wallet, 3).await;
+    let later = format!("FROM {} WHERE model_version > 4", scene.scratch.eventlog("deliveries"));
+    let names = scene.scratch.select(&["handler"], &later).await;
+    assert_eq!(names, vec![vec![Some("ledger.post_again".to_owned())]; 3]);
+    assert!(renamed.resume("ledger.post_again"));
     scene.until_posted(7).await;
     scene.until_handled("ledger.post").await;
     scene.until_handled("ledger.post_again").await;
