@@ -18,6 +18,7 @@ on_every_database! {
 on_every_database! {
     on_sqlite_only:
     jobs_that_cannot_run_are_refused_at_the_start,
+    a_job_that_cannot_be_stored_fails_the_start,
     a_hostile_expression_is_refused_in_bounded_time,
 }
 
@@ -108,6 +109,14 @@ async fn jobs_that_cannot_run_are_refused_at_the_start(scene: &Scene) {
         }
     }
     assert_eq!(scene.operations().jobs().await.unwrap(), [], "nothing of it is stored");
+}
+
+async fn a_job_that_cannot_be_stored_fails_the_start(scene: &Scene) {
+    let jobs = scene.scratch.eventlog("jobs");
+    scene.scratch.execute(&format!("ALTER TABLE {jobs} RENAME TO away")).await;
+    let failed = scene.node().job(rarely(), Report::idle()).start().await.err();
+    let why = failed.expect("the row of the job is not stored").to_string();
+    assert!(why.contains("no table `eventlog.jobs`"), "{why}");
 }
 
 async fn a_hostile_expression_is_refused_in_bounded_time(_: &Scene) {
