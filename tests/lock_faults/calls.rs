@@ -42,7 +42,9 @@ async fn a_server_that_is_down_is_an_error_that_says_why(kind: Kind) {
     // A caller that waits gets the error when its wait is over.
     let tried = locks.try_acquire(&key, Duration::from_secs(1), LONG).await.map(drop);
     let tried_now = locks.try_acquire(&key, Duration::ZERO, LONG).await.map(drop);
-    for answer in [tried, tried_now] {
+    let inspected = locks.inspect(&key).await.map(drop);
+    let forced = locks.force_release(&key, "a test").await.map(drop);
+    for answer in [tried, tried_now, inspected, forced] {
         let error = answer.unwrap_err();
         let kind = matches!(error, LockError::Unavailable { .. } | LockError::InDoubt { .. });
         assert!(kind, "{error:?}");
