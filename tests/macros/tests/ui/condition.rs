@@ -1,4 +1,4 @@
-//! Values that a column is not compared with.
+//! Values that a column is not compared with, and ids that are not compared.
 
 use ekbatan_core::domain::Id;
 use ekbatan_core::repository::Condition;
@@ -35,6 +35,12 @@ fn texts_for_an_option() -> Condition<Account> {
 
 fn a_text_for_a_number() -> Condition<Account> {
     Account::BALANCE.ge("5")
+}
+
+struct Owner;
+
+fn an_id_of_another_model(account: Id<Account>, owner: Id<Owner>) -> bool {
+    account == owner
 }
 
 fn main() {}
