@@ -35,7 +35,8 @@ pub struct ShardedId<M> {
 }
 
 impl<M> ShardedId<M> {
-    /// The id with this UUID. The version is not checked here; see [`shard`](Self::shard).
+    /// The id with this UUID. The version is not checked here; see [`shard`](Self::shard). A UUID of
+    /// version 7 that was made without a shard has random bits at its place.
     pub const fn from_uuid(uuid: Uuid) -> Self {
         Self { uuid, of: PhantomData }
     }

@@ -61,7 +61,8 @@ impl<T: Entity> Sharding<T> {
     }
 
     /// The bits of the id decide, also of a plain [`Id`](crate::domain::Id). A UUID of another
-    /// version than 7 has no such bits; its row is on the default shard.
+    /// version than 7 has no such bits; its row is on the default shard. The ids must have been made
+    /// with a shard: in those of [`Id::new`](crate::domain::Id::new) the bits are random.
     pub fn embedded() -> Self {
         Self::of(Rule::Embedded)
     }
