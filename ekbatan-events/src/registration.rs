@@ -128,32 +128,22 @@ impl Registrar {
         let registry = self.registry.find(SubscriptionRegistry::GENERATION).await?;
         let next = registry.as_ref().map_or(0, |registry| registry.version()) + 1;
         let rows = self.subscriptions.find_where(Subscription::HANDLER.eq(handler)).await?;
-        let text = Wanted::Retired.text();
-        let earlier = rows.iter().find(|row| row.event_type == text).cloned();
         let withdraw = |row: &mut Subscription| {
             // If the handler comes back, it goes on from here.
             (row.state, row.since_date) = (SubscriptionState::Withdrawn, Some(now));
         };
         let present = rows.into_iter().filter(|row| row.state.is_subscribed());
-        let mut changed: Vec<_> = present.map(|row| row.apply(withdraw)).collect();
+        let changed: Vec<_> = present.map(|row| row.apply(withdraw)).collect();
         let is_retired = changed.is_empty();
-        let mut new = None;
-        match earlier {
-            _ if is_retired => {}
-            Some(earlier) => changed.push(earlier.apply(|row| {
-                (row.since, row.since_date) = (next, Some(now));
-            })),
-            None => {
-                new = Some(Subscription {
-                    id: Id::from_uuid(Uuid::now_v7()),
-                    handler: handler.to_owned(),
-                    event_type: text,
-                    since: next,
-                    since_date: Some(now),
-                    state: SubscriptionState::Withdrawn,
-                });
-            }
-        }
+        // An earlier retirement stays: a subscription that has not come back goes by it.
+        let new = (!is_retired).then(|| Subscription {
+            id: Id::from_uuid(Uuid::now_v7()),
+            handler: handler.to_owned(),
+            event_type: Wanted::Retired.text(),
+            since: next,
+            since_date: Some(now),
+            state: SubscriptionState::Withdrawn,
+        });
         let work = |transaction| async move {
             if !is_retired {
                 self.raise(&transaction, registry, SubscriptionRegistry::GENERATION).await?;

@@ -102,17 +102,14 @@ impl SubscriptionChanges {
         let text = Wanted::Retired.text();
         let is_of = |row: &Subscription, name: &str| row.handler == name && row.event_type == text;
         for retired in present.iter().filter(|row| is_of(row, earlier)) {
-            let mut own = present.iter().filter(|row| is_of(row, name));
-            match own.find(|row| row.since_date == retired.since_date) {
-                Some(own) if own.since >= retired.since => {}
-                Some(own) => {
-                    self.changed.push(own.clone().apply(|row| row.since = retired.since));
-                }
-                None => self.new.push(Subscription {
+            let is_copy =
+                |row: &Subscription| is_of(row, name) && row.since_date == retired.since_date;
+            if !present.iter().any(|row| is_copy(row)) {
+                self.new.push(Subscription {
                     id: Id::from_uuid(Uuid::now_v7()),
                     handler: name.to_owned(),
                     ..(**retired).clone()
-                }),
+                });
             }
         }
     }

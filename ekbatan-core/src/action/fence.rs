@@ -74,7 +74,7 @@ macro_rules! pointers {
     )*};
 }
 
-pointers!(&F, Box<F>);
+pointers!(&F, Box<F>, Arc<F>);
 
 /// The fencing of a call under a lease, in addition to the leases `before` it.
 pub(super) fn fenced_by<L>(shards: &Shards, before: Option<&Fencing>, lease: &L) -> Arc<Fencing>

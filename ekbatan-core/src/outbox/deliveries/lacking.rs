@@ -120,7 +120,24 @@ impl Lacking {
         Query { sql: sql.into(), args, columns: COLUMNS.into() }
     }
 
-    /// The same, locked; without those that somebody else has locked.
+    /// The ids of these that lack deliveries still, locked; without those that somebody else has locked.
+    pub(super) fn locked_texts(
+        &self,
+        database: &Database,
+        events: &TableInfo,
+        texts: Arg,
+    ) -> Query {
+        let syntax = database.driver.syntax();
+        let sql = format!(
+            "SELECT id FROM {} WHERE (fanned_out IS NULL OR fanned_out < $1) AND {} FOR UPDATE SKIP LOCKED",
+            syntax.table(&EVENTS),
+            syntax.any(2, ValueType::Text, &events.columns[0]),
+        );
+        let args = vec![int(self.until), texts];
+        Query { sql: sql.into(), args, columns: ID_AS_BYTES.into() }
+    }
+
+    /// The same as [`among`](Self::among), locked; without those that somebody else has locked.
     pub(super) fn locked(&self, database: &Database, events: &TableInfo, ids: Vec<Value>) -> Query {
         let mut query = self.among(database, events, ids);
         if !database.driver.capabilities().single_writer {

@@ -116,13 +116,13 @@ async fn sweep_within(
 ) -> Result<Page, DbError> {
     let database = transaction.database();
     let events = transaction.table(&EVENTS).await?;
-    let (ids, passed): (Vec<Value>, usize) = if are_texts(&events.columns[0]) {
+    let (ids, others, passed): (Vec<Value>, usize, usize) = if are_texts(&events.columns[0]) {
         pass_other_ids(transaction, subscriptions, lacking, &events, most).await?
     } else {
         let found = transaction.fetch(&lacking.ids(database, most)).await?;
-        (found.into_iter().flatten().collect(), 0)
+        (found.into_iter().flatten().collect(), 0, 0)
     };
-    let count = ids.len() + passed;
+    let count = ids.len() + others;
     if ids.is_empty() {
         return Ok(Page { lacking: count, swept: passed, elsewhere: Vec::new() });
     }
@@ -182,15 +182,16 @@ async fn elsewhere(
 
 /// The ids of events, where they are texts. Another program may have written some that are no UUIDs, or that
 /// are spelt otherwise than they are looked for. Those events get no deliveries: otherwise they would stop
-/// the sweep of all others. Returns how many they are, too.
+/// the sweep of all others. Returns how many they are, too, and how many of them were passed over now.
 async fn pass_other_ids(
     transaction: &Transaction,
     subscriptions: &Subscriptions,
     lacking: &Lacking,
     events: &TableInfo,
     most: usize,
-) -> Result<(Vec<Value>, usize), DbError> {
-    let found = transaction.fetch(&lacking.texts(transaction.database(), most)).await?;
+) -> Result<(Vec<Value>, usize, usize), DbError> {
+    let database = transaction.database();
+    let found = transaction.fetch(&lacking.texts(database, most)).await?;
     let (mut ids, mut others) = (Vec::new(), Vec::new());
     for id in found.into_iter().flatten() {
         let Value::Bytes(bytes) = id else { continue };
@@ -200,7 +201,21 @@ async fn pass_other_ids(
         }
     }
     if others.is_empty() {
-        return Ok((ids, 0));
+        return Ok((ids, 0, 0));
+    }
+    let listed = others.len();
+    let texts_of = |others: &[Vec<u8>]| {
+        let texts = others.iter().filter_map(|id| String::from_utf8(id.clone()).ok());
+        Arg::Many(ValueType::Text, texts.map(Value::Text).collect())
+    };
+    let has_one_writer = database.driver.capabilities().single_writer;
+    if !has_one_writer {
+        // Those that another sweep has locked are left to it: its process may stand still.
+        let locked = lacking.locked_texts(database, events, texts_of(&others));
+        let locked = transaction.fetch(&locked).await?.into_iter().flatten();
+        others = locked
+            .filter_map(|id| if let Value::Bytes(id) = id { Some(id) } else { None })
+            .collect();
     }
     for id in &others {
         let id = String::from_utf8_lossy(id);
@@ -208,15 +223,14 @@ async fn pass_other_ids(
     }
     let generation = subscriptions.generation();
     let passed = others.len();
-    let texts = others.iter().filter_map(|id| String::from_utf8(id.clone()).ok()).map(Value::Text);
-    let texts = Arg::Many(ValueType::Text, texts.collect());
+    let texts = texts_of(&others);
     set_generation_of(transaction, events, ValueType::Text, texts, generation).await?;
     // Only there a column of texts holds bytes.
-    if transaction.database().driver.capabilities().single_writer {
+    if has_one_writer {
         let bytes = Arg::Many(ValueType::Bytes, others.into_iter().map(Value::Bytes).collect());
         set_generation_of(transaction, events, ValueType::Bytes, bytes, generation).await?;
     }
-    Ok((ids, passed))
+    Ok((ids, listed, passed))
 }
 
 /// Reads events one by one, where a column may hold anything. Those that cannot be read get no
