@@ -83,7 +83,7 @@ fn answers_race_with_timeouts(pair: &Pair) {
 /// It is killed several times, once when all of its transfers are sent and otherwise at a random moment, and goes on.
 fn goes_on_after_kills(pair: &Pair) {
     let mut sent = 0;
-    for round in 0..soak::rounds(5, 50) {
+    for round in 0..soak::rounds(4, 50) {
         let mut program = pair.program().args(&["--transfers", "30"]).into_command();
         let running = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut running = running.unwrap();
