@@ -8,7 +8,9 @@ use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::{join_all, select};
-use support::until;
+use support::{Dialect, until};
+use tokio::runtime::Builder;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::actions::{Nothing, Take, route, stage};
@@ -21,6 +23,7 @@ on_every_layout! {
     a_repeated_partial_commit_returns_the_same_error_without_running,
     a_resolved_partial_commit_returns_its_stored_output,
     a_repeated_call_waits_for_a_commit_that_goes_on,
+    a_repeated_call_ends_although_the_runtime_of_the_first_one_has_ended,
     calls_with_one_key_in_several_processes_commit_once,
 }
 
@@ -173,6 +176,45 @@ async fn a_repeated_call_waits_for_a_commit_that_goes_on(t: &TestShards) {
         .await;
     }
     assert_eq!(t.eventlog_counts("events").await, [2, 2, 0]);
+}
+
+/// The first call waits for the default shard when its runtime ends. Its repetition sends nothing there, but
+/// settles what is left.
+async fn a_repeated_call_ends_although_the_runtime_of_the_first_one_has_ended(t: &TestShards) {
+    let accounts = t.three_accounts().await;
+    let config = t.config();
+    let connecting = move || {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let databases = runtime.block_on(Databases::connect(&config)).unwrap();
+        (runtime, databases)
+    };
+    // A runtime must be started and ended on a thread that may block.
+    let (runtime, databases) = spawn_blocking(connecting).await.unwrap();
+    let executor = executor_on(&databases).await;
+    let (key, both) = (key_at(&executor, SECOND), route(&accounts[..2]));
+    let held = t.on(FIRST).hold_writers().await;
+    let (calling, its_key, its_route) = (executor.clone(), key.clone(), both.clone());
+    runtime.spawn(async move {
+        let action = Take::default();
+        let call = calling.execute(&action, its_route).allow_cross_shard();
+        call.idempotency_key(its_key).await
+    });
+    until("the home of the key commits", async || {
+        t.eventlog_counts("cross_shard_parts").await == [0, 1, 0]
+    })
+    .await;
+    if t.on(FIRST).dialect != Dialect::Sqlite {
+        until("the default shard is next", async || t.on(FIRST).has_blocked_writer().await).await;
+    }
+    spawn_blocking(move || drop(runtime)).await.unwrap();
+    drop(held);
+    let again = Take::default();
+    let call = executor.execute(&again, both).allow_cross_shard().idempotency_key(key);
+    let answer = timeout(Duration::from_secs(60), call.into_future()).await.expect("it ends");
+    let kind = answer.as_ref().err().map(ExecuteError::kind);
+    // Whether the second part was sent is up to the moment at which the runtime ended.
+    assert!(matches!(kind, None | Some(ErrorKind::PartlyCommitted)), "{answer:?}");
+    assert_eq!(again.runs(), 0);
 }
 
 /// Waits until only the first shard has committed.

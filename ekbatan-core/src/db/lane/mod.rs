@@ -95,8 +95,14 @@ impl Lanes {
         self.0.queue.open_actions().open(action)
     }
 
+    /// Whether something in this process still works on the action. Lanes that died may have left it to
+    /// their successors, which are started then.
     pub(crate) fn is_open(&self, action: ActionId) -> bool {
-        self.0.queue.open_actions().is_open(action)
+        let is_open = self.0.queue.open_actions().is_open(action);
+        if is_open {
+            Lane::start_missing(&self.0, &Handle::current());
+        }
+        is_open
     }
 
     /// Removes an action's batch from the queue; `false` if there is none, or a lane has taken it.
@@ -106,7 +112,7 @@ impl Lanes {
 
     /// Waits until nothing in this process works on the action.
     pub(crate) async fn settled(&self, action: ActionId) {
-        while self.is_open(action) {
+        while self.0.queue.open_actions().is_open(action) {
             // Register before checking, so that an end in between is not missed.
             let ended = self.0.queue.lane_ended.notified();
             // Lanes that died may have left the action to their successors.
