@@ -6,12 +6,14 @@ use chrono::TimeDelta;
 use ekbatan::jobs::windows::WindowState;
 use ekbatan::prelude::*;
 use support::{Dialect, soak, until};
+use tokio::sync::Notify;
 
-use crate::entries::{Entries, Entry, EntryState};
+use crate::entries::{AddEntry, Adding, Entries, Entry, EntryState};
 use crate::scene::{Scene, add, nodes};
 
 on_every_database! {
     what_comes_around_the_cutoff_is_batched_or_refused_as_it_was_answered,
+    what_found_the_window_open_and_commits_after_its_end_is_refused,
 }
 
 mod on_servers {
@@ -52,6 +54,52 @@ async fn what_comes_around_the_cutoff_is_batched_or_refused_as_it_was_answered(d
         scene.assert_whole(window, in_time, late).await;
     }
     nodes.drain().await;
+}
+
+/// Adds an entry, and stands still if the window was open, until it is told to commit.
+#[derive(Default)]
+struct AddLater {
+    found_it_open: Notify,
+    commits: Notify,
+}
+
+impl Action for AddLater {
+    const NAME: &'static str = "entries.add_later";
+    type Params = Adding;
+    type Output = bool;
+    type Error = ReadError;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        adding: &Adding,
+    ) -> Result<bool, ReadError> {
+        let is_in_time = AddEntry.perform(ctx, adding).await?;
+        if is_in_time {
+            self.found_it_open.notify_one();
+            self.commits.notified().await;
+        }
+        Ok(is_in_time)
+    }
+}
+
+/// The barrier waits for transactions, and this one has not begun.
+async fn what_found_the_window_open_and_commits_after_its_end_is_refused(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let window = scene.open("anna", Duration::from_secs(3_600)).await;
+    let later = AddLater::default();
+    let adding = async { scene.executor.execute(&later, Adding { window, amount: 5 }).await };
+    let closing = async {
+        later.found_it_open.notified().await;
+        scene.cut_off(window).await;
+        let nodes = nodes(&scene.executor, Entries::default()).await;
+        scene.until_state(window, WindowState::Closed).await;
+        nodes.drain().await;
+        later.commits.notify_one();
+    };
+    let (is_in_time, ()) = tokio::join!(adding, closing);
+    assert!(!is_in_time.unwrap(), "the action ran again, and found it closed");
+    scene.assert_whole(window, 0, 1).await;
 }
 
 /// A select at the cutoff would not see it.
