@@ -8,7 +8,7 @@ use ekbatan::prelude::*;
 use support::{Dialect, soak, until};
 use tokio::sync::Notify;
 
-use crate::entries::{AddEntry, Adding, Entries, Entry, EntryState};
+use crate::entries::{AddEntry, Adding, Entries, EntryState, entry_of};
 use crate::scene::{Scene, add, nodes};
 
 on_every_database! {
@@ -109,7 +109,7 @@ async fn what_is_being_committed_at_the_cutoff_is_batched(dialect: Dialect) {
     scene.add(window, 2).await;
     let mut other = scene.scratch.connect().await;
     other.execute("BEGIN").await;
-    let id = Id::<Entry>::new();
+    let id = entry_of(window);
     let insert = format!("INSERT INTO entries VALUES ('{id}', '{window}', 5, NULL, 'PENDING', 1)");
     other.execute(&insert).await;
     scene.cut_off(window).await;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ekbatan::clock::SystemClock;
 use ekbatan::db::Dialect as Sql;
-use ekbatan::domain::New;
+use ekbatan::domain::{IdGenerator, New, ShardIdentifier};
 use ekbatan::jobs::windows::{
     ChunkOutcome, NewWindow, OfWindow, Window, WindowChunk, WindowSeries,
 };
@@ -23,12 +24,12 @@ pub const CHUNK: usize = 10;
 #[derive(Debug, Clone, PartialEq, Entity)]
 #[entity(table = "entries", name = "Entry")]
 pub struct Entry {
-    pub id: Id<Entry>,
+    pub id: ShardedId<Entry>,
     #[column(name = "window_id")]
     pub window: ShardedId<Window>,
     pub amount: i64,
     #[column(name = "batch_id")]
-    pub batch: Option<Id<Batch>>,
+    pub batch: Option<ShardedId<Batch>>,
     pub state: EntryState,
 }
 
@@ -43,7 +44,7 @@ pub enum EntryState {
 #[derive(Debug, Clone, PartialEq, Model)]
 #[model(table = "batches", event = BatchEvent, name = "Batch")]
 pub struct Batch {
-    pub id: Id<Batch>,
+    pub id: ShardedId<Batch>,
     #[column(name = "window_id")]
     pub window: ShardedId<Window>,
     pub number: i64,
@@ -61,6 +62,16 @@ pub enum BatchState {
 pub enum BatchEvent {
     #[event(name = "EntriesBatched")]
     Batched { number: i64, entries: i64 },
+}
+
+/// The shard of a window, which has its entries and batches, too.
+pub fn shard_of(window: ShardedId<Window>) -> ShardIdentifier {
+    window.shard().unwrap()
+}
+
+/// The id of an entry that is added without an action.
+pub fn entry_of(window: ShardedId<Window>) -> ShardedId<Entry> {
+    IdGenerator::new(Arc::new(SystemClock)).generate_on(shard_of(window))
 }
 
 /// Adds an entry, in time or too late. Answers which of both.
@@ -87,7 +98,7 @@ impl Action for AddEntry {
         let is_in_time = Window::admits(&window, ctx.plan());
         let state = if is_in_time { EntryState::Pending } else { EntryState::Refused };
         let entry = Entry {
-            id: ctx.new_id(),
+            id: ctx.new_sharded_id(shard_of(window.id)),
             window: window.id,
             amount: adding.amount,
             batch: None,
@@ -116,12 +127,14 @@ pub struct BatchEntries {
     pub before: Arc<Hook>,
     /// Whether a full chunk is followed by another one, even if that has no rows.
     pub never_knows_the_last: bool,
+    /// If there are several shards: entries are read on that of the window alone.
+    pub databases: Option<Databases>,
 }
 
 impl Default for BatchEntries {
     fn default() -> Self {
         let before = Arc::new(|_: &Window, _| async { Ok(None) }.boxed());
-        Self { before, never_knows_the_last: false }
+        Self { before, never_knows_the_last: false, databases: None }
     }
 }
 
@@ -143,7 +156,11 @@ impl Action for BatchEntries {
         }
         let pending = Entry::WINDOW.eq(chunk.window) & Entry::STATE.eq(EntryState::Pending);
         let page = PageRequest::first(CHUNK + 1).filter(pending);
-        let mut entries = ctx.repository::<Entry>().page(page).await?.rows;
+        let mut repository = ctx.repository::<Entry>();
+        if let Some(databases) = &self.databases {
+            repository = repository.on_shard(&databases.shard(shard_of(window.id)).unwrap());
+        }
+        let mut entries = repository.page(page).await?.rows;
         let is_last =
             if self.never_knows_the_last { entries.len() < CHUNK } else { entries.len() <= CHUNK };
         entries.truncate(CHUNK);
@@ -154,7 +171,7 @@ impl Action for BatchEntries {
         let amount = entries.iter().map(|entry| entry.amount).sum();
         let (number, count) = (chunk.number, rows as i64);
         let batch = Batch {
-            id: ctx.new_id(),
+            id: ctx.new_sharded_id(shard_of(window.id)),
             window: window.id,
             number,
             entries: count,

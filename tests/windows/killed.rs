@@ -89,10 +89,9 @@ fn standing_still(at: Step) -> Entries {
         }
         .boxed()
     };
-    Entries {
-        batch: BatchEntries { before: Arc::new(before), never_knows_the_last: true },
-        ..Entries::default()
-    }
+    let before = Arc::new(before);
+    let batch = BatchEntries { before, never_knows_the_last: true, ..BatchEntries::default() };
+    Entries { batch, ..Entries::default() }
 }
 
 /// The process that is killed.

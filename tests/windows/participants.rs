@@ -31,7 +31,6 @@ async fn one_that_always_fails_holds_up_no_other(dialect: Dialect) {
     }
     let is_mended = Arc::new(AtomicBool::new(false));
     let batch = BatchEntries {
-        never_knows_the_last: false,
         before: {
             let is_mended = is_mended.clone();
             Arc::new(move |window, number| {
@@ -41,6 +40,7 @@ async fn one_that_always_fails_holds_up_no_other(dialect: Dialect) {
                     .boxed()
             })
         },
+        ..BatchEntries::default()
     };
     let nodes = nodes(&scene.executor, Entries { batch, ..Entries::default() }).await;
     for window in &others {
@@ -70,7 +70,6 @@ async fn one_that_hangs_holds_up_no_other(dialect: Dialect) {
     scene.add(hanging, 1).await;
     let hangs = Arc::new(Notify::new());
     let batch = BatchEntries {
-        never_knows_the_last: false,
         before: {
             let hangs = hangs.clone();
             Arc::new(move |window, _| {
@@ -85,6 +84,7 @@ async fn one_that_hangs_holds_up_no_other(dialect: Dialect) {
                 .boxed()
             })
         },
+        ..BatchEntries::default()
     };
     let nodes = nodes(&scene.executor, Entries { batch, ..Entries::default() }).await;
     hangs.notified().await;
@@ -104,7 +104,7 @@ async fn a_batch_that_never_ends_is_an_error_and_goes_on_once_it_is_mended(diale
     scene.add(window, 3).await;
     let batch = BatchEntries {
         before: Arc::new(|_, _| async { Ok(Some(ChunkOutcome::more(0))) }.boxed()),
-        never_knows_the_last: false,
+        ..BatchEntries::default()
     };
     let nodes = nodes(&scene.executor, Entries { batch, ..Entries::default() }).await;
     let operations = scene.operations();

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use ekbatan::clock::Clock;
+use ekbatan::config::{DataSourceConfig, EkbatanConfig, ShardMemberConfig};
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::events::{DeliveryOperations, Node};
 use ekbatan::jobs::windows::{NewWindow, Window, WindowState, Windows};
 use ekbatan::jobs::{JobNode, JobOptions, Overlap, Schedule};
@@ -44,8 +46,20 @@ impl Nodes {
 
 impl Scene {
     pub async fn start(dialect: Dialect) -> Self {
+        Self::with_shards(dialect, []).await
+    }
+
+    /// With more shards than the default one, whose database is `scratch`.
+    pub async fn with_shards<const N: usize>(
+        dialect: Dialect,
+        others: [(ShardIdentifier, DataSourceConfig); N],
+    ) -> Self {
         let scratch = ScratchDatabase::create(dialect).await;
-        let databases = Databases::connect(&scratch.config().into()).await.unwrap();
+        let config = EkbatanConfig::from(scratch.config());
+        let config = others.into_iter().fold(config, |config, (shard, other)| {
+            config.shard(shard, ShardMemberConfig::new(shard.member(), other))
+        });
+        let databases = Databases::connect(&config).await.unwrap();
         databases.migrate(&migrations()).await.unwrap();
         let executor = executor(&databases).await;
         Self { databases, executor, scratch }
@@ -64,8 +78,17 @@ impl Scene {
 
     /// Opens a window that closes after this time.
     pub async fn open(&self, participant: &str, after: Duration) -> ShardedId<Window> {
+        self.open_on(ShardIdentifier::DEFAULT, participant, after).await
+    }
+
+    pub async fn open_on(
+        &self,
+        shard: ShardIdentifier,
+        participant: &str,
+        after: Duration,
+    ) -> ShardedId<Window> {
         let cutoff = self.now().await + TimeDelta::from_std(after).unwrap();
-        let window = NewWindow::new(participant, "17h00", cutoff);
+        let window = NewWindow::new(participant, "17h00", cutoff).on(shard);
         Windows::new(Entries::default()).open(&self.executor, window).await.unwrap().id
     }
 
@@ -134,7 +157,7 @@ impl Scene {
         let rows: i64 = batches.iter().map(|batch| batch.entries).sum();
         assert_eq!((row.chunks, row.batched), (batches.len() as i64, rows));
         assert_eq!(rows, in_time as i64);
-        let mut of_batch: HashMap<Id<Batch>, (i64, i64)> = HashMap::new();
+        let mut of_batch: HashMap<ShardedId<Batch>, (i64, i64)> = HashMap::new();
         for entry in self.databases.repository::<Entry>().find_all().await.unwrap() {
             if let Some(batch) = entry.batch {
                 let sum = of_batch.entry(batch).or_default();

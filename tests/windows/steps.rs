@@ -8,7 +8,7 @@ use ekbatan::jobs::windows::WindowState;
 use ekbatan::prelude::*;
 use support::{Dialect, until};
 
-use crate::entries::{CHUNK, Entries, Entry, EntryState, RefuseEntries};
+use crate::entries::{CHUNK, Entries, Entry, EntryState, RefuseEntries, entry_of};
 use crate::scene::{NAME, Scene, handlers, jobs, nodes};
 
 on_every_database! {
@@ -99,7 +99,8 @@ async fn what_is_found_late_is_refused(dialect: Dialect) {
     operations.pause(RefuseEntries::NAME, "alice", "a test").await.unwrap();
     let nodes = nodes(&scene.executor, series).await;
     scene.until_state(window, WindowState::Closed).await;
-    let entry = Entry { id: Id::new(), window, amount: 1, batch: None, state: EntryState::Pending };
+    let (id, state) = (entry_of(window), EntryState::Pending);
+    let entry = Entry { id, window, amount: 1, batch: None, state };
     scene.databases.repository().add(New::new(entry, ())).await.unwrap();
     operations.resume(RefuseEntries::NAME, "alice", "the row is there").await.unwrap();
     until("it is refused", async || scene.entries(window, EntryState::Refused).await == 1).await;

@@ -22,7 +22,6 @@ pub(super) enum ChunkError<E: std::error::Error> {
     Batch(E),
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// A call that fails leaves no output under its key, so the chunk runs again once this is mended.
     #[error(
         "it has no rows, and is said not to be the last one; answer `ChunkOutcome::last` when no row is left"
     )]

@@ -70,6 +70,9 @@ pub trait WindowSeries: Send + Sync + 'static {
     /// The action that batches. It takes rows that are in no batch, as many as are to be in one, and
     /// stages the batch with its event. What it stages is committed together with the count of chunks
     /// of the window, once for each chunk, however often it runs.
+    ///
+    /// If there are several shards, let it read rows [on that](ekbatan_core::repository::Repository::on_shard)
+    /// of the window. A condition asks all shards otherwise, and fails while one of them is down.
     fn batch(&self) -> &Self::Batch;
 
     /// The action that refuses what is found late. It has nothing to do as long as every row is added
