@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ekbatan::domain::ShardIdentifier;
-use ekbatan::jobs::windows::{WindowState, Windows};
-use ekbatan::jobs::{Job, JobNode, RunContext, Schedule};
+use ekbatan::jobs::windows::{NewWindow, Window, WindowState, Windows};
+use ekbatan::jobs::{Job, JobNode, JobOperations, RunContext, Schedule};
 use support::{Dialect, ScratchDatabase, until};
 
-use crate::entries::{BatchEntries, CHUNK, Entries};
-use crate::scene::{Scene, nodes};
+use crate::entries::{BatchEntries, CHUNK, Entries, SERIES};
+use crate::scene::{NAME, Scene, never, nodes};
 
 on_every_database! { a_shard_that_fails_holds_up_no_other_job }
 
@@ -20,6 +20,7 @@ mod policy {
     on_every_database! {
         on_sqlite_only:
         windows_of_the_other_shards_are_closed_while_one_fails,
+        windows_of_the_other_shards_are_opened_while_one_hangs,
     }
 }
 
@@ -90,4 +91,28 @@ async fn windows_of_the_other_shards_are_closed_while_one_fails(dialect: Dialect
     }
     nodes.jobs.drain(Duration::ZERO).await;
     nodes.node.drain(Duration::ZERO).await;
+}
+
+/// More windows of the shard that hangs than are opened at a time, and they come first.
+async fn windows_of_the_other_shards_are_opened_while_one_hangs(dialect: Dialect) {
+    let hanging = ScratchDatabase::create(Dialect::Sqlite).await;
+    let config = hanging.config().connection_timeout(Duration::from_secs(600));
+    let scene = Scene::with_shards(dialect, [(SECOND, config)]).await;
+    let mut other = hanging.connect().await;
+    // Commits wait for the lock of the file.
+    other.execute("BEGIN IMMEDIATE").await;
+    let cutoff = scene.now().await + chrono::TimeDelta::hours(1);
+    let window = |n, shard| NewWindow::new(format!("bank {n}"), "17h00", cutoff).on(shard);
+    let mut upcoming: Vec<_> = (0..20).map(|n| window(n, SECOND)).collect();
+    upcoming.push(window(20, ShardIdentifier::DEFAULT));
+    let windows = Windows::new(Entries { upcoming, ..Entries::default() });
+    let node = JobNode::builder(&scene.executor).poll(Duration::from_millis(20));
+    let jobs = windows.add_job(node, never()).start().await.unwrap();
+    JobOperations::new(&scene.databases).run_now(NAME, "alice", "a test").await.unwrap();
+    let opened = scene.databases.repository::<Window>();
+    let last = Window::id_of(SERIES, "bank 20", "17h00");
+    until("the last one is open", async || opened.exists(last).await.unwrap()).await;
+    other.execute("ROLLBACK").await;
+    until("all are open", async || opened.count().await.unwrap() == 21).await;
+    jobs.drain(Duration::MAX).await;
 }

@@ -4,15 +4,21 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use ekbatan::jobs::windows::{WindowState, Windows};
-use ekbatan::jobs::{JobNode, JobOperations, Schedule};
-use support::Dialect;
+use ekbatan::jobs::{JobNode, JobOperations, RunState};
+use support::{Dialect, until};
 
 use crate::entries::Entries;
-use crate::scene::{NAME, Scene, add, nodes};
+use crate::scene::{NAME, Scene, add, never, nodes};
 
 on_every_database! {
     nodes_whose_clocks_are_wrong_close_every_window_once_and_none_early,
     a_run_waits_for_windows_whose_clock_is_behind_its_own,
+}
+
+mod policy {
+    use super::*;
+
+    on_every_database! { on_sqlite_only: a_run_that_waits_ends_once_a_later_one_has_begun }
 }
 
 async fn nodes_whose_clocks_are_wrong_close_every_window_once_and_none_early(dialect: Dialect) {
@@ -51,13 +57,8 @@ async fn nodes_whose_clocks_are_wrong_close_every_window_once_and_none_early(dia
 /// A run whose slot has not come yet stands for a shard whose clock is behind that of the default shard.
 async fn a_run_waits_for_windows_whose_clock_is_behind_its_own(dialect: Dialect) {
     let scene = Scene::start(dialect).await;
-    let start = async || {
-        let windows = Windows::new(Entries::default());
-        let never = Schedule::cron("0 0 29 2 *", "UTC").unwrap();
-        windows.add_job(JobNode::builder(&scene.executor), never).start().await.unwrap()
-    };
     // From now on the job is known.
-    start().await.drain(Duration::MAX).await;
+    start(&scene).await.drain(Duration::MAX).await;
     let window = scene.open("anna", Duration::from_secs(3)).await;
     JobOperations::new(&scene.databases).run_now(NAME, "alice", "a test").await.unwrap();
     let (runs, windows) = (scene.scratch.eventlog("job_runs"), scene.scratch.eventlog("windows"));
@@ -65,7 +66,35 @@ async fn a_run_waits_for_windows_whose_clock_is_behind_its_own(dialect: Dialect)
         .scratch
         .execute(&format!("UPDATE {runs} SET slot = (SELECT cutoff FROM {windows})"))
         .await;
-    let jobs = start().await;
+    let jobs = start(&scene).await;
     scene.until_state(window, WindowState::Closing).await;
     jobs.drain(Duration::MAX).await;
+}
+
+/// Otherwise such runs would take all places of a node.
+async fn a_run_that_waits_ends_once_a_later_one_has_begun(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    start(&scene).await.drain(Duration::MAX).await;
+    let operations = JobOperations::new(&scene.databases);
+    let (runs, windows) = (scene.scratch.eventlog("job_runs"), scene.scratch.eventlog("windows"));
+    let mut asked = Vec::new();
+    for (participant, hours) in [("anna", 1), ("bartek", 2)] {
+        scene.open(participant, Duration::from_secs(hours * 3_600)).await;
+        let run = operations.run_now(NAME, "alice", "a test").await.unwrap();
+        let slot = format!("SELECT cutoff FROM {windows} WHERE participant = '{participant}'");
+        let later = format!("UPDATE {runs} SET slot = ({slot}) WHERE id = '{run}'");
+        scene.scratch.execute(&later).await;
+        asked.push(run);
+    }
+    let jobs = start(&scene).await;
+    let state = async |run| operations.run(run).await.unwrap().unwrap().state;
+    until("the first one has ended", async || state(asked[0]).await == RunState::Done).await;
+    assert_eq!(state(asked[1]).await, RunState::Running);
+    jobs.drain(Duration::ZERO).await;
+}
+
+async fn start(scene: &Scene) -> JobNode {
+    let windows = Windows::new(Entries::default());
+    let node = JobNode::builder(&scene.executor).poll(Duration::from_millis(20));
+    windows.add_job(node, never()).start().await.unwrap()
 }

@@ -1,6 +1,7 @@
 //! Entries that come into windows, and the batches of them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ekbatan::clock::SystemClock;
@@ -214,6 +215,8 @@ pub struct Entries {
     pub late_check: Option<Duration>,
     /// The windows that are to be open.
     pub upcoming: Vec<NewWindow>,
+    /// How often nobody can say which windows these are.
+    pub unknown: Arc<AtomicUsize>,
 }
 
 impl WindowSeries for Entries {
@@ -234,6 +237,10 @@ impl WindowSeries for Entries {
         _: &Databases,
         _: DateTime<Utc>,
     ) -> Result<Vec<NewWindow>, Box<dyn std::error::Error + Send + Sync>> {
+        let fails = |left: usize| left.checked_sub(1);
+        if self.unknown.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+            return Err("the calendar does not answer".into());
+        }
         Ok(self.upcoming.clone())
     }
 

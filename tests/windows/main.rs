@@ -23,5 +23,6 @@ mod cutoff;
 mod frozen;
 mod killed;
 mod opening;
+mod options;
 mod participants;
 mod steps;

@@ -1,19 +1,28 @@
 //! Which windows are opened, and by whom.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use chrono::TimeDelta;
 use ekbatan::jobs::windows::{NewWindow, Window, WindowError, WindowState, Windows};
+use ekbatan::jobs::{JobNode, JobOperations};
 use ekbatan::prelude::*;
 use support::{Dialect, until};
 
 use crate::entries::{Entries, SERIES};
-use crate::scene::{Scene, jobs};
+use crate::scene::{NAME, Scene, jobs, never};
 
 on_every_database! {
     the_job_opens_what_is_upcoming_once,
     a_window_that_is_there_keeps_its_cutoff,
     a_window_needs_names_that_can_be_stored,
+}
+
+mod policy {
+    use super::*;
+
+    on_every_database! { on_sqlite_only: a_run_that_cannot_open_what_is_upcoming_tries_again }
 }
 
 async fn the_job_opens_what_is_upcoming_once(dialect: Dialect) {
@@ -42,6 +51,23 @@ async fn the_job_opens_what_is_upcoming_once(dialect: Dialect) {
         assert_eq!((window.state, window.version()), (WindowState::Open, 1));
         assert_eq!(scene.events(id).await, ["WindowOpened"]);
     }
+}
+
+/// The next slot may be a day later.
+async fn a_run_that_cannot_open_what_is_upcoming_tries_again(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let cutoff = scene.now().await + TimeDelta::hours(1);
+    let upcoming = vec![NewWindow::new("anna", "17h00", cutoff)];
+    let unknown = Arc::new(AtomicUsize::new(1));
+    let windows = Windows::new(Entries { upcoming, unknown, ..Entries::default() });
+    let node = JobNode::builder(&scene.executor).poll(Duration::from_millis(20));
+    let jobs = windows.add_job(node, never()).start().await.unwrap();
+    let operations = JobOperations::new(&scene.databases);
+    operations.run_now(NAME, "alice", "a test").await.unwrap();
+    let opened = Window::id_of(SERIES, "anna", "17h00");
+    let windows = scene.databases.repository::<Window>();
+    until("it is open", async || windows.exists(opened).await.unwrap()).await;
+    jobs.drain(Duration::MAX).await;
 }
 
 async fn a_window_that_is_there_keeps_its_cutoff(dialect: Dialect) {

@@ -219,5 +219,10 @@ pub async fn jobs(executor: &ActionExecutor, series: Entries) -> JobNode {
     windows.add_job(node, schedule).start().await.unwrap()
 }
 
+/// A schedule that is never due: what runs is what a test asks for.
+pub fn never() -> Schedule {
+    Schedule::cron("0 0 29 2 *", "UTC").unwrap()
+}
+
 /// The name under which the job and the handler are stored.
 pub const NAME: &str = SERIES;

@@ -2,11 +2,13 @@
 //!
 //! Invariant: the clock of the database of each shard decides what is due there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::action::{ErrorKind, ExecuteError};
+use ekbatan_core::domain::ShardIdentifier;
 use ekbatan_core::repository::PageRequest;
 use ekbatan_core::shard::Shard;
 use futures_util::{StreamExt, stream};
@@ -17,16 +19,20 @@ use super::open_window::OpenWindow;
 use super::series::WindowSeries;
 use super::window::{NewWindow, Window, WindowState};
 use crate::job::{Job, RunContext};
+use crate::job_set::BoxError;
 
-/// How many windows are opened or begin to close at a time.
+/// How many windows of a shard are opened or begin to close at a time, and on how many shards.
 const AT_A_TIME: usize = 16;
 
 /// How many windows are looked at together.
 const PAGE: usize = 1_000;
 
-/// The pauses before windows are tried again that could not begin to close.
+/// The pauses before windows are tried again that could not be opened or begin to close.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The longest time of one try. A run has no deadline, and what hangs must not keep its place for good.
+const LONGEST_TRY: Duration = Duration::from_secs(60 * 60);
 
 /// The longest time between two looks at windows whose cutoff is about to come by their own clock.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
@@ -36,12 +42,39 @@ pub(super) struct CloseWindows<S>(pub(super) Arc<S>);
 
 impl<S: WindowSeries> Job for CloseWindows<S> {
     const NAME: &'static str = S::NAME;
-    type Error = SeriesError;
+    type Error = BoxError;
 
-    async fn run(&self, ctx: &mut RunContext<'_>) -> Result<(), SeriesError> {
+    async fn run(&self, ctx: &mut RunContext<'_>) -> Result<(), BoxError> {
+        let ctx = &*ctx;
         // Neither keeps the other from being done.
-        let (closed, opened) = tokio::join!(close_due::<S>(ctx), self.open_upcoming(ctx));
+        let (closed, opened) = tokio::join!(
+            until_done::<S, _>(ctx, || close_due::<S>(ctx)),
+            until_done::<S, _>(ctx, || self.open_upcoming(ctx)),
+        );
         closed.and(opened)
+    }
+}
+
+/// Tries again what fails, until it is done, the run is cancelled, or a later run has begun: that one does
+/// the same, and the two need not take two places of a node.
+async fn until_done<S, T>(ctx: &RunContext<'_>, attempt: impl Fn() -> T) -> Result<(), BoxError>
+where
+    S: WindowSeries,
+    T: Future<Output = Result<(), SeriesError>>,
+{
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error: BoxError = match tokio::time::timeout(LONGEST_TRY, attempt()).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error.into(),
+            Err(_) => format!("did not end within {LONGEST_TRY:?}").into(),
+        };
+        if ctx.is_lost() || ctx.is_overtaken().await.unwrap_or(false) {
+            return Err(error);
+        }
+        tracing::warn!(series = S::NAME, %error, "trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -50,24 +83,22 @@ impl<S: WindowSeries> CloseWindows<S> {
         let databases = ctx.executor().databases();
         let now = databases.default_shard().database_time().await?;
         let upcoming = self.0.upcoming(databases, now).await.map_err(SeriesError::Upcoming)?;
-        let windows = databases.repository::<Window>();
-        let opening = upcoming.into_iter().map(|new| {
-            let windows = &windows;
-            async move {
-                let id = Window::open(S::NAME, &new).0.id;
-                if windows.exists(id).await? { Ok(()) } else { open::<S>(ctx, new).await }
-            }
-        });
-        let mut opened = stream::iter(opening).buffer_unordered(AT_A_TIME);
-        let mut failed = Ok(());
-        while let Some(window) = opened.next().await {
-            failed = failed.and(window);
+        let mut by_shard = BTreeMap::<ShardIdentifier, Vec<NewWindow>>::new();
+        for new in upcoming {
+            by_shard.entry(new.shard).or_default().push(new);
         }
-        failed
+        // Each shard by itself: one that does not answer must not take the places of the others.
+        let shards = by_shard.into_values();
+        all(shards.map(|news| all(news.into_iter().map(move |new| open::<S>(ctx, new))))).await
     }
 }
 
+/// Opens a window, unless it is there.
 async fn open<S: WindowSeries>(ctx: &RunContext<'_>, new: NewWindow) -> Result<(), SeriesError> {
+    let windows = ctx.executor().databases().repository::<Window>();
+    if windows.exists(Window::open(S::NAME, &new).0.id).await? {
+        return Ok(());
+    }
     let NewWindow { key, participant, .. } = new.clone();
     match ctx.execute(&OpenWindow { series: S::NAME }, new).await {
         Ok(_) => Ok(()),
@@ -77,26 +108,23 @@ async fn open<S: WindowSeries>(ctx: &RunContext<'_>, new: NewWindow) -> Result<(
     }
 }
 
-/// Begins to close everything that is due. Tries what fails again until the run is cancelled, or until a
-/// later one has begun: that one closes the same windows, and the two need not take two places of a node.
+/// Begins to close everything that is due.
 async fn close_due<S: WindowSeries>(ctx: &RunContext<'_>) -> Result<(), SeriesError> {
     let shards: Vec<Shard> = ctx.executor().databases().shards().collect();
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let closing = shards.clone().into_iter().map(|shard| close_due_on::<S>(ctx, shard));
-        let mut closed = stream::iter(closing).buffer_unordered(AT_A_TIME);
-        let mut failed = Ok(());
-        while let Some(shard) = closed.next().await {
-            failed = failed.and(shard);
-        }
-        let Err(error) = failed else { return Ok(()) };
-        if ctx.is_lost() || ctx.is_overtaken().await.unwrap_or(false) {
-            return Err(error);
-        }
-        tracing::warn!(series = S::NAME, %error, "trying again");
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+    all(shards.into_iter().map(|shard| close_due_on::<S>(ctx, shard))).await
+}
+
+/// Takes all steps, some at a time. Answers the first failure.
+async fn all<T>(steps: impl Iterator<Item = T>) -> Result<(), SeriesError>
+where
+    T: Future<Output = Result<(), SeriesError>>,
+{
+    let mut steps = stream::iter(steps).buffer_unordered(AT_A_TIME);
+    let mut failed = Ok(());
+    while let Some(taken) = steps.next().await {
+        failed = failed.and(taken);
     }
+    failed
 }
 
 async fn close_due_on<S: WindowSeries>(
@@ -133,6 +161,10 @@ async fn close_due_on<S: WindowSeries>(
             // The clock of this database may be behind the one by which the run was begun.
             let slot = windows.page(open_until::<S>(ctx.slot())).await?.rows;
             let Some(next) = slot.iter().map(|window| window.cutoff).min() else { return Ok(()) };
+            if ctx.is_overtaken().await.unwrap_or(false) {
+                // The later run waits for them, too.
+                return Ok(());
+            }
             let left = (next - now).to_std().unwrap_or_default();
             tokio::time::sleep(left.min(LONGEST_LOOK)).await;
         }

@@ -17,6 +17,7 @@ use super::window::{NewWindow, Window};
 use crate::node::JobNodeBuilder;
 use crate::options::{JobOptions, Overlap};
 use crate::schedule::Schedule;
+use crate::span;
 
 /// The longest time of one run that batches a window. The next run goes on where it was.
 const LONGEST_RUN: Duration = Duration::from_secs(10 * 60);
@@ -59,9 +60,11 @@ impl<S> Clone for Windows<S> {
 impl<S: WindowSeries> Windows<S> {
     /// The windows of a series.
     pub fn new(series: S) -> Self {
+        // A run goes on until the next one begins. At the last slot of a week that is days later.
+        let job = JobOptions::default().deadline(span::LONGEST).attempts(u32::MAX);
         Self {
             series: Arc::new(series),
-            job: JobOptions::default().overlap(Overlap::Allow),
+            job: job.overlap(Overlap::Allow),
             handler: HandlerOptions::default().timeout(LONGEST_RUN),
             longest_barrier: LONGEST_BARRIER,
         }
