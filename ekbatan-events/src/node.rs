@@ -54,7 +54,7 @@ pub struct Node {
 pub struct NodeBuilder {
     executor: ActionExecutor,
     handlers: Vec<Handler>,
-    unknown: Option<StartError>,
+    refused: Option<StartError>,
     settings: Settings,
 }
 
@@ -86,13 +86,25 @@ impl NodeBuilder {
         let is_unknown = |event: &&String| names.iter().all(|known| known.name != **event);
         if let Some(event) = options.only.iter().find(is_unknown) {
             let known: Vec<String> = names.iter().map(|name| format!("`{}`", name.name)).collect();
-            self.unknown.get_or_insert(StartError::UnknownEvent {
+            self.refused.get_or_insert(StartError::UnknownEvent {
                 handler: H::NAME,
                 event: event.clone(),
                 known: known.join(", "),
             });
         }
         self.handlers.push(Handler::new(handler, options));
+        self
+    }
+
+    /// Lets the start fail because of an option of a handler, which another crate has checked.
+    #[doc(hidden)]
+    pub fn refuse_option(
+        mut self,
+        handler: &'static str,
+        option: &'static str,
+        why: String,
+    ) -> Self {
+        self.refused.get_or_insert(StartError::Option { handler, option, why });
         self
     }
 
@@ -198,9 +210,9 @@ impl NodeBuilder {
 
     /// Registers the handlers on every shard, and starts.
     pub async fn start(self) -> Result<Node, StartError> {
-        let Self { executor, handlers, unknown, settings } = self;
+        let Self { executor, handlers, refused, settings } = self;
         settings.check()?;
-        if let Some(error) = unknown {
+        if let Some(error) = refused {
             return Err(error);
         }
         let handlers = HandlerSet::new(handlers)?;
@@ -298,7 +310,7 @@ impl Node {
         NodeBuilder {
             executor: executor.clone(),
             handlers: Vec::new(),
-            unknown: None,
+            refused: None,
             settings: Settings::new(executor.databases().events_config()),
         }
     }

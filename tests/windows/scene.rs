@@ -10,7 +10,7 @@ use ekbatan::config::{DataSourceConfig, EkbatanConfig, ShardMemberConfig};
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::events::{DeliveryOperations, Node};
 use ekbatan::jobs::windows::{NewWindow, Window, WindowState, Windows};
-use ekbatan::jobs::{JobNode, JobOptions, Overlap, Schedule};
+use ekbatan::jobs::{JobNode, Schedule};
 use ekbatan::prelude::*;
 use support::{Dialect, ScratchDatabase, until};
 
@@ -204,19 +204,17 @@ pub async fn nodes(executor: &ActionExecutor, series: Entries) -> Nodes {
 const LEASE: Duration = Duration::from_secs(1);
 
 pub async fn handlers(executor: &ActionExecutor, series: Entries) -> Node {
-    let options = ekbatan::events::HandlerOptions::default();
-    let options = options.retry(Duration::from_millis(20), Duration::from_millis(200));
-    let windows = Windows::new(series).handler_options(options);
+    let windows = Windows::new(series).handler_options(|options| {
+        options.retry(Duration::from_millis(20), Duration::from_millis(200))
+    });
     let node = Node::builder(executor).poll(Duration::from_millis(2), Duration::from_millis(50));
     windows.add_handlers(node.lease(LEASE)).start().await.unwrap()
 }
 
 pub async fn jobs(executor: &ActionExecutor, series: Entries) -> JobNode {
-    let options = JobOptions::default().overlap(Overlap::Allow);
-    let windows = Windows::new(series).job_options(options);
     let node = JobNode::builder(executor).poll(Duration::from_millis(20)).lease(LEASE);
     let schedule = Schedule::every(Duration::from_millis(50)).unwrap();
-    windows.add_job(node, schedule).start().await.unwrap()
+    Windows::new(series).add_job(node, schedule).start().await.unwrap()
 }
 
 /// A schedule that is never due: what runs is what a test asks for.

@@ -70,19 +70,28 @@ impl<S: WindowSeries> Windows<S> {
         }
     }
 
-    /// Sets how the job runs. Unless set, runs [overlap](Overlap::Allow): one that cannot close a window
-    /// yet tries again until a later one has begun, and must not hold up the next slot.
+    /// Changes how the job runs, from its defaults: `.job_options(|options| options.keep(1_000))`.
+    ///
+    /// A run that cannot open or close a window tries again until a later one has begun. So by default runs
+    /// [overlap](Overlap::Allow), have no deadline, and begin again however often their node is lost. With
+    /// another overlap the next slot waits for such a run, or is skipped: set a deadline then.
     #[must_use]
-    pub fn job_options(mut self, options: JobOptions) -> Self {
-        self.job = options;
+    pub fn job_options(mut self, change: impl FnOnce(JobOptions) -> JobOptions) -> Self {
+        self.job = change(self.job);
         self
     }
 
-    /// Sets how the handler runs. Unless set, it has ten minutes for a window, and the other defaults of
-    /// handlers. A run that is given up goes on at its chunk; only the barrier begins anew.
+    /// Changes how the handler runs, from its defaults: `.handler_options(|options| options.concurrency(4))`.
+    ///
+    /// By default a run has ten minutes for a window; the other defaults are those of all handlers. A run
+    /// that is given up goes on at its chunk; only the barrier begins anew. So a node does not start
+    /// unless the `timeout` is longer than the [longest barrier](Self::longest_barrier).
     #[must_use]
-    pub fn handler_options(mut self, options: HandlerOptions) -> Self {
-        self.handler = options;
+    pub fn handler_options(
+        mut self,
+        change: impl FnOnce(HandlerOptions) -> HandlerOptions,
+    ) -> Self {
+        self.handler = change(self.handler);
         self
     }
 
@@ -104,9 +113,17 @@ impl<S: WindowSeries> Windows<S> {
     /// Adds the handler that batches and closes the windows, and the action that refuses what is late.
     pub fn add_handlers(&self, node: NodeBuilder) -> NodeBuilder {
         let series = self.series.clone();
-        let finish = FinishWindows { series, longest_barrier: self.longest_barrier };
+        let (timeout, barrier) = (self.handler.timeout, self.longest_barrier);
+        let finish = FinishWindows { series, longest_barrier: barrier };
         let options = self.handler.clone().only(["WindowClosing"]);
-        node.handler_with(finish, options).action(RefuseLate(self.series.clone()))
+        let node = node.handler_with(finish, options).action(RefuseLate(self.series.clone()));
+        if timeout > barrier {
+            return node;
+        }
+        let why = format!(
+            "{timeout:?} leave no time after a barrier of up to {barrier:?}; use a longer `timeout`, or a shorter `longest_barrier` of `Windows`"
+        );
+        node.refuse_option(S::NAME, "timeout", why)
     }
 
     /// Opens the [upcoming](WindowSeries::upcoming) windows that there are not yet, at once. The job does the
