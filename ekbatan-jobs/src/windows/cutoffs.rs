@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use chrono::format::{Item, StrftimeItems};
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::schedule::Schedule;
 
@@ -90,17 +90,19 @@ impl Cutoffs {
         Ok(cutoffs)
     }
 
-    /// Compares the keys of a few windows, also of the same time on other days.
+    /// Compares the keys of a few windows, and of later ones: those after a minute, an hour and half a day,
+    /// which a pattern may not name, and those of the same time on other days.
     fn check(&self) -> Result<(), CutoffsError> {
         let first = self.after(DateTime::UNIX_EPOCH);
         let few =
             std::iter::successors(first.clone(), |before| self.after(before.instant)).take(100);
-        let days = [1, 7, 31, 365].into_iter().filter_map(|days| {
-            let first = first.as_ref()?.instant;
-            self.after(first + chrono::TimeDelta::days(days) - chrono::TimeDelta::microseconds(1))
+        let day = 24 * 60;
+        let minutes = [1, 60, day / 2, day, 7 * day, 31 * day, 365 * day];
+        let later = minutes.map(TimeDelta::minutes).into_iter().filter_map(|time| {
+            self.after(first.as_ref()?.instant + time - TimeDelta::microseconds(1))
         });
         let mut known: Vec<Cutoff> = Vec::new();
-        for cutoff in few.chain(days) {
+        for cutoff in few.chain(later) {
             if cutoff.key.is_empty() || cutoff.key.len() > LONGEST_NAME {
                 return Err(CutoffsError::Length(cutoff.key.clone(), cutoff.key.len()));
             }
@@ -165,9 +167,17 @@ mod tests {
             let refused = Cutoffs::new(daily(), pattern).unwrap_err();
             assert!(matches!(refused, CutoffsError::SameKey { .. }), "{pattern}: {refused}");
         }
-        let often = Schedule::every(Duration::from_secs(60)).unwrap();
-        let refused = Cutoffs::new(often, "%Y%m%d-%H").unwrap_err();
-        assert!(refused.to_string().contains("%M"), "{refused}");
+        for (millis, pattern) in [
+            (60_000, "%Y%m%d-%H"),
+            (500, "%Y%m%d-%H%S%.3f"),
+            (30_000, "%Y%m%d-%M%S"),
+            (300_000, "%Y%m%d-%Ih%M"),
+        ] {
+            let often = Schedule::every(Duration::from_millis(millis)).unwrap();
+            let refused = Cutoffs::new(often, pattern).unwrap_err();
+            assert!(matches!(refused, CutoffsError::SameKey { .. }), "{pattern}: {refused}");
+            assert!(refused.to_string().contains("%H, %M and %S"), "{refused}");
+        }
         for pattern in ["%Q", "%", "%Y-%!"] {
             let refused = Cutoffs::new(daily(), pattern).unwrap_err();
             assert_eq!(refused, CutoffsError::Pattern(pattern.to_owned()));
