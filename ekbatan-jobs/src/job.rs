@@ -96,13 +96,13 @@ impl<'c> RunContext<'c> {
         self.is_lost.load(Ordering::Relaxed)
     }
 
-    /// Whether a run for a later slot has begun.
+    /// Whether a run for a later slot has begun, or waits for a place of a node, such as this run's.
     pub(crate) async fn is_overtaken(&self) -> Result<bool, ReadError> {
         let runs = self.executor.databases().repository::<RunRow>().on_shard(self.shard);
         // One that has failed leaves the work to this one.
-        let begun = [RunState::Running, RunState::Done];
+        let follows = [RunState::Waiting, RunState::Running, RunState::Done];
         let later = RunRow::JOB.eq(self.job) & RunRow::SLOT.gt(self.run.slot);
-        runs.exists_where(later & RunRow::STATE.is_in(begun)).await
+        runs.exists_where(later & RunRow::STATE.is_in(follows)).await
     }
 
     /// The instant for which the job runs. For a run that somebody asked for, it is the time of the

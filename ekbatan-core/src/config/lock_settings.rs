@@ -48,6 +48,10 @@ impl LockSettings {
         let place = parts.place();
         match self.provider {
             LockProviderKind::Sqlite => place,
+            // Their tables are in the database of `eventlog`, whichever the address names.
+            LockProviderKind::MySql | LockProviderKind::MariaDb => {
+                format!("{}?{}", parts.server(), parts.query)
+            }
             // Without a database it is that of the user.
             LockProviderKind::Postgres if !place.contains('/') => {
                 let user = self.server.username.as_ref().or(parts.user.as_ref());
@@ -105,6 +109,7 @@ mod tests {
             ("postgres://app:a@db/shop", "postgresql://DB:5432/sh%6Fp"),
             ("postgres://app:%61@db", "postgres://app:a@db/app"),
             ("redis://:x@cache", "redis://cache:6379/0"),
+            ("mysql://db/shop0", "mysql://db:3306/shop1"),
             ("etcd://a,b:2379", "etcd://A:2379,b/"),
             ("sqlite:./locks.db", "sqlite:locks.db?mode=rwc"),
         ] {

@@ -132,7 +132,7 @@ impl ChunkOutcome {
         Self { rows, is_last: false }
     }
 
-    /// No row is left.
+    /// No row is left. If there was none, the chunk must stage nothing.
     pub fn last(rows: u64) -> Self {
         Self { rows, is_last: true }
     }

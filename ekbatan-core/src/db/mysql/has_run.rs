@@ -56,7 +56,11 @@ fn renames_a_column(words: &[String]) -> bool {
 fn renames_a_table(words: &[String]) -> bool {
     let renames = words.first().is_some_and(|first| first == "RENAME");
     let alters = words.first().is_some_and(|first| first == "ALTER");
-    renames || alters && has_pair(words, "RENAME", &["TO", "AS"])
+    let others = ["COLUMN", "INDEX", "KEY"];
+    // `TO` may be left out.
+    let mut pairs = words.windows(2);
+    renames
+        || alters && pairs.any(|pair| pair[0] == "RENAME" && !others.contains(&pair[1].as_str()))
 }
 
 fn has_pair(words: &[String], first: &str, second: &[&str]) -> bool {
@@ -99,6 +103,7 @@ mod tests {
             ("1054", "", "# Rename column a.\nCREATE VIEW v AS SELECT a FROM t", false),
             ("1146", "", "RENAME TABLE a TO b", true),
             ("1146", "", "ALTER TABLE a RENAME TO b", true),
+            ("1146", "", "ALTER TABLE a RENAME b", true),
             ("1146", "", "ALTER TABLE a RENAME COLUMN n TO m", false),
             ("1146", "", "CREATE VIEW v AS SELECT n FROM a", false),
             ("1064", "", "DROP PROCEDURE p", false),

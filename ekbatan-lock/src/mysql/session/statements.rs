@@ -116,10 +116,12 @@ impl SessionStatements {
         )
     }
 
-    /// Removes the marks of keys.
+    /// Removes the marks of keys that no other session has taken since: those are marked for its holder.
     pub(super) fn unmark(&self, keys: &[String]) -> String {
         let (table, keys) = (&self.table, texts(keys));
-        format!("UPDATE {table} SET wanted_until = {NEVER} WHERE lock_key IN ({keys})")
+        format!(
+            "UPDATE {table} SET wanted_until = {NEVER} WHERE lock_key IN ({keys}) AND session = CONNECTION_ID()"
+        )
     }
 
     /// Selects the keys, their tokens and whether their locks are free, and marks them as wanted.
