@@ -301,6 +301,9 @@ async fn a_registration_beside_a_pause_loses_neither(scene: &Scene) {
     let other = scene.open_again().await;
     let operations = scene.operations();
     let registry = scene.scratch.eventlog("subscription_registry");
+    // Afterwards both rows of the registry are there.
+    operations.pause(LEDGER, "alice", "a mistake").await.unwrap();
+    operations.resume(LEDGER, "alice", "a mistake").await.unwrap();
     let mut holder = scene.scratch.connect().await;
     holder.execute("BEGIN").await;
     holder.execute(&format!("SELECT 1 FROM {registry} FOR UPDATE")).await;

@@ -57,8 +57,13 @@ async fn a_model_with_the_nil_id_is_handled_beside_a_busy_one(scene: &Scene) {
     let mail = Mail::new(|_, _| async { Ok(()) }.boxed());
     let node = scene.node().handler_with(ledger, quick().timeout(Duration::from_secs(600)));
     let _node = node.handler_with(mail, quick()).start().await.unwrap();
-    until("the other handler is done", async || {
-        scene.operations().pending("mail.send").await.unwrap() == 0
+    let claimed = format!(
+        "FROM {} WHERE handler = 'ledger.post' AND state = 'CLAIMED'",
+        scene.scratch.eventlog("deliveries")
+    );
+    until("the node holds enough of the busy model, and the other handler is done", async || {
+        scene.scratch.select(&["id"], &claimed).await.len() >= 8
+            && scene.operations().pending("mail.send").await.unwrap() == 0
     })
     .await;
     scene.insert_events(&closings(Uuid::nil(), 1..=3)).await;
