@@ -17,6 +17,8 @@ on_every_database! {
     a_folder_is_read_in_order_of_its_numbers,
     a_folder_may_hold_a_folder_per_dialect,
     a_migration_without_a_script_for_the_dialect_is_refused,
+    a_script_with_a_nul_character_is_refused_before_anything_runs,
+    a_byte_order_mark_is_not_sent,
 }
 
 on_every_database! {
@@ -26,6 +28,7 @@ on_every_database! {
     a_file_without_a_number_is_named,
     two_migrations_with_one_number_are_refused,
     a_file_that_is_not_utf8_is_named,
+    a_script_of_sqlite_that_ends_the_transaction_is_not_recorded,
 }
 
 const LIST: &str = "CREATE TABLE list (n integer NOT NULL)";
@@ -223,6 +226,95 @@ async fn a_migration_without_a_script_for_the_dialect_is_refused(db: &TestDataba
             assert_eq!((&*name, dialect), ("list", db.databases.capabilities().dialect));
         }
         other => panic!("{other:?}"),
+    }
+}
+
+async fn a_script_with_a_nul_character_is_refused_before_anything_runs(db: &TestDatabase) {
+    let scripts = Migrations::none().script(10, "list", LIST);
+    for text in ["CREATE TABLE other (n integer)\0", "CREATE TABLE other (n integer)\0; SELECT 1"] {
+        let scripts = scripts.clone().script(11, "other", text);
+        let error = db.databases.migrate(&scripts).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "migration 11 `other` contains a NUL character: see its byte 30; remove it, or save the file as UTF-8 if it is UTF-16"
+        );
+    }
+    assert!(applied(db).await.iter().all(|(.., name)| name != "list"));
+}
+
+/// The checksum is that of the text with the mark, as earlier versions recorded it on SQLite.
+async fn a_byte_order_mark_is_not_sent(db: &TestDatabase) {
+    let with_mark = format!("\u{feff}{LIST}");
+    for _ in 0..2 {
+        let scripts = Migrations::none().script(10, "list", with_mark.clone());
+        db.databases.migrate(&scripts).await.unwrap();
+    }
+    assert_eq!(db.count("list").await, 0);
+    let recorded = db.databases.migrations().await.unwrap().pop().unwrap();
+    let of_the_whole_text = "2dca6380eef51b9bdc7f95c097c6dbcc26630f26a6f52c0ed83bfd3825bb58f7";
+    assert_eq!((recorded.version, &*recorded.checksum), (10, of_the_whole_text));
+}
+
+/// Checks that each script is refused with the reason, and not recorded.
+async fn ends_the_transaction(db: &TestDatabase, scripts: &[&str]) {
+    for (version, script) in (10..).zip(scripts) {
+        let migration = Migrations::none().script(version, "ends", *script);
+        let error = db.databases.migrate(&migration).await.expect_err(script).to_string();
+        let expected = format!(
+            "migration {version} `ends` ended the transaction that the framework opened for it"
+        );
+        assert!(error.starts_with(&expected), "{script}: {error}");
+    }
+    assert!(applied(db).await.iter().all(|(.., name)| name != "ends"));
+    db.databases.migrate(&Migrations::none().script(30, "list", LIST)).await.unwrap();
+}
+
+async fn a_script_of_sqlite_that_ends_the_transaction_is_not_recorded(db: &TestDatabase) {
+    let scripts = [
+        "COMMIT",
+        "ROLLBACK",
+        "CREATE TABLE a (n integer); COMMIT; CREATE TABLE b (n integer); BEGIN",
+        "CREATE TABLE c (n integer); ROLLBACK; BEGIN IMMEDIATE",
+        "COMMIT; BEGIN; COMMIT",
+    ];
+    ends_the_transaction(db, &scripts).await;
+    let nested = "SAVEPOINT s; CREATE TABLE d (n integer); ROLLBACK TO s; RELEASE s; SAVEPOINT t";
+    db.databases.migrate(&Migrations::none().script(31, "nested", nested)).await.unwrap();
+}
+
+/// PostgreSQL checks deferred constraints at the commit.
+mod on_postgres {
+    use super::*;
+
+    on_every_database! {
+        only postgres:
+        an_error_at_the_commit_names_its_migration,
+        a_script_of_postgres_that_ends_the_transaction_is_not_recorded,
+    }
+
+    async fn an_error_at_the_commit_names_its_migration(db: &TestDatabase) {
+        let script = "CREATE TABLE deferred (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED); \
+                      INSERT INTO deferred VALUES (1), (1)";
+        let scripts = Migrations::none().script(10, "list", LIST).script(11, "twice", script);
+        let error = db.databases.migrate(&scripts).await.unwrap_err();
+        let names =
+            matches!(&error, MigrationError::Failed { version: 11, name, .. } if name == "twice");
+        assert!(names, "{error:?}");
+        assert_eq!(applied(db).await.last().map(|(_, version, _)| *version), Some(10));
+    }
+
+    async fn a_script_of_postgres_that_ends_the_transaction_is_not_recorded(db: &TestDatabase) {
+        let scripts = [
+            "COMMIT",
+            "ROLLBACK",
+            "CREATE TABLE a (n integer); ROLLBACK AND CHAIN",
+            "CREATE TABLE b (n integer); COMMIT AND CHAIN",
+            "BEGIN; CREATE TABLE c (n integer); COMMIT",
+            "COMMIT; BEGIN; CREATE TABLE d (n integer)",
+        ];
+        ends_the_transaction(db, &scripts).await;
+        let nested = "BEGIN; SAVEPOINT s; CREATE TABLE e (n integer); ROLLBACK TO s; SAVEPOINT t";
+        db.databases.migrate(&Migrations::none().script(31, "nested", nested)).await.unwrap();
     }
 }
 

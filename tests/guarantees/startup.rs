@@ -45,6 +45,9 @@ async fn an_invalid_url_says_what_to_write() {
         ("mysql://app@localhost:3306", "write mysql://USER:PASSWORD@localhost:3306/DATABASE"),
         ("mariadb://app@localhost", "it names no database"),
         ("sqlite::memory:", "name a file"),
+        ("sqlite:", "name a file"),
+        ("sqlite://?mode=rwc", "name a file"),
+        ("sqlite:file:", "name a file"),
         ("sqlite:/no/such/folder/wallet.db", "does its folder exist"),
     ] {
         let error = error_of(DataSourceConfig::new(url)).await;

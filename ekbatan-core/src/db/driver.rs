@@ -192,6 +192,13 @@ pub(crate) trait Connection: Send {
         self.begin(&TransactionOptions::default()).await
     }
 
+    /// Whether the transaction of [`begin_migration`](Connection::begin_migration) is still open:
+    /// a script may have ended it, and begun another one. `true` where a migration is not one
+    /// transaction.
+    async fn is_in_migration(&mut self) -> Result<bool, DbError> {
+        Ok(true)
+    }
+
     /// Fails if the migration's script left what must not be committed.
     async fn check_migration(&mut self) -> Result<(), DbError> {
         Ok(())

@@ -7,7 +7,7 @@
 use super::error::MigrationError;
 use super::history::{AppliedMigration, MigrationState, applied, record, states_of};
 use super::resume;
-use super::script::{APPLICATION, FRAMEWORK, Migration, Migrations, checksum};
+use super::script::{APPLICATION, FRAMEWORK, Migration, Migrations, checksum, without_mark};
 use crate::clock::Clock;
 use crate::db::{Connection, Database, DbError, Driver, PooledConnection};
 
@@ -38,16 +38,24 @@ pub(crate) async fn migrate(
     if states.iter().all(MigrationState::is_done) {
         return Ok(());
     }
-    step(&mut loan, async |connection| {
+    let create = async |connection: &mut dyn Connection| {
         connection.create_eventlog().await?;
         Ok(AfterStep::Clean)
-    })
-    .await?;
+    };
+    step(&mut loan, create, MigrationError::Database).await?;
     for (source, migration) in &all {
-        step(&mut loan, async |connection| {
+        let work = async |connection: &mut dyn Connection| {
             apply(connection, driver, source, migration, clock).await
-        })
-        .await?;
+        };
+        // All statements have run, so the next run continues behind them.
+        let not_committed = |source| MigrationError::Failed {
+            version: migration.version,
+            name: migration.name.clone(),
+            left_nothing: driver.capabilities().atomic_migrations,
+            can_resume: true,
+            source,
+        };
+        step(&mut loan, work, not_committed).await?;
     }
     loan.mark_idle();
     Ok(())
@@ -65,12 +73,13 @@ enum AfterStep {
 async fn step(
     loan: &mut PooledConnection,
     work: impl AsyncFnOnce(&mut dyn Connection) -> Result<AfterStep, MigrationError>,
+    not_committed: impl FnOnce(DbError) -> MigrationError,
 ) -> Result<(), MigrationError> {
     let connection = loan.mark_busy()?;
     connection.begin_migration().await?;
     match work(connection).await {
         Ok(after) => {
-            connection.end_migration(true).await?;
+            connection.end_migration(true).await.map_err(not_committed)?;
             match after {
                 AfterStep::Clean => Ok(()),
                 AfterStep::RanScript => Ok(loan.run(|connection| connection.reset()).await?),
@@ -118,7 +127,7 @@ async fn apply(
     }
     let text = match source {
         FRAMEWORK => driver.syntax().framework_migration(text),
-        _ => text.into(),
+        _ => without_mark(text).into(),
     };
     let (required, optional) = match text.split_once(MAY_BE_REFUSED) {
         Some((required, optional)) if source == FRAMEWORK => (required, Some(optional)),
@@ -145,6 +154,9 @@ async fn apply(
         None => connection.script(required).await.map_err(failed)?,
     }
     if source == APPLICATION {
+        if !connection.is_in_migration().await.map_err(failed)? {
+            return Err(MigrationError::EndedTransaction { version: *version, name: name.clone() });
+        }
         connection.check_migration().await.map_err(failed)?;
     }
     if let Some(optional) = optional

@@ -52,6 +52,20 @@ pub enum MigrationError {
         /// The number of bytes before the first one that is not UTF-8.
         at: usize,
     },
+    /// A script contains a NUL character, which databases refuse or take for the end of the text.
+    #[error(
+        "migration {version} `{name}` contains a NUL character: see its byte {at}; remove it, or save the file as \
+         UTF-8 if it is UTF-16"
+    )]
+    #[non_exhaustive]
+    Nul {
+        /// The number.
+        version: i64,
+        /// The name.
+        name: String,
+        /// The number of bytes before the first NUL character.
+        at: usize,
+    },
     /// A file's name has no number.
     #[error("`{}` is no migration's name; call it, for example, 0001_create_wallets.sql", .0.display())]
     Name(PathBuf),
@@ -94,7 +108,7 @@ pub enum MigrationError {
         /// The database on which it had run.
         database: String,
     },
-    /// The script failed.
+    /// The script failed, or its commit.
     #[error("migration {version} `{name}` failed: {source}{}", hint(*.left_nothing, *.can_resume))]
     #[non_exhaustive]
     Failed {
@@ -103,13 +117,27 @@ pub enum MigrationError {
         /// The name.
         name: String,
         /// Whether the database rolled the whole script back. If not, the statements before the
-        /// one that failed stay applied.
+        /// one that failed stay applied. If the connection broke at the commit, the next run finds
+        /// out whether the script has run.
         left_nothing: bool,
         /// Whether the next run continues behind the statements that stayed: it does in the
         /// framework's own migrations, and in those of a single statement.
         can_resume: bool,
         /// The cause.
         source: DbError,
+    },
+    /// The script ended the transaction that also stores that it has run. What it committed stays.
+    #[error(
+        "migration {version} `{name}` ended the transaction that the framework opened for it, so it is not recorded: a \
+         script must not contain COMMIT, ROLLBACK or PREPARE TRANSACTION; what it committed stays: undo that by \
+         hand, correct the script, then migrate anew"
+    )]
+    #[non_exhaustive]
+    EndedTransaction {
+        /// The number.
+        version: i64,
+        /// The name.
+        name: String,
     },
     /// Some shards failed; the others are migrated.
     #[error("{}", .0.iter().map(|(shard, error)| format!("shard {shard}: {error}")).collect::<Vec<_>>().join("\n"))]

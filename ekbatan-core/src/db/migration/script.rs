@@ -21,9 +21,14 @@ pub(super) struct Migration {
 
 impl Migration {
     pub(super) fn text(&self, dialect: Dialect) -> Result<&str, MigrationError> {
-        self.text_of(Some(dialect)).or_else(|| self.text_of(None)).ok_or_else(|| {
-            MigrationError::NoText { version: self.version, name: self.name.clone(), dialect }
-        })
+        let name = || self.name.clone();
+        let text = self.text_of(Some(dialect)).or_else(|| self.text_of(None)).ok_or_else(|| {
+            MigrationError::NoText { version: self.version, name: name(), dialect }
+        })?;
+        match text.find('\0') {
+            Some(at) => Err(MigrationError::Nul { version: self.version, name: name(), at }),
+            None => Ok(text),
+        }
     }
 
     fn text_of(&self, dialect: Option<Dialect>) -> Option<&str> {
@@ -206,7 +211,13 @@ fn framework(dialect: Dialect) -> Vec<Migration> {
     all.into_iter().filter(|migration| migration.text(dialect).is_ok()).collect()
 }
 
-/// The checksum by which a changed text is recognised.
+/// What is sent of a text: all but a byte order mark, which editors add and most databases refuse.
+pub(super) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// The checksum by which a changed text is recognised. It is that of the whole text, also of a byte
+/// order mark.
 pub(super) fn checksum(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -29,6 +29,8 @@ pub(crate) struct PostgresConnection {
     /// Whether `eventlog.read_under_fence` works on this connection; see `fence`.
     pub(super) fence_function_works: bool,
     pub(super) looks: PlannedLooks,
+    /// The id of the transaction in which the last migration began.
+    migration: String,
 }
 
 impl PostgresConnection {
@@ -40,7 +42,18 @@ impl PostgresConnection {
             forms: Forms::default(),
             fence_function_works: true,
             looks: PlannedLooks::default(),
+            migration: String::new(),
         }
+    }
+
+    /// The id of the transaction, after `statements`. No prepared statement: a script may have
+    /// deallocated all.
+    async fn transaction_id(&mut self, statements: &str) -> Result<String, DbError> {
+        self.trips += 1;
+        let sql = format!("{statements}SELECT pg_catalog.pg_current_xact_id()::text");
+        let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut self.inner).await;
+        let last = rows.map_err(classify)?.pop();
+        last.map_or(Ok(String::new()), |row| row.try_get(0)).map_err(classify)
     }
 
     async fn fetch_once(&mut self, query: &Query) -> Result<Vec<PgRow>, sqlx::Error> {
@@ -158,7 +171,13 @@ impl Connection for PostgresConnection {
 
     async fn begin_migration(&mut self) -> Result<(), DbError> {
         // The number is "ekbatan" in ASCII.
-        self.script("BEGIN; SELECT pg_advisory_xact_lock(28545284254495086)").await
+        let begin = "BEGIN; SELECT pg_advisory_xact_lock(28545284254495086); ";
+        self.migration = self.transaction_id(begin).await?;
+        Ok(())
+    }
+
+    async fn is_in_migration(&mut self) -> Result<bool, DbError> {
+        Ok(self.transaction_id("").await? == self.migration)
     }
 
     async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {

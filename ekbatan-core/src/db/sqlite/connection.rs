@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -43,6 +44,8 @@ pub(crate) struct SqliteConnection {
     /// The transaction has ended before its end. Whatever is written from here on would commit by
     /// itself.
     rolled_back: bool,
+    /// Whether the transaction of the migration has ended.
+    migration_ended: Arc<AtomicBool>,
     pub(super) trips: u64,
 }
 
@@ -65,6 +68,7 @@ impl SqliteConnection {
             writing: None,
             closing,
             rolled_back: false,
+            migration_ended: Arc::default(),
             trips: 0,
         }
     }
@@ -77,6 +81,28 @@ impl SqliteConnection {
             self.script("ROLLBACK").await?;
         }
         if self.rolled_back { Err(rolled_back_error()) } else { Ok(()) }
+    }
+
+    /// Lets SQLite report the end of the transaction. A savepoint would tell, too, but SQLite would
+    /// copy each page that the migration changes.
+    async fn watch_transaction(&mut self) -> Result<(), DbError> {
+        let ended = Arc::new(AtomicBool::new(false));
+        self.migration_ended = ended.clone();
+        let mut handle = self.inner.lock_handle().await.map_err(classify)?;
+        let committed = ended.clone();
+        handle.set_commit_hook(move || {
+            committed.store(true, Ordering::SeqCst);
+            true // lets it commit
+        });
+        handle.set_rollback_hook(move || ended.store(true, Ordering::SeqCst));
+        Ok(())
+    }
+
+    async fn unwatch_transaction(&mut self) -> Result<(), DbError> {
+        let mut handle = self.inner.lock_handle().await.map_err(classify)?;
+        handle.remove_commit_hook();
+        handle.remove_rollback_hook();
+        Ok(())
     }
 
     /// Commits on the thread of the caller; `None` if the commit would wait there.
@@ -222,7 +248,12 @@ impl Connection for SqliteConnection {
     }
 
     async fn begin_migration(&mut self) -> Result<(), DbError> {
-        self.begin_without_foreign_keys().await
+        self.begin_without_foreign_keys().await?;
+        self.watch_transaction().await
+    }
+
+    async fn is_in_migration(&mut self) -> Result<bool, DbError> {
+        Ok(!self.migration_ended.load(Ordering::SeqCst))
     }
 
     async fn check_migration(&mut self) -> Result<(), DbError> {
@@ -230,6 +261,7 @@ impl Connection for SqliteConnection {
     }
 
     async fn end_migration(&mut self, succeeded: bool) -> Result<(), DbError> {
+        self.unwatch_transaction().await?;
         self.end_with_foreign_keys(succeeded).await
     }
 

@@ -114,18 +114,25 @@ fn creates(config: &DataSourceConfig) -> bool {
 ///
 /// If the url cannot be parsed, or names no file.
 pub fn file_options(config: &DataSourceConfig) -> Result<SqliteConnectOptions, DbError> {
-    if config.url.contains(":memory:") || config.url.contains("mode=memory") {
-        return Err(DbError::new(
+    let no_file = || {
+        DbError::new(
             DbErrorKind::Other,
             format!(
                 "`{}` would be a separate, empty database for every connection of the pool; name a file, as in `sqlite:wallet.db`",
                 config.shown_url()
             ),
-        ));
+        )
+    };
+    if config.url.contains(":memory:") || config.url.contains("mode=memory") {
+        return Err(no_file());
     }
     let options = SqliteConnectOptions::from_str(&config.url).map_err(|e| {
         DbError::new(DbErrorKind::Other, format!("`{}` is not understood: {e}", config.shown_url()))
     })?;
+    // SQLite takes a name without a file for a temporary database.
+    if matches!(options.get_filename().to_str(), Some("" | "file:" | "file://")) {
+        return Err(no_file());
+    }
     Ok(options
         .create_if_missing(creates(config))
         .journal_mode(SqliteJournalMode::Wal)
