@@ -62,7 +62,8 @@ async fn a_key_outlives_the_runtime_of_its_worker(t: &TestLocks) {
     assert!(next.token() > left.token());
     assert!(next.release().await);
 
-    // One that waits takes over as well.
+    // One that waits takes over as well. The worker of the first key may still live, in this runtime.
+    let key = LockKey::named("another");
     let (locks, of_task) = (t.locks.clone(), key.clone());
     let (waits, waiting) = tokio::sync::oneshot::channel();
     let holding = tokio::spawn(on_its_own_runtime(async move {
