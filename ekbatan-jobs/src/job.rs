@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
-use crate::rows::{RunKind, RunRow, RunState};
+use crate::rows::{JobRow, JobState, RunKind, RunRow, RunState};
 use crate::store::Ending;
 
 /// Something that runs by a schedule.
@@ -97,12 +97,19 @@ impl<'c> RunContext<'c> {
     }
 
     /// Whether a run for a later slot has begun, or waits for a place of a node, such as this run's.
+    /// While the job is paused, only one that somebody asked for gets a place.
     pub(crate) async fn is_overtaken(&self) -> Result<bool, ReadError> {
         let runs = self.executor.databases().repository::<RunRow>().on_shard(self.shard);
         // One that has failed leaves the work to this one.
-        let follows = [RunState::Waiting, RunState::Running, RunState::Done];
+        let begun = RunRow::STATE.is_in([RunState::Running, RunState::Done]);
+        let jobs = self.executor.databases().repository::<JobRow>().on_shard(self.shard);
+        let paused = JobRow::NAME.eq(self.job) & JobRow::STATE.eq(JobState::Paused);
+        let mut waits = RunRow::STATE.eq(RunState::Waiting);
+        if jobs.exists_where(paused).await? {
+            waits = waits & RunRow::KIND.eq(RunKind::Manual);
+        }
         let later = RunRow::JOB.eq(self.job) & RunRow::SLOT.gt(self.run.slot);
-        runs.exists_where(later & RunRow::STATE.is_in(follows)).await
+        runs.exists_where(later & (begun | waits)).await
     }
 
     /// The instant for which the job runs. For a run that somebody asked for, it is the time of the

@@ -124,7 +124,8 @@ impl SqliteLocks {
 /// Why locks at this address would exclude no other process, as far as the address shows.
 fn why_unsafe(url: &str) -> Option<String> {
     let (path, query) = url.split_once('?').unwrap_or((url, ""));
-    if path.contains(":memory:") {
+    // SQLite takes a name without a file for a temporary database.
+    if path.contains(":memory:") || ["sqlite:", "sqlite://"].contains(&path) {
         return Some(memory(url));
     }
     query.split('&').find_map(|setting| match setting {

@@ -128,6 +128,8 @@ pub struct BatchEntries {
     pub before: Arc<Hook>,
     /// Whether a full chunk is followed by another one, even if that has no rows.
     pub never_knows_the_last: bool,
+    /// Whether a chunk without rows stages a batch.
+    pub has_empty_batches: bool,
     /// If there are several shards: entries are read on that of the window alone.
     pub databases: Option<Databases>,
 }
@@ -135,7 +137,7 @@ pub struct BatchEntries {
 impl Default for BatchEntries {
     fn default() -> Self {
         let before = Arc::new(|_: &Window, _| async { Ok(None) }.boxed());
-        Self { before, never_knows_the_last: false, databases: None }
+        Self { before, never_knows_the_last: false, has_empty_batches: false, databases: None }
     }
 }
 
@@ -165,7 +167,7 @@ impl Action for BatchEntries {
         let is_last =
             if self.never_knows_the_last { entries.len() < CHUNK } else { entries.len() <= CHUNK };
         entries.truncate(CHUNK);
-        if entries.is_empty() {
+        if entries.is_empty() && !self.has_empty_batches {
             return Ok(ChunkOutcome::last(0));
         }
         let rows = entries.len();

@@ -18,6 +18,12 @@ on_every_database! {
     a_batch_that_never_ends_is_an_error_and_goes_on_once_it_is_mended,
 }
 
+mod policy {
+    use super::*;
+
+    on_every_database! { on_sqlite_only: a_last_chunk_without_rows_stages_nothing }
+}
+
 /// One whose first chunk is batched, and whose second one fails.
 async fn one_that_always_fails_holds_up_no_other(dialect: Dialect) {
     let scene = Scene::start(dialect).await;
@@ -122,4 +128,24 @@ async fn a_batch_that_never_ends_is_an_error_and_goes_on_once_it_is_mended(diale
     scene.until_state(window, WindowState::Closed).await;
     mended.drain().await;
     scene.assert_whole(window, 3, 0).await;
+}
+
+/// Nothing counts such a chunk, so what it stages would be committed by each run.
+async fn a_last_chunk_without_rows_stages_nothing(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let window = scene.open("anna", Duration::ZERO).await;
+    let batch = BatchEntries { has_empty_batches: true, ..BatchEntries::default() };
+    let nodes = nodes(&scene.executor, Entries { batch, ..Entries::default() }).await;
+    let operations = scene.operations();
+    until("operators see why", async || {
+        let failing = operations.failing(10).await.unwrap();
+        failing.iter().any(|of| {
+            of.last_error
+                .as_ref()
+                .is_some_and(|error| error.contains("a handler of `WindowClosed`"))
+        })
+    })
+    .await;
+    assert_eq!(scene.window(window).await.state, WindowState::Closing);
+    nodes.drain().await;
 }

@@ -229,6 +229,12 @@ impl ActionPlan {
         self.rows.iter().map(StagedChange)
     }
 
+    /// Whether its commit writes something.
+    #[doc(hidden)]
+    pub fn has_writes(&self) -> bool {
+        !self.rows.is_empty() || !self.calls.is_empty()
+    }
+
     /// Every staged event, in order.
     pub fn events(&self) -> impl ExactSizeIterator<Item = StagedEvent<'_>> {
         self.events.iter().map(StagedEvent)

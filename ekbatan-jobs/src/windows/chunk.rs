@@ -27,7 +27,7 @@ pub(super) enum ChunkError<E: std::error::Error> {
     )]
     Fruitless,
     #[error(
-        "the last chunk has no rows and stages something, which would be committed again if the run is repeated; let a handler of `WindowClosed` do that"
+        "it has no rows and stages something, which would be committed again if the run is repeated; let a handler of `WindowClosed` do that"
     )]
     WithoutRows,
 }
@@ -52,13 +52,10 @@ impl<S: WindowSeries> Action for BatchChunk<S> {
         let outcome = self.0.batch().perform(ctx, chunk).await.map_err(ChunkError::Batch)?;
         if outcome.rows == 0 {
             // A last chunk without rows is not counted, so nothing would guard what it stages.
-            let plan = ctx.plan();
-            let stages = plan.changes().len() + plan.events().len() > 0;
-            return match outcome.is_last {
-                true if stages => Err(ChunkError::WithoutRows),
-                true => Ok(outcome),
-                false => Err(ChunkError::Fruitless),
-            };
+            if ctx.plan().has_writes() {
+                return Err(ChunkError::WithoutRows);
+            }
+            return if outcome.is_last { Ok(outcome) } else { Err(ChunkError::Fruitless) };
         }
         if let Some(window) = window.batched(chunk.number, outcome.rows) {
             ctx.plan().update(window);

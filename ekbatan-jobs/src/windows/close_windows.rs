@@ -55,7 +55,7 @@ impl<S: WindowSeries> Job for CloseWindows<S> {
     }
 }
 
-/// Tries again what fails, until it is done, the run is cancelled, or a later run has begun: that one does
+/// Tries again what fails, until it is done, the run is cancelled, or there is a later run: that one does
 /// the same, and the two need not take two places of a node.
 async fn until_done<S, T>(ctx: &RunContext<'_>, attempt: impl Fn() -> T) -> Result<(), BoxError>
 where

@@ -60,7 +60,7 @@ impl<S> Clone for Windows<S> {
 impl<S: WindowSeries> Windows<S> {
     /// The windows of a series.
     pub fn new(series: S) -> Self {
-        // A run goes on until the next one begins. At the last slot of a week that is days later.
+        // A run goes on until there is a later one. At the last slot of a week that is days later.
         let job = JobOptions::default().deadline(span::LONGEST).attempts(u32::MAX);
         Self {
             series: Arc::new(series),
@@ -72,7 +72,7 @@ impl<S: WindowSeries> Windows<S> {
 
     /// Changes how the job runs, from its defaults: `.job_options(|options| options.keep(1_000))`.
     ///
-    /// A run that cannot open or close a window tries again until a later one has begun. So by default runs
+    /// A run that cannot open or close a window tries again until there is a later one. So by default runs
     /// [overlap](Overlap::Allow), have no deadline, and begin again however often their node is lost. With
     /// another overlap the next slot waits for such a run, or is skipped: set a deadline then.
     #[must_use]

@@ -47,7 +47,7 @@ pub(crate) async fn migrate(
         let work = async |connection: &mut dyn Connection| {
             apply(connection, driver, source, migration, clock).await
         };
-        // All statements have run, so the next run continues behind them.
+        // All statements have run. If they are no single transaction, only what was left open is lost.
         let not_committed = |source| MigrationError::Failed {
             version: migration.version,
             name: migration.name.clone(),
@@ -63,6 +63,8 @@ pub(crate) async fn migrate(
 
 /// What a step leaves of its session.
 enum AfterStep {
+    /// There was nothing to do.
+    Nothing,
     Clean,
     /// It ran a script of the application, which may have changed settings.
     RanScript,
@@ -79,10 +81,14 @@ async fn step(
     connection.begin_migration().await?;
     match work(connection).await {
         Ok(after) => {
-            connection.end_migration(true).await.map_err(not_committed)?;
+            let ended = connection.end_migration(true).await;
             match after {
-                AfterStep::Clean => Ok(()),
-                AfterStep::RanScript => Ok(loan.run(|connection| connection.reset()).await?),
+                AfterStep::Nothing => Ok(ended?),
+                AfterStep::Clean => ended.map_err(not_committed),
+                AfterStep::RanScript => {
+                    ended.map_err(not_committed)?;
+                    Ok(loan.run(|connection| connection.reset()).await?)
+                }
             }
         }
         Err(error) => {
@@ -117,7 +123,7 @@ async fn apply(
         applied.iter().find(|done| done.source == source && done.version == *version)
     {
         if done.checksum == checksum {
-            return Ok(AfterStep::Clean);
+            return Ok(AfterStep::Nothing);
         }
         return Err(MigrationError::Edited {
             version: *version,

@@ -69,9 +69,15 @@ pub(super) async fn states_of(
     };
     loan.mark_idle();
     let states = all.into_iter().map(|(source, migration)| {
-        let checksum = checksum(migration.text(dialect)?);
+        let text = migration.text(dialect)?;
+        let checksum = checksum(text);
         let done =
             applied.iter().find(|done| done.source == source && done.version == migration.version);
+        // One that has run cannot be corrected any more.
+        if let (None, Some(at)) = (done, text.find('\0')) {
+            let (version, name) = (migration.version, migration.name);
+            return Err(MigrationError::Nul { version, name, at });
+        }
         Ok(MigrationState {
             source: source.to_owned(),
             version: migration.version,

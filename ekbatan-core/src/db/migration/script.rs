@@ -21,14 +21,9 @@ pub(super) struct Migration {
 
 impl Migration {
     pub(super) fn text(&self, dialect: Dialect) -> Result<&str, MigrationError> {
-        let name = || self.name.clone();
-        let text = self.text_of(Some(dialect)).or_else(|| self.text_of(None)).ok_or_else(|| {
-            MigrationError::NoText { version: self.version, name: name(), dialect }
-        })?;
-        match text.find('\0') {
-            Some(at) => Err(MigrationError::Nul { version: self.version, name: name(), at }),
-            None => Ok(text),
-        }
+        self.text_of(Some(dialect)).or_else(|| self.text_of(None)).ok_or_else(|| {
+            MigrationError::NoText { version: self.version, name: self.name.clone(), dialect }
+        })
     }
 
     fn text_of(&self, dialect: Option<Dialect>) -> Option<&str> {

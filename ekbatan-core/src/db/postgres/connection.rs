@@ -50,7 +50,7 @@ impl PostgresConnection {
     /// deallocated all.
     async fn transaction_id(&mut self, statements: &str) -> Result<String, DbError> {
         self.trips += 1;
-        let sql = format!("{statements}SELECT pg_catalog.pg_current_xact_id()::text");
+        let sql = format!("{statements}SELECT pg_catalog.pg_current_xact_id()::pg_catalog.text");
         let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut self.inner).await;
         let last = rows.map_err(classify)?.pop();
         last.map_or(Ok(String::new()), |row| row.try_get(0)).map_err(classify)
