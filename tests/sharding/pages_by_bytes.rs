@@ -1,4 +1,4 @@
-//! Pages over shards by long bytes, of which MariaDB sorts only the first.
+//! Pages over shards in the order of long bytes. MariaDB sorts by their beginning only.
 
 use ekbatan::db::Dialect;
 use ekbatan::prelude::*;

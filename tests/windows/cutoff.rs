@@ -56,7 +56,7 @@ async fn what_comes_around_the_cutoff_is_batched_or_refused_as_it_was_answered(d
     nodes.drain().await;
 }
 
-/// Adds an entry, and stands still if the window was open, until it is told to commit.
+/// Adds an entry. If the window is open, it waits until the test lets it commit.
 #[derive(Default)]
 struct AddLater {
     found_it_open: Notify,

@@ -104,8 +104,8 @@ fn check_address(relay: &RelayConfig, at: &KeyPath, findings: &mut Findings) {
     }
 }
 
-/// The addresses in `url`. NATS takes several with commas in between, of which only the first needs a
-/// scheme; elsewhere a comma may be a part of the login.
+/// The addresses in `url`. NATS takes several, with commas in between, and only the first one needs a
+/// scheme. Elsewhere a comma may be a part of the login.
 fn servers(broker: RelayBroker, url: &str) -> Vec<String> {
     if broker != RelayBroker::Nats {
         return vec![url.to_owned()];
