@@ -116,11 +116,11 @@ async fn sweep_within(
 ) -> Result<Page, DbError> {
     let database = transaction.database();
     let events = transaction.table(&EVENTS).await?;
-    let (ids, others, passed): (Vec<Value>, usize, usize) = if are_texts(&events.columns[0]) {
+    let Listed { ids, others, passed } = if are_texts(&events.columns[0]) {
         pass_other_ids(transaction, subscriptions, lacking, &events, most).await?
     } else {
         let found = transaction.fetch(&lacking.ids(database, most)).await?;
-        (found.into_iter().flatten().collect(), 0, 0)
+        Listed { ids: found.into_iter().flatten().collect(), others: 0, passed: 0 }
     };
     let count = ids.len() + others;
     if ids.is_empty() {
@@ -180,16 +180,25 @@ async fn elsewhere(
     Ok(rows.iter().filter_map(stream).collect())
 }
 
+/// The events that lack deliveries.
+struct Listed {
+    ids: Vec<Value>,
+    /// How many others have ids that are not found again.
+    others: usize,
+    /// How many of those are passed over from now on.
+    passed: usize,
+}
+
 /// The ids of events, where they are texts. Another program may have written some that are no UUIDs, or that
 /// are spelt otherwise than they are looked for. Those events get no deliveries: otherwise they would stop
-/// the sweep of all others. Returns how many they are, too, and how many of them were passed over now.
+/// the sweep of all others.
 async fn pass_other_ids(
     transaction: &Transaction,
     subscriptions: &Subscriptions,
     lacking: &Lacking,
     events: &TableInfo,
     most: usize,
-) -> Result<(Vec<Value>, usize, usize), DbError> {
+) -> Result<Listed, DbError> {
     let database = transaction.database();
     let found = transaction.fetch(&lacking.texts(database, most)).await?;
     let (mut ids, mut others) = (Vec::new(), Vec::new());
@@ -201,7 +210,7 @@ async fn pass_other_ids(
         }
     }
     if others.is_empty() {
-        return Ok((ids, 0, 0));
+        return Ok(Listed { ids, others: 0, passed: 0 });
     }
     let listed = others.len();
     let texts_of = |others: &[Vec<u8>]| {
@@ -230,7 +239,7 @@ async fn pass_other_ids(
         let bytes = Arg::Many(ValueType::Bytes, others.into_iter().map(Value::Bytes).collect());
         set_generation_of(transaction, events, ValueType::Bytes, bytes, generation).await?;
     }
-    Ok((ids, listed, passed))
+    Ok(Listed { ids, others: listed, passed })
 }
 
 /// Reads events one by one, where a column may hold anything. Those that cannot be read get no
