@@ -16,7 +16,8 @@ use std::process::Command;
 use crate::database_url::DatabaseUrl;
 use crate::front::front;
 use crate::server::{
-    Handle, Product, ProgramSearch, ServerEnv, ServerError, Settings, installed_here, usual_places,
+    Handle, Product, ProgramSearch, ServerEnv, ServerError, Settings, installed_here, second_port,
+    usual_places,
 };
 
 const SEARCH: ProgramSearch = ProgramSearch {
@@ -116,7 +117,8 @@ impl Product for RedisProduct {
 
     fn server(&self, env: &ServerEnv) -> Command {
         let (data, port) = (env.data().display().to_string(), env.port().to_string());
-        let private = [
+        let bus = second_port(env.port(), 0).to_string();
+        let mut private = vec![
             ("bind", "127.0.0.1"),
             ("port", port.as_str()),
             ("unixsocket", ""),
@@ -124,6 +126,11 @@ impl Product for RedisProduct {
             ("daemonize", "no"),
             ("logfile", ""),
         ];
+        // By default the bus of a cluster listens 10,000 ports higher, where an outgoing connection
+        // may have the port. Servers without a cluster may be too old to know the setting.
+        if self.settings.has("cluster-enabled") {
+            private.push(("cluster-port", bus.as_str()));
+        }
         let mut command = env.command(self.folder.join("redis-server"));
         for (name, value) in self.settings.with(&private) {
             command.args([&format!("--{name}"), value]);

@@ -61,6 +61,16 @@ async fn servers_are_independent() {
     assert_eq!(asked(&other, "PING").await, "+PONG\r\n");
 }
 
+/// Ports from 32,768 to 60,999 may belong to outgoing connections.
+#[tokio::test]
+async fn no_outgoing_connection_takes_the_ports_of_a_cluster() {
+    let server = RedisServer::builder().setting("cluster-enabled", "yes").start().await.unwrap();
+    let nodes = asked(&server, "CLUSTER NODES").await;
+    let (_, bus) = nodes.split_once(&format!("{}@", server.port())).unwrap();
+    let bus: u16 = bus.split([' ', ',']).next().unwrap().parse().unwrap();
+    assert!(server.port() < 32_768 && bus >= 61_000, "{nodes}");
+}
+
 #[tokio::test]
 async fn a_stopped_or_dropped_server_leaves_nothing() {
     let (stopped, dropped) = (RedisServer::start().await.unwrap(), RedisServer::start().await);

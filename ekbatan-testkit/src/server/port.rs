@@ -35,8 +35,8 @@ pub(crate) fn free() -> Result<u16, ServerError> {
     }
 }
 
-/// One of two further ports of the server at `port`. Likely to be free: other private servers have others,
-/// and no outgoing connection takes it.
+/// One of two further ports of the server at `port`. Likely to be free: other private servers
+/// have others, and no outgoing connection takes it.
 pub(crate) fn second(port: u16, nth: u16) -> u16 {
     SECOND_PORTS + port % 2_000 * 2 + nth
 }

@@ -26,6 +26,10 @@ impl Settings {
         self.chosen.extend(more.iter().map(owned));
     }
 
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.chosen.iter().any(|(chosen, _)| chosen == name)
+    }
+
     /// All names and values, followed by those in `private`.
     pub(crate) fn with<'a>(
         &'a self,
