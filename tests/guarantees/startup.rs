@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ekbatan::config::DataSourceConfig;
 use ekbatan::prelude::*;
+use tokio::net::TcpSocket;
 
 async fn error_of(config: DataSourceConfig) -> String {
     let config = config.connection_timeout(Duration::from_millis(300));
@@ -15,10 +16,10 @@ async fn error_of(config: DataSourceConfig) -> String {
 
 #[tokio::test]
 async fn an_unreachable_server_is_named_without_its_password() {
-    let port = {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        taken.local_addr().unwrap().port()
-    };
+    // A port that is bound and not listened to refuses connections.
+    let down = TcpSocket::new_v4().unwrap();
+    down.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let port = down.local_addr().unwrap().port();
     let url = format!("postgres://app:secret@127.0.0.1:{port}/bank");
     let error = error_of(DataSourceConfig::new(&url)).await;
     assert!(error.contains(&format!("127.0.0.1:{port}/bank")), "{error}");

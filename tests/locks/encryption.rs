@@ -3,7 +3,6 @@
 //! The certificate in `tls/` is valid for `localhost` and not for `127.0.0.1`. The authority that
 //! signed it is beside it.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use ekbatan::lock::{KeyedLockProvider, KeyedLocksError, LockRegistry, lock_key};
@@ -15,6 +14,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use support::until;
 
 use crate::providers::LONG;
+use crate::redis::connection;
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/locks/tls").join(name)
@@ -158,15 +158,23 @@ async fn a_server_without_tls_is_rejected_when_tls_is_required_on_postgres() {
     .await;
 }
 
+/// Lets a server listen with TLS, too. Returns the port, one that no outgoing connection gets.
+async fn listens_with_tls(server: &RedisServer) -> u16 {
+    let mut connection = connection(&server.url()).await;
+    for port in 65_000..=u16::MAX {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("tls-port").arg(port);
+        if command.exec_async(&mut connection).await.is_ok() {
+            return port;
+        }
+    }
+    panic!("every port is taken");
+}
+
 #[tokio::test]
 async fn redis_certificates_are_verified_as_the_mode_asks() {
-    let port = {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        free.local_addr().unwrap().port()
-    };
     let path = |name| file(name).display().to_string();
     let server = RedisServer::builder()
-        .setting("tls-port", port.to_string())
         .setting("tls-cert-file", path("server.pem"))
         .setting("tls-key-file", path("server.key"))
         .setting("tls-ca-cert-file", path("ca.pem"))
@@ -174,6 +182,7 @@ async fn redis_certificates_are_verified_as_the_mode_asks() {
         .start()
         .await
         .unwrap();
+    let port = listens_with_tls(&server).await;
     let ca = format!(", tls-root-cert: '{}'", path("ca.pem"));
     let (named, numbered) = ("rediss://localhost", "rediss://127.0.0.1");
     let mode = |mode: &str, ca: &str| format!(", tls-mode: {mode}{ca}");

@@ -2,7 +2,7 @@
 
 use ekbatan_testkit::Proxy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::{HOUR, answer, ask, connect, connected_pair, echo_server, end_of};
@@ -132,11 +132,10 @@ async fn new_connections_lead_to_another_target() {
 
 #[tokio::test]
 async fn an_unreachable_server_ends_the_connection() {
-    let unused_address = {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap()
-    };
-    let proxy = Proxy::start(unused_address.to_string()).await.unwrap();
+    // A port that is bound and not listened to refuses connections.
+    let down = TcpSocket::new_v4().unwrap();
+    down.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let proxy = Proxy::start(down.local_addr().unwrap()).await.unwrap();
     end_of(&mut connect(&proxy).await).await;
 }
 

@@ -5,6 +5,7 @@ use ekbatan::lock::{
     HBaseBackend, KeyedLockProvider, LockBackend, LockError, LockKey, LockLevel, LockProvider,
 };
 use ekbatan_testkit::HBaseServer;
+use tokio::net::TcpSocket;
 use uuid::Uuid;
 
 use super::taken;
@@ -130,9 +131,12 @@ async fn settings_that_cannot_be_kept_are_rejected() {
 
 #[tokio::test]
 async fn the_error_for_a_missing_server_names_it() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let reason = refused(&format!("hbase://{free}")).await;
-    assert!(reason.contains(&free.to_string()), "{reason}");
+    // A port that is bound and not listened to refuses connections.
+    let down = TcpSocket::new_v4().unwrap();
+    down.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = down.local_addr().unwrap().to_string();
+    let reason = refused(&format!("hbase://{address}")).await;
+    assert!(reason.contains(&address), "{reason}");
     // Something that is no HBase.
     let server = ekbatan_testkit::RedisServer::shared().await.unwrap();
     let reason = refused(&format!("hbase://127.0.0.1:{}", server.port())).await;
