@@ -31,6 +31,7 @@ mod hooks;
 mod idempotency;
 mod inbox;
 mod migration_scripts;
+mod migration_sessions;
 mod migrations;
 mod nested;
 mod outbox;

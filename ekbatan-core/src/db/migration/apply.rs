@@ -91,6 +91,8 @@ async fn step(
                 }
             }
         }
+        // The connection is closed, and so the server rolls back.
+        Err(error) if error.is_connection_lost() => Err(error),
         Err(error) => {
             match roll_back(loan).await {
                 Ok(()) => loan.mark_idle(),

@@ -109,7 +109,7 @@ pub enum MigrationError {
         database: String,
     },
     /// The script failed, or its commit.
-    #[error("migration {version} `{name}` failed: {source}{}", hint(*.left_nothing, *.can_resume))]
+    #[error("migration {version} `{name}` failed: {source}{}", hint(*.left_nothing, *.can_resume, source.is_connection_lost()))]
     #[non_exhaustive]
     Failed {
         /// The number.
@@ -150,13 +150,51 @@ pub enum MigrationError {
     Record(#[from] FieldError),
 }
 
-fn hint(left_nothing: bool, can_resume: bool) -> &'static str {
+impl MigrationError {
+    pub(super) fn is_connection_lost(&self) -> bool {
+        match self {
+            Self::Failed { source, .. } | Self::Database(source) => source.is_connection_lost(),
+            _ => false,
+        }
+    }
+}
+
+fn hint(left_nothing: bool, can_resume: bool, is_connection_lost: bool) -> &'static str {
     if left_nothing {
         ""
     } else if can_resume {
         "; when the cause is gone, migrate anew: it continues where it stopped"
+    } else if is_connection_lost {
+        // It may have broken at the record, or at the commit after it.
+        "; its statements that ran stay, as this database commits them one by one, and it may be \
+         recorded: see `Databases::migration_status`; if it is not, undo them by hand, or make the \
+         script one that can run again, then migrate anew"
     } else {
         "; its statements before the one that failed stay, as this database commits them one by \
          one: undo them by hand, or make the script one that can run again, then migrate anew"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::DbErrorKind;
+
+    /// It is known that a script is not recorded, unless its record may have been the last that was sent.
+    #[test]
+    fn after_a_lost_connection_the_error_says_to_look_for_the_record() {
+        for (kind, may_be_recorded) in
+            [(DbErrorKind::Unavailable, true), (DbErrorKind::Denied, false)]
+        {
+            let error = MigrationError::Failed {
+                version: 10,
+                name: String::from("list"),
+                left_nothing: false,
+                can_resume: false,
+                source: DbError::new(kind, "why"),
+            };
+            let error = error.to_string();
+            assert_eq!(error.contains("`Databases::migration_status`"), may_be_recorded, "{error}");
+        }
     }
 }

@@ -20,6 +20,9 @@ use crate::db::{
 };
 use crate::domain::Table;
 
+const COPY: &str = "COPY .. FROM STDIN waits for rows that are not sent, so the connection was closed; use INSERT, as \
+                    `pg_dump --inserts` writes it";
+
 pub(crate) struct PostgresConnection {
     pub(crate) inner: PgConnection,
     identity: String,
@@ -195,7 +198,14 @@ impl Connection for PostgresConnection {
 
     async fn script(&mut self, sql: &str) -> Result<(), DbError> {
         self.trips += 1;
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await.map(drop).map_err(classify)
+        let ran = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.inner).await;
+        ran.map(drop).map_err(|error| match &error {
+            // The server waits for rows, and sqlx can neither send them nor end the wait.
+            sqlx::Error::Protocol(what) if what.contains("CopyInResponse") => {
+                DbError::new(DbErrorKind::Unavailable, COPY).with_source(error)
+            }
+            _ => classify(error),
+        })
     }
 
     async fn describe(&mut self, table: &Table) -> Result<Vec<ColumnInfo>, DbError> {
