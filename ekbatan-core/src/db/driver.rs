@@ -192,11 +192,19 @@ pub(crate) trait Connection: Send {
         self.begin(&TransactionOptions::default()).await
     }
 
-    /// Whether the transaction of [`begin_migration`](Connection::begin_migration) is still open:
-    /// a script may have ended it, and begun another one. `true` where a migration is not one
-    /// transaction.
-    async fn is_in_migration(&mut self) -> Result<bool, DbError> {
+    /// Called after a script of the application that runs in one transaction with its record. Takes back
+    /// the settings of the script by which the record could fail. Returns whether the transaction of
+    /// [`begin_migration`](Connection::begin_migration) is still open: a script may have ended it, and
+    /// begun another one.
+    async fn end_script(&mut self) -> Result<bool, DbError> {
         Ok(true)
+    }
+
+    /// Goes on in a new session, because no record can be written in that of the script. Commits what the
+    /// script left open, and goes on keeping other processes from migrating. Only where a migration is
+    /// not one transaction.
+    async fn leave_script(&mut self) -> Result<(), DbError> {
+        Ok(())
     }
 
     /// Fails if the migration's script left what must not be committed.

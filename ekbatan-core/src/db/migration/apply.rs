@@ -42,17 +42,17 @@ pub(crate) async fn migrate(
         connection.create_eventlog().await?;
         Ok(AfterStep::Clean)
     };
-    step(&mut loan, create, MigrationError::Database).await?;
+    step(&mut loan, create, |error, _| MigrationError::Database(error)).await?;
     for (source, migration) in &all {
         let work = async |connection: &mut dyn Connection| {
             apply(connection, driver, source, migration, clock).await
         };
         // All statements have run. If they are no single transaction, only what was left open is lost.
-        let not_committed = |source| MigrationError::Failed {
+        let not_committed = |source, can_resume| MigrationError::Failed {
             version: migration.version,
             name: migration.name.clone(),
             left_nothing: driver.capabilities().atomic_migrations,
-            can_resume: true,
+            can_resume,
             source,
         };
         step(&mut loan, work, not_committed).await?;
@@ -67,7 +67,10 @@ enum AfterStep {
     Nothing,
     Clean,
     /// It ran a script of the application, which may have changed settings.
-    RanScript,
+    RanScript {
+        /// Whether the next run goes on behind what has run.
+        can_resume: bool,
+    },
 }
 
 /// Runs `work` while other processes are locked out. A script may run for hours, so there is no
@@ -75,7 +78,7 @@ enum AfterStep {
 async fn step(
     loan: &mut PooledConnection,
     work: impl AsyncFnOnce(&mut dyn Connection) -> Result<AfterStep, MigrationError>,
-    not_committed: impl FnOnce(DbError) -> MigrationError,
+    not_committed: impl FnOnce(DbError, bool) -> MigrationError,
 ) -> Result<(), MigrationError> {
     let connection = loan.mark_busy()?;
     connection.begin_migration().await?;
@@ -84,9 +87,9 @@ async fn step(
             let ended = connection.end_migration(true).await;
             match after {
                 AfterStep::Nothing => Ok(ended?),
-                AfterStep::Clean => ended.map_err(not_committed),
-                AfterStep::RanScript => {
-                    ended.map_err(not_committed)?;
+                AfterStep::Clean => ended.map_err(|error| not_committed(error, true)),
+                AfterStep::RanScript { can_resume } => {
+                    ended.map_err(|error| not_committed(error, can_resume))?;
                     Ok(loan.run(|connection| connection.reset()).await?)
                 }
             }
@@ -162,7 +165,7 @@ async fn apply(
         None => connection.script(required).await.map_err(failed)?,
     }
     if source == APPLICATION {
-        if !connection.is_in_migration().await.map_err(failed)? {
+        if parts.is_none() && !connection.end_script().await.map_err(failed)? {
             return Err(MigrationError::EndedTransaction { version: *version, name: name.clone() });
         }
         connection.check_migration().await.map_err(failed)?;
@@ -179,9 +182,19 @@ async fn apply(
     }
     let recorded = match parts {
         Some(_) => resume::end(connection, driver, &done).await,
-        None => record(connection, driver, done).await,
+        None => match record(connection, driver, done.clone()).await {
+            // What the script left, such as LOCK TABLES, may be the cause.
+            Err(error) if !left_nothing && !error.is_connection_lost() => {
+                connection.leave_script().await.map_err(failed)?;
+                record(connection, driver, done).await
+            }
+            recorded => recorded,
+        },
     };
     recorded.map_err(failed)?;
     tracing::info!(version, name, source, "migrated");
-    Ok(if source == APPLICATION { AfterStep::RanScript } else { AfterStep::Clean })
+    Ok(match source {
+        APPLICATION => AfterStep::RanScript { can_resume: parts.is_some() },
+        _ => AfterStep::Clean,
+    })
 }

@@ -1,13 +1,11 @@
 //! One session on a MySQL or MariaDB server.
 
 use std::any::Any;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::TryStreamExt;
-use sha2::{Digest, Sha256};
 use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 use uuid::Uuid;
 
@@ -34,9 +32,6 @@ const PACKET_HEADER: usize = 1_000;
 const IS_READ_ONLY: &str =
     "SELECT CONCAT(@@GLOBAL.read_only) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only";
 
-/// How long a process waits while another one migrates.
-const MIGRATION_TIMEOUT: Duration = Duration::from_secs(300);
-
 pub(crate) struct MySqlConnection {
     pub(crate) inner: sqlx::MySqlConnection,
     sessions: Arc<SessionFactory>,
@@ -48,6 +43,8 @@ pub(crate) struct MySqlConnection {
     /// The server rolled the open transaction back, or a batch could be undone only in part.
     /// Nothing more may be written or committed.
     pub(super) rolled_back: bool,
+    /// The session that a migration has left, and that has the lock of migrations; see `migration`.
+    pub(super) left: Option<sqlx::MySqlConnection>,
 }
 
 impl MySqlConnection {
@@ -64,7 +61,19 @@ impl MySqlConnection {
             trips: 0,
             identity: None,
             rolled_back: false,
+            left: None,
         })
+    }
+
+    /// Replaces the session by a new one, and returns the old one.
+    pub(super) async fn renew(&mut self) -> Result<sqlx::MySqlConnection, DbError> {
+        let fresh = Self::open(self.sessions.clone(), self.syntax.clone()).await?;
+        Ok(std::mem::replace(self, fresh).inner)
+    }
+
+    /// The server's address, for messages.
+    pub(super) fn address(&self) -> &str {
+        self.sessions.address()
     }
 
     /// The server closes the connection on a packet that is longer than it accepts.
@@ -102,15 +111,6 @@ impl MySqlConnection {
             }
         }
         Ok(numbers)
-    }
-
-    /// Processes that share the framework's tables migrate one after the other, by this lock.
-    fn migration_lock(&self) -> String {
-        let mut name = String::from("ekbatan-migrate-");
-        for byte in &Sha256::digest(self.syntax.eventlog.as_bytes())[..16] {
-            let _ = write!(name, "{byte:02x}");
-        }
-        name
     }
 }
 
@@ -221,25 +221,15 @@ impl Connection for MySqlConnection {
     }
 
     async fn begin_migration(&mut self) -> Result<(), DbError> {
-        let seconds = MIGRATION_TIMEOUT.as_secs();
-        let sql = format!("SELECT GET_LOCK('{}', {seconds})", self.migration_lock());
-        match self.numbers(&sql).await?[..] {
-            [1] => Ok(()),
-            _ => Err(DbError::new(
-                DbErrorKind::LockTimeout,
-                format!(
-                    "another process has been migrating {} for more than {seconds} s; see SHOW PROCESSLIST for what it does",
-                    self.sessions.address()
-                ),
-            )),
-        }
+        self.lock_migrations().await
+    }
+
+    async fn leave_script(&mut self) -> Result<(), DbError> {
+        self.leave_session().await
     }
 
     async fn end_migration(&mut self, succeeded: bool) -> Result<(), DbError> {
-        // A script may have left a transaction open, which then holds the record of the migration, too.
-        let end = if succeeded { "COMMIT" } else { "ROLLBACK" };
-        let sql = format!("{end}; SELECT RELEASE_LOCK('{}')", self.migration_lock());
-        self.numbers(&sql).await.map(drop)
+        self.unlock_migrations(succeeded).await
     }
 
     async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {
@@ -359,10 +349,8 @@ impl Connection for MySqlConnection {
     /// Replaces the session by a new one: sqlx does not offer the protocol's reset, and no list of
     /// settings covers everything that user code may have changed.
     async fn reset(&mut self) -> Result<(), DbError> {
-        let fresh = Self::open(self.sessions.clone(), self.syntax.clone()).await?;
-        let old = std::mem::replace(self, fresh);
-        // Its transaction must be over before the caller continues.
-        old.inner.close().await.map_err(classify)
+        // The transaction of the old one must be over before the caller continues.
+        self.renew().await?.close().await.map_err(classify)
     }
 
     async fn close(self: Box<Self>) {

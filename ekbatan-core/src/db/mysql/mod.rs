@@ -18,6 +18,7 @@ mod in_turn;
 mod literal;
 mod locked;
 mod locks;
+mod migration;
 mod options;
 mod order;
 mod packets;

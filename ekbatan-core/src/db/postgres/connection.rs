@@ -179,8 +179,13 @@ impl Connection for PostgresConnection {
         Ok(())
     }
 
-    async fn is_in_migration(&mut self) -> Result<bool, DbError> {
-        Ok(self.transaction_id("").await? == self.migration)
+    async fn end_script(&mut self) -> Result<bool, DbError> {
+        let reset = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; ";
+        let is_open = self.transaction_id(reset).await? == self.migration;
+        // The script may have deallocated the statements that are known as prepared.
+        self.trips += 1;
+        self.inner.clear_cached_statements().await.map_err(classify)?;
+        Ok(is_open)
     }
 
     async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {

@@ -252,7 +252,7 @@ impl Connection for SqliteConnection {
         self.watch_transaction().await
     }
 
-    async fn is_in_migration(&mut self) -> Result<bool, DbError> {
+    async fn end_script(&mut self) -> Result<bool, DbError> {
         Ok(!self.migration_ended.load(Ordering::SeqCst))
     }
 
