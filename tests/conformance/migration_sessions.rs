@@ -1,4 +1,4 @@
-//! Scripts that leave their session so that their record could not be written.
+//! Scripts that leave their session so that their record could not be written, and scripts without a statement.
 
 use std::time::Duration;
 
@@ -7,6 +7,10 @@ use ekbatan::prelude::*;
 use futures_util::future::join_all;
 use support::TestDatabase;
 
+on_every_database! {
+    a_script_without_a_statement_is_recorded,
+}
+
 async fn names(db: &TestDatabase) -> Vec<String> {
     let applied = db.databases.migrations().await.unwrap();
     applied
@@ -14,6 +18,17 @@ async fn names(db: &TestDatabase) -> Vec<String> {
         .filter(|done| done.source == "application" && done.version >= 10)
         .map(|done| done.name)
         .collect()
+}
+
+async fn a_script_without_a_statement_is_recorded(db: &TestDatabase) {
+    let texts = ["", " ;\n", "-- Nothing.\n", "/* Nothing. */"];
+    let scripts = (10..).zip(texts).fold(Migrations::none(), |scripts, (version, text)| {
+        scripts.script(version, "nothing", text)
+    });
+    for _ in 0..2 {
+        db.databases.migrate(&scripts).await.unwrap();
+    }
+    assert_eq!(names(db).await, ["nothing"; 4]);
 }
 
 mod on_postgres {

@@ -164,7 +164,10 @@ pub(super) fn statements<'t>(source: &str, text: &'t str) -> Option<Vec<&'t str>
         let all = text.split_inclusive(";\n");
         return Some(all.filter(|statement| !statement.lines().all(is_comment)).collect());
     }
-    let text = text.trim_end().trim_end_matches(';');
+    let text = text.trim_end_matches(|c: char| c == ';' || c.is_whitespace());
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
     (!text.contains(';')).then(|| vec![text])
 }
 
@@ -182,6 +185,7 @@ mod tests {
         let one = "CREATE TABLE a (n int)";
         assert_eq!(statements("application", &format!("{one};\n")), Some(vec![one]));
         assert_eq!(statements("application", "INSERT INTO a VALUES (';')"), None);
+        assert_eq!(statements("application", " ;\n; "), Some(Vec::new()));
     }
 
     #[test]
