@@ -80,6 +80,7 @@ mod on_mysql {
         only mysql and mariadb:
         the_record_is_written_whatever_a_script_has_left,
         a_script_that_cannot_be_committed_is_named,
+        a_swap_that_was_interrupted_is_not_sent_again,
     }
 
     async fn the_record_is_written_whatever_a_script_has_left(db: &TestDatabase) {
@@ -114,5 +115,36 @@ mod on_mysql {
         assert!(is_named && error.contains("undo them by hand"), "{error}");
         assert_eq!(names(db).await, ["list"]);
         assert_eq!(db.count("list").await, 0);
+    }
+
+    async fn a_swap_that_was_interrupted_is_not_sent_again(db: &TestDatabase) {
+        db.execute(
+            "CREATE TABLE a (n integer); CREATE TABLE b (n integer); INSERT INTO a VALUES (1)",
+        )
+        .await;
+        let swap = "RENAME TABLE a TO t, b TO a, t TO b";
+        let (log, of) = (db.eventlog("migrations"), db.url.rsplit('/').next().unwrap());
+        let mut rows_of_a = 1;
+        for (version, known, has_run) in [(10, "1 done", true), (11, "0 done", false)] {
+            db.execute(&format!(
+                "INSERT INTO {log} VALUES ('begun:application:{of}', {version}, 'swap', '0 done, one sent', now())"
+            ))
+            .await;
+            let script = Migrations::none().script(version, "swap", swap);
+            let error = db.databases.migrate(&script).await.unwrap_err().to_string();
+            let row = format!("WHERE source = 'begun:application:{of}' AND version = {version}");
+            let says = error.contains(&row) && error.contains(&format!("checksum = '{known}'"));
+            assert!(error.starts_with(&format!("migration {version} `swap` failed")), "{error}");
+            assert!(says, "{error}");
+            assert_eq!(db.count("a").await, rows_of_a);
+            db.execute(&format!("UPDATE {log} SET checksum = '{known}' {row}")).await;
+            for _ in 0..2 {
+                db.databases.migrate(&script).await.unwrap();
+            }
+            if !has_run {
+                rows_of_a = 1 - rows_of_a;
+            }
+            assert_eq!(db.count("a").await, rows_of_a);
+        }
     }
 }

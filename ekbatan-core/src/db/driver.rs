@@ -365,6 +365,11 @@ pub(crate) trait Syntax: Send + Sync {
         false
     }
 
+    /// Whether a statement does not fail if it has run before, and takes back then what it did.
+    fn swaps(&self, _statement: &str) -> bool {
+        false
+    }
+
     /// The column, in the form in which it is compared or ordered.
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String;
 

@@ -12,7 +12,7 @@ use super::history::{AppliedMigration, record, recorded_source};
 use super::script::{APPLICATION, FRAMEWORK};
 use crate::clock::to_micros;
 use crate::db::eventlog::MIGRATIONS;
-use crate::db::{Arg, Connection, DbError, Driver, Query, TransactionOptions};
+use crate::db::{Arg, Connection, DbError, DbErrorKind, Driver, Query, TransactionOptions};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// The source of rows that say how far a migration is.
@@ -57,6 +57,9 @@ pub(super) async fn run(
     let in_transaction = migration.source == APPLICATION;
     for (done, statement) in statements.iter().enumerate().skip(earlier.done) {
         let was_sent = earlier == Progress { done, sent: true };
+        if was_sent && driver.syntax().swaps(statement) {
+            return Err(rows.in_doubt(done));
+        }
         rows.store(connection, Progress { done, sent: true }).await?;
         if in_transaction {
             connection.begin(&TransactionOptions::default()).await?;
@@ -103,6 +106,20 @@ struct Rows<'m> {
 impl Rows<'_> {
     fn source(&self) -> String {
         format!("{BEGUN}:{}", recorded_source(&self.migration.source, self.driver))
+    }
+
+    /// The error of a statement that was sent, and that would take back what it did if it is sent again.
+    fn in_doubt(&self, done: usize) -> DbError {
+        let set = |done| format!("SET checksum = '{}'", Progress { done, sent: false }.text());
+        let (table, source) = (self.driver.syntax().table(&MIGRATIONS), self.source());
+        let why = format!(
+            "an earlier run was interrupted at this statement, and if it has run, it would take back now what it did: look \
+             whether it has run. If it has, UPDATE {table} {} WHERE source = '{source}' AND version = {}; if it has not, {}",
+            set(done + 1),
+            self.migration.version,
+            set(done)
+        );
+        DbError::new(DbErrorKind::Other, why)
     }
 
     async fn read(&self, connection: &mut dyn Connection) -> Result<Option<Progress>, DbError> {

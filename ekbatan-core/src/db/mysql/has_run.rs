@@ -4,6 +4,8 @@
 //! server's work. So an error counts only if the statement's own kind can cause it: a procedure that
 //! a `DROP` does not find is gone, but one that a view does not find is a mistake in the view.
 
+use std::collections::BTreeSet;
+
 use crate::db::DbError;
 
 pub(super) fn has_run_before(statement: &str, error: &DbError) -> bool {
@@ -63,6 +65,36 @@ fn renames_a_table(words: &[String]) -> bool {
         || alters && pairs.any(|pair| pair[0] == "RENAME" && !others.contains(&pair[1].as_str()))
 }
 
+/// Whether a statement would take back what it did if it ran again: it renames in a circle, or exchanges a
+/// partition. No error tells that it has run.
+pub(super) fn swaps(statement: &str) -> bool {
+    let mut words = words(statement);
+    words.retain(|word| word != "COLUMN");
+    let first = words.first().map(String::as_str);
+    if first == Some("ALTER") && words.iter().any(|word| word == "EXCHANGE") {
+        return true;
+    }
+    if first != Some("RENAME") && first != Some("ALTER") {
+        return false;
+    }
+    let renames: Vec<_> = words.windows(3).filter_map(renamed).filter(|(a, b)| a != b).collect();
+    let from: BTreeSet<&str> = renames.iter().map(|(from, _)| *from).collect();
+    let to: BTreeSet<&str> = renames.iter().map(|(_, to)| *to).collect();
+    !from.is_empty() && from == to
+}
+
+/// What these three words rename, and to what: `a TO b`, or `CHANGE a b`.
+fn renamed(words: &[String]) -> Option<(&str, &str)> {
+    let name = |word: usize| words[word].trim_matches('`');
+    if words[1] == "TO" {
+        Some((name(0), name(2)))
+    } else if words[0] == "CHANGE" {
+        Some((name(1), name(2)))
+    } else {
+        None
+    }
+}
+
 fn has_pair(words: &[String], first: &str, second: &[&str]) -> bool {
     words.windows(2).any(|pair| pair[0] == first && second.contains(&pair[1].as_str()))
 }
@@ -110,6 +142,26 @@ mod tests {
         ] {
             let error = DbError::new(DbErrorKind::Other, message).with_code(code);
             assert_eq!(has_run_before(statement, &error), has_run, "{code}: {statement}");
+        }
+    }
+
+    #[test]
+    fn a_statement_that_renames_in_a_circle_swaps() {
+        for (statement, is_swap) in [
+            ("RENAME TABLE a TO t, b TO a, t TO b", true),
+            ("-- Swap.\nrename table `a` to t,b to a,t to b", true),
+            ("ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a", true),
+            ("ALTER TABLE t CHANGE a b int, CHANGE COLUMN b a int", true),
+            ("ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE t", true),
+            ("RENAME TABLE a TO a_old, a_new TO a", false),
+            ("RENAME TABLE a TO b", false),
+            ("ALTER TABLE a RENAME TO b", false),
+            ("ALTER TABLE t CHANGE a a bigint", false),
+            ("ALTER TABLE t ADD COLUMN n int", false),
+            ("UPDATE t SET text = 'a TO b, b TO a'", false),
+            ("", false),
+        ] {
+            assert_eq!(swaps(statement), is_swap, "{statement}");
         }
     }
 }

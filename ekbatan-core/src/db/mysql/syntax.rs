@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::flavour::Flavour;
-use super::has_run::has_run_before;
+use super::has_run::{has_run_before, swaps};
 use crate::db::fence::is_old;
 use crate::db::{ColumnInfo, DbError, Reference, SORTED_BYTES, Syntax};
 use crate::domain::{Table, ValueType};
@@ -201,6 +201,10 @@ impl Syntax for MySqlSyntax {
 
     fn has_run_before(&self, statement: &str, error: &DbError) -> bool {
         has_run_before(statement, error)
+    }
+
+    fn swaps(&self, statement: &str) -> bool {
+        swaps(statement)
     }
 
     fn present(&self) -> &'static str {
