@@ -32,6 +32,9 @@ async fn a_script_without_a_statement_is_recorded(db: &TestDatabase) {
 }
 
 mod on_postgres {
+    use ekbatan_testkit::PostgresServer;
+    use support::ScratchDatabase;
+
     use super::*;
 
     on_every_database! {
@@ -70,6 +73,28 @@ mod on_postgres {
             databases.migrate(&scripts).await.unwrap();
         }
         assert_eq!(names(db).await, ["größe", "user"]);
+    }
+
+    #[tokio::test]
+    async fn a_script_that_prepares_its_transaction_is_not_recorded() {
+        let server = PostgresServer::builder().setting("max_prepared_transactions", "1");
+        let server = server.start().await.unwrap();
+        let scratch = ScratchDatabase::at(&server.create_database().await.unwrap());
+        let databases = Databases::connect(&scratch.config().into()).await.unwrap();
+        let scripts = |last: &str| {
+            let text = format!("CREATE TABLE list (n integer){last}");
+            Migrations::none().script(10, "prepares", text)
+        };
+        let prepares = scripts("; PREPARE TRANSACTION 'prepared'");
+        match databases.migrate(&prepares).await.unwrap_err() {
+            error @ MigrationError::EndedTransaction { version: 10, .. } => {
+                assert!(error.to_string().contains("by ROLLBACK PREPARED"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        scratch.execute("ROLLBACK PREPARED 'prepared'").await;
+        databases.migrate(&scripts("")).await.unwrap();
+        assert_eq!(scratch.count("list").await, 0);
     }
 }
 

@@ -130,7 +130,7 @@ pub enum MigrationError {
     #[error(
         "migration {version} `{name}` ended the transaction that the framework opened for it, so it is not recorded: a \
          script must not contain COMMIT, ROLLBACK or PREPARE TRANSACTION; what it committed stays: undo that by \
-         hand, correct the script, then migrate anew"
+         hand, and what it prepared by ROLLBACK PREPARED, correct the script, then migrate anew"
     )]
     #[non_exhaustive]
     EndedTransaction {
