@@ -9,6 +9,7 @@ use crate::answer::Answer;
 use crate::args::{Given, Operator, Selection};
 use crate::failure::Failure;
 use crate::filter::filter;
+use crate::known;
 use crate::target::{OnShard, Target};
 
 pub async fn retry(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
@@ -201,6 +202,9 @@ async fn confirmed(
         counts.push(on.operations.count(filter).await?);
     }
     let sum: u64 = counts.iter().sum();
+    if sum == 0 {
+        known::check(target, filter.handler()).await?;
+    }
     if sum != yes {
         return Err(Failure::failed(format!(
             "there are {sum} {filter}, and --yes says {yes}; nothing was changed: count again by leaving out --yes"
@@ -216,6 +220,9 @@ async fn counted(target: &Target, filter: &DeliveryFilter, verb: &str) -> Result
         let count = on.operations.count(filter).await?;
         sum += count;
         by_shard.push(json!({ "shard": on.identifier().to_string(), "count": count }));
+    }
+    if sum == 0 {
+        known::check(target, filter.handler()).await?;
     }
     let sentence = format!(
         "there are {sum} {filter}; nothing was changed. To {verb} them, add --yes {sum} --who NAME --why REASON"

@@ -17,6 +17,7 @@ mod args;
 mod failure;
 mod filter;
 mod jobs;
+mod known;
 mod remote_calls;
 mod show;
 mod target;

@@ -225,6 +225,19 @@ async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {
     assert!(date.contains("--from `yesterday` is not a time"), "{date}");
     assert!(date.contains("write it as 2026-03-01T09:00:00Z"), "{date}");
     scene.run(&["events", "replay"]).await.failed(2);
+    let by = ["--yes", "0", "--who", "alice", "--why", "the ledger is open"];
+    for verb in ["replay", "purge"] {
+        let of_nobody = ["events", verb, "--handler", "ledger.pots"];
+        for of_nobody in [of_nobody.to_vec(), [&of_nobody[..], &by].concat()] {
+            let unknown = scene.run(&of_nobody).await.failed(1);
+            assert_eq!(
+                unknown,
+                "ekbatan: there is no handler `ledger.pots` on shard 0/0; there are `ledger.post`\n"
+            );
+        }
+        let of_ledger = scene.json(&["events", verb, "--handler", "ledger.post"]).await;
+        assert_eq!(of_ledger["count"], 0);
+    }
     scene.run(&["events", "look", "seventeen"]).await.failed(2);
     let purge = scene.run(&["events", "purge", "--stored", "--handler", "ledger.post"]).await;
     assert!(purge.failed(2).contains("stored events are not purged"));

@@ -75,6 +75,12 @@ async fn a_named_shard_answers_while_another_is_down() {
     assert!(down.contains("no/such/folder/a.db"), "{down}");
     let letters = program.json(&[&letters[..], &["--shard", "0/1"]].concat()).await;
     assert_eq!(letters.as_array().unwrap().len(), 2);
+    // A dead letter is left of a handler that is gone.
+    let purge = ["events", "purge", "--shard", "0/1", "--handler"];
+    let none = program.json(&[&purge[..], &["mail.send", "--settled"]].concat()).await;
+    assert_eq!(none["count"], 0);
+    let unknown = program.run(&[&purge[..], &["mail.sent"]].concat()).await.failed(1);
+    assert!(unknown.ends_with("no handler `mail.sent` on shard 0/1; there are `mail.send`\n"));
     let status = program.run(&["events", "status", "--shard", "0/1"]).await.done();
     assert_eq!(status, "no handler is known\n");
 }
