@@ -22,7 +22,11 @@ on_every_database! {
 mod policy {
     use super::*;
 
-    on_every_database! { on_sqlite_only: a_run_that_cannot_open_what_is_upcoming_tries_again }
+    on_every_database! {
+        on_sqlite_only:
+        a_run_that_cannot_open_what_is_upcoming_tries_again,
+        a_window_that_cannot_be_opened_stops_no_other_one,
+    }
 }
 
 async fn the_job_opens_what_is_upcoming_once(dialect: Dialect) {
@@ -68,6 +72,20 @@ async fn a_run_that_cannot_open_what_is_upcoming_tries_again(dialect: Dialect) {
     let windows = scene.databases.repository::<Window>();
     until("it is open", async || windows.exists(opened).await.unwrap()).await;
     jobs.drain(Duration::MAX).await;
+}
+
+async fn a_window_that_cannot_be_opened_stops_no_other_one(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let cutoff = scene.now().await + TimeDelta::hours(1);
+    let upcoming = ["", "anna", "", "bert"].map(|name| NewWindow::new(name, "17h00", cutoff));
+    let unknown = Arc::new(AtomicUsize::new(1));
+    let upcoming = upcoming.to_vec();
+    let windows = Windows::new(Entries { upcoming, unknown, ..Entries::default() });
+    let error = windows.open_upcoming(&scene.executor).await.unwrap_err();
+    assert!(error.to_string().contains("the calendar does not answer"), "{error}");
+    let error = windows.open_upcoming(&scene.executor).await.unwrap_err();
+    assert!(error.to_string().contains("the participant ``"), "{error}");
+    assert_eq!(scene.databases.repository::<Window>().count().await.unwrap(), 2);
 }
 
 async fn a_window_that_is_there_keeps_its_cutoff(dialect: Dialect) {

@@ -82,15 +82,25 @@ impl<S: WindowSeries> CloseWindows<S> {
     async fn open_upcoming(&self, ctx: &RunContext<'_>) -> Result<(), SeriesError> {
         let databases = ctx.executor().databases();
         let now = databases.default_shard().database_time().await?;
-        let upcoming = self.0.upcoming(databases, now).await.map_err(SeriesError::Upcoming)?;
-        let mut by_shard = BTreeMap::<ShardIdentifier, Vec<NewWindow>>::new();
-        for new in upcoming {
-            by_shard.entry(new.shard).or_default().push(new);
-        }
-        // Each shard by itself: one that does not answer must not take the places of the others.
-        let shards = by_shard.into_values();
-        all(shards.map(|news| all(news.into_iter().map(move |new| open::<S>(ctx, new))))).await
+        let upcoming = self.0.upcoming(databases, now).await.map_err(WindowError::Upcoming)?;
+        open_all(upcoming, |new| open::<S>(ctx, new)).await
     }
+}
+
+/// Opens windows, some at a time. Answers the first failure, which stops no other window.
+pub(super) async fn open_all<T, E>(
+    windows: Vec<NewWindow>,
+    open: impl Fn(NewWindow) -> T + Copy,
+) -> Result<(), E>
+where
+    T: Future<Output = Result<(), E>>,
+{
+    let mut by_shard = BTreeMap::<ShardIdentifier, Vec<NewWindow>>::new();
+    for new in windows {
+        by_shard.entry(new.shard).or_default().push(new);
+    }
+    // Each shard by itself: one that does not answer must not take the places of the others.
+    all(by_shard.into_values().map(|news| all(news.into_iter().map(open)))).await
 }
 
 /// Opens a window, unless it is there.
@@ -115,9 +125,9 @@ async fn close_due<S: WindowSeries>(ctx: &RunContext<'_>) -> Result<(), SeriesEr
 }
 
 /// Takes all steps, some at a time. Answers the first failure.
-async fn all<T>(steps: impl Iterator<Item = T>) -> Result<(), SeriesError>
+async fn all<T, E>(steps: impl Iterator<Item = T>) -> Result<(), E>
 where
-    T: Future<Output = Result<(), SeriesError>>,
+    T: Future<Output = Result<(), E>>,
 {
     let mut steps = stream::iter(steps).buffer_unordered(AT_A_TIME);
     let mut failed = Ok(());

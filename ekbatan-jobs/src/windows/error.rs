@@ -35,6 +35,9 @@ pub enum WindowError {
         /// The time of the database.
         now: DateTime<Utc>,
     },
+    /// The series did not answer which windows are to be opened.
+    #[error("the windows that are to be opened are not known: {0}")]
+    Upcoming(#[source] BoxError),
     /// Transactions that began before the closing are still open.
     #[error(transparent)]
     Barrier(#[from] BarrierError),
@@ -46,8 +49,6 @@ pub enum WindowError {
 /// Why the windows of a series were not opened or closed, or one of them not batched.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SeriesError {
-    #[error("the windows that are to be opened are not known: {0}")]
-    Upcoming(#[source] BoxError),
     #[error("the window `{key}` of `{participant}` was not opened: {error}")]
     Open {
         key: String,
@@ -107,7 +108,7 @@ mod tests {
         let error = || BoxError::from(NotTaken(FieldError::new("there is none").at("account")));
         let (key, participant) = (String::from("2026-07-01"), String::from("alpha"));
         let failures = [
-            SeriesError::Upcoming(error()),
+            SeriesError::Window(WindowError::Upcoming(error())),
             SeriesError::Open {
                 key: key.clone(),
                 participant: participant.clone(),

@@ -7,7 +7,7 @@ use ekbatan_core::action::{ActionExecutor, ErrorKind, ExecuteError};
 use ekbatan_core::domain::Stored;
 use ekbatan_events::{HandlerOptions, NodeBuilder};
 
-use super::close_windows::CloseWindows;
+use super::close_windows::{CloseWindows, open_all};
 use super::error::WindowError;
 use super::finish_closing::RefuseLate;
 use super::finish_windows::FinishWindows;
@@ -128,16 +128,30 @@ impl<S: WindowSeries> Windows<S> {
 
     /// Opens the [upcoming](WindowSeries::upcoming) windows that there are not yet, at once. The job does the
     /// same at its slots, so this is for the first windows of all.
+    ///
+    /// A window that cannot be opened stops no other one. The log names each of them, and the first failure is
+    /// returned.
     pub async fn open_upcoming(
         &self,
         executor: &ActionExecutor,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<(), ExecuteError<WindowError>> {
         let databases = executor.databases();
         let now = databases.default_shard().database_time().await?;
-        for window in self.series.upcoming(databases, now).await? {
-            self.open(executor, window).await?;
-        }
-        Ok(())
+        let upcoming = self.series.upcoming(databases, now).await;
+        let upcoming =
+            upcoming.map_err(|error| ExecuteError::Domain(WindowError::Upcoming(error)))?;
+        open_all(upcoming, |new| self.open_or_log(executor, new)).await
+    }
+
+    async fn open_or_log(
+        &self,
+        executor: &ActionExecutor,
+        new: NewWindow,
+    ) -> Result<(), ExecuteError<WindowError>> {
+        let (participant, window) = (new.participant.clone(), new.key.clone());
+        self.open(executor, new).await.map(drop).inspect_err(|error| {
+            tracing::warn!(series = S::NAME, %window, %participant, %error, "the window was not opened");
+        })
     }
 
     /// Opens a window, unless it is there; then its cutoff stays as it is.
