@@ -6,9 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ekbatan::lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, KeyedLockProvider, LockBackend, LockError,
-    LockKey, LockProvider, Released,
+    LockKey, LockOptions, LockProvider, LossCause, ProcessBackend, Released,
 };
 use futures_util::future::join_all;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -127,4 +128,71 @@ async fn a_queue_that_could_not_be_left_is_left_again() {
     tokio::time::sleep(LONG / 2).await;
     let left = server.left.lock().unwrap().clone();
     assert_eq!(left, [Grant { owner, token: 0 }; 2]);
+}
+
+/// A server whose session ends while it is asked to extend a lease, and whose key is free after it.
+struct EndsAtAnExtension {
+    keys: ProcessBackend,
+    ended: watch::Sender<bool>,
+    /// Whether the holder can learn that the session has ended.
+    tells: bool,
+}
+
+#[async_trait]
+impl LockBackend for EndsAtAnExtension {
+    fn name(&self) -> &'static str {
+        "ends"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        self.keys.try_grant(key, request).await
+    }
+
+    async fn extend(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
+        self.ended.send_replace(self.tells);
+        Ok(false)
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        self.keys.release(key, grant).await
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        self.keys.inspect(key).await
+    }
+
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        why: &str,
+    ) -> Result<bool, BackendError> {
+        self.keys.force_release(key, seen, why).await
+    }
+
+    async fn lost(&self, _: &str, _: &Grant) -> String {
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+        "the server died".to_owned()
+    }
+}
+
+/// A lease that a renewal or an extension finds ended says how, as one that nothing asks for does.
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_session_ends_while_it_is_extended_was_not_taken() {
+    for (tells, expected) in
+        [(true, LossCause::SessionGone("the server died".to_owned())), (false, LossCause::Taken)]
+    {
+        let (keys, ended) = (ProcessBackend::new(), watch::Sender::new(false));
+        let locks = LockProvider::new(EndsAtAnExtension { keys, ended, tells }, "test");
+        let renewed = LockOptions::wait(LONG).hold(LONG * 10).renewed(LONG);
+        let lease = locks.take(&LockKey::named("renewed"), &renewed).await.unwrap().unwrap();
+        assert_eq!(lease.lost().await, expected);
+
+        let (keys, ended) = (ProcessBackend::new(), watch::Sender::new(false));
+        let locks = LockProvider::new(EndsAtAnExtension { keys, ended, tells }, "test");
+        let lease = locks.acquire(&LockKey::named("extended"), LONG).await.unwrap();
+        let lost = lease.extend(LONG).await.unwrap_err();
+        assert!(matches!(&lost, LockError::Lost { cause, .. } if *cause == expected), "{lost:?}");
+        assert_eq!(lease.lost().await, expected);
+    }
 }

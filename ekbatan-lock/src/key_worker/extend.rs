@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use super::server_key::{ServerGrant, ServerKey};
@@ -15,12 +16,23 @@ use crate::{BackendError, GrantExtension, LockError, LossCause};
 /// How often a term is renewed before it would end.
 pub(super) const RENEWALS_PER_TERM: u32 = 3;
 
+/// Resolves with the reason when the grant is known to be lost; see
+/// [`LockBackend::lost`](crate::LockBackend::lost).
+type Gone<'g> = dyn Future<Output = String> + Send + Unpin + 'g;
+
+/// How a grant ended that the server does not extend. If its session ended, another holder need not
+/// have the key.
+fn not_extended(gone: &mut Gone<'_>) -> LossCause {
+    gone.now_or_never().map_or(LossCause::Taken, LossCause::SessionGone)
+}
+
 /// Extends the hold. Repeats that until the hold ends. The server gets no longer term than
 /// `longest`, the term of a lease that is renewed: if the process dies, the key is free after it.
 pub(super) async fn extend(
     server: &ServerKey,
     hold: &Hold,
     granted: &mut ServerGrant,
+    gone: &mut Gone<'_>,
     by: Duration,
     longest: Option<Duration>,
 ) -> Result<(), LockError> {
@@ -41,8 +53,9 @@ pub(super) async fn extend(
                 return lost(LossCause::Expired(hold.max_hold()));
             }
             Ok(Ok(false)) => {
-                hold.lose(LossCause::Taken);
-                return lost(LossCause::Taken);
+                let cause = not_extended(gone);
+                hold.lose(cause.clone());
+                return lost(cause);
             }
             Ok(Err(error)) => error,
             Err(_) => BackendError::in_doubt("no answer before the lease ended"),
@@ -65,6 +78,7 @@ pub(super) async fn renew(
     server: &ServerKey,
     hold: &Hold,
     granted: &mut ServerGrant,
+    gone: &mut Gone<'_>,
     term: Duration,
 ) -> Instant {
     let mut backoff = server.backoff();
@@ -84,7 +98,7 @@ pub(super) async fn renew(
                 return asked + term / RENEWALS_PER_TERM;
             }
             Ok(Ok(false)) => {
-                hold.lose(LossCause::Taken);
+                hold.lose(not_extended(gone));
                 return asked + term;
             }
             Ok(Err(error)) => error.to_string(),

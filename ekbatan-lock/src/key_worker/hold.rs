@@ -172,7 +172,7 @@ async fn watch(
                 let extended = tokio::select! {
                     biased;
                     ended = hold.ended() => return (granted, ended),
-                    extended = extend(server, hold, &mut granted, by, term) => extended,
+                    extended = extend(server, hold, &mut granted, &mut gone, by, term) => extended,
                 };
                 if term.is_none() && !granted.is_short {
                     // The extension has confirmed a grant that was handed over. A renewal now
@@ -191,7 +191,7 @@ async fn watch(
                 let next = tokio::select! {
                     biased;
                     ended = hold.ended() => return (granted, ended),
-                    next = renew(server, hold, &mut granted, whole) => next,
+                    next = renew(server, hold, &mut granted, &mut gone, whole) => next,
                 };
                 renewal = (term.is_some() || granted.is_short).then(|| aligned(next));
             }

@@ -127,7 +127,7 @@ impl<S: SessionServer> LockBackend for SessionBackend<S> {
         if grants.is_over() || grants.is_valid(&S::lock_of(key), grant) {
             return grants.ended().await;
         }
-        "it ended as soon as it was granted".to_owned()
+        "the present session does not hold the key".to_owned()
     }
 
     fn poll_interval(&self) -> Duration {
