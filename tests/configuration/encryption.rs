@@ -100,6 +100,41 @@ fn parameters_of_encryption_and_logins_that_a_driver_would_drop_are_refused() {
 }
 
 #[test]
+fn a_mode_of_encryption_that_does_not_exist_is_refused() {
+    let postgres = "write one of disable, prefer, require, verify-ca, verify-full, or";
+    let mysql = "write one of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY, or";
+    for (url, name, modes) in [
+        ("postgres://h/d?sslmode=nope", "sslmode", postgres),
+        ("postgres://h/d?sslmode=REQUIRED&sslmode=require", "sslmode", postgres),
+        ("postgres://h/d?ssl%2Dmode=", "ssl-mode", postgres),
+        ("mysql://h/d?ssl-mode=verify-ca", "ssl-mode", mysql),
+        ("mariadb://h/d?sslmode=require", "sslmode", mysql),
+    ] {
+        for (slot, slots) in [
+            ("primary-config", format!("primary-config: {{url: '{url}'}}")),
+            (
+                "lock-config",
+                format!("primary-config: {{url: 'sqlite:a'}}, lock-config: {{url: '{url}'}}"),
+            ),
+        ] {
+            let found = problems(&yaml(&slots));
+            assert_eq!(found.len(), 1, "{url}\n{found:#?}");
+            assert_eq!(found[0].path, format!("ekbatan.configs.{slot}.url"));
+            let words = format!("has an unknown `{name}`; {modes} the key `tls-mode`");
+            assert!(found[0].message.contains(&words), "{}", found[0]);
+        }
+    }
+    for url in [
+        "postgres://h/d?sslmode=Require",
+        "postgres://h/d?ssl-mode=allow",
+        "mysql://h/d?ssl-mode=verify_ca",
+        "mariadb://h/d?ssl%2Dmode=DISABLED",
+    ] {
+        load(&yaml(&format!("primary-config: {{url: '{url}'}}"))).unwrap();
+    }
+}
+
+#[test]
 fn parameters_of_an_address_without_effect_are_listed() {
     for (url, names) in [
         ("postgres://h/d?sslmode=require&options[search_path]=a&user=a&password=b", &[][..]),

@@ -152,7 +152,7 @@ async fn a_server_without_tls_is_rejected_when_tls_is_required_on_postgres() {
         |query| format!("{url}{query}"),
         &[
             ("?sslmode=require", String::new(), Some("TLS")),
-            ("?sslmode=prefer", String::new(), None),
+            ("?sslmode=Prefer", String::new(), None),
         ],
     )
     .await;

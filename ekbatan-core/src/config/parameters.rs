@@ -40,6 +40,31 @@ const OF_MYSQL: &[&str] = &[
     "socket",
 ];
 
+const MODES_OF_POSTGRES: &[&str] = &["disable", "prefer", "require", "verify-ca", "verify-full"];
+
+const MODES_OF_MYSQL: &[&str] =
+    &["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"];
+
+/// The parameter that names a mode of encryption which does not exist, and the modes that do.
+pub(super) fn unknown_mode(
+    url: &str,
+    dialect: Option<Dialect>,
+) -> Option<(&'static str, &'static [&'static str])> {
+    let (modes, also) = match dialect? {
+        // The drivers accept `allow`, which protects no better than `disable`.
+        Dialect::Postgres => (MODES_OF_POSTGRES, Some("allow")),
+        Dialect::MySql | Dialect::MariaDb => (MODES_OF_MYSQL, None),
+        Dialect::Sqlite => return None,
+    };
+    let exists = |mode: &str| {
+        modes.iter().copied().chain(also).any(|known| known.eq_ignore_ascii_case(mode))
+    };
+    parameters(Parts::of(url).query).find_map(|(name, mode)| {
+        let name = ["sslmode", "ssl-mode"].into_iter().find(|of| *of == decoded(name))?;
+        (!exists(&decoded(mode))).then_some((name, modes))
+    })
+}
+
 /// The names of the parameters that the driver would drop. SQLite refuses them itself.
 pub(super) fn without_effect(url: &str, dialect: Option<Dialect>) -> Vec<String> {
     let names = parameters(Parts::of(url).query).map(|(name, _)| decoded(name));

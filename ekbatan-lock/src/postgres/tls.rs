@@ -45,7 +45,7 @@ pub(super) fn split(server: &DataSourceConfig) -> Result<(String, Encryption), P
 }
 
 fn named(word: &str) -> Result<TlsMode, PostgresLocksError> {
-    Ok(match word {
+    Ok(match word.to_ascii_lowercase().as_str() {
         "disable" => TlsMode::Disable,
         "allow" | "prefer" => TlsMode::Prefer,
         "require" => TlsMode::Require,

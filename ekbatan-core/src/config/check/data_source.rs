@@ -71,6 +71,10 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
     } else if dialect.is_some() && parts.several_hosts() {
         let message = "names several hosts, and a connection uses one; give one host, or an address that resolves to them";
         findings.add_value(&url, config.shown_url(), message);
+    } else if role != Role::Other
+        && let Some(message) = parameters::mode_problem(&config.url, dialect)
+    {
+        findings.add_value(&url, config.shown_url(), message);
     } else if role.uses_parameters_of(dialect)
         && let Some(message) = parameters::problem(&config.url, dialect)
     {

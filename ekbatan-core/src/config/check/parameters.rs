@@ -1,7 +1,7 @@
 //! The rules for the parameters of an address.
 
 use crate::config::dialect::Dialect;
-use crate::config::parameters::{concerns_encryption, is_name, without_effect};
+use crate::config::parameters::{concerns_encryption, is_name, unknown_mode, without_effect};
 
 /// The parameters that give a login, where a driver reads one.
 const LOGIN: [&str; 3] = ["user", "username", "password"];
@@ -24,4 +24,11 @@ pub(super) fn problem(url: &str, dialect: Option<Dialect>) -> Option<String> {
             None
         }
     })
+}
+
+/// The message about a mode of encryption that does not exist.
+pub(super) fn mode_problem(url: &str, dialect: Option<Dialect>) -> Option<String> {
+    let (name, modes) = unknown_mode(url, dialect)?;
+    let modes = modes.join(", ");
+    Some(format!("has an unknown `{name}`; write one of {modes}, or the key `tls-mode`"))
 }
