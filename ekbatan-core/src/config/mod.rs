@@ -48,6 +48,8 @@ pub use events_config::EventsConfig;
 pub use jobs_config::JobsConfig;
 pub use lock_config::{LockConfig, LockProviderKind, LockStrategy};
 pub use lock_settings::LockSettings;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use parameters::certificate_files;
 #[cfg(feature = "postgres")]
 pub(crate) use parameters::with_effect_only;
 pub use read::ConfigLoader;

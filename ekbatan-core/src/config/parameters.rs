@@ -3,7 +3,12 @@
 //! The driver of MySQL drops others without a word, and that of PostgreSQL logs them with their
 //! values.
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use std::path::PathBuf;
+
 use super::address::{Parts, decoded, parameters};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use super::data_source::DataSourceConfig;
 use super::dialect::Dialect;
 
 const OF_POSTGRES: &[&str] = &[
@@ -63,6 +68,25 @@ pub(super) fn unknown_mode(
         let name = ["sslmode", "ssl-mode"].into_iter().find(|of| *of == decoded(name))?;
         (!exists(&decoded(mode))).then_some((name, modes))
     })
+}
+
+/// The files of certificates and keys that the address and the keys beside it name.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn certificate_files(config: &DataSourceConfig) -> Vec<PathBuf> {
+    const NAMES: [&str; 8] = [
+        "sslrootcert",
+        "ssl-root-cert",
+        "sslca",
+        "ssl-ca",
+        "sslcert",
+        "ssl-cert",
+        "sslkey",
+        "ssl-key",
+    ];
+    let in_address = parameters(Parts::of(&config.url).query)
+        .filter(|(name, _)| NAMES.contains(&decoded(name).as_str()))
+        .map(|(_, file)| decoded(file).into());
+    config.tls_root_cert.iter().cloned().chain(in_address).collect()
 }
 
 /// The names of the parameters that the driver would drop. SQLite refuses them itself.

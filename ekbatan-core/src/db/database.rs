@@ -433,7 +433,8 @@ async fn first_connection(pool: &Pool, timeout: Duration) -> Result<(), DbError>
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
-        if !error.is_connection_lost() || started.elapsed() + pause > timeout {
+        if error.is_mistake() || !error.is_connection_lost() || started.elapsed() + pause > timeout
+        {
             let waited = started.elapsed();
             return Err(DbError::new(
                 error.kind(),

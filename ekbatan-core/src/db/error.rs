@@ -63,6 +63,7 @@ struct Failure {
     constraint: Option<String>,
     table: Option<String>,
     turn: Option<usize>,
+    is_mistake: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -76,6 +77,7 @@ impl DbError {
             constraint: None,
             table: None,
             turn: None,
+            is_mistake: false,
             source: None,
         }))
     }
@@ -103,6 +105,17 @@ impl DbError {
     /// Whether the connection can no longer be used.
     pub fn is_connection_lost(&self) -> bool {
         self.0.kind == DbErrorKind::Unavailable
+    }
+
+    /// Whether no connection can be opened before somebody changes the settings or the server.
+    pub(crate) fn is_mistake(&self) -> bool {
+        self.0.is_mistake
+    }
+
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) fn as_mistake(mut self) -> Self {
+        self.0.is_mistake = true;
+        self
     }
 
     /// The same error; if the connection was lost, the message names the database, because an

@@ -1,5 +1,7 @@
 //! Classifies errors by the servers' error numbers.
 
+use std::path::PathBuf;
+
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::db::sqlx_error::{self, classify_client_error};
@@ -91,8 +93,8 @@ fn between<'m>(message: &'m str, before: &str, after: &str) -> Option<&'m str> {
     message.split_once(before)?.1.split_once(after).map(|(name, _)| name)
 }
 
-pub(super) fn at_connect(error: sqlx::Error, address: &str) -> DbError {
-    sqlx_error::at_connect(error, address, classify)
+pub(super) fn at_connect(error: sqlx::Error, address: &str, files: &[PathBuf]) -> DbError {
+    sqlx_error::at_connect(error, address, files, classify)
 }
 
 #[cfg(test)]

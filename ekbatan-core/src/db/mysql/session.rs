@@ -7,6 +7,7 @@
 //!   behind. Only lanes switch it off (`become_lane`).
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -16,7 +17,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 use super::error;
 use super::flavour::Flavour;
 use super::options::{connect_options, misread};
-use crate::config::{DataSourceConfig, LONGEST_TIMEOUT};
+use crate::config::{DataSourceConfig, LONGEST_TIMEOUT, certificate_files};
 use crate::db::{DbError, DbErrorKind};
 
 /// Without ANSI_QUOTES and PIPES_AS_CONCAT, because our SQL is written for one mode. Strict, so
@@ -30,6 +31,8 @@ pub(super) struct SessionFactory {
     address: String,
     database: String,
     setup: String,
+    /// The files of certificates.
+    files: Vec<PathBuf>,
     timeout: Duration,
 }
 
@@ -54,6 +57,7 @@ impl SessionFactory {
             address: format!("{scheme}://{host}:{port}/{database}"),
             database: database.to_owned(),
             setup: setup(flavour, config.statement_timeout),
+            files: certificate_files(config),
             flavour,
             timeout: config.connection_timeout,
             options,
@@ -83,7 +87,7 @@ impl SessionFactory {
     }
 
     async fn open_and_set(&self) -> Result<NewSession, DbError> {
-        let failed = |error| error::at_connect(error, &self.address);
+        let failed = |error| error::at_connect(error, &self.address, &self.files);
         let mut connection = MySqlConnection::connect_with(&self.options).await.map_err(failed)?;
         let mut answer: Option<MySqlRow> = None;
         {

@@ -1,5 +1,6 @@
 //! Opens sessions on a PostgreSQL server.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use sqlx::{ConnectOptions, Connection as _};
 use super::connection::PostgresConnection;
 use super::doorbell::PostgresDoorbell;
 use super::{error, syntax};
-use crate::config::{DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode, with_effect_only};
+use crate::config::{
+    DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode, certificate_files, with_effect_only,
+};
 use crate::db::doorbell_session::DoorbellSession;
 use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Dialect, Driver, Route, Syntax};
 
@@ -53,6 +56,8 @@ struct Server {
     options: PgConnectOptions,
     /// Without the login.
     address: String,
+    /// The files of certificates.
+    files: Vec<PathBuf>,
     connect_timeout: Duration,
 }
 
@@ -62,7 +67,8 @@ impl Server {
         let (host, port) = (options.get_host(), options.get_port());
         let database = options.get_database().unwrap_or_default();
         let address = format!("postgres://{host}:{port}/{database}");
-        Ok(Self { address, options, connect_timeout: config.connection_timeout })
+        let files = certificate_files(config);
+        Ok(Self { address, files, options, connect_timeout: config.connection_timeout })
     }
 }
 
@@ -145,7 +151,7 @@ impl Driver for PostgresDriver {
             Ok(Ok((connection, identity))) => {
                 Ok(Box::new(PostgresConnection::new(connection, identity)))
             }
-            Ok(Err(error)) => Err(error::at_connect(error, &server.address)),
+            Ok(Err(error)) => Err(error::at_connect(error, &server.address, &server.files)),
             Err(_) => Err(DbError::new(
                 DbErrorKind::Unavailable,
                 format!("{} did not answer within {:?}", server.address, server.connect_timeout),

@@ -1,5 +1,7 @@
 //! Classifies errors by their SQLSTATE.
 
+use std::path::PathBuf;
+
 use sqlx::postgres::PgDatabaseError;
 
 use crate::db::sqlx_error::{self, classify_client_error};
@@ -65,6 +67,6 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
     }
 }
 
-pub(super) fn at_connect(error: sqlx::Error, address: &str) -> DbError {
-    sqlx_error::at_connect(error, address, classify)
+pub(super) fn at_connect(error: sqlx::Error, address: &str, files: &[PathBuf]) -> DbError {
+    sqlx_error::at_connect(error, address, files, classify)
 }
