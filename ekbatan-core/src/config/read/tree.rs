@@ -61,8 +61,9 @@ pub(super) fn whole_number(number: Num) -> Option<i128> {
 pub(super) fn written_number(number: Num) -> String {
     match (whole_number(number), number) {
         (Some(whole), _) => whole.to_string(),
-        (None, Num::F32(fraction)) => fraction.to_string(),
-        (None, Num::F64(fraction)) => fraction.to_string(),
+        // With its point: `10.0` is not `10`.
+        (None, Num::F32(fraction)) => format!("{fraction:?}"),
+        (None, Num::F64(fraction)) => format!("{fraction:?}"),
         (None, _) => "a very large number".to_owned(),
     }
 }
