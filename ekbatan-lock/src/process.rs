@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::options::countable;
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
 /// Grants keys within this process. Two backends are independent of each other.
@@ -102,7 +103,7 @@ impl LockBackend for ProcessBackend {
             token: grant.token,
             holder: request.holder.clone(),
             since: now,
-            until: now + request.term,
+            until: now + countable(request.term),
         };
         state.sweep();
         state.taken.insert(key.to_owned(), taken);
@@ -111,7 +112,7 @@ impl LockBackend for ProcessBackend {
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
         let mut state = self.state();
-        let until = Instant::now() + term;
+        let until = Instant::now() + countable(term);
         let ours = state.standing(key).is_some_and(|taken| taken.owner == grant.owner);
         if ours && let Some(taken) = state.taken.get_mut(key) {
             taken.until = until;

@@ -7,8 +7,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ekbatan::lock::{
     Attempt, BackendError, Grant, GrantRequest, Holder, KeyedLockProvider, Lease, LockBackend,
-    LockError, LockKey, LockOptions, LockProvider, LossCause, ProcessBackend, Released, lock_key,
+    LockError, LockKey, LockOptions, LockProvider, LossCause, PostgresLocks, ProcessBackend,
+    Released, lock_key,
 };
+use ekbatan_testkit::PostgresServer;
+use uuid::Uuid;
 
 use crate::providers::{LONG, TestLocks};
 
@@ -38,6 +41,25 @@ async fn the_longest_times_are_accepted(t: &TestLocks) {
     let _ = ran.await.unwrap();
     assert!(t.hold(&key).await.release().await);
     t.locks.close().await;
+}
+
+/// A provider asks for shorter terms.
+async fn lasts_longer_than_clocks_count(backend: impl LockBackend) {
+    let request = GrantRequest::new(Uuid::new_v4(), "a test", Duration::MAX);
+    let Attempt::Granted(grant) = backend.try_grant("k", &request).await.unwrap() else {
+        panic!("the key is free")
+    };
+    assert!(backend.extend("k", &grant, Duration::MAX).await.unwrap());
+    assert!(backend.release("k", &grant).await.unwrap().ours);
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn a_backend_that_ends_terms_by_its_own_clock_takes_the_longest_one() {
+    lasts_longer_than_clocks_count(ProcessBackend::new()).await;
+    let url = PostgresServer::shared().await.unwrap().create_database().await.unwrap();
+    let database = PostgresLocks::connect(&url, 1).await.unwrap();
+    lasts_longer_than_clocks_count(database.session().await.unwrap()).await;
 }
 
 /// Runs a future on a runtime of its own, which ends with it.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::options::countable;
 use crate::{Grant, GrantRequest};
 
 /// The grants of one session. `L` identifies a lock at the server.
@@ -110,7 +111,7 @@ impl<L: Eq + Hash> SessionGrants<L> {
         if self.is_over() || table.locks.contains_key(&lock) {
             return false;
         }
-        table.set(lock, Stage::Taking(Instant::now() + request.term));
+        table.set(lock, Stage::Taking(Instant::now() + countable(request.term)));
         true
     }
 
@@ -121,7 +122,8 @@ impl<L: Eq + Hash> SessionGrants<L> {
             return None;
         }
         let (grant, since) = (Grant { owner: request.owner, token }, Instant::now());
-        let until = table.locks.get(&lock).and_then(Stage::ends).unwrap_or(since + request.term);
+        let until =
+            table.locks.get(&lock).and_then(Stage::ends).unwrap_or(since + countable(request.term));
         let held = HeldLock { grant, holder: request.holder.clone(), since, until };
         table.set(lock, Stage::Held(held));
         Some(grant)
@@ -132,7 +134,7 @@ impl<L: Eq + Hash> SessionGrants<L> {
         let mut table = self.table();
         match table.locks.get(&lock) {
             Some(Stage::Held(held)) if held.is_of(grant) => {
-                let held = HeldLock { until: Instant::now() + term, ..held.clone() };
+                let held = HeldLock { until: Instant::now() + countable(term), ..held.clone() };
                 table.set(lock, Stage::Held(held));
                 true
             }
