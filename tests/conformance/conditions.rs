@@ -123,6 +123,12 @@ async fn dates_are_compared(db: &TestDatabase) {
     let first = if db.dialect.is_mysql() { "1000-01-01" } else { "0999-12-31" };
     let dates = [first, "1970-01-01", "9999-12-31"].map(|day| day.parse().unwrap());
     assert_compared(db, Thing::DAY, dates, |thing, day| thing.day = day).await;
+    // It stores no earlier ones, and compares with them.
+    for year in [0, 500] {
+        let day = ekbatan::chrono::NaiveDate::from_ymd_opt(year, 1, 1).unwrap();
+        assert_eq!(labels(db, Thing::DAY.gt(day)).await, "012", "{day}");
+        assert_eq!(labels(db, Thing::DAY.is_in([day])).await, "", "{day}");
+    }
 }
 
 async fn timestamps_are_compared(db: &TestDatabase) {

@@ -35,6 +35,7 @@ mod many;
 mod migrations;
 mod outcome;
 mod pages;
+mod pages_beyond;
 mod pages_by_bytes;
 mod partial;
 mod placement;

@@ -13,7 +13,7 @@ use super::{
     ActionId, ColumnInfo, CommitBatch, CommitError, DbError, Query, Rows, Rules, TableInfo,
 };
 use crate::config::Dialect;
-use crate::domain::{Table, ValueType};
+use crate::domain::{Table, Value, ValueType};
 
 /// By how many bytes of a long text every database sorts. MariaDB sorts by 1,024, less what it adds.
 pub(crate) const SORTED_BYTES: usize = 1_000;
@@ -313,6 +313,13 @@ pub(crate) trait Syntax: Send + Sync {
     /// The condition that the column's value is in argument `n`, a list.
     fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String;
 
+    /// Of the values that this database holds, the one nearest to a value that only others hold.
+    /// `None` if this one holds the value.
+    fn nearest(&self, value: &Value) -> Option<Value> {
+        let _ = value;
+        None
+    }
+
     /// The condition on rows for which some bound `(a, b, c)` has: first column = `a`, second = `b`, third <= `c`.
     /// The arguments from `first` on are three lists, of the `a`, `b` and `c` of all bounds. Of the rows that meet
     /// it, at least `most` do, if there are as many. `None` if it has to be spelt out.
@@ -385,7 +392,7 @@ pub(crate) trait Syntax: Send + Sync {
         ""
     }
 
-    /// The column, in a form whose order is that of [`Value`](crate::domain::Value)s, by which
+    /// The column, in a form whose order is that of [`Value`]s, by which
     /// the rows of several databases are merged: texts and UUIDs by their bytes.
     fn merge_operand(&self, column: &ColumnInfo, ty: ValueType) -> String {
         self.operand(column, ty)

@@ -26,6 +26,8 @@ mod merge;
 mod migration;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+mod nearest;
 mod open_transactions;
 mod pool;
 #[cfg(feature = "postgres")]
@@ -61,6 +63,8 @@ pub(crate) use lane::{Lanes, OpenAction};
 pub(crate) use merge::may_merge;
 pub use migration::{AppliedMigration, MigrationError, MigrationState, Migrations};
 pub(crate) use migration::{applied, migrate, migration_states};
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) use nearest::nearest_date;
 pub(crate) use open_transactions::outside_transaction;
 pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection, Use};

@@ -2,7 +2,7 @@
 //!
 //! `repository` has the entry point. `read`, `write` and `joint_write` have its methods, `condition`,
 //! with `bounds`, and `page` their arguments. `scatter` queries many shards, `merge` puts their rows in order,
-//! and `source` reads from one database.
+//! that of `value_order`, and `source` reads from one database.
 
 mod bounds;
 mod condition;
@@ -18,6 +18,7 @@ mod read;
 mod repository;
 mod scatter;
 mod source;
+mod value_order;
 mod write;
 
 pub use condition::{Column, Comparand, Condition};

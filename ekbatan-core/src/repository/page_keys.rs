@@ -3,7 +3,10 @@
 //! Invariant: both follow one order, in which null is less than every value. That is how
 //! SQLite, MySQL and MariaDB sort by themselves; PostgreSQL is told.
 
+use std::cmp::Ordering;
+
 use super::page::{Position, Sorting, TextOrder};
+use super::value_order::compare_keys;
 use crate::db::{Arg, ColumnInfo, Nulls, Syntax, TableInfo};
 use crate::domain::{Value, ValueType};
 
@@ -76,13 +79,26 @@ impl<'a> PageKeys<'a> {
                 format!("({column} IS NOT NULL OR {among_nulls})")
             };
         }
-        let mark = self.mark(first, value, args);
-        let id = self.mark(&self.id, &position.id, args);
         let nulls = if first.nullable && self.descending {
             format!(" OR {column} IS NULL")
         } else {
             String::new()
         };
+        // The value may be that of another shard, whose database holds more.
+        let nearest = self.syntax.nearest(value);
+        let side =
+            nearest.as_ref().map_or(Ordering::Equal, |near| compare_keys(self.texts, value, near));
+        let mark = self.mark(first, nearest.as_ref().unwrap_or(value), args);
+        let operator_with_nearest = match (side, self.descending) {
+            (Ordering::Equal, _) => None,
+            (Ordering::Less, false) => Some(">="),
+            (Ordering::Greater, true) => Some("<="),
+            _ => Some(operator),
+        };
+        if let Some(operator) = operator_with_nearest {
+            return format!("({} {operator} {mark}{nulls})", first.operand);
+        }
+        let id = self.mark(&self.id, &position.id, args);
         // A row comparison would ignore the collations of the columns.
         format!(
             "({key} {operator} {mark} OR ({key} = {mark} AND {} {operator} {id}){nulls})",

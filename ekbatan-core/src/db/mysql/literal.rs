@@ -78,14 +78,22 @@ fn write_hex(sql: &mut String, bytes: &[u8]) {
     sql.push('\'');
 }
 
-/// Rejects values that no column can hold.
-pub(super) fn check_range(value: &Value) -> Result<(), DbError> {
+/// The first year that MySQL promises to store.
+const FIRST_STORED: i32 = 1000;
+
+/// Rejects values that cannot be compared with those of a column. Another program may have stored dates of the
+/// first thousand years.
+pub(super) fn check_compared(value: &Value) -> Result<(), DbError> {
+    check_range(value, 0)
+}
+
+fn check_range(value: &Value, first: i32) -> Result<(), DbError> {
     let in_range = |year: i32, value: &dyn Display| {
-        if (1000..=9999).contains(&year) {
+        if (first..=9999).contains(&year) {
             return Ok(());
         }
         Err(out_of_range(format!(
-            "{value} lies outside the years 1000 to 9999, which are those of MySQL's dates"
+            "{value} lies outside the years {first} to 9999, which are those of MySQL's dates"
         )))
     };
     match value {
@@ -101,10 +109,10 @@ pub(super) fn check_range(value: &Value) -> Result<(), DbError> {
 /// Rejects values that this column would change silently.
 fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
     // A list in a condition has no column.
-    check_range(value).map_err(|error| match column.name.as_str() {
-        "" => error,
-        name => error.in_column(name),
-    })?;
+    match column.name.as_str() {
+        "" => check_compared(value)?,
+        name => check_range(value, FIRST_STORED).map_err(|error| error.in_column(name))?,
+    }
     let spoils = |what: &str| {
         let ColumnInfo { name, db_type, .. } = column;
         Err(out_of_range(format!("column `{name}` of type {db_type} {what}")))

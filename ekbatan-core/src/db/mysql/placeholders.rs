@@ -4,7 +4,7 @@
 use sqlx::Arguments;
 use sqlx::mysql::MySqlArguments;
 
-use super::literal::check_range;
+use super::literal::check_compared;
 use crate::db::{Arg, DbError, DbErrorKind, Query};
 use crate::domain::Value;
 
@@ -93,7 +93,7 @@ fn length(arg: &Arg) -> usize {
 impl BoundQuery {
     fn add(&mut self, value: &Value, as_bytes: bool) -> Result<(), DbError> {
         self.sql.push('?');
-        check_range(value)?;
+        check_compared(value)?;
         let arguments = &mut self.arguments;
         let added = match value {
             Value::Null => arguments.add(None::<&str>),

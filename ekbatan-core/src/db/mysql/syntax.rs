@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::flavour::Flavour;
 use super::has_run::{has_run_before, swaps};
 use crate::db::fence::is_old;
-use crate::db::{ColumnInfo, DbError, Reference, SORTED_BYTES, Syntax};
-use crate::domain::{Table, ValueType};
+use crate::db::{ColumnInfo, DbError, Reference, SORTED_BYTES, Syntax, nearest_date};
+use crate::domain::{Table, Value, ValueType};
 
 /// The seconds since 1970.
 pub(super) const SECONDS: &str = "TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())";
@@ -108,6 +108,16 @@ impl Syntax for MySqlSyntax {
 
     fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String {
         format!("{} IN ({})", self.operand(column, ty), self.argument(n, ty, column))
+    }
+
+    fn nearest(&self, value: &Value) -> Option<Value> {
+        match value {
+            Value::Float(float) if float.is_nan() => Some(Value::Float(f64::MAX)),
+            Value::Float(float) if float.is_infinite() => {
+                Some(Value::Float(float.clamp(f64::MIN, f64::MAX)))
+            }
+            value => nearest_date(value),
+        }
     }
 
     fn misfit(&self, column: &ColumnInfo, ty: ValueType) -> Option<String> {

@@ -1,7 +1,7 @@
 //! PostgreSQL's SQL fragments.
 
 use crate::db::{ColumnInfo, SORTED_BYTES, Syntax, TableInfo};
-use crate::domain::{Table, ValueType};
+use crate::domain::{Table, Value, ValueType};
 
 pub(super) struct PostgresSyntax;
 
@@ -56,6 +56,16 @@ impl Syntax for PostgresSyntax {
                 format!("{name} = ANY(${n}::text[]::{}[])", type_name(column))
             }
             _ => format!("{name} = ANY(${n}::{}[])", wire_type(ty)),
+        }
+    }
+
+    /// A text that goes on with the character 0 comes right after the text before that character.
+    fn nearest(&self, value: &Value) -> Option<Value> {
+        match value {
+            Value::Text(text) => {
+                text.split_once('\0').map(|(before, _)| Value::Text(before.into()))
+            }
+            _ => None,
         }
     }
 

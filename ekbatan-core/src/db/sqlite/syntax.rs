@@ -3,8 +3,8 @@
 use rust_decimal::Decimal;
 
 use crate::db::fence::is_old;
-use crate::db::{ColumnInfo, SORTED_BYTES, Syntax};
-use crate::domain::{Table, ValueType};
+use crate::db::{ColumnInfo, SORTED_BYTES, Syntax, nearest_date};
+use crate::domain::{Table, Value, ValueType};
 
 /// The seconds since 1970.
 pub(super) const SECONDS: &str = "CAST(strftime('%s', 'now') AS INTEGER)";
@@ -64,6 +64,13 @@ impl Syntax for SqliteSyntax {
         }
         let element = if ty == ValueType::Bytes { "unhex(value)" } else { "value" };
         format!("{} IN (SELECT {element} FROM json_each(${n}))", self.operand(column, ty))
+    }
+
+    fn nearest(&self, value: &Value) -> Option<Value> {
+        match value {
+            Value::Float(float) if float.is_nan() => Some(Value::Float(f64::INFINITY)),
+            value => nearest_date(value),
+        }
     }
 
     /// A column of numeric affinity converts text that looks like a number: `10.50` becomes a float
