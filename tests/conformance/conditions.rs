@@ -2,11 +2,12 @@
 
 use std::fmt::Debug;
 
+use ekbatan::db::DbErrorKind;
 use ekbatan::domain::Comparable;
 use ekbatan::prelude::*;
 use ekbatan::repository::{Column, Condition, PageRequest};
-use support::TestDatabase;
 use support::things::{Cents, Color, Thing, quiet, thing};
+use support::{Dialect, TestDatabase};
 
 on_every_database! {
     integers_are_compared,
@@ -22,7 +23,9 @@ on_every_database! {
     nulls_are_neither_equal_nor_unequal_to_a_value,
     conditions_are_combined,
     a_list_may_be_empty_or_long,
+    a_list_of_floats_has_a_bound_on_sqlite,
     a_chain_of_terms_may_be_long,
+    conditions_that_are_nested_too_deeply_are_refused,
 }
 
 /// The labels of the things that match a condition. Checks that every kind of read agrees.
@@ -215,6 +218,25 @@ async fn a_list_may_be_empty_or_long(db: &TestDatabase) {
     assert_eq!(labels(db, Thing::SMALL.is_in(1..70_000)).await, "12");
 }
 
+/// Elsewhere each list is one parameter, or becomes a part of the text.
+async fn a_list_of_floats_has_a_bound_on_sqlite(db: &TestDatabase) {
+    db.things().add(quiet(Thing { ratio: 32_766.0, ..thing("0") })).await.unwrap();
+    let floats = |last: i32| Thing::RATIO.is_in((1..=last).map(f64::from));
+    let answer = db.things().count_where(floats(32_766)).await;
+    if db.dialect == Dialect::Sqlite {
+        assert_eq!(
+            answer.unwrap_err().to_string(),
+            "invalid condition on Thing: column `ratio`: `is_in` has 32766 values, \
+             and this database takes a list of 32765 of type float at most"
+        );
+        let two = db.things().count_where(floats(20_000) & floats(20_000)).await.unwrap_err();
+        let expected = "the query has 40002 parameters, of which each float of a list is one";
+        assert!(two.to_string().starts_with(expected), "{two}");
+    } else {
+        assert_eq!(answer.unwrap(), 1);
+    }
+}
+
 async fn a_chain_of_terms_may_be_long(db: &TestDatabase) {
     let things = (0..3).map(|n| quiet(Thing { small: n, ..thing(&n.to_string()) }));
     db.things().add_all(things).await.unwrap();
@@ -223,9 +245,47 @@ async fn a_chain_of_terms_may_be_long(db: &TestDatabase) {
     };
     let any = chain(5_000, |a, b| a | b)(|n| Thing::SMALL.eq(n));
     assert_eq!(labels(db, any.clone()).await, "12");
+    let to_the_right = chain(5_000, |a, b| b | a)(|n| Thing::SMALL.eq(n));
+    assert_eq!(db.things().count_where(to_the_right).await.unwrap(), 2);
     assert_eq!(labels(db, !any).await, "0");
     assert_eq!(labels(db, chain(5_000, |a, b| a & b)(|n| Thing::SMALL.ne(n))).await, "0");
     // More than a statement may have.
-    let too_many = chain(100_000, |a, b| a | b)(|n| Thing::SMALL.eq(n));
-    db.things().find_where(too_many).await.unwrap_err();
+    let too_many = chain(70_001, |a, b| a | b)(|n| Thing::SMALL.eq(n));
+    let error = db.things().find_where(too_many).await.unwrap_err();
+    assert_eq!(error.database_error().map(|error| error.kind()), Some(DbErrorKind::TooLarge));
+    let most = if db.dialect == Dialect::Sqlite { 32_766 } else { 65_535 };
+    let expected = format!(
+        "the query has 70000 parameters, and this database takes {most} at most; `is_in` sends a list as one parameter"
+    );
+    assert_eq!(error.to_string(), expected);
+}
+
+async fn conditions_that_are_nested_too_deeply_are_refused(db: &TestDatabase) {
+    type Nest = fn(Condition<Thing>, i32) -> Condition<Thing>;
+    db.things().add(quiet(Thing { small: 0, ..thing("0") })).await.unwrap();
+    // Each of them adds one level, and leaves a condition of even depth true.
+    let to_the_left: Nest = |inner, n| match n % 2 {
+        0 => inner & Thing::SMALL.ge(1),
+        _ => inner | Thing::SMALL.le(0),
+    };
+    let to_the_right: Nest = |inner, n| match n % 2 {
+        0 => Thing::SMALL.ge(1) & inner,
+        _ => Thing::SMALL.le(0) | inner,
+    };
+    let negated: Nest = |inner, n| match n % 2 {
+        0 => inner & Thing::SMALL.ge(0),
+        _ => !inner,
+    };
+    for nest in [to_the_left, to_the_right, negated] {
+        let nested = |levels| (0..levels).fold(Thing::SMALL.eq(0), nest);
+        assert_eq!(labels(db, nested(100)).await, "0");
+        for levels in [101, 30_000] {
+            let error = db.things().find_where(nested(levels).clone()).await.unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "invalid condition on Thing: `&`, `|` and `!` are nested more than 100 levels deep; \
+                 a chain of one operator is one level"
+            );
+        }
+    }
 }

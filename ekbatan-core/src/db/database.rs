@@ -68,7 +68,8 @@ impl Database {
         // Report now, not at the first call, that the database cannot be reached.
         first_connection(&primary, timeout).await?;
         let lanes = Lanes::start(driver.clone(), source);
-        let (sizes, tables) = (SizeLimits::new(source), RwLock::default());
+        let sizes = SizeLimits::new(source, driver.syntax().most_parameters());
+        let tables = RwLock::default();
         let (folded_reads, doorbell) = (FoldedReads::default(), Doorbell::new(driver.clone()));
         let (commit_timeout, barrier) = (source.commit_timeout, BarrierQueue::default());
         Ok(Self {

@@ -313,6 +313,17 @@ pub(crate) trait Syntax: Send + Sync {
     /// The condition that the column's value is in argument `n`, a list.
     fn any(&self, n: usize, ty: ValueType, column: &ColumnInfo) -> String;
 
+    /// How many values of this type a list may have, where that is bounded.
+    fn longest_list(&self, ty: ValueType) -> Option<usize> {
+        let _ = ty;
+        None
+    }
+
+    /// How many arguments a statement may have.
+    fn most_parameters(&self) -> usize {
+        usize::from(u16::MAX)
+    }
+
     /// Of the values that this database holds, the one nearest to a value that only others hold.
     /// `None` if this one holds the value.
     fn nearest(&self, value: &Value) -> Option<Value> {

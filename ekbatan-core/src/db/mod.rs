@@ -78,7 +78,9 @@ pub use schema::SchemaError;
 pub(crate) use schema::{ColumnInfo, Nulls, TableError, TableInfo};
 pub(crate) use size::SizeLimits;
 #[cfg(feature = "mysql")]
-pub(crate) use size::{largest, too_large};
+pub(crate) use size::largest;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) use size::too_large;
 pub(crate) use stage::{
     StageError, StageResult, Staged, StagedExpectation, resolve, stage_changed, stage_deleted,
     stage_expected, stage_new,

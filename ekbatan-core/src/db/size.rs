@@ -108,11 +108,13 @@ fn size_of_arg(arg: &Arg) -> usize {
 pub(crate) struct SizeLimits {
     row: usize,
     commit: usize,
+    parameters: usize,
 }
 
 impl SizeLimits {
-    pub(crate) fn new(config: &DataSourceConfig) -> Self {
-        Self { row: config.max_row_bytes, commit: config.max_commit_bytes }
+    /// `parameters` is how many a statement of this database may have.
+    pub(crate) fn new(config: &DataSourceConfig, parameters: usize) -> Self {
+        Self { row: config.max_row_bytes, commit: config.max_commit_bytes, parameters }
     }
 
     pub(crate) fn check(&self, batch: &CommitBatch) -> Result<(), DbError> {
@@ -157,6 +159,13 @@ impl SizeLimits {
     }
 
     pub(crate) fn check_query(&self, query: &Query) -> Result<(), DbError> {
+        let parameters = query.args.len();
+        if parameters > self.parameters {
+            return Err(too_large(format!(
+                "the query has {parameters} parameters, and this database takes {} at most; `is_in` sends a list as one parameter",
+                self.parameters
+            )));
+        }
         let size = query.size();
         if size > self.commit {
             return Err(too_large(format!(

@@ -45,7 +45,7 @@ pub trait Comparable: Field {}
 
 /// A field that could not be stored or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("column `{column}`: {reason}")]
+#[error("{}{reason}", if column.is_empty() { String::new() } else { format!("column `{column}`: ") })]
 #[non_exhaustive]
 pub struct FieldError {
     /// The column; empty until it is known.

@@ -1,5 +1,6 @@
 //! Conditions as values. The column gives the type, the dialect renders the SQL.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{BitAnd, BitOr, Not};
@@ -8,6 +9,10 @@ use super::bounds;
 use super::connective::Connective;
 use crate::db::{Arg, Syntax, TableInfo};
 use crate::domain::{Comparable, Field, FieldError, Value, ValueType};
+
+/// How deeply `&`, `|` and `!` may be nested. A deeper condition would overflow the stack of a thread, and
+/// databases refuse it.
+const MOST_LEVELS: usize = 100;
 
 /// A column of `T` that holds an `F`. The derives make one per field: `Wallet::OWNER_ID`.
 pub struct Column<T, F> {
@@ -52,6 +57,8 @@ impl<T, F> fmt::Debug for Column<T, F> {
 /// ```
 pub struct Condition<T> {
     expression: Expression,
+    /// How deeply the expression is nested.
+    levels: usize,
     of: PhantomData<fn() -> T>,
 }
 
@@ -63,19 +70,28 @@ enum Expression {
     Null(&'static str),
     UpToAny([&'static str; 3], Result<Vec<[Value; 3]>, FieldError>, usize),
     /// Flat, so that a chain of many terms is no deep tree.
-    Joined(Connective, Vec<Expression>),
+    Joined(Connective, VecDeque<Expression>),
     Not(Box<Expression>),
+    /// What was nested too deeply.
+    TooDeep,
 }
 
 impl Expression {
     fn joined(self, connective: Connective, other: Self) -> Self {
         let terms = |expression: Self| match expression {
             Self::Joined(of, terms) if of == connective => terms,
-            one => vec![one],
+            one => VecDeque::from([one]),
         };
-        let mut all = terms(self);
-        all.extend(terms(other));
-        Self::Joined(connective, all)
+        let (mut left, mut right) = (terms(self), terms(other));
+        // The longer one stays where it is, so that a chain may grow at either end.
+        if left.len() < right.len() {
+            while let Some(term) = left.pop_back() {
+                right.push_front(term);
+            }
+            return Self::Joined(connective, right);
+        }
+        left.append(&mut right);
+        Self::Joined(connective, left)
     }
 }
 
@@ -184,7 +200,24 @@ impl<T> Condition<T> {
     }
 
     fn of(expression: Expression) -> Self {
-        Self { expression, of: PhantomData }
+        Self { expression, levels: 0, of: PhantomData }
+    }
+
+    /// A condition of so many levels, or one that no read accepts if there are too many.
+    fn nested(expression: Expression, levels: usize) -> Self {
+        if levels > MOST_LEVELS {
+            return Self::of(Expression::TooDeep);
+        }
+        Self { expression, levels, of: PhantomData }
+    }
+
+    fn joined(self, connective: Connective, other: Self) -> Self {
+        let levels = |condition: &Self| match condition.expression {
+            Expression::Joined(of, _) if of == connective => condition.levels,
+            _ => condition.levels + 1,
+        };
+        let levels = levels(&self).max(levels(&other));
+        Self::nested(self.expression.joined(connective, other.expression), levels)
     }
 
     /// Renders the SQL and appends the arguments to `args`.
@@ -226,7 +259,15 @@ fn render(
         }
         Expression::In(name, ty, values) => {
             let (column, _) = find(name)?;
-            args.push(Arg::Many(*ty, values.clone().map_err(|error| error.at(name))?));
+            let values = values.clone().map_err(|error| error.at(name))?;
+            if let Some(most) = syntax.longest_list(*ty).filter(|most| values.len() > *most) {
+                let (count, ty) = (values.len(), ty.name());
+                return Err(FieldError::new(format!(
+                    "`is_in` has {count} values, and this database takes a list of {most} of type {ty} at most"
+                ))
+                .at(name));
+            }
+            args.push(Arg::Many(*ty, values));
             syntax.any(args.len(), *ty, column)
         }
         Expression::Null(name) => format!("{} IS NULL", syntax.quote(&find(name)?.0.name)),
@@ -240,12 +281,17 @@ fn render(
             connective.join(terms?)
         }
         Expression::Not(inner) => format!("NOT ({})", render(inner, syntax, table, args)?),
+        Expression::TooDeep => {
+            return Err(FieldError::new(format!(
+                "`&`, `|` and `!` are nested more than {MOST_LEVELS} levels deep; a chain of one operator is one level"
+            )));
+        }
     })
 }
 
 impl<T> Clone for Condition<T> {
     fn clone(&self) -> Self {
-        Self::of(self.expression.clone())
+        Self { expression: self.expression.clone(), levels: self.levels, of: PhantomData }
     }
 }
 
@@ -259,9 +305,10 @@ impl<T> BitAnd for Condition<T> {
     type Output = Self;
 
     fn bitand(self, other: Self) -> Self {
-        match (self.expression, other.expression) {
-            (Expression::True, kept) | (kept, Expression::True) => Self::of(kept),
-            (a, b) => Self::of(a.joined(Connective::And, b)),
+        match (&self.expression, &other.expression) {
+            (Expression::True, _) => other,
+            (_, Expression::True) => self,
+            _ => self.joined(Connective::And, other),
         }
     }
 }
@@ -270,7 +317,7 @@ impl<T> BitOr for Condition<T> {
     type Output = Self;
 
     fn bitor(self, other: Self) -> Self {
-        Self::of(self.expression.joined(Connective::Or, other.expression))
+        self.joined(Connective::Or, other)
     }
 }
 
@@ -278,9 +325,9 @@ impl<T> Not for Condition<T> {
     type Output = Self;
 
     fn not(self) -> Self {
-        Self::of(match self.expression {
-            Expression::Not(inner) => *inner,
-            expression => Expression::Not(Box::new(expression)),
-        })
+        match self.expression {
+            Expression::Not(inner) => Self::nested(*inner, self.levels - 1),
+            expression => Self::nested(Expression::Not(Box::new(expression)), self.levels + 1),
+        }
     }
 }

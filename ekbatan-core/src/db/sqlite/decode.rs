@@ -11,9 +11,8 @@ use sqlx::{Arguments, Row, TypeInfo, ValueRef};
 use uuid::Uuid;
 
 use super::error::classify;
-use super::statement::MAX_PARAMETERS;
-use super::syntax::float_list;
-use crate::db::{Arg, ColumnInfo, Columns, DbError, DbErrorKind, Query};
+use super::syntax::{MAX_PARAMETERS, float_list};
+use crate::db::{Arg, ColumnInfo, Columns, DbError, DbErrorKind, Query, too_large};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// The values of a row, or the arguments of a statement, in SQLite's storage classes.
@@ -118,11 +117,11 @@ pub(super) fn bind_query(query: &Query) -> Result<(Arc<str>, Cells), DbError> {
         arguments.push(SqlValue::Null);
         let first = query.args.len() + floats.len() + 1;
         let marks: Vec<String> = (first..first + values.len()).map(|n| format!("${n}")).collect();
-        if first + marks.len() > MAX_PARAMETERS {
-            return Err(DbError::new(
-                DbErrorKind::ValueOutOfRange,
-                format!("SQLite compares with no more than {MAX_PARAMETERS} floats at once"),
-            ));
+        let parameters = first + marks.len() - 1;
+        if parameters > MAX_PARAMETERS {
+            return Err(too_large(format!(
+                "the query has {parameters} parameters, of which each float of a list is one, and SQLite takes {MAX_PARAMETERS} at most"
+            )));
         }
         // With the parentheses, so that `$1` does not match the beginning of `$10`.
         sql =

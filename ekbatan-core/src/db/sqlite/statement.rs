@@ -2,11 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::syntax::SqliteSyntax;
+use super::syntax::{MAX_PARAMETERS, SqliteSyntax};
 use crate::db::{ChangeKind, Syntax, TableInfo};
-
-/// SQLite's limit on the parameters of a statement.
-pub(super) const MAX_PARAMETERS: usize = 32_766;
 
 /// How many rows of this table fit one statement.
 pub(super) fn chunk(table: &TableInfo) -> usize {

@@ -9,6 +9,9 @@ use crate::domain::{Table, Value, ValueType};
 /// The seconds since 1970.
 pub(super) const SECONDS: &str = "CAST(strftime('%s', 'now') AS INTEGER)";
 
+/// SQLite's limit on the parameters of a statement.
+pub(super) const MAX_PARAMETERS: usize = 32_766;
+
 /// The collation that orders decimals, which are stored as text, by their value.
 pub(super) const DECIMAL: &str = "ekbatan_decimal";
 
@@ -64,6 +67,15 @@ impl Syntax for SqliteSyntax {
         }
         let element = if ty == ValueType::Bytes { "unhex(value)" } else { "value" };
         format!("{} IN (SELECT {element} FROM json_each(${n}))", self.operand(column, ty))
+    }
+
+    /// A list of floats is one parameter for each of them, and one for the list.
+    fn longest_list(&self, ty: ValueType) -> Option<usize> {
+        (ty == ValueType::Float).then_some(MAX_PARAMETERS - 1)
+    }
+
+    fn most_parameters(&self) -> usize {
+        MAX_PARAMETERS
     }
 
     fn nearest(&self, value: &Value) -> Option<Value> {
