@@ -50,3 +50,4 @@ mod types_mysql;
 mod types_postgres;
 mod types_sqlite;
 mod views;
+mod write_order;

@@ -2,18 +2,19 @@
 //!
 //! Invariants:
 //! - A new parent is written before its children, because InnoDB checks foreign keys row by row.
-//! - Updates and deletes come after all inserts, because an update may refer to a new row, and then
-//!   by table, kind and key. Where this is not the order in which all commits lock rows, `locks`
-//!   locks them first.
+//! - Updates and deletes come by table, kind and key. Where this is not the order in which all commits lock
+//!   rows, `locks` locks them first.
+//! - They come before all inserts, so that a new row may take a unique value that another row gives up. If
+//!   one of them may refer to a new row, all of them come after the inserts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
 use crate::db::{ChangeKind, CommitBatch, RowChange};
 use crate::domain::{TableKey, Value};
 
-/// All rows of the batches: the inserts, the updates and deletes, the records.
+/// All rows of the batches: the changes, then the records.
 pub(super) fn ordered<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b RowChange> {
     let changes = || batches.iter().flat_map(|batch| &batch.changes);
     let mut inserts: Vec<&RowChange> =
@@ -24,7 +25,22 @@ pub(super) fn ordered<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b RowChange> {
     inserts.sort_by_key(|row| (row.table.table.key(), row.id));
     guarded.sort_by_key(|row| (row.table.table.key(), row.kind, row.id));
     records.sort_by_key(|row| row.table.table.key()); // stable: events keep their order
-    parents_first(inserts).into_iter().chain(guarded).chain(records).collect()
+    let inserts_first = refer_to_new_rows(&guarded, &inserts);
+    let inserts = parents_first(inserts);
+    let changes = if inserts_first { [inserts, guarded] } else { [guarded, inserts] };
+    changes.into_iter().flatten().chain(records).collect()
+}
+
+/// Whether one of the rows has a foreign key to a table that gets new rows, which are sorted by table.
+fn refer_to_new_rows(rows: &[&RowChange], new: &[&RowChange]) -> bool {
+    let tables = new.chunk_by(|a, b| a.table.table.key() == b.table.table.key());
+    let tables: HashSet<String> = tables.map(|rows| rows[0].table.table.full_name()).collect();
+    rows.iter().any(|row| {
+        let mut columns = row.table.columns.iter().zip(&*row.values);
+        columns.any(|(column, value)| {
+            !value.is_null() && column.references.iter().any(|of| tables.contains(&of.table))
+        })
+    })
 }
 
 /// The rows table by table, each table after those that it refers to. In a table that refers to

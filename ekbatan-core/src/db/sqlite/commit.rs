@@ -111,7 +111,10 @@ impl Session<'_> {
         if !stale.is_empty() {
             return Ok(Err(CommitError::Stale(stale)));
         }
-        let rows = batch.changes.iter().chain(&batch.records).collect::<Vec<_>>();
+        let mut rows = batch.changes.iter().collect::<Vec<_>>();
+        // A new row may take a unique value that another row of its table gives up.
+        rows.sort_by_key(|row| (row.table.table.key(), !row.kind.is_guarded()));
+        rows.extend(&batch.records);
         for group in
             rows.chunk_by(|a, b| a.table.table.key() == b.table.table.key() && a.kind == b.kind)
         {
