@@ -7,7 +7,7 @@ use ekbatan::domain::{New, PayloadError};
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use serde::{Deserialize, Serialize};
-use support::things::{THINGS, Thing, ThingState, Zone, quiet, thing};
+use support::things::{THINGS, Thing, ThingEvent, ThingState, Zone, quiet, thing};
 use support::{Dialect, TestDatabase};
 
 use crate::actions::{Nothing, Stage, run, stage};
@@ -25,6 +25,8 @@ on_every_database! {
     a_decimal_is_refused_or_stored_without_loss,
     a_text_with_nul_is_refused_or_stored_without_loss,
     parameters_with_nul_are_refused_by_name_or_stored,
+    an_event_with_nul_is_refused_by_name_or_stored,
+    an_event_that_is_nested_too_deeply_is_refused_by_name,
     a_text_that_is_too_long_is_refused_with_its_column,
     a_raw_connection_of_another_dialect_names_both,
 }
@@ -412,7 +414,7 @@ async fn parameters_with_nul_are_refused_by_name_or_stored(db: &TestDatabase) {
         let error = answer.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the parameters of the call: a string of it holds the character 0, \
+            "the parameters of the call: a string of it holds the character 0, after `{\"label\":\"a`, \
              which PostgreSQL's jsonb does not; remove it"
         );
         assert_eq!(db.count("things").await, 0);
@@ -422,6 +424,65 @@ async fn parameters_with_nul_are_refused_by_name_or_stored(db: &TestDatabase) {
         let params = db.select(&["action_params"], &params).await.remove(0).remove(0).unwrap();
         assert_eq!(serde_json::from_str::<Label>(&params).unwrap().label, "a\0b");
     }
+}
+
+async fn an_event_with_nul_is_refused_by_name_or_stored(db: &TestDatabase) {
+    let answer = run(&db.executor().await, |ctx| {
+        let made = ThingEvent::Made { label: "a\0b".to_owned() };
+        ctx.plan().add(New::new(thing("a"), [ThingEvent::Touched, made]));
+        Ok(())
+    })
+    .await;
+    if db.dialect == Dialect::Postgres {
+        assert_eq!(
+            answer.unwrap_err().to_string(),
+            "the payload of the event `ThingMade` of `conformance.stage`: a string of it holds the character 0, \
+             after `{\"label\":\"a`, which PostgreSQL's jsonb does not; remove it"
+        );
+        assert_eq!((db.count("things").await, db.count_events().await), (0, 0));
+    } else {
+        answer.unwrap();
+        let made = format!("FROM {} WHERE event_type = 'ThingMade'", db.eventlog("events"));
+        let payload = db.select(&["payload"], &made).await.remove(0).remove(0).unwrap();
+        assert_eq!(serde_json::from_str::<Label>(&payload).unwrap().label, "a\0b");
+    }
+}
+
+/// Refused is what a handler could not read, and what the database does not take.
+async fn an_event_that_is_nested_too_deeply_is_refused_by_name(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let most = match db.dialect {
+        Dialect::Sqlite | Dialect::Postgres => 127,
+        Dialect::MySql => 100,
+        Dialect::MariaDb => 31,
+    };
+    for depth in [most, most + 1, 128, 200] {
+        let answer = run(&executor, |ctx| {
+            // The payload is a level, too.
+            let text = (1..depth).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+            let described = ThingEvent::Described { text };
+            ctx.plan().add(New::new(thing(&depth.to_string()), [described]));
+            Ok(())
+        })
+        .await;
+        if depth == most {
+            answer.unwrap();
+            let payload = format!("FROM {}", db.eventlog("events"));
+            let payload = db.select(&["payload"], &payload).await.remove(0).remove(0).unwrap();
+            serde_json::from_str::<serde_json::Value>(&payload).unwrap();
+            continue;
+        }
+        let error = answer.unwrap_err().to_string();
+        if depth > 127 {
+            let expected = "`ThingDescribed` does not serialize: its JSON is nested";
+            assert!(error.contains(expected) && error.contains(&depth.to_string()), "{error}");
+        } else {
+            let event = "the payload of the event `ThingDescribed` of `conformance.stage`: ";
+            assert!(error.starts_with(event), "{error}");
+            assert!(error.ends_with(&format!("nested {most} deep at most")), "{error}");
+        }
+    }
+    assert_eq!((db.count("things").await, db.count_events().await), (1, 1));
 }
 
 /// SQLite's texts have no maximum length.

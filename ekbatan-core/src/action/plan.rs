@@ -14,6 +14,7 @@ use crate::db::{
 };
 use crate::domain::{
     Addable, Changed, Deletable, Entity, Event, New, Stored, Table, TableKey, Updatable, Value,
+    payload_text,
 };
 use crate::outbox::{EnqueueStep, EventRecord};
 use crate::repository::PendingRow;
@@ -265,7 +266,7 @@ impl ActionPlan {
 
     fn record<E: Event>(&mut self, row: &Staged, model_version: i64, event: &E) {
         let name = event.event_name();
-        match event.payload() {
+        match event.payload().and_then(|payload| payload_text(name, &payload)) {
             Ok(payload) => self.events.push(EventRecord {
                 row: self.rows.len(),
                 model_id: row.id,
@@ -273,7 +274,7 @@ impl ActionPlan {
                 model_version,
                 name: name.name,
                 version: name.version,
-                payload: payload.to_string(),
+                payload,
             }),
             Err(error) => self.fail(PlanError::Payload(error)),
         }

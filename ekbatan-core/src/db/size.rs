@@ -36,7 +36,7 @@ impl RowChange {
     }
 
     /// Names a value in a message.
-    fn name_of(&self, position: usize) -> String {
+    pub(crate) fn name_of(&self, position: usize) -> String {
         let table = self.table.table;
         let column = self.table.columns.get(position).map_or("?", |column| &*column.name);
         let text = |name: &str| {
@@ -51,8 +51,15 @@ impl RowChange {
             match column {
                 "action_params" => return format!("the parameters of `{}`", action()),
                 "payload" => {
-                    let event = text("event_type").unwrap_or("?");
-                    return format!("the payload of the event `{event}` of `{}`", action());
+                    return match text("event_type") {
+                        Some(event) => {
+                            format!("the payload of the event `{event}` of `{}`", action())
+                        }
+                        None => {
+                            let called = text("model_type").unwrap_or("?");
+                            format!("the parameters of the enqueued call of `{called}`")
+                        }
+                    };
                 }
                 _ => {}
             }

@@ -1,6 +1,9 @@
 //! The events of a model.
 
 use serde::Serialize;
+use serde::ser::Error as _;
+
+use super::json_text::check_depth;
 
 /// The stored name and version of an event, as given to the derive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,6 +95,19 @@ impl PayloadError {
         };
         Err(PayloadError::NotAnObject { name: name.to_owned(), found })
     }
+}
+
+/// The text of a payload. Fails if a handler could not read it back, because it is nested too deeply.
+pub(crate) fn payload_text(
+    name: EventName,
+    payload: &serde_json::Value,
+) -> Result<String, PayloadError> {
+    let text = payload.to_string();
+    check_depth(&text).map_err(|reason| PayloadError::Serialize {
+        name: name.name.to_owned(),
+        source: serde_json::Error::custom(reason),
+    })?;
+    Ok(text)
 }
 
 /// The payload of an externally tagged enum: the content of the tag. Called by the derive, which

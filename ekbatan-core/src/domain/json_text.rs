@@ -58,20 +58,20 @@ pub(crate) fn depth(text: &str) -> usize {
     deepest
 }
 
-/// Whether a string contains the character 0, which JSON always escapes.
+/// Where a string contains the character 0, which JSON always escapes.
 #[cfg(feature = "postgres")]
-pub(crate) fn holds_nul(text: &str) -> bool {
+pub(crate) fn find_nul(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = 0;
     while let Some(found) = bytes[at..].iter().position(|byte| *byte == b'\\') {
         at += found;
         if bytes[at..].starts_with(b"\\u0000") {
-            return true;
+            return Some(at);
         }
         // Skip the escaped character: it may be a backslash.
         at = (at + 2).min(bytes.len());
     }
-    false
+    None
 }
 
 /// Calls `seen` with every byte outside of strings.
@@ -103,7 +103,10 @@ mod tests {
     #[cfg(feature = "postgres")]
     #[test]
     fn an_escaped_backslash_escapes_nothing() {
-        assert!(holds_nul(r#""a\u0000""#) && holds_nul(r#""\\\u0000""#));
-        assert!(!holds_nul(r#""a\\u0000""#) && !holds_nul(r#""\u0001\\""#) && !holds_nul("1"));
+        assert_eq!(find_nul(r#""a\u0000""#), Some(2));
+        assert_eq!(find_nul(r#""\\\u0000""#), Some(3));
+        for none in [r#""a\\u0000""#, r#""\u0001\\""#, "1"] {
+            assert_eq!(find_nul(none), None, "{none}");
+        }
     }
 }

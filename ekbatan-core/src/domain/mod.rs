@@ -22,6 +22,7 @@ mod typed_uuid;
 mod value;
 
 pub use entity::{Entity, EntityId, Model, RowReader};
+pub(crate) use event::payload_text;
 pub use event::{Event, EventName, IntoEvents, NoEvent, PayloadError};
 pub use field::{Comparable, Field, FieldError, Json};
 pub use id::Id;
@@ -29,7 +30,7 @@ pub use id_generator::IdGenerator;
 #[cfg(feature = "mysql")]
 pub(crate) use json_text::depth;
 #[cfg(feature = "postgres")]
-pub(crate) use json_text::holds_nul;
+pub(crate) use json_text::find_nul;
 pub(crate) use json_text::{check_nulls_and_depth, checked_json};
 pub use lock_key::{KeyPart, LockKey, LockLevel};
 pub(crate) use shard_identifier::list_shards;

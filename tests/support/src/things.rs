@@ -91,6 +91,8 @@ pub enum ThingEvent {
     Renamed { from: String, to: String },
     #[event(name = "ThingTouched")]
     Touched,
+    #[event(name = "ThingDescribed")]
+    Described { text: serde_json::Value },
 }
 
 /// An entity. Its table sorts after `things`, which refers to it.

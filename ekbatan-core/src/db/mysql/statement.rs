@@ -8,8 +8,14 @@ use uuid::Uuid;
 
 use super::literal::write_literal;
 use super::syntax::MySqlSyntax;
-use crate::db::{ChangeKind, DbError, ExpectedRow, RowChange, RowRef, Syntax, TableInfo};
-use crate::domain::Value;
+use crate::db::eventlog::EVENTS;
+use crate::db::{
+    ChangeKind, ColumnInfo, DbError, DbErrorKind, ExpectedRow, RowChange, RowRef, Syntax, TableInfo,
+};
+use crate::domain::{Value, depth};
+
+/// How deeply JSON may be nested in a column of MariaDB.
+const MARIADB_DEPTH: usize = 31;
 
 pub(super) fn literal(row: &RowChange, position: usize) -> Result<String, DbError> {
     let mut sql = String::new();
@@ -29,10 +35,27 @@ pub(super) fn insert_row(row: &RowChange) -> Result<String, DbError> {
     let mut sql = String::from("(");
     for position in ChangeKind::Insert.written(&row.table) {
         sql.push_str(if position == 0 { "" } else { ", " });
-        write_literal(&mut sql, &row.values[position], &row.table.columns[position])?;
+        let (value, column) = (&row.values[position], &row.table.columns[position]);
+        match value {
+            Value::Json(json) if std::ptr::eq(row.table.table, &raw const EVENTS) => {
+                check_depth(json, column)
+                    .and_then(|()| write_literal(&mut sql, value, column))
+                    .map_err(|error| error.in_place(&row.name_of(position)))?;
+            }
+            _ => write_literal(&mut sql, value, column)?,
+        }
     }
     sql.push(')');
     Ok(sql)
+}
+
+/// Rejects JSON that is nested too deeply for a column of MariaDB. The server would name only the column.
+fn check_depth(json: &str, column: &ColumnInfo) -> Result<(), DbError> {
+    if column.db_type == "longtext" && depth(json) > MARIADB_DEPTH {
+        let why = format!("MariaDB takes JSON that is nested {MARIADB_DEPTH} deep at most");
+        return Err(DbError::new(DbErrorKind::ValueOutOfRange, why));
+    }
+    Ok(())
 }
 
 /// Updates those rows of one table that are at their version.

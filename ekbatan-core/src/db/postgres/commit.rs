@@ -124,8 +124,8 @@ impl PostgresConnection {
         let sql = self.forms.single(change, record, single);
         let mut arguments = PgArguments::default();
         for row in [change, record] {
-            for (position, column) in written(&row.table, row.kind) {
-                check_column(&row.values[position], column, row.table.table)?;
+            for (position, _) in written(&row.table, row.kind) {
+                check_column(row, position)?;
                 bind(&mut arguments, row.table.table.columns[position].ty, &row.values[position])?;
             }
         }
@@ -250,9 +250,9 @@ fn bind_group(
         }
         Role::Insert => ChangeKind::Insert,
     };
-    for (position, column) in written(table, kind) {
+    for (position, _) in written(table, kind) {
         for row in &changes {
-            check_column(&row.values[position], column, table.table)?;
+            check_column(row, position)?;
         }
         let ty = table.table.columns[position].ty;
         bind_many(arguments, ty, changes.iter().map(|row| &row.values[position]))?;

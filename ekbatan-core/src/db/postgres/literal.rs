@@ -20,8 +20,8 @@ pub(super) fn literal(row: &RowChange, position: usize) -> Result<String, DbErro
 
 /// The value of a row in one column, with the type as which values are sent.
 pub(super) fn wire_literal(row: &RowChange, position: usize) -> Result<String, DbError> {
-    let (value, column) = (&row.values[position], &row.table.columns[position]);
-    check_column(value, column, row.table.table)?;
+    let value = &row.values[position];
+    check_column(row, position)?;
     let ty = wire_type(row.table.table.columns[position].ty);
     Ok(format!("{}::{ty}", untyped(value)?))
 }

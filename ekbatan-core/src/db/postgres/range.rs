@@ -4,8 +4,8 @@
 use chrono::NaiveDate;
 
 use crate::db::eventlog::EVENTS;
-use crate::db::{ColumnInfo, DbError, DbErrorKind};
-use crate::domain::{Table, Value, holds_nul};
+use crate::db::{ColumnInfo, DbError, DbErrorKind, RowChange};
+use crate::domain::{Table, Value, find_nul};
 
 /// Rejects values that no column can hold.
 pub(super) fn check(value: &Value) -> Result<(), DbError> {
@@ -26,20 +26,11 @@ pub(super) fn check(value: &Value) -> Result<(), DbError> {
     }
 }
 
-/// Rejects values that this column of `table` cannot hold.
-pub(super) fn check_column(
-    value: &Value,
-    column: &ColumnInfo,
-    table: &Table,
-) -> Result<(), DbError> {
-    let given = given_by_the_call(table, &column.name);
+/// Rejects a value of a row that its column cannot hold.
+pub(super) fn check_column(row: &RowChange, position: usize) -> Result<(), DbError> {
+    let (value, column) = (&row.values[position], &row.table.columns[position]);
     let checked = check(value).and_then(|()| match (value, column.db_type.as_str()) {
-        (Value::Json(text), "jsonb") if holds_nul(text) => {
-            let way_out = if given.is_some() { "remove it" } else { "declare the column json" };
-            Err(refused(format!(
-                "a string of it holds the character 0, which PostgreSQL's jsonb does not; {way_out}"
-            )))
-        }
+        (Value::Json(text), "jsonb") => check_nul(text, row.table.table),
         (Value::Float(float), "float4") if !is_single(*float) => Err(refused(format!(
             "{float} has more digits than a real; declare the column double precision"
         ))),
@@ -48,20 +39,34 @@ pub(super) fn check_column(
         (Value::Text(text), "bpchar") => fits(text.trim_end_matches(' '), text, column),
         _ => Ok(()),
     });
-    checked.map_err(|error| match given {
-        Some(given) => error.in_place(given),
+    checked.map_err(|error| match given_by_the_call(row, position) {
+        Some(given) => error.in_place(&given),
         None => error.in_column(&column.name),
     })
 }
 
+fn check_nul(json: &str, table: &Table) -> Result<(), DbError> {
+    let Some(at) = find_nul(json) else { return Ok(()) };
+    let before = json[..at].char_indices().rev().take(40).last().map_or(0, |(start, _)| start);
+    let way_out = if is_own(table) { "remove it" } else { "declare the column json" };
+    Err(refused(format!(
+        "a string of it holds the character 0, after `{}`, which PostgreSQL's jsonb does not; {way_out}",
+        &json[before..at]
+    )))
+}
+
+/// Whether a table is one of the framework.
+fn is_own(table: &Table) -> bool {
+    table.schema == EVENTS.schema
+}
+
 /// What the caller or the action gave for a column of the framework's tables: its users do not
 /// know these columns.
-fn given_by_the_call(table: &Table, column: &str) -> Option<&'static str> {
-    let own = table.schema == EVENTS.schema;
-    Some(match column {
-        _ if !own => return None,
+fn given_by_the_call(row: &RowChange, position: usize) -> Option<String> {
+    let given = match &*row.table.columns[position].name {
+        _ if !is_own(row.table.table) => return None,
+        "payload" => return Some(row.name_of(position)),
         "action_params" => "the parameters of the call",
-        "payload" => "the payload of an event",
         "output" => "the output of the call",
         "idempotency_key" => "the idempotency key",
         "consumer" => "the consumer of the message",
@@ -70,7 +75,8 @@ fn given_by_the_call(table: &Table, column: &str) -> Option<&'static str> {
         "reason" => "the reason",
         "trace_parent" => "the trace parent",
         _ => return None,
-    })
+    };
+    Some(given.to_owned())
 }
 
 fn fits(counted: &str, text: &str, column: &ColumnInfo) -> Result<(), DbError> {
@@ -111,26 +117,49 @@ fn refused(why: String) -> DbError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::db::fixtures;
+    use crate::db::{ChangeKind, fixtures};
 
     fn column(db_type: &str, length: Option<u32>) -> ColumnInfo {
         ColumnInfo { length, ..fixtures::column("c", db_type) }
+    }
+
+    /// Checks a value of a row that has no others but the type of an event.
+    fn check_in(table: &'static Table, value: Value, column: ColumnInfo) -> Result<(), DbError> {
+        let position = table.columns.iter().position(|of| of.name == column.name).unwrap_or(1);
+        let mut info = Arc::into_inner(fixtures::table(table, |_| "text")).unwrap();
+        info.columns[position] = column;
+        let values = table.columns.iter().enumerate().map(|(at, of)| match of.name {
+            _ if at == position => value.clone(),
+            "event_type" => Value::Text("Opened".to_owned()),
+            "action_name" => Value::Text("open".to_owned()),
+            _ => Value::Null,
+        });
+        let values = Arc::new(values.collect());
+        let change = fixtures::change(&Arc::new(info), ChangeKind::Insert);
+        check_column(&RowChange { values, ..change }, position)
     }
 
     #[test]
     fn a_framework_column_is_named_by_what_the_call_gave() {
         let check = |name: &str, value| {
             let column = ColumnInfo { length: Some(2), ..fixtures::column(name, "varchar") };
-            check_column(&value, &column, &EVENTS).unwrap_err().to_string()
+            check_in(&EVENTS, value, column).unwrap_err().to_string()
         };
         let principal = check("principal", Value::Text("abc".to_owned()));
         assert_eq!(principal, r#"the principal: "abc" has 3 characters, and the column holds 2"#);
         let column = fixtures::column("action_params", "jsonb");
         let params = Value::Json(r#"{"a":"\u0000"}"#.to_owned());
-        let params = check_column(&params, &column, &EVENTS).unwrap_err().to_string();
+        let params = check_in(&EVENTS, params, column).unwrap_err().to_string();
         assert!(params.starts_with("the parameters of the call: "), "{params}");
         assert!(params.ends_with("remove it"), "{params}");
+        let payload = Value::Json(format!(r#"{{"{}":"b\u0000"}}"#, "ä".repeat(50)));
+        let column = fixtures::column("payload", "jsonb");
+        let payload = check_in(&EVENTS, payload, column).unwrap_err().to_string();
+        assert!(payload.starts_with("the payload of the event `Opened` of `open`: "), "{payload}");
+        assert!(payload.contains(&format!("after `{}\":\"b`", "ä".repeat(36))), "{payload}");
     }
 
     #[test]
@@ -145,8 +174,7 @@ mod tests {
             (Value::Json(r#"["\u0000"]"#.to_owned()), "jsonb", None),
             (Value::Date(NaiveDate::MIN), "date", None),
         ] {
-            let error =
-                check_column(&value, &column(db_type, length), &fixtures::WALLETS).unwrap_err();
+            let error = check_in(&fixtures::WALLETS, value, column(db_type, length)).unwrap_err();
             assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
             assert!(error.to_string().starts_with("column `c`: "), "{error}");
         }
@@ -158,10 +186,8 @@ mod tests {
             (Value::Float(f64::NAN), "float4", None),
             (Value::Json(r#"["\u0000"]"#.to_owned()), "json", None),
         ] {
-            assert!(
-                check_column(&value, &column(db_type, length), &fixtures::WALLETS).is_ok(),
-                "{value:?}"
-            );
+            let checked = check_in(&fixtures::WALLETS, value.clone(), column(db_type, length));
+            assert!(checked.is_ok(), "{value:?}");
         }
     }
 }
