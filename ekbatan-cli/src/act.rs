@@ -255,6 +255,9 @@ pub async fn retire(
     for on in target.shards() {
         pending += on.operations.pending(handler).await?;
     }
+    if pending == 0 {
+        known::check(target, handler).await?;
+    }
     let Some(yes) = yes else {
         let sentence = format!(
             "`{handler}` has {pending} events that it has not handled; nothing was changed. To retire it, add --yes {pending} --who NAME --why REASON"

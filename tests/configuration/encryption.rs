@@ -120,7 +120,7 @@ fn a_mode_of_encryption_that_does_not_exist_is_refused() {
             let found = problems(&yaml(&slots));
             assert_eq!(found.len(), 1, "{url}\n{found:#?}");
             assert_eq!(found[0].path, format!("ekbatan.configs.{slot}.url"));
-            let words = format!("has an unknown `{name}`; {modes} the key `tls-mode`");
+            let words = format!("in `{name}` that does not exist; {modes} the key `tls-mode`");
             assert!(found[0].message.contains(&words), "{}", found[0]);
         }
     }
@@ -129,6 +129,8 @@ fn a_mode_of_encryption_that_does_not_exist_is_refused() {
         "postgres://h/d?ssl-mode=allow",
         "mysql://h/d?ssl-mode=verify_ca",
         "mariadb://h/d?ssl%2Dmode=DISABLED",
+        "postgres://h/d?sslmode=require#primary",
+        "mysql://h/d?ssl-mode=REQUIRED ",
     ] {
         load(&yaml(&format!("primary-config: {{url: '{url}'}}"))).unwrap();
     }

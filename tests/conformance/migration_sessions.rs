@@ -41,6 +41,8 @@ mod on_postgres {
         only postgres:
         a_script_that_waits_for_rows_is_refused,
         the_record_is_written_whatever_a_script_has_set,
+        a_script_that_fails_leaves_a_session_that_can_be_used,
+        what_is_deferred_runs_with_the_settings_of_its_script,
     }
 
     async fn a_script_that_waits_for_rows_is_refused(db: &TestDatabase) {
@@ -75,6 +77,30 @@ mod on_postgres {
         assert_eq!(names(db).await, ["größe", "user"]);
     }
 
+    async fn a_script_that_fails_leaves_a_session_that_can_be_used(db: &TestDatabase) {
+        let config = db.config().maximum_pool_size(1);
+        let databases = Databases::connect(&config.into()).await.unwrap();
+        let migrates = |text: &str| {
+            let scripts = Migrations::none().script(10, "list", text);
+            let databases = &databases;
+            async move { databases.migrate(&scripts).await }
+        };
+        migrates("DEALLOCATE ALL; SELECT 1 / 0").await.unwrap_err();
+        migrates("CREATE TABLE list (n integer)").await.unwrap();
+        assert_eq!(names(db).await, ["list"]);
+    }
+
+    async fn what_is_deferred_runs_with_the_settings_of_its_script(db: &TestDatabase) {
+        let text = "CREATE SCHEMA shop; SET search_path = shop; CREATE TABLE list (n integer); \
+            CREATE TABLE sums (n integer); INSERT INTO sums VALUES (0); \
+            CREATE FUNCTION counts() RETURNS trigger LANGUAGE plpgsql AS \
+            'BEGIN UPDATE sums SET n = n + NEW.n; RETURN NULL; END'; \
+            CREATE CONSTRAINT TRIGGER counts AFTER INSERT ON list DEFERRABLE INITIALLY DEFERRED \
+            FOR EACH ROW EXECUTE FUNCTION counts(); INSERT INTO list VALUES (7)";
+        db.databases.migrate(&Migrations::none().script(10, "shop", text)).await.unwrap();
+        assert_eq!(db.count("shop.sums WHERE n = 7").await, 1);
+    }
+
     #[tokio::test]
     async fn a_script_that_prepares_its_transaction_is_not_recorded() {
         let server = PostgresServer::builder().setting("max_prepared_transactions", "1");
@@ -95,6 +121,21 @@ mod on_postgres {
         scratch.execute("ROLLBACK PREPARED 'prepared'").await;
         databases.migrate(&scripts("")).await.unwrap();
         assert_eq!(scratch.count("list").await, 0);
+    }
+}
+
+mod on_sqlite {
+    use super::*;
+
+    on_every_database! {
+        only sqlite:
+        the_record_is_written_although_the_script_forbids_writes,
+    }
+
+    async fn the_record_is_written_although_the_script_forbids_writes(db: &TestDatabase) {
+        let text = "CREATE TABLE list (n integer); PRAGMA query_only = ON";
+        db.databases.migrate(&Migrations::none().script(10, "list", text)).await.unwrap();
+        assert_eq!(names(db).await, ["list"]);
     }
 }
 

@@ -65,7 +65,7 @@ async fn an_invalid_url_says_what_to_write() {
     }
 }
 
-/// The error of settings that waiting does not mend, with its causes.
+/// The error of settings that waiting does not mend.
 async fn mistake(config: DataSourceConfig) -> String {
     // Room for many tries.
     let config = config.connection_timeout(Duration::from_secs(30));
@@ -75,7 +75,7 @@ async fn mistake(config: DataSourceConfig) -> String {
     let text = error.to_string();
     assert!(text.contains("(tried 1 time(s) in"), "{text}");
     assert!(!text.contains("is not to be reached"), "{text}");
-    format!("{text}\n{error:?}")
+    text
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn a_connection_that_cannot_be_encrypted_as_configured_is_tried_once() {
     let encrypted = MySqlServer::shared().await.unwrap().create_database().await.unwrap();
     let verified = DataSourceConfig::new(&encrypted).tls_mode(TlsMode::VerifyCa);
     let refused = mistake(verified.clone()).await;
-    assert!(refused.contains("certificate"), "{refused}");
+    assert!(refused.contains("invalid peer certificate"), "{refused}");
     assert!(refused.contains("see `tls-mode`"), "{refused}");
     let refused = mistake(verified.tls_root_cert("nowhere.pem")).await;
     assert!(refused.contains("cannot be read from `nowhere.pem`"), "{refused}");

@@ -176,7 +176,7 @@ impl LockBackend for EndsAtAnExtension {
     }
 }
 
-/// A lease that a renewal or an extension finds ended says how, as one that nothing asks for does.
+/// If a renewal or an extension finds that the lease has ended, the lease says why.
 #[tokio::test(start_paused = true)]
 async fn a_lease_whose_session_ends_while_it_is_extended_was_not_taken() {
     for (tells, expected) in

@@ -238,6 +238,8 @@ async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {
         let of_ledger = scene.json(&["events", verb, "--handler", "ledger.post"]).await;
         assert_eq!(of_ledger["count"], 0);
     }
+    let retired = scene.run(&["events", "retire", "ledger.pots"]).await.failed(1);
+    assert!(retired.contains("there is no handler `ledger.pots`"), "{retired}");
     scene.run(&["events", "look", "seventeen"]).await.failed(2);
     let purge = scene.run(&["events", "purge", "--stored", "--handler", "ledger.post"]).await;
     assert!(purge.failed(2).contains("stored events are not purged"));

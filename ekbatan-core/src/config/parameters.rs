@@ -64,7 +64,9 @@ pub(super) fn unknown_mode(
     let exists = |mode: &str| {
         modes.iter().copied().chain(also).any(|known| known.eq_ignore_ascii_case(mode))
     };
-    parameters(Parts::of(url).query).find_map(|(name, mode)| {
+    // The drivers ignore white space at the end, and what follows a `#`.
+    let query = Parts::of(url.trim_end()).query.split('#').next().unwrap_or_default();
+    parameters(query).find_map(|(name, mode)| {
         let name = ["sslmode", "ssl-mode"].into_iter().find(|of| *of == decoded(name))?;
         (!exists(&decoded(mode))).then_some((name, modes))
     })

@@ -113,7 +113,7 @@ impl DbError {
     }
 
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    pub(crate) fn as_mistake(mut self) -> Self {
+    pub(crate) fn into_mistake(mut self) -> Self {
         self.0.is_mistake = true;
         self
     }

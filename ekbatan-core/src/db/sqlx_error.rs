@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::{DbError, DbErrorKind};
 
-/// The driver's own text shows the character, which may be one of a password.
-const UNFIT_LOGIN: &str = "the driver does not log in with this user and password: one of them contains a character that SASLprep (RFC 4013) does not allow, such as an emoji; choose another one";
+/// The driver's own text may show a character of the password.
+const UNFIT_LOGIN: &str = "the driver does not log in with this user and password: one of them is a text that SASLprep (RFC 4013) does not allow, for example because of an emoji or of Hebrew or Arabic letters; choose another one";
 
 pub(super) fn classify_client_error(error: sqlx::Error) -> DbError {
     let (kind, message) = match &error {
@@ -28,7 +28,7 @@ pub(super) fn classify_client_error(error: sqlx::Error) -> DbError {
 }
 
 /// The error of a connection attempt, with the address. `files` are those of its certificates, which
-/// the driver reads while it connects. `classify` is the dialect's own.
+/// the driver reads while it connects over TCP. `classify` is the dialect's own.
 pub(super) fn at_connect(
     error: sqlx::Error,
     address: &str,
@@ -43,11 +43,11 @@ pub(super) fn at_connect(
     if matches!(error, sqlx::Error::Configuration(_)) {
         let error = classify(error);
         let why = format!("{address} cannot be used: {error}");
-        return DbError::new(DbErrorKind::Unavailable, why).with_source(error).as_mistake();
+        return DbError::new(DbErrorKind::Unavailable, why).with_source(error).into_mistake();
     }
     let unavailable = |why| DbError::new(DbErrorKind::Unavailable, why);
     match mistake(&error, address, files) {
-        Some(why) => unavailable(why).as_mistake(),
+        Some(why) => unavailable(why).into_mistake(),
         None => unavailable(format!("{address} is not to be reached: {error}")),
     }
     .with_source(error)
@@ -59,7 +59,7 @@ fn mistake(error: &sqlx::Error, address: &str, files: &[PathBuf]) -> Option<Stri
         matches!(kind, ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::IsADirectory)
     };
     match error {
-        // Of a file or of a socket; the driver does not say which.
+        // Of one of the files; the driver does not say of which.
         sqlx::Error::Io(io) if is_missing(io.kind()) => files.iter().find_map(|file| {
             let (why, file) = (std::fs::read(file).err()?, file.display());
             Some(format!("the certificates for {address} cannot be read from `{file}`: {why}"))
@@ -70,5 +70,20 @@ fn mistake(error: &sqlx::Error, address: &str, files: &[PathBuf]) -> Option<Stri
             "no encrypted connection to {address}: {error}; see `tls-mode`, `tls-root-cert` and the certificate of the server"
         )),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    /// A log may show causes, and the driver's own error shows a character.
+    #[test]
+    fn the_error_of_a_login_that_the_driver_refuses_has_no_cause() {
+        let why = "Failed to saslprep password: ProhibitedCharacter('x')";
+        let error = classify_client_error(sqlx::Error::Configuration(why.into()));
+        assert!(error.source().is_none() && error.to_string().contains("SASLprep"), "{error:?}");
     }
 }

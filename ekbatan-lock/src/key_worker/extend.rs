@@ -20,8 +20,7 @@ pub(super) const RENEWALS_PER_TERM: u32 = 3;
 /// [`LockBackend::lost`](crate::LockBackend::lost).
 type Gone<'g> = dyn Future<Output = String> + Send + Unpin + 'g;
 
-/// How a grant ended that the server does not extend. If its session ended, another holder need not
-/// have the key.
+/// Why the server does not extend a grant. If the session ended, no other holder need have the key.
 fn not_extended(gone: &mut Gone<'_>) -> LossCause {
     gone.now_or_never().map_or(LossCause::Taken, LossCause::SessionGone)
 }

@@ -30,5 +30,7 @@ pub(super) fn problem(url: &str, dialect: Option<Dialect>) -> Option<String> {
 pub(super) fn mode_problem(url: &str, dialect: Option<Dialect>) -> Option<String> {
     let (name, modes) = unknown_mode(url, dialect)?;
     let modes = modes.join(", ");
-    Some(format!("has an unknown `{name}`; write one of {modes}, or the key `tls-mode`"))
+    Some(format!(
+        "names a mode in `{name}` that does not exist; write one of {modes}, or the key `tls-mode`"
+    ))
 }

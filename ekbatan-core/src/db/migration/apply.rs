@@ -9,7 +9,7 @@ use super::history::{AppliedMigration, MigrationState, applied, record, states_o
 use super::resume;
 use super::script::{APPLICATION, FRAMEWORK, Migration, Migrations, checksum, without_mark};
 use crate::clock::Clock;
-use crate::db::{Connection, Database, DbError, Driver, PooledConnection};
+use crate::db::{Connection, Database, DbError, DbErrorKind, Driver, PooledConnection};
 
 /// What follows this line in a migration of the framework is sent by itself. A server may refuse it.
 const MAY_BE_REFUSED: &str = "-- may be refused:\n";
@@ -165,7 +165,7 @@ async fn apply(
         None => connection.script(required).await.map_err(failed)?,
     }
     if source == APPLICATION {
-        if parts.is_none() && !connection.end_script().await.map_err(failed)? {
+        if left_nothing && !connection.end_script().await.map_err(failed)? {
             return Err(MigrationError::EndedTransaction { version: *version, name: name.clone() });
         }
         connection.check_migration().await.map_err(failed)?;
@@ -184,7 +184,7 @@ async fn apply(
         Some(_) => resume::end(connection, driver, &done).await,
         None => match record(connection, driver, done.clone()).await {
             // What the script left, such as LOCK TABLES, may be the cause.
-            Err(error) if !left_nothing && !error.is_connection_lost() => {
+            Err(error) if !left_nothing && !may_have_rolled_back(&error) => {
                 connection.leave_script().await.map_err(failed)?;
                 record(connection, driver, done).await
             }
@@ -197,4 +197,10 @@ async fn apply(
         APPLICATION => AfterStep::RanScript { can_resume: parts.is_some() },
         _ => AfterStep::Clean,
     })
+}
+
+/// Whether the server may have taken back what the script left uncommitted.
+fn may_have_rolled_back(error: &DbError) -> bool {
+    use DbErrorKind::{Deadlock, LockTimeout, Serialization, Unavailable};
+    matches!(error.kind(), Deadlock | LockTimeout | Serialization | Unavailable)
 }

@@ -71,7 +71,7 @@ pub(super) fn swaps(statement: &str) -> bool {
     let mut words = words(statement);
     words.retain(|word| word != "COLUMN");
     let first = words.first().map(String::as_str);
-    if first == Some("ALTER") && words.iter().any(|word| word == "EXCHANGE") {
+    if first == Some("ALTER") && has_pair(&words, "EXCHANGE", &["PARTITION"]) {
         return true;
     }
     if first != Some("RENAME") && first != Some("ALTER") {
@@ -157,7 +157,7 @@ mod tests {
             ("RENAME TABLE a TO b", false),
             ("ALTER TABLE a RENAME TO b", false),
             ("ALTER TABLE t CHANGE a a bigint", false),
-            ("ALTER TABLE t ADD COLUMN n int", false),
+            ("ALTER TABLE t ADD COLUMN exchange int", false),
             ("UPDATE t SET text = 'a TO b, b TO a'", false),
             ("", false),
         ] {

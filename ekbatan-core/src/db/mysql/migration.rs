@@ -65,7 +65,8 @@ impl MySqlConnection {
 }
 
 fn not_committed(error: DbError) -> DbError {
-    if error.is_connection_lost() {
+    // The state of a transaction of XA does not allow it.
+    if error.code() != Some("1399") {
         return error;
     }
     let why = format!(

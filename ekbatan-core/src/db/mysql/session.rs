@@ -53,11 +53,12 @@ impl SessionFactory {
             );
             return Err(misread(&why));
         };
+        let is_socket = options.get_socket().is_some();
         Ok(Self {
             address: format!("{scheme}://{host}:{port}/{database}"),
             database: database.to_owned(),
             setup: setup(flavour, config.statement_timeout),
-            files: certificate_files(config),
+            files: if is_socket { Vec::new() } else { certificate_files(config) },
             flavour,
             timeout: config.connection_timeout,
             options,

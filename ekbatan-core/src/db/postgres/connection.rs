@@ -59,6 +59,12 @@ impl PostgresConnection {
         last.map_or(Ok(String::new()), |row| row.try_get(0)).map_err(classify)
     }
 
+    /// A script may have deallocated the statements that are known as prepared.
+    async fn forget_prepared(&mut self) -> Result<(), DbError> {
+        self.trips += 1;
+        self.inner.clear_cached_statements().await.map_err(classify)
+    }
+
     async fn fetch_once(&mut self, query: &Query) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut arguments = PgArguments::default();
         for arg in &query.args {
@@ -180,12 +186,16 @@ impl Connection for PostgresConnection {
     }
 
     async fn end_script(&mut self) -> Result<bool, DbError> {
-        let reset = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; ";
+        // What is deferred to the commit runs with the settings of the script, too.
+        let reset = "SET CONSTRAINTS ALL IMMEDIATE; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; ";
         let is_open = self.transaction_id(reset).await? == self.migration;
-        // The script may have deallocated the statements that are known as prepared.
-        self.trips += 1;
-        self.inner.clear_cached_statements().await.map_err(classify)?;
+        self.forget_prepared().await?;
         Ok(is_open)
+    }
+
+    async fn end_migration(&mut self, succeeded: bool) -> Result<(), DbError> {
+        self.end(succeeded).await?;
+        if succeeded { Ok(()) } else { self.forget_prepared().await }
     }
 
     async fn raise_fence(&mut self, raise: &FenceRaise) -> Result<bool, DbError> {

@@ -67,7 +67,8 @@ impl Server {
         let (host, port) = (options.get_host(), options.get_port());
         let database = options.get_database().unwrap_or_default();
         let address = format!("postgres://{host}:{port}/{database}");
-        let files = certificate_files(config);
+        let is_socket = options.get_socket().is_some() || host.starts_with('/');
+        let files = if is_socket { Vec::new() } else { certificate_files(config) };
         Ok(Self { address, files, options, connect_timeout: config.connection_timeout })
     }
 }

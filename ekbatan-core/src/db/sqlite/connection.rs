@@ -253,6 +253,8 @@ impl Connection for SqliteConnection {
     }
 
     async fn end_script(&mut self) -> Result<bool, DbError> {
+        // Otherwise the script could keep its record from being written.
+        self.script("PRAGMA query_only = OFF").await?;
         Ok(!self.migration_ended.load(Ordering::SeqCst))
     }
 
