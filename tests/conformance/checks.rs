@@ -454,6 +454,7 @@ async fn an_event_that_is_nested_too_deeply_is_refused_by_name(db: &TestDatabase
     let most = match db.dialect {
         Dialect::Sqlite | Dialect::Postgres => 127,
         Dialect::MySql => 100,
+        // 127 from 12.2 on.
         Dialect::MariaDb => 31,
     };
     for depth in [most, most + 1, 128, 200] {
@@ -477,9 +478,13 @@ async fn an_event_that_is_nested_too_deeply_is_refused_by_name(db: &TestDatabase
             let expected = "`ThingDescribed` does not serialize: its JSON is nested";
             assert!(error.contains(expected) && error.contains(&depth.to_string()), "{error}");
         } else {
-            let event = "the payload of the event `ThingDescribed` of `conformance.stage`: ";
+            let event = "the payload of the event `ThingDescribed` of `conformance.stage`";
             assert!(error.starts_with(event), "{error}");
-            assert!(error.ends_with(&format!("nested {most} deep at most")), "{error}");
+            let words = match db.dialect {
+                Dialect::MariaDb => format!("is nested more than {most} deep"),
+                _ => format!("nested {most} deep at most"),
+            };
+            assert!(error.contains(&words), "{error}");
         }
     }
     assert_eq!((db.count("things").await, db.count_events().await), (1, 1));

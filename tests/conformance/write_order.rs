@@ -3,7 +3,7 @@
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
-use support::things::{Thing, ThingState, thing, zone};
+use support::things::{Thing, ThingState, Zone, thing, zone};
 use support::{Dialect, TestDatabase};
 
 use crate::actions::run;
@@ -19,13 +19,15 @@ fn named(id: u128, label: &str) -> Thing {
 
 async fn a_new_row_takes_a_unique_value_that_another_row_gives_up(db: &TestDatabase) {
     let executor = db.executor().await;
+    let old = db.databases.repository::<Zone>().add(new(zone("old"))).await.unwrap();
     for (giver, taker) in [(1, 2), (4, 3)] {
         let label = format!("label {giver}");
-        let given = db.things().add(new(named(giver, &label))).await.unwrap();
+        let given = Thing { zone: Some(old.id), ..named(giver, &label) };
+        let given = db.things().add(new(given)).await.unwrap();
         run(&executor, |ctx| {
             ctx.plan().update(given.clone().apply(|thing| thing.label = format!("{giver}, old")));
             ctx.plan().add(new(named(taker, &label)));
-            // A row of another table makes no difference.
+            // A new row that no row refers to makes no difference.
             ctx.plan().add(new(zone("a")));
             Ok(())
         })

@@ -22,7 +22,7 @@ use super::locks::lock_first;
 use super::order::ordered;
 use super::packets::{ONE_WRITE, PacketPlan};
 use super::statement::{
-    LockMode, delete, guard, guard_expected, insert_into, insert_row, look, update,
+    LockMode, delete, guard, guard_expected, insert_into, insert_row, look, naming_event, update,
 };
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, ExpectedRow, FenceCheck, RowChange,
@@ -111,7 +111,8 @@ impl MySqlConnection {
         plan.push("RELEASE SAVEPOINT ekbatan; SAVEPOINT ekbatan; SAVEPOINT ekbatan_batch")?;
         self.plan(&[batch], &mut plan)?;
         plan.push("RELEASE SAVEPOINT ekbatan_batch")?;
-        self.send_all(plan).await.inspect_err(|error| {
+        let sent = self.send_all(plan).await.map_err(|error| naming_event(error, &[batch]));
+        sent.inspect_err(|error| {
             // A deadlock rolls back the whole transaction; a lock timeout does so or not, depending
             // on a setting of the server.
             let ends = [DbErrorKind::Deadlock, DbErrorKind::LockTimeout];
@@ -126,7 +127,7 @@ impl MySqlConnection {
         }
         self.plan(batches, &mut plan)?;
         plan.push("COMMIT")?;
-        self.send_all(plan).await
+        self.send_all(plan).await.map_err(|error| naming_event(error, batches))
     }
 
     /// Plans the locks and the writes of the batches.

@@ -93,7 +93,7 @@ fn check_range(value: &Value, first: i32) -> Result<(), DbError> {
             return Ok(());
         }
         Err(out_of_range(format!(
-            "{value} lies outside the years {first} to 9999, which are those of MySQL's dates"
+            "{value} lies outside the years {first} to 9999, the only ones that MySQL takes here"
         )))
     };
     match value {

@@ -31,16 +31,36 @@ pub(super) fn ordered<'b>(batches: &[&'b CommitBatch]) -> Vec<&'b RowChange> {
     changes.into_iter().flatten().chain(records).collect()
 }
 
-/// Whether one of the rows has a foreign key to a table that gets new rows, which are sorted by table.
+/// Whether one of the rows may refer to one of the new rows, which are sorted by table.
 fn refer_to_new_rows(rows: &[&RowChange], new: &[&RowChange]) -> bool {
+    // A view or a trigger may refer to more than the columns say.
+    if rows.iter().chain(new).any(|row| row.table.rules.reacts) {
+        return true;
+    }
     let tables = new.chunk_by(|a, b| a.table.table.key() == b.table.table.key());
-    let tables: HashSet<String> = tables.map(|rows| rows[0].table.table.full_name()).collect();
+    let ids: HashMap<String, HashSet<Uuid>> =
+        tables.map(|rows| (rows[0].table.table.full_name(), uuids(rows))).collect();
     rows.iter().any(|row| {
         let mut columns = row.table.columns.iter().zip(&*row.values);
         columns.any(|(column, value)| {
-            !value.is_null() && column.references.iter().any(|of| tables.contains(&of.table))
+            let mut parents = column.references.iter().filter_map(|of| ids.get(&of.table));
+            parents.any(|ids| match value {
+                Value::Null => false,
+                Value::Uuid(id) => ids.contains(id),
+                _ => true,
+            })
         })
     })
+}
+
+/// All ids and other values of their type, by which the rows may be referred to.
+fn uuids(rows: &[&RowChange]) -> HashSet<Uuid> {
+    let values = rows.iter().flat_map(|row| &*row.values);
+    let ids = values.filter_map(|value| match value {
+        Value::Uuid(id) => Some(*id),
+        _ => None,
+    });
+    ids.collect()
 }
 
 /// The rows table by table, each table after those that it refers to. In a table that refers to

@@ -26,7 +26,13 @@ pub(super) struct BoundQuery {
 /// text.
 pub(super) fn bind(query: &Query) -> Result<BoundQuery, DbError> {
     let values: usize = query.args.iter().map(length).sum();
-    bind_as(query, values, if values > MAX_PLACEHOLDERS { Literals::Lists } else { Literals::None })
+    let literals = if values > MAX_PLACEHOLDERS { Literals::Lists } else { Literals::None };
+    let bound = bind_as(query, values, literals)?;
+    // There are many single values, or one is used several times.
+    if bound.arguments.len() > MAX_PLACEHOLDERS {
+        return bind_as(query, values, Literals::All);
+    }
+    Ok(bound)
 }
 
 /// A query with its values in the text, so that it can be sent in one packet with others.
@@ -169,6 +175,14 @@ mod tests {
         let bound = bound("a > $2 OR (a = $2 AND b = $1b)", vec![int(1), int(2)]);
         assert_eq!(bound.sql, "a > ? OR (a = ? AND b = ?)");
         assert_eq!(bound.arguments.len(), 3);
+    }
+
+    #[test]
+    fn too_many_single_values_become_a_part_of_the_text() {
+        let sql = "a = $1 OR ".repeat(MAX_PLACEHOLDERS) + "a = $2";
+        let bound = bound(&sql, vec![int(1), int(2)]);
+        assert!(bound.arguments.len() == 0 && bound.sql.ends_with("a = 1 OR a = 2"));
+        assert!(!bound.is_reusable);
     }
 
     #[test]

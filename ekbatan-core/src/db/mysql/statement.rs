@@ -10,11 +10,12 @@ use super::literal::write_literal;
 use super::syntax::MySqlSyntax;
 use crate::db::eventlog::EVENTS;
 use crate::db::{
-    ChangeKind, ColumnInfo, DbError, DbErrorKind, ExpectedRow, RowChange, RowRef, Syntax, TableInfo,
+    ChangeKind, CommitBatch, DbError, DbErrorKind, ExpectedRow, RowChange, RowRef, Syntax,
+    TableInfo,
 };
 use crate::domain::{Value, depth};
 
-/// How deeply JSON may be nested in a column of MariaDB.
+/// How deeply JSON may be nested in a column of MariaDB before 12.2.
 const MARIADB_DEPTH: usize = 31;
 
 pub(super) fn literal(row: &RowChange, position: usize) -> Result<String, DbError> {
@@ -37,9 +38,8 @@ pub(super) fn insert_row(row: &RowChange) -> Result<String, DbError> {
         sql.push_str(if position == 0 { "" } else { ", " });
         let (value, column) = (&row.values[position], &row.table.columns[position]);
         match value {
-            Value::Json(json) if std::ptr::eq(row.table.table, &raw const EVENTS) => {
-                check_depth(json, column)
-                    .and_then(|()| write_literal(&mut sql, value, column))
+            Value::Json(_) if std::ptr::eq(row.table.table, &raw const EVENTS) => {
+                write_literal(&mut sql, value, column)
                     .map_err(|error| error.in_place(&row.name_of(position)))?;
             }
             _ => write_literal(&mut sql, value, column)?,
@@ -49,13 +49,25 @@ pub(super) fn insert_row(row: &RowChange) -> Result<String, DbError> {
     Ok(sql)
 }
 
-/// Rejects JSON that is nested too deeply for a column of MariaDB. The server would name only the column.
-fn check_depth(json: &str, column: &ColumnInfo) -> Result<(), DbError> {
-    if column.db_type == "longtext" && depth(json) > MARIADB_DEPTH {
-        let why = format!("MariaDB takes JSON that is nested {MARIADB_DEPTH} deep at most");
-        return Err(DbError::new(DbErrorKind::ValueOutOfRange, why));
+/// The error of a commit. MariaDB names only the column of JSON that is nested too deeply for it; this
+/// names the event.
+pub(super) fn naming_event(error: DbError, batches: &[&CommitBatch]) -> DbError {
+    if error.kind() != DbErrorKind::CheckViolation {
+        return error;
     }
-    Ok(())
+    let records = batches.iter().flat_map(|batch| &batch.records);
+    let events = records.filter(|row| std::ptr::eq(row.table.table, &raw const EVENTS));
+    let mut values = events.flat_map(|row| (0..).zip(&*row.values).map(move |of| (row, of)));
+    let too_deep = values.find_map(|(row, (position, value))| match value {
+        Value::Json(json) if depth(json) > MARIADB_DEPTH => Some(row.name_of(position)),
+        _ => None,
+    });
+    match too_deep {
+        Some(event) => error.in_place(&format!(
+            "{event} is nested more than {MARIADB_DEPTH} deep, which MariaDB takes only from 12.2 on"
+        )),
+        None => error,
+    }
 }
 
 /// Updates those rows of one table that are at their version.

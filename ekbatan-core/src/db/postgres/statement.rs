@@ -172,6 +172,9 @@ fn guard(table: &TableInfo) -> String {
 /// takes the strongest of these locks. Rows that are expected without a lock are compared by a part of
 /// their own.
 ///
+/// The server runs the writing parts from the last to the first, so the updates of a table come before its
+/// inserts, and a new row may take a unique value that another gives up. It does not document this order.
+///
 /// The result has, besides `g`, the ordinals of the rows that were found (positive) and of the
 /// fences that held (negative).
 pub(super) fn folded(form: &Form) -> String {
