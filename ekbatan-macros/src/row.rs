@@ -170,6 +170,9 @@ fn code(
             }
         }
 
+        // Without a use, `cargo check` does not evaluate the table.
+        const _: &#root::domain::Table = <#row as #root::domain::Entity>::TABLE;
+
         #model
     }
 }

@@ -180,13 +180,22 @@ impl Comparable for DateTime<Utc> {}
 
 impl<F: Field> Field for Option<F> {
     const TYPE: ValueType = F::TYPE;
-    const NULLABLE: bool = true;
+    /// Both `None` and `Some(None)` of an option in an option would be NULL, and read back as `None`.
+    const NULLABLE: bool = {
+        assert!(
+            !F::NULLABLE,
+            "a column has one NULL, but an `Option` of something optional has two kinds of it, `None` and `Some(None)`; remove one `Option`, or mark the field `#[column(json)]`"
+        );
+        true
+    };
 
     fn to_value(&self) -> Result<Value, FieldError> {
+        const { assert!(Self::NULLABLE) };
         self.as_ref().map_or(Ok(Value::Null), F::to_value)
     }
 
     fn from_value(value: Value) -> Result<Self, FieldError> {
+        const { assert!(Self::NULLABLE) }; // also evaluated for what is no column of a table
         match value {
             Value::Null => Ok(None),
             value => F::from_value(value).map(Some),
