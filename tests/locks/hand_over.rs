@@ -122,6 +122,23 @@ async fn a_waiter_that_died_costs_only_the_time_to_confirm_on_postgres() {
     assert!(arrives(waiter).await.release().await);
 }
 
+/// Whoever has died is passed over when its registration has ended, so that many who have died do not delay
+/// the others one after another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_registration_ends_within_seconds_and_is_renewed_on_postgres() {
+    const END: &str = "SELECT coalesce(max((waiters -> 0 ->> 'u')::bigint), 0)::bigint \
+         FROM eventlog.lock_leases WHERE waiters <> '[]'";
+    const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    let (place, a, b) = two_processes().await;
+    let (held, waiter) = contended(&place, &a, &b, &LockKey::named("k")).await;
+    let end = place.number(END).await;
+    // The clock is read later, so this holds on a slow machine.
+    assert!(end - place.number(NOW).await <= 5_000_000, "what a dead waiter may cost");
+    until("the registration is renewed", async || place.number(END).await > end).await;
+    assert!(held.release().await);
+    assert!(arrives(waiter).await.release().await);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_message_is_found_on_postgres() {
     let (place, a, b) = two_processes().await;

@@ -90,8 +90,9 @@ const LONGEST: Duration = Duration::from_secs(1_000 * 365 * 86_400);
 /// whole term. If its process has died, the key is handed over again after this time.
 const CONFIRM: Duration = Duration::from_secs(2);
 
-/// For how long a process that waits is registered. It renews that.
-const REGISTERED: Duration = Duration::from_secs(15);
+/// For how long a process that waits is registered. It renews that at half the time. So several
+/// waiters that have died delay the others by at most this time and one confirm term.
+const REGISTERED: Duration = Duration::from_secs(5);
 
 /// Time between two looks at the keys that the process waits for.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
