@@ -16,6 +16,7 @@ on_every_database! {
     a_released_raw_connection_is_as_it_was_opened,
     writes_after_a_raw_rollback_are_refused,
     a_repository_does_not_wait_for_a_raw_connection_for_ever,
+    a_write_on_a_full_disk_is_refused,
 }
 
 async fn a_released_raw_connection_is_as_it_was_opened(db: &TestDatabase) {
@@ -75,5 +76,35 @@ async fn a_repository_does_not_wait_for_a_raw_connection_for_ever(db: &TestDatab
         things.within(&tx).add(quiet(thing("a"))).await
     });
     answer.await.unwrap();
+    assert_eq!(db.count("things").await, 1);
+}
+
+/// A table whose greatest number is taken takes no row. SQLite calls that a full disk, too.
+async fn a_write_on_a_full_disk_is_refused(db: &TestDatabase) {
+    db.execute("CREATE TABLE ends (n INTEGER PRIMARY KEY AUTOINCREMENT)").await;
+    db.execute("INSERT INTO ends VALUES (9223372036854775807)").await;
+    db.execute(
+        "CREATE TRIGGER fills AFTER INSERT ON things WHEN NEW.label = 'full' \
+         BEGIN INSERT INTO ends VALUES (NULL); END",
+    )
+    .await;
+    let things = db.things();
+    let refused = async |answer: Result<(), WriteError>| match answer.unwrap_err() {
+        WriteError::Database(error) => {
+            assert_eq!(error.kind(), DbErrorKind::Unavailable);
+            let text = error.to_string();
+            assert!(
+                text.contains("sqlite:") && text.contains("full; nothing was written"),
+                "{text}"
+            );
+        }
+        other => panic!("{other:?}"),
+    };
+    refused(things.add(quiet(thing("full"))).await.map(drop)).await;
+    // Others that share its transaction are written.
+    let (full, fits) =
+        tokio::join!(things.add(quiet(thing("full"))), things.add(quiet(thing("fits"))));
+    refused(full.map(drop)).await;
+    fits.unwrap();
     assert_eq!(db.count("things").await, 1);
 }

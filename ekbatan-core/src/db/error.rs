@@ -64,6 +64,7 @@ struct Failure {
     table: Option<String>,
     turn: Option<usize>,
     is_mistake: bool,
+    was_undone: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -78,6 +79,7 @@ impl DbError {
             table: None,
             turn: None,
             is_mistake: false,
+            was_undone: false,
             source: None,
         }))
     }
@@ -104,7 +106,7 @@ impl DbError {
 
     /// Whether the connection can no longer be used.
     pub fn is_connection_lost(&self) -> bool {
-        self.0.kind == DbErrorKind::Unavailable
+        self.0.kind == DbErrorKind::Unavailable && !self.0.was_undone
     }
 
     /// Whether no connection can be opened before somebody changes the settings or the server.
@@ -118,10 +120,18 @@ impl DbError {
         self
     }
 
-    /// The same error; if the connection was lost, the message names the database, because an
-    /// application may have several.
+    /// The same error of a commit that is known to be undone. The connection can still be used.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn undone(mut self) -> Self {
+        self.0.was_undone = true;
+        self.0.message.push_str("; nothing was written");
+        self
+    }
+
+    /// The same error; if the database is unavailable, the message names it, because an application may have
+    /// several.
     pub(crate) fn lost_at(mut self, address: &str) -> Self {
-        if self.is_connection_lost() && !self.0.message.contains(address) {
+        if self.kind() == DbErrorKind::Unavailable && !self.0.message.contains(address) {
             self.0.message = format!("{address}: {}", self.0.message);
         }
         self

@@ -8,6 +8,7 @@ use rusqlite::types::Value as SqlValue;
 use uuid::Uuid;
 
 use super::decode::{Cells, bind, bind_column};
+use super::error::is_disk_full;
 use super::library::{Library, Patience};
 use super::session::Session;
 use super::statement::{chunk, find_stale, guard_positions, set_positions, write_rows};
@@ -37,8 +38,14 @@ pub(super) fn commit(
 ) -> Answers {
     library.set_patience(patience)?;
     let mut session = Session::Library(library);
-    session.commit(batches).now_or_never().unwrap_or_else(|| {
+    let answers = session.commit(batches).now_or_never().unwrap_or_else(|| {
         Err(DbError::new(DbErrorKind::Other, "a statement of the library was not done at once"))
+    });
+    // Also a COMMIT that fails so is undone: SQLite rolls back before it returns, and what it wrote of
+    // the log has no end by which it could be recovered.
+    answers.map_err(|error| {
+        let is_undone = is_disk_full(&error) && !library.has_transaction();
+        if is_undone { error.undone() } else { error }
     })
 }
 

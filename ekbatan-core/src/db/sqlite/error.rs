@@ -2,6 +2,9 @@
 
 use crate::db::{DbError, DbErrorKind};
 
+/// The code of a full disk.
+const FULL: u32 = 13;
+
 fn kind(code: u32) -> DbErrorKind {
     use DbErrorKind as K;
     match code {
@@ -14,10 +17,14 @@ fn kind(code: u32) -> DbErrorKind {
             8 => K::ReadOnly,
             9 => K::StatementTimeout,
             18 | 20 => K::ValueOutOfRange,
-            10 | 11 | 13 | 14 | 26 => K::Unavailable,
+            10 | 11 | FULL | 14 | 26 => K::Unavailable,
             _ => K::Other,
         },
     }
+}
+
+pub(super) fn is_disk_full(error: &DbError) -> bool {
+    error.code().and_then(|code| code.parse().ok()) == Some(FULL)
 }
 
 /// An error that SQLite reports.

@@ -83,6 +83,10 @@ impl Library {
         answer.map_err(classify_of_library)
     }
 
+    pub(super) fn has_transaction(&self) -> bool {
+        !self.connection.is_autocommit()
+    }
+
     pub(super) fn run(&self, sql: &str, arguments: Cells) -> Result<u64, DbError> {
         let run = || self.connection.prepare_cached(sql)?.execute(params_from_iter(arguments));
         run().map(|changed| changed as u64).map_err(classify_of_library)
