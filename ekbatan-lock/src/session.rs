@@ -1,7 +1,7 @@
 //! Locks that belong to a session of a database server: what PostgreSQL and MySQL share.
 //!
 //! A [`SessionBackend`] owns one session. Its actor opens the session, and opens it again
-//! after it has ended. [`SessionGrants`] knows what the session holds. What differs between
+//! after it has ended. An actor that ends with its runtime is replaced. [`SessionGrants`] knows what the session holds. What differs between
 //! the servers is a [`SessionServer`].
 //!
 //! Invariants: the server never waits for a lock, it only tries. When this process ends, so
@@ -22,6 +22,6 @@ mod server;
 pub(crate) use backend::SessionBackend;
 pub(crate) use grants::SessionGrants;
 pub(crate) use request::{
-    Forced, ReleaseRequest, Requests, SessionRequest, TakeRequest, TryOutcome,
+    Forced, ReleaseRequest, Requests, SessionRequest, TakeRequest, TryOutcome, reply_of,
 };
 pub(crate) use server::SessionServer;

@@ -122,6 +122,7 @@ mod renewals;
 mod retries;
 mod run_once;
 mod run_once_at;
+mod runtimes;
 mod scopes;
 mod semaphore;
 mod server_clock;

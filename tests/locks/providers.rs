@@ -116,6 +116,12 @@ impl TestLocks {
         }
     }
 
+    /// Opens the provider of another node, for a task. In-process locks are locks of their own.
+    pub fn opening(&self) -> impl Future<Output = LockProvider> + Send + use<> {
+        let (kind, place) = (self.kind, self.place.clone());
+        async move { provider(kind, &place).await }
+    }
+
     /// Acquires a free key.
     pub async fn hold(&self, key: &LockKey) -> Lease {
         self.try_for(key, LONG, LONG).await.unwrap_or_else(|| panic!("{key} is free"))

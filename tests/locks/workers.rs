@@ -63,7 +63,7 @@ async fn a_backend_that_ends_terms_by_its_own_clock_takes_the_longest_one() {
 }
 
 /// Runs a future on a runtime of its own, which ends with it.
-async fn on_its_own_runtime<T: Send + 'static>(
+pub async fn on_its_own_runtime<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> T {
     let thread = std::thread::spawn(|| {

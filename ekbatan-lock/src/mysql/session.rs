@@ -7,7 +7,7 @@ mod live;
 mod statements;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,7 +20,7 @@ use super::lease::{GIVE_WAY, POLLS, WITHOUT_HINT};
 use crate::key_poller::{KeyPoller, KeyState, KeyStates};
 use crate::session::{
     Forced, ReleaseRequest, Requests, SessionBackend, SessionGrants, SessionRequest, SessionServer,
-    TakeRequest, TryOutcome,
+    TakeRequest, TryOutcome, reply_of,
 };
 use crate::{BackendError, Grant, Holder, Released};
 use live::MySqlSession;
@@ -31,42 +31,44 @@ use statements::SessionStatements;
 pub(super) struct MySqlSessions {
     connector: Arc<MySqlConnector>,
     statements: SessionStatements,
-    poller: OnceLock<KeyPoller>,
+    poller: KeyPoller,
+    /// The way to the actor, for the poller.
+    requests: ToActor,
     cleaner: RowCleaner,
 }
 
+/// Weak, because the actor ends when no caller is left.
+type ToActor = Arc<Mutex<Option<mpsc::WeakUnboundedSender<SessionRequest>>>>;
+
 /// Asks the session for the states of keys.
 struct SessionStates {
-    requests: mpsc::WeakUnboundedSender<SessionRequest>,
+    requests: ToActor,
 }
 
 #[async_trait]
 impl KeyStates for SessionStates {
     async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
-        let closed = || BackendError::unavailable("the lock session was closed");
         let (reply, replied) = oneshot::channel();
-        let requests = self.requests.upgrade().ok_or_else(closed)?;
-        let look = SessionRequest::Look { keys: keys.to_vec(), reply };
-        requests.send(look).map_err(|_| closed())?;
-        drop(requests);
-        replied.await.unwrap_or_else(|_| Err(closed()))
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let requests = requests.and_then(|requests| requests.upgrade());
+        let requests =
+            requests.ok_or_else(|| BackendError::unavailable("the locks were dropped"))?;
+        // If the actor has ended, there is no reply.
+        let _ = requests.send(SessionRequest::Look { keys: keys.to_vec(), reply });
+        reply_of(replied, &requests).await
     }
 }
 
 impl MySqlSessions {
-    fn busy(&self, key: &str) {
-        if let Some(poller) = self.poller.get() {
-            poller.busy(key);
-        }
-    }
-
     pub(super) async fn open(
         connector: Arc<MySqlConnector>,
         eventlog: &str,
     ) -> Result<SessionBackend<Self>, MySqlLocksError> {
         let statements = SessionStatements::new(eventlog);
         let cleaner = statements.cleaner();
-        SessionBackend::open(Self { connector, statements, poller: OnceLock::new(), cleaner }).await
+        let requests = ToActor::default();
+        let poller = KeyPoller::new(SessionStates { requests: requests.clone() }, POLLS);
+        SessionBackend::open(Self { connector, statements, poller, requests, cleaner }).await
     }
 }
 
@@ -91,9 +93,9 @@ impl SessionServer for MySqlSessions {
         MySqlSession::open(&self.connector, self.statements.clone()).await
     }
 
-    fn opened(&self, requests: &Requests) {
-        let states = SessionStates { requests: requests.downgrade() };
-        self.poller.get_or_init(|| KeyPoller::new(states, POLLS));
+    fn started(&self, requests: &Requests) {
+        let mut current = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(requests.downgrade());
     }
 
     /// Over a connection of its own: the session of the locks does not wait for it.
@@ -121,10 +123,7 @@ impl SessionServer for MySqlSessions {
     }
 
     async fn freed(&self, key: &str) {
-        match self.poller.get() {
-            Some(poller) => poller.freed(key).await,
-            None => std::future::pending().await,
-        }
+        self.poller.freed(key).await;
     }
 
     fn shared(session: &MySqlSession) -> Arc<SessionGrants<String>> {
@@ -146,7 +145,7 @@ impl SessionServer for MySqlSessions {
             } else if grants.is_over() {
                 let _ = reply.send(Err(BackendError::unavailable("the session has ended")));
             } else {
-                self.busy(&key);
+                self.poller.busy(&key);
                 let _ = reply.send(Ok(TryOutcome::busy(requests.clone())));
             }
         }
@@ -165,7 +164,7 @@ impl SessionServer for MySqlSessions {
                     if request.waits {
                         session.want(&key);
                     }
-                    self.busy(&key);
+                    self.poller.busy(&key);
                     Ok(TryOutcome::busy(requests.clone()))
                 }
                 Some(Err(error)) => {

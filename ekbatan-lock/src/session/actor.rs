@@ -2,14 +2,15 @@
 //! arrive while the server answers are handled together afterwards.
 //!
 //! Invariants: there is at most one session. A request that was begun is finished, even if its
-//! caller was dropped. Requests that are handled together wait for one attempt to open it.
+//! caller was dropped. Requests that are handled together wait for one attempt to open it. The
+//! session does not outlive the task: the grants of a session that nobody serves are lost.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::request::{Batch, SessionRequest};
+use super::request::{Batch, Requests, SessionRequest};
 use super::server::SessionServer;
 use crate::{BackendError, Released};
 
@@ -41,17 +42,18 @@ pub(super) struct Actor<S: SessionServer> {
 }
 
 impl<S: SessionServer> Actor<S> {
-    pub(super) fn new(
-        common: Arc<Common<S>>,
-        session: S::Session,
-        sender: mpsc::WeakUnboundedSender<SessionRequest>,
-        requests: mpsc::UnboundedReceiver<SessionRequest>,
-    ) -> Self {
-        Self { common, session: Some(session), sender, requests }
+    /// Starts an actor in the current runtime, and returns the way to it. Without a session, it opens
+    /// one for the first request that needs it.
+    pub(super) fn start(common: &Arc<Common<S>>, session: Option<S::Session>) -> Requests {
+        let (sender, requests) = mpsc::unbounded_channel();
+        common.server.started(&sender);
+        let actor = Self { common: common.clone(), session, sender: sender.downgrade(), requests };
+        tokio::spawn(actor.serve());
+        sender
     }
 
     /// Serves requests until every sender is dropped.
-    pub(super) async fn serve(mut self) {
+    async fn serve(mut self) {
         let common = self.common.clone();
         let mut ping = tokio::time::interval(S::PING);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -153,6 +155,18 @@ impl<S: SessionServer> Actor<S> {
     async fn close(&mut self, why: &str) {
         if let Some(session) = self.session.take() {
             self.common.server.close(session, why).await;
+        }
+    }
+}
+
+impl<S: SessionServer> Drop for Actor<S> {
+    /// Ends a session that was not closed: the runtime has ended, or the task has panicked.
+    fn drop(&mut self) {
+        // Callers that come from now on start another actor.
+        self.requests.close();
+        if let Some(session) = self.session.take() {
+            let why = "the task that kept it has ended, with its runtime or by a panic";
+            S::grants(&S::shared(&session)).end(why.to_owned());
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The backend over one session of a server.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::actor::{Actor, Common};
-use super::request::{Forced, Reply, Requests, SessionRequest};
+use super::request::{Forced, Reply, Requests, SessionRequest, reply_of};
 use super::server::SessionServer;
 use crate::{Attempt, BackendError, Grant, GrantRequest, Holder, LockBackend, Released};
 
@@ -19,21 +19,39 @@ const END: Duration = Duration::from_secs(15);
 
 /// Grants keys as locks of one session.
 ///
-/// When the session ends, every lease on it is lost. The next request opens a new session.
+/// When the session ends, every lease on it is lost. The next request opens a new session. If the
+/// actor has ended with its runtime, that request starts another actor, in the runtime of its caller.
 pub(crate) struct SessionBackend<S: SessionServer> {
     common: Arc<Common<S>>,
+    channel: Mutex<Channel>,
+}
+
+/// The way to the actor.
+struct Channel {
     requests: Requests,
+    /// Whether the backend was closed. Then no other actor is started.
+    closed: bool,
 }
 
 impl<S: SessionServer> SessionBackend<S> {
     pub(crate) async fn open(server: S) -> Result<Self, S::Error> {
         let session = server.open().await?;
         let common = Arc::new(Common::new(server, &session));
-        let (requests, received) = mpsc::unbounded_channel();
-        common.server.opened(&requests);
-        let actor = Actor::new(common.clone(), session, requests.downgrade(), received);
-        tokio::spawn(actor.serve());
-        Ok(Self { common, requests })
+        let requests = Actor::start(&common, Some(session));
+        Ok(Self { common, channel: Mutex::new(Channel { requests, closed: false }) })
+    }
+
+    fn channel(&self) -> MutexGuard<'_, Channel> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The way to a living actor, unless the backend was closed.
+    fn requests(&self) -> Requests {
+        let mut channel = self.channel();
+        if channel.requests.is_closed() && !channel.closed {
+            channel.requests = Actor::start(&self.common, None);
+        }
+        channel.requests.clone()
     }
 
     async fn ask<T>(
@@ -41,18 +59,19 @@ impl<S: SessionServer> SessionBackend<S> {
         request: impl FnOnce(Reply<T>) -> SessionRequest,
     ) -> Result<T, BackendError> {
         let (reply, replied) = oneshot::channel();
-        let closed = || BackendError::unavailable("the lock session was closed");
-        let (request, current) = (request(reply), self.common.current());
+        let (request, requests) = (request(reply), self.requests());
+        let current = self.common.current();
         let handled = if S::grants(&current).is_over() {
             Err(request)
         } else {
-            self.common.server.handle_directly(&current, request, &self.requests)
+            self.common.server.handle_directly(&current, request, &requests)
         };
         match handled {
             Ok(work) => work.await,
-            Err(for_actor) => self.requests.send(for_actor).map_err(|_| closed())?,
+            // If the actor has ended meanwhile, there is no reply.
+            Err(for_actor) => drop(requests.send(for_actor)),
         }
-        replied.await.unwrap_or_else(|_| Err(closed()))
+        reply_of(replied, &requests).await
     }
 }
 
@@ -140,8 +159,16 @@ impl<S: SessionServer> LockBackend for SessionBackend<S> {
 
     async fn close(&self) {
         let (reply, closed) = oneshot::channel();
-        if self.requests.send(SessionRequest::Close { reply }).is_ok() {
-            let _ = closed.await;
+        let requests = {
+            let mut channel = self.channel();
+            channel.closed = true;
+            channel.requests.clone()
+        };
+        if requests.send(SessionRequest::Close { reply }).is_ok() {
+            tokio::select! {
+                _ = closed => {}
+                () = requests.closed() => {}
+            }
         }
     }
 }
@@ -161,10 +188,12 @@ mod tests {
     /// How long opening a session takes that fails.
     const SILENCE: Duration = Duration::from_secs(15);
 
-    /// A server that accepts one session, and is silent afterwards.
+    /// A server that accepts `1 + more` sessions, and is silent afterwards. The first session answers
+    /// nothing.
     #[derive(Default)]
     struct Silent {
         attempts: AtomicUsize,
+        more: usize,
     }
 
     type Grants = Arc<SessionGrants<String>>;
@@ -186,7 +215,7 @@ mod tests {
         }
 
         async fn open(&self) -> Result<Grants, &'static str> {
-            if self.attempts.fetch_add(1, Ordering::SeqCst) == 0 {
+            if self.attempts.fetch_add(1, Ordering::SeqCst) <= self.more {
                 return Ok(Arc::new(SessionGrants::new()));
             }
             tokio::time::sleep(SILENCE).await;
@@ -205,7 +234,14 @@ mod tests {
 
         async fn release(&self, _: &mut Grants, _: Vec<ReleaseRequest>, _: &Requests) {}
 
-        async fn handle(&self, _: &mut Grants, _: SessionRequest, _: &Requests) {}
+        async fn handle(&self, _: &mut Grants, request: SessionRequest, _: &Requests) {
+            if self.attempts.load(Ordering::SeqCst) == 1 {
+                std::future::pending::<()>().await;
+            }
+            if let SessionRequest::Inspect { reply, .. } = request {
+                let _ = reply.send(Ok(None));
+            }
+        }
 
         async fn ping(&self, _: &mut Grants) {}
 
@@ -258,5 +294,36 @@ mod tests {
         assert!(backend.try_grant("k", &request).now_or_never().is_none());
         backend.close().await;
         assert_eq!(backend.common.server.attempts.load(Ordering::SeqCst), 1);
+        assert_eq!(backend.inspect("k").await.unwrap_err().kind(), FailureKind::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_ends_with_its_runtime_is_replaced() {
+        let (opened, opening) = oneshot::channel();
+        let (end, ended) = oneshot::channel::<()>();
+        let other = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            runtime.unwrap().block_on(async {
+                let server = Silent { more: 1, ..Silent::default() };
+                let _ = opened.send(SessionBackend::open(server).await.unwrap());
+                ended.await.unwrap();
+            });
+        });
+        let backend = opening.await.unwrap();
+        let request = GrantRequest::new(Uuid::new_v4(), "a test", SILENCE);
+        let session = backend.common.current();
+        assert!(session.begin_take("held".to_owned(), &request));
+        let grant = session.granted("held".to_owned(), &request, 7).unwrap();
+        let mut asked = backend.inspect("k");
+        assert!((&mut asked).now_or_never().is_none());
+        end.send(()).unwrap();
+        assert_eq!(asked.await.unwrap_err().kind(), FailureKind::Unavailable);
+        let why = backend.lost("held", &grant).await;
+        assert!(why.contains("runtime"), "{why}");
+        assert_eq!(backend.inspect("k").await.unwrap(), None);
+        assert!(!backend.extend("held", &grant, SILENCE).await.unwrap());
+        backend.close().await;
+        assert_eq!(backend.inspect("k").await.unwrap_err().kind(), FailureKind::Unavailable);
+        other.join().unwrap();
     }
 }

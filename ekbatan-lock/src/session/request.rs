@@ -43,6 +43,21 @@ pub(crate) enum SessionRequest {
     },
 }
 
+/// Waits for the reply to a request that was sent. If the actor ends without a reply, the session has
+/// ended, too.
+pub(crate) async fn reply_of<T>(
+    replied: oneshot::Receiver<Result<T, BackendError>>,
+    requests: &Requests,
+) -> Result<T, BackendError> {
+    let ended = || Err(BackendError::unavailable("the lock session was closed"));
+    tokio::select! {
+        biased;
+        reply = replied => reply.unwrap_or_else(|_| ended()),
+        // A request that was sent at this moment may stay in the channel.
+        () = requests.closed() => ended(),
+    }
+}
+
 impl SessionRequest {
     /// Whether a caller waits for the answer, or the request has to be handled in any case.
     pub(crate) fn is_wanted(&self) -> bool {

@@ -35,8 +35,8 @@ pub(crate) trait SessionServer: Send + Sync + 'static {
 
     fn open(&self) -> impl Future<Output = Result<Self::Session, Self::Error>> + Send;
 
-    /// Called once, before the first request.
-    fn opened(&self, requests: &Requests) {
+    /// Called for each actor, before its first request.
+    fn started(&self, requests: &Requests) {
         let _ = requests;
     }
 
