@@ -41,6 +41,8 @@ where
         };
         let guard = ReleaseOnDrop::new(lease);
         let lease = guard.lease();
+        // It may have ended on its way to this task.
+        lease.check()?;
         let working = LockScope::run_work(async { work(lease).into_future().await });
         working.await.map_err(WithLockError::Work)
     })

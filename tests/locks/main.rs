@@ -103,6 +103,7 @@ mod grants;
 mod hand_over;
 #[cfg(feature = "hbase")]
 mod hbase;
+mod late_answers;
 mod late_extensions;
 mod late_grants;
 mod lead;

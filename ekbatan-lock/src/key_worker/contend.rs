@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// The longest random delay after a hint, as a fraction of the last turn.
 const MAX_DELAY_FRACTION: u32 = 8;
 
+/// The error of a grant that is over when its answer arrives.
+const LATE: &str = "it granted the key so late that the lease would be over";
+
 /// Longer than anybody waits: the server calls those that it has registered.
 const UNTIL_CALLED: Duration = Duration::from_secs(86_400);
 
@@ -70,7 +73,7 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
     match server.asking(extending).await {
         Ok(true) => {
             granted.extended(asked + term, before);
-            true
+            !granted.is_over()
         }
         _ => false,
     }
@@ -130,16 +133,20 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
         if matches!(answer, Ok(Attempt::Busy(_))) {
             server.queue.set_owner(None);
         }
+        let granted = match &answer {
+            Ok(Attempt::Granted(grant)) => Some(ServerGrant::new(*grant, asked, request.term)),
+            Ok(Attempt::HandedOver(hand_over)) => Some(ServerGrant::handed_over(*hand_over)),
+            _ => None,
+        };
+        if let Some(granted) = granted {
+            if let Some(granted) = accept(server, waiter, granted, &mut backoff).await? {
+                return Ok(Obtained::Granted(granted));
+            }
+            (owner, queued) = (Uuid::new_v4(), false);
+            continue;
+        }
         let pause = match answer {
-            Ok(Attempt::Granted(grant)) => {
-                queue.answered();
-                return Ok(Obtained::Granted(ServerGrant::new(grant, asked, request.term)));
-            }
-            Ok(Attempt::HandedOver(hand_over)) => {
-                queue.answered();
-                return Ok(Obtained::Granted(ServerGrant::handed_over(hand_over)));
-            }
-            Ok(answer @ (Attempt::Busy(_) | Attempt::Queued)) => {
+            Ok(answer) => {
                 queue.answered();
                 queue.held_elsewhere();
                 backoff = server.backoff();
@@ -179,36 +186,61 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
         let hinted = hinted || early;
         let pause = if hinted { Duration::ZERO } else { pause.max(Duration::from_millis(1)) };
         let until = Instant::now() + pause;
-        let mut naming = pin!(name_holder(server, waiter));
-        let by_hint = loop {
-            tokio::select! {
-                () = &mut freed, if !hinted => {
-                    random_delay(server.cut_short).await;
-                    break true;
-                }
-                handed = &mut handed, if !early => match handed {
-                    Some(hand_over) => {
-                        increment(&counts.hints);
-                        return Ok(Obtained::Granted(ServerGrant::handed_over(hand_over)));
-                    }
-                    None => break true,
-                },
-                () = tokio::time::sleep_until(until) => break hinted,
-                // Wakes when a waiter is dropped, and also when one enqueues.
-                () = server.queue.changed() => {
-                    // The loop begins with the same question.
-                    if not_wanted() {
+        let mut handed_over = None;
+        let by_hint = {
+            let mut naming = pin!(name_holder(server, waiter));
+            loop {
+                tokio::select! {
+                    () = &mut freed, if !hinted => {
+                        random_delay(server.cut_short).await;
                         break true;
                     }
+                    handed = &mut handed, if !early => {
+                        handed_over = handed;
+                        break true;
+                    }
+                    () = tokio::time::sleep_until(until) => break hinted,
+                    // Wakes when a waiter is dropped, and also when one enqueues.
+                    () = server.queue.changed() => {
+                        // The loop begins with the same question.
+                        if not_wanted() {
+                            break true;
+                        }
+                    }
+                    () = &mut naming, if !named => named = true,
                 }
-                () = &mut naming, if !named => named = true,
             }
         };
         increment(if by_hint { &counts.hints } else { &counts.polls });
+        if let Some(hand_over) = handed_over {
+            let granted = ServerGrant::handed_over(hand_over);
+            if let Some(granted) = accept(server, waiter, granted, &mut backoff).await? {
+                return Ok(Obtained::Granted(granted));
+            }
+            (owner, queued) = (Uuid::new_v4(), false);
+            continue;
+        }
         waiter.acquire_span.in_scope(|| {
             tracing::debug!(name: "ekbatan.lock.retry", word = by_hint, "a busy key is tried again");
         });
     }
+}
+
+/// The grant, unless it is over. Then the server may still have the key as ours, because it may have
+/// begun the term when its answer was due: the grant is in doubt, and the try is repeated.
+async fn accept(
+    server: &mut ServerKey,
+    waiter: &Waiter,
+    granted: ServerGrant,
+    backoff: &mut Backoff,
+) -> Result<Option<ServerGrant>, BackendError> {
+    if granted.is_over() {
+        server.doubt(granted.grant.owner, Instant::now() + waiter.term());
+        pause(server, waiter, BackendError::in_doubt(LATE), backoff).await?;
+        return Ok(None);
+    }
+    server.queue.answered();
+    Ok(Some(granted))
 }
 
 /// Has the server forget the request, or release the key if it was handed over by now. If that fails, it

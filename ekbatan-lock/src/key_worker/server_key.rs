@@ -69,6 +69,11 @@ impl ServerGrant {
         self.is_short = false;
     }
 
+    /// Whether the server may have freed the key by now.
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
     /// When the server frees the key at the latest.
     pub(super) fn at_latest(&self) -> Instant {
         self.until.max(self.unanswered_until)

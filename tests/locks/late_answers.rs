@@ -1,0 +1,150 @@
+//! A server that stands still, and answers when the lease would be over: nobody gets that lease.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use ekbatan::lock::{
+    Attempt, BackendError, Grant, GrantRequest, HandOver, Holder, KeyedLockProvider, LockBackend,
+    LockError, LockKey, LockOptions, LockProvider, LockSource, ProcessBackend, Released,
+};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::providers::LONG;
+
+/// For how long a lease is asked for.
+const HOLD: Duration = Duration::from_secs(3);
+
+/// For how long the server stands still.
+const STANDSTILL: Duration = Duration::from_secs(5);
+
+/// What comes too late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Late {
+    Grant,
+    HandOver,
+    /// A hand-over that the server tells of by itself.
+    Message,
+    Extension,
+}
+
+/// A server that stands still once.
+struct StandsStill {
+    keys: ProcessBackend,
+    late: Late,
+    stood_still: AtomicBool,
+}
+
+impl StandsStill {
+    fn locks(late: Late) -> LockProvider {
+        let keys = ProcessBackend::new();
+        LockProvider::new(Self { keys, late, stood_still: AtomicBool::new(false) }, "test")
+    }
+
+    fn is_first(&self, late: Late) -> bool {
+        self.late == late && !self.stood_still.swap(true, Ordering::SeqCst)
+    }
+
+    /// Grants the key after the standstill, for a term that began before it.
+    async fn hand_over(&self, key: &str, request: &GrantRequest) -> Option<HandOver> {
+        let until = Instant::now() + HOLD;
+        tokio::time::sleep(STANDSTILL).await;
+        match self.keys.try_grant(key, request).await {
+            Ok(Attempt::Granted(grant)) => Some(HandOver { grant, until }),
+            _ => None,
+        }
+    }
+}
+
+#[async_trait]
+impl LockBackend for StandsStill {
+    fn name(&self) -> &'static str {
+        "stands still"
+    }
+
+    async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
+        if self.is_first(Late::Message) {
+            return Ok(Attempt::Queued);
+        }
+        if self.is_first(Late::HandOver) {
+            return Ok(Attempt::HandedOver(self.hand_over(key, request).await.unwrap()));
+        }
+        if self.is_first(Late::Grant) {
+            tokio::time::sleep(STANDSTILL).await;
+        }
+        self.keys.try_grant(key, request).await
+    }
+
+    async fn handed_over(&self, key: &str, owner: Uuid) -> Option<HandOver> {
+        // Listened to before the try.
+        if self.late != Late::Message || self.stood_still.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        self.hand_over(key, &GrantRequest::new(owner, "a test", HOLD)).await
+    }
+
+    async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
+        let extended = self.keys.extend(key, grant, term).await;
+        if self.is_first(Late::Extension) {
+            tokio::time::sleep(STANDSTILL).await;
+        }
+        extended
+    }
+
+    async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        self.keys.release(key, grant).await
+    }
+
+    async fn inspect(&self, key: &str) -> Result<Option<Holder>, BackendError> {
+        self.keys.inspect(key).await
+    }
+
+    async fn force_release(
+        &self,
+        key: &str,
+        seen: &Grant,
+        why: &str,
+    ) -> Result<bool, BackendError> {
+        self.keys.force_release(key, seen, why).await
+    }
+
+    fn frees_by_itself(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_over_is_released_and_asked_for_again() {
+    for late in [Late::Grant, Late::HandOver, Late::Message] {
+        let (locks, key, began) = (StandsStill::locks(late), LockKey::named("k"), Instant::now());
+        let options = LockOptions::wait(LONG).hold(HOLD);
+        let remaining =
+            locks.with_lock(&key, options, async |lease| Ok::<_, ()>(lease.remaining()));
+        let remaining = remaining.await.unwrap();
+        assert!(remaining > HOLD / 2, "{late:?}: {remaining:?}");
+        // Its key was not waited for.
+        assert!(began.elapsed() < STANDSTILL + HOLD / 2, "{late:?}: {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_does_not_wait_gets_an_error_and_no_grant_stays() {
+    for late in [Late::Grant, Late::HandOver] {
+        let (locks, key) = (StandsStill::locks(late), LockKey::named("k"));
+        let tried = locks.try_acquire(&key, Duration::ZERO, HOLD).await;
+        assert!(matches!(tried, Err(LockError::InDoubt { .. })), "{late:?}: {tried:?}");
+        assert!(locks.try_acquire(&key, HOLD / 2, HOLD).await.unwrap().is_some(), "{late:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_whose_extension_came_too_late_is_not_handed_on() {
+    let (locks, key) = (StandsStill::locks(Late::Extension), LockKey::named("k"));
+    let first = locks.acquire(&key, HOLD / 3).await.unwrap();
+    // The grant is too short for the next one.
+    let (next, released) = tokio::join!(locks.acquire(&key, HOLD), first.release());
+    assert!(released);
+    let next = next.unwrap();
+    assert!(next.remaining() > HOLD / 2, "{:?}", next.remaining());
+}
