@@ -87,6 +87,8 @@ struct QueueState {
     /// Whether another process is known to have the key. Unknown again when the worker asks for
     /// the next caller.
     busy: bool,
+    /// When another process was last known to have the key, or to be about to take it.
+    last_busy: Option<Instant>,
     /// Why the last request failed, if none has been answered since.
     failure: Option<BackendError>,
     /// When the first of the requests failed that none has been answered after.
@@ -110,6 +112,10 @@ impl QueueState {
     /// Whether a new waiter has to wait.
     fn is_busy(&self) -> bool {
         self.contending.is_some() || self.still_waiting() > 0 || self.is_held_here()
+    }
+
+    fn set_busy(&mut self) {
+        (self.busy, self.last_busy) = (true, Some(Instant::now()));
     }
 
     fn is_held_here(&self) -> bool {
@@ -155,6 +161,7 @@ impl KeyQueue {
             owner: None,
             asked: None,
             busy: false,
+            last_busy: None,
             failure: None,
             failing: None,
             kept: None,
@@ -276,7 +283,10 @@ impl KeyQueue {
     /// The answer to a caller whose wait since this time has ended without one.
     pub(crate) fn unanswered(&self, since: Instant) -> Answer {
         let state = self.state();
-        let held_before = state.last_hold.is_some_and(|(_, ended)| ended > since);
+        // The worker may have asked for another caller then.
+        let during_the_wait = |at: Option<Instant>| at.is_some_and(|at| at > since);
+        let held_before = during_the_wait(state.last_hold.map(|(_, ended)| ended))
+            || during_the_wait(state.last_busy);
         if state.is_held_here() || ((held_before || state.busy) && !state.is_silent()) {
             return Ok(None);
         }
@@ -402,13 +412,13 @@ impl KeyQueue {
 
     /// Notes that another process has the key, and tells the callers that do not wait.
     pub(crate) fn held_elsewhere(&self) {
-        self.state().busy = true;
+        self.state().set_busy();
         self.answer_tries(|| Ok(None));
     }
 
     /// Notes that another process is about to take the key.
     pub(crate) fn other_process_is_next(&self) {
-        self.state().busy = true;
+        self.state().set_busy();
     }
 
     /// Answers the callers that do not wait for a busy key.

@@ -88,6 +88,7 @@ mod aerospike;
 mod cleaning;
 mod commit;
 mod conformance;
+mod deadlines;
 mod defaults;
 mod demoted;
 mod encryption;
