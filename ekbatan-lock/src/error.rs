@@ -9,7 +9,7 @@ use ekbatan_core::shard::ShardError;
 
 use crate::{BackendError, FailureKind, LockKey};
 
-/// How a lease ended before it was released.
+/// How a lease ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LossCause {
@@ -31,6 +31,9 @@ pub enum LossCause {
     /// The task of this process that kept the lease has ended, with its runtime or by a panic.
     #[error("the task that kept it has ended")]
     Abandoned,
+    /// The lease was released, and then used. [`Lease::lost`](crate::Lease::lost) does not resolve with it.
+    #[error("it was released")]
+    Released,
     /// An operator ended the lease.
     #[error("it was ended by force: {0}")]
     Forced(String),

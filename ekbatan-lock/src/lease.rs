@@ -273,6 +273,17 @@ impl Hold {
         }
     }
 
+    /// Why the hold cannot be extended any more.
+    pub(crate) fn end_of_extensions(&self) -> LossCause {
+        let state = lock(&self.state);
+        match &*self.over.borrow() {
+            Some(Ended::Lost(cause)) => cause.clone(),
+            Some(Ended::Released) => LossCause::Released,
+            // The worker is about to end.
+            None => self.expiry(&state).unwrap_or(LossCause::Abandoned),
+        }
+    }
+
     /// The cause of the loss, if the hold is lost. A deadline that has passed is a loss even
     /// before the worker has noticed.
     fn loss(&self) -> Option<LossCause> {
@@ -346,14 +357,17 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`LockError::Lost`] if the lease has ended, also if it ended before the server answered:
-    /// a lease whose [`lost`](Self::lost) has resolved is never held again. Otherwise the
+    /// [`LockError::Lost`] if the lease has ended or was released, also if that was before the server
+    /// answered: a lease whose [`lost`](Self::lost) has resolved is never held again. Otherwise the
     /// server's error.
     pub async fn extend(&self, by: Duration) -> Result<(), LockError> {
         self.check()?;
+        let over = |cause| Err(LockError::Lost { key: self.key().clone(), cause });
+        if self.acquisition.released.load(Ordering::Acquire) {
+            return over(LossCause::Released);
+        }
         let hold = &self.acquisition.hold;
         let (answer, answered) = oneshot::channel();
-        let over = || hold.loss().unwrap_or(LossCause::Expired(hold.max_hold));
         hold.poll_worker_after(|| {
             let asked = Extension { by: countable(by), answer };
             // A worker that has ended drops the request, which ends the wait for its answer.
@@ -362,7 +376,7 @@ impl Lease {
         if let Ok(answer) = answered.await {
             return answer;
         }
-        Err(LockError::Lost { key: self.key().clone(), cause: over() })
+        over(hold.end_of_extensions())
     }
 
     /// Keeps the key taken for at least this long from now, even if the lease is released or

@@ -168,6 +168,7 @@ pub(crate) fn over(counts: &Counts, holding: &Span, ended: &Ended, held: Duratio
                 LossCause::NotRenewed(_) => "not_renewed",
                 LossCause::SessionGone(_) => "session_gone",
                 LossCause::Taken => "taken",
+                LossCause::Released => "released",
                 LossCause::Forced(_) => "forced",
                 LossCause::Closed => "closed",
                 LossCause::Abandoned => "abandoned",

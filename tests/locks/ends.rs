@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ekbatan::lock::{
-    KeyedLockProvider, LockError, LockKey, LockOptions, LockSource, LossCause, WithLockError,
+    KeyedLockProvider, LockError, LockKey, LockOptions, LockScope, LockSource, LossCause,
+    WithLockError,
 };
 
 use crate::providers::{LONG, TestLocks};
@@ -107,6 +108,17 @@ async fn an_extended_lease_lasts_longer(t: &TestLocks) {
     lease.release().await;
     let error = lease.extend(LONG).await.unwrap_err();
     assert!(matches!(error, LockError::Lost { .. }), "{error}");
+    assert!(error.to_string().ends_with("it was released"), "{error}");
+    // One lease of a scope does not extend the other one.
+    LockScope::run(async {
+        let (outer, inner) = (t.hold(&key).await, t.hold(&key).await);
+        inner.release().await;
+        let error = inner.extend(LONG).await.unwrap_err();
+        assert!(error.to_string().ends_with("it was released"), "{error}");
+        outer.extend(LONG).await.unwrap();
+        assert!(outer.release().await);
+    })
+    .await;
 }
 
 /// The grant of a short hold is not enough for the long one that follows it.

@@ -49,7 +49,7 @@ pub(super) async fn extend(
                 if hold.extend(by, server.term_ends(granted)) {
                     return Ok(());
                 }
-                return lost(LossCause::Expired(hold.max_hold()));
+                return lost(hold.end_of_extensions());
             }
             Ok(Ok(false)) => {
                 let cause = not_extended(gone);
