@@ -37,6 +37,7 @@ mod nested;
 mod outbox;
 mod outcome;
 mod pages;
+mod refused_values;
 mod repository;
 mod retry;
 mod sizes;
