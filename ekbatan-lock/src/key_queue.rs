@@ -369,6 +369,10 @@ impl KeyQueue {
     /// Notes that the worker has stopped asking, without a grant.
     pub(crate) fn stop_contending(&self) {
         let mut state = self.state();
+        if state.is_held_elsewhere() {
+            // A server that has queued the request said so long ago.
+            state.last_busy = Some(Instant::now());
+        }
         state.contending = None;
         state.busy = false;
     }

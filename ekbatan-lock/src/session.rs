@@ -1,8 +1,8 @@
 //! Locks that belong to a session of a database server: what PostgreSQL and MySQL share.
 //!
 //! A [`SessionBackend`] owns one session. Its actor opens the session, and opens it again
-//! after it has ended. An actor that ends with its runtime is replaced. [`SessionGrants`] knows what the session holds. What differs between
-//! the servers is a [`SessionServer`].
+//! after it has ended. An actor that ends with its runtime is replaced. [`SessionGrants`] knows
+//! what the session holds. What differs between the servers is a [`SessionServer`].
 //!
 //! Invariants: the server never waits for a lock, it only tries. When this process ends, so
 //! does the session, and with it every lock. This process releases a lock when its term ends.

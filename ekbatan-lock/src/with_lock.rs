@@ -128,6 +128,20 @@ mod tests {
     use crate::{LockProvider, LockSource, ProcessBackend};
 
     #[tokio::test(start_paused = true)]
+    async fn work_does_not_begin_under_a_lease_that_is_over() {
+        let locks = LockProvider::new(ProcessBackend::new(), "test");
+        let (key, hold) = (LockKey::named("a"), Duration::from_secs(1));
+        let taking = async {
+            let lease = locks.acquire(&key, hold).await;
+            tokio::time::sleep(hold * 2).await;
+            lease.map(Some)
+        };
+        let work = async |_| -> Result<(), ()> { unreachable!("the lease is over") };
+        let lost = with_lease(&key, taking, work).await.unwrap_err();
+        assert!(matches!(lost, WithLockError::Lock(LockError::Lost { .. })), "{lost:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn max_wait_bounds_the_wait_for_all_keys_together() {
         let locks = LockProvider::new(ProcessBackend::new(), "test");
         let keys = ["a", "b"].map(LockKey::named);

@@ -23,6 +23,8 @@ const WAIT: Duration = Duration::from_millis(800);
 #[derive(Clone, Default)]
 struct HeldElsewhere {
     is_silent: Arc<AtomicBool>,
+    /// Whether it answers a request once, and then calls whose turn it is.
+    queues: bool,
 }
 
 impl HeldElsewhere {
@@ -42,7 +44,7 @@ impl LockBackend for HeldElsewhere {
 
     async fn try_grant(&self, _: &str, _: &GrantRequest) -> Result<Attempt, BackendError> {
         self.answer().await;
-        Ok(Attempt::Busy(None))
+        Ok(if self.queues { Attempt::Queued } else { Attempt::Busy(None) })
     }
 
     async fn extend(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
@@ -81,7 +83,22 @@ async fn contention_is_no_error_for_any_of_them() {
     }
 }
 
-/// What the server said to an earlier caller does not count.
+/// The answer that the key is held may be older than the wait of who comes next.
+#[tokio::test(start_paused = true)]
+async fn contention_is_no_error_where_the_server_answers_once() {
+    let server = HeldElsewhere { queues: true, ..HeldElsewhere::default() };
+    let (locks, key) = (LockProvider::new(server, "test"), LockKey::named("k"));
+    let callers = (0..40).map(async |n| {
+        let (begins, ends) = (ANSWER / 2 * n, ANSWER * 30 + ANSWER / 10 * n);
+        tokio::time::sleep(begins).await;
+        locks.try_acquire(&key, ends - begins, LONG).await
+    });
+    for (n, answer) in join_all(callers).await.into_iter().enumerate() {
+        assert!(matches!(answer, Ok(None)), "caller {n}: {answer:?}");
+    }
+}
+
+/// A server that has been silent for a second is an error, although it answered an earlier caller.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_answers_nothing_during_a_wait_is_an_error() {
     let server = HeldElsewhere::default();

@@ -34,12 +34,15 @@ struct StandsStill {
     keys: ProcessBackend,
     late: Late,
     stood_still: AtomicBool,
+    /// Whether the first release after the standstill failed.
+    release_failed: AtomicBool,
 }
 
 impl StandsStill {
     fn locks(late: Late) -> LockProvider {
         let keys = ProcessBackend::new();
-        LockProvider::new(Self { keys, late, stood_still: AtomicBool::new(false) }, "test")
+        let [stood_still, release_failed] = [(); 2].map(|()| AtomicBool::new(false));
+        LockProvider::new(Self { keys, late, stood_still, release_failed }, "test")
     }
 
     fn is_first(&self, late: Late) -> bool {
@@ -73,6 +76,11 @@ impl LockBackend for StandsStill {
         if self.is_first(Late::Grant) {
             tokio::time::sleep(STANDSTILL).await;
         }
+        if self.late == Late::Extension {
+            // The term begins late, too, so the extension finds the grant.
+            let late = GrantRequest::new(request.owner, request.holder.clone(), LONG);
+            return self.keys.try_grant(key, &late).await;
+        }
         self.keys.try_grant(key, request).await
     }
 
@@ -85,14 +93,17 @@ impl LockBackend for StandsStill {
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
-        let extended = self.keys.extend(key, grant, term).await;
         if self.is_first(Late::Extension) {
             tokio::time::sleep(STANDSTILL).await;
         }
-        extended
+        self.keys.extend(key, grant, term).await
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
+        let stood_still = self.stood_still.load(Ordering::SeqCst);
+        if stood_still && !self.release_failed.swap(true, Ordering::SeqCst) {
+            return Err(BackendError::unavailable("it stood still a moment ago"));
+        }
         self.keys.release(key, grant).await
     }
 
@@ -142,9 +153,11 @@ async fn a_caller_that_does_not_wait_gets_an_error_and_no_grant_stays() {
 async fn a_grant_whose_extension_came_too_late_is_not_handed_on() {
     let (locks, key) = (StandsStill::locks(Late::Extension), LockKey::named("k"));
     let first = locks.acquire(&key, HOLD / 3).await.unwrap();
-    // The grant is too short for the next one.
+    let began = Instant::now();
+    // The grant is too short for the next one. The server has the key as ours after the standstill.
     let (next, released) = tokio::join!(locks.acquire(&key, HOLD), first.release());
     assert!(released);
     let next = next.unwrap();
     assert!(next.remaining() > HOLD / 2, "{:?}", next.remaining());
+    assert!(began.elapsed() < STANDSTILL + HOLD / 2, "{:?}", began.elapsed());
 }

@@ -73,7 +73,12 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
     match server.asking(extending).await {
         Ok(true) => {
             granted.extended(asked + term, before);
-            !granted.is_over()
+            if granted.is_over() {
+                // The server may have begun the term when its answer was due.
+                granted.extending(Instant::now() + term);
+                return false;
+            }
+            true
         }
         _ => false,
     }

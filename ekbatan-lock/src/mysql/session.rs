@@ -32,7 +32,7 @@ pub(super) struct MySqlSessions {
     connector: Arc<MySqlConnector>,
     statements: SessionStatements,
     poller: KeyPoller,
-    /// The way to the actor, for the poller.
+    /// Sends requests of the poller to the actor.
     requests: ToActor,
     cleaner: RowCleaner,
 }

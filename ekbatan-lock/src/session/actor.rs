@@ -42,8 +42,8 @@ pub(super) struct Actor<S: SessionServer> {
 }
 
 impl<S: SessionServer> Actor<S> {
-    /// Starts an actor in the current runtime, and returns the way to it. Without a session, it opens
-    /// one for the first request that needs it.
+    /// Starts an actor in the current runtime, and returns what sends requests to it. Without a session,
+    /// it opens one for the first request that needs it.
     pub(super) fn start(common: &Arc<Common<S>>, session: Option<S::Session>) -> Requests {
         let (sender, requests) = mpsc::unbounded_channel();
         common.server.started(&sender);

@@ -26,7 +26,7 @@ pub(crate) struct SessionBackend<S: SessionServer> {
     channel: Mutex<Channel>,
 }
 
-/// The way to the actor.
+/// Sends requests to the actor.
 struct Channel {
     requests: Requests,
     /// Whether the backend was closed. Then no other actor is started.
@@ -45,7 +45,7 @@ impl<S: SessionServer> SessionBackend<S> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The way to a living actor, unless the backend was closed.
+    /// Sends requests to an actor that lives, unless the backend was closed.
     fn requests(&self) -> Requests {
         let mut channel = self.channel();
         if channel.requests.is_closed() && !channel.closed {
