@@ -122,8 +122,8 @@ async fn a_waiter_that_died_costs_only_the_time_to_confirm_on_postgres() {
     assert!(arrives(waiter).await.release().await);
 }
 
-/// Whoever has died is passed over when its registration has ended, so that many who have died do not delay
-/// the others one after another.
+/// The server passes over a dead waiter once its registration has ended. So many dead waiters do not delay
+/// the living ones one after another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_registration_ends_within_seconds_and_is_renewed_on_postgres() {
     const END: &str = "SELECT coalesce(max((waiters -> 0 ->> 'u')::bigint), 0)::bigint \

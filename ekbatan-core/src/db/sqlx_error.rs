@@ -59,7 +59,7 @@ fn mistake(error: &sqlx::Error, address: &str, files: &[PathBuf]) -> Option<Stri
         matches!(kind, ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::IsADirectory)
     };
     match error {
-        // Of one of the files; the driver does not say of which.
+        // The driver could not read one of the files, and does not say which.
         sqlx::Error::Io(io) if is_missing(io.kind()) => files.iter().find_map(|file| {
             let (why, file) = (std::fs::read(file).err()?, file.display());
             Some(format!("the certificates for {address} cannot be read from `{file}`: {why}"))

@@ -120,7 +120,7 @@ pub(super) fn bind_query(query: &Query) -> Result<(Arc<str>, Cells), DbError> {
         let parameters = first + marks.len() - 1;
         if parameters > MAX_PARAMETERS {
             return Err(too_large(format!(
-                "the query has {parameters} parameters, of which each float of a list is one, and SQLite takes {MAX_PARAMETERS} at most"
+                "the query has {parameters} parameters, and SQLite takes {MAX_PARAMETERS} at most; each float of a list counts as one parameter"
             )));
         }
         // With the parentheses, so that `$1` does not match the beginning of `$10`.
