@@ -21,7 +21,9 @@ mod server;
 
 pub(crate) use backend::SessionBackend;
 pub(crate) use grants::SessionGrants;
+#[cfg(feature = "mysql")]
+pub(crate) use request::reply_of;
 pub(crate) use request::{
-    Forced, ReleaseRequest, Requests, SessionRequest, TakeRequest, TryOutcome, reply_of,
+    Forced, ReleaseRequest, Requests, SessionRequest, TakeRequest, TryOutcome,
 };
 pub(crate) use server::SessionServer;
