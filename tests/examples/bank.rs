@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::ScratchDatabase;
 use uuid::Uuid;
 
 use super::program::Program;
+
+/// How long answers may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A settlement that takes orders.
 pub struct Running {
@@ -108,13 +111,14 @@ impl Answers {
         assert_eq!(found, expected.collect());
         let late = found.values().filter(|state| *state == "REJECTED_CUTOFF").count();
         println!("{} orders, {late} of them late", found.len());
-        assert!(found.len() > 20, "the banks have sent {} orders only", found.len());
     }
 }
 
 /// Banks that send orders one after another.
 pub struct Banks {
     address: Arc<Mutex<Option<String>>>,
+    /// How many orders were answered.
+    answered: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<(Uuid, String)>>>,
 }
@@ -122,11 +126,22 @@ pub struct Banks {
 impl Banks {
     pub fn start(count: usize) -> Self {
         let (address, stop) = (Arc::<Mutex<Option<String>>>::default(), Arc::default());
+        let answered = Arc::<AtomicUsize>::default();
         let threads = (1..=count).map(|n| {
-            let (address, stop) = (Arc::clone(&address), Arc::clone(&stop));
-            std::thread::spawn(move || send_orders(&format!("bank-{n:02}"), &address, &stop))
+            let (address, stop, answered) = (address.clone(), Arc::clone(&stop), answered.clone());
+            let bank = format!("bank-{n:02}");
+            std::thread::spawn(move || send_orders(&bank, &address, &stop, &answered))
         });
-        Self { threads: threads.collect(), address, stop }
+        Self { threads: threads.collect(), address, answered, stop }
+    }
+
+    /// Waits until the banks have so many further answers.
+    pub fn wait_for(&self, answers: usize) {
+        let (began, before) = (Instant::now(), self.answered.load(Ordering::SeqCst));
+        while self.answered.load(Ordering::SeqCst) < before + answers {
+            assert!(began.elapsed() < PATIENCE, "the banks get no answers");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Says where the settlement is.
@@ -147,6 +162,7 @@ fn send_orders(
     bank: &str,
     address: &Mutex<Option<String>>,
     stop: &AtomicBool,
+    answered: &AtomicUsize,
 ) -> Vec<(Uuid, String)> {
     let mut answers = Vec::new();
     while !stop.load(Ordering::SeqCst) {
@@ -168,6 +184,7 @@ fn send_orders(
             }
         };
         answers.push((id, state));
+        answered.fetch_add(1, Ordering::SeqCst);
     }
     answers
 }
