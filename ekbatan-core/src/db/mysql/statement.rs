@@ -15,6 +15,9 @@ use crate::db::{
 };
 use crate::domain::{Value, depth};
 
+/// As long as most statements are, so that few texts grow.
+const TYPICAL_LENGTH: usize = 1_000;
+
 /// How deeply JSON may be nested in a column of MariaDB before 12.2.
 const MARIADB_DEPTH: usize = 31;
 
@@ -26,14 +29,21 @@ pub(super) fn literal(row: &RowChange, position: usize) -> Result<String, DbErro
 
 /// `INSERT INTO t (..) VALUES`; the rows are appended.
 pub(super) fn insert_into(syntax: &MySqlSyntax, table: &TableInfo) -> String {
-    let names: Vec<String> =
-        table.columns.iter().map(|column| syntax.quote(&column.name)).collect();
-    format!("INSERT INTO {} ({}) VALUES ", syntax.table(table.table), names.join(", "))
+    let mut sql = String::with_capacity(TYPICAL_LENGTH);
+    // Writing to a String cannot fail.
+    let _ = write!(sql, "INSERT INTO {} (", syntax.table(table.table));
+    for (n, column) in table.columns.iter().enumerate() {
+        sql.push_str(if n == 0 { "" } else { ", " });
+        sql.push_str(&syntax.quote(&column.name));
+    }
+    sql.push_str(") VALUES ");
+    sql
 }
 
 /// A row of an `INSERT`.
 pub(super) fn insert_row(row: &RowChange) -> Result<String, DbError> {
-    let mut sql = String::from("(");
+    let mut sql = String::with_capacity(TYPICAL_LENGTH);
+    sql.push('(');
     for position in ChangeKind::Insert.written(&row.table) {
         sql.push_str(if position == 0 { "" } else { ", " });
         let (value, column) = (&row.values[position], &row.table.columns[position]);
@@ -78,24 +88,29 @@ pub(super) fn naming_event(error: DbError, batches: &[&CommitBatch]) -> DbError 
 pub(super) fn update(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String, DbError> {
     let table = &rows[0].table;
     let chosen = RowValues::new(syntax, rows)?;
-    let mut set = Vec::new();
-    for position in ChangeKind::Update.written(table).filter(|position| *position != 0) {
-        let name = chosen.name(position);
-        set.push(if Some(position) == table.table.version {
-            let steps = chosen.choose(rows.iter().map(|row| row.steps.to_string()).collect());
-            format!("{name} = {name} + {steps}")
+    let mut sql = String::with_capacity(TYPICAL_LENGTH);
+    let _ = write!(sql, "UPDATE {} SET ", syntax.table(table.table));
+    let changed = ChangeKind::Update.written(table).filter(|position| *position != 0);
+    for (n, position) in changed.enumerate() {
+        let (comma, name) = (if n == 0 { "" } else { ", " }, chosen.name(position));
+        let _ = write!(sql, "{comma}{name} = ");
+        if Some(position) == table.table.version {
+            let _ = write!(sql, "{name} + ");
+            chosen.write_choice(&mut sql, rows.iter().map(|row| row.steps.to_string()).collect());
         } else {
-            format!("{name} = {}", chosen.value(position)?)
-        });
+            chosen.write_value(&mut sql, position)?;
+        }
     }
-    let target = syntax.table(table.table);
-    Ok(format!("UPDATE {target} SET {} WHERE {}", set.join(", "), chosen.guard()?))
+    sql.push_str(" WHERE ");
+    chosen.write_guard(&mut sql)?;
+    Ok(sql)
 }
 
 /// Deletes those rows of one table that are at their version.
 pub(super) fn delete(syntax: &MySqlSyntax, rows: &[&RowChange]) -> Result<String, DbError> {
-    let target = syntax.table(rows[0].table.table);
-    Ok(format!("DELETE FROM {target} WHERE {}", RowValues::new(syntax, rows)?.guard()?))
+    let mut sql = format!("DELETE FROM {} WHERE ", syntax.table(rows[0].table.table));
+    RowValues::new(syntax, rows)?.write_guard(&mut sql)?;
+    Ok(sql)
 }
 
 /// The values of rows of one table, as they stand in one statement for all of them.
@@ -116,34 +131,40 @@ impl<'r> RowValues<'r> {
     }
 
     /// One of `values`, which are in the order of the rows.
-    fn choose(&self, values: Vec<String>) -> String {
+    fn write_choice(&self, sql: &mut String, values: Vec<String>) {
         if values.iter().all(|value| *value == values[0]) {
-            return values.into_iter().next().unwrap_or_default();
+            sql.push_str(&values[0]);
+            return;
         }
-        let mut sql = format!("CASE {}", self.name(0));
+        let _ = write!(sql, "CASE {}", self.name(0));
         for (id, value) in self.ids.iter().zip(&values) {
             let _ = write!(sql, " WHEN {id} THEN {value}");
         }
         sql.push_str(" END");
-        sql
     }
 
     /// The value of each row in this column.
-    fn value(&self, position: usize) -> Result<String, DbError> {
+    fn write_value(&self, sql: &mut String, position: usize) -> Result<(), DbError> {
+        if let [row] = self.rows {
+            return write_literal(sql, &row.values[position], &row.table.columns[position]);
+        }
         let values = self.rows.iter().map(|row| literal(row, position));
-        Ok(self.choose(values.collect::<Result<_, _>>()?))
+        self.write_choice(sql, values.collect::<Result<_, _>>()?);
+        Ok(())
     }
 
     /// That a row is one of these, and at its version.
-    fn guard(&self) -> Result<String, DbError> {
-        let mut sql = match &self.ids[..] {
-            [id] => format!("{} = {id}", self.name(0)),
-            ids => format!("{} IN ({})", self.name(0), ids.join(", ")),
+    fn write_guard(&self, sql: &mut String) -> Result<(), DbError> {
+        let name = self.name(0);
+        let _ = match &self.ids[..] {
+            [id] => write!(sql, "{name} = {id}"),
+            ids => write!(sql, "{name} IN ({})", ids.join(", ")),
         };
         if let Some(version) = self.rows[0].table.table.version {
-            let _ = write!(sql, " AND {} = {}", self.name(version), self.value(version)?);
+            let _ = write!(sql, " AND {} = ", self.name(version));
+            self.write_value(sql, version)?;
         }
-        Ok(sql)
+        Ok(())
     }
 }
 

@@ -85,7 +85,14 @@ fn is_at_most(column: &ColumnInfo, most: usize) -> bool {
 
 impl Syntax for MySqlSyntax {
     fn quote(&self, identifier: &str) -> String {
-        format!("`{}`", identifier.replace('`', "``"))
+        let mut quoted = String::with_capacity(identifier.len() + 2);
+        quoted.push('`');
+        for part in identifier.split_inclusive('`') {
+            quoted.push_str(part);
+            quoted.push_str(if part.ends_with('`') { "`" } else { "" });
+        }
+        quoted.push('`');
+        quoted
     }
 
     fn table(&self, table: &Table) -> String {
