@@ -22,12 +22,12 @@ use ekbatan_testkit::Proxy;
 use crate::failure::Failure;
 use crate::statistics::RoundResult;
 pub use database::StartedDatabase;
-use options::CommitMode;
 pub use options::{BenchDatabase, CommitDurability, CommitOptions};
 use report::CommitFigure;
 use rows::Totals;
 pub use rows::{NAMESPACE, PRINCIPAL};
 use worker::Worker;
+pub use worker::ekbatan;
 
 /// The amount of each deposit, in cents.
 const CENTS: i64 = 150;
@@ -56,6 +56,10 @@ async fn measure(
     database: &StartedDatabase,
     wallets: &Arc<[Uuid]>,
 ) -> Result<Vec<CommitFigure>, Failure> {
+    let network = match options.delay() {
+        Some(delay) => database.proxy().await?.inspect(|proxy| proxy.set_delay(delay)),
+        None => None,
+    };
     let mut figures = Vec::new();
     for &tasks in &options.tasks {
         let mut of_modes: Vec<CommitFigure> =
@@ -69,7 +73,7 @@ async fn measure(
                     mode.name(),
                     options.seconds
                 );
-                let sample = sample(options, database, wallets, mode, tasks).await?;
+                let sample = sample(options, database, network.as_ref(), wallets, figure).await?;
                 eprintln!("{:.0} actions/s", sample.per_second);
                 figure.samples.push(sample);
             }
@@ -87,23 +91,23 @@ async fn measure(
     Ok(figures)
 }
 
-/// Measures one mode for one round.
+/// Measures the mode of a figure for one round.
 async fn sample(
     options: &CommitOptions,
     database: &StartedDatabase,
+    network: Option<&Proxy>,
     wallets: &Arc<[Uuid]>,
-    mode: CommitMode,
-    tasks: u32,
+    figure: &CommitFigure,
 ) -> Result<RoundResult, Failure> {
     database.tidy().await?;
     let before = database.totals().await?;
-    let workers = database.workers(mode, tasks, None).await?;
+    let workers = database.workers(figure.mode, figure.tasks, network).await?;
     let (workers, warm) = deposit(workers, wallets, StopWhen::Passed(WARM_UP)).await?;
     let seconds = StopWhen::Passed(Duration::from_secs_f64(options.seconds));
     let (workers, done) = deposit(workers, wallets, seconds).await?;
     close(workers).await;
     let deposits = warm.latencies.len() + done.latencies.len();
-    check(&CommitFigure::new(mode, tasks), before, deposits, database.totals().await?)?;
+    check(figure, before, deposits, database.totals().await?)?;
     Ok(RoundResult::new(done.latencies, done.took))
 }
 

@@ -4,6 +4,7 @@
 mod commit;
 mod events;
 mod failure;
+mod instructions;
 mod locks;
 mod seconds;
 mod statistics;
@@ -36,6 +37,15 @@ enum Bench {
     /// After each measurement the money is checked; the run fails unless balances,
     /// versions and events match the acknowledged deposits.
     Commit(commit::CommitOptions),
+
+    /// Instructions of the calling process for one deposit, counted by valgrind.
+    ///
+    /// Other than times, they are the same on any machine, so that a regression shows.
+    Instructions(instructions::InstructionsOptions),
+
+    /// The process that is counted.
+    #[command(hide = true)]
+    InstructionsChild(instructions::InstructionsChildOptions),
 
     /// Events: how many are handled, and how soon after their commit.
     ///
@@ -74,7 +84,9 @@ enum Bench {
 #[tokio::main]
 async fn main() -> ExitCode {
     let bench = Cli::parse().bench;
-    if cfg!(debug_assertions) && !matches!(bench, Bench::LocksChild(_)) {
+    if cfg!(debug_assertions)
+        && !matches!(bench, Bench::LocksChild(_) | Bench::InstructionsChild(_))
+    {
         eprintln!("This is a debug build, so its figures mean little. Build with --release.");
     }
     let done = match bench {
@@ -82,6 +94,8 @@ async fn main() -> ExitCode {
             Ok(options) => commit::run(&options).await,
             Err(error) => Err(error),
         },
+        Bench::Instructions(options) => instructions::run(&options).await,
+        Bench::InstructionsChild(options) => instructions::run_child(options).await,
         Bench::Events(options) => match options.complete() {
             Ok(options) => events::run(&options).await,
             Err(error) => Err(error),

@@ -1,5 +1,7 @@
 //! The options of the measurement of commits.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 
 use crate::failure::Failure;
@@ -36,6 +38,11 @@ pub struct CommitOptions {
     /// full durability.
     #[arg(long, value_enum)]
     pub durability: Option<CommitDurability>,
+
+    /// Network between client and server, in microseconds each way. All modes then go through a
+    /// proxy.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub delay_us: u32,
 }
 
 /// The database to measure.
@@ -136,6 +143,9 @@ impl CommitOptions {
                 return Err(format!("--tasks names {tasks} twice").into());
             }
         }
+        if self.delay_us > 0 && self.database == BenchDatabase::Sqlite {
+            return Err("--delay-us is for servers; SQLite has no network".into());
+        }
         match (self.database, self.durability) {
             (
                 BenchDatabase::Postgres | BenchDatabase::MySql | BenchDatabase::MariaDb,
@@ -146,6 +156,11 @@ impl CommitOptions {
             ),
             _ => Ok(self),
         }
+    }
+
+    /// The network to measure over; `None` for a direct connection.
+    pub fn delay(&self) -> Option<Duration> {
+        (self.delay_us > 0).then(|| Duration::from_micros(self.delay_us.into()))
     }
 
     /// The durability that is measured.

@@ -42,6 +42,7 @@ struct CommitRecord {
     durability: &'static str,
     mode: &'static str,
     tasks: u32,
+    delay_us: u32,
     actions_per_s: f64,
     p50_us: f64,
     p99_us: f64,
@@ -62,6 +63,7 @@ impl CommitRecord {
             durability: options.durability().name(),
             mode: figure.mode.name(),
             tasks: figure.tasks,
+            delay_us: options.delay_us,
             actions_per_s: figure.median(|sample| sample.per_second).round(),
             p50_us: figure.median(|sample| micros(sample.p50)).round(),
             p99_us: figure.median(|sample| micros(sample.p99)).round(),
@@ -80,8 +82,16 @@ pub fn print(options: &CommitOptions, figures: &[CommitFigure]) {
         figures.iter().map(|figure| CommitRecord::new(options, figure, figures)).collect();
     if let Some(record) = records.first() {
         println!(
-            "commit, {}, durability {}: medians of {} rounds of {} s, {} wallets\n",
-            record.database, record.durability, options.repeats, options.seconds, options.wallets
+            "commit, {}, durability {}{}: medians of {} rounds of {} s, {} wallets\n",
+            record.database,
+            record.durability,
+            match options.delay_us {
+                0 => String::new(),
+                delay => format!(", {delay} us of network each way"),
+            },
+            options.repeats,
+            options.seconds,
+            options.wallets
         );
     }
     println!(
